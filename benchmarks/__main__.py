@@ -1,4 +1,4 @@
-"""`make bench`: the server against the bare pipeline, many calls against one, a draft against a 4K picture, calls that
+"""`make bench`: the server against the bare pipeline, many calls against one, a draft against a 4K image, calls that
 join others against the best batch, a mix of calls against their order, a swap against the disk. All in one run and as
 ratios, because machines differ and are noisy.
 
@@ -16,7 +16,7 @@ from statistics import median
 from rich.console import Console
 
 from benchmarks.bare import DEVICE
-from benchmarks.calls import DRAFT, concurrency, fairness, first_picture, overhead
+from benchmarks.calls import DRAFT, concurrency, fairness, first_image, overhead
 from benchmarks.joining import TRACE_SIDES, mixed_trace, newcomers, percentile, staggered
 from benchmarks.random_weights import even_pipeline, random_model, wide_pipeline
 from benchmarks.ratios import Ratio, show, write
@@ -59,7 +59,7 @@ def measure(server: Server, catalog: Catalog) -> Iterator[str | Ratio]:
     """What is measured next, and the ratios as they are found."""
     default, draft = catalog.models[catalog.default], catalog.models[DRAFT]
     yield "a start"
-    ready_s, first_s = first_picture(server, catalog)
+    ready_s, first_s = first_image(server, catalog)
     yield Ratio("(d) first picture / ready", first_s, ready_s)
     for model in (default, draft):
         yield f"one 1K call of {model.name}"

@@ -28,7 +28,7 @@ def bare_pipeline(checkpoint: Path) -> Any:
 
 
 def draw(pipeline: Any, model: ImageModel, size: tuple[int, int], n: int = 1) -> None:
-    """n pictures in one call, decoded in memory. The prompt is padded to the tokenizer's limit, as the engine does: at
+    """n images in one call, decoded in memory. The prompt is padded to the tokenizer's limit, as the engine does: at
     the pipeline's own default of 512 tokens, a starter's step takes three times as long."""
     call = inspect.signature(pipeline.__call__).parameters
     length = family_of(type(pipeline).__name__).max_sequence_length(call, pipeline)

@@ -17,11 +17,11 @@ BATCHES = (1, 2, 4, 8)
 ONE_K = (1024, 1024)
 DRAFT = "beta-2.5-flash-image-count"
 LARGE = "beta-3.1-flash-image-4k-count"
-HEAD_STARTS_S = (0.5, 1.0, 1.7, 2.5, 3.4)  # of the large picture
+HEAD_STARTS_S = (0.5, 1.0, 1.7, 2.5, 3.4)  # of the large image
 
 
 def overhead(server: Server, model: ImageModel) -> tuple[float, float]:
-    """(a) Median seconds of a 1K picture: bare, and through the server. Rounds alternate; the first warms both."""
+    """(a) Median seconds of a 1K image: bare, and through the server. Rounds alternate; the first warms both."""
     pipeline = bare_pipeline(model.checkpoint.path)
     with server.http() as client:
         rounds = [
@@ -33,7 +33,7 @@ def overhead(server: Server, model: ImageModel) -> tuple[float, float]:
 
 
 def concurrency(server: Server, model: ImageModel) -> tuple[float, float]:
-    """(b) Seconds for eight 1K pictures: bare at its best batch size, and as eight concurrent calls."""
+    """(b) Seconds for eight 1K images: bare at its best batch size, and as eight concurrent calls."""
     pipeline = bare_pipeline(model.checkpoint.path)
     draw(pipeline, model, ONE_K)
     best = min(timed(lambda n=n: draw(pipeline, model, ONE_K, n)) * CONCURRENT / n for n in BATCHES)
@@ -41,7 +41,7 @@ def concurrency(server: Server, model: ImageModel) -> tuple[float, float]:
 
 
 def fairness(server: Server) -> dict[str, float]:
-    """(c) Median seconds of a 1K draft and of a 4K picture: alone, and the draft sent while the 4K picture is drawn.
+    """(c) Median seconds of a 1K draft and of a 4K image: alone, and the draft sent while the 4K image is drawn.
     Rounds alternate, and each sends the draft at another time: how long it waits depends on what it meets."""
     with server.http() as client, ThreadPoolExecutor(1) as background:
         post(client, DRAFT, 0)
@@ -56,8 +56,8 @@ def fairness(server: Server) -> dict[str, float]:
     return dict(zip(names, map(statistics.median, zip(*rounds, strict=True)), strict=True))
 
 
-def first_picture(server: Server, catalog: Catalog) -> tuple[float, float]:
-    """(d) Seconds from the command to ready, and to the first picture. The server must not be running."""
+def first_image(server: Server, catalog: Catalog) -> tuple[float, float]:
+    """(d) Seconds from the command to ready, and to the first image. The server must not be running."""
     began = time.perf_counter()
     server.start()
     ready_s = time.perf_counter() - began

@@ -3,7 +3,7 @@
 KILLS times, one process of the server dies by SIGKILL: the API server, the image or chat worker, a decoder, or
 PostgreSQL. Of two servers one dies or both, and is back at once or when the other has given it up; and so does the way
 to their object store. After each death of an API server and of the database, and at the end, the charges are recounted:
-every picture that was answered is charged once and stored, no failure is charged, no keyed call twice, no budget is
+every image that was answered is charged once and stored, no failure is charged, no keyed call twice, no budget is
 exceeded, and nothing is left unsettled.
 
 The workers are plain ones (`benchmarks.plain_worker`), which start at once: it is the books that are tried, and a
@@ -67,7 +67,7 @@ class Chaos:
     unknown: set[str] = field(default_factory=set)
     _ended: threading.Event = field(default_factory=threading.Event)
     _keys: list[str] = field(default_factory=list)
-    _intact: dict[str, bytes] = field(default_factory=dict)  # pictures that were read already
+    _intact: dict[str, bytes] = field(default_factory=dict)  # images that were read already
 
     def run(self, kills: int, seed: int = 0, report: Callable[[str], None] = lambda _: None) -> None:
         """Kill this often under traffic, then let everything settle, and recount."""
@@ -97,7 +97,7 @@ class Chaos:
         self._settle()
 
     def _wait_for_success(self) -> None:
-        """Until one more picture has been answered, for what is never charged can't be charged wrongly."""
+        """Until one more image has been answered, for what is never charged can't be charged wrongly."""
         before, until = len(self.delivered), time.monotonic() + SUCCESS_LIMIT_S
         while len(self.delivered) == before and time.monotonic() < until:
             time.sleep(0.05)
@@ -157,7 +157,7 @@ class Chaos:
         return unsettled(books)
 
     def _read(self, name: str) -> bytes | None:
-        """A picture; one that was there is read again at the end alone."""
+        """An image; one that was there is read again at the end alone."""
         if name not in self._intact:
             read = self.store.read if self.store is not None else from_folder(self.server.home / "results")
             content = read(name)
@@ -221,11 +221,11 @@ class Chaos:
         return self._keyed(client, "/v1/images/generations", rng, json={**QUICK, "n": rng.choice((1, 1, 3))})
 
     def _edit(self, client: httpx.Client, rng: random.Random) -> int:
-        files = {"image": ("a.png", _picture(rng), "image/png")}
+        files = {"image": ("a.png", _image(rng), "image/png")}
         return self._keyed(client, "/v1/images/edits", rng, data={"prompt": "at night", "steps": "2"}, files=files)
 
     def _stream(self, client: httpx.Client, rng: random.Random) -> int:
-        uri = f"data:image/png;base64,{base64.b64encode(_picture(rng)).decode()}"
+        uri = f"data:image/png;base64,{base64.b64encode(_image(rng)).decode()}"
         return self._keyed(client, "/v1/images/generations", rng, json={**QUICK, "stream": True, "image": [uri]})
 
     def _chat(self, client: httpx.Client, rng: random.Random) -> int:
@@ -238,7 +238,7 @@ class Chaos:
         return client.post(self._url("/v1/responses", rng), json={**body, "background": rng.random() < 0.3}).status_code
 
 
-def _picture(rng: random.Random) -> bytes:
+def _image(rng: random.Random) -> bytes:
     file = io.BytesIO()
     Image.new("RGB", (512, 512), (rng.randrange(256), 0, 0)).save(file, "PNG")
     return file.getvalue()

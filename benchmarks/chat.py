@@ -141,9 +141,9 @@ def our_server(scratch: Path, folder: Path) -> Iterator[Run]:
 @contextmanager
 def their_server(folder: Path) -> Iterator[Run]:
     """`transformers serve --continuous-batching`."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    with socket.socket() as check:
+        check.bind(("127.0.0.1", 0))
+        port = check.getsockname()[1]
     dtype = "bfloat16" if torch.cuda.is_available() else "float32"  # as in ours, whatever the files have
     options = ["--continuous-batching", "--dtype", dtype, "--port", str(port)]
     command = [str(Path(sys.executable).parent / "transformers"), "serve", *options]

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import ray
 
-from pipelines.protocol.images import CheckpointSpec, Encoding, Event, ImageJob, Picture
+from pipelines.protocol.images import CheckpointSpec, Encoding, Event, ImageJob, RawImage
 from server.backends import child_process
 from server.backends.cluster.engine_actor import OPTIONS, EngineActor
 from server.backends.cluster.roster import NAMESPACE, Engine
-from server.backends.cluster.wire import RayLauncher
+from server.backends.cluster.transport import RayLauncher
 from server.backends.engine_host import EngineHost
-from server.backends.wire import Launcher
+from server.backends.transport import Launcher
 
 WORKER = "benchmarks.echo_worker"
 SPEC = CheckpointSpec("echo", Path("echo"), None, "alpha", "img2img", 1, max_area_px=9_000_000)
@@ -24,8 +24,8 @@ JOB = ImageJob(
     id="job", checkpoint=SPEC, prompt="1000", sampling=SPEC.sampling.resolve(steps=20), width_px=1024, height_px=1024,
     n=1, seed=1, references=(), mask=None, encoding=Encoding(), metadata={}, time_limit_s=60,
 )  # fmt: skip
-PICTURE_BYTES = 3_000_000  # a PNG of 1024 x 1024 without much to compress
-REFERENCE = Picture(1024, 1024, "RGB", bytes(3 * 2**20))
+IMAGE_BYTES = 3_000_000  # a PNG of 1024 x 1024 without much to compress
+REFERENCE = RawImage(1024, 1024, "RGB", bytes(3 * 2**20))
 CALLS = 100
 STREAMS, TOKENS = 32, 2000
 
@@ -64,12 +64,12 @@ async def measure(name: str, launcher: Launcher) -> None:
     host = Host("image", (), 1000, launcher=launcher)
     await host.start()
     await host.wait_ready()
-    large = replace(JOB, prompt=str(PICTURE_BYTES))
-    small_ms, picture_ms = await call_ms(host, JOB), await call_ms(host, large)
+    large = replace(JOB, prompt=str(IMAGE_BYTES))
+    small_ms, image_ms = await call_ms(host, JOB), await call_ms(host, large)
     edit_ms = await call_ms(host, replace(large, references=(REFERENCE,)))
     rate = await messages_per_s(host)
     print(
-        f"{name}: {small_ms:.1f} ms a call of 20 events and 1 kB, {picture_ms:.1f} ms with a 3 MB picture, "
+        f"{name}: {small_ms:.1f} ms a call of 20 events and 1 kB, {image_ms:.1f} ms with a 3 MB picture, "
         f"{edit_ms:.1f} ms with a reference too; {rate:,.0f} messages/s to one server"
     )
     await host.stop()

@@ -1,5 +1,5 @@
 """A worker that draws nothing: `python -m benchmarks.echo_worker`, in place of pipelines.worker. A job's steps say how
-many events it has, its prompt how many bytes its picture."""
+many events it has, its prompt how many bytes its image."""
 
 import argparse
 import asyncio
@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from pipelines import worker
 from pipelines.protocol.images import CheckpointSpec, EncodedImage, Event, Finished, ImageJob, Progress, Started
-from pipelines.protocol.messages import Abilities, FromWorker, Ready, WorkerMemory
+from pipelines.protocol.messages import Capabilities, FromWorker, Ready, WorkerMemory
 
 
 class EchoEngine:
@@ -18,14 +18,14 @@ class EchoEngine:
         for step in range(1, job.sampling.steps + 1):
             yield Progress(step, job.sampling.steps)
             await asyncio.sleep(0)  # as a token of each chat in turn
-        picture = EncodedImage(bytes(int(job.prompt)), "image/png", job.width_px, job.height_px, job.seed)
-        yield Finished((picture,), 0.0, 0.0)
+        image = EncodedImage(bytes(int(job.prompt)), "image/png", job.width_px, job.height_px, job.seed)
+        yield Finished((image,), 0.0, 0.0)
 
     def cancel(self, job_id: str) -> None: ...
 
-    async def prepare(self, spec: CheckpointSpec) -> Abilities | None: ...
+    async def prepare(self, spec: CheckpointSpec) -> Capabilities | None: ...
 
-    def retain(self, specs: Sequence[CheckpointSpec]) -> None: ...
+    def unload_except(self, specs: Sequence[CheckpointSpec]) -> None: ...
 
 
 def start(options: argparse.Namespace, send: Callable[[FromWorker], None]) -> worker.Hosted:

@@ -2,9 +2,9 @@
 docs/reference/families.md from what was seen, and ends with an error if anything was spoiled, failed or wrongly
 refused.
 
-    python -m benchmarks.families [NAME ...] [--pictures FOLDER]
+    python -m benchmarks.families [NAME ...] [--images FOLDER]
 
-With names, only those are driven, and only their rows are written. `--pictures` keeps what was drawn, to look at.
+With names, only those are driven, and only their rows are written. `--images` keeps what was drawn, to look at.
 """
 
 import argparse
@@ -69,17 +69,17 @@ def write_page(found: Sequence[Driven]) -> None:
     PAGE.write_text(f"{before}{BEGIN}{table}{END}{after}")
 
 
-def keep_pictures(driven: Driven, folder: Path) -> None:
-    for what, picture in driven.pictures.items():
+def keep_images(driven: Driven, folder: Path) -> None:
+    for what, image in driven.images.items():
         path = folder / driven.name / f"{what.replace(' ', '-').replace(':', 'x')}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(picture.astype(np.uint8)).save(path)
+        Image.fromarray(image.astype(np.uint8)).save(path)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*", choices=[*FAMILIES, []])
-    parser.add_argument("--pictures", type=Path)
+    parser.add_argument("--images", type=Path)
     options = parser.parse_args()
     found: list[Driven] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -88,14 +88,14 @@ def main() -> None:
             for name in options.names or FAMILIES:
                 driven = drive_family(server, name)
                 found.append(driven)
-                print(row(driven).strip(), f"{driven.first_picture_s:.1f} s", *driven.faults, sep="\n  ", flush=True)
-                if options.pictures is not None:
-                    keep_pictures(driven, options.pictures)
+                print(row(driven).strip(), f"{driven.first_image_s:.1f} s", *driven.faults, sep="\n  ", flush=True)
+                if options.images is not None:
+                    keep_images(driven, options.images)
             assert_clean(server)
         finally:
             server.stop()
     write_page([driven for driven in found if not driven.faults])
-    times = sorted(driven.first_picture_s for driven in found)
+    times = sorted(driven.first_image_s for driven in found)
     median = statistics.median(times)
     print(f"From a folder to its first picture: {times[0]:.1f} to {times[-1]:.1f} s, median {median:.1f}")
     if faults := sum(len(driven.faults) for driven in found):

@@ -76,7 +76,7 @@ class Fuzz:
         with ThreadPoolExecutor(THREADS) as pool:
             for piece in pieces:
                 list(pool.map(lambda number: self._send(routes, random.Random(f"{seed}-{number}")), piece))
-                self.memory_mib.append(self.server.resident_mib)
+                self.memory_mib.append(self.server.loaded_mib)
                 report(f"{piece.stop} requests, {self.memory_mib[-1]} MiB, {dict(sorted(self.statuses.items()))}")
         settled = self.memory_mib[len(self.memory_mib) // 5]
         if self.growth_mib > MAX_GROWTH_MIB:

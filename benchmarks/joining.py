@@ -29,7 +29,7 @@ SHORT_SHARE = 0.5  # of the trace, by work: whose waiting times count
 
 @dataclass(frozen=True, slots=True)
 class BareSteps:
-    """Seconds of a denoising step by pictures in the batch, and of all that is no step, for one picture."""
+    """Seconds of a denoising step by images in the batch, and of all that is no step, for one image."""
 
     step_s: dict[int, float]
     other_s: float
@@ -52,14 +52,14 @@ class Staggered:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Seconds from each newcomer's arrival to the end of its first step, and of the bare step of two pictures."""
+    """Seconds from each newcomer's arrival to the end of its first step, and of the bare step of two images."""
 
     bare: BareSteps
     first_step_s: list[float]
 
 
 def measure_bare_steps(model: ImageModel, side_px: int, most_rows: int, counts: tuple[int, int]) -> BareSteps:
-    """Of a bare pipeline, from the difference of pictures of few and of many steps."""
+    """Of a bare pipeline, from the difference of images of few and of many steps."""
     pipeline = bare_pipeline(model.checkpoint.path)
     seconds: dict[tuple[int, int], float] = {}
     for rows in range(1, most_rows + 1):
@@ -139,7 +139,7 @@ def _drawn_at_its_size(job: ImageJob) -> ImageJob:
 
 def mixed_trace(model: ImageModel) -> tuple[list[float], list[float]]:
     """Waiting times of the short half of 40 calls that come at once, long ones first: in order, and as they are
-    scheduled. Seconds from arrival to the picture. `model` must draw each at its size."""
+    scheduled. Seconds from arrival to the image. `model` must draw each at its size."""
     chooser = random.Random(7)
     sizes = [(chooser.choice(TRACE_SIDES), chooser.randint(*TRACE_STEPS)) for _ in range(TRACE_CALLS)]
     sizes.sort(key=lambda size: -(size[0] ** 2 * size[1]))
@@ -174,6 +174,6 @@ def percentile(seconds: Sequence[float], percent: int) -> float:
 
 
 async def _follow(engine: ImageEngine, job: ImageJob) -> None:
-    """Draw a picture."""
+    """Draw an image."""
     async for event in engine.submit(job):
         assert not isinstance(event, Failed), event.detail

@@ -42,7 +42,7 @@ class Load:
 
     server: Server
     statuses: Counter[str] = field(default_factory=Counter)
-    probes_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    checks_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     calls_s: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))  # by kind and key
     server_bytes: int = 0
     group_bytes: int = 0
@@ -54,7 +54,7 @@ class Load:
         secrets = [create_key(database, f"load {i}", GROUPS)[1] for i in range(keys)]
         database.dispose()
         asyncio.run(self._send_all(1, 1, secrets[:1]))  # loads the checkpoints
-        self.probes_s.clear()
+        self.checks_s.clear()
         self.calls_s.clear()
         self.statuses.clear()
         with measured_growth(self.server.process.pid) as growth:
@@ -67,7 +67,7 @@ class Load:
         return max(means) / min(means)
 
     def percentile_s(self, path: str, percent: int) -> float:
-        times = sorted(self.probes_s[path])
+        times = sorted(self.checks_s[path])
         return times[min(len(times) - 1, len(times) * percent // 100)]
 
     async def _send_all(self, chats: int, images: int, secrets: list[str]) -> None:
@@ -76,7 +76,7 @@ class Load:
         async with httpx.AsyncClient(**options) as client:
             calls = [self._call(client, "chat", secrets[i % len(secrets)]) for i in range(chats)]
             calls += [self._call(client, "image", secrets[i % len(secrets)]) for i in range(images)]
-            probing = asyncio.create_task(self._probe(client))
+            probing = asyncio.create_task(self._check(client))
             await asyncio.gather(*calls)
             probing.cancel()
 
@@ -88,13 +88,13 @@ class Load:
         self.statuses[f"{kind} {answer.status_code}" + ("" if ended else " without an end")] += 1
         self.calls_s[kind, secret].append(time.monotonic() - began)
 
-    async def _probe(self, client: httpx.AsyncClient) -> None:
+    async def _check(self, client: httpx.AsyncClient) -> None:
         headers = {"Authorization": f"Bearer {self.server.key}"}
         while True:
             for path in ("/healthz", "/v1/models"):
                 began = time.monotonic()
                 assert (await client.get(path, headers=headers)).status_code == 200
-                self.probes_s[path].append(time.monotonic() - began)
+                self.checks_s[path].append(time.monotonic() - began)
             await asyncio.sleep(0.02)
 
 
@@ -110,7 +110,7 @@ def main() -> None:
         finally:
             server.kill()
     console.print(f"{dict(load.statuses)}, {KEYS} keys")
-    for path, times in load.probes_s.items():
+    for path, times in load.checks_s.items():
         p50, p99 = (load.percentile_s(path, percent) for percent in (50, 99))
         console.print(f"{path}: p50 {p50 * 1000:.0f} ms, p99 {p99 * 1000:.0f} ms, of {len(times)}")
     console.print(f"slowest key over fastest: chats {load.fairness('chat'):.2f}, images {load.fairness('image'):.2f}")

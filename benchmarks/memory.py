@@ -1,7 +1,7 @@
-"""Peak memory of 1K, 2K and 4K pictures, each in a fresh process, over what the loaded checkpoint takes.
+"""Peak memory of 1K, 2K and 4K images, each in a fresh process, over what the loaded checkpoint takes.
 
-A 4K picture has eight times the pixels of a 1K picture. The last column does not grow with them, because a large
-picture is redrawn in tiles of native size.
+A 4K image has eight times the pixels of a 1K image. The last column does not grow with them, because a large
+image is redrawn in tiles of native size.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 async def draw(family: str, tier: str) -> None:
-    """Draw one picture and print MiB: after loading the checkpoint, and at the peak."""
+    """Draw one image and print MiB: after loading the checkpoint, and at the peak."""
     from pipelines.device.offline import quiet_libraries
 
     quiet_libraries()

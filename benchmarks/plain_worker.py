@@ -1,5 +1,5 @@
 """`python -m benchmarks.plain_worker FD KIND`: a worker with engines that need no torch, so that it starts in half a
-second. It speaks the real protocol over the real connection: pictures are of one colour, texts are always the same.
+second. It speaks the real protocol over the real connection: images are of one colour, texts are always the same.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from pipelines.protocol.images import (
     Queued,
     Started,
 )
-from pipelines.protocol.messages import Abilities, FromWorker, Ready, WorkerMemory
+from pipelines.protocol.messages import Capabilities, FromWorker, Ready, WorkerMemory
 
 STEP_S = 0.04
 TOKEN_S = 0.01
@@ -65,18 +65,18 @@ class PlainImages:
                 yield Progress(step + 1, job.sampling.steps)
                 shown = [(job.previews + 1) * done // job.sampling.steps for done in (step, step + 1)]
                 if shown[0] < shown[1] <= job.previews:
-                    yield Preview(0, shown[0], _picture(job, 0))
-            pictures = [await asyncio.to_thread(_picture, job, index) for index in range(job.n)]
+                    yield Preview(0, shown[0], _image(job, 0))
+            images = [await asyncio.to_thread(_image, job, index) for index in range(job.n)]
         self._waiting.discard(job.id)
-        yield Finished(tuple(pictures), run_s=STEP_S * job.sampling.steps, unit_s=STEP_S)
+        yield Finished(tuple(images), run_s=STEP_S * job.sampling.steps, unit_s=STEP_S)
 
     def cancel(self, job_id: str) -> None:
         """Stop a job at its next step."""
         self._waiting.discard(job_id)
 
-    async def prepare(self, spec: CheckpointSpec) -> Abilities:
+    async def prepare(self, spec: CheckpointSpec) -> Capabilities:
         """It can do everything."""
-        return Abilities(
+        return Capabilities(
             text=True,
             references=spec.max_references,
             mask=True,
@@ -87,7 +87,7 @@ class PlainImages:
             unit_s=STEP_S,
         )
 
-    def retain(self, specs: Sequence[CheckpointSpec]) -> None:
+    def unload_except(self, specs: Sequence[CheckpointSpec]) -> None:
         """Nothing is in memory."""
 
 
@@ -129,11 +129,11 @@ class PlainChats:
     async def prepare(self, spec: ChatSpec) -> None:
         """Nothing is loaded."""
 
-    def retain(self, specs: Sequence[ChatSpec]) -> None:
+    def unload_except(self, specs: Sequence[ChatSpec]) -> None:
         """Nothing is in memory."""
 
 
-def _picture(job: ImageJob, index: int) -> EncodedImage:
+def _image(job: ImageJob, index: int) -> EncodedImage:
     seed = (job.seed + index) % 2**63
     colour = np.array([seed % 256, seed // 256 % 256, len(job.prompt) % 256], np.uint8)
     pixels = np.broadcast_to(colour, (job.height_px, job.width_px, 3))

@@ -1,5 +1,5 @@
 """Checkpoints of random weights for what the starters can't show on a CPU: their steps are too short, and most of the
-time of their pictures is the autoencoder's."""
+time of their images is the autoencoder's."""
 
 import tempfile
 from collections.abc import Iterator

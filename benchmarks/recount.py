@@ -21,15 +21,15 @@ LEFT = {
     "running responses": "SELECT count(*) FROM responses WHERE state IN ('queued', 'in_progress')",
 }
 
-ReadPicture = Callable[[str], bytes | None]  # by its name; None if it is not there
+ReadImage = Callable[[str], bytes | None]  # by its name; None if it is not there
 
 
 @dataclass(frozen=True)
 class Books:
-    """What the database says: charges and pictures, and how much is left unsettled, by what it is."""
+    """What the database says: charges and images, and how much is left unsettled, by what it is."""
 
     charges: list[Mapping[str, Any]]
-    pictures: list[Mapping[str, Any]]
+    images: list[Mapping[str, Any]]
     budgets: dict[str, int]
     left: dict[str, int]
 
@@ -52,8 +52,8 @@ def read_books(database_url: str) -> Books:
     return books
 
 
-def from_folder(results: Path) -> ReadPicture:
-    """How pictures in a folder are read."""
+def from_folder(results: Path) -> ReadImage:
+    """How images in a folder are read."""
 
     def read(name: str) -> bytes | None:
         file = results / name[:2] / name
@@ -62,7 +62,7 @@ def from_folder(results: Path) -> ReadPicture:
     return read
 
 
-def recount(books: Books, read: ReadPicture, delivered: Collection[str], unknown: Collection[str]) -> list[str]:
+def recount(books: Books, read: ReadImage, delivered: Collection[str], unknown: Collection[str]) -> list[str]:
     """What is wrong, one line each. `delivered` are the Idempotency-Keys of image calls that were answered with 200,
     `unknown` of those whose answer was cut off, which may be charged or not."""
     charged = Counter(charge["idempotency_key"] for charge in books.charges if charge["idempotency_key"])
@@ -70,7 +70,7 @@ def recount(books: Books, read: ReadPicture, delivered: Collection[str], unknown
         *[f"{key} was answered and is not charged" for key in delivered if not charged[key]],
         *[f"{key} is charged {count} times" for key, count in charged.items() if count > 1],
         *[f"{key} failed and is charged" for key in charged if key not in delivered and key not in unknown],
-        *_without_pictures(books),
+        *_without_images(books),
         *_wrong_files(books, read),
         *_overspent(books),
     ]
@@ -81,8 +81,8 @@ def unsettled(books: Books) -> list[str]:
     return [f"{count} {name} left" for name, count in books.left.items() if count]
 
 
-def _without_pictures(books: Books) -> list[str]:
-    drawn = {picture["call_id"] for picture in books.pictures}
+def _without_images(books: Books) -> list[str]:
+    drawn = {image["call_id"] for image in books.images}
     wrong = [c for c in books.charges if c["state"] != "captured" or c["amount"] != c["price"]]
     return [
         *[
@@ -95,12 +95,12 @@ def _without_pictures(books: Books) -> list[str]:
     ]
 
 
-def _wrong_files(books: Books, read: ReadPicture) -> list[str]:
-    def is_wrong(picture: Mapping[str, Any]) -> bool:
-        content = read(picture["name"])
-        return content is None or hashlib.sha256(content).hexdigest() != picture["sha256"]
+def _wrong_files(books: Books, read: ReadImage) -> list[str]:
+    def is_wrong(image: Mapping[str, Any]) -> bool:
+        content = read(image["name"])
+        return content is None or hashlib.sha256(content).hexdigest() != image["sha256"]
 
-    return [f"{picture['name']} is missing or damaged" for picture in books.pictures if is_wrong(picture)]
+    return [f"{image['name']} is missing or damaged" for image in books.images if is_wrong(image)]
 
 
 def _overspent(books: Books) -> list[str]:

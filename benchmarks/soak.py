@@ -1,11 +1,11 @@
 """`make soak`: mixed traffic against a real server for a while, then checks of the ledger and of memory.
 
-Pictures of every tier, edits, streams, disconnects, killed workers and swaps, on a few threads. Every minute it prints
+Images of every tier, edits, streams, disconnects, killed workers and swaps, on a few threads. Every minute it prints
 the number of calls by outcome, and the least memory of the server and its workers. At the end, no call may hang, every
 call must have got an answer, and the ledger must be consistent.
 
 Memory: in the last quarter neither the server nor its workers may use a tenth more than in the quarter before, by the
-median of the least in each minute: a leak is never given back, while the most depends on how many 4K pictures end at
+median of the least in each minute: a leak is never given back, while the most depends on how many 4K images end at
 once. Workers are killed in the first half only, because a new worker hides what the old one leaked. A soak of less than
 twenty minutes does not check memory, because the workers' caches are still filling.
 """
@@ -126,10 +126,10 @@ class Soak:
     def _memory(self) -> Memory:
         assert self.server.process
         server = psutil.Process(self.server.process.pid)
-        return Memory(_resident_mib(server), sum(_resident_mib(child) for child in server.children(recursive=True)))
+        return Memory(_loaded_mib(server), sum(_loaded_mib(child) for child in server.children(recursive=True)))
 
 
-def _resident_mib(process: psutil.Process) -> float:
+def _loaded_mib(process: psutil.Process) -> float:
     try:
         return float(process.memory_info().rss) / 2**20
     except psutil.NoSuchProcess:  # killed meanwhile
@@ -145,9 +145,9 @@ def _large(client: OpenAI, rng: random.Random) -> None:
 
 
 def _edit(client: OpenAI, rng: random.Random) -> None:
-    picture = io.BytesIO()
-    Image.new("RGB", (512, 512), rng.choice(("red", "green", "blue"))).save(picture, "PNG")
-    client.images.edit(model=rng.choice(MODELS), prompt="at night", image=("a.png", picture.getvalue()))
+    image = io.BytesIO()
+    Image.new("RGB", (512, 512), rng.choice(("red", "green", "blue"))).save(image, "PNG")
+    client.images.edit(model=rng.choice(MODELS), prompt="at night", image=("a.png", image.getvalue()))
 
 
 def _stream(client: OpenAI, rng: random.Random) -> None:

@@ -2,7 +2,7 @@
 
 The starters are so small that a swap of them is all Python. So the checkpoint here is a UNet of a few hundred megabytes
 with random weights, in the dtype that the device computes in. Its files are dropped from the page cache before both.
-The first swap of a checkpoint tries all that it can do; later ones draw one picture.
+The first swap of a checkpoint tries all that it can do; later ones draw one image.
 """
 
 import os

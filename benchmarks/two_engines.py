@@ -69,7 +69,7 @@ def _at_once(server: Server) -> None:
 
 
 def _beside_large(server: Server) -> float:
-    """The draft's seconds. Both large pictures are still being drawn when it has come."""
+    """The draft's seconds. Both large images are still being drawn when it has come."""
     with server.http() as client:
         large = [_begin(client, seed) for seed in range(2)]
         until(lambda: [_state(client, job) for job in large] == ["running"] * 2)

@@ -23,9 +23,9 @@ from pipelines.device.offline import quiet_libraries
 from pipelines.protocol.engine import Engine, NoDevice
 from pipelines.protocol.images import Failed
 from pipelines.protocol.messages import (
-    Abilities,
     AnyEvent,
     Cancel,
+    Capabilities,
     CheckpointState,
     FromWorker,
     Job,
@@ -35,10 +35,10 @@ from pipelines.protocol.messages import (
     Ping,
     Pong,
     Ready,
-    Retain,
     Spec,
     Submit,
     ToWorker,
+    UnloadExcept,
     WorkerMemory,
     frame,
     read_frame,
@@ -133,8 +133,8 @@ async def serve(connection: Connection, options: argparse.Namespace, start: Star
             case Load(checkpoints):
                 running.add(task := asyncio.create_task(_load(connection, engine, checkpoints)))
                 task.add_done_callback(running.discard)
-            case Retain(checkpoints):
-                engine.retain(checkpoints)
+            case UnloadExcept(checkpoints):
+                engine.unload_except(checkpoints)
 
 
 def start_engine(options: argparse.Namespace, send: Callable[[FromWorker], None]) -> Hosted:
@@ -166,7 +166,7 @@ def _create_engine(
     from pipelines.images.parallel.group import Group
 
     budgets = Budgets.of(device, options.device_gib, options.host_gib, options.others_bytes, options.image_workers)
-    return ImageEngine(device, budgets, send, options.probes, Group(device, options.devices))
+    return ImageEngine(device, budgets, send, options.checks, Group(device, options.devices))
 
 
 async def _run(connection: Connection, engine: AnyEngine, job: Job) -> None:
@@ -186,16 +186,18 @@ async def _load(connection: Connection, engine: AnyEngine, checkpoints: tuple[Sp
         except Exception as error:
             connection.send(CheckpointState(spec, "failed", str(error)))
         else:
-            abilities = found if isinstance(found, Abilities) else None
-            withdrawn = [f"without {what}" for what in abilities.withdrawn] if abilities is not None else []
-            notes = found.notes if isinstance(found, Abilities) else found or ()
-            detail = "; ".join([str(spec.path), *notes, *withdrawn])
-            connection.send(CheckpointState(spec, "loaded", detail, abilities, time.monotonic() - began))
+            capabilities = found if isinstance(found, Capabilities) else None
+            failed_checks = (
+                [f"without {what}" for what in capabilities.failed_checks] if capabilities is not None else []
+            )
+            notes = found.notes if isinstance(found, Capabilities) else found or ()
+            detail = "; ".join([str(spec.path), *notes, *failed_checks])
+            connection.send(CheckpointState(spec, "loaded", detail, capabilities, time.monotonic() - began))
 
 
 def _set_environment(kernel_cache: Path | None) -> None:
     """What torch reads when it is imported, and when it first uses a GPU; the operator's own values stay."""
-    # Pictures come in many sizes: without this, blocks of memory that fit none of the later ones are kept
+    # Images come in many sizes: without this, blocks of memory that fit none of the later ones are kept
     if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # its older name, over which it has precedence
         os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     if kernel_cache is not None:
@@ -218,7 +220,7 @@ def main(start: StartEngine = start_engine) -> None:
     parser.add_argument("--others-bytes", type=int, default=0, help="device memory that other workers will use")
     parser.add_argument("--image-workers", type=int, default=1, help="how many divide the memory of the host")
     parser.add_argument("--kernel-cache", type=Path, help="folder for what torch.compile has built")
-    parser.add_argument("--probes", type=Path, help="folder for what warmup has found")
+    parser.add_argument("--checks", type=Path, help="folder for what warmup has found")
     options = parser.parse_args()
     share_one_arena()
     _set_environment(options.kernel_cache)

@@ -64,14 +64,14 @@ def build(arguments: argparse.Namespace) -> Path:
         staging = Path(temporary) / "repository"
         commit = export(arguments.ref, staging)
         version = tomllib.loads((staging / "pyproject.toml").read_text())["project"]["version"]
-        _say(f"Darkroom {version} at {commit[:12]}, for {target.name}")
+        _send(f"Darkroom {version} at {commit[:12]}, for {target.name}")
         build_site(staging)
         (staging / "wheels").mkdir()
         wheels = collect(staging / "pyproject.toml", staging / "constraints.txt", extras, target, staging / "wheels")
-        _say(f"{len(wheels)} wheels, {sum(wheel.path.stat().st_size for wheel in wheels) / 1e6:,.0f} MB")
+        _send(f"{len(wheels)} wheels, {sum(wheel.path.stat().st_size for wheel in wheels) / 1e6:,.0f} MB")
         write_sbom(wheels, version, staging / "sbom.json")
         if without := write_licences(wheels, staging / "licences"):
-            _say(f"Without a licence file of their own: {', '.join(without)}")
+            _send(f"Without a licence file of their own: {', '.join(without)}")
         add_checkpoints(arguments.checkpoint, staging)
         manifest = {
             "version": version,
@@ -90,7 +90,7 @@ def build(arguments: argparse.Namespace) -> Path:
         with tarfile.open(archive, "w") as tar:  # wheels and weights are compressed, or can't be
             tar.add(staging, arcname=f"darkroom-{version}")
     (output / f"{archive.name}.sha256").write_text(f"{sha256_of(archive)}  {archive.name}\n")
-    _say(f"{archive}: {files:,} files, {archive.stat().st_size / 1e6:,.0f} MB; its sum is in {archive.name}.sha256")
+    _send(f"{archive}: {files:,} files, {archive.stat().st_size / 1e6:,.0f} MB; its sum is in {archive.name}.sha256")
     return archive
 
 
@@ -98,7 +98,7 @@ def _git(*arguments: str) -> bytes:
     return subprocess.run([shutil.which("git") or "git", *arguments], cwd=ROOT, capture_output=True, check=True).stdout
 
 
-def _say(line: str) -> None:
+def _send(line: str) -> None:
     print(line, flush=True)
 
 

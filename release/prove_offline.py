@@ -105,7 +105,7 @@ class Caller:
             raise NotProven(f"{path} answered {answer.status}: {content.decode(errors='replace')[:500]}")
         return content
 
-    def ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    def request(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         parsed: dict[str, Any] = json.loads(self.read(path, body))
         return parsed
 
@@ -131,7 +131,7 @@ def draw(caller: Caller, models: list[dict[str, Any]]) -> str:
     if not drawing:
         raise NotProven("the catalog has no model that draws from a prompt")
     model = min(drawing, key=lambda model: (model["tier"], float(model["price"])))["id"]
-    answer = caller.ask("/v1/images/generations", {"model": model, "prompt": "a red boat at sunset"})
+    answer = caller.request("/v1/images/generations", {"model": model, "prompt": "a red boat at sunset"})
     url = answer["data"][0]["url"]
     data = caller.read(urlsplit(url).path)
     kind = next((name for start, name in SIGNATURES.items() if data.startswith(start)), None)
@@ -145,7 +145,7 @@ def chat(caller: Caller, models: list[dict[str, Any]]) -> str:
     if not local:
         return "the catalog has no chat model"
     body = {"model": local[0], "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 16}
-    answer = caller.ask("/v1/chat/completions", body)
+    answer = caller.request("/v1/chat/completions", body)
     return f"{local[0]}: {answer['choices'][0]['message']['content']!r}"
 
 
@@ -172,7 +172,7 @@ def prove(home: Path) -> None:
         wait_ready(server)
         print(f"ready       after {time.monotonic() - began:.1f} s")
         caller = Caller((home / "dev-key").read_text().strip())
-        models = caller.ask("/v1/models")["data"]
+        models = caller.request("/v1/models")["data"]
         print(f"picture     {draw(caller, models)}; {time.monotonic() - began:.1f} s after the start")
         print(f"chat        {chat(caller, models)}")
         if remote := remote_sockets():

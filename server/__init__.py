@@ -6,7 +6,7 @@ The path of a request (image generation; a chat skips the money):
 3. `flows.images.create` runs the call from here on: it loads references and moderates the input.
 4. `state.image_backlog` admits the job; `accounts.ledger` holds its price.
 5. `backends.engine_host` sends the job to a worker process, which runs `pipelines`.
-6. `flows.images.create` moderates the pictures, and `backends.storage` writes the files.
+6. `flows.images.create` moderates the images, and `backends.storage` writes the files.
 7. `accounts.ledger` charges the call and records its results in one transaction.
 8. `http.delivery` answers, as JSON or as a stream.
 

@@ -12,7 +12,7 @@ import structlog
 from fastapi import FastAPI
 
 from server.backends.engine_host import EngineHost
-from server.backends.fleet import Fleet
+from server.backends.worker_pool import WorkerPool
 from server.build.services import build_services
 from server.extras import DIALECTS
 from server.flows.catalog.start import catalog_at_start
@@ -161,7 +161,7 @@ def _add_middleware(app: FastAPI, services: Services, dialects: Sequence[Dialect
     )
 
 
-def _engines(services: Services) -> list[Fleet | EngineHost[Any, Any]]:
+def _engines(services: Services) -> list[WorkerPool | EngineHost[Any, Any]]:
     """The workers that this catalog and this policy need."""
     chat = [services.engines.chat] if services.served.catalog.current.chat.checkpoints else []
     classifiers = [services.engines.classify] if services.served.policy.current.classifiers else []
@@ -169,8 +169,11 @@ def _engines(services: Services) -> list[Fleet | EngineHost[Any, Any]]:
 
 
 def _reports(services: Services) -> list[EngineReport]:
-    fleet, others = services.engines.image, _engines(services)[1:]
-    images = [replace(_report(host), work_s=fleet.left_s(host), residents=host.residents) for host in fleet.hosts]
+    worker_pool, others = services.engines.image, _engines(services)[1:]
+    images = [
+        replace(_report(host), work_s=worker_pool.left_s(host), cached_checkpoints=host.cached_checkpoints)
+        for host in worker_pool.hosts
+    ]
     return images + [_report(engine) for engine in others if isinstance(engine, EngineHost)]
 
 
@@ -214,7 +217,7 @@ async def _cancel_tasks(tasks: Sequence[asyncio.Task[None]]) -> None:
 
 
 async def _signal_ready(
-    engines: Sequence[Fleet | EngineHost[Any, Any]], services: Services, on_ready: Callable[[Services], None]
+    engines: Sequence[WorkerPool | EngineHost[Any, Any]], services: Services, on_ready: Callable[[Services], None]
 ) -> None:
     for engine in engines:
         await engine.wait_ready()

@@ -38,7 +38,7 @@ from server.settings import Settings
 
 log = structlog.stdlib.get_logger("darkroom.cluster")
 
-LOOK_EVERY_S = 0.5
+POLL_EVERY_S = 0.5
 NAME_LIMIT_S = 60.0  # until Ray has missed a supervisor that has died, and its name is free
 MOST_REQUESTS = 10_000  # at once; Darkroom has limits of its own, whose refusals clients understand
 ACTOR = {"num_cpus": 0}  # what a box has is for engines
@@ -87,7 +87,7 @@ class Engines:
             except ValueError:  # the name of one that has just died
                 if time.monotonic() > until:
                     raise
-                time.sleep(LOOK_EVERY_S)
+                time.sleep(POLL_EVERY_S)
         ray.get(self._supervisor.box.remote())
 
     def check_health(self) -> None:
@@ -140,17 +140,17 @@ class Gateway:
                 if str(error) != reason:
                     log.warning("a gateway waits for an engine", reason=str(error))
                 reason = str(error)
-                time.sleep(LOOK_EVERY_S)
+                time.sleep(POLL_EVERY_S)
             else:
                 return
 
 
 def is_free(address: str, port: int) -> bool:
     """Whether a server may listen there."""
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as check:
+        check.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((address, port))
+            check.bind((address, port))
         except OSError:
             return False
     return True
@@ -186,4 +186,4 @@ class ServedApp:
         services.running.drain.draining = True
         until = time.monotonic() + services.settings.drain_s
         while services.running.total and time.monotonic() < until:  # noqa: ASYNC110 - it is looked at seldom
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(POLL_EVERY_S)

@@ -226,7 +226,7 @@ class EngineFailure(ServerError):
     default_code: ClassVar[str | None] = "engine_failure"
 
 
-class InvalidPicture(EngineFailure):
+class InvalidImage(EngineFailure):
     """What the engine drew is not finite; nothing was charged. The same call would draw the same again, so a header
     tells SDKs not to send it."""
 
@@ -281,7 +281,7 @@ class StorageFailed(Overloaded):
         self.reason = reason
 
 
-class PictureMissing(EngineFailure):
+class ImageMissing(EngineFailure):
     """A file that is recorded and was never deleted is not in the storage: it was lost, or the storage is another
     one."""
 

@@ -127,14 +127,14 @@ async def follow_cluster(services: Services) -> None:
 async def _update_engines(services: Services) -> None:
     roster = await asyncio.to_thread(read_roster, services.settings)
     engines = roster.of_kind("image") if roster is not None else ()
-    fleet = services.engines.image
-    if {engine.name for engine in engines} == {host.name for host in fleet.workers}:
+    worker_pool = services.engines.image
+    if {engine.name for engine in engines} == {host.name for host in worker_pool.workers}:
         return
     if services.served.catalog.lock.locked():  # a swap: after it the engines may be others again
         return
     async with services.served.catalog.lock:
         members = [cluster_member(services.settings, engine) for engine in engines]
-        if await fleet.change_members(members, services.served.catalog.current):
+        if await worker_pool.change_members(members, services.served.catalog.current):
             log.info("the cluster's engines have changed", engines=[engine.name for engine in engines])
 
 
@@ -192,8 +192,8 @@ async def _sweep(services: Services) -> None:
     await _in_pages(calls, calls.delete_expired)
     await _in_pages(call_log, partial(call_log.delete_older, services.settings.calls_keep_days * DAY_S))
     if not services.settings.keep_prompts:
-        await _in_pages(call_log, call_log.forget_prompts)
-        await _in_pages(services.stores.results, services.stores.results.forget_origins)
+        await _in_pages(call_log, call_log.delete_prompts)
+        await _in_pages(services.stores.results, services.stores.results.delete_origins)
     await services.images.webhooks.remove_orphans()
     await _sweep_files(services)
 

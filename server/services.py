@@ -11,16 +11,16 @@ from server.flows.call_recording import CallRecorder
 from server.flows.catalog.member import CatalogMember
 from server.flows.chat.chats import Chats
 from server.flows.chat.keyed import KeyedChats
+from server.flows.chat_images.run import ChatImages
 from server.flows.checkpoints import CheckpointManager
+from server.flows.comparison_grid import ComparisonGrids
 from server.flows.images.idempotency import ImageCalls
 from server.flows.images.jobs import ImageJobs
 from server.flows.images.webhooks import Webhooks
 from server.flows.operators.policy import PolicyAdmin
 from server.flows.operators.queue import JobQueue
 from server.flows.operators.swaps import CatalogJobs
-from server.flows.peers import Peers
-from server.flows.pictured_chat.run import PicturedChat
-from server.flows.proof import Proofs
+from server.flows.other_gateways import OtherGateways
 from server.flows.responses.compact import Compactor
 from server.flows.responses.conversations import Conversations
 from server.flows.responses.count_tokens import TokenCounter
@@ -47,7 +47,7 @@ class ChatFlows:
 
     any_model: Chats
     keyed: KeyedChats
-    pictured: PicturedChat
+    image: ChatImages
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Operations:
     catalog_jobs: CatalogJobs
     policy: PolicyAdmin
     checkpoints: CheckpointManager
-    proofs: Proofs
+    comparison_grids: ComparisonGrids
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Cluster:
     """What a server that is one of several needs of the others."""
 
     link: GatewayLink
-    peers: Peers
+    other_gateways: OtherGateways
     member: CatalogMember
 
 

@@ -281,12 +281,12 @@ class Settings(BaseSettings):
 
     @property
     def results(self) -> Path:
-        """The home's own folder of finished pictures."""
+        """The home's own folder of finished images."""
         return self.home / "results"
 
     @property
-    def pictures(self) -> str:
-        """Where finished pictures are: a folder, or the URL of an object store."""
+    def images(self) -> str:
+        """Where finished images are: a folder, or the URL of an object store."""
         return self.storage or str(self.results)
 
     @property

@@ -69,7 +69,7 @@ def alpha_codec() -> AutoencoderTiny:
 def tiny_codec(
     *, channels: int, blocks: tuple[int, ...], decoder_blocks: tuple[int, ...], **options: Any
 ) -> AutoencoderTiny:
-    """A codec that halves the picture once for each number of blocks after the first."""
+    """A codec that halves the image once for each number of blocks after the first."""
     levels = len(blocks)
     return AutoencoderTiny(
         encoder_block_out_channels=(channels,) * levels,
@@ -92,7 +92,7 @@ def beta_codec() -> AutoencoderKLFlux2:
 def klein_codec(
     *, channels: tuple[int, ...], latent_channels: int, decoder_channels: tuple[int, ...] | None = None
 ) -> AutoencoderKLFlux2:
-    """A codec that halves the picture once for each number after the first."""
+    """A codec that halves the image once for each number after the first."""
     levels = len(channels)
     return AutoencoderKLFlux2(
         block_out_channels=channels,
@@ -167,7 +167,7 @@ def stable_diffusion(
 def alpha_scheduler() -> DDIMScheduler:
     """Sample prediction, with zero terminal SNR: inference starts from pure noise.
 
-    A caption nearly decides its picture, so the picture is easier to predict than the noise, which has more detail.
+    A caption nearly decides its image, so the image is easier to predict than the noise, which has more detail.
     """
     return DDIMScheduler(
         beta_start=0.00085,

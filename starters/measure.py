@@ -29,24 +29,24 @@ from starters.measuring.report import Measured, table, write_into_card, write_sh
 from starters.train import CHAT, NAMES
 from starters.world.contact_sheet import CELL_PX
 
-SHEET_PICTURES: Final = 12  # pictures of each kind on the sheet
+SHEET_IMAGES: Final = 12  # images of each kind on the sheet
 CODEC_SCENES: Final = 24  # scenes for the PSNR, at most
 
 
 @dataclass(slots=True)
 class Gallery:
-    """The first pictures of every starter and kind, for the contact sheet."""
+    """The first images of every starter and kind, for the contact sheet."""
 
-    pictures: list[tuple[Image.Image, str]] = field(default_factory=list)
+    images: list[tuple[Image.Image, str]] = field(default_factory=list)
     _counts: Counter[tuple[str, bool]] = field(default_factory=Counter)
 
-    def add(self, name: str, case: Case, picture: Image.Image) -> None:
+    def add(self, name: str, case: Case, image: Image.Image) -> None:
         kind = name, bool(case.references)
-        if self._counts[kind] < SHEET_PICTURES:
+        if self._counts[kind] < SHEET_IMAGES:
             self._counts[kind] += 1
-            small = picture.copy()
+            small = image.copy()
             small.thumbnail((CELL_PX, CELL_PX))
-            self.pictures.append((small, case.prompt))
+            self.images.append((small, case.prompt))
 
 
 def measure_image_starter(model: ImageModel, count: int, gallery: Gallery, progress: Progress) -> Measured:
@@ -54,13 +54,13 @@ def measure_image_starter(model: ImageModel, count: int, gallery: Gallery, progr
     generator, name = Generator.of(model), model.checkpoint.name
     task = progress.add_task(name, total=count * (1 + generator.edits))
 
-    def on_picture(case: Case, picture: Image.Image) -> None:
+    def on_image(case: Case, image: Image.Image) -> None:
         progress.advance(task)
-        gallery.add(name, case, picture)
+        gallery.add(name, case, image)
 
-    shares = dict(adherence(generator.draw, held_out_captions(count), on_picture))
+    shares = dict(adherence(generator.draw, held_out_captions(count), on_image))
     if generator.edits:
-        shares |= edit_adherence(generator.draw, held_out_edits(count), on_picture)
+        shares |= edit_adherence(generator.draw, held_out_edits(count), on_image)
     return Measured(shares, codec_psnr(generator, min(count, CODEC_SCENES)))
 
 
@@ -97,7 +97,7 @@ def main() -> None:
         for model in models:
             write_into_card(model.checkpoint.path / "README.md", measured[model.checkpoint.name])
     if arguments.sheet is not None:
-        write_sheet(gallery.pictures, arguments.sheet)
+        write_sheet(gallery.images, arguments.sheet)
         print(f"Pictures: {arguments.sheet}", file=sys.stderr)
     if (arguments.weights / CHAT).is_dir():
         from starters.chat import measure as chat

@@ -1,4 +1,4 @@
-"""`python -m starters.readme_sheet http://localhost:8080 KEY OUT.jpg [STARTER ...]`: the pictures of docs/starters.jpg.
+"""`python -m starters.readme_sheet http://localhost:8080 KEY OUT.jpg [STARTER ...]`: the images of docs/starters.jpg.
 
 Every ratio of both families, a chain of edits by instruction, image to image, and one prompt at the three qualities;
 all through the HTTP routes, with OpenAI's SDK.
@@ -42,10 +42,10 @@ PAPER, INK = (250, 249, 246), (40, 42, 52)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Pictures under a heading; long rows wrap."""
+    """Images under a heading; long rows wrap."""
 
     heading: str
-    pictures: Sequence[tuple[Image.Image, str]]
+    images: Sequence[tuple[Image.Image, str]]
 
 
 def rows(client: OpenAI, starters: Sequence[str]) -> Iterator[Row]:
@@ -66,12 +66,11 @@ def every_ratio(client: OpenAI, model: str, ratios: Sequence[str]) -> list[tuple
 def by_strength_and_quality(client: OpenAI) -> Iterator[Row]:
     """What only starter-alpha has: strengths, and qualities that differ."""
     prompt, start = "a large blue house on the left, snow, at night", PROMPTS[1]
-    picture = generate(client, ALPHA, start, "3:2")
+    image = generate(client, ALPHA, start, "3:2")
     changed = [
-        (edit(client, ALPHA, prompt, picture, strength=strength), f"strength {strength}")
-        for strength in (0.3, 0.6, 0.9)
+        (edit(client, ALPHA, prompt, image, strength=strength), f"strength {strength}") for strength in (0.3, 0.6, 0.9)
     ]
-    yield Row(f"starter-alpha: a picture as “{prompt}”", [(picture, "before"), *changed])
+    yield Row(f"starter-alpha: a picture as “{prompt}”", [(image, "before"), *changed])
     qualities = [
         (generate(client, ALPHA, PROMPTS[6], "3:2", quality=quality), quality) for quality in ("low", "medium", "high")
     ]
@@ -79,30 +78,30 @@ def by_strength_and_quality(client: OpenAI) -> Iterator[Row]:
 
 
 def chain(client: OpenAI) -> Iterator[tuple[Image.Image, str]]:
-    """A picture, and the result of each further edit."""
-    picture = generate(client, BETA, PROMPTS[0], "3:2")
-    yield picture, PROMPTS[0]
+    """An image, and the result of each further edit."""
+    image = generate(client, BETA, PROMPTS[0], "3:2")
+    yield image, PROMPTS[0]
     for instruction in CHAIN:
-        picture = edit(client, BETA, instruction, picture)
-        yield picture, instruction
+        image = edit(client, BETA, instruction, image)
+        yield image, instruction
 
 
 def generate(client: OpenAI, model: str, prompt: str, ratio: str, **options: str) -> Image.Image:
     body = {"size": ratio, "response_format": "b64_json", "seed": SEED, **options}
-    return _picture(client.images.generate(model=model, prompt=prompt, extra_body=body).data)
+    return _image(client.images.generate(model=model, prompt=prompt, extra_body=body).data)
 
 
-def edit(client: OpenAI, model: str, prompt: str, picture: Image.Image, **options: float) -> Image.Image:
-    """Image to image, at the picture's own size."""
+def edit(client: OpenAI, model: str, prompt: str, image: Image.Image, **options: float) -> Image.Image:
+    """Image to image, at the image's own size."""
     file = io.BytesIO()
-    picture.save(file, "PNG")
-    body = {"size": f"{picture.width}x{picture.height}", "response_format": "b64_json", "seed": SEED, **options}
-    return _picture(
+    image.save(file, "PNG")
+    body = {"size": f"{image.width}x{image.height}", "response_format": "b64_json", "seed": SEED, **options}
+    return _image(
         client.images.edit(model=model, prompt=prompt, image=("a.png", file.getvalue()), extra_body=body).data
     )
 
 
-def _picture(data: object) -> Image.Image:
+def _image(data: object) -> Image.Image:
     return Image.open(io.BytesIO(base64.b64decode(data[0].b64_json))).convert("RGB")  # type: ignore[index]
 
 
@@ -112,8 +111,8 @@ def sheet(drawn: Sequence[Row]) -> Image.Image:
     for row in drawn:
         lines.append((GAP_PX, y, None, row.heading))
         x, y = GAP_PX, y + WORDS_PX + GAP_PX
-        for drawn, words in row.pictures:
-            fitted = drawn.resize((max(1, round(drawn.width * HEIGHT_PX / drawn.height)), HEIGHT_PX))
+        for one, words in row.images:
+            fitted = one.resize((max(1, round(one.width * HEIGHT_PX / one.height)), HEIGHT_PX))
             if x + fitted.width + GAP_PX > WIDTH_PX:
                 x, y = GAP_PX, y + HEIGHT_PX + WORDS_PX + GAP_PX
             lines.append((x, y, fitted, words))

@@ -84,7 +84,7 @@ def _pairs(results: Json, *, named: str = "") -> Passed:
 
 
 def _tool(found: object) -> Passed:
-    """A picture of the image tool, and the next of the chain."""
+    """An image of the image tool, and the next of the chain."""
     oks = found if isinstance(found, list) else []
     return {"drawn": _count(oks[:1] == [True]), "continued": _count(oks[1:2] == [True])}
 
@@ -125,14 +125,14 @@ def _anthropic(results: Json) -> Passed:
 
 
 def _gemini(results: Json) -> Passed:
-    pictures = {
+    images = {
         part: _count(results[part][0] == "image/png" and results[part][2] == "STOP") for part in ("edited", "continued")
     }
     drawn = _count(results["drawn"][2] == "STOP", results["streamed"] == 1)
     errors = [results[name][0] == "ClientError" for name in ("unknown", "size", "key")]
     same, counted = results["text"] == results["text_streamed"], results["counted"] == results["prompt_tokens"]
     chats = _count(same, same, bool(results["calls"]), counted, bool(results["model"]), *errors)
-    return {**pictures, "drawn": drawn, "chats": chats}
+    return {**images, "drawn": drawn, "chats": chats}
 
 
 def _node_responses(results: Json) -> Passed:

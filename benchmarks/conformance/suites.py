@@ -17,7 +17,7 @@ from tests.support.harness import REPOSITORY, Server
 LIMIT_S = 900
 MODEL = "alpha-image-2-count"
 CHAT = "starter-chat"
-TOO_LARGE, LARGEST = "width=1536, height=1536", "width=1344, height=1344"  # 1K pictures have up to 1.85 Mpx
+TOO_LARGE, LARGEST = "width=1536, height=1536", "width=1344, height=1344"  # 1K images have up to 1.85 Mpx
 WITHOUT_WEBSOCKET = (
     "basic-response,assistant-phase,response-output-phase-schema,streaming-response,system-prompt,tool-calling,"
     "image-input,multi-turn,compact-response,compact-missing-model"

@@ -21,7 +21,7 @@ try:
 
     import torch
 
-    from benchmarks.gpu import ceilings, options, pictures, several, swap
+    from benchmarks.gpu import ceilings, images, options, several, swap
     from benchmarks.gpu.machine import Machine
     from benchmarks.gpu.report import PART_S, Report
 except ModuleNotFoundError as missing:
@@ -31,9 +31,9 @@ except ModuleNotFoundError as missing:
 PARTS: dict[str, Callable[[Machine, Report], Awaitable[None]]] = {
     "ceilings": ceilings.ceilings,
     "steps": ceilings.steps,
-    "pictures": pictures.pictures,
-    "merged": pictures.merged,
-    "large": pictures.large,
+    "pictures": images.images,
+    "merged": images.merged,
+    "large": images.large,
     "attention": options.attention,
     "caches": options.caches,
     "fp8": options.fp8,

@@ -52,7 +52,7 @@ class Bench:
     numbers: Iterator[int] = field(default_factory=itertools.count)  # of new prompts
 
     def job(self, **fields: object) -> ImageJob:
-        """One picture of 1024 x 1024 in 28 steps, but for what is given; `steps` too."""
+        """One image of 1024 x 1024 in 28 steps, but for what is given; `steps` too."""
         side, steps = (64, 3) if self.machine.tiny else (1024, 28)
         sampling = self.spec.sampling.resolve(int(str(fields.pop("steps", steps))))
         plain = ImageJob(
@@ -62,7 +62,7 @@ class Bench:
         return replace(plain, **fields)  # type: ignore[arg-type]
 
     async def draw(self, job: ImageJob, on_event: Callable[[Event], None] = lambda _: None) -> list[Pixels]:
-        """Its pictures. Raises RuntimeError if it fails."""
+        """Its images. Raises RuntimeError if it fails."""
         last: Event | None = None
         async for event in self.engine.submit(job):
             on_event(event)

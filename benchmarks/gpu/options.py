@@ -1,4 +1,4 @@
-"""`[runtime]` on FLUX.1's size: what each option gains, and how far its picture is from the plain one."""
+"""`[runtime]` on FLUX.1's size: what each option gains, and how far its image is from the plain one."""
 
 import asyncio
 import time
@@ -60,7 +60,7 @@ async def compiled(machine: Machine, report: Report) -> None:
 
 
 async def _plain(machine: Machine, report: Report) -> tuple[Pixels, float]:
-    """The exact picture and its seconds."""
+    """The exact image and its seconds."""
     exact, taken = await _draw_plain(machine)
     machine.free()
     report.add("plain", taken, "s")
@@ -97,16 +97,16 @@ async def _measure(
 ) -> None:
     with serving(machine, flux_pipeline(machine), **runtime) as bench:
         began = time.perf_counter()
-        abilities = await bench.engine.prepare(bench.spec) if warm else None
-        notes = (abilities or await bench.engine.load(bench.spec)).notes
+        capabilities = await bench.engine.prepare(bench.spec) if warm else None
+        notes = (capabilities or await bench.engine.load(bench.spec)).notes
         loaded_s = time.perf_counter() - began
-        (picture,) = await bench.draw(bench.job())
+        (image,) = await bench.draw(bench.job())
         taken = await bench.timed(bench.job())
         facts: dict[str, Any] = {"gain": plain_s / taken, "load_s": loaded_s, "peak_gib": machine.peak_gib}
-        facts |= {**difference(picture, exact), **({"notes": "; ".join(notes)} if notes else {})}
+        facts |= {**difference(image, exact), **({"notes": "; ".join(notes)} if notes else {})}
         report.add(name, taken, "s", goal=goal, **facts)
         await _shapes(bench, report, name, taken)
-        await _turns(bench, report, name, picture)
+        await _turns(bench, report, name, image)
 
 
 async def _shapes(bench: Bench, report: Report, name: str, plain_s: float) -> None:
@@ -118,7 +118,7 @@ async def _shapes(bench: Bench, report: Report, name: str, plain_s: float) -> No
 
 
 async def _turns(bench: Bench, report: Report, name: str, alone: Pixels) -> None:
-    """Two runs of different shapes at once: the first one's picture must be the one that it is alone."""
+    """Two runs of different shapes at once: the first one's image must be the one that it is alone."""
     draft = bench.job(id="draft", height_px=bench.job().height_px // 2, seed=8)
-    (picture,), _ = await asyncio.gather(bench.draw(bench.job(id="long")), bench.draw(draft))
-    report.add(f"{name}: bitwise beside another", bool((picture == alone).all()), goal="True")
+    (image,), _ = await asyncio.gather(bench.draw(bench.job(id="long")), bench.draw(draft))
+    report.add(f"{name}: bitwise beside another", bool((image == alone).all()), goal="True")

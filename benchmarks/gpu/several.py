@@ -1,4 +1,4 @@
-"""One picture on two GPUs."""
+"""One image on two GPUs."""
 
 from typing import Any, Final
 
@@ -26,13 +26,13 @@ async def several(machine: Machine, report: Report) -> None:
         torch.set_num_threads(max(1, threads // 2))  # of each of two processes
     try:
         for way, goal in WAYS.items():
-            await _together(machine, report, way, goal, picture=alone, one_s=alone_s)
+            await _together(machine, report, way, goal, image=alone, one_s=alone_s)
     finally:
         torch.set_num_threads(threads)
 
 
-async def _together(machine: Machine, report: Report, way: str, goal: str, picture: Pixels, one_s: float) -> None:
-    """`picture` is what one GPU drew, in `one_s`."""
+async def _together(machine: Machine, report: Report, way: str, goal: str, image: Pixels, one_s: float) -> None:
+    """`image` is what one GPU drew, in `one_s`."""
     machine.reset_peak()
     group = Group(machine.device, 2)
     try:
@@ -41,11 +41,11 @@ async def _together(machine: Machine, report: Report, way: str, goal: str, pictu
         group.close()
         machine.free()
     facts: dict[str, Any] = {"gain": one_s / taken, "peak_gib": machine.peak_gib}
-    report.add(f"two, {way}", taken, "s", goal=goal, **facts, **difference(drawn, picture))
+    report.add(f"two, {way}", taken, "s", goal=goal, **facts, **difference(drawn, image))
 
 
 async def _draw(machine: Machine, group: Group | None = None, **runtime: object) -> tuple[Pixels, float]:
-    """A picture and its seconds."""
+    """An image and its seconds."""
     with serving(machine, flux_pipeline(machine), group, **runtime) as bench:
         (drawn,) = await bench.draw(bench.job())
         return drawn, await bench.timed(bench.job())

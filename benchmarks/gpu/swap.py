@@ -1,4 +1,4 @@
-"""A checkpoint of FLUX.1's size from the disk: alone, and beside pictures that are drawn meanwhile."""
+"""A checkpoint of FLUX.1's size from the disk: alone, and beside images that are drawn meanwhile."""
 
 import asyncio
 import shutil
@@ -38,13 +38,13 @@ async def loading(machine: Machine, report: Report) -> None:
         size = sum(map(_read, folder.rglob("*.safetensors")))
         report.add("reading the files", time.perf_counter() - began, "s", gigabytes=size / 1e9)
         with serving(machine, pipeline) as bench:
-            picture_s = await bench.timed(bench.job())
+            image_s = await bench.timed(bench.job())
             other = spec_of(machine, folder)
             began = time.perf_counter()
             await bench.engine.load(other)
             alone_s = time.perf_counter() - began
             report.add("loading alone", alone_s, "s", gigabytes_a_second=size / 1e9 / alone_s)
-            bench.engine.retain([bench.spec])
+            bench.engine.unload_except([bench.spec])
             again = replace(other, version=1)
             loading = asyncio.create_task(bench.engine.load(again))
             began = time.perf_counter()
@@ -56,7 +56,7 @@ async def loading(machine: Machine, report: Report) -> None:
             await loading
             facts = {"over_alone": (time.perf_counter() - began) / alone_s, "pictures": len(taken)}
             report.add("loading beside pictures", time.perf_counter() - began, "s", goal="alone x 2", **facts)
-            slowed = statistics.median(taken) / picture_s if taken else 1.0
+            slowed = statistics.median(taken) / image_s if taken else 1.0
             report.add("pictures beside loading, over alone", slowed, goal="1.2")
 
 

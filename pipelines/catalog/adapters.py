@@ -106,7 +106,7 @@ def _up(down: str) -> str:
 
 
 def _number(down: str) -> str:
-    """XLabs has two pairs a layer: for the picture's tokens and for those of the text."""
+    """XLabs has two pairs a layer: for the image's tokens and for those of the text."""
     found = re.search(r"[._](lora\d+)\.down\.weight$", down)
     return f".{found[1]}" if found else ""
 
@@ -161,7 +161,7 @@ def _rank(down: list[Tensor]) -> int | None:
 
 
 def _trigger_words(metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    """As the trainer wrote them, or else the commonest tags of the pictures that it was trained on."""
+    """As the trainer wrote them, or else the commonest tags of the images that it was trained on."""
     for key in PHRASES:
         if isinstance(phrase := metadata.get(key), str) and phrase.strip():
             return tuple(word.strip() for word in phrase.split(",") if word.strip())[:MAX_TRIGGER_WORDS]

@@ -17,14 +17,14 @@ from pipelines.catalog.conditioning import MODES
 from pipelines.families.generic import Call
 from pipelines.families.task import Task
 from pipelines.protocol.images import CheckpointSpec
-from pipelines.protocol.messages import Abilities
+from pipelines.protocol.messages import Capabilities
 
 COMPUTED = object()  # a default that is no constant
 
 
-def announce(spec: CheckpointSpec, tasks: Container[Task], *, negative_prompt: bool, guidance: bool) -> Abilities:
+def announce(spec: CheckpointSpec, tasks: Container[Task], *, negative_prompt: bool, guidance: bool) -> Capabilities:
     """Return what the pipeline classes promise, before it is tried."""
-    return Abilities(
+    return Capabilities(
         text=Task.TEXT in tasks,
         references=spec.max_references if MODES[spec.conditioning].task in tasks else 0,
         mask=Task.INPAINT in tasks,

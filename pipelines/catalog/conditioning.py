@@ -1,4 +1,4 @@
-"""How references condition a job's pictures. Pure; the one place that compares a checkpoint's conditioning mode.
+"""How references condition a job's images. Pure; the one place that compares a checkpoint's conditioning mode.
 
 It is here, not in pipelines.images, because the work estimate and the server ask too.
 """
@@ -24,7 +24,7 @@ MODES: Mapping[Conditioning, Mode] = {
 
 
 def task_of(job: ImageJob) -> Task:
-    """The task of every picture of a job."""
+    """The task of every image of a job."""
     return find_task(job.checkpoint, has_references=bool(job.references), has_mask=job.mask is not None)
 
 

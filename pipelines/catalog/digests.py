@@ -18,22 +18,22 @@ class Digests:
     def __init__(self, memory: Path) -> None:
         self._memory = memory
 
-    def of(self, checkpoint: Path, tell: Callable[[int], None] = lambda _: None) -> str:
+    def of(self, checkpoint: Path, send: Callable[[int], None] = lambda _: None) -> str:
         """Of all its files with their names, or of a single file. Blocking: reads what has changed, and tells how many
         bytes, as it goes. Raises OSError."""
         files = checkpoint_files(checkpoint)
-        sums = self.of_files(files, tell)
+        sums = self.of_files(files, send)
         lines = [f"{sum_}  {file.relative_to(checkpoint)}\n" for file, sum_ in zip(files, sums, strict=True)]
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
-    def of_files(self, files: Sequence[Path], tell: Callable[[int], None] = lambda _: None) -> list[str]:
+    def of_files(self, files: Sequence[Path], send: Callable[[int], None] = lambda _: None) -> list[str]:
         """Of each. Blocking, and tells, as `of` does. Raises OSError."""
         known = {name: found for name, found in self._read().items() if Path(name).exists()}
         sums = []
         for file in files:
             state = _state(file)
             if (found := known.get(str(file))) is None or found[:-1] != state:
-                found = known[str(file)] = [*state, sha256_of(file, tell)]
+                found = known[str(file)] = [*state, sha256_of(file, send)]
                 self._write(known)  # a start that is broken off need not read it again
             sums.append(str(found[-1]))
         return sums

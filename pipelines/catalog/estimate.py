@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pipelines.catalog.conditioning import task_of
-from pipelines.catalog.plan import Plan, partial, plan_picture
+from pipelines.catalog.plan import Plan, partial, plan_image
 from pipelines.protocol.images import CheckpointSpec, ImageJob, Runtime
 
 GRID_PX = 16  # output sides are multiples of it; the pipeline's own multiple hardly changes the area
@@ -24,8 +24,8 @@ def first_pass_steps(job: ImageJob) -> int:
     return sampling.steps if task_of(job).starts_from_noise else partial(sampling.steps, sampling.strength).run
 
 
-def picture_steps(job: ImageJob, plan: Plan) -> int:
-    """Denoising steps of one of the job's pictures, over both passes and all tiles."""
+def image_steps(job: ImageJob, plan: Plan) -> int:
+    """Denoising steps of one of the job's images, over both passes and all tiles."""
     return first_pass_steps(job) + len(plan.tiles) * _tile_steps(job)
 
 
@@ -33,7 +33,7 @@ def work_units(job: ImageJob) -> float:
     """The work of the whole job. References that the denoiser attends to count like pixels drawn. ControlNets run at
     every step of the first pass; an IP-Adapter adds next to nothing to it.
     """
-    plan = plan_picture(job.checkpoint, job.width_px, job.height_px, GRID_PX)
+    plan = plan_image(job.checkpoint, job.width_px, job.height_px, GRID_PX)
     attended = len(job.references) if task_of(job).reads_references else 0
     passes = 1 + attended + CONTROLNET_SHARE * _controlnets(job)
     first = first_pass_steps(job) * plan.width * plan.height * passes
@@ -61,10 +61,10 @@ class Timing(NamedTuple):
 
 
 def unit_s_at(timings: Iterable[Timing], units: float) -> float | None:
-    """Seconds of a unit where so many are done together, from small pictures: most of their time is a fixed cost, which
+    """Seconds of a unit where so many are done together, from small images: most of their time is a fixed cost, which
     larger ones have too, but once. None without timings.
 
-    The line goes through the shortest times of the smallest and of the largest pictures: longer ones include what ran
+    The line goes through the shortest times of the smallest and of the largest images: longer ones include what ran
     beside them. No unit takes longer than the fastest one that was seen.
     """
     shortest: dict[float, float] = {}
@@ -85,7 +85,7 @@ class Speeds:
 
     def __init__(self) -> None:
         self._unit_s: dict[Weights, float] = {}
-        self._guessed: set[Weights] = set()  # not measured on a picture that somebody asked for
+        self._guessed: set[Weights] = set()  # not measured on an image that somebody asked for
 
     def unit_s(self, checkpoint: CheckpointSpec) -> float:
         """The duration of a unit on this checkpoint; the mean of the others until it has been measured."""
@@ -102,7 +102,7 @@ class Speeds:
             self._guessed |= {key} if guessed else set()
 
     def record(self, checkpoint: CheckpointSpec, units: float, elapsed_s: float) -> None:
-        """Add a measurement. The first picture builds kernels and may compile, so a measurement of less than half the
+        """Add a measurement. The first image builds kernels and may compile, so a measurement of less than half the
         smoothed value replaces it. What is no duration would stay in all later ones, and is left out."""
         if units > 0 and is_duration(elapsed_s):
             unit_s, key = elapsed_s / units, _weights(checkpoint)

@@ -34,7 +34,7 @@ from pipelines.families.generic import Call
 from pipelines.families.registry import family_of
 from pipelines.families.task import Task
 from pipelines.protocol.images import CheckpointSpec, Conditioning
-from pipelines.protocol.messages import Abilities
+from pipelines.protocol.messages import Capabilities
 
 LIBRARIES = {"bitsandbytes": "bitsandbytes", "torchao": "torchao", "gguf": "gguf"}  # quantization methods
 MODULES = {"protobuf": "google.protobuf"}  # where they have another name than for pip
@@ -67,7 +67,7 @@ class Inspection:
     problems: tuple[str, ...]
     needs: tuple[str, ...]  # libraries that are not installed
     conditioning: Conditioning
-    abilities: Abilities | None  # as the classes promise: warmup tries them
+    capabilities: Capabilities | None  # as the classes promise: warmup tries them
     signature: Call  # of the pipeline's call; empty if the class is not known
     index: Mapping[str, Any]  # model_index.json
     denoiser_config: Mapping[str, Any]
@@ -118,9 +118,9 @@ def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None
     denoiser_config = read_json(folder / denoiser_name(index) / "config.json") if folder else {}
     conditioning = _conditioning(class_name, signature or {})
     codec = read_config(folder, "vae") if folder else {}
-    abilities = None
+    capabilities = None
     if class_name and signature:
-        abilities = _abilities(class_name, signature, index, denoiser_config, codec, source)
+        capabilities = _capabilities(class_name, signature, index, denoiser_config, codec, source)
     return Inspection(
         path=path,
         folder=folder,
@@ -132,7 +132,7 @@ def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None
         problems=tuple(problems),
         needs=missing_libraries(path, folder, index),
         conditioning=conditioning,
-        abilities=abilities,
+        capabilities=capabilities,
         signature=signature or {},
         index=index,
         denoiser_config=denoiser_config,
@@ -237,11 +237,11 @@ def _installed(library: str) -> bool:
         return False
 
 
-def _abilities(
+def _capabilities(
     class_name: str, signature: Call, index: Mapping[str, Any], denoiser: Mapping[str, Any],
     codec: Mapping[str, Any], source: PipelineSource,
-) -> Abilities:  # fmt: skip
-    """What the classes promise. A codec with means has latents of another scale, at which no picture can start late."""
+) -> Capabilities:  # fmt: skip
+    """What the classes promise. A codec with means has latents of another scale, at which no image can start late."""
     family = family_of(class_name)
     tasks = {sibling for sibling, name in family.siblings(class_name).items() if source.has(name)}
     tasks.add(family.own_task(signature))

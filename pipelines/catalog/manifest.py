@@ -62,11 +62,11 @@ def checkpoint_files(checkpoint: Path) -> list[Path]:
     return sorted(file for file, parts in inside if parts[0] != "blobs" and not any(p.startswith(".") for p in parts))
 
 
-def sha256_of(file: Path, tell: Callable[[int], None] = lambda _: None) -> str:
+def sha256_of(file: Path, send: Callable[[int], None] = lambda _: None) -> str:
     """Hexadecimal. `tell` is told of bytes that were read, as they are."""
     digest = hashlib.sha256()
     with file.open("rb", buffering=0) as stream:
         while part := stream.read(CHUNK_BYTES):
             digest.update(part)
-            tell(len(part))
+            send(len(part))
     return digest.hexdigest()

@@ -1,8 +1,8 @@
-"""How a checkpoint with a native area draws a picture of any size. Pure.
+"""How a checkpoint with a native area draws an image of any size. Pure.
 
 A size near the native area is drawn directly. A smaller one is drawn at the native area and downscaled. A larger one is
 drawn at the native area and upscaled. If it is more than slightly larger, a second pass redraws it tile by tile: each
-tile is a native-sized picture, so memory does not grow with the picture.
+tile is a native-sized image, so memory does not grow with the image.
 """
 
 import itertools
@@ -14,7 +14,7 @@ from typing import Literal
 from pipelines.protocol.images import CheckpointSpec, Sampling
 
 MIN_NATIVE_SHARE = 0.5  # of the native area: a checkpoint draws smaller sizes badly, so they are downscaled instead
-MAX_UPSCALE = 1.85e6 / 2**20  # of the area, in one pass: from a native megapixel to the largest 1K picture
+MAX_UPSCALE = 1.85e6 / 2**20  # of the area, in one pass: from a native megapixel to the largest 1K image
 MIN_STRENGTH = 0.01  # less would need a schedule finer than the thousand steps that checkpoints are trained on
 OVERLAP = 1 / 8  # of a tile, blended with its neighbour
 
@@ -39,7 +39,7 @@ class Plan:
     tiles: tuple[Tile, ...] = ()
 
 
-def plan_picture(spec: CheckpointSpec, width: int, height: int, multiple: int) -> Plan:
+def plan_image(spec: CheckpointSpec, width: int, height: int, multiple: int) -> Plan:
     """The plan for width x height pixels. `multiple` divides both sides of what the pipeline draws."""
     area = width * height
     if spec.native_area_px * MIN_NATIVE_SHARE <= area <= spec.max_area_px:
@@ -53,7 +53,7 @@ def plan_picture(spec: CheckpointSpec, width: int, height: int, multiple: int) -
 
 
 def needs_two_passes(area_px: int, native_area_px: int, max_area_px: int) -> bool:
-    """Whether a picture of this area gets the second, tiled pass."""
+    """Whether an image of this area gets the second, tiled pass."""
     return area_px > max(max_area_px, MAX_UPSCALE * native_area_px)
 
 
@@ -89,7 +89,7 @@ def partial(steps: int, strength: float) -> Partial:
     """The arguments with which a pipeline runs about steps * strength of `steps`, and at least one.
 
     Below strength 1 it also skips at least one: the first step starts from pure noise, so a flow-matching pipeline,
-    which rounds its steps up where the others round down, would lose the picture altogether. A strength without a
+    which rounds its steps up where the others round down, would lose the image altogether. A strength without a
     fraction of a step makes both kinds run the same. `strength` is above 0 and at most 1.
     """
     if strength >= 1:

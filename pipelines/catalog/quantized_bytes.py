@@ -6,7 +6,7 @@ from typing import Final
 from pipelines.catalog.weight_headers import Tensor
 from pipelines.protocol.images import Quantize
 
-# Embedders, norms with their modulation, and the last layer: few multiplications, and the whole picture depends on them
+# Embedders, norms with their modulation, and the last layer: few multiplications, and the whole image depends on them
 SENSITIVE: Final = re.compile(
     r"embed|norm|time|modulation|_mod\.|adaln|guidance|proj(ector|ection)|^\w+_in$|^proj_out$"
     r"|attentions\.\d+\.proj_(in|out)$|^final_layer|^conv_"

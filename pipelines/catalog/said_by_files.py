@@ -44,7 +44,7 @@ class Said:
     scheduler: str | None = None
     config: SchedulerConfig = ()
     found: str = ""  # by what it says so, for people
-    area_px: int | None = None  # of the pictures that it was trained on
+    area_px: int | None = None  # of the images that it was trained on
     notes: tuple[str, ...] = ()  # what has no effect
     problems: tuple[str, ...] = ()
 
@@ -70,7 +70,7 @@ class Beside:
 
     @property
     def is_flow(self) -> bool:
-        """Whether it follows a flow from noise to the picture, which has a single kind of prediction."""
+        """Whether it follows a flow from noise to the image, which has a single kind of prediction."""
         by_setting = self.scheduler.get("use_flow_sigmas") or self.scheduler.get("prediction_type") == "flow_prediction"
         return bool(by_setting) or self.scheduler_class.startswith("FlowMatch")
 
@@ -89,7 +89,7 @@ def read_said(file: Path, beside: Beside, keys_of: SchedulerKeys) -> Said:
     prediction, source = _prediction(header, marks)
     notes: list[str] = []
     if prediction is not None and not is_cosxl and "edm_mean" not in marks:
-        if (why := _unfit(prediction, source, beside)) is not None:
+        if (why := _unsupported(prediction, source, beside)) is not None:
             (notes if beside.is_flow and prediction != "sample" and source != "v_pred" else problems).append(why)
         elif not beside.is_flow:
             wanted["prediction_type"] = prediction
@@ -100,7 +100,7 @@ def read_said(file: Path, beside: Beside, keys_of: SchedulerKeys) -> Said:
         if beside.is_flow:
             problems.append(f"{source_of_zero}: {beside.scheduler_class} has no zero terminal SNR")
     elif prediction == "epsilon" and not beside.is_flow:
-        wanted["rescale_betas_zero_snr"] = False  # of noise alone, epsilon says nothing of the picture
+        wanted["rescale_betas_zero_snr"] = False  # of noise alone, epsilon says nothing of the image
     said = _followed(wanted, found, beside, keys_of, edm=is_cosxl)
     return replace(said, area_px=_area_px(header), notes=tuple(notes), problems=tuple(problems))
 
@@ -142,7 +142,7 @@ def _prediction(header: Header, marks: Container[str]) -> tuple[str | None, str]
     return None, ""
 
 
-def _unfit(prediction: str, source: str, beside: Beside) -> str | None:
+def _unsupported(prediction: str, source: str, beside: Beside) -> str | None:
     """Why the folder's scheduler can't follow it; None if it can, or if a flow has no other."""
     own = beside.scheduler_class or "the scheduler"
     if beside.is_flow:
@@ -154,7 +154,7 @@ def _unfit(prediction: str, source: str, beside: Beside) -> str | None:
 
 
 def _zero_snr(header: Header, marks: Container[str]) -> str | None:
-    """What says that the noise of training ended without a rest of the picture; None if nothing does."""
+    """What says that the noise of training ended without a rest of the image; None if nothing does."""
     if "ztsnr" in marks:
         return "ztsnr"
     keys = ("ss_zero_terminal_snr", "modelspec.ztsnr", "ztsnr")

@@ -54,7 +54,7 @@ class Suggestion:
     guidance: Value
     native_area_px: Value
     max_area_px: Value
-    enlarge: Enlarge  # "resize" for a class that can't redraw a part of a picture
+    enlarge: Enlarge  # "resize" for a class that can't redraw a part of an image
     noise: Noise
 
     @property
@@ -82,7 +82,7 @@ def suggest(inspection: Inspection, source: PipelineSource | None = None) -> Sug
         guidance=_guidance(inspection, few),
         native_area_px=area,
         max_area_px=Value(area.value, "the native area: raise it if the checkpoint draws larger pictures well"),
-        enlarge="redraw" if inspection.abilities is None or inspection.abilities.second_pass else "resize",
+        enlarge="redraw" if inspection.capabilities is None or inspection.capabilities.second_pass else "resize",
         noise=_noise(inspection, source),
     )
 
@@ -126,7 +126,7 @@ def _steps(inspection: Inspection, few: str | None) -> Value:
 
 
 def _guidance(inspection: Inspection, few: str | None) -> Value:
-    if inspection.abilities is not None and not inspection.abilities.guidance:
+    if inspection.capabilities is not None and not inspection.capabilities.guidance:
         return Value(1.0, "the checkpoint draws without guidance")
     family = family_of(inspection.class_name)
     scale = family.guidance_argument

@@ -24,7 +24,7 @@ class ChatCheckpoint:
     spec: ChatSpec
     model: Any
     tokenizer: Any  # only the thread that prepares prompts may use it
-    processor: Any  # of a vision model: prompts of text and pictures; else None
+    processor: Any  # of a vision model: prompts of text and images; else None
     template: str  # the chat template
     tokens: TokenTable
     device: torch.device
@@ -32,7 +32,7 @@ class ChatCheckpoint:
     eos_ids: frozenset[int]  # tokens that end an answer
     syntax: OutputSyntax  # of reasoning and tool calls
     notes: tuple[str, ...] = ()  # on its files, for the operator
-    abilities: None = None  # only image checkpoints have them; for chat models the catalog says
+    capabilities: None = None  # only image checkpoints have them; for chat models the catalog says
 
 
 def load_chat(spec: ChatSpec, device: torch.device) -> ChatCheckpoint:

@@ -33,7 +33,7 @@ class DeviceLoop:
         """The choices of one request."""
         self._inbox.put(sequences)
 
-    def retain(self, specs: frozenset[ChatSpec]) -> None:
+    def unload_except(self, specs: frozenset[ChatSpec]) -> None:
         """Other checkpoints are evicted, with their weights, as soon as they are idle."""
         self._retained = specs
         self.evict_idle()

@@ -101,11 +101,11 @@ class ChatEngine:
         """Load it before the first job. Returns notes on its files. Raises CheckpointError."""
         return (await self.load(spec)).notes
 
-    def retain(self, specs: Iterable[ChatSpec]) -> None:
+    def unload_except(self, specs: Iterable[ChatSpec]) -> None:
         """The catalog has these now. Others are evicted as soon as no chat uses them."""
         retained = frozenset(specs)
         self._checkpoints = {spec: loading for spec, loading in self._checkpoints.items() if spec in retained}
-        self._device_loop.retain(retained)
+        self._device_loop.unload_except(retained)
 
     async def _admit(self, task: Task) -> None:
         """Load the checkpoint, build the prompt, and hand the sequences to the device loop."""

@@ -11,7 +11,7 @@ from jinja2 import TemplateError
 from pipelines.chat.checkpoint import ChatCheckpoint
 from pipelines.chat.failures import InvalidRequest
 from pipelines.protocol.chat import Message
-from pipelines.protocol.images import Failed, Picture
+from pipelines.protocol.images import Failed, RawImage
 from pipelines.protocol.pixels import to_image
 
 
@@ -75,16 +75,16 @@ def encode_prompt(checkpoint: ChatCheckpoint, conversation: Conversation) -> Pro
 
 
 def template_messages(
-    checkpoint: ChatCheckpoint, messages: Sequence[Message], pictures: Sequence[Picture]
+    checkpoint: ChatCheckpoint, messages: Sequence[Message], images: Sequence[RawImage]
 ) -> list[dict[str, Any]]:
-    """Text as strings, arguments as objects, roles that the template knows, pictures for a vision model.
+    """Text as strings, arguments as objects, roles that the template knows, images for a vision model.
 
-    Raises InvalidRequest for pictures if it is none.
+    Raises InvalidRequest for images if it is none.
     """
-    if pictures and checkpoint.processor is None:
+    if images and checkpoint.processor is None:
         raise InvalidRequest(Failed("unsupported", "This model does not see images.", param="messages"))
     names: dict[str, str] = {}
-    loaded = map(to_image, pictures)
+    loaded = map(to_image, images)
     converted_messages = []
     for message in messages:
         converted = _template_message(message, checkpoint.template, names)

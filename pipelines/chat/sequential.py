@@ -1,6 +1,6 @@
 """The fallback for models that can't share a batch: one answer after another, by transformers' own `generate`.
 
-Vision models are here, because they keep state of their own for a picture (positions, features), and so is any model
+Vision models are here, because they keep state of their own for an image (positions, features), and so is any model
 whose state is more than keys and values. Requests have the same options as in a batch, but wait longer.
 """
 

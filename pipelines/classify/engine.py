@@ -1,4 +1,4 @@
-"""Scores texts and pictures by label, with transformers' own classifiers, on one thread.
+"""Scores texts and images by label, with transformers' own classifiers, on one thread.
 
 A text that is longer than the model's context is scored in overlapping windows, and each label's highest score counts:
 a long beginning must not hide what follows it.
@@ -25,12 +25,12 @@ from transformers import (
 from pipelines.device.failures import exit_if_lost, watch_device
 from pipelines.device.weight_names import TELLING, check_loaded
 from pipelines.protocol.classify import Classified, ClassifierSpec, ClassifyEvent, ClassifyJob
-from pipelines.protocol.images import EncodedImage, Failed, Picture, Queued, Started
+from pipelines.protocol.images import EncodedImage, Failed, Queued, RawImage, Started
 from pipelines.protocol.pixels import to_image
 
 MAX_WINDOW = 512  # tokens
 OVERLAP = 0.25  # of a window
-MAX_ROWS = 16  # windows or pictures in one forward pass
+MAX_ROWS = 16  # windows or images in one forward pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Classifier:
     """A loaded checkpoint."""
 
     model: Any
-    processor: Any  # a tokenizer for texts, an image processor for pictures
+    processor: Any  # a tokenizer for texts, an image processor for images
     device: torch.device
     notes: tuple[str, ...]  # on its files, for the operator
 
@@ -61,8 +61,8 @@ class Classifier:
         ]
         return self._by_label(torch.cat(rows).amax(dim=0))
 
-    def score_picture(self, picture: Picture | EncodedImage) -> dict[str, float]:
-        encoded = self.processor(images=_to_image(picture), return_tensors="pt")
+    def score_image(self, image: RawImage | EncodedImage) -> dict[str, float]:
+        encoded = self.processor(images=_to_image(image), return_tensors="pt")
         return self._by_label(self._forward(dict(encoded))[0])
 
     def _forward(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -120,13 +120,13 @@ class ClassifyEngine:
             classifier = self._load(job.checkpoint)
             emit(Started())  # the server's time limit begins here: it kills a worker that hangs
             scores = [classifier.score_text(text) for text in job.texts]
-            scores += [classifier.score_picture(picture) for picture in job.pictures]
+            scores += [classifier.score_image(image) for image in job.images]
             emit(Classified(tuple(scores), time.monotonic() - started_at))
         except Exception as error:
             exit_if_lost(error, self._device)
             emit(_to_failed_event(job, error))
 
-    def retain(self, specs: Iterable[ClassifierSpec]) -> None:
+    def unload_except(self, specs: Iterable[ClassifierSpec]) -> None:
         """Drop the other classifiers, after the jobs that are queued now."""
         self._thread.submit(self._drop_except, frozenset(specs))
 
@@ -159,10 +159,10 @@ def _positions(config: Any) -> int:
     return MAX_WINDOW if positions is None else max(8, int(positions) - 2)
 
 
-def _to_image(picture: Picture | EncodedImage) -> Image.Image:
-    if isinstance(picture, Picture):
-        return to_image(picture).convert("RGB")
-    with Image.open(io.BytesIO(picture.data)) as opened:
+def _to_image(image: RawImage | EncodedImage) -> Image.Image:
+    if isinstance(image, RawImage):
+        return to_image(image).convert("RGB")
+    with Image.open(io.BytesIO(image.data)) as opened:
         return opened.convert("RGB")
 
 

@@ -9,7 +9,7 @@ M_ARENA_MAX: Final = -8  # of glibc's malloc.h
 
 
 def share_one_arena() -> None:
-    """Threads take turns to draw, and glibc would keep for each what its pictures freed. The operator's own number, in
+    """Threads take turns to draw, and glibc would keep for each what its images freed. The operator's own number, in
     MALLOC_ARENA_MAX, stays."""
     mallopt = getattr(LIBC, "mallopt", None)
     if mallopt is not None and "MALLOC_ARENA_MAX" not in os.environ:

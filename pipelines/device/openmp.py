@@ -2,7 +2,7 @@
 
 libgomp, which torch computes with, keeps a pool of threads for every thread that has ever computed. Once all pools
 together have more threads than the CPU has cores, it lets them sleep between any two loops instead of spinning, and
-waking them takes longer than most loops: on two cores a 1K picture of starter-alpha took 2.5 s in a process with one
+waking them takes longer than most loops: on two cores a 1K image of starter-alpha took 2.5 s in a process with one
 such thread, and 4.5 s in one where three others had computed before. So a thread releases its pool when it is done.
 """
 

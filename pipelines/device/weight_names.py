@@ -26,7 +26,7 @@ HEADS: Final = (
     r"^(\w+\.)?(pooler|\w*head\w*|cls|\w*classifier|score|qa_outputs|vocab_\w+|\w+_predictions|logit_\w+|\w+_projection|"
     r"\w+_projector|connector|vision\w*|visual\w*|image_\w+|audio\w*|decoder|mtp\w*)(?=\.|$)"
 )
-OTHER_HALF: Final = r"^(text_model|text_projection|logit_scale|logit_bias)(?=\.|$)"  # of encoders of pictures
+OTHER_HALF: Final = r"^(text_model|text_projection|logit_scale|logit_bias)(?=\.|$)"  # of encoders of images
 BY_CLASS: Final[Mapping[str, str]] = {
     "AutoencoderKL": r"^(post_)?quant_conv\.",  # where the config says that it has none
 }

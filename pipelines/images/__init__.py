@@ -1,6 +1,6 @@
 """The image engine: image jobs in, files out.
 
-    job -> rows        engine.submit: a row for each picture
+    job -> rows        engine.submit: a row for each image
     row -> run         engine._dispatch: in the order of batching.start_order, if admission lets it start and its
                        checkpoint is loaded; else checkpoint_cache.load first
     run                run.execute, on a thread: pipeline.draw, one turn of the device for each forward pass; then what
@@ -18,7 +18,7 @@
 - drawing/: one image, from a job to its pixels
 - warmup/: what a checkpoint draws before it serves
 - families/: what differs between the families of pipelines
-- contact_sheet: several pictures on one, for the operator
+- contact_sheet: several images on one, for the operator
 - job_files: from pixels to the files of a job; the last one finishes it
 - encode: pixels to PNG, JPEG or WebP with metadata
 - failures: from an exception to the last event of a job

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from pipelines.protocol.finished_picture import encode_file
+from pipelines.protocol.finished_image import encode_file
 from pipelines.protocol.images import EncodedImage, Encoding
 
 

@@ -1,6 +1,6 @@
-"""The image engine: jobs come in, their pictures run, events go out.
+"""The image engine: jobs come in, their images run, events go out.
 
-`submit` splits a job into rows, one for each picture. `_dispatch` starts the waiting rows that may start now. Each is a
+`submit` splits a job into rows, one for each image. `_dispatch` starts the waiting rows that may start now. Each is a
 `Run` on a thread of its own; the `DeviceScheduler` decides which run has the device, and runs that wait for a forward
 pass of one shape share it. All state lives on the event loop; runs report back with `call_soon_threadsafe`.
 """
@@ -33,7 +33,7 @@ from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.checkpoint_cache import CheckpointCache, InsufficientMemory, LoadedCheckpoint
 from pipelines.images.parallel.group import Group
 from pipelines.images.scheduling.admission import MAX_RUNS, Admission
-from pipelines.images.scheduling.batching import TRIAL, EngineJob, Row, start_order
+from pipelines.images.scheduling.batching import CHECK_PREFIX, EngineJob, Row, start_order
 from pipelines.images.scheduling.row_limits import RowLimits
 from pipelines.images.scheduling.scheduler import DeviceScheduler, Preempted
 from pipelines.images.tasks import check_conditioning
@@ -49,9 +49,9 @@ from pipelines.protocol.images import (
     Queued,
     Started,
 )
-from pipelines.protocol.messages import Abilities, Residents
+from pipelines.protocol.messages import CachedCheckpoints, Capabilities
 
-FAIR_WAIT_S = 5.0  # that a picture waits for memory for its checkpoint before no other starts
+FAIR_WAIT_S = 5.0  # that an image waits for memory for its checkpoint before no other starts
 
 
 class ImageEngine:
@@ -61,8 +61,8 @@ class ImageEngine:
         self,
         device: torch.device,
         budgets: Budgets | None = None,
-        on_residents: Callable[[Residents], None] = lambda _: None,
-        probes: Path | None = None,
+        on_cached_checkpoints: Callable[[CachedCheckpoints], None] = lambda _: None,
+        checks: Path | None = None,
         group: Group | None = None,
     ) -> None:
         """`probes` is the folder where what warmup finds is kept. `group` has the further devices that a checkpoint may
@@ -73,24 +73,26 @@ class ImageEngine:
         self._scheduler = DeviceScheduler(CudaTimeline() if device.type == "cuda" else None, release_openmp_threads)
         limits = RowLimits(MAX_RUNS)
         sharing = Sharing(self._scheduler, limits)
-        self._cache = CheckpointCache(device, budgets.device_bytes, budgets.host_bytes, sharing, on_residents, group)
+        self._cache = CheckpointCache(
+            device, budgets.device_bytes, budgets.host_bytes, sharing, on_cached_checkpoints, group
+        )
         self._run_threads = ThreadPoolExecutor(MAX_RUNS, thread_name_prefix="run")
         self._speeds = Speeds()
-        records = CheckRecords(probes) if probes is not None else None
+        records = CheckRecords(checks) if checks is not None else None
         self._warmup = Warmup(device, self.submit, self._cache.find, self._speeds, records)
         self._jobs: dict[str, EngineJob] = {}
         self._files = JobFiles(self._jobs, self._speeds, self._fail)
         self._waiting: list[Row] = []
         self._runs: set[Run] = set()
         self._drawing: set[Run] = set()  # those that still need the device
-        self._one_by_one: set[WeightsKey] = set()  # two of their pictures at once come out wrong
+        self._one_by_one: set[WeightsKey] = set()  # two of their images at once come out wrong
         self._admission = Admission(self._runs, self._drawing, self._one_by_one, limits, budgets.held_bytes)
         self._loads: dict[CheckpointSpec, asyncio.Task[None]] = {}
         self._blocked_loads: set[CheckpointSpec] = set()  # no memory until a run ends
         self._ended_runs = 0
         self._catalog_specs: frozenset[CheckpointSpec] | None = None  # None until `retain` is called
         self._freeing: set[asyncio.Task[None]] = set()
-        self._paused_for_load = False  # a load has waited long for memory: no picture starts
+        self._paused_for_load = False  # a load has waited long for memory: no image starts
 
     async def submit(self, job: ImageJob) -> AsyncGenerator[Event, None]:
         """The job's events, up to Finished or Failed."""
@@ -135,9 +137,9 @@ class ImageEngine:
             self._paused_for_load = False
             self._dispatch()
 
-    async def prepare(self, spec: CheckpointSpec) -> Abilities:
+    async def prepare(self, spec: CheckpointSpec) -> Capabilities:
         """Load it and draw with it: this builds kernels, times the steps, fits the preview map, and finds what of its
-        classes' abilities works (pipelines.images.warmup.warmup). Raises CheckpointError."""
+        classes' capabilities works (pipelines.images.warmup.warmup). Raises CheckpointError."""
         if self._catalog_specs is not None:
             self._catalog_specs |= {spec}  # the next catalog will name it
         files = await self._warmup.list_files(spec)
@@ -146,34 +148,34 @@ class ImageEngine:
         await asyncio.to_thread(run_and_release, checkpoint.pipeline, None, spec.sampling)
         await asyncio.to_thread(try_config, checkpoint.components["scheduler"], spec.sampling)
         check_conditioning(spec, checkpoint.pipeline_class, checkpoint.task_classes)
-        abilities = await self._warmup.run(spec, loaded, files)
-        if not abilities.at_once:
+        capabilities = await self._warmup.run(spec, loaded, files)
+        if not capabilities.at_once:
             self._one_by_one.add(weights_key(spec))
-        partial = (f"the adapter {fit.name}: {fit}" for fit in abilities.adapter_fits if not fit.is_whole)
-        return replace(abilities, unit_s=self._speeds.unit_s(spec), notes=(*checkpoint.notes, *partial))
+        partial = (f"the adapter {fit.name}: {fit}" for fit in capabilities.adapter_fits if not fit.is_whole)
+        return replace(capabilities, unit_s=self._speeds.unit_s(spec), notes=(*checkpoint.notes, *partial))
 
-    def retain(self, specs: Iterable[CheckpointSpec]) -> None:
+    def unload_except(self, specs: Iterable[CheckpointSpec]) -> None:
         """The catalog names exactly these checkpoints: evict the others once no job needs them."""
         self._catalog_specs = frozenset(specs)
         retained = {weights_key(spec) for spec in self._catalog_specs}
-        self._warmup.retain(retained)
+        self._warmup.unload_except(retained)
         self._one_by_one &= retained
         self._evict_unneeded()
 
     def close(self) -> None:
         """Let go of all checkpoints, and end the threads. For an engine without jobs, in a process that goes on; it
         takes none afterwards."""
-        self.retain(())
+        self.unload_except(())
         self._cache.close()
         self._run_threads.shutdown()
         self._files.close()
 
     def _evict_unneeded(self) -> None:
         if self._catalog_specs is not None:
-            self._cache.retain(self._catalog_specs, [active.job.checkpoint for active in self._jobs.values()])
+            self._cache.unload_except(self._catalog_specs, [active.job.checkpoint for active in self._jobs.values()])
 
     def _dispatch(self) -> None:
-        """Start every waiting picture that may start. One that may not start does not block those after it."""
+        """Start every waiting image that may start. One that may not start does not block those after it."""
         while not self._paused_for_load and self._dispatch_one():
             pass
 
@@ -251,7 +253,7 @@ class ImageEngine:
             self._dispatch()
 
     def _on_drawn(self, run: Run) -> None:
-        """The device is free; the run's picture is finished on the host."""
+        """The device is free; the run's image is finished on the host."""
         self._drawing.discard(run)
         self._dispatch()
 
@@ -279,8 +281,8 @@ class ImageEngine:
 
     def _record_speed(self, run: Run) -> None:
         job = run.row.job
-        if run.row.is_trial:
-            self._warmup.record_trial(run)
+        if run.row.is_check:
+            self._warmup.record_check(run)
         else:
             self._speeds.record(job.checkpoint, run.row.units(), run.turn.device_s)
             self._warmup.record_speed(job.checkpoint)
@@ -318,7 +320,7 @@ class ImageEngine:
         return active if active and not active.done else None
 
     def _fail(self, active: EngineJob, error: BaseException) -> None:
-        if active.job.id.startswith(TRIAL):
+        if active.job.id.startswith(CHECK_PREFIX):
             self._warmup.record_failure(active.job.id, error)
         self._drop(active)
         active.emit(to_failed(error, active.job))

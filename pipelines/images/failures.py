@@ -4,11 +4,11 @@ import traceback
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.device.failures import Cancelled, OutOfTime, is_out_of_memory
-from pipelines.images.drawing.looks import InvalidPicture
-from pipelines.images.loading.safety_checker import BlockedPicture
+from pipelines.images.drawing.looks import InvalidImage
+from pipelines.images.loading.safety_checker import BlockedImage
 from pipelines.images.prompts.reading import PromptTooLong
 from pipelines.images.tasks import UnsupportedTask
-from pipelines.protocol.finished_picture import WrongSize
+from pipelines.protocol.finished_image import WrongSize
 from pipelines.protocol.images import Failed, ImageJob
 
 
@@ -31,12 +31,12 @@ def to_failed(error: BaseException, job: ImageJob) -> Failed:
         case CheckpointError():
             message = f"The checkpoint '{job.checkpoint.name}' can't be used; the server's log says why."
             return Failed("checkpoint_failed", f"{message} Nothing was charged.", detail)
-        case BlockedPicture():
+        case BlockedImage():
             message = "This model's checkpoint has a safety checker of its own, which blocked the picture"
             return Failed("moderation_blocked", f"{message}; nothing was charged.", detail)
-        case InvalidPicture():
+        case InvalidImage():
             param = "loras" if job.sampling.loras else "controls" if job.controls else None
-            return Failed("invalid_picture", invalid_picture(error, job), detail, param)
+            return Failed("invalid_picture", invalid_image(error, job), detail, param)
         case WrongSize():
             message = f"This model's checkpoint can't draw this size: {error}. Nothing was charged. Try another size."
             return Failed("unsupported", message, detail, "size")
@@ -54,7 +54,7 @@ def out_of_time(reached: str, job: ImageJob) -> str:
     )
 
 
-def invalid_picture(error: InvalidPicture, job: ImageJob) -> str:
+def invalid_image(error: InvalidImage, job: ImageJob) -> str:
     """For the caller: what may help, the nearest cause first."""
     names = [f"the adapter '{name}'" for name, _ in job.sampling.loras]
     names += [f"the control '{control.name}'" for control in job.controls]

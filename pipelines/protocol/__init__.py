@@ -1,8 +1,8 @@
 """What passes between the server and the worker processes: frozen values that pickle, and no logic.
 
 - images: CheckpointSpec, Sampling, ImageJob, and the events of a job
-- picture_file: a Picture whose pixels wait in a file
-- finished_picture: a drawn picture to its size and into a file, for workers and decoders
+- raw_image_file: a Image whose pixels wait in a file
+- finished_image: a drawn image to its size and into a file, for workers and decoders
 - provenance: the mark of a file that a model made it
 - upstream: other servers that answer in place of a worker
 - chat: ChatSpec, ChatJob, CountJob, and their events

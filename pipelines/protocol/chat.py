@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pipelines.protocol.images import Dtype, Failed, Picture, Queued, Started
+from pipelines.protocol.images import Dtype, Failed, Queued, RawImage, Started
 
 FinishReason = Literal["stop", "length", "tool_calls"]
 Message = Mapping[str, Any]
@@ -64,7 +64,7 @@ class ChatJob:
     messages: tuple[Message, ...]
     seed: int
     time_limit_s: float  # of running, not of waiting
-    images: tuple[Picture, ...] = ()
+    images: tuple[RawImage, ...] = ()
     tools: tuple[Mapping[str, Any], ...] = ()  # {"type": "function", "function": {name, description, parameters}}
     tool_choice: Literal["none", "auto", "required"] = "auto"
     allowed_tools: tuple[str, ...] = ()  # names that may be called; a named tool_choice is "required" and this one name
@@ -88,7 +88,7 @@ class CountJob:
     id: str
     checkpoint: ChatSpec
     messages: tuple[Message, ...]
-    images: tuple[Picture, ...] = ()
+    images: tuple[RawImage, ...] = ()
     tools: tuple[Mapping[str, Any], ...] = ()
     time_limit_s: float = 60.0
 

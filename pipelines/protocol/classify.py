@@ -1,18 +1,18 @@
-"""Moderation jobs: texts and pictures in, scores by label out."""
+"""Moderation jobs: texts and images in, scores by label out."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pipelines.protocol.images import EncodedImage, Failed, Picture, Queued, Started
+from pipelines.protocol.images import EncodedImage, Failed, Queued, RawImage, Started
 
 Reads = Literal["prompts", "pictures"]
 
 
 @dataclass(frozen=True, slots=True)
 class ClassifierSpec:
-    """A transformers folder: text-classification for prompts, image-classification for pictures."""
+    """A transformers folder: text-classification for prompts, image-classification for images."""
 
     name: str
     path: Path
@@ -21,18 +21,18 @@ class ClassifierSpec:
 
 @dataclass(frozen=True, slots=True)
 class ClassifyJob:
-    """Texts or pictures for one classifier."""
+    """Texts or images for one classifier."""
 
     id: str
     checkpoint: ClassifierSpec
     texts: tuple[str, ...] = ()
-    pictures: tuple[Picture | EncodedImage, ...] = ()
+    images: tuple[RawImage | EncodedImage, ...] = ()
     time_limit_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Classified:
-    """The last event of a job that succeeded: for each text or picture, a score from 0 to 1 for every label."""
+    """The last event of a job that succeeded: for each text or image, a score from 0 to 1 for every label."""
 
     scores: tuple[Mapping[str, float], ...]
     run_s: float

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol, TypeVar
 
-from pipelines.protocol.messages import Abilities
+from pipelines.protocol.messages import Capabilities
 
 JobT = TypeVar("JobT", contravariant=True)
 SpecT = TypeVar("SpecT", contravariant=True)
@@ -23,9 +23,9 @@ class Engine(Protocol[JobT, SpecT, EventT]):
     def cancel(self, job_id: str) -> None:
         """Stop a job within one step, or before it starts. Unknown ids are ignored."""
 
-    async def prepare(self, spec: SpecT) -> Abilities | tuple[str, ...] | None:
+    async def prepare(self, spec: SpecT) -> Capabilities | tuple[str, ...] | None:
         """Load and warm up a checkpoint. Returns what an image checkpoint can do, or notes on another one's files.
         Raises CheckpointError."""
 
-    def retain(self, specs: Sequence[SpecT]) -> None:
+    def unload_except(self, specs: Sequence[SpecT]) -> None:
         """The catalog names exactly these checkpoints: evict the others once no job needs them."""

@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
-# With action "generate", `prompt` describes a new picture ("a red boat at sea"). With "edit" it is an instruction
-# ("make the boat blue"), which the server passes to an editing model with the newest picture of the conversation.
+# With action "generate", `prompt` describes a new image ("a red boat at sea"). With "edit" it is an instruction
+# ("make the boat blue"), which the server passes to an editing model with the newest image of the conversation.
 IMAGE_TOOL: Final[dict[str, Any]] = {
     "type": "function",
     "function": {

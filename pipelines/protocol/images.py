@@ -34,7 +34,7 @@ class SamplingDefaults:
     negative_prompt: str = ""
     scheduler: str | None = None  # a diffusers scheduler class; None keeps the checkpoint's own
     shift: float | None = None  # flow-matching time shift; None keeps the scheduler's own
-    refine_strength: float = 0.3  # strength of the second pass of a 2K or 4K picture
+    refine_strength: float = 0.3  # strength of the second pass of a 2K or 4K image
     scheduler_config: SchedulerConfig = ()  # over the checkpoint's scheduler_config.json; by key, sorted
     long_prompt: LongPrompt = "tell"  # "chunk" reads all of it, in windows or up to the longest that a class takes
 
@@ -48,7 +48,7 @@ class SamplingDefaults:
 class Sampling(SamplingDefaults):
     """Every setting that changes what a forward pass or the scheduler computes.
 
-    Each picture has a pipeline call and a scheduler of its own, so pictures that differ in it share forward passes
+    Each image has a pipeline call and a scheduler of its own, so images that differ in it share forward passes
     where the denoiser's arguments agree (pipelines.images.denoising.merging).
     """
 
@@ -86,19 +86,19 @@ class Runtime:
     cache: StepCache | None = None
     loras: tuple[Lora, ...] = ()
     lora_folder: Path | None = None  # requests may name adapters in here
-    batch: Batch = "merged"  # pictures share forward passes; "exact" draws each as if it were alone, bit for bit
-    max_batch: int | None = None  # pictures in one forward pass; None leaves it to what was measured
+    batch: Batch = "merged"  # images share forward passes; "exact" draws each as if it were alone, bit for bit
+    max_batch: int | None = None  # images in one forward pass; None leaves it to what was measured
     resident: bool = False  # never evicted for another checkpoint
     attention: str | None = None  # a backend of diffusers by its name; None is torch's own choice
-    gpus: int = 1  # of its image worker, that a picture is drawn on
+    gpus: int = 1  # of its image worker, that an image is drawn on
     parallel: Parallel = "auto"  # how it is divided over several
     auto: bool = False  # quantize and offload are chosen when it is loaded, by the device's memory
 
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """A network that requests may name, with a picture for it: a ControlNet follows a map, such as edges or depth; an
-    IP-Adapter takes over a picture's style or content."""
+    """A network that requests may name, with an image for it: a ControlNet follows a map, such as edges or depth; an
+    IP-Adapter takes over an image's style or content."""
 
     name: str
     kind: ControlKind
@@ -126,9 +126,9 @@ class CheckpointSpec:
     runtime: Runtime = field(default_factory=Runtime)
     refined: bool = False  # one of its models needs the second pass: an image-to-image or inpaint pipeline
     version: int = 0  # newest mtime of its files in ns: new files under the same path are another checkpoint
-    enlarge: Enlarge = "redraw"  # pictures above max_area_px are redrawn in tiles, or only scaled
+    enlarge: Enlarge = "redraw"  # images above max_area_px are redrawn in tiles, or only scaled
     schedulers: tuple[str, ...] = ()  # that a request may choose, beside its own
-    sheet: bool = False  # references beyond what it takes are offered as one picture
+    sheet: bool = False  # references beyond what it takes are offered as one image
     base: Path | None = None  # the diffusers folder with the other components, if `path` is a denoiser alone
     upstream: ImageUpstream | None = None  # the server that draws it, in place of the workers here
     controls: tuple[Control, ...] = ()  # that requests may name
@@ -143,7 +143,7 @@ class CheckpointSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class RawImage:
     """Decoded pixels, upright, row by row: `data` has width * height * channels bytes."""
 
     width_px: int
@@ -157,7 +157,7 @@ class ControlInput:
     """One of the checkpoint's controls in a job: its map or its reference, and how strong it is."""
 
     name: str
-    picture: Picture
+    image: RawImage
     strength: float
 
 
@@ -173,7 +173,7 @@ class Encoding:
 
 @dataclass(frozen=True, slots=True)
 class ImageJob:
-    """One call. Picture i of n has seed + i (modulo 2**63)."""
+    """One call. Image i of n has seed + i (modulo 2**63)."""
 
     id: str
     checkpoint: CheckpointSpec
@@ -183,15 +183,15 @@ class ImageJob:
     height_px: int
     n: int
     seed: int
-    references: tuple[Picture, ...]
-    mask: Picture | None  # mode "L", the size of the first reference; 255 is repainted, 0 left, between blended
+    references: tuple[RawImage, ...]
+    mask: RawImage | None  # mode "L", the size of the first reference; 255 is repainted, 0 left, between blended
     encoding: Encoding
-    metadata: Mapping[str, Any]  # JSON, written into every file; the engine adds each picture's own seed
+    metadata: Mapping[str, Any]  # JSON, written into every file; the engine adds each image's own seed
     time_limit_s: float  # of device time; waiting in the queue does not count
     owner: str = ""  # opaque, equal for the jobs of one API key: the device goes round by it
     controls: tuple[ControlInput, ...] = ()  # in the order of the checkpoint's
     sheet_from: int | None = None  # references from this index on are shown on one sheet
-    previews: int = 0  # intermediate pictures of each picture, evenly spread over the steps
+    previews: int = 0  # intermediate images of each image, evenly spread over the steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,9 +225,9 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """Picture `index` of the job as predicted from the latents of a running step: small, in the job's own format.
+    """Image `index` of the job as predicted from the latents of a running step: small, in the job's own format.
 
-    `number` counts the previews of that picture from 0.
+    `number` counts the previews of that image from 0.
     """
 
     index: int
@@ -242,7 +242,7 @@ class Finished:
     images: tuple[EncodedImage, ...]
     run_s: float  # device time, without encoding the files; a shared forward pass counts in parts
     unit_s: float  # device time of a unit of work on this checkpoint, smoothed (pipelines.catalog.estimate)
-    merged: bool = False  # a forward pass was shared with other pictures, which may change low bits
+    merged: bool = False  # a forward pass was shared with other images, which may change low bits
     found: Mapping[str, Any] = field(default_factory=dict)  # JSON: what drawing showed, for the answer's parameters
 
 

@@ -77,7 +77,7 @@ class Pong:
 
 
 @dataclass(frozen=True, slots=True)
-class Retain:
+class UnloadExcept:
     """Server to worker: the catalog names exactly these; evict the others once no job needs them."""
 
     checkpoints: tuple[Spec, ...]
@@ -98,8 +98,8 @@ class NoGpu:
     reason: str
 
 
-class Withdrawn(NamedTuple):
-    """An ability that failed in warmup, and why."""
+class FailedCheck(NamedTuple):
+    """A capability that failed in warmup, and why."""
 
     what: str
     why: str
@@ -128,13 +128,13 @@ class AdapterFit(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Abilities:
+class Capabilities:
     """What a loaded image checkpoint has shown that it can do, and its measured speed."""
 
     text: bool  # draws from a prompt alone
     references: int  # how many of them it takes, without a mask
     mask: bool
-    second_pass: bool  # redraws tiles of a larger picture
+    second_pass: bool  # redraws tiles of a larger image
     negative_prompt: bool
     guidance: bool
     any_steps: bool  # draws in other numbers of steps than its own
@@ -142,17 +142,17 @@ class Abilities:
     negative_prompt_above: float | None = None  # guidance above which one has an effect, if it is known
     prompt: bool = True  # what it draws depends on a prompt; else one is sent and has no effect
     any_ratio: bool = True  # draws other shapes than squares
-    at_once: bool = True  # two of its pictures at once are what each is alone; else they come one after another
-    unfit_adapters: tuple[str, ...] = ()  # of lora_folder
+    at_once: bool = True  # two of its images at once are what each is alone; else they come one after another
+    unsupported_adapters: tuple[str, ...] = ()  # of lora_folder
     adapter_fits: tuple[AdapterFit, ...] = ()  # of those that were tried
-    unfit_schedulers: tuple[str, ...] = ()  # of those that requests may choose
-    unfit_controls: tuple[str, ...] = ()
+    unsupported_schedulers: tuple[str, ...] = ()  # of those that requests may choose
+    unsupported_controls: tuple[str, ...] = ()
     controlnets_with: tuple[ControlledWith, ...] = ()  # what ControlNets work with
     controlnets_at_once: int = 0
     ip_adapters_with: tuple[ControlledWith, ...] = ()
     long_prompts: tuple[LongPrompt, ...] = ("refuse", "tell")  # what it can do with a prompt that is too long
     prompt_tokens: int | None = None  # of a prompt that it reads whole, if it has a limit
-    withdrawn: tuple[Withdrawn, ...] = ()
+    failed_checks: tuple[FailedCheck, ...] = ()
     unit_s: float | None = None  # device time of a unit of work, measured in warmup (pipelines.catalog.estimate)
 
     @property
@@ -176,12 +176,12 @@ class CheckpointState:
     spec: Spec
     state: Literal["loaded", "failed"]
     detail: str
-    abilities: Abilities | None = None  # of a loaded image checkpoint
+    capabilities: Capabilities | None = None  # of a loaded image checkpoint
     load_s: float | None = None  # how long loading it and its warmup took
 
 
 @dataclass(frozen=True, slots=True)
-class ResidentCheckpoint:
+class CachedCheckpoint:
     """One set of weights in memory. `spec` is one of those that share it."""
 
     spec: CheckpointSpec
@@ -190,11 +190,11 @@ class ResidentCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Residents:
+class CachedCheckpoints:
     """Image worker to server, whenever it changes: which weights are in memory. Those of several checkpoints may have
     components in common, so that `device_bytes` is less than their sum."""
 
-    checkpoints: tuple[ResidentCheckpoint, ...]
+    checkpoints: tuple[CachedCheckpoint, ...]
     device_bytes: int  # of all weights on the device
     budget_bytes: int  # what they may take
 
@@ -216,8 +216,8 @@ class JobEvent:
     event: AnyEvent
 
 
-ToWorker = Submit | Cancel | Load | Retain | Ping
-FromWorker = Ready | NoGpu | Pong | CheckpointState | Residents | Sharing | JobEvent
+ToWorker = Submit | Cancel | Load | UnloadExcept | Ping
+FromWorker = Ready | NoGpu | Pong | CheckpointState | CachedCheckpoints | Sharing | JobEvent
 
 
 def frame(messages: Sequence[ToWorker | FromWorker]) -> bytes:

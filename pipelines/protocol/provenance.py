@@ -1,4 +1,4 @@
-"""The mark by which programs see that a model made a picture: an XMP packet with IPTC's digital source type.
+"""The mark by which programs see that a model made an image: an XMP packet with IPTC's digital source type.
 
 The EU's AI Act asks for such a mark (Article 50(2) of Regulation 2024/1689). The terms are those of
 http://cv.iptc.org/newscodes/digitalsourcetype/.
@@ -6,7 +6,7 @@ http://cv.iptc.org/newscodes/digitalsourcetype/.
 
 from typing import Literal
 
-# drawn from a text, or a picture of the caller's that a model has changed
+# drawn from a text, or an image of the caller's that a model has changed
 DigitalSource = Literal["trainedAlgorithmicMedia", "compositeWithTrainedAlgorithmicMedia"]
 XMP_KEYWORD = "XML:com.adobe.xmp"  # of the iTXt chunk of a PNG
 

@@ -20,5 +20,5 @@ class ImageUpstream(Upstream):
     """One that draws. `api` says which fields its image routes take beyond OpenAI's."""
 
     api: ImageApi
-    supports: tuple[str, ...] = ()  # names of Abilities; another Darkroom tells its own
+    supports: tuple[str, ...] = ()  # names of Capabilities; another Darkroom tells its own
     guidance_field: Literal["guidance_scale", "true_cfg_scale"] = "guidance_scale"

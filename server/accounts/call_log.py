@@ -116,7 +116,7 @@ class CallLog(Store):
             deleted = session.scalars(delete(CallLogRow).where(CallLogRow.id.in_(page)).returning(CallLogRow.id))
             return len(deleted.all())
 
-    def forget_prompts(self, limit: int = PAGE) -> int:
+    def delete_prompts(self, limit: int = PAGE) -> int:
         """Remove prompts and parameters that were kept before; returns how many. If as many as `limit`, there may be
         more."""
         kept = CallLogRow.prompt.is_not(None) | CallLogRow.parameters.is_not(None)

@@ -1,4 +1,4 @@
-"""The rows of conversations: their items, and pictures by file name."""
+"""The rows of conversations: their items, and images by file name."""
 
 from typing import Any
 
@@ -31,11 +31,11 @@ class ConversationItemRow(Base):
     response_id: Mapped[str | None] = mapped_column(String(60))
     side: Mapped[str] = mapped_column(String(6))
     body: Mapped[dict[str, Any]] = mapped_column(JSON)
-    picture: Mapped[str | None] = mapped_column(String(60))
+    image: Mapped[str | None] = mapped_column("picture", String(60))
 
 
 class ConversationFileRow(Base):
-    """A stored picture that came inside a request, and that an item shows."""
+    """A stored image that came inside a request, and that an item shows."""
 
     __tablename__ = "conversation_files"
 

@@ -20,7 +20,7 @@ from server.accounts.store import Store
 
 MAX_CONVERSATIONS = 10_000  # of a key
 MAX_ITEMS = 10_000  # of a conversation
-MAX_PICTURES = 10_000  # that came inside requests, in all conversations of a key
+MAX_IMAGES = 10_000  # that came inside requests, in all conversations of a key
 MAX_ITEM_BYTES = 16 * 1024**2  # of a conversation's items as JSON: each of its responses reads them all
 
 
@@ -160,7 +160,7 @@ def add_rounds(session: Session, response_ids: Sequence[str], now: float) -> Non
             continue
         conversation.used_at = now
         rows = session.scalars(select(ItemRow).where(ItemRow.response_id == response.id).order_by(ItemRow.position))
-        items = [StoredItem("input" if row.side == "input" else "output", row.body, row.picture) for row in rows]
+        items = [StoredItem("input" if row.side == "input" else "output", row.body, row.image) for row in rows]
         _add(session, conversation.id, response.id, items)
 
 
@@ -172,7 +172,7 @@ def _add(session: Session, conversation_id: str, response_id: str | None, items:
             response_id=response_id,
             side=item.side,
             body=dict(item.body),
-            picture=item.picture,
+            image=item.image,
         )
         session.add(row)
         session.flush()  # each gets its number in this order
@@ -187,7 +187,7 @@ def _check_new(session: Session, key_id: str, items: Sequence[StoredItem], size_
     new = {name for item in items for name in item.files}
     if new:
         count = select(func.count()).select_from(ConversationFileRow).join(ConversationRow)
-        if (session.scalar(count.where(ConversationRow.key_id == key_id)) or 0) + len(new) > MAX_PICTURES:
+        if (session.scalar(count.where(ConversationRow.key_id == key_id)) or 0) + len(new) > MAX_IMAGES:
             raise TooMany("pictures")
 
 
@@ -214,4 +214,4 @@ def _conversation(row: ConversationRow) -> Conversation:
 
 
 def _item(row: ConversationItemRow) -> StoredItem:
-    return StoredItem("input" if row.side == "input" else "output", row.body, row.picture)
+    return StoredItem("input" if row.side == "input" else "output", row.body, row.image)

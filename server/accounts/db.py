@@ -46,7 +46,7 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 READERS = 8
 PAGE = 1000  # rows that a sweep changes in one transaction, so that calls do not wait for it
 REQUEST_LIMIT_S = 8.0  # a client can send its request again: it is told so soon
-PATIENT_LIMIT_S = 300.0  # a picture that was drawn, or the end of a response, would be lost
+PATIENT_LIMIT_S = 300.0  # an image that was drawn, or the end of a response, would be lost
 COMMAND_LIMIT_S = 30.0
 MIGRATION_LOCK = 0x6461726B726F6F6D  # any number that no other program's advisory locks have
 ATTEMPT_S = 0.5  # of a wait; then the time is looked at
@@ -323,7 +323,7 @@ def _set_up_sqlite(engine: Engine, *, read_only: bool) -> None:
         connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
 
     @event.listens_for(engine, "handle_error")
-    def forget_pages(context: ExceptionContext) -> None:
+    def delete_pages(context: ExceptionContext) -> None:
         """A connection keeps what it has read of a damaged file, also when that has been mended. So it is closed; but
         it would keep its lock until the last object that refers to it is gone."""
         if is_failure(context.original_exception):

@@ -9,11 +9,11 @@ Side = Literal["input", "output"]
 
 @dataclass(frozen=True, slots=True)
 class StoredItem:
-    """An item as stored. A picture is not in the body: `picture` is the name of its file."""
+    """An item as stored. An image is not in the body: `image` is the name of its file."""
 
     side: Side
     body: Mapping[str, Any]
-    picture: str | None = None
+    image: str | None = None
 
     @property
     def id(self) -> str:
@@ -24,4 +24,4 @@ class StoredItem:
         """The names of the stored files that the item refers to."""
         content = self.body.get("content")
         parts = content if isinstance(content, list) else []
-        return [*([self.picture] if self.picture else []), *(part["file"] for part in parts if "file" in part)]
+        return [*([self.image] if self.image else []), *(part["file"] for part in parts if "file" in part)]

@@ -1,4 +1,4 @@
-"""The rows of stored responses: their input and output items, and pictures by file name."""
+"""The rows of stored responses: their input and output items, and images by file name."""
 
 from typing import Any
 
@@ -55,11 +55,11 @@ class ItemRow(Base):
     side: Mapped[str] = mapped_column(String(6))
     position: Mapped[int] = mapped_column(Integer)
     body: Mapped[dict[str, Any]] = mapped_column(JSON)
-    picture: Mapped[str | None] = mapped_column(String(60))  # the stored file of an image_generation_call
+    image: Mapped[str | None] = mapped_column("picture", String(60))  # the stored file of an image_generation_call
 
 
 class FileRow(Base):
-    """A stored picture that came inside a request, so it has no charge and no row in `results`."""
+    """A stored image that came inside a request, so it has no charge and no row in `results`."""
 
     __tablename__ = "response_files"
 

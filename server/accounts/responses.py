@@ -259,9 +259,9 @@ class ResponseStore(Store):
         return self._give_up(ResponseRow.id.in_(response_ids), END_LOST)
 
     def _give_up(self, which: ColumnElement[bool], error: Mapping[str, str]) -> int:
-        """A response with a picture was charged for it, so it is completed as it is: a retry is not charged again."""
-        pictures = (ItemRow.response_id == ResponseRow.id, ItemRow.side == "output", ItemRow.picture.is_not(None))
-        charged = select(ItemRow.id).where(*pictures).exists()
+        """A response with an image was charged for it, so it is completed as it is: a retry is not charged again."""
+        images = (ItemRow.response_id == ResponseRow.id, ItemRow.side == "output", ItemRow.image.is_not(None))
+        charged = select(ItemRow.id).where(*images).exists()
         now = self._database.clock.now()
         orphans = update(ResponseRow).where(ResponseRow.state.in_(RUNNING), which).values(ended_at=now)
         with self._database.write() as session:
@@ -327,13 +327,13 @@ def _item_row(response_id: str, key_id: str, position: int, item: StoredItem) ->
         side=item.side,
         position=position,
         body=dict(item.body),
-        picture=item.picture,
+        image=item.image,
     )
 
 
 def _item(row: ItemRow) -> StoredItem:
     side: Side = "input" if row.side == "input" else "output"
-    return StoredItem(side, row.body, row.picture)
+    return StoredItem(side, row.body, row.image)
 
 
 def _response(row: ResponseRow) -> StoredResponse:

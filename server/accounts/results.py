@@ -32,7 +32,7 @@ class StoredResult:
 
 
 @dataclass(frozen=True, slots=True)
-class SentPictures:
+class SentImages:
     """The references of a call, in their order: the name of a file here, as far as a URL has one, or the SHA-256 of the
     bytes that were sent."""
 
@@ -42,7 +42,7 @@ class SentPictures:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a picture was made from. `parents` are the names of results among its references."""
+    """What an image was made from. `parents` are the names of results among its references."""
 
     seed: int | None
     prompt: str
@@ -52,7 +52,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A stored picture whose file is there. `origin` is None unless prompts were kept."""
+    """A stored image whose file is there. `origin` is None unless prompts were kept."""
 
     name: str
     call_id: str
@@ -134,7 +134,7 @@ class ResultStore(Store):
             return _result(row, session.get_one(HoldRow, row.call_id))
 
     def delete(self, name: str, key_id: str) -> bool:
-        """Forget a picture, and what it was made from; its charge stays. False if there is none."""
+        """Forget an image, and what it was made from; its charge stays. False if there is none."""
         row = ResultRow
         mine = (row.name == name, row.key_id == key_id, row.deleted_at.is_(None))
         values = {**FORGOTTEN, "deleted_at": self._database.clock.now()}
@@ -151,7 +151,7 @@ class ResultStore(Store):
             statement = statement.values(deleted_at=clock.now())
             return len(session.scalars(statement.returning(row.name)).all())
 
-    def forget_origins(self, limit: int = PAGE) -> int:
+    def delete_origins(self, limit: int = PAGE) -> int:
         """Remove prompts and parameters that were kept before; returns how many. If as many as `limit`, there may be
         more."""
         page = select(ResultRow.name).where(ResultRow.prompt.is_not(None)).limit(limit)
@@ -182,8 +182,8 @@ def check(database: Database, stored: Callable[[str], bool] | None = None) -> li
     return problems
 
 
-def write_origins(session: Session, origins: Mapping[str, Origin], sent: SentPictures) -> None:
-    """Write the origins of pictures that this transaction records, by name. A result of the same key that was sent as a
+def write_origins(session: Session, origins: Mapping[str, Origin], sent: SentImages) -> None:
+    """Write the origins of images that this transaction records, by name. A result of the same key that was sent as a
     file is known by its hash."""
     session.flush()
     rows = {name: session.get_one(ResultRow, name) for name in origins}

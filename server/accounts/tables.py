@@ -218,7 +218,7 @@ class WebhookRow(Base):
 
 
 class RefusalRow(Base):
-    """A request or result that the moderation policy refused. The picture or prompt is never stored."""
+    """A request or result that the moderation policy refused. The image or prompt is never stored."""
 
     __tablename__ = "refusals"
 

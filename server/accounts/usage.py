@@ -1,4 +1,4 @@
-"""Who used what: calls, pictures and money from the ledger's entries, chats and tokens from their daily counts.
+"""Who used what: calls, images and money from the ledger's entries, chats and tokens from their daily counts.
 
 The sums of every grouping are equal, since they are sums of the same entries. Days and months are in UTC.
 """

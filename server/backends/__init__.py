@@ -4,7 +4,7 @@
   `child_process`
 - `engines`: the hosts of all workers, on the devices of an `engine_layout`, with the GPUs that `gpus` finds
 - `fleet`: the image workers as one engine, with checkpoints where `placement` puts them
-- `storage`: the files of finished pictures
+- `storage`: the files of finished images
 - `upstream`: other OpenAI-compatible servers
 - `fetch`: reference images by URL
 - `decoding`: untrusted image files to pixels, in processes that may die

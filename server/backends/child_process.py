@@ -19,7 +19,7 @@ from pipelines.protocol.messages import (
     ToWorker,
     frame,
 )
-from server.backends.wire import NO_MEMORY
+from server.backends.transport import NO_MEMORY
 
 WORKER = "pipelines.worker"  # the module that a worker process runs
 EXIT_LIMIT_S = 1.0  # from closing its socket until a worker that dies has ended
@@ -38,7 +38,7 @@ class ChildProcess:
         self._options = tuple(options)
         self._environment = dict(environment or {})
 
-    async def open(self, device: DeviceChoice) -> "ChildWire":
+    async def open(self, device: DeviceChoice) -> "ChildTransport":
         """Spawn a worker. Raises OSError."""
         ours, theirs = socket.socketpair()
         command = (sys.executable, "-m", WORKER, str(theirs.fileno()), self._kind, f"--device={device}", *self._options)
@@ -46,13 +46,13 @@ class ChildProcess:
         try:
             with theirs:
                 process = await asyncio.create_subprocess_exec(*command, pass_fds=[theirs.fileno()], env=environment)
-            return ChildWire(process, *await asyncio.open_connection(sock=ours))
+            return ChildTransport(process, *await asyncio.open_connection(sock=ours))
         except BaseException:
             ours.close()  # which ends a worker that was already spawned
             raise
 
 
-class ChildWire:
+class ChildTransport:
     """Satisfies `wire.Wire`."""
 
     def __init__(

@@ -23,9 +23,10 @@ from pipelines.protocol.classify import Classified, ClassifyJob
 from pipelines.protocol.engine import Engine
 from pipelines.protocol.images import Failed, Finished, ImageJob, Progress, Queued, Started
 from pipelines.protocol.messages import (
-    Abilities,
     AnyEvent,
+    CachedCheckpoints,
     Cancel,
+    Capabilities,
     CheckpointState,
     DeviceChoice,
     FromWorker,
@@ -36,17 +37,16 @@ from pipelines.protocol.messages import (
     Ping,
     Pong,
     Ready,
-    Residents,
-    Retain,
     Sharing,
     Spec,
     Submit,
     ToWorker,
+    UnloadExcept,
     WorkerMemory,
 )
 from server.backends.child_process import ChildProcess
 from server.backends.job_events import TERMINAL_EVENTS, EventT, JobEvents
-from server.backends.wire import NO_MEMORY, Launcher, Wire
+from server.backends.transport import NO_MEMORY, Launcher, Transport
 
 log = structlog.stdlib.get_logger("darkroom.engine")
 
@@ -117,9 +117,9 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         self._preload = tuple(checkpoints)
         self._max_jobs = max_jobs
         self._pending: dict[str, _Pending] = {}
-        # Before the worker acknowledged them; Cancel is sent when it does. Until their end it may read their pictures.
+        # Before the worker acknowledged them; Cancel is sent when it does. Until their end it may read their images.
         self._cancelled_early: dict[str, Job] = {}
-        self._wire: Wire | None = None  # None while there is no worker
+        self._transport: Transport | None = None  # None while there is no worker
         self._supervisor: asyncio.Task[None] | None = None
         self._run_s = INITIAL_JOB_S
         self._last_message_at = self._last_event_at = 0.0  # of the worker, of any job; by the monotonic clock
@@ -130,7 +130,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         self.restarts = 0
         self.memory: WorkerMemory | None = None  # of the worker, at its latest heartbeat
         self.checkpoints: dict[Spec, CheckpointState] = {}
-        self.residents: Residents | None = None  # an image worker's weights in memory
+        self.cached_checkpoints: CachedCheckpoints | None = None  # an image worker's weights in memory
         self.sharing = Sharing()  # of an engine that other servers use too
         self._retained: tuple[Spec, ...] = ()
         self._unit_s: dict[Spec, float] = {}
@@ -164,28 +164,28 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
     @property
     def pid(self) -> int | None:
         """The worker's process id while it lives, if it is on this machine."""
-        return self._wire.pid if self._wire is not None else None
+        return self._transport.pid if self._transport is not None else None
 
     @property
     def weights_bytes(self) -> int:
         """Memory of the weights on an image worker's device."""
-        return self.residents.device_bytes if self.residents is not None else 0
+        return self.cached_checkpoints.device_bytes if self.cached_checkpoints is not None else 0
 
     @property
     def ready(self) -> bool:
         """Whether the worker is up and has loaded, or failed to load, every checkpoint to preload."""
         return self.device is not None and all(spec in self.checkpoints for spec in self._preload)
 
-    def abilities(self, spec: Spec) -> Abilities | None:
+    def capabilities(self, spec: Spec) -> Capabilities | None:
         """What an image checkpoint supports; None until it is loaded."""
         state = self.checkpoints.get(spec)
-        return state.abilities if state else None
+        return state.capabilities if state else None
 
     def unit_s(self, spec: Spec) -> float | None:
-        """The duration of a unit of work (pipelines.catalog.estimate), of the last picture or of warmup. None if it was
+        """The duration of a unit of work (pipelines.catalog.estimate), of the last image or of warmup. None if it was
         not measured here."""
-        abilities = self.abilities(spec)
-        return self._unit_s.get(spec) or (abilities.unit_s if abilities else None)
+        capabilities = self.capabilities(spec)
+        return self._unit_s.get(spec) or (capabilities.unit_s if capabilities else None)
 
     async def wait_ready(self) -> None:
         """Wait until it has been `ready` once."""
@@ -203,28 +203,28 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         with suppress(asyncio.CancelledError):
             await self._supervisor
 
-    async def prepare(self, spec: Spec) -> Abilities | None:
+    async def prepare(self, spec: Spec) -> Capabilities | None:
         """Load and warm up a checkpoint while jobs go on. Raises CheckpointError, WorkerDied."""
-        if self._wire is None:
+        if self._transport is None:
             raise WorkerDied(self.kind)
         future = self._preparing.setdefault(spec, asyncio.get_running_loop().create_future())
         self._load((spec,))
         state = await asyncio.shield(future)
         if state.state == "failed":
             raise CheckpointError(state.detail)
-        return state.abilities
+        return state.capabilities
 
-    def retain(self, specs: Sequence[Spec], preload: Sequence[Spec] = ()) -> None:
+    def unload_except(self, specs: Sequence[Spec], preload: Sequence[Spec] = ()) -> None:
         """The catalog names exactly these: the worker may evict others. It loads those of `preload` that it has not
         loaded, and so does every later worker."""
         self._preload, self._retained = tuple(preload), tuple(specs)
         self.checkpoints = {spec: state for spec, state in self.checkpoints.items() if spec in set(specs)}
         self._unit_s = {spec: unit_s for spec, unit_s in self._unit_s.items() if spec in set(specs)}
-        self._send(Retain(tuple(specs)))
+        self._send(UnloadExcept(tuple(specs)))
         self._load([spec for spec in preload if spec not in self.checkpoints and spec not in self._loading])
 
     def _load(self, specs: Sequence[Spec]) -> None:
-        if self._wire is not None and specs:
+        if self._transport is not None and specs:
             self._loading |= set(specs)
             self._send(Load(tuple(specs)))
 
@@ -233,7 +233,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         if len(self._pending) >= self._max_jobs:
             raise QueueFull(self.kind, self._run_s * len(self._pending) / self._concurrency)
         pending = self._pending[job.id] = _Pending(job)
-        if self._wire is None:  # restarting: the next worker gets it
+        if self._transport is None:  # restarting: the next worker gets it
             pending.events.put_nowait(Queued())
         else:
             self._send(Submit(job))
@@ -251,8 +251,8 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
             self._deliver(job_id, Failed("cancelled", "The job was cancelled; nothing was charged."))
 
     def _send(self, message: ToWorker) -> None:
-        if self._wire is not None:
-            self._wire.send([message])
+        if self._transport is not None:
+            self._transport.send([message])
 
     async def _supervise(self) -> None:
         backoff_s = 0.0
@@ -274,27 +274,27 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
 
     async def _run_worker(self) -> None:
         """Start one worker and handle its messages until it dies."""
-        wire = self._wire = await self._launcher.open(self._device_choice)
-        watch = asyncio.create_task(self._watch(wire))
+        transport = self._transport = await self._launcher.open(self._device_choice)
+        watch = asyncio.create_task(self._watch(transport))
         try:
             if self._retained:
-                self._send(Retain(self._retained))
+                self._send(UnloadExcept(self._retained))
             self._load(self._preload)
             for pending in list(self._pending.values()):
                 self._send(Submit(pending.job))
-            pid = wire.pid
-            while messages := await wire.receive():
+            pid = transport.pid
+            while messages := await transport.receive():
                 self._last_message_at = time.monotonic()
                 for message in messages:
                     self._handle(message)
                 if self.ready:
                     self._became_ready.set()
-            ended = await wire.end_reason()
+            ended = await transport.end_reason()
             reason = self._last_end = self._no_device or ended
             log.warning("worker died", worker=self.name, pid=pid, reason=reason, jobs_lost=len(self._pending))
         finally:
             watch.cancel()
-            await wire.close()
+            await transport.close()
 
     def _handle(self, message: FromWorker) -> None:
         match message:
@@ -304,8 +304,8 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
                 self._handle_checkpoint_state(message)
             case Pong():
                 self.memory = message.memory
-            case Residents():
-                self.residents = message
+            case CachedCheckpoints():
+                self.cached_checkpoints = message
             case Sharing():
                 self.sharing = message
             case NoGpu():
@@ -349,7 +349,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
             self._run_s += RUN_SMOOTHING * (event.run_s - self._run_s)
         pending.events.put_nowait(event)
 
-    async def _watch(self, wire: Wire) -> None:
+    async def _watch(self, transport: Transport) -> None:
         """Kill the worker when it is stuck; `_run_worker` then restarts it. Its start has no time limit."""
         while True:
             began = time.monotonic()
@@ -359,8 +359,8 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
             if self.device is None or stalled:
                 continue
             if stuck := self._stuck(time.monotonic()):
-                log.error("killing a worker", worker=self.name, pid=wire.pid, reason=stuck)
-                wire.kill()
+                log.error("killing a worker", worker=self.name, pid=transport.pid, reason=stuck)
+                transport.kill()
                 return
 
     def _stuck(self, now: float) -> str | None:
@@ -376,10 +376,10 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
 
     def _fail_pending(self) -> None:
         """Fail every job of the dead worker."""
-        self._wire = None
+        self._transport = None
         self.device = self.memory = None
         self.checkpoints.clear()
-        self.residents, self.sharing = None, Sharing()
+        self.cached_checkpoints, self.sharing = None, Sharing()
         self._loading.clear()
         for future in self._preparing.values():
             if not future.done():

@@ -15,12 +15,12 @@ from server.backends.cluster.roster import Engine, EngineKind, Roster
 from server.backends.decoding.pool import DecoderPool
 from server.backends.engine_host import EngineHost
 from server.backends.engine_layout import Layout, Slot, automatic_layout, read_layout
-from server.backends.fleet import Fleet, ImageHost, Member
 from server.backends.gpus import list_gpus
 from server.backends.image_upstream.drawing import UpstreamDrawing
-from server.backends.image_upstream.wire import UpstreamLauncher
+from server.backends.image_upstream.transport import UpstreamLauncher
+from server.backends.transport import Launcher
 from server.backends.upstream import UpstreamClient
-from server.backends.wire import Launcher
+from server.backends.worker_pool import ImageHost, Member, WorkerPool
 from server.catalog.images import Catalog
 from server.errors import StartError
 from server.settings import Settings
@@ -30,7 +30,7 @@ from server.settings import Settings
 class Engines:
     """What works for a server outside of its own process: the hosts of its workers, decoders, other servers."""
 
-    image: Fleet
+    image: WorkerPool
     chat: EngineHost[ChatJob | CountJob, ChatEvent]  # started only if the catalog has local chat models
     classify: EngineHost[ClassifyJob, ClassifyEvent]  # started only if the policy has classifiers
     upstreams: UpstreamClient
@@ -66,12 +66,12 @@ def build_engines(
         name = url.partition("://")[2]
         return EngineHost("image", (), settings.max_queue, silence_s=math.inf, launcher=launcher, name=name)
 
-    fleet = Fleet(members, layout.replicas, open_upstream)
+    worker_pool = WorkerPool(members, layout.replicas, open_upstream)
     try:
-        fleet.retain(fleet.plan(catalog), preload=settings.preload)
+        worker_pool.unload_except(worker_pool.plan(catalog), preload=settings.preload)
     except CheckpointError as error:
         raise StartError(str(error)) from error
-    return Engines(fleet, _chat(settings, layout.chat, catalog, roster), classify, upstreams, decoders)
+    return Engines(worker_pool, _chat(settings, layout.chat, catalog, roster), classify, upstreams, decoders)
 
 
 def _layout(settings: Settings, catalog: Catalog) -> Layout:
@@ -94,7 +94,7 @@ def _member(
     options = [f"{name}={value:g}" for name, value in limits.items() if value is not None]
     processes = sum(1 if other.gpus else other.size for other in layout.images)  # that divide the host's memory
     options += [f"--devices={slot.size}", f"--others-bytes={others_bytes}", f"--image-workers={processes}"]
-    options += [f"--kernel-cache={settings.home / 'kernels'}", f"--probes={settings.home / 'probes'}"]
+    options += [f"--kernel-cache={settings.home / 'kernels'}", f"--checks={settings.home / 'probes'}"]
     host = EngineHost(
         "image", (), settings.max_queue, silence_s=settings.worker_silence_s, device=slot.device,
         launcher=ChildProcess("image", options, slot.environment), name=slot.name,
@@ -143,7 +143,7 @@ def read_roster(settings: Settings) -> Roster | None:
 
 def cluster_launcher(name: str) -> Launcher:
     """The link to an engine of the cluster."""
-    from server.backends.cluster.wire import RayLauncher
+    from server.backends.cluster.transport import RayLauncher
 
     return RayLauncher(name)
 

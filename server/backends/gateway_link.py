@@ -82,7 +82,7 @@ class GatewayLink:
 
     def __init__(self, secret: str) -> None:
         self.secret = secret.encode()
-        timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)  # an answer comes when the picture is drawn
+        timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)  # an answer comes when the image is drawn
         self._client = httpx.AsyncClient(timeout=timeout, limits=httpx.Limits(max_connections=None), trust_env=False)
 
     async def close(self) -> None:
@@ -106,7 +106,7 @@ class GatewayLink:
         except httpx.HTTPError as error:
             raise GatewayGone(str(error) or type(error).__name__) from error
 
-    async def ask(self, url: str, method: str, path: str, body: bytes, now: float) -> tuple[int, Any]:
+    async def request(self, url: str, method: str, path: str, body: bytes, now: float) -> tuple[int, Any]:
         """The status and the JSON of a gateway's answer to a question of this one's own. Raises GatewayGone."""
         request = ForwardedRequest(method, path, [("content-type", "application/json")], body, "", OWN_SERVER)
         async with self.send(url, request, now) as answer:

@@ -1,4 +1,4 @@
-"""Finished pictures in a folder, which several machines may share.
+"""Finished images in a folder, which several machines may share.
 
 A file is written under a temporary name, synced and renamed, so a file under its final name is complete.
 """

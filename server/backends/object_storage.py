@@ -1,4 +1,4 @@
-"""Finished pictures in an object store: S3 and what speaks its protocol, Google Cloud Storage, Azure Blob Storage.
+"""Finished images in an object store: S3 and what speaks its protocol, Google Cloud Storage, Azure Blob Storage.
 
 Credentials and endpoints are read from the environment by the names of each store's own tools (AWS_ACCESS_KEY_ID,
 AWS_ENDPOINT_URL, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME, ...), or from the machine's role.

@@ -1,7 +1,7 @@
-"""C2PA manifests in pictures, signed with the operator's certificate: who says that a model made them. Nothing is asked
+"""C2PA manifests in images, signed with the operator's certificate: who says that a model made them. Nothing is asked
 of any other machine, a timestamp authority included.
 
-The key stays in the server's process: workers, also those of other machines, and other servers' pictures need none.
+The key stays in the server's process: workers, also those of other machines, and other servers' images need none.
 """
 
 import asyncio
@@ -24,14 +24,14 @@ log = structlog.stdlib.get_logger("darkroom.signing")
 
 SETTINGS = {"builder": {"thumbnail": {"enabled": False}}, "verify": {"remote_manifest_fetch": False}}
 # A PNG of one pixel, signed at start to try the certificate
-TRIAL = bytes.fromhex(
+CHECK_PREFIX = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b55"
     "0000000a49444154789c636000000002000148afa4710000000049454e44ae426082"
 )
 
 
-class PictureSigner:
-    """Signs finished pictures. `open_signer` makes it."""
+class ImageSigner:
+    """Signs finished images. `open_signer` makes it."""
 
     def __init__(self, signer: "Signer", context: "Context") -> None:
         self._signer = signer
@@ -61,7 +61,7 @@ class PictureSigner:
         return replace(image, data=self.sign(image.data, image.media_type, source))
 
 
-def open_signer(certificate: Path | None, key: Path | None, *, marks: bool) -> PictureSigner | None:
+def open_signer(certificate: Path | None, key: Path | None, *, marks: bool) -> ImageSigner | None:
     """Signs with the chain of certificates (its own first) and the private key in these PEM files; None without them.
     Raises StartError for a pair that makes no valid signature now."""
     if certificate is None and key is None:
@@ -78,8 +78,8 @@ def open_signer(certificate: Path | None, key: Path | None, *, marks: bool) -> P
         chain, secret = certificate.read_bytes(), key.read_bytes()
         context = Context(Settings.from_dict(SETTINGS))
         info = C2paSignerInfo(_algorithm(secret), chain, secret, None)
-        signer = PictureSigner(Signer.from_info(info), context)
-        tried = signer.sign(TRIAL, "image/png", "trainedAlgorithmicMedia")
+        signer = ImageSigner(Signer.from_info(info), context)
+        tried = signer.sign(CHECK_PREFIX, "image/png", "trainedAlgorithmicMedia")
         reader = Reader("image/png", io.BytesIO(tried), context=context)
         state, found = reader.get_validation_state(), reader.get_validation_results()
     except Exception as error:  # the libraries' of their own kinds
@@ -107,7 +107,7 @@ def _algorithm(key: bytes) -> str:
 
 
 def _manifest(source: DigitalSource) -> dict[str, Any]:
-    """That a model made the picture, or changed one. Nothing of the caller's picture is named in it."""
+    """That a model made the image, or changed one. Nothing of the caller's image is named in it."""
     described = {"digitalSourceType": digital_source_type(source), "softwareAgent": {"name": "Darkroom"}}
     actions = [{"action": "c2pa.created", **described}]
     if source == "compositeWithTrainedAlgorithmicMedia":

@@ -1,4 +1,4 @@
-"""Finished pictures, under names of 128 random bits: in a folder or in an object store.
+"""Finished images, under names of 128 random bits: in a folder or in an object store.
 
 A file is there whole or not at all. The caller records it afterwards; a sweep deletes files without a record.
 """
@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
-from server.errors import PictureMissing
+from server.errors import ImageMissing
 from server.threads import Threads
 
 THREADS = 8  # a disk gains from several accesses at once, and one that hangs must not stop at one
@@ -38,7 +38,7 @@ class Storage(ABC):
 
     def absent(self, name: str) -> Exception:
         """Why a file is not there: it was deleted, or it is lost."""
-        return PictureMissing(name) if self._is_recorded(name) else FileNotFoundError(name)
+        return ImageMissing(name) if self._is_recorded(name) else FileNotFoundError(name)
 
     @abstractmethod
     def write(self, name: str, data: bytes) -> None:

@@ -1,6 +1,6 @@
 """How the memory of a worker that draws on a CPU is allocated.
 
-A picture on a CPU allocates the same activations of many megabytes in every forward pass. By default glibc maps each
+An image on a CPU allocates the same activations of many megabytes in every forward pass. By default glibc maps each
 anew and unmaps it afterwards, and the system zeroes every page again: a 1K draft of starter-beta, 0.3 s of computing,
 took 280,000 page faults and 0.45 s, and now and then a second on a virtual machine, whose host takes freed pages back.
 So what is freed stays in the heap for the next pass, as torch's own allocator keeps it on a GPU, until the worker has
@@ -18,7 +18,7 @@ VARIABLE: Final = "GLIBC_TUNABLES"
 TUNABLES: Final = {
     "mmap_max": 0,  # a block in a mapping of its own would be unmapped when it is freed
     "trim_threshold": 2**62,
-    # torch's aligned blocks leave crumbs, which a thread's cache would keep between the freed ones: a 4K picture had a
+    # torch's aligned blocks leave crumbs, which a thread's cache would keep between the freed ones: a 4K image had a
     # peak of 646 MiB with them, and 429 without
     "tcache_count": 0,
 }

@@ -6,9 +6,9 @@ from server.flows.chat.chats import Chats
 from server.flows.chat.keyed import KeyedChats
 from server.flows.chat.run import ChatRunner
 from server.flows.chat.source import ChatParts
+from server.flows.chat_images.run import ChatImages
 from server.flows.images.create import ImageCreator
 from server.flows.images.idempotency import ImageCalls
-from server.flows.pictured_chat.run import PicturedChat
 from server.flows.responses.compact import Compactor
 from server.flows.responses.conversations import Conversations
 from server.flows.responses.count_tokens import TokenCounter
@@ -30,9 +30,9 @@ def build_chats(
     image_tool = ImageToolRunner(calls, creator, parts.stores.files)
     loop = ToolLoop(chats, admission.moderator, image_tool, parts.stores.responses, parts.running.expected_retries)
     responses = _responses(parts, admission, creator, runner, loop, chats)
-    pictured = PicturedChat(calls, responses.creator, parts.stores.files, links=parts.settings.links_in_chats)
+    image = ChatImages(calls, responses.creator, parts.stores.files, links=parts.settings.links_in_chats)
     keyed = KeyedChats(parts.running.chats, parts.stores.calls, admission.limiter, parts.running.background)
-    return ChatFlows(chats, keyed, pictured), responses
+    return ChatFlows(chats, keyed, image), responses
 
 
 def _runner(parts: Parts) -> ChatRunner:

@@ -12,11 +12,11 @@ from server.flows.catalog.member import CatalogMember
 from server.flows.catalog.switch import CatalogSwitch
 from server.flows.catalog.update import CatalogUpdater, FileCatalogUpdater
 from server.flows.checkpoints import CheckpointManager
+from server.flows.comparison_grid import ComparisonGrids
 from server.flows.operators.policy import PolicyAdmin
 from server.flows.operators.queue import JobQueue, worker_reports
 from server.flows.operators.swaps import CatalogJobs
-from server.flows.peers import Peers
-from server.flows.proof import Proofs
+from server.flows.other_gateways import OtherGateways
 from server.services import Cluster, Operations
 
 
@@ -36,7 +36,7 @@ def build_operations(parts: Parts, admission: Admission, version: int | None) ->
         catalog_jobs=CatalogJobs(updater, stores.database, parts.running.background, stores.gateways),
         policy=_policy(parts, admission),
         checkpoints=checkpoints,
-        proofs=Proofs(parts.served.catalog, engines.image, checkpoints, settings.job_time_limit_s),
+        comparison_grids=ComparisonGrids(parts.served.catalog, engines.image, checkpoints, settings.job_time_limit_s),
     )
     return cluster, operations
 
@@ -76,9 +76,9 @@ def _build_updater(
     store, digests = CatalogStore(stores.database, stores.gateways.owner), Digests(settings.weight_digests)
     link = GatewayLink(settings.cluster_secret.get_secret_value())
     member = CatalogMember(catalog, switch, store, digests, version=version, **folders)
-    cluster = Cluster(link, Peers(stores.gateways, link, stores.database.clock), member)
+    cluster = Cluster(link, OtherGateways(stores.gateways, link, stores.database.clock), member)
     updater = ClusterCatalogUpdater(
-        catalog, member, store, cluster.peers, checkpoints,
+        catalog, member, store, cluster.other_gateways, checkpoints,
         url=settings.gateway_url, lease_s=settings.lease_s, **folders,
     )  # fmt: skip
     return cluster, updater

@@ -19,9 +19,9 @@ from server.accounts.results import ResultStore
 from server.accounts.webhooks import WebhookStore
 from server.backends.decoding.pool import KILL_REASONS, DecoderPool
 from server.backends.engines import build_engines
-from server.backends.fleet import Fleet
 from server.backends.open_storage import open_storage
 from server.backends.upstream import UpstreamClient
+from server.backends.worker_pool import WorkerPool
 from server.catalog.images import Catalog
 from server.errors import StartError
 from server.moderation.policy import PolicyError, load_policy
@@ -102,17 +102,17 @@ def _build_stores(settings: Settings, crash_points: CrashPoints) -> Stores:
         results=results,
         webhooks=WebhookStore(database),
         console_sessions=ConsoleSessions(database),
-        files=open_storage(settings.pictures, lambda name: any(find([name]) for find in naming)),
+        files=open_storage(settings.images, lambda name: any(find([name]) for find in naming)),
     )
 
 
-def _build_running(settings: Settings, fleet: Fleet) -> Running:
+def _build_running(settings: Settings, worker_pool: WorkerPool) -> Running:
     backlog = Backlog(
         settings.max_queue,
         settings.max_queue_s,
         settings.max_queue_share_per_key,
-        fleet.unit_s,
-        lambda: len(fleet.alive),
+        worker_pool.unit_s,
+        lambda: len(worker_pool.alive),
     )
     return Running(
         calls=ActiveCalls(),

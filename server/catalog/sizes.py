@@ -1,7 +1,7 @@
-"""The size of a call's pictures. Pure arithmetic over the preset table.
+"""The size of a call's images. Pure arithmetic over the preset table.
 
 A tier is a range of areas; a model draws only in its own tier's range. Sides that are asked for are multiples of 16;
-a picture that follows a reference has the reference's own, if they are within the tier.
+an image that follows a reference has the reference's own, if they are within the tier.
 """
 
 import math
@@ -115,7 +115,7 @@ def _nearest_on_grid(rules: SizeRules, width: int, height: int) -> Size:
 
 
 def _heights(rules: SizeRules, width: int) -> Iterator[tuple[float, float]]:
-    """From where to where a picture of this width has one of the ratios, and an area of the tier."""
+    """From where to where an image of this width has one of the ratios, and an area of the tier."""
     least, most = MIN_AREA_PX[rules.tier] / width, MAX_AREA_PX[rules.tier] / width
     for ratio in rules.presets:
         exact = _ratio_error(ratio, width, 1)

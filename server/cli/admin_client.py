@@ -33,7 +33,7 @@ def change_catalog(settings: Settings, route: str, body: dict[str, Any]) -> None
     """Send the request and print the changes. Raises StartError with the server's error message."""
     console = Console(highlight=False, soft_wrap=True)
     with console.status("Loading and warming up; the server keeps answering calls ..."):
-        changes: dict[str, Any] = ask(settings, "POST", route, body).json()
+        changes: dict[str, Any] = request(settings, "POST", route, body).json()
     for change in ("added", "removed", "changed"):
         if changes[change]:
             console.print(f"{change.capitalize():8} {', '.join(changes[change])}", markup=False)
@@ -56,7 +56,7 @@ def _shown(value: Any) -> Any:
     return ", ".join(f"{key} = {each}" for key, each in value.items()) if isinstance(value, dict) else value
 
 
-def ask(settings: Settings, method: str, route: str, body: dict[str, Any] | None = None) -> httpx.Response:
+def request(settings: Settings, method: str, route: str, body: dict[str, Any] | None = None) -> httpx.Response:
     """The answer of the running server. Raises StartError with its error message."""
     address = settings.local_url
     try:

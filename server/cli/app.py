@@ -29,7 +29,7 @@ app.add_typer(cluster.app, name="cluster")
 
 def main() -> None:
     """The entry point of the `darkroom` script."""
-    os.umask(0o077)  # pictures, prompts and keys are the operator's alone
+    os.umask(0o077)  # images, prompts and keys are the operator's alone
     try:
         app()
     except StartError as error:
@@ -118,7 +118,7 @@ def reload() -> None:
 def backup(
     folder: Annotated[Path, typer.Argument(help="Where to write the file; made if it is not there.")],
 ) -> None:
-    """Write database, pictures, catalog and secrets into one file, also while the server runs."""
+    """Write database, images, catalog and secrets into one file, also while the server runs."""
     from server.accounts.audit import record_change
     from server.flows.operators.backup import make_backup
 
@@ -127,8 +127,8 @@ def backup(
         made = make_backup(settings, folder)
     except OSError as error:
         fail(f"The backup can't be written: {error}")
-    record_change(open_database(settings), user(), "backup.make", str(made.path), pictures=made.pictures)
-    typer.echo(f"{made.path}: {made.size_bytes / 2**20:.1f} MiB, {made.pictures} pictures, schema {made.schema}.")
+    record_change(open_database(settings), user(), "backup.make", str(made.path), images=made.images)
+    typer.echo(f"{made.path}: {made.size_bytes / 2**20:.1f} MiB, {made.images} pictures, schema {made.schema}.")
 
 
 @app.command()
@@ -148,7 +148,7 @@ def restore(
             restored = restore_backup(settings, file, keep_catalog=keep_catalog)
     except HomeInUse as error:
         fail(str(error))
-    typer.echo(f"Restored {restored.pictures} pictures and the database, schema {restored.schema}.")
+    typer.echo(f"Restored {restored.images} pictures and the database, schema {restored.schema}.")
 
 
 @app.command()
@@ -199,7 +199,7 @@ def ledger(
         if not (as_json or as_csv):
             show(tokens_table(database, key_id))
         return
-    problems = report.check(database) + results.check(database, open_storage(settings.pictures).exists)
+    problems = report.check(database) + results.check(database, open_storage(settings.images).exists)
     for problem in problems:
         typer.echo(problem, err=True)
     if problems:

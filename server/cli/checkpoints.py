@@ -121,8 +121,8 @@ def remove(
             typer.echo(f"Deleted {path}.")
 
 
-@app.command()
-def proof(
+@app.command("proof")
+def comparison_grid(
     candidates: Annotated[
         list[str] | None, typer.Argument(help="Names of models, or paths of checkpoints: the columns of the sheet.")
     ] = None,
@@ -138,7 +138,7 @@ def proof(
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the sheet.")] = Path("proof.png"),
 ) -> None:
     """Draw a contact sheet with the running server, uncharged. Its metadata say how to draw it again."""
-    from server.cli.admin_client import ask
+    from server.cli.admin_client import request
 
     if again is not None:
         body = read_recipe(again)
@@ -152,7 +152,7 @@ def proof(
         }
     else:
         raise StartError("Name the models or checkpoints to compare, or a sheet with --from.")
-    output.write_bytes(ask(_settings(), "POST", "/admin/checkpoints/proof", body).content)
+    output.write_bytes(request(_settings(), "POST", "/admin/checkpoints/proof", body).content)
     typer.echo(f"Wrote {output}. `darkroom checkpoints proof --from {output}` draws it again.")
 
 

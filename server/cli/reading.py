@@ -20,7 +20,7 @@ def reading_shown(console: Console) -> Iterator[TellRead]:
         task = bar.add_task("", total=None, visible=False)
         told = -1
 
-        def tell(done: int, total: int) -> None:
+        def send(done: int, total: int) -> None:
             nonlocal told
             bar.update(task, completed=done, total=total, visible=True)
             if (tenth := TENTHS * done // total) > told and not console.is_terminal:
@@ -28,4 +28,4 @@ def reading_shown(console: Console) -> Iterator[TellRead]:
                 console.print(f"Reading {decimal(total)} of weights, to compare them by SHA-256: {percent} %")
             told = max(told, tenth)
 
-        yield tell
+        yield send

@@ -15,39 +15,39 @@ policy = typer.Typer(no_args_is_help=True, help="The moderation policy of the ru
 @jobs.command("list")
 def list_jobs(as_json: JsonFlag = False, as_csv: CsvFlag = False) -> None:
     """List the image calls, the responses and the chats with an Idempotency-Key that run or wait."""
-    from server.cli.admin_client import ask
+    from server.cli.admin_client import request
 
     headings = {
         "id": "Id", "kind": "Kind", "key_name": "Key", "model": "Model", "state": "State", "position": "Place",
         "step": "Step", "steps": "of", "estimated_s": "Ends in (s)", "created_at": "Began",
     }  # fmt: skip
-    rows = ask(read_settings(), "GET", "/admin/jobs").json()["data"]
+    rows = request(read_settings(), "GET", "/admin/jobs").json()["data"]
     show_rows("Jobs", headings, rows, as_json=as_json, as_csv=as_csv)
 
 
 @jobs.command()
 def cancel(job: Annotated[str, typer.Argument(help="The job's id, as `jobs list` shows it.")]) -> None:
     """End any key's job. It is not charged, unless it was already."""
-    from server.cli.admin_client import ask
+    from server.cli.admin_client import request
 
-    ask(read_settings(), "DELETE", f"/admin/jobs/{job}")
+    request(read_settings(), "DELETE", f"/admin/jobs/{job}")
     typer.echo(f"Ended {job}.")
 
 
 @policy.command("show")
 def show_policy() -> None:
     """Name the rules and the classifiers of the policy in use."""
-    from server.cli.admin_client import ask
+    from server.cli.admin_client import request
 
-    _print_policy(ask(read_settings(), "GET", "/admin/moderation").json())
+    _print_policy(request(read_settings(), "GET", "/admin/moderation").json())
 
 
 @policy.command("reload")
 def reload_policy() -> None:
     """Make the running server read its policy file again. If anything in it is invalid, nothing changes."""
-    from server.cli.admin_client import ask
+    from server.cli.admin_client import request
 
-    _print_policy(ask(read_settings(), "POST", "/admin/moderation/reload").json())
+    _print_policy(request(read_settings(), "POST", "/admin/moderation/reload").json())
 
 
 @policy.command("test")
@@ -57,7 +57,7 @@ def try_policy(
     draft: Annotated[Path | None, typer.Option(help="A policy file to try, in place of the one in use.")] = None,
 ) -> None:
     """Say what the policy finds in a text. Nothing is recorded. Fails if it finds something."""
-    from server.cli.admin_client import ask
+    from server.cli.admin_client import request
 
     settings = read_settings()
     body: dict[str, Any] = {"text": text, "group": group}
@@ -66,9 +66,9 @@ def try_policy(
             body["policy_toml"] = draft.read_text()
         except OSError as error:
             fail(f"{draft} can't be read: {error.strerror}.")
-    elif ask(settings, "GET", "/admin/moderation").json()["path"] is None:
+    elif request(settings, "GET", "/admin/moderation").json()["path"] is None:
         fail("The server has no policy (DARKROOM_MODERATION). `--draft` tries one from a file.")
-    found = ask(settings, "POST", "/admin/moderation/test", body).json()
+    found = request(settings, "POST", "/admin/moderation/test", body).json()
     for finding in found["findings"]:
         typer.echo(f"{finding['policy']} ({finding['category']}): {finding['evidence']}")
     if found["flagged"]:

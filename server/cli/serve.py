@@ -85,8 +85,8 @@ def _check_start(settings: Settings, console: Console) -> Catalog:
     except OSError as error:
         raise StartError(f"{error.filename or settings.home}: {error.strerror}. {CHOOSE_HOME}") from error
     try:
-        with reading_shown(console) as tell:
-            catalog = catalog_at_start(settings, tell).catalog
+        with reading_shown(console) as send:
+            catalog = catalog_at_start(settings, send).catalog
     except CatalogError as error:
         raise StartError(str(error)) from error
     require_checkpoints(settings, catalog)

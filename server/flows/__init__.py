@@ -1,7 +1,7 @@
 """What the server does for a request, without HTTP: each flow gets the collaborators it uses and plain values.
 
 - `models`: the model that a request names, and whether its key may use it
-- `moderation`: the policy's checks of texts, pictures and streams
+- `moderation`: the policy's checks of texts, images and streams
 - `references`: reference images, from a URL or a file to pixels
 - `rate_limits`: how many calls a key may have at once and start in a minute
 - `retries`: what a request says of earlier attempts, and which errors a retry gets again

@@ -5,17 +5,17 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from server.flows.references import Reference, StoredPicture
+from server.flows.references import Reference, StoredImage
 
 
-def fingerprint(parameters: Mapping[str, Any], pictures: Iterable[Reference]) -> str:
-    """SHA-256 of the parameters in a canonical form and of the pictures' contents, by field.
+def fingerprint(parameters: Mapping[str, Any], images: Iterable[Reference]) -> str:
+    """SHA-256 of the parameters in a canonical form and of the images' contents, by field.
 
     The encoding does not count: key order, spaces, a form's boundary, file names and content types.
     """
     digest = hashlib.sha256(json.dumps(parameters, sort_keys=True).encode())
-    for picture in pictures:
-        source = picture.source.name if isinstance(picture.source, StoredPicture) else picture.source
+    for image in images:
+        source = image.source.name if isinstance(image.source, StoredImage) else image.source
         content = source.encode() if isinstance(source, str) else source
-        digest.update(f"\n{picture.field}={hashlib.sha256(content).hexdigest()}".encode())
+        digest.update(f"\n{image.field}={hashlib.sha256(content).hexdigest()}".encode())
     return digest.hexdigest()

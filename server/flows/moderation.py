@@ -1,6 +1,6 @@
 """Moderation of one call, before and after the work: the policy's terms first, then its classifiers.
 
-A breach is recorded for the operator, without the text or the picture, and refused by the policy's name. A classifier
+A breach is recorded for the operator, without the text or the image, and refused by the policy's name. A classifier
 that can't answer refuses too, as a failure of the server: nothing passes unchecked.
 """
 
@@ -15,7 +15,7 @@ import structlog
 
 from pipelines.protocol.chat import Admitted, ChatEvent, ReasoningDelta, TextDelta, ToolCallDelta
 from pipelines.protocol.classify import Classified, ClassifierSpec, ClassifyEvent, ClassifyJob
-from pipelines.protocol.images import EncodedImage, Failed, Picture, Started
+from pipelines.protocol.images import EncodedImage, Failed, RawImage, Started
 from server.accounts.db import Database
 from server.accounts.refusals import Refusal, record_refusals
 from server.backends.engine_host import EngineHost, QueueFull
@@ -77,13 +77,13 @@ class Moderator:
                 findings += await self._judge(classifier, job, context)
         return findings
 
-    async def check_pictures(
-        self, context: ModerationContext, stage: Stage, pictures: Sequence[Picture | EncodedImage]
+    async def check_images(
+        self, context: ModerationContext, stage: Stage, images: Sequence[RawImage | EncodedImage]
     ) -> None:
         findings: list[Finding] = []
         classifiers = self._policy.current.classifiers_for("pictures", context.group, stage)
-        for classifier in classifiers if pictures else ():
-            job = ClassifyJob(f"mod_{uuid.uuid4().hex}", classifier.spec, pictures=tuple(pictures))
+        for classifier in classifiers if images else ():
+            job = ClassifyJob(f"mod_{uuid.uuid4().hex}", classifier.spec, images=tuple(images))
             findings += await self._judge(classifier, job, context)
         await self._refuse(context, stage, findings)
 

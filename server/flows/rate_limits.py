@@ -160,10 +160,10 @@ class RateLimiter:
         return self._running.responses.count(key.id) + self._slots.count(key.id)
 
     def _next_end_s(self, key: Key) -> float:
-        """When the first of the key's calls may end: by a picture's work left, by the average of recent chats."""
+        """When the first of the key's calls may end: by an image's work left, by the average of recent chats."""
         chats = self._chats(key)
-        pictures_s = [self._running.backlog.next_end_s(key.id)] if self._running.calls.count(key.id) else []
-        return min([*pictures_s, *([self._chat_engine.job_s / chats] if chats else [])], default=0.0)
+        images_s = [self._running.backlog.next_end_s(key.id)] if self._running.calls.count(key.id) else []
+        return min([*images_s, *([self._chat_engine.job_s / chats] if chats else [])], default=0.0)
 
 
 def go_duration(seconds: float) -> str:

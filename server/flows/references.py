@@ -3,7 +3,7 @@
 A URL of one of this server's own results is read from storage and never from the network, so a chain of calls works
 without internet access.
 
-A request of a hundred bytes can name gigabytes of pictures. So what a request does not carry itself is read when its
+A request of a hundred bytes can name gigabytes of images. So what a request does not carry itself is read when its
 turn has come, and its turn lasts until it is decoded: few files are in memory, whatever is asked for at once.
 """
 
@@ -14,10 +14,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from pipelines.protocol.images import Picture
+from pipelines.protocol.images import RawImage
 from server.accounts.results import ResultStore
 from server.backends.decoding.data_uri import decode_data_uri
-from server.backends.decoding.messages import PictureError
+from server.backends.decoding.messages import ImageError
 from server.backends.decoding.pool import DecoderFailed, DecoderPool
 from server.backends.decoding.turns import Turns
 from server.backends.fetch import FetchFailed, FetchRefused, FetchTooLarge, fetch_image
@@ -30,32 +30,32 @@ MAX_OTHER_PX = 1_850_000  # further references only condition; no pipeline reads
 TURNS = 8  # files of each kind in memory at once: two are decoded, others are read or wait
 BASE64 = re.compile(r"[A-Za-z0-9+/_=\s-]{64,}")
 BASE64_KINDS = {"/9j/": "jpeg", "UklGR": "webp", "R0lGOD": "gif"}  # how such files begin; any other is shown as PNG
-DOWNLOADS_PER_KEY = 4  # a server that answers slowly must not stop the other pictures of the key
+DOWNLOADS_PER_KEY = 4  # a server that answers slowly must not stop the other images of the key
 
 
 @dataclass(frozen=True, slots=True)
-class StoredPicture:
-    """A picture of a response's chain or of a conversation: the name of its file."""
+class StoredImage:
+    """An image of a response's chain or of a conversation: the name of its file."""
 
     name: str
 
 
-Source = str | bytes | StoredPicture
+Source = str | bytes | StoredImage
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A picture as it was sent: text is a URL or data URI, bytes are a file. `field` is the `param` of errors."""
+    """An image as it was sent: text is a URL or data URI, bytes are a file. `field` is the `param` of errors."""
 
     field: str
     source: Source
 
 
 @dataclass(frozen=True, slots=True)
-class DecodedPicture:
+class DecodedImage:
     """Upright RGB pixels, scaled down if needed, and the original size (upright too)."""
 
-    picture: Picture
+    image: RawImage
     original_width_px: int
     original_height_px: int
 
@@ -77,33 +77,33 @@ class ReferenceLoader:
         # each kind has its own: what is stuck delays only its own kind
         self._data_uris, self._files, self._downloads = Turns(TURNS), Turns(TURNS), Turns(TURNS, DOWNLOADS_PER_KEY)
 
-    async def load(self, key_id: str, references: Sequence[Reference]) -> tuple[DecodedPicture, ...]:
+    async def load(self, key_id: str, references: Sequence[Reference]) -> tuple[DecodedImage, ...]:
         """All references, decoded. Raises ApiError for the first that can't be used."""
         return tuple([await self._load_one(key_id, item, is_first=i == 0) for i, item in enumerate(references)])
 
     async def load_mask(
-        self, key_id: str, mask: Reference | None, first_reference: DecodedPicture | None
-    ) -> Picture | None:
+        self, key_id: str, mask: Reference | None, first_reference: DecodedImage | None
+    ) -> RawImage | None:
         """The mask as "L" pixels in the size of the first reference, 255 where to paint. Raises ApiError."""
         if mask is None:
             return None
         if first_reference is None:
             raise BadRequest("A mask needs a reference image to paint on: send 'image' too.", param="mask")
         original = (first_reference.original_width_px, first_reference.original_height_px)
-        target = (first_reference.picture.width_px, first_reference.picture.height_px)
+        target = (first_reference.image.width_px, first_reference.image.height_px)
         async with self.in_memory(key_id, mask) as data:
             try:
                 return await self._decoders.decode_mask(key_id, data, original, target)
-            except (PictureError, DecoderFailed) as error:
+            except (ImageError, DecoderFailed) as error:
                 raise _to_api_error(error, "mask") from error
 
-    async def decode(self, key_id: str, field: str, data: bytes, max_area_px: int) -> DecodedPicture:
+    async def decode(self, key_id: str, field: str, data: bytes, max_area_px: int) -> DecodedImage:
         """A file that is in memory. Raises ApiError."""
         try:
-            picture, original = await self._decoders.decode_picture(key_id, data, max_area_px)
-        except (PictureError, DecoderFailed) as error:
+            image, original = await self._decoders.decode_image(key_id, data, max_area_px)
+        except (ImageError, DecoderFailed) as error:
             raise _to_api_error(error, field) from error
-        return DecodedPicture(picture, *original)
+        return DecodedImage(image, *original)
 
     @asynccontextmanager
     async def in_memory(self, key_id: str, reference: Reference) -> AsyncIterator[bytes]:
@@ -117,7 +117,7 @@ class ReferenceLoader:
                 raise TooLarge(message, param=reference.field)
             yield data
 
-    async def _load_one(self, key_id: str, reference: Reference, *, is_first: bool) -> DecodedPicture:
+    async def _load_one(self, key_id: str, reference: Reference, *, is_first: bool) -> DecodedImage:
         async with self.in_memory(key_id, reference) as data:
             return await self.decode(key_id, reference.field, data, MAX_FIRST_PX if is_first else MAX_OTHER_PX)
 
@@ -131,34 +131,34 @@ class ReferenceLoader:
         except ValueError:
             return source  # not a URL: the download reports that
         found = await self._results.in_reader(self._results.find_file, name)
-        return source if found is None else StoredPicture(name)
+        return source if found is None else StoredImage(name)
 
     def _turn(self, key_id: str, source: Source) -> AbstractAsyncContextManager[None]:
         """None for a file part: it came with the request."""
         if isinstance(source, bytes):
             return nullcontext()
-        if isinstance(source, StoredPicture):
+        if isinstance(source, StoredImage):
             return self._files.take(key_id)
         return (self._data_uris if _is_data_uri(source) else self._downloads).take(key_id)
 
     async def _read(self, reference: Reference, source: Source) -> bytes:
         if isinstance(source, bytes):
             return source
-        if isinstance(source, StoredPicture):
+        if isinstance(source, StoredImage):
             return await self._read_file(reference, source.name)
         if not _is_data_uri(source):
             return await self._download(reference.field, source)
         try:
             return await asyncio.to_thread(decode_data_uri, source)
-        except PictureError as error:
+        except ImageError as error:
             raise _to_api_error(error, reference.field) from error
 
     async def _read_file(self, reference: Reference, name: str) -> bytes:
-        """Raises BadRequest for a deleted picture."""
+        """Raises BadRequest for a deleted image."""
         try:
             return await self._storage.in_thread(self._storage.read, name)
         except FileNotFoundError as error:
-            if isinstance(reference.source, StoredPicture):
+            if isinstance(reference.source, StoredImage):
                 raise deleted_from_chain() from error
             message = f"{reference.field}: the picture '{name}' has been deleted."
             raise BadRequest(message, param=reference.field, code="result_not_found") from error
@@ -174,7 +174,7 @@ class ReferenceLoader:
 
 
 def deleted_from_chain() -> BadRequest:
-    """The error of a chain, one of whose pictures was deleted."""
+    """The error of a chain, one of whose images was deleted."""
     message = "A picture of this chain has been deleted; begin a new one."
     return BadRequest(message, param="previous_response_id")
 
@@ -193,7 +193,7 @@ def _is_data_uri(source: str) -> bool:
     return source[:5].lower() == "data:"
 
 
-def _to_api_error(error: PictureError | DecoderFailed, field: str) -> ApiError:
+def _to_api_error(error: ImageError | DecoderFailed, field: str) -> ApiError:
     if isinstance(error, DecoderFailed):
         return EngineFailure(f"{field}: the picture could not be decoded; nothing was charged. Please send it again.")
     if error.code == "image_too_large":

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from server.errors import KeyReused
 
-# A picture on another server may be reachable next time, and a checkpoint be faster
+# An image on another server may be reachable next time, and a checkpoint be faster
 TRANSIENT_CODES = frozenset({"invalid_image_url", "exceeds_time_limit"})
 
 

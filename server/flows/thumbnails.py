@@ -1,10 +1,10 @@
-"""Small copies of stored pictures, made by a decoder when they are first asked for, and kept for a while."""
+"""Small copies of stored images, made by a decoder when they are first asked for, and kept for a while."""
 
 import asyncio
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-from server.backends.decoding.messages import PictureError
+from server.backends.decoding.messages import ImageError
 from server.backends.decoding.pool import DecoderFailed, DecoderPool
 from server.backends.local_storage import LocalStorage
 from server.backends.storage import Storage
@@ -12,12 +12,12 @@ from server.errors import EngineFailure
 
 WIDTHS_PX = (160, 320, 640)
 MEDIA_TYPE = "image/webp"
-OWNER = "thumbnails"  # whose turns it takes at the decoders: one picture at a time, whoever asks
+OWNER = "thumbnails"  # whose turns it takes at the decoders: one image at a time, whoever asks
 IN_MEMORY = 2  # originals: one is decoded, the next is read. Whoever has a URL may ask for thumbnails
 
 
 class Thumbnails:
-    """`cache` holds them under the picture's name with the size as the extension."""
+    """`cache` holds them under the image's name with the size as the extension."""
 
     def __init__(self, storage: Storage, cache: LocalStorage, decoders: DecoderPool) -> None:
         self._storage = storage
@@ -27,8 +27,8 @@ class Thumbnails:
         self._making: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by name, while they are used
 
     async def path(self, name: str, width_px: int) -> Path:
-        """A WebP file of about width_px x width_px pixels in the picture's shape. Raises FileNotFoundError without the
-        picture, and EngineFailure."""
+        """A WebP file of about width_px x width_px pixels in the image's shape. Raises FileNotFoundError without the
+        image, and EngineFailure."""
         small = _names(name)[WIDTHS_PX.index(width_px)]
         if (path := await self._cached(small)) is not None:
             return path
@@ -48,12 +48,12 @@ class Thumbnails:
         data = await self._storage.in_thread(self._storage.read, name)
         try:
             webp = await self._decoders.make_thumbnail(OWNER, data, width_px**2)
-        except (PictureError, DecoderFailed) as error:
+        except (ImageError, DecoderFailed) as error:
             raise EngineFailure(f"The thumbnail of '{name}' could not be made: {error}") from error
         await self._cache.in_thread(self._cache.write, small, webp)
 
     async def delete(self, name: str) -> None:
-        """With its picture."""
+        """With its image."""
         await self._cache.in_thread(self._cache.delete, _names(name))
 
     async def sweep(self, max_age_s: float) -> None:

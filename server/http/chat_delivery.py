@@ -18,7 +18,7 @@ from server.accounts.keys import Key
 from server.backends.upstream import UpstreamResponse
 from server.errors import ApiError, ReplayedError
 from server.flows.chat.completion import CompletionWriter
-from server.flows.chat.events import AnswerEvent, CallAdmitted, PictureDelta, RawItem
+from server.flows.chat.events import AnswerEvent, CallAdmitted, ImageDelta, RawItem
 from server.flows.chat.source import Chat, ChatCall
 from server.flows.field_names import field_name, rename_field, renamed_fields
 from server.flows.fingerprint import fingerprint
@@ -168,7 +168,7 @@ async def _respond(
 async def _noting(events: AsyncIterator[AnswerEvent], cuts: list[str]) -> AsyncIterator[AnswerEvent]:
     """Yield the events, and note what was cut off the prompts of their images."""
     async for each in events:
-        if isinstance(each, PictureDelta) and each.truncated:
+        if isinstance(each, ImageDelta) and each.truncated:
             cuts.append(each.truncated)
         yield each
 

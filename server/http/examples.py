@@ -221,7 +221,7 @@ ADD: Examples = {
 }
 VERIFY: Examples = {"a folder": {"checkpoint": "starter-beta"}}
 REMOVE: Examples = {"its catalog file alone": {"model": "beta-trial"}}
-PROOF: Examples = {
+GRID: Examples = {
     "two numbers of steps": {
         "candidates": [{"name": "beta-2.5-flash-image-count"}],
         "prompts": ["a red boat"],

@@ -24,7 +24,7 @@ from server.telemetry.call_trace import current_trace
 log = structlog.stdlib.get_logger("darkroom.gateways")
 
 RECORDED = "darkroom.recorded_body"  # in the ASGI scope of a request that may have to be sent on
-LOOK_EVERY_S = 2.0
+POLL_EVERY_S = 2.0
 GONE = "The server that runs this call does not answer any more. Please send the request again."
 
 
@@ -48,13 +48,13 @@ class BodyRecorder:
                 chunks.append(message.get("body", b""))
             return message
 
-        async def forget(message: Message) -> None:
+        async def delete(message: Message) -> None:
             if message["type"] == "http.response.start":
                 scope.pop(RECORDED, None)
                 chunks.clear()
             await send(message)
 
-        await self.app(scope, record if records else receive, forget)
+        await self.app(scope, record if records else receive, delete)
 
 
 class Forwarder:
@@ -121,7 +121,7 @@ class Forwarder:
         """Raises GatewayGone once that gateway is given up: a machine that goes away silently closes no connection. A
         database that is away says nothing of it."""
         while True:
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(POLL_EVERY_S)
             with suppress(DatabaseBusy):
                 if await self._gateways.in_reader(self._gateways.find, owner) is None:
                     raise GatewayGone("it was given up")

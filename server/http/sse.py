@@ -44,7 +44,7 @@ def event_stream(
 
 
 async def _encoded(events: AsyncIterable[ServerSentEvent]) -> AsyncIterator[bytes]:
-    """Each event's bytes. Long events, which contain pictures, are encoded in a thread."""
+    """Each event's bytes. Long events, which contain images, are encoded in a thread."""
     async for item in events:
         length = sum(map(len, iter_strings(item.data)))
         yield await asyncio.to_thread(item.encode) if length > LONG else item.encode()

@@ -10,7 +10,7 @@ groups   = ["beta-image-per-call"] # default: every group
 on_low   = false                   # default true: also when a call says moderation "low"
 
 [[classifiers]]
-reads      = "prompts"             # or "pictures"
+reads      = "prompts"             # or "images"
 checkpoint = "moderation/toxicity" # a transformers folder under the weights directory
 [classifiers.labels.toxic]         # a label of its config.json
 policy        = "no-abuse"
@@ -157,7 +157,7 @@ class Classifier:
     labels: Mapping[str, Label]
 
     def evaluate(self, scores: Mapping[str, float], *, low: bool) -> Iterator[Finding]:
-        """The breaches in the scores of one text or picture."""
+        """The breaches in the scores of one text or image."""
         for name, label in self.labels.items():
             if scores[name] >= (label.low_threshold if low else label.threshold):
                 yield Finding(label.policy, label.category, f"{self.spec.name}: {name} {scores[name]:.3f}")

@@ -25,7 +25,7 @@ LATER: dict[int | str, Json] = {
     }
 }
 Swap = Annotated[SwapRequest, Depends(JsonBody(SwapRequest, examples.SWAP))]
-Trial = Annotated[ModerationTestRequest, Depends(JsonBody(ModerationTestRequest, examples.MODERATION_TEST))]
+Check = Annotated[ModerationTestRequest, Depends(JsonBody(ModerationTestRequest, examples.MODERATION_TEST))]
 JobId = Annotated[str, Path(description="The `id` of the change.")]
 router = APIRouter(prefix="/admin", dependencies=[Depends(operator)])
 
@@ -128,7 +128,7 @@ async def reload_policy(services: ServicesDep, by: OperatorName) -> PolicySummar
     response_description="What it says.",
     responses=errors(400, 413, 504),
 )
-async def try_policy(body: Trial, services: ServicesDep) -> ModerationTest:
+async def try_policy(body: Check, services: ServicesDep) -> ModerationTest:
     """Try the moderation policy.
 
     Tells what the policy, or a draft of one, says to a text. Nothing is recorded, and no key is charged.

@@ -12,6 +12,7 @@ from server.flows.models import find_chat_model
 from server.http import examples
 from server.http.bodies import read_json
 from server.http.chat_delivery import Protocol, answer_chat
+from server.http.chat_images import draws, image_completion
 from server.http.deps import Caller, ServicesDep
 from server.http.openapi import (
     CREATE_ERRORS,
@@ -23,7 +24,6 @@ from server.http.openapi import (
     json_body,
     returns,
 )
-from server.http.pictured_chat import draws, pictured_completion
 from server.schemas.chat import ChatBody
 from server.schemas.chat_completion import ChatCompletion, ChatCompletionChunk
 from server.schemas.errors import ErrorBody
@@ -57,7 +57,7 @@ async def complete(request: Request, key: Caller, services: ServicesDep) -> Resp
     values = await read_json(request, key, services)
     name = _model_name(values)
     if draws(services.served.catalog.current, values):
-        return await pictured_completion(request, key, services, values)
+        return await image_completion(request, key, services, values)
     model = find_chat_model(services.served.catalog.current, name, key.groups)
     call = ChatCall(key, model, ENDPOINT, values, stream=values.get("stream") is True, verbatim=True)
     return await answer_chat(request, services, call, _protocol)

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Response
 from server.accounts.audit import record_change
 from server.accounts.report import last_charges
 from server.errors import BadRequest
-from server.flows.proof import Recipe
+from server.flows.comparison_grid import Recipe
 from server.http import examples
 from server.http.bodies import JsonBody
 from server.http.deps import ServicesDep
@@ -26,9 +26,9 @@ from server.schemas.checkpoints import (
     CheckpointCard,
     CheckpointFindings,
     CheckpointList,
+    GridRequest,
     InspectRequest,
     NewCheckpoint,
-    ProofRequest,
     Removal,
     RemoveRequest,
     Verification,
@@ -40,7 +40,7 @@ Inspected = Annotated[InspectRequest, Depends(JsonBody(InspectRequest, examples.
 Added = Annotated[AddRequest, Depends(JsonBody(AddRequest, examples.ADD))]
 Verified = Annotated[VerifyRequest, Depends(JsonBody(VerifyRequest, examples.VERIFY))]
 Removed = Annotated[RemoveRequest, Depends(JsonBody(RemoveRequest, examples.REMOVE))]
-Proof = Annotated[ProofRequest, Depends(JsonBody(ProofRequest, examples.PROOF))]
+Grid = Annotated[GridRequest, Depends(JsonBody(GridRequest, examples.GRID))]
 router = APIRouter(prefix="/admin/checkpoints", dependencies=[Depends(operator)])
 
 
@@ -78,7 +78,7 @@ async def list_adapters(services: ServicesDep) -> AdapterList:
     """
     found = await asyncio.to_thread(services.operations.checkpoints.adapters)
     models = services.served.catalog.current.models
-    known = {name: services.engines.image.abilities(model.checkpoint) for name, model in models.items()}
+    known = {name: services.engines.image.capabilities(model.checkpoint) for name, model in models.items()}
     return AdapterList(
         data=[adapter_card(name, adapter, known.get(name)) for name, adapters in found.items() for adapter in adapters]
     )
@@ -169,24 +169,26 @@ async def remove(body: Removed, services: ServicesDep, by: OperatorName) -> Remo
     response_description="The sheet.",
     responses=returns({"type": "string", "format": "binary"}, 404, media_type="image/png"),
 )
-async def proof(body: Proof, services: ServicesDep) -> Response:
+async def comparison_grid(body: Grid, services: ServicesDep) -> Response:
     """Draw a proof.
 
     Draws the same prompts and seeds with several models or checkpoints, on one contact sheet. Nothing is charged. The
     sheet's metadata (`proof`) are the body that draws it again.
     """
     recipe = await _recipe(body, services)
-    return Response(await services.operations.proofs.draw(recipe), media_type="image/png")
+    return Response(await services.operations.comparison_grids.draw(recipe), media_type="image/png")
 
 
-async def _recipe(body: ProofRequest, services: Services) -> Recipe:
+async def _recipe(body: GridRequest, services: Services) -> Recipe:
     width_px, height_px = (int(side) for side in body.size.split("x"))
     if width_px % 16 or height_px % 16 or not 64 <= min(width_px, height_px) <= max(width_px, height_px) <= 2048:
         raise BadRequest("Invalid 'size': sides are multiples of 16 from 64 to 2048.", param="size")
     axis, values = next(iter(body.axis.model_dump(exclude_none=True).items()), (None, []))
     candidates = [
         await asyncio.to_thread(
-            services.operations.proofs.candidate, candidate.name, candidate.sampling.model_dump(exclude_none=True)
+            services.operations.comparison_grids.candidate,
+            candidate.name,
+            candidate.sampling.model_dump(exclude_none=True),
         )
         for candidate in body.candidates
     ]

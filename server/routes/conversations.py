@@ -91,7 +91,7 @@ async def add_items(
 ) -> dict[str, Any]:
     """Add items to a conversation.
 
-    Puts up to 20 items at its end. Those with pictures count as one call.
+    Puts up to 20 items at its end. Those with images count as one call.
     """
     return await services.responses.conversations.add(key, conversation_id, body.items)
 
@@ -109,7 +109,7 @@ async def list_items(
 ) -> dict[str, Any]:
     """List the items of a conversation.
 
-    Returns a page of its items, which ends before `limit` where their pictures are large.
+    Returns a page of its items, which ends before `limit` where their images are large.
     """
     return await services.responses.conversations.list_items(key, conversation_id, page)
 

@@ -1,4 +1,4 @@
-"""GET /cdn/{name}: a finished picture. Its name has 128 random bits: the URL itself is the permission."""
+"""GET /cdn/{name}: a finished image. Its name has 128 random bits: the URL itself is the permission."""
 
 from collections.abc import AsyncIterator
 from typing import Annotated
@@ -54,10 +54,10 @@ HEADERS = {
     openapi_extra={"parameters": [parameter("header", "Range", "The bytes to send, for example `bytes=0-1023`.")]},
 )
 async def show_result(name: Name, request: Request, services: ServicesDep, w: Width = None) -> Response:
-    """Get a picture.
+    """Get an image.
 
-    Returns the file of a finished picture, whole or a range of its bytes. It needs no key: whoever has the URL may see
-    the picture.
+    Returns the file of a finished image, whole or a range of its bytes. It needs no key: whoever has the URL may see
+    the image.
     """
     width = read_width(w) if w is not None else None
     record = await services.stores.results.in_reader(services.stores.results.find_file, name)

@@ -37,8 +37,8 @@ async def list_gateways(services: ServicesDep) -> GatewayList:
 
     Lists the servers that share the database, with their workers and the catalog that each serves.
     """
-    peers = None if services.cluster is None else services.cluster.peers
-    cards = await describe_gateways(services.stores.gateways, peers, lambda: readiness_details(services))
+    other_gateways = None if services.cluster is None else services.cluster.other_gateways
+    cards = await describe_gateways(services.stores.gateways, other_gateways, lambda: readiness_details(services))
     return GatewayList.of(cards, len(cards))
 
 

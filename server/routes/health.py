@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from server.backends.engine_host import EngineHost
-from server.backends.fleet import Fleet, ImageHost
+from server.backends.worker_pool import ImageHost, WorkerPool
 from server.http.deps import ServicesDep
 from server.http.openapi import answer, returns, schema_of
 from server.http.operators import is_operator
@@ -84,19 +84,19 @@ def _worker_state(host: EngineHost[Any, Any]) -> WorkerState:
     return {"device": host.device, "problem": host.problem, "worker_pid": host.pid, "jobs": host.jobs}
 
 
-def _image_worker(fleet: Fleet, host: ImageHost) -> ImageWorkerState:
-    residents = host.residents
+def _image_worker(worker_pool: WorkerPool, host: ImageHost) -> ImageWorkerState:
+    cached_checkpoints = host.cached_checkpoints
     return {
         "name": host.name,
         **_worker_state(host),
         "ready": host.ready,
         "restarts": host.restarts,
-        "work_s": round(fleet.left_s(host), 1),
+        "work_s": round(worker_pool.left_s(host), 1),
         "weights_bytes": host.weights_bytes,
-        "weights_budget_bytes": residents.budget_bytes if residents else None,
+        "weights_budget_bytes": cached_checkpoints.budget_bytes if cached_checkpoints else None,
         "checkpoints": [
             {"name": each.spec.name, "bytes": each.bytes, "on_device": each.on_device}
-            for each in (residents.checkpoints if residents else ())
+            for each in (cached_checkpoints.checkpoints if cached_checkpoints else ())
         ],
         "failed": {spec.name: state.detail for spec, state in host.checkpoints.items() if state.state == "failed"},
     }

@@ -83,7 +83,7 @@ REQUEST_FIELDS = {field.name for field in fields(ImageRequest)} & ControlledOpti
     "background",
     "controls",
 }
-PICTURE_TYPES = "image/png, image/jpeg, image/webp, image/gif"
+IMAGE_TYPES = "image/png, image/jpeg, image/webp, image/gif"
 IN_BACKGROUND = header_docs(["x-darkroom-job", "Location", "Retry-After", "Preference-Applied", *CREATE_HEADERS])
 PARAMETERS = [IDEMPOTENCY_KEY, KEEPALIVE, PREFER]
 RESPONSES: Responses = {
@@ -96,8 +96,8 @@ RESPONSES: Responses = {
     202: {**answer("The call runs in the background.", ImageJobState), "headers": IN_BACKGROUND},
 }
 PART_TYPES = {
-    "image": PICTURE_TYPES,
-    "mask": PICTURE_TYPES,
+    "image": IMAGE_TYPES,
+    "mask": IMAGE_TYPES,
     "loras": "application/json",
     "controls": "application/json",
 }
@@ -119,9 +119,9 @@ class SentImages:
     openapi_extra={"parameters": PARAMETERS, "requestBody": json_body(GenerationBody, examples.GENERATION)},
 )
 async def generate(request: Request, key: Caller, services: ServicesDep) -> Response:
-    """Generate pictures.
+    """Generate images.
 
-    Draws pictures from a text and, if the body has `image`, from reference pictures by URL or data URI. A field that is
+    Draws images from a text and, if the body has `image`, from reference images by URL or data URI. A field that is
     null counts as absent. With `background: true` the answer is 202 with the state of the call, which is read by its
     id. With `stream`, each event has the `type` of its data as its name; an error after the first event comes as the
     event `error`.
@@ -136,9 +136,9 @@ async def generate(request: Request, key: Caller, services: ServicesDep) -> Resp
     openapi_extra={"parameters": PARAMETERS, "requestBody": form_body(EditUpload, examples.EDIT, PART_TYPES)},
 )
 async def edit(request: Request, key: Caller, services: ServicesDep) -> Response:
-    """Edit pictures.
+    """Edit images.
 
-    Draws pictures from a text and from reference pictures, which are sent as files: one part named `image` or `image[]`
+    Draws images from a text and from reference images, which are sent as files: one part named `image` or `image[]`
     for each. An alpha channel in `mask` marks where to paint. Streams are those of /v1/images/generations.
     """
     if services.settings.json_edits and content_type_of(request) == "application/json":
@@ -198,12 +198,12 @@ async def _answer(
     if image_request.controls:
         parameters["controls"] = {each.name: each.strength for each in image_request.controls}
     parameters["background"] = image_request.background  # the same call, whether its client waits or comes back
-    pictures = [*image_request.references, *([image_request.mask] if image_request.mask else [])]
-    pictures += [each.picture for each in image_request.controls]
-    retry_info = read_retry_info(request, await asyncio.to_thread(fingerprint, parameters, pictures))
+    images = [*image_request.references, *([image_request.mask] if image_request.mask else [])]
+    images += [each.image for each in image_request.controls]
+    retry_info = read_retry_info(request, await asyncio.to_thread(fingerprint, parameters, images))
     call = await services.images.calls.find_or_start(key, image_request, retry_info)
     hold_body(request, call)
-    unused = unused_fields(image_request, services.served.catalog.current, services.engines.image.abilities)
+    unused = unused_fields(image_request, services.served.catalog.current, services.engines.image.capabilities)
     unused += foreign_syntax({"prompt": body.prompt, "negative_prompt": body.negative_prompt})
     headers = services.admission.limiter.headers(key) | ignored_header([*ignored, *unused])
     if image_request.in_background:
@@ -265,7 +265,7 @@ def _image_request(
 
 
 def _controls(body: ControlledOptions, files: Mapping[str, bytes]) -> tuple[ControlRequest, ...]:
-    """`files` are the pictures of a form, by the names of their parts. Raises BadRequest for a control without one."""
+    """`files` are the images of a form, by the names of their parts. Raises BadRequest for a control without one."""
     if len(files) > MAX_CONTROLS:
         message = f"Invalid 'controls': too many. Expected at most {MAX_CONTROLS}, but got {len(files)}."
         raise BadRequest(message, param="controls", code="array_above_max_length")

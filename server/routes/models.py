@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 
 from pipelines.protocol.images import Control
-from pipelines.protocol.messages import Abilities
+from pipelines.protocol.messages import Capabilities
 from server.catalog.chat import ChatModel
 from server.catalog.images import MAX_REFERENCES, ImageModel
 from server.catalog.sizes import GRID_PX, MAX_AREA_PX, MAX_SIDE_PX, MIN_AREA_PX, MIN_SIDE_PX
@@ -63,10 +63,10 @@ def _cards(services: Services) -> list[ModelCard | ChatCard]:
 
 def _image_card(model: ImageModel, services: Services) -> ModelCard:
     """Reads the folder of its adapters."""
-    abilities = services.engines.image.abilities(model.checkpoint)
+    capabilities = services.engines.image.capabilities(model.checkpoint)
     widest = model.drawn_with(MAX_REFERENCES)
-    max_references = reference_limit(widest, services.engines.image.abilities(widest.checkpoint))
-    supports = abilities.names if abilities is not None else []
+    max_references = reference_limit(widest, services.engines.image.capabilities(widest.checkpoint))
+    supports = capabilities.names if capabilities is not None else []
     if supports and max_references and "image" not in supports:
         supports.append("image")
     inputs: list[Modality] = ["text", "image"] if max_references else ["text"]
@@ -85,16 +85,16 @@ def _image_card(model: ImageModel, services: Services) -> ModelCard:
         default_quality=model.default_quality,
         steps=model.steps,
         supports=supports,
-        negative_prompt_above=abilities.negative_prompt_above if abilities is not None else None,
-        long_prompts=list(abilities.long_prompts) if abilities is not None else [],
-        adapters=offered_loras(model, abilities),
-        schedulers=offered_schedulers(model, abilities),
-        controls=[_control_card(control, abilities) for control in offered_controls(model, abilities)],
+        negative_prompt_above=capabilities.negative_prompt_above if capabilities is not None else None,
+        long_prompts=list(capabilities.long_prompts) if capabilities is not None else [],
+        adapters=offered_loras(model, capabilities),
+        schedulers=offered_schedulers(model, capabilities),
+        controls=[_control_card(control, capabilities) for control in offered_controls(model, capabilities)],
         max_references=max_references,
         limits=ImageLimits(
             max_n=services.settings.max_n,
             max_prompt_characters=MAX_PROMPT,
-            prompt_tokens=abilities.prompt_tokens if abilities is not None else None,
+            prompt_tokens=capabilities.prompt_tokens if capabilities is not None else None,
             max_references=max_references,
             max_steps=MAX_STEPS,
             min_area_px=MIN_AREA_PX[model.tier],
@@ -107,8 +107,8 @@ def _image_card(model: ImageModel, services: Services) -> ModelCard:
     )
 
 
-def _control_card(control: Control, abilities: Abilities | None) -> ControlCard:
-    ways = (abilities.controlnets_with, abilities.ip_adapters_with) if abilities is not None else ((), ())
+def _control_card(control: Control, capabilities: Capabilities | None) -> ControlCard:
+    ways = (capabilities.controlnets_with, capabilities.ip_adapters_with) if capabilities is not None else ((), ())
     return ControlCard(
         name=control.name,
         kind=control.kind,

@@ -103,7 +103,7 @@ async def doctor(services: ServicesDep) -> Findings:
 async def backup(services: ServicesDep, by: OperatorName) -> BackupFile:
     """Make a backup.
 
-    Writes database, pictures, catalog and secrets into one file in the folder `backups` of the server's home.
+    Writes database, images, catalog and secrets into one file in the folder `backups` of the server's home.
     """
     settings, database = services.settings, services.stores.database
     try:
@@ -112,8 +112,8 @@ async def backup(services: ServicesDep, by: OperatorName) -> BackupFile:
         raise Overloaded(f"No backup was made: {error}", 120, code="backup_failed") from error
     except OSError as error:
         raise StorageFailed(str(error)) from error
-    await database.in_writer(record_change, database, by, "backup.make", str(made.path), pictures=made.pictures)
-    return BackupFile(path=str(made.path), bytes=made.size_bytes, pictures=made.pictures, schema_version=made.schema)
+    await database.in_writer(record_change, database, by, "backup.make", str(made.path), pictures=made.images)
+    return BackupFile(path=str(made.path), bytes=made.size_bytes, pictures=made.images, schema_version=made.schema)
 
 
 async def _events(services: Services) -> AsyncIterator[ServerSentEvent]:

@@ -128,7 +128,7 @@ async def show_call(call_id: CallId, services: ServicesDep) -> CallDetails:
 async def refusals(services: ServicesDep, key_id: KeyIdDep) -> Fetch:
     """List refusals.
 
-    Returns a page of what the moderation policy refused, and why. Prompts and pictures are not stored with it.
+    Returns a page of what the moderation policy refused, and why. Prompts and images are not stored with it.
     """
     database = services.stores.database
     names = await database.in_reader(key_names, database)

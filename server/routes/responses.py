@@ -107,7 +107,7 @@ BODY = json_body(ResponseBody, examples.RESPONSE)
 async def create(request: Request, key: Caller, services: ServicesDep) -> Response:
     """Create a response.
 
-    Answers a text or items, and draws pictures if the body has the image tool. A field that is null counts as absent.
+    Answers a text or items, and draws images if the body has the image tool. A field that is null counts as absent.
     With `stream`, each event has the `type` of its data as its name, and the last one is `data: [DONE]`. With
     `background`, the answer comes at once and the response is read by its id.
     """
@@ -272,5 +272,5 @@ async def _json(value: dict[str, Any], headers: dict[str, str]) -> Response:
 
 
 async def _encoded(value: dict[str, Any]) -> bytes:
-    """Pictures make large bodies: they are written in a thread."""
+    """Images make large bodies: they are written in a thread."""
     return await asyncio.to_thread(lambda: json.dumps(value, separators=(",", ":")).encode())

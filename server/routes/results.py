@@ -26,9 +26,9 @@ Roots = Annotated[str, Query(description="`true` for those that continue no othe
 async def list_results(
     request: Request, key: Caller, services: ServicesDep, period: PeriodDep, model: OfModel = None, q: Words = ""
 ) -> Fetch:
-    """List the key's pictures.
+    """List the key's images.
 
-    Returns a page of the key's stored pictures, with what they were made from if the server keeps prompts: newest first
+    Returns a page of the key's stored images, with what they were made from if the server keeps prompts: newest first
     unless asked otherwise.
     """
     wanted = ResultFilter(key.id, model, q.split()[:20], period)
@@ -42,25 +42,25 @@ async def list_results(
 
 @router.get("/results/{name}", response_description="The picture.", responses=errors(404))
 async def show_result(request: Request, name: Name, key: Caller, services: ServicesDep) -> ResultEntry:
-    """Show one of the key's pictures.
+    """Show one of the key's images.
 
-    Returns the size of a picture, its URL, and what it was made from if the server keeps prompts.
+    Returns the size of an image, its URL, and what it was made from if the server keeps prompts.
     """
     result = await services.stores.results.in_reader(services.stores.results.find, name, key.id)
     if result is None:
-        raise _no_picture(name)
+        raise _no_image(name)
     return result_entry(result, public_base(request, services))
 
 
 @router.delete("/results/{name}", response_description="The picture is gone.", responses=errors(404))
 async def delete_result(name: Name, key: Caller, services: ServicesDep) -> DeletedResult:
-    """Delete a picture.
+    """Delete an image.
 
-    Deletes what a picture was made from, and its file. Its charge stays.
+    Deletes what an image was made from, and its file. Its charge stays.
     """
     # the record first: a file without one is swept
     if not await services.stores.results.in_writer(services.stores.results.delete, name, key.id):
-        raise _no_picture(name)
+        raise _no_image(name)
     await services.stores.files.in_thread(services.stores.files.delete, [name])
     await services.images.thumbnails.delete(name)
     return DeletedResult(id=name)
@@ -81,6 +81,6 @@ async def list_responses(key: Caller, services: ServicesDep, roots: Roots = "") 
     return fetch
 
 
-def _no_picture(name: str) -> NotFound:
+def _no_image(name: str) -> NotFound:
     message = f"There is no picture '{name[:60]}' of this key; it may have been deleted."
     return NotFound(message, code="result_not_found")

@@ -33,7 +33,7 @@ ENDPOINTS = {
     "live": "The live endpoint is",
 }
 SERVED = "It serves /v1/images, /v1/chat/completions, /v1/responses, /v1/conversations and /v1/models."
-OF_PICTURES = {
+OF_IMAGES = {
     "variations": "Image variations are not supported by this server: send the picture to /v1/images/edits, with a "
     "prompt and a `strength`.",
     "upscale": "Upscaling alone is not supported by this server: a 2K or 4K model redraws a picture larger, at "
@@ -41,5 +41,5 @@ OF_PICTURES = {
 }
 
 refuse_endpoints(router, "/v1", ENDPOINTS, SERVED)
-for _endpoint, _message in OF_PICTURES.items():
+for _endpoint, _message in OF_IMAGES.items():
     refuse(router, [f"/v1/images/{_endpoint}"], _message)

@@ -76,14 +76,14 @@ Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 
 class ImageConfig(LenientModel):
-    """How a picture is drawn. The resolution chooses the model of the family."""
+    """How an image is drawn. The resolution chooses the model of the family."""
 
     aspect_ratio: str | None = None
     image_size: Literal["1K", "2K", "4K"] | None = None
 
 
 class ChatBody(HostedFields):
-    """Every supported field. Those after `image_config` are accepted and have no effect. An answer with pictures takes
+    """Every supported field. Those after `image_config` are accepted and have no effect. An answer with images takes
     the options of the image routes, too."""
 
     model: str | None = None
@@ -115,7 +115,7 @@ class ChatBody(HostedFields):
     reasoning_effort: str | None = None  # this and `verbosity` are for templates that know them
     verbosity: str | None = None
     chat_template_kwargs: TemplateOptions = Field(default_factory=dict)
-    modalities: list[Literal["text", "image"]] = Field(default_factory=list)  # with "image", the answer has a picture
+    modalities: list[Literal["text", "image"]] = Field(default_factory=list)  # with "image", the answer has an image
     image_config: ImageConfig | None = None
     store: bool = False
     metadata: dict[str, str] = Field(default_factory=dict)

@@ -38,18 +38,18 @@ class CompletionToolCall(TypedDict):
     function: CompletionFunction
 
 
-class PictureUrl(TypedDict):
+class ImageUrl(TypedDict):
     """A data URI."""
 
     url: str
 
 
 class CompletionImage(TypedDict):
-    """A picture of the answer."""
+    """An image of the answer."""
 
     index: int
     type: Literal["image_url"]
-    image_url: PictureUrl
+    image_url: ImageUrl
 
 
 class CompletionMessage(TypedDict):

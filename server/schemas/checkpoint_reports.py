@@ -3,15 +3,17 @@
 from pipelines.catalog.adapters import Adapter
 from pipelines.catalog.inspection import Inspection
 from pipelines.catalog.suggestion import Suggestion
-from pipelines.protocol.messages import Abilities
+from pipelines.protocol.messages import Capabilities
 from server.schemas.checkpoints import AdapterCard, CheckpointFindings, PartReport, SuggestedNoise, SuggestedValue
 
 
-def adapter_card(model: str, adapter: Adapter, abilities: Abilities | None = None) -> AdapterCard:
-    """As the route and the command show it; `abilities` are what the server has found of the model."""
-    fits, withdrawn = (abilities.adapter_fits, abilities.withdrawn) if abilities is not None else ((), ())
+def adapter_card(model: str, adapter: Adapter, capabilities: Capabilities | None = None) -> AdapterCard:
+    """As the route and the command show it; `capabilities` are what the server has found of the model."""
+    fits, failed_checks = (
+        (capabilities.adapter_fits, capabilities.failed_checks) if capabilities is not None else ((), ())
+    )
     fit = next((each for each in fits if each.name == adapter.name), None)
-    unfit = next((each.why for each in withdrawn if each.what == f"the adapter {adapter.name}"), None)
+    unsupported = next((each.why for each in failed_checks if each.what == f"the adapter {adapter.name}"), None)
     return AdapterCard(
         model=model,
         name=adapter.name,
@@ -21,15 +23,15 @@ def adapter_card(model: str, adapter: Adapter, abilities: Abilities | None = Non
         layers=adapter.layers,
         trigger_words=list(adapter.trigger_words),
         problem=adapter.problem,
-        fits=False if unfit else True if fit else None,
+        fits=False if unsupported else True if fit else None,
         fitting_layers=fit.layers if fit else None,
-        reason=str(fit) if fit and not fit.is_whole else unfit,
+        reason=str(fit) if fit and not fit.is_whole else unsupported,
     )
 
 
 def report_of(inspection: Inspection, suggestion: Suggestion) -> CheckpointFindings:
     """As the route and the command show it."""
-    abilities = inspection.abilities
+    capabilities = inspection.capabilities
     found = {
         "steps": suggestion.steps,
         "guidance": suggestion.guidance,
@@ -54,8 +56,8 @@ def report_of(inspection: Inspection, suggestion: Suggestion) -> CheckpointFindi
         variants=list(inspection.variants),
         problems=list(inspection.problems),
         needs=list(inspection.needs),
-        supports=abilities.names if abilities is not None else [],
-        second_pass=abilities is not None and abilities.second_pass,
+        supports=capabilities.names if capabilities is not None else [],
+        second_pass=capabilities is not None and capabilities.second_pass,
         conditioning=inspection.conditioning,
         bytes_in_bfloat16=inspection.device_bytes(2),
         bytes_in_float32=inspection.device_bytes(4),

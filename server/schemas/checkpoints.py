@@ -44,7 +44,7 @@ class RemoveRequest(BaseModel):
     delete_files: bool = False
 
 
-class ProofSampling(BaseModel):
+class GridSampling(BaseModel):
     """Sampling of a candidate, in place of its catalog file's."""
 
     model_config = ConfigDict(extra="forbid")
@@ -56,14 +56,14 @@ class ProofSampling(BaseModel):
     shift: Annotated[float, Field(gt=0)] | None = None
 
 
-class ProofCandidate(BaseModel):
+class GridCandidate(BaseModel):
     """A served model's name, or a checkpoint's path."""
 
     name: str = Field(min_length=1)
-    sampling: ProofSampling = ProofSampling()
+    sampling: GridSampling = GridSampling()
 
 
-class ProofAxis(BaseModel):
+class GridAxis(BaseModel):
     """At most one of these: the values that are drawn side by side."""
 
     model_config = ConfigDict(extra="forbid")
@@ -81,13 +81,13 @@ class ProofAxis(BaseModel):
         return values
 
 
-class ProofRequest(BaseModel):
+class GridRequest(BaseModel):
     """POST /admin/checkpoints/proof."""
 
-    candidates: Annotated[list[ProofCandidate], Field(min_length=1, max_length=12)]
+    candidates: Annotated[list[GridCandidate], Field(min_length=1, max_length=12)]
     prompts: Annotated[list[Prompt], Field(min_length=1, max_length=24)]
     seeds: Annotated[list[Seed], Field(min_length=1, max_length=24)] = [1]
-    axis: ProofAxis = ProofAxis()
+    axis: GridAxis = GridAxis()
     size: Annotated[str, Field(pattern=r"^[0-9]{2,4}x[0-9]{2,4}$")] = "1024x1024"
     cell_px: Annotated[int, Field(ge=64, le=1024)] = 320
 

@@ -13,7 +13,7 @@ Id = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class CodeOutput(LenientModel):
-    """What a program wrote, or a picture that it made."""
+    """What a program wrote, or an image that it made."""
 
     type: str
     logs: BoundedText | None = None

@@ -17,7 +17,7 @@ class ImageProgress(Answer):
 
 
 class ImagePreview(Answer):
-    """The newest preview of one of the call's pictures."""
+    """The newest preview of one of the call's images."""
 
     image_index: int
     partial_image_index: int

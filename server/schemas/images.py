@@ -77,8 +77,8 @@ def _as_control(value: object) -> object:
 
 
 class ControlOptions(BaseModel):
-    """A control's picture, the map of a ControlNet or the reference of an IP-Adapter, and how strong it is. In forms,
-    the picture is a file part `controls[NAME]`."""
+    """A control's image, the map of a ControlNet or the reference of an IP-Adapter, and how strong it is. In forms,
+    the image is a file part `controls[NAME]`."""
 
     model_config = CONFIG
 
@@ -189,7 +189,7 @@ class EditUpload(EditForm):
 
 
 class ImageItem(Answer):
-    """One picture of an answer: where it is, its bytes, or both."""
+    """One image of an answer: where it is, its bytes, or both."""
 
     url: OmittedIfNone[str] = None
     b64_json: OmittedIfNone[str] = None
@@ -222,7 +222,7 @@ class ImageAnswer(Answer):
 
 
 class _ImageEvent(Answer):
-    """What both events of a stream say. `image_index`, which of n pictures, is this server's own addition."""
+    """What both events of a stream say. `image_index`, which of n images, is this server's own addition."""
 
     b64_json: str
     created_at: int
@@ -234,14 +234,14 @@ class _ImageEvent(Answer):
 
 
 class PartialEvent(_ImageEvent):
-    """A picture on its way."""
+    """An image on its way."""
 
     type: Literal["image_generation.partial_image", "image_edit.partial_image"]
     partial_image_index: int
 
 
 class CompletedEvent(_ImageEvent):
-    """A finished picture, with its part of the usage."""
+    """A finished image, with its part of the usage."""
 
     type: Literal["image_generation.completed", "image_edit.completed"]
     usage: Usage

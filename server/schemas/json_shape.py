@@ -1,7 +1,7 @@
 """A look at a JSON body before it is parsed: 60 MB of empty arrays would become 2 GB of objects, and stall the server.
 
 Parsing holds Python's interpreter lock from beginning to end, on whatever thread it runs. What it costs is bounded here
-by what is cheap to count: values, nesting, and characters that are slow to read. A long string, such as a picture as a
+by what is cheap to count: values, nesting, and characters that are slow to read. A long string, such as an image as a
 data URI, costs little. Pure.
 """
 

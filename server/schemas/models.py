@@ -17,7 +17,7 @@ class Architecture(Answer):
 
 class ImageLimits(Answer):
     """The bounds of a request. `prompt_tokens` is how many the checkpoint reads of a prompt, null until it is loaded or
-    if it has no limit. Areas and sides are of the finished picture; sides are multiples of `side_multiple`."""
+    if it has no limit. Areas and sides are of the finished image; sides are multiples of `side_multiple`."""
 
     max_n: int
     max_prompt_characters: int

@@ -88,7 +88,7 @@ class ReasoningOutput(TypedDict):
 
 
 class ImageCall(TypedDict):
-    """A call of the image tool. A completed one has the picture in `result`, as base64; null if its file is deleted.
+    """A call of the image tool. A completed one has the image in `result`, as base64; null if its file is deleted.
     A failed one has the error."""
 
     id: str
@@ -138,7 +138,7 @@ class OutputTokensDetails(TypedDict):
 
 
 class ResponseUsage(TypedDict):
-    """Tokens that the chat model read and wrote. Pictures are not counted in tokens."""
+    """Tokens that the chat model read and wrote. Images are not counted in tokens."""
 
     input_tokens: int
     input_tokens_details: InputTokensDetails
@@ -229,7 +229,7 @@ class SentText(TypedDict):
 
 
 class SentImage(TypedDict):
-    """A picture of the request, as it was sent or as a data URI; null if its file is deleted."""
+    """An image of the request, as it was sent or as a data URI; null if its file is deleted."""
 
     type: Literal["input_image"]
     image_url: str | None
@@ -309,7 +309,7 @@ InputItem = Annotated[
 
 
 class CompactedResponse(TypedDict):
-    """The user's messages, the newest picture, and a summary of all the rest: the `input` of the next response."""
+    """The user's messages, the newest image, and a summary of all the rest: the `input` of the next response."""
 
     id: str
     object: Literal["response.compaction"]

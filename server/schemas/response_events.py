@@ -122,7 +122,7 @@ class ImageCallEvent(_ItemEvent):
 
 
 class ImagePreviewEvent(_ItemEvent):
-    """A preview of a picture."""
+    """A preview of an image."""
 
     type: Literal["response.image_generation_call.partial_image"]
     partial_image_index: int

@@ -18,7 +18,7 @@ class InputText(LenientModel):
 
 
 class InputImage(LenientModel):
-    """A picture by https URL, by the URL of one of this server's own results, or by data URI."""
+    """An image by https URL, by the URL of one of this server's own results, or by data URI."""
 
     type: Literal["input_image"]
     image_url: Annotated[str, Field(min_length=1)]
@@ -89,7 +89,7 @@ class FunctionOutputItem(LenientModel):
 
 
 class ImageCallItem(LenientModel):
-    """A generated picture. The id is enough if this server stored it. One that has failed has none."""
+    """A generated image. The id is enough if this server stored it. One that has failed has none."""
 
     type: Literal["image_generation_call"]
     id: Id

@@ -33,7 +33,7 @@ def response_object(
 
 
 def usage_object(input_tokens: int, output_tokens: int, reasoning_tokens: int) -> Json:
-    """Tokens of all turns of the chat model. Pictures are not counted."""
+    """Tokens of all turns of the chat model. Images are not counted."""
     return {
         "input_tokens": input_tokens,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
@@ -78,7 +78,7 @@ def reasoning_item(item_id: str, status: str, text: str) -> Json:
 
 
 def image_item(item_id: str, status: str, details: Mapping[str, Any] | None = None) -> Json:
-    """A picture. `details`: prompt, size, quality, background, format and url, or its error."""
+    """An image. `details`: prompt, size, quality, background, format and url, or its error."""
     return {"id": item_id, "type": "image_generation_call", "status": status, "result": None, **(details or {})}
 
 

@@ -1,4 +1,4 @@
-"""What a key has used, its calls and its pictures. Money is text in CNY, times are Unix seconds."""
+"""What a key has used, its calls and its images. Money is text in CNY, times are Unix seconds."""
 
 from typing import Any, Literal
 
@@ -73,7 +73,7 @@ class CallDetails(CallEntry):
 
 
 class ResultEntry(Listed):
-    """A stored picture. What it was made from is null unless the server keeps prompts; `parents` are the ids of results
+    """A stored image. What it was made from is null unless the server keeps prompts; `parents` are the ids of results
     among its references. `endpoint` is that of the call that drew it."""
 
     object: Literal["result"] = "result"
@@ -94,11 +94,11 @@ class ResultEntry(Listed):
 
 
 class ResultList(Listing[ResultEntry]):
-    """A page of pictures."""
+    """A page of images."""
 
 
 class DeletedResult(Answer):
-    """The picture is gone; its charge stays."""
+    """The image is gone; its charge stays."""
 
     object: Literal["result.deleted"] = "result.deleted"
     id: str

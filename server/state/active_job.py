@@ -53,7 +53,7 @@ class ActiveJob(DetachedTask, Generic[EventT]):
         """Run the work in a task of the server's. However the task ends, the job ends."""
         task = self._task = asyncio.create_task(work, name=self.call.id)
         task.add_done_callback(self._on_task_done)
-        task.add_done_callback(self._forget)
+        task.add_done_callback(self._delete)
         return task
 
     def when_done(self, callback: Callable[[], None]) -> None:
@@ -96,7 +96,7 @@ class ActiveJob(DetachedTask, Generic[EventT]):
     def _on_task_done(self, task: asyncio.Task[Any]) -> None:
         """End the job if its work did not."""
 
-    def _forget(self, task: asyncio.Task[Any]) -> None:
+    def _delete(self, task: asyncio.Task[Any]) -> None:
         """Let go of the task, and of what the functions that its failure has left still hold, such as a body: they know
         this job, which knows its failure, and Python's collector finds such a circle only many bodies later."""
         self._task = None

@@ -36,7 +36,7 @@ class Phase(Enum):
     QUEUED = "queued"  # in the background: recorded, not begun
     STARTING = "starting"  # its request is being checked
     ADMITTED = "admitted"  # the request is sound: the answer has status 200
-    CHARGED = "charged"  # a picture of it is stored and paid for, so the response must be delivered
+    CHARGED = "charged"  # an image of it is stored and paid for, so the response must be delivered
     ENDED = "ended"
 
 
@@ -90,7 +90,7 @@ class ActiveResponse(ActiveJob[Json]):
 
     @property
     def charged(self) -> bool:
-        """Whether a picture of it is paid for."""
+        """Whether an image of it is paid for."""
         return self.phase is Phase.CHARGED
 
     @property
@@ -128,7 +128,7 @@ class ActiveResponse(ActiveJob[Json]):
         self._notify()
 
     def mark_charged(self, index: int, item: Json) -> None:
-        """The picture of this output item is stored and paid for."""
+        """The image of this output item is stored and paid for."""
         self._move(Phase.CHARGED)
         self.output[index] = item
 

@@ -15,7 +15,7 @@ class CallRate:
     def begin(self, key_id: str, limit: int) -> bool:
         """Count one more call, unless the key has begun `limit` in the last minute."""
         for other in list(self._begun):
-            self._forget(other)
+            self._delete(other)
         begun = self._begun[key_id]
         if len(begun) >= limit:
             return False
@@ -24,16 +24,16 @@ class CallRate:
 
     def remaining(self, key_id: str, limit: int) -> int:
         """How many of `limit` calls the key may begin now."""
-        self._forget(key_id)
+        self._delete(key_id)
         return max(0, limit - len(self._begun.get(key_id, ())))
 
     def reset_s(self, key_id: str) -> float:
         """Seconds until the oldest of the counted calls is a minute old."""
-        self._forget(key_id)
+        self._delete(key_id)
         begun = self._begun.get(key_id)
         return max(0.0, begun[0] + WINDOW_S - time.monotonic()) if begun else 0.0
 
-    def _forget(self, key_id: str) -> None:
+    def _delete(self, key_id: str) -> None:
         begun = self._begun.get(key_id)
         while begun and begun[0] <= time.monotonic() - WINDOW_S:
             begun.popleft()

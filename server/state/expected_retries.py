@@ -1,7 +1,7 @@
 """Answers such as "busy, try again". A retry after one of them is for a call that never ran, and gets a run of its own.
 
 Without this, a client that sends one prompt twice, has the second call refused for now and retries it, would get the
-first call's picture instead of a second one.
+first call's image instead of a second one.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""The queue of image jobs in seconds of device time: its limit tells ten drafts from ten 4K pictures.
+"""The queue of image jobs in seconds of device time: its limit tells ten drafts from ten 4K images.
 
 The workers here have one line, and every other server that draws has a line of its own: neither waits for the other.
 """
@@ -13,8 +13,8 @@ from pipelines.protocol.images import CheckpointSpec, Finished, ImageJob
 from server.errors import Overloaded, RateLimited
 from server.state.active_calls import ActiveCall
 
-MARGIN = 1.25  # by which the fastest picture so far may have been slower than the next one
-WARMUP_MARGIN = 2.0  # the same of warmup, whose pictures are small and few
+MARGIN = 1.25  # by which the fastest image so far may have been slower than the next one
+WARMUP_MARGIN = 2.0  # the same of warmup, whose images are small and few
 HERE = ""  # the line of the workers
 UnitSeconds = Callable[[CheckpointSpec], float | None]
 
@@ -109,7 +109,7 @@ class Backlog:
 
     def least_s(self, job: ImageJob) -> float | None:
         """The least device time that a job may take, at the highest speed that its checkpoint has shown; None before it
-        has shown any. Small pictures, and what ran beside others, are slower by the unit, so the highest counts, less
+        has shown any. Small images, and what ran beside others, are slower by the unit, so the highest counts, less
         a margin, which is larger while warmup alone has measured.
         """
         shown = self._fastest_s.get(job.checkpoint)

@@ -11,7 +11,7 @@ AnswerFormat = Literal["url", "b64_json", "both"]
 
 @dataclass(frozen=True, slots=True)
 class ImageShape:
-    """What is known of the pictures before they are drawn."""
+    """What is known of the images before they are drawn."""
 
     size: str
     quality: str | None
@@ -20,9 +20,9 @@ class ImageShape:
 
 @dataclass(frozen=True, slots=True)
 class ImageResult:
-    """A call whose pictures are stored. `answer` names them by URL; `files` are their names in the storage.
+    """A call whose images are stored. `answer` names them by URL; `files` are their names in the storage.
 
-    `pictures` are the files' bytes while the call has just ended: it is charged, so its answer must not depend on a
+    `images` are the files' bytes while the call has just ended: it is charged, so its answer must not depend on a
     storage that may have gone away since.
     """
 
@@ -30,7 +30,7 @@ class ImageResult:
     answer: ImageAnswer
     files: tuple[str, ...]
     response_format: AnswerFormat
-    pictures: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    images: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
     @property
     def shape(self) -> ImageShape:

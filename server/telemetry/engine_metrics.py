@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from pipelines.protocol.messages import Residents, WorkerMemory
+from pipelines.protocol.messages import CachedCheckpoints, WorkerMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class EngineReport:
     restarts: int
     memory: WorkerMemory | None = None
     work_s: float = 0.0
-    residents: Residents | None = None
+    cached_checkpoints: CachedCheckpoints | None = None
     checkpoints: Mapping[str, bool] = field(default_factory=dict)
 
 
@@ -43,7 +43,7 @@ class EngineCollector(Collector):
         images = [each for each in reports if each.kind == "image"]
         yield _gauge("work_seconds", "Estimated device time of a worker's jobs", images, lambda each: each.work_s)
         yield _gauge("weights_bytes", "Weights on a worker's device", images, _weights_bytes)
-        yield _residents(reports)
+        yield _cached_checkpoints(reports)
         restarts = CounterMetricFamily(
             "darkroom_worker_restarts", "Times a worker died and was restarted", labels=["engine", "kind"]
         )
@@ -63,7 +63,7 @@ class EngineCollector(Collector):
 
 
 class DecoderCollector(Collector):
-    """How many picture decoders ended early, by reason."""
+    """How many image decoders ended early, by reason."""
 
     def __init__(self, reasons: Sequence[str], ended: Callable[[str], float]) -> None:
         self._reasons = reasons
@@ -88,10 +88,10 @@ def _gauge(name: str, what: str, reports: Sequence[EngineReport], value: Callabl
 
 
 def _weights_bytes(report: EngineReport) -> float:
-    return report.residents.device_bytes if report.residents is not None else 0
+    return report.cached_checkpoints.device_bytes if report.cached_checkpoints is not None else 0
 
 
-def _residents(reports: Sequence[EngineReport]) -> Metric:
+def _cached_checkpoints(reports: Sequence[EngineReport]) -> Metric:
     """Weights that several checkpoints share are told for one of them."""
     family = GaugeMetricFamily(
         "darkroom_checkpoint_resident_bytes",
@@ -99,7 +99,7 @@ def _residents(reports: Sequence[EngineReport]) -> Metric:
         labels=["engine", "kind", "checkpoint", "place"],
     )
     for each in reports:
-        for resident in each.residents.checkpoints if each.residents is not None else ():
+        for resident in each.cached_checkpoints.checkpoints if each.cached_checkpoints is not None else ():
             place = "device" if resident.on_device else "host"
             family.add_metric([each.engine, each.kind, resident.spec.name, place], resident.bytes)
     return family

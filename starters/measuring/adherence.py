@@ -1,4 +1,4 @@
-"""Prompt adherence: how often a picture shows what its prompt states, for any generator.
+"""Prompt adherence: how often an image shows what its prompt states, for any generator.
 
 What a caption leaves open is not judged. An object's colour counts wherever the object is; its place counts if
 something of its colour stands there. Kinds are not judged: a silhouette says more about how well an object is drawn.
@@ -25,14 +25,14 @@ SIZES: Final = ((1024, 1024), (1536, 1024), (1024, 1536), (1024, 1024), (1792, 1
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One picture to draw. `scene` is what a perfect picture shows; `references` are scenes too."""
+    """One image to draw. `scene` is what a perfect image shows; `references` are scenes too."""
 
     prompt: str
     scene: Scene
     size: tuple[int, int]
     references: tuple[Scene, ...] = ()
 
-    def pictures(self) -> list[Image.Image]:
+    def images(self) -> list[Image.Image]:
         return [render(scene, *self.size) for scene in self.references]
 
 
@@ -50,7 +50,7 @@ class Share:
 
 
 Draw = Callable[[Case], Image.Image]
-OnPicture = Callable[[Case, Image.Image], None]
+OnImage = Callable[[Case, Image.Image], None]
 Shares = Mapping[str, Share]
 
 
@@ -62,7 +62,7 @@ def held_out_captions(count: int, seed: int = SEED) -> list[tuple[Case, Caption]
 
 
 def held_out_edits(count: int, seed: int = SEED) -> list[tuple[Case, Edit]]:
-    """Edits whose scene or wording is held out. Some use a second picture."""
+    """Edits whose scene or wording is held out. Some use a second image."""
     rng = np.random.default_rng((seed, 2))
     edits = [sample_chain(rng, 1, "held-out")[0] for _ in range(count)]
     return [
@@ -71,26 +71,26 @@ def held_out_edits(count: int, seed: int = SEED) -> list[tuple[Case, Edit]]:
     ]
 
 
-def adherence(draw: Draw, cases: Sequence[tuple[Case, Caption]], on_picture: OnPicture) -> Shares:
+def adherence(draw: Draw, cases: Sequence[tuple[Case, Caption]], on_image: OnImage) -> Shares:
     """Shares by attribute (sky, ground, colour, place), and of the captions of which every attribute is right."""
     outcomes: dict[str, list[bool]] = defaultdict(list)
     for case, caption in cases:
-        picture = draw(case)
-        on_picture(case, picture)
-        judged = dict(_attributes(read(picture), caption.claims))
+        image = draw(case)
+        on_image(case, image)
+        judged = dict(_attributes(read(image), caption.claims))
         for name, holds in judged.items():
             outcomes[name] += holds
         outcomes["all of it"].append(all(all(holds) for holds in judged.values()))
     return {name: Share(sum(holds), len(holds)) for name, holds in outcomes.items()}
 
 
-def edit_adherence(draw: Draw, cases: Sequence[tuple[Case, Edit]], on_picture: OnPicture) -> Shares:
-    """The share of edits after which the picture shows the expected scene, unchanged parts included."""
+def edit_adherence(draw: Draw, cases: Sequence[tuple[Case, Edit]], on_image: OnImage) -> Shares:
+    """The share of edits after which the image shows the expected scene, unchanged parts included."""
     outcomes: dict[str, list[bool]] = defaultdict(list)
     for case, edit in cases:
-        picture = draw(case)
-        on_picture(case, picture)
-        obeyed = edit_holds(read(picture), edit)
+        image = draw(case)
+        on_image(case, image)
+        obeyed = edit_holds(read(image), edit)
         outcomes["edits with two pictures" if edit.reference else "edits with one picture"].append(obeyed)
         outcomes["edits"].append(obeyed)
     return {name: Share(sum(holds), len(holds)) for name, holds in outcomes.items()}

@@ -1,4 +1,4 @@
-"""Pictures from a checkpoint of the catalog, as the engine draws them, and the PSNR of its codec."""
+"""Images from a checkpoint of the catalog, as the engine draws them, and the PSNR of its codec."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -10,11 +10,11 @@ from PIL import Image
 from pipelines.catalog.conditioning import find_task
 from pipelines.families.task import Task
 from pipelines.images.denoising.previews import PreviewMap
-from pipelines.images.drawing.pipeline import PicturePipeline
+from pipelines.images.drawing.pipeline import ImagePipeline
 from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.images.scheduling.batching import Row
-from pipelines.protocol.images import Encoding, ImageJob, Picture
+from pipelines.protocol.images import Encoding, ImageJob, RawImage
 from server.catalog.images import ImageModel
 from starters.measuring.adherence import Case
 from starters.world.render import render
@@ -39,12 +39,12 @@ class Generator:
 
     @property
     def edits(self) -> bool:
-        """Whether the checkpoint follows editing instructions about reference pictures."""
+        """Whether the checkpoint follows editing instructions about reference images."""
         return find_task(self.model.checkpoint, has_references=True, has_mask=False) is Task.NATIVE
 
     def draw(self, case: Case, *, quality: str | None = None) -> Image.Image:
         job = self._job(case, self.model.steps_for(quality))
-        pixels = PicturePipeline(self.checkpoint, Row(job, 0, queued_at=0.0), lambda _: None, PreviewMap()).generate()
+        pixels = ImagePipeline(self.checkpoint, Row(job, 0, queued_at=0.0), lambda _: None, PreviewMap()).generate()
         return Image.fromarray(pixels)
 
     def _job(self, case: Case, steps: int) -> ImageJob:
@@ -52,7 +52,7 @@ class Generator:
         return ImageJob(
             id="measure", checkpoint=spec, prompt=case.prompt, sampling=spec.sampling.resolve(steps),
             width_px=case.size[0], height_px=case.size[1], n=1, seed=SEED,
-            references=tuple(_picture(image) for image in case.pictures()), mask=None, encoding=Encoding(),
+            references=tuple(_image(image) for image in case.images()), mask=None, encoding=Encoding(),
             metadata={}, time_limit_s=600,
         )  # fmt: skip
 
@@ -76,5 +76,5 @@ def _psnr(generator: Generator, image: Image.Image) -> float:
     return float(10 * np.log10(4 / max(error, 1e-12)))
 
 
-def _picture(image: Image.Image) -> Picture:
-    return Picture(image.width, image.height, "RGB", image.tobytes())
+def _image(image: Image.Image) -> RawImage:
+    return RawImage(image.width, image.height, "RGB", image.tobytes())

@@ -1,4 +1,4 @@
-"""The measured figures as a table and in the model cards, and the pictures as a contact sheet."""
+"""The measured figures as a table and in the model cards, and the images as a contact sheet."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -39,6 +39,6 @@ def write_into_card(card: Path, measured: Measured) -> None:
     card.write_text(QUALITY.sub(lambda _: row, card.read_text()))
 
 
-def write_sheet(pictures: Sequence[tuple[Image.Image, str]], file: Path) -> None:
-    """Each picture with its prompt below it."""
-    contact_sheet(pictures, columns=6).save(file)
+def write_sheet(images: Sequence[tuple[Image.Image, str]], file: Path) -> None:
+    """Each image with its prompt below it."""
+    contact_sheet(images, columns=6).save(file)

@@ -16,7 +16,7 @@ from starters.architectures import LATENT_SCALE
 from starters.world.render import render
 from starters.world.scene import Scene
 
-REDUCTION: Final = 8  # pixels of the picture for one of the small rendering; two by two of these make a latent
+REDUCTION: Final = 8  # pixels of the image for one of the small rendering; two by two of these make a latent
 CONTRAST: Final = 2.0  # of the fourth channel
 
 
@@ -26,7 +26,7 @@ def latents_of(scene: Scene, width_px: int, height_px: int) -> Tensor:
 
 
 def average_latents(reduced: Image.Image) -> Tensor:
-    """The latents of a picture that was reduced by REDUCTION."""
+    """The latents of an image that was reduced by REDUCTION."""
     pixels = torch.from_numpy(np.array(reduced)).permute(2, 0, 1).float().div(255)
     rows = pixels.reshape(3, reduced.height // 2, 2, reduced.width // 2, 2).mean(4)  # (3, h, 2, w)
     contrast = CONTRAST * (rows[:, :, 0] - rows[:, :, 1]).mean(0, keepdim=True)

@@ -1,4 +1,4 @@
-"""The training set: scenes and edits by number, and pictures for the decoders, cached as PNG files."""
+"""The training set: scenes and edits by number, and images for the decoders, cached as PNG files."""
 
 import os
 from collections.abc import Mapping
@@ -18,12 +18,12 @@ SEED: Final = 20261121
 
 # How often each kind of edit is sampled. What is hard to draw is sampled more often than people ask for it: skies were
 # learned long before skylines and small objects.
-ONE_PICTURE_EDITS: Final[Mapping[Change, float]] = {
+ONE_IMAGE_EDITS: Final[Mapping[Change, float]] = {
     "recolour": 0.10, "resize": 0.05, "add": 0.19, "remove": 0.08, "move": 0.06, "swap": 0.09, "replace": 0.10,
     "sky": 0.05, "ground": 0.03, "backdrop": 0.12, "clear backdrop": 0.02, "light": 0.06, "clear light": 0.02,
     "style": 0.03,
 }  # fmt: skip
-TWO_PICTURE_EDITS: Final[Mapping[Change, float]] = {"insert": 0.7, "borrow sky": 0.15, "borrow style": 0.15}
+TWO_IMAGE_EDITS: Final[Mapping[Change, float]] = {"insert": 0.7, "borrow sky": 0.15, "borrow style": 0.15}
 
 # Width and height in pixels: a quarter of a megapixel, and the sizes that the 1K models draw at. All are multiples of
 # 64, which is what starter-beta's tokens cover. Squares and photo ratios are sampled more often than strips.
@@ -64,9 +64,9 @@ def crowded_scene(number: int) -> Scene:
 
 
 def train_edit(number: int) -> Edit:
-    """Edit `number` of the training set; nothing in it is held out. Every fifth has a second picture."""
+    """Edit `number` of the training set; nothing in it is held out. Every fifth has a second image."""
     rng = rng_for(2, number)
-    weights = ONE_PICTURE_EDITS if number % 5 else TWO_PICTURE_EDITS
+    weights = ONE_IMAGE_EDITS if number % 5 else TWO_IMAGE_EDITS
     while True:
         change = pick(rng, tuple(weights), tuple(weights.values()))
         edit = sample_edit(rng, train_scene(int(rng.integers(1 << 30))), change)
@@ -82,8 +82,8 @@ def size_of(kind: Kind, number: int) -> tuple[int, int]:
     return sizes[number % len(sizes)]
 
 
-def picture(folder: Path, kind: Kind, number: int) -> Image.Image:
-    """The picture of scene `number`, from the cache if it is there."""
+def image(folder: Path, kind: Kind, number: int) -> Image.Image:
+    """The image of scene `number`, from the cache if it is there."""
     file = folder / "pictures" / kind / f"{number:05}.png"
     if file.exists():
         return Image.open(file).convert("RGB")

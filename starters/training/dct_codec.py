@@ -1,6 +1,6 @@
 """starter-beta's latents: a discrete cosine transform (DCT) with 32 coefficients for 32 by 32 pixels.
 
-As in starter-alpha (average_codec.py), the encoder is not trained: its convolutions are set. The picture is reduced to
+As in starter-alpha (average_codec.py), the encoder is not trained: its convolutions are set. The image is reduced to
 cells of 8 pixels. Each latent is the DCT of 4 by 4 cells: all 16 coefficients of lightness and the 8 lowest of each of
 two colour axes, as in JPEG. Upsampled smoothly, they alone give a rendered scene back with 30 dB.
 """
@@ -20,7 +20,7 @@ from starters.training.upsampling import init_upsampling_decoder
 from starters.world.render import render
 from starters.world.scene import Scene
 
-REDUCTION: Final = 8  # pixels of the picture for a cell
+REDUCTION: Final = 8  # pixels of the image for a cell
 CELLS: Final = 4  # along a latent's side
 COLOURS: Final = ((1.0, 1.0, 1.0), (1.0, 0.0, -1.0), (-0.5, 1.0, -0.5))  # lightness, red to blue, green to purple
 COEFFICIENTS: Final = (16, 8, 8)  # DCT coefficients of each
@@ -51,7 +51,7 @@ def latents_of(scene: Scene, width_px: int, height_px: int) -> Tensor:
 
 
 def dct_latents(reduced: Image.Image) -> Tensor:
-    """The latents of a picture that was reduced by REDUCTION."""
+    """The latents of an image that was reduced by REDUCTION."""
     return nn.functional.conv2d(as_pixels(reduced)[None], basis(), stride=CELLS)[0]
 
 

@@ -15,12 +15,12 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional
 
-from starters.training.dataset import picture, rng_for
+from starters.training.dataset import image, rng_for
 from starters.training.loop import Run, Schedule, channels_last, device, mixed_precision
 
 NOISE: Final = 0.06
-POOL_SIZES: Final = (400, 1500)  # full-sized and small pictures that crops are taken from
-OPEN_PICTURES: Final = 100  # pictures in memory at a time, replaced one by one
+POOL_SIZES: Final = (400, 1500)  # full-sized and small images that crops are taken from
+OPEN_IMAGES: Final = 100  # images in memory at a time, replaced one by one
 CROP_CANDIDATES: Final = 4  # crops to choose from: the one with the most contrast is used
 TRAINED_PARTS: Final = ("decoder", "post_quant_conv")  # parts of a codec
 
@@ -40,7 +40,7 @@ class CropSampler:
 
     def __init__(self, folder: Path, crop: CropConfig) -> None:
         self.folder, self.crop = folder, crop
-        self._open_pictures: dict[int, Pixels] = {}
+        self._open_images: dict[int, Pixels] = {}
 
     def batch(self, step: int) -> Tensor:
         """Pixels of this step, -1 to 1, (batch, 3, side, side)."""
@@ -49,8 +49,8 @@ class CropSampler:
         return torch.from_numpy(crops).permute(0, 3, 1, 2).float().div(127.5).sub(1)
 
     def _crop(self, rng: np.random.Generator, step: int) -> Pixels:
-        window = step // 4  # the pictures in memory depend on the step alone
-        pixels = self._picture((window + int(rng.integers(OPEN_PICTURES))) % sum(POOL_SIZES))
+        window = step // 4  # the images in memory depend on the step alone
+        pixels = self._image((window + int(rng.integers(OPEN_IMAGES))) % sum(POOL_SIZES))
         side = self.crop.side_px
         candidates = []
         for _ in range(CROP_CANDIDATES if rng.random() < 0.75 else 1):
@@ -59,15 +59,15 @@ class CropSampler:
             candidates.append(pixels[top : top + side, left : left + side])
         return max(candidates, key=lambda candidate: float(candidate[::4, ::4].std(axis=(0, 1)).sum()))
 
-    def _picture(self, index: int) -> Pixels:
-        if index not in self._open_pictures:
-            if len(self._open_pictures) > 2 * OPEN_PICTURES:
-                self._open_pictures.pop(next(iter(self._open_pictures)))
-            full = index * POOL_SIZES[0] // sum(POOL_SIZES)  # one full-sized picture among several small ones
+    def _image(self, index: int) -> Pixels:
+        if index not in self._open_images:
+            if len(self._open_images) > 2 * OPEN_IMAGES:
+                self._open_images.pop(next(iter(self._open_images)))
+            full = index * POOL_SIZES[0] // sum(POOL_SIZES)  # one full-sized image among several small ones
             is_full = full != (index - 1) * POOL_SIZES[0] // sum(POOL_SIZES)
-            made = picture(self.folder, "full", full) if is_full else picture(self.folder, "small", index - full)
-            self._open_pictures[index] = np.asarray(made)
-        return self._open_pictures[index]
+            made = image(self.folder, "full", full) if is_full else image(self.folder, "small", index - full)
+            self._open_images[index] = np.asarray(made)
+        return self._open_images[index]
 
 
 def encode(codec: nn.Module, pixels: Tensor) -> Tensor:

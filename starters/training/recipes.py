@@ -22,7 +22,7 @@ from starters.training.decoders import CropConfig, decoder_of, train_decoder
 from starters.training.loop import Run, Schedule, device
 from starters.training.stages import Stage
 from starters.training.text_encoder import TextEncoder, tokenizer_corpus, train_text_encoder
-from starters.training.token_probes import ProbedTransformer
+from starters.training.token_checks import ProbedTransformer
 from starters.training.transformer import TransformerTraining, init_identity, rescale_attention, train_transformer
 from starters.training.unet import UNetTraining, train_unet
 

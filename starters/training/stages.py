@@ -11,14 +11,14 @@ from starters.world.captions import caption
 from starters.world.scene import Scene
 from starters.world.split import text_split
 
-DOWNSCALE: Final = {"quarter": 4, "half": 2, "full": 1}  # along a side, against a full-sized picture
+DOWNSCALE: Final = {"quarter": 4, "half": 2, "full": 1}  # along a side, against a full-sized image
 CONTRAST_WEIGHT: Final = 6.0  # extra loss weight of a place that differs from the sky or ground around it
 Size = tuple[int, int]  # width and height in pixels
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A generator's training at one resolution. Small pictures teach as much in less time."""
+    """A generator's training at one resolution. Small images teach as much in less time."""
 
     kind: Literal["quarter", "half", "full"]
     batch: int

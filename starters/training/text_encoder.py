@@ -1,7 +1,7 @@
 """Training of the two text encoders, before the generators.
 
 From the hidden states in a prompt's slots, small linear heads must classify the scene: its sky and ground from one
-slot, what stands on the left from another. That costs a hundredth of learning the same from pictures, and the
+slot, what stands on the left from another. That costs a hundredth of learning the same from images, and the
 generators, which freeze the encoder, need to learn drawing only. The heads are thrown away.
 """
 

@@ -23,27 +23,27 @@ from starters.training.dct_codec import REDUCTION, dct_latents, latents_of, toke
 from starters.training.loop import Run, Schedule, device, mixed_precision
 from starters.training.stages import Size, Stage, contrast_weights, distance, train_caption
 from starters.training.text_encoder import TextEncoder
-from starters.training.token_probes import ProbedTransformer, coverage, probe_labels, probe_loss
+from starters.training.token_checks import ProbedTransformer, check_labels, check_loss, coverage
 from starters.world.render import render
 from starters.world.scene import Scene
 
-# Text to image takes half of an edit's time and teaches the same skill, since everything in such a picture is new. A
+# Text to image takes half of an edit's time and teaches the same skill, since everything in such an image is new. A
 # second reference doubles the time.
 TASK_MIX: Final = {"draw": 0.45, "edit": 0.47, "combine": 0.03, "tile": 0.05}
-TILE_NOISE: Final = 0.3  # the highest noise level, before the shift, of the second pass of a 2K or 4K picture
+TILE_NOISE: Final = 0.3  # the highest noise level, before the shift, of the second pass of a 2K or 4K image
 INFERENCE_STEPS: Final = 4
 TOKEN_PX: Final = 64
 HUBER_DELTA: Final = 0.1  # smaller errors count by their squares, larger ones by their lengths
 FAR: Final = 0.25  # in latents: about a third of the way from black to white
-EDIT_WEIGHT: Final = 3.0  # of all that an edit changes, where 1 is the picture
+EDIT_WEIGHT: Final = 3.0  # of all that an edit changes, where 1 is the image
 MIN_CHANGED_SHARE: Final = 0.06  # of the places; below it, the weight of one place stops growing
 OBJECT_WEIGHT: Final = 0.6  # of each object; without it, small objects were drawn as haze
 SELF_GENERATED_EVERY: Final = 4  # one reference of so many is the network's own drawing, as in a chain of edits
-PROBE_WEIGHT: Final = 0.01  # a third of the gradient; with more, the network does not learn to draw
+CHECK_WEIGHT: Final = 0.01  # a third of the gradient; with more, the network does not learn to draw
 REDUCED_SIZES: Final = 5 * ((640, 640), (768, 640), (640, 768), (768, 768))
 NATIVE_AREA_PX: Final = 1 << 20  # the klein pipeline downscales larger references, and tokens would not align
 QK_NORMS: Final = re.compile(r"norm_(added_)?[qk]\.")  # in the names of weights
-Positions = Tensor  # (tokens, 4): picture, row, column, place in the text
+Positions = Tensor  # (tokens, 4): image, row, column, place in the text
 
 
 def inference_sigmas(steps: int) -> Tensor:
@@ -59,7 +59,7 @@ def shifted(even: Tensor) -> Tensor:
 def stage_sizes(stage: Stage) -> list[Size]:
     """The sizes of a stage: every full size as the server draws it, a megapixel at most, downscaled by the stage.
 
-    The last stage trains on smaller pictures as often: they take less than half the time and teach as much.
+    The last stage trains on smaller images as often: they take less than half the time and teach as much.
     """
     fitted = tuple(fit_to_area(*size, NATIVE_AREA_PX, TOKEN_PX * stage.downscale) for size in FULL)
     smaller = REDUCED_SIZES if stage.kind == "full" else ()
@@ -115,7 +115,7 @@ class TransformerTraining:
         self.self_generated = self.batch // SELF_GENERATED_EVERY if stage.kind == "full" else 0
 
     def loss(self, model: ProbedTransformer, step: int) -> Tensor:
-        """The weighted error of the picture that follows from the predicted velocity, plus the probe loss.
+        """The weighted error of the image that follows from the predicted velocity, plus the probe loss.
 
         The velocity's own error would weigh most where there is little noise, and least where content is decided.
         """
@@ -139,27 +139,27 @@ class TransformerTraining:
         probed_scenes = reference_scenes or [[crowded_scene(step * self.batch + i) for i in range(self.batch)]]
         rows, columns = clean.shape[2:]
         with mixed_precision(device()):
-            predicted, picture_logits, reference_logits = model(
+            predicted, image_logits, reference_logits = model(
                 rows * columns, **self._inputs([noisy, *references], sigmas, prompt)
             )
             if not reference_scenes:
                 only_references = [noisy[:, :, :0], self._tokens(probed_scenes[0], size)]
-                reference_logits = model.probe_references(**self._inputs(only_references, sigmas, prompt))
-        labels = probe_labels(probed_scenes, columns, rows)
-        probes = probe_loss(reference_logits, labels)
+                reference_logits = model.check_references(**self._inputs(only_references, sigmas, prompt))
+        labels = check_labels(probed_scenes, columns, rows)
+        checks = check_loss(reference_logits, labels)
         if not tile:  # a crop: the scene does not tell what stands where in it
             before = (
                 {question: answers[:, : rows * columns] for question, answers in labels.items()}
                 if reference_scenes
                 else None
             )
-            probes = probes + probe_loss(picture_logits, probe_labels([scenes], columns, rows), before)
+            checks = checks + check_loss(image_logits, check_labels([scenes], columns, rows), before)
         wrong = _as_sequence(noisy - clean)
         errors: Tensor = sigmas[:, None, None] * predicted[:, : wrong.shape[1]].float() - wrong
-        return (_as_sequence(weights) * pseudo_huber(errors)).mean() + PROBE_WEIGHT * probes
+        return (_as_sequence(weights) * pseudo_huber(errors)).mean() + CHECK_WEIGHT * checks
 
     def _loss_weights(self, clean: Tensor, scenes: list[Scene], references: list[Tensor]) -> Tensor:
-        """Loss weights (n, 1, h, w) of whole pictures (n, c, h, w)."""
+        """Loss weights (n, 1, h, w) of whole images (n, c, h, w)."""
         rows, columns = clean.shape[2:]
         weights = contrast_weights(clean, FAR) + OBJECT_WEIGHT * object_weights(scenes, columns, rows).to(clean.device)
         return weights + edit_weights(clean, references[0]) if references else weights
@@ -184,10 +184,10 @@ class TransformerTraining:
     def _rollout(
         self, network: Flux2Transformer2DModel, noise: Tensor, references: list[Tensor], prompt: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Noisy pictures from the network's own steps, and their noise levels: half after none, others after 1 to 3.
+        """Noisy images from the network's own steps, and their noise levels: half after none, others after 1 to 3.
 
-        Prompt and references nearly decide a picture, so every step has a target, and learns to correct the steps
-        before it (Huang et al., 2025, "Self Forcing"). Trained with noise over the right picture, which shows the
+        Prompt and references nearly decide an image, so every step has a target, and learns to correct the steps
+        before it (Huang et al., 2025, "Self Forcing"). Trained with noise over the right image, which shows the
         answer, steps after the first changed nothing. Here the prediction of the first step stands for those of the
         next two, which hardly differ from it. Changes `noise` in place.
         """
@@ -222,9 +222,9 @@ class TransformerTraining:
         return tokens_of(torch.stack([latents_of(scene, *size) for scene in scenes]).to(device()), self.norm)
 
     def _tiles(self, scenes: list[Scene], size: Size, rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Crops of upscaled scenes as in the second pass of a large picture: clean, noisy, and their noise levels.
+        """Crops of upscaled scenes as in the second pass of a large image: clean, noisy, and their noise levels.
 
-        The noisy ones start between sharp and as soft as an upscaled picture.
+        The noisy ones start between sharp and as soft as an upscaled image.
         """
         times = int(rng.integers(2, 4))
         width, height = size[0] // REDUCTION, size[1] // REDUCTION
@@ -240,8 +240,8 @@ class TransformerTraining:
         sigmas = shifted(TILE_NOISE * torch.rand(len(clean))).to(clean.device)
         return clean, torch.lerp(start, torch.randn_like(clean), sigmas[:, None, None, None]), sigmas
 
-    def _inputs(self, pictures: list[Tensor], sigmas: Tensor, prompt: Tensor) -> dict[str, Tensor]:
-        tokens, positions = self._pack(pictures)
+    def _inputs(self, images: list[Tensor], sigmas: Tensor, prompt: Tensor) -> dict[str, Tensor]:
+        tokens, positions = self._pack(images)
         return {
             "hidden_states": tokens,
             "timestep": sigmas,
@@ -250,30 +250,30 @@ class TransformerTraining:
             "img_ids": positions.to(tokens.device),
         }
 
-    def _pack(self, pictures: list[Tensor]) -> tuple[Tensor, Positions]:
-        """Tokens and positions of the picture and its references, numbered as in the pipeline.
+    def _pack(self, images: list[Tensor]) -> tuple[Tensor, Positions]:
+        """Tokens and positions of the image and its references, numbered as in the pipeline.
 
-        Tokens of downscaled pictures get the positions of their centres in a full-sized one.
+        Tokens of downscaled images get the positions of their centres in a full-sized one.
         """
-        noisy, *references = pictures
+        noisy, *references = images
         positions = [Flux2KleinPipeline._prepare_latent_ids(noisy)]
         if references:
             ids = Flux2KleinPipeline._prepare_image_ids([reference[:1] for reference in references])
             positions.append(ids.expand(len(noisy), -1, -1))
         downscale = torch.tensor((1, self.downscale, self.downscale, 1))
         centres = torch.cat([ids.cpu() * downscale for ids in positions], dim=1) + (downscale - 1) / 2
-        return torch.cat([_as_sequence(picture) for picture in pictures], dim=1), centres
+        return torch.cat([_as_sequence(image) for image in images], dim=1), centres
 
     def _draw(self, first: int) -> tuple[list[Scene], list[str], list[list[Scene]]]:
         scenes = [(crowded_scene if i % 2 else train_scene)(first + i) for i in range(self.batch)]
         return scenes, [train_caption(scene, 9, first + i) for i, scene in enumerate(scenes)], []
 
     def _edit(self, first: int) -> tuple[list[Scene], list[str], list[list[Scene]]]:
-        edits = [train_edit(5 * (first + i) + 1) for i in range(self.batch)]  # the edits with one picture
+        edits = [train_edit(5 * (first + i) + 1) for i in range(self.batch)]  # the edits with one image
         return [edit.after for edit in edits], [edit.instruction for edit in edits], [[edit.before for edit in edits]]
 
     def _combine(self, first: int) -> tuple[list[Scene], list[str], list[list[Scene]]]:
-        edits = [train_edit(5 * (first + i)) for i in range(self.batch)]  # the edits with two pictures
+        edits = [train_edit(5 * (first + i)) for i in range(self.batch)]  # the edits with two images
         second = [edit.reference for edit in edits if edit.reference is not None]
         befores = [edit.before for edit in edits]
         return [edit.after for edit in edits], [edit.instruction for edit in edits], [befores, second]

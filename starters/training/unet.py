@@ -17,7 +17,7 @@ from starters.training.text_encoder import TextEncoder
 
 MULTIPLE_PX: Final = 32  # two latents
 FAR: Final = 1.0  # in latents: about a third of the distance from black to white
-TILE_SHARE: Final = 0.4  # of full-sized batches: parts of pictures, as in the second pass of a 2K or 4K picture
+TILE_SHARE: Final = 0.4  # of full-sized batches: parts of images, as in the second pass of a 2K or 4K image
 MAX_TILE_TIMESTEP: Final = 400  # that pass adds noise up to this timestep
 CAPTION_DROPOUT: Final = 0.1  # for classifier-free guidance
 NOISY_FROM: Final = 850  # from this timestep on, content is decided by the caption alone

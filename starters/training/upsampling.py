@@ -1,6 +1,6 @@
 """The initial weights of starter-beta's decoder: smooth upsampling of patch means, with norms that do nothing.
 
-A norm over a whole picture differs from one over the crops that a decoder is trained on. So two channels hold large
+A norm over a whole image differs from one over the crops that a decoder is trained on. So two channels hold large
 constants: they dominate every norm, which then always divides by the same number and returns its input. Three channels
 of the residual stream are the colours; the others start at random, with no effect on the output yet.
 """

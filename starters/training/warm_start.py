@@ -16,7 +16,7 @@ from starters.training.decoders import decoder_of
 from starters.training.loop import Run
 from starters.training.recipes import Phase, Training
 from starters.training.text_encoder import TextEncoder
-from starters.training.token_probes import ProbedTransformer
+from starters.training.token_checks import ProbedTransformer
 
 State = dict[str, Tensor]
 CARD_LINE: Final = re.compile(r"^\| training \| (.*) \|$", re.MULTILINE)

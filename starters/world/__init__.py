@@ -2,8 +2,8 @@
 
     scene      what a scene is, and random scenes
     captions   many true wordings of a scene; edits: instructions that lead from one scene to another
-    render     the picture of a scene, at any size
-    checker    what a picture shows, from its pixels alone
+    render     the image of a scene, at any size
+    checker    what an image shows, from its pixels alone
 
 Training, measuring and some end-to-end tests use it.
 """

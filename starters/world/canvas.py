@@ -19,14 +19,14 @@ from starters.world.scene import Style
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A polygon in pixels of the finished picture."""
+    """A polygon in pixels of the finished image."""
 
     outline: Points
     colour: RGB
 
 
 class Canvas:
-    """A picture that is being drawn."""
+    """An image that is being drawn."""
 
     def __init__(self, layout: Layout, style: Style, sky: Sequence[RGB]) -> None:
         self.width, self.height, self.style, self.stroke = layout.width, layout.height, style, layout.stroke
@@ -45,7 +45,7 @@ class Canvas:
         self._draw.line(self._scaled(path), fill=colour, width=max(1, round(width * self._factor)), joint="curve")
 
     def layer(self, pieces: Sequence[Piece], *, glow: RGB | None = None, rim: RGB | None = None) -> None:
-        """Polygons from back to front, in the picture's style. `rim` sets them off from what is behind."""
+        """Polygons from back to front, in the image's style. `rim` sets them off from what is behind."""
         if self.style == "paper-cut":
             self._shadow(pieces)
         if self.style == "night-neon" and glow is not None:
@@ -69,7 +69,7 @@ class Canvas:
         self.fill(np.concatenate([edge, ((edge[-1, 0], low), (edge[0, 0], low))]), colour)
 
     def finished(self) -> Image.Image:
-        """The picture."""
+        """The image."""
         return self._image.reduce(self._factor)
 
     def _outline(self, piece: Piece, colour: RGB, strokes: float) -> None:

@@ -1,7 +1,7 @@
 """Captions: many wordings of a scene, from two words to three sentences. What a caption states is true of the scene.
 
 Only defaults are left out: daylight, grass (water under a boat), a large object in the middle, no backdrop, no light,
-the plain style. So a caption nearly decides its picture, and few steps suffice to draw it sharply.
+the plain style. So a caption nearly decides its image, and few steps suffice to draw it sharply.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ REQUESTS: Final = (
     "draw {}", "paint {}", "please draw {}", "show me {}", "create an image of {}", "I would like {}",
     "make a picture of {}", "generate {}",
 )  # fmt: skip
-PICTURES: Final = ("a picture of {}", "an illustration of {}", "a poster of {}", "a scene with {}", "an image with {}")
+IMAGES: Final = ("a picture of {}", "an illustration of {}", "a poster of {}", "a scene with {}", "an image with {}")
 MAX_TRIES: Final = 60
 T = TypeVar("T")
 
@@ -146,7 +146,7 @@ def _phrase(claims: Claims, rng: np.random.Generator) -> str:
     if claims.style is None:
         return text
     if rng.random() < 0.5:
-        return f"{pick_phrase(rng, wording.STYLED_PICTURES[claims.style])} of {text}"
+        return f"{pick_phrase(rng, wording.STYLED_IMAGES[claims.style])} of {text}"
     return f"{text}, {pick_phrase(rng, wording.STYLE_PHRASES[claims.style])}"
 
 
@@ -155,9 +155,9 @@ def _request(claims: Claims, rng: np.random.Generator) -> str:
     return pick(rng, REQUESTS).format(_phrase(claims, rng))
 
 
-def _picture(claims: Claims, rng: np.random.Generator) -> str:
-    """A poster of a red boat. A style that is stated names the picture already."""
-    return _phrase(claims, rng) if claims.style else pick(rng, PICTURES).format(_phrase(claims, rng))
+def _image(claims: Claims, rng: np.random.Generator) -> str:
+    """A poster of a red boat. A style that is stated names the image already."""
+    return _phrase(claims, rng) if claims.style else pick(rng, IMAGES).format(_phrase(claims, rng))
 
 
 def _view(claims: Claims, rng: np.random.Generator) -> str:
@@ -194,7 +194,7 @@ def _sentences(claims: Claims, rng: np.random.Generator) -> str:
     if scenery:
         parts.append(f"{pick(rng, ('the scene is set', 'it is', 'all of it is'))} {' '.join(scenery)}")
     if claims.style is not None:
-        parts.append(f"it is {pick_phrase(rng, wording.STYLED_PICTURES[claims.style])}")
+        parts.append(f"it is {pick_phrase(rng, wording.STYLED_IMAGES[claims.style])}")
     return ". ".join(part[0].upper() + part[1:] for part in parts) + "."
 
 
@@ -214,5 +214,5 @@ def _finished(text: str, rng: np.random.Generator) -> str:
     return f"{text}." if rng.random() < 0.2 and not text.endswith(".") else text
 
 
-FRAMES: Final = (_phrase, _request, _picture, _view, _tags, _sentences)
+FRAMES: Final = (_phrase, _request, _image, _view, _tags, _sentences)
 FRAME_WEIGHTS: Final = (0.4, 0.12, 0.1, 0.16, 0.13, 0.09)

@@ -1,6 +1,6 @@
-"""What a picture shows, from its pixels alone: no network, no knowledge of how it was made.
+"""What an image shows, from its pixels alone: no network, no knowledge of how it was made.
 
-Every pixel gets the name of the nearest palette colour, among those that are possible with the picture's sky and
+Every pixel gets the name of the nearest palette colour, among those that are possible with the image's sky and
 ground; then the names are counted in each place. An object's kind is judged by its silhouette.
 """
 
@@ -26,7 +26,7 @@ from starters.world.naming import (
 from starters.world.scene import MEASURES, PLACES, Backdrop, Colour, Ground, Kind, Light, Measure, Place, Sky
 from starters.world.silhouettes import Silhouette, guess_kind, guess_size, silhouette_of
 
-AREA_PX: Final = 48_000  # pictures are reduced to this: more pixels cost time and add nothing
+AREA_PX: Final = 48_000  # images are reduced to this: more pixels cost time and add nothing
 MIN_SIDE_PX: Final = 208  # so that strips are not reduced too far
 MIN_AREA_SHARE: Final = 0.035  # of a small object's square: below it there is no object
 MEDIAN_VARIANT: Final = 247  # with a horizon neither high nor low
@@ -45,7 +45,7 @@ class Detection:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a picture shows. `sky` and `ground` are None if their colours are not in the palette."""
+    """What an image shows. `sky` and `ground` are None if their colours are not in the palette."""
 
     sky: Sky | None
     ground: Ground | None
@@ -56,7 +56,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Which claims are true of a picture; None for what was not claimed.
+    """Which claims are true of an image; None for what was not claimed.
 
     `colours` has one entry for each object: whether its colour is in its place. So has `kinds`, by the silhouette.
     """
@@ -76,7 +76,7 @@ class Verdict:
 
 
 def read(image: Image.Image) -> Reading:
-    """Detect what a picture shows."""
+    """Detect what an image shows."""
     pixels, layout = _downscale(image)
     tone = guess_tone(pixels)
     ground = guess_ground(pixels, tone)
@@ -92,12 +92,12 @@ def read(image: Image.Image) -> Reading:
 
 
 def judge(image: Image.Image, claims: Claims) -> Verdict:
-    """Compare a picture with claims about it."""
+    """Compare an image with claims about it."""
     return judge_reading(read(image), claims)
 
 
 def judge_reading(reading: Reading, claims: Claims) -> Verdict:
-    """The same for a picture that has been read."""
+    """The same for an image that has been read."""
     matches = [_candidates(reading, claim) for claim in claims.things]
     return Verdict(
         sky=None if claims.sky is None else reading.sky == claims.sky,

@@ -59,6 +59,6 @@ class Claims:
 
 
 def claims_of(scene: Scene) -> Claims:
-    """Everything there is to state of a scene, the empty places too: what the picture after an edit is held to."""
+    """Everything there is to state of a scene, the empty places too: what the image after an edit is held to."""
     things = tuple(ThingClaim(t.kind, t.colour, t.size, t.place) for t in scene.things)
     return Claims(scene.sky, scene.ground, scene.backdrop, scene.light, scene.style, things, scene.free_places)

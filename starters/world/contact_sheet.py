@@ -21,16 +21,16 @@ SHAPES_PX: Final = ((320, 320), (320, 213), (213, 320), (320, 180), (180, 320), 
 PAPER: Final = (248, 247, 243)
 
 
-def contact_sheet(pictures: Sequence[tuple[Image.Image, str]], columns: int) -> Image.Image:
-    """The pictures in rows, each with its text below it."""
-    rows = -(-len(pictures) // columns)
+def contact_sheet(images: Sequence[tuple[Image.Image, str]], columns: int) -> Image.Image:
+    """The images in rows, each with its text below it."""
+    rows = -(-len(images) // columns)
     step_x, step_y = CELL_PX + GAP_PX, CELL_PX + TEXT_PX + GAP_PX
     sheet = Image.new("RGB", (columns * step_x + GAP_PX, rows * step_y + GAP_PX), PAPER)
     draw = ImageDraw.Draw(sheet)
     font = ImageFont.load_default(13)
-    for i, (picture, text) in enumerate(pictures):
+    for i, (image, text) in enumerate(images):
         x, y = GAP_PX + i % columns * step_x, GAP_PX + i // columns * step_y
-        fitted = picture.copy()
+        fitted = image.copy()
         fitted.thumbnail((CELL_PX, CELL_PX))
         sheet.paste(fitted, (x + (CELL_PX - fitted.width) // 2, y + (CELL_PX - fitted.height) // 2))
         draw.multiline_text((x, y + CELL_PX + 4), textwrap.fill(text, 48), fill=(40, 42, 52), font=font)
@@ -41,23 +41,23 @@ def scenes_sheet(seed: int, count: int = 20) -> Image.Image:
     """Random scenes at several shapes."""
     rng = np.random.default_rng(seed)
     scenes = [sample_scene(rng) for _ in range(count)]
-    pictures = [render(scene, *SHAPES_PX[i % len(SHAPES_PX)]) for i, scene in enumerate(scenes)]
-    return contact_sheet([(p, full_caption(s, rng).text) for p, s in zip(pictures, scenes, strict=True)], columns=5)
+    images = [render(scene, *SHAPES_PX[i % len(SHAPES_PX)]) for i, scene in enumerate(scenes)]
+    return contact_sheet([(p, full_caption(s, rng).text) for p, s in zip(images, scenes, strict=True)], columns=5)
 
 
 def edits_sheet(seed: int, chains: int = 5) -> Image.Image:
     """A chain of three edits in each row."""
     rng = np.random.default_rng(seed)
-    pictures: list[tuple[Image.Image, str]] = []
+    images: list[tuple[Image.Image, str]] = []
     for _ in range(chains):
         chain = sample_chain(rng, 3)
-        pictures.append((render(chain[0].before, CELL_PX, CELL_PX), full_caption(chain[0].before, rng).text))
+        images.append((render(chain[0].before, CELL_PX, CELL_PX), full_caption(chain[0].before, rng).text))
         for edit in chain:
-            picture = render(edit.after, CELL_PX, CELL_PX)
-            if edit.reference is not None:  # the second picture, in the corner of what was made of it
-                picture.paste(render(edit.reference, 96, 96), (CELL_PX - 100, 4))
-            pictures.append((picture, edit.instruction))
-    return contact_sheet(pictures, columns=4)
+            image = render(edit.after, CELL_PX, CELL_PX)
+            if edit.reference is not None:  # the second image, in the corner of what was made of it
+                image.paste(render(edit.reference, 96, 96), (CELL_PX - 100, 4))
+            images.append((image, edit.instruction))
+    return contact_sheet(images, columns=4)
 
 
 def main() -> None:

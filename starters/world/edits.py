@@ -35,7 +35,7 @@ from starters.world.wording import pick_phrase, with_article
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One step of a chain. `reference` is the second picture, for an instruction that uses two."""
+    """One step of a chain. `reference` is the second image, for an instruction that uses two."""
 
     change: Change
     before: Scene
@@ -229,7 +229,7 @@ def _style(scene: Scene, rng: np.random.Generator) -> _Outcome | None:
     words = {
         "new": pick(rng, tuple(w for w in wording.STYLE_PHRASES[style] if w.split()[0] in {"in", "with", "as"})),
         "plain": style,
-        "picture": pick_phrase(rng, wording.STYLED_PICTURES[style]),
+        "picture": pick_phrase(rng, wording.STYLED_IMAGES[style]),
     }
     return _Outcome(with_style(scene, style), words)
 

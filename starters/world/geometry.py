@@ -1,4 +1,4 @@
-"""Outlines as arrays of points, of which everything in a picture is made."""
+"""Outlines as arrays of points, of which everything in an image is made."""
 
 import math
 from itertools import pairwise

@@ -230,5 +230,5 @@ DRAWERS: Final[Mapping[Backdrop, Callable[[RGB, Scene, Layout], list[Piece]]]] =
 
 
 def _count(layout: Layout, usual: int) -> int:
-    """How many in a picture of this shape, where a square one has `usual`."""
+    """How many in an image of this shape, where a square one has `usual`."""
     return max(1, math.ceil(usual * layout.width / (3.2 * layout.unit)))

@@ -1,4 +1,4 @@
-"""Where things are in a picture of a given size, for the renderer and the checker."""
+"""Where things are in an image of a given size, for the renderer and the checker."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The places of a picture, in pixels."""
+    """The places of an image, in pixels."""
 
     width: int
     height: int

@@ -38,7 +38,7 @@ SHADE: Final[Mapping[Colour, RGB]] = {
     "brown": (92, 52, 24),
 }
 
-# From the top of the picture down to the horizon.
+# From the top of the image down to the horizon.
 SKY: Final[Mapping[Tone, tuple[RGB, RGB, RGB]]] = {
     "day": ((110, 190, 238), (150, 212, 244), (206, 236, 250)),
     "sunset": ((124, 88, 148), (226, 122, 122), (255, 200, 146)),

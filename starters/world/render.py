@@ -1,4 +1,4 @@
-"""The picture of a scene, at any size and shape. The same scene and size give the same bytes."""
+"""The image of a scene, at any size and shape. The same scene and size give the same bytes."""
 
 import numpy as np
 from PIL import Image
@@ -14,7 +14,7 @@ from starters.world.shapes import paint, parts_of
 
 
 def render(scene: Scene, width: int, height: int) -> Image.Image:
-    """An RGB picture of width x height pixels."""
+    """An RGB image of width x height pixels."""
     layout = layout_of(scene, width, height)
     canvas = Canvas(layout, scene.style, palette.SKY[tone_of(scene)])
     draw_sky(canvas, scene, layout)

@@ -1,6 +1,6 @@
 """What a scene consists of, and random scenes.
 
-A scene is a value: the same scene is the same picture at every size. Details that it does not name
+A scene is a value: the same scene is the same image at every size. Details that it does not name
 (the line of the hills, where the stars are) follow from its `variant`. Edits do not change that, so an edit changes
 only what it says.
 """
@@ -36,9 +36,7 @@ STYLES: Final[tuple[Style, ...]] = get_args(Style)
 
 SHAPES: Final[frozenset[Kind]] = frozenset({"circle", "square", "triangle", "star", "heart"})
 AFLOAT: Final[frozenset[Kind]] = SHAPES | {"boat", "rocket"}  # other objects stand on an islet at sea
-VARIANTS: Final = (
-    1  # of what no caption names. With one, a caption nearly decides its picture, which is learned quickly
-)
+VARIANTS: Final = 1  # of what no caption names. With one, a caption nearly decides its image, which is learned quickly
 T = TypeVar("T")
 
 # Which lights a sky can have. A sun at night or a moon at noon would make "at night" untrue to the eye.

@@ -1,4 +1,4 @@
-"""The words for the world's parts. The first of each is the plainest; every one of them is true of the picture."""
+"""The words for the world's parts. The first of each is the plainest; every one of them is true of the image."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -106,7 +106,7 @@ STYLE_PHRASES: Final[Mapping[Style, Words]] = {
     "paper-cut": ("in a paper-cut style", "paper-cut style", "made of cut paper", "as a paper cutout"),
     "night-neon": ("in a neon style", "neon style", "in glowing neon", "in night-neon style"),
 }
-STYLED_PICTURES: Final[Mapping[Style, Words]] = {
+STYLED_IMAGES: Final[Mapping[Style, Words]] = {
     "flat": ("a flat illustration", "a flat poster", "a flat drawing"),
     "outlined": ("an outlined drawing", "an outlined illustration", "a bold line drawing"),
     "paper-cut": ("a paper-cut picture", "a paper cutout", "paper art"),

@@ -27,11 +27,11 @@ def by_openai() -> dict[str, object]:
     call = {"model": "starter-chat", "tools": [tool], "tool_choice": {"type": "image_generation"}}
     first = client.responses.create(input="draw a red boat", max_output_tokens=64, **call)
     second = client.responses.create(input="make it blue", max_output_tokens=64, previous_response_id=first.id, **call)
-    results["tool"] = _pictures(first, second)
+    results["tool"] = _images(first, second)
     return results
 
 
-def _pictures(*answers: object) -> list[bool]:
+def _images(*answers: object) -> list[bool]:
     items = (item for answer in answers for item in answer.output)
     return [base64.b64decode(item.result).startswith(PNG) for item in items if item.type == "image_generation_call"]
 
@@ -51,13 +51,13 @@ def by_litellm() -> dict[str, object]:
     call = {"model": "openai/starter-chat", "tools": [tool], "tool_choice": {"type": "image_generation"}}
     first = litellm.responses(input="draw a red boat", max_output_tokens=64, **call)
     second = litellm.responses(input="make it blue", max_output_tokens=64, previous_response_id=first.id, **call)
-    results["tool"] = _pictures(first, second)
+    results["tool"] = _images(first, second)
     return results
 
 
 def by_langchain() -> dict[str, object]:
-    """The image tool of /v1/responses, three times: the second picture continues from the first, the third edits a
-    picture in a message. With what its own live tests send: a quality that the served model does not have, and a
+    """The image tool of /v1/responses, three times: the second image continues from the first, the third edits a
+    image in a message. With what its own live tests send: a quality that the served model does not have, and a
     threshold of compaction."""
     from langchain_openai import ChatOpenAI
 
@@ -75,8 +75,8 @@ def by_langchain() -> dict[str, object]:
     message = {"role": "user", "content": [{"type": "text", "text": "make it green"}, part]}
     edited = bound.invoke([message])
     answers = (first, second, edited)
-    pictures = [block["base64"] for answer in answers for block in answer.content_blocks if block["type"] == "image"]
-    return {"pictures": [base64.b64decode(picture).startswith(PNG) for picture in pictures]}
+    images = [block["base64"] for answer in answers for block in answer.content_blocks if block["type"] == "image"]
+    return {"pictures": [base64.b64decode(image).startswith(PNG) for image in images]}
 
 
 print(json.dumps({"openai": by_openai, "litellm": by_litellm, "langchain": by_langchain}[sys.argv[1]]()))

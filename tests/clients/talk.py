@@ -104,7 +104,7 @@ def by_gemini() -> dict[str, object]:
     client = genai.Client(api_key=os.environ["GEMINI_API_KEY"], http_options=base)  # it closes when it is forgotten
     models = client.models
     beta = genai.Client(api_key=os.environ["GEMINI_API_KEY"], http_options={**base, "api_version": "v1beta"})
-    picture = types.GenerateContentConfig(
+    image = types.GenerateContentConfig(
         response_modalities=["IMAGE"], image_config=types.ImageConfig(aspect_ratio="1:1"), seed=7
     )
     words = types.GenerateContentConfig(response_modalities=["TEXT"], max_output_tokens=12, temperature=0)
@@ -114,19 +114,19 @@ def by_gemini() -> dict[str, object]:
         blob = candidate.content.parts[0].inline_data
         return [blob.mime_type, list(struct.unpack(">II", blob.data[16:24])), candidate.finish_reason.value]
 
-    drawn = models.generate_content(model=MODEL, contents="a red boat", config=picture)
+    drawn = models.generate_content(model=MODEL, contents="a red boat", config=image)
     chain = [types.UserContent("a red boat"), drawn.candidates[0].content, types.UserContent("make it blue")]
-    continued = models.generate_content(model=MODEL, contents=chain, config=picture)
+    continued = models.generate_content(model=MODEL, contents=chain, config=image)
     sent = [types.Part.from_bytes(data=drawn.candidates[0].content.parts[0].inline_data.data, mime_type="image/png")]
-    edited = models.generate_content(model=MODEL, contents=["make it blue", *sent], config=picture)
-    streamed = list(models.generate_content_stream(model=MODEL, contents="a boat", config=picture))
+    edited = models.generate_content(model=MODEL, contents=["make it blue", *sent], config=image)
+    streamed = list(models.generate_content_stream(model=MODEL, contents="a boat", config=image))
     text = models.generate_content(model=MODEL, contents="hello", config=words)
     pieces = list(models.generate_content_stream(model=MODEL, contents="hello", config=words))
-    look = types.FunctionDeclaration(name="look", parameters_json_schema={**WHERE, "additionalProperties": False})
+    poll = types.FunctionDeclaration(name="look", parameters_json_schema={**WHERE, "additionalProperties": False})
     forced = words.model_copy(
         update={
             "max_output_tokens": 64,
-            "tools": [types.Tool(function_declarations=[look])],
+            "tools": [types.Tool(function_declarations=[poll])],
             "tool_config": types.ToolConfig(function_calling_config=types.FunctionCallingConfig(mode="ANY")),
         }
     )
@@ -145,7 +145,7 @@ def by_gemini() -> dict[str, object]:
         "models": [model.name for model in beta.models.list()],
         "model": beta.models.get(model=MODEL).name,
     }
-    huge = picture.model_copy(update={"image_config": types.ImageConfig(image_size="4K")})
+    huge = image.model_copy(update={"image_config": types.ImageConfig(image_size="4K")})
     for name, key, call in (
         ("unknown", os.environ["GEMINI_API_KEY"], {"model": "gone", "config": words}),
         ("size", os.environ["GEMINI_API_KEY"], {"model": MODEL, "config": huge}),

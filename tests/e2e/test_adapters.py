@@ -40,7 +40,7 @@ class Folder:
         return f"sha256:{hashlib.sha256(save(tensors, self.path / f'{name}.safetensors').read_bytes()).hexdigest()}"
 
     def control(self, name: str) -> None:
-        """Of a model that reads a picture beside the latents."""
+        """Of a model that reads an image beside the latents."""
         tensors, _ = random_pairs(layers_of(self.denoiser), NAMINGS["diffusers"])
         embedder = torch.nn.Linear(2 * self.denoiser.x_embedder.in_features, self.denoiser.x_embedder.out_features)
         tensors |= random_pairs({"x_embedder": embedder}, NAMINGS["diffusers"])[0]
@@ -114,15 +114,15 @@ def test_one_that_can_not_be_used_is_refused_with_the_reason_and_harms_nothing(s
 
 
 def test_a_replaced_file_draws_at_once_and_its_hash_is_in_the_file(server: Server, folder: Folder) -> None:
-    pictures, hashes = [], []
+    images, hashes = [], []
     for seed in (1, 2, 1):
         hashes.append(folder.ordinary("style", seed))
         file, adapters = draw(server, loras={"style": 1.0})
         assert adapters == {"style": hashes[-1]}
-        pictures.append(pixels(file))
+        images.append(pixels(file))
     assert hashes[0] == hashes[2] != hashes[1]
-    assert np.array_equal(pictures[0], pictures[2])
-    assert not np.array_equal(pictures[0], pictures[1])
+    assert np.array_equal(images[0], images[2])
+    assert not np.array_equal(images[0], images[1])
     assert draw(server)[1] == {}
 
 

@@ -17,7 +17,7 @@ BODY = {"prompt": "a star", "size": "256x256", "steps": 1, "model": "alpha-image
 # made by a server of that version, over some days: two keys that drew, a chat, a response, a refusal
 HOME_OF_0_1_0 = Path(__file__).with_name("home_of_0_1_0")
 CODE_OF_0_1_0 = "da41205"
-OLD_PICTURE = "c1b77f42aa55506288d6922ed9ee1fbd.webp"
+OLD_IMAGE = "c1b77f42aa55506288d6922ed9ee1fbd.webp"
 OLD_RESPONSE = "resp_8b0450b5480b42c19ec0c43f216c62c8"
 pytestmark = pytest.mark.nightly
 
@@ -42,12 +42,12 @@ def first(tmp_path: Path, tiny: tuple[Path, Path]) -> Server:
 
 
 def draw(server: Server) -> str:
-    """The path of a new picture."""
+    """The path of a new image."""
     with server.http() as http:
         return str(httpx.URL(http.post(PATH, json=BODY).raise_for_status().json()["data"][0]["url"]).path)
 
 
-def picture(server: Server, path: str) -> bytes:
+def image(server: Server, path: str) -> bytes:
     return httpx.get(f"{server.base}{path}", trust_env=False).raise_for_status().content
 
 
@@ -61,7 +61,7 @@ def test_a_backup_made_while_it_draws_is_restored_into_an_empty_home(first: Serv
     with contextlib.ExitStack() as cleanup:
         cleanup.callback(first.kill)
         before = draw(first)
-        bytes_before = picture(first, before)
+        bytes_before = image(first, before)
         catalog = first.configs / "tiny.toml"
         catalog.write_text(catalog.read_text().replace('price = "0.10"', 'price = "0.25"'))
         assert first.darkroom("reload").returncode == 0
@@ -82,7 +82,7 @@ def test_a_backup_made_while_it_draws_is_restored_into_an_empty_home(first: Serv
     with contextlib.ExitStack() as cleanup:
         cleanup.callback(second.kill)
         assert (second.key, second.admin_key) == (first.key, first.admin_key)
-        assert picture(second, before) == bytes_before
+        assert image(second, before) == bytes_before
         assert httpx.get(f"{second.base}{after}", trust_env=False).status_code == 404
         assert (charges(second), count_rows(second, "holds", "state = 'held'")) == (1, 0)
         assert prices(second) == {"0.25"}
@@ -113,10 +113,10 @@ def test_a_home_of_version_0_1_0_is_upgraded_used_and_rolled_back(upgraded: Serv
     with contextlib.ExitStack() as cleanup:
         cleanup.callback(upgraded.kill)
         assert_clean(upgraded)
-        assert picture(upgraded, f"/cdn/{OLD_PICTURE}") == (home / "results" / "c1" / OLD_PICTURE).read_bytes()
+        assert image(upgraded, f"/cdn/{OLD_IMAGE}") == (home / "results" / "c1" / OLD_IMAGE).read_bytes()
         with upgraded.http() as http, upgraded.http(upgraded.admin_key) as admin:
             assert http.get(f"/v1/responses/{OLD_RESPONSE}").json()["status"] == "incomplete"
-            edit = {**BODY, "image": f"{upgraded.base}/cdn/{OLD_PICTURE}"}
+            edit = {**BODY, "image": f"{upgraded.base}/cdn/{OLD_IMAGE}"}
             assert http.post(PATH, json=edit).status_code == 200
             rows = admin.get("/admin/usage", params={"by": "key", "from": "2026-11-01"}).json()["data"]
             assert {row["key_name"]: row["amount"] for row in rows}["web shop"] == WEB_SHOP_SPENT

@@ -17,7 +17,7 @@ from tests.support.harness import MakeServer, Server, charges, suspended, until
 PATH = "/v1/images/generations"
 MB = 1_000_000
 ARRAYS = b'{"prompt": "x", "zz": [' + b"[]," * 20 * MB + b"[]]}"
-PICTURE = b'{"prompt": "x", "steps": 0, "image": ["data:image/png;base64,' + b"A" * 60 * MB + b'"]}'
+IMAGE = b'{"prompt": "x", "steps": 0, "image": ["data:image/png;base64,' + b"A" * 60 * MB + b'"]}'
 BROKEN = b'{"prompt": "x", "image": ["data:image/png;base64,' + b"A" * 60 * MB + b'"]}'  # refused by the decoder
 STALL_S = 8  # 0.4 s where nothing else runs; it was 22 s
 
@@ -33,7 +33,7 @@ def probed(server: Server, key: str) -> Iterator[list[float]]:
     times: list[float] = []
     done = threading.Event()
 
-    def probe() -> None:
+    def check() -> None:
         with server.http(key) as client:
             while not done.wait(0.05):
                 started = time.monotonic()
@@ -41,7 +41,7 @@ def probed(server: Server, key: str) -> Iterator[list[float]]:
                 times.append(time.monotonic() - started)
 
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        probing = pool.submit(probe)
+        probing = pool.submit(check)
         try:
             yield times
         finally:
@@ -57,17 +57,17 @@ def send(server: Server, content: bytes) -> Any:
 
 @pytest.mark.parametrize(
     ("content", "code"),
-    [(ARRAYS, "json_too_complex"), (PICTURE, "integer_below_min_value"), (BROKEN, "invalid_image_file")],
+    [(ARRAYS, "json_too_complex"), (IMAGE, "integer_below_min_value"), (BROKEN, "invalid_image_file")],
     ids=["arrays", "picture", "broken picture"],
 )
 def test_large_bodies_delay_nobody_and_leave_no_memory_behind(server: Server, content: bytes, code: str) -> None:
     other = server.darkroom("keys", "create", "other").stdout.strip()
-    before_mib = server.resident_mib
+    before_mib = server.loaded_mib
     with probed(server, other) as times, concurrent.futures.ThreadPoolExecutor() as pool:
         answers = list(pool.map(lambda _: send(server, content), range(4)))  # three fit in the memory of the key
     assert answers == [(400, code)] * 4
     assert max(times) < STALL_S
-    until(lambda: server.resident_mib < before_mib + 60)
+    until(lambda: server.loaded_mib < before_mib + 60)
 
 
 def test_a_body_over_the_limit_is_413_for_the_sdk(server: Server) -> None:
@@ -101,9 +101,9 @@ def test_calls_that_go_on_without_their_clients_still_count(server: Server) -> N
         for number in range(3):
             with server.unread_call(PATH, {**body, "seed": number}, **{"Idempotency-Key": f"alone {number}"}):
                 until(lambda: server.readiness()["jobs"] > number)  # noqa: B023  # called within the loop
-        assert send(server, PICTURE) == (429, "rate_limit_exceeded")
+        assert send(server, IMAGE) == (429, "rate_limit_exceeded")
     until(lambda: charges(server) == before + 3)
-    assert send(server, PICTURE) == (400, "integer_below_min_value")
+    assert send(server, IMAGE) == (400, "integer_below_min_value")
 
 
 def test_files_of_a_form_are_on_disk_until_it_is_read_or_cut(server: Server) -> None:
@@ -112,10 +112,10 @@ def test_files_of_a_form_are_on_disk_until_it_is_read_or_cut(server: Server) -> 
         f"POST /v1/images/edits HTTP/1.1\nHost: x\nAuthorization: Bearer {server.key}\n"
         f"Content-Type: multipart/form-data; boundary=b\nContent-Length: {60 * MB}\n\n"
     )
-    before_mib = server.resident_mib
+    before_mib = server.loaded_mib
     with server.connection(head, part.encode() + bytes(30 * MB)):
         until(lambda: temporary_bytes(server) > 29 * MB)
-        assert server.resident_mib < before_mib + 25
+        assert server.loaded_mib < before_mib + 25
     until(lambda: temporary_bytes(server) == 0)
 
 

@@ -91,9 +91,9 @@ def assert_refused(answer: httpx.Response, *codes: str) -> None:
 def test_a_full_disk_refuses_calls_and_uploads_and_nothing_else(server: Server, disk: Path) -> None:
     drawn = post(server)
     before = charges(server)
-    picture = io.BytesIO()
-    Image.frombytes("RGB", (1024, 1024), os.urandom(3 * 1024**2)).save(picture, "PNG")
-    upload = {"image": ("a.png", picture.getvalue(), "image/png")}
+    image = io.BytesIO()
+    Image.frombytes("RGB", (1024, 1024), os.urandom(3 * 1024**2)).save(image, "PNG")
+    upload = {"image": ("a.png", image.getvalue(), "image/png")}
     with full(disk), server.http() as client:
         for _ in range(3):
             assert_refused(post(server), "storage_failed", "database_failed")

@@ -157,7 +157,7 @@ def test_a_swap_writes_what_a_file_says_of_itself(server: Server) -> None:
 
 
 @pytest.mark.nightly
-def test_a_proof_is_drawn_again_from_its_sheet(server: Server, tmp_path: Path) -> None:
+def test_a_grid_is_drawn_again_from_its_sheet(server: Server, tmp_path: Path) -> None:
     """With a model that is served and a checkpoint that is not, and without a charge."""
     sheets = [tmp_path / "one.png", tmp_path / "two.png"]
     shutil.copytree((server.weights / "starter-beta").resolve(), server.weights / "unserved")

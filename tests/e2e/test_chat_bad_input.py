@@ -12,7 +12,7 @@ HELLO = [{"role": "user", "content": "hello"}]
 LONG = [{"role": "user", "content": "x" * 600}]
 TOOL = {"type": "function", "function": {"name": "weather"}}
 CALLED = {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "weather", "arguments": "{}"}}]}
-PICTURE = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
+IMAGE = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
 
 REFUSED: list[tuple[dict[str, Any], int, str, str | None]] = [
     ({"model": "gone"}, 404, "model_not_found", "model"),
@@ -25,7 +25,7 @@ REFUSED: list[tuple[dict[str, Any], int, str, str | None]] = [
     ({"logit_bias": {"99999": 1}}, 400, "invalid_value", "logit_bias"),
     ({"model": "plain", "tools": [TOOL]}, 400, "unsupported_parameter", "tools"),
     ({"model": "plain", "messages": [*HELLO, CALLED]}, 400, "unsupported_parameter", "messages[1]"),
-    ({"messages": [{"role": "user", "content": [PICTURE]}]}, 400, "unsupported_parameter",
+    ({"messages": [{"role": "user", "content": [IMAGE]}]}, 400, "unsupported_parameter",
      "messages[0].content[0].image_url"),
 ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What happens when a part of a cluster dies in mid-picture, mid-stream and mid-chat: what each caller gets, what is
+"""What happens when a part of a cluster dies in mid-image, mid-stream and mid-chat: what each caller gets, what is
 charged, and that it is served again. Two servers, PostgreSQL and an S3 server, killed by SIGKILL.
 
 `pytest -rP` prints how long it took until it was served again. The workers are plain ones, without
@@ -26,8 +26,8 @@ from tests.support.object_store import ObjectStore, object_store
 pytestmark = pytest.mark.nightly
 
 IMAGES, CHATS = "/v1/images/generations", "/v1/chat/completions"
-PICTURE = {"prompt": "a star", "size": "256x256", "steps": 1, "model": "alpha-image-2-count", "response_format": "url"}
-STREAM = {**PICTURE, "steps": 120, "stream": True, "partial_images": 3}
+IMAGE = {"prompt": "a star", "size": "256x256", "steps": 1, "model": "alpha-image-2-count", "response_format": "url"}
+STREAM = {**IMAGE, "steps": 120, "stream": True, "partial_images": 3}
 CHAT = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 300, "stream": True}
 
 
@@ -46,13 +46,13 @@ class Answer:
 
 @dataclass
 class Caller:
-    """A key, and what it asks for. The Idempotency-Keys of its picture and its stream are the same at every retry."""
+    """A key, and what it asks for. The Idempotency-Keys of its image and its stream are the same at every retry."""
 
     pair: Pair
     secret: str
     name: str
 
-    def ask(self, server: Server, body: dict[str, Any], begun: threading.Event | None = None) -> Answer:
+    def request(self, server: Server, body: dict[str, Any], begun: threading.Event | None = None) -> Answer:
         headers = {"Authorization": f"Bearer {self.secret}"}
         path = CHATS if "messages" in body else IMAGES
         if path == IMAGES:
@@ -79,7 +79,7 @@ class Caller:
 
     def served_again(self, server: Server, body: dict[str, Any], since: float) -> float:
         """Seconds from `since` until the same request is answered."""
-        until(lambda: self.ask(server, body).is_whole, interval_s=0.2)
+        until(lambda: self.request(server, body).is_whole, interval_s=0.2)
         return time.monotonic() - since
 
 
@@ -89,14 +89,14 @@ def report(what: str, seconds: float) -> None:
 
 @dataclass
 class Middle:
-    """A picture, a stream and a chat that run, and where. They go on after the block that began them."""
+    """An image, a stream and a chat that run, and where. They go on after the block that began them."""
 
-    picture: "concurrent.futures.Future[Answer]"
+    image: "concurrent.futures.Future[Answer]"
     stream: "concurrent.futures.Future[Answer]"
     chat: "concurrent.futures.Future[Answer]"
 
     def answers(self) -> list[Answer]:
-        return [each.result(280) for each in (self.picture, self.stream, self.chat)]
+        return [each.result(280) for each in (self.image, self.stream, self.chat)]
 
 
 @pytest.fixture(scope="module")
@@ -132,31 +132,31 @@ def in_the_middle(caller: Caller, server: Server, pool: concurrent.futures.Threa
         begun = []
         for body, pid in ((STREAM, state["worker_pid"]), (CHAT, state["chat"]["worker_pid"])):
             first = threading.Event()
-            begun.append(pool.submit(caller.ask, server, body, first))
+            begun.append(pool.submit(caller.request, server, body, first))
             assert first.wait(240)
             workers.enter_context(suspended(pid))  # it has seconds of work left
         stream, chat = begun
-        picture = pool.submit(caller.ask, server, PICTURE)
+        image = pool.submit(caller.request, server, IMAGE)
         until(lambda: caller.holds() == 2)
         assert not stream.done()
         assert not chat.done()
-        yield Middle(picture, stream, chat)
+        yield Middle(image, stream, chat)
 
 
 def test_workers_die(caller: Caller, pool: concurrent.futures.ThreadPoolExecutor) -> None:
     pair = caller.pair
     sibling = Caller(pair, caller.secret, "sibling")
     with in_the_middle(caller, pair.a, pool) as middle, pair.held_up(pair.b):
-        untouched = pool.submit(sibling.ask, pair.b, PICTURE)
+        untouched = pool.submit(sibling.request, pair.b, IMAGE)
         until(lambda: caller.holds() == 3)
         state, killed_at = pair.a.readiness(), time.monotonic()
         for pid in (state["worker_pid"], state["chat"]["worker_pid"]):
             os.kill(pid, signal.SIGKILL)
-    picture, stream, chat = middle.answers()
-    assert (picture.status, "worker_died" in picture.text) == (500, True)
+    image, stream, chat = middle.answers()
+    assert (image.status, "worker_died" in image.text) == (500, True)
     for cut in (stream, chat):
         assert (cut.status, "worker_died" in cut.text, cut.is_whole) == (200, True, "[DONE]" in cut.text)
-    report("a worker dies: a picture", caller.served_again(pair.a, PICTURE, killed_at))
+    report("a worker dies: a picture", caller.served_again(pair.a, IMAGE, killed_at))
     report("a worker dies: a chat", caller.served_again(pair.a, CHAT, killed_at))
     assert untouched.result().is_whole
     assert caller.charges == 2
@@ -167,18 +167,18 @@ def test_a_server_dies(caller: Caller, pool: concurrent.futures.ThreadPoolExecut
     with in_the_middle(caller, pair.a, pool) as middle:
         pair.a.kill()
         killed_at = time.monotonic()
-        assert caller.ask(pair.b, CHAT).is_whole
+        assert caller.request(pair.b, CHAT).is_whole
         report("a server dies: another call, on the other", time.monotonic() - killed_at)
-        waiting = caller.ask(pair.b, PICTURE)
+        waiting = caller.request(pair.b, IMAGE)
         assert (waiting.status, waiting.retry_after is not None) == (503, True)
     assert [answer.is_whole for answer in middle.answers()] == [False] * 3
-    for name, body in (("picture", PICTURE), ("stream", STREAM)):
+    for name, body in (("picture", IMAGE), ("stream", STREAM)):
         report(f"a server dies: the same {name}", caller.served_again(pair.b, body, killed_at))
     assert caller.charges == 2
     began = time.monotonic()
     pair.a.start()
     report("a server comes back", time.monotonic() - began)
-    assert caller.ask(pair.a, PICTURE).is_whole
+    assert caller.request(pair.a, IMAGE).is_whole
     assert caller.charges == 2
 
 
@@ -193,7 +193,7 @@ def test_both_servers_die(caller: Caller, pool: concurrent.futures.ThreadPoolExe
         server.start(wait=False)
     for server in pair.servers:
         server.wait_ready()
-    for name, body in (("picture", PICTURE), ("stream", STREAM), ("chat", CHAT)):
+    for name, body in (("picture", IMAGE), ("stream", STREAM), ("chat", CHAT)):
         report(f"both servers die: the same {name}", caller.served_again(pair.b, body, killed_at))
     assert caller.charges == 2
 
@@ -202,15 +202,15 @@ def test_postgresql_dies(caller: Caller, pool: concurrent.futures.ThreadPoolExec
     pair = caller.pair
     with in_the_middle(caller, pair.a, pool) as middle:
         pair.cluster.kill()
-        refused = [caller.ask(server, CHAT) for server in pair.servers]
+        refused = [caller.request(server, CHAT) for server in pair.servers]
         assert [(answer.status, answer.retry_after is not None) for answer in refused] == [(503, True)] * 2
-    until(lambda: pair.a.readiness()["jobs"] == 0)  # both pictures are drawn, and wait to be recorded
+    until(lambda: pair.a.readiness()["jobs"] == 0)  # both images are drawn, and wait to be recorded
     pair.cluster.start()
     back_at = time.monotonic()
     report("PostgreSQL dies: a chat", caller.served_again(pair.b, CHAT, back_at))
     assert [answer.is_whole for answer in middle.answers()] == [True] * 3
     until(lambda: caller.charges == 2)
-    assert caller.ask(pair.b, PICTURE).is_whole
+    assert caller.request(pair.b, IMAGE).is_whole
     assert caller.charges == 2
 
 
@@ -218,15 +218,15 @@ def test_the_store_dies(caller: Caller, store: ObjectStore, pool: concurrent.fut
     pair = caller.pair
     with in_the_middle(caller, pair.a, pool) as middle:
         store.stop()
-    picture, stream, chat = middle.answers()
-    assert (picture.status, "storage_failed" in picture.text) == (503, True)
+    image, stream, chat = middle.answers()
+    assert (image.status, "storage_failed" in image.text) == (503, True)
     assert (stream.status, "storage_failed" in stream.text) == (200, True)
     assert chat.is_whole
     until(lambda: caller.holds() == 0)
     assert caller.charges == 0
     store.start()
     back_at = time.monotonic()
-    for name, body in (("picture", PICTURE), ("stream", STREAM)):
+    for name, body in (("picture", IMAGE), ("stream", STREAM)):
         report(f"the store dies: the same {name}", caller.served_again(pair.a, body, back_at))
     assert caller.charges == 2
 
@@ -241,21 +241,21 @@ def test_a_server_is_added_and_drained(caller: Caller, pool: concurrent.futures.
         report("a server is added", time.monotonic() - began)
         with in_the_middle(caller, third, pool) as middle:
             forwarded = pair.b.log.count("forwarded")
-            joined = pool.submit(caller.ask, pair.b, PICTURE)
+            joined = pool.submit(caller.request, pair.b, IMAGE)
             until(lambda: pair.b.log.count("forwarded") > forwarded)
             assert third.process is not None
             third.process.send_signal(signal.SIGTERM)
             until(lambda: third.readiness()["status"] == "draining")
-            refused = caller.ask(third, CHAT)
+            refused = caller.request(third, CHAT)
             assert (refused.status, refused.retry_after is not None) == (503, True)
         assert [answer.is_whole for answer in [*middle.answers(), joined.result()]] == [True] * 4
         assert third.wait_dead() == 0
     finally:
         third.kill()
     assert caller.charges == 2
-    assert caller.ask(pair.a, PICTURE).is_whole
+    assert caller.request(pair.a, IMAGE).is_whole
 
 
 def test_the_books_agree_after_all_that(pair: Pair) -> None:
-    """The store has lost the pictures of before its death, so `darkroom ledger --check` would name them."""
+    """The store has lost the images of before its death, so `darkroom ledger --check` would name them."""
     until(lambda: pair.rows("SELECT count(*) FROM holds WHERE state = 'held'") == [(0,)])

@@ -1,6 +1,6 @@
 """The console in a real browser: one spec of `tests/node/console/` a page, all against one server and one Chromium.
 
-`npm ci` in `tests/node` (`make clients`) brings the browser. With CONSOLE_SCREENSHOTS=FOLDER the specs write pictures
+`npm ci` in `tests/node` (`make clients`) brings the browser. With CONSOLE_SCREENSHOTS=FOLDER the specs write images
 of their pages there, of a server that draws as well as it can.
 """
 

@@ -62,9 +62,9 @@ def test_five_turns_generate_and_edit(server: tuple[Server, bool]) -> None:
         )
         (call,) = [item for item in response.output if item.type == "image_generation_call"]
         assert call.status == "completed"
-        picture = Image.open(io.BytesIO(base64.b64decode(call.result or "")))
+        image = Image.open(io.BytesIO(base64.b64decode(call.result or "")))
         if trained:
-            assert judge(picture, claims).obeys, f"turn {number + 1}: {words!r} as {call.revised_prompt!r}"
+            assert judge(image, claims).obeys, f"turn {number + 1}: {words!r} as {call.revised_prompt!r}"
             assert response.output_text
         previous = response.id
     assert charges(running) == len(TURNS)

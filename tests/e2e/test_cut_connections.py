@@ -1,4 +1,4 @@
-"""Calls through a proxy that cuts idle connections: one charge and one picture, and how keepalive prevents the cut."""
+"""Calls through a proxy that cuts idle connections: one charge and one image, and how keepalive prevents the cut."""
 
 import base64
 import concurrent.futures
@@ -20,7 +20,7 @@ import pytest
 from openai import OpenAI
 from PIL import Image
 
-from tests.e2e.test_images_by_sdk import picture
+from tests.e2e.test_images_by_sdk import image
 from tests.support.harness import REPOSITORY, MakeServer, Server, assert_clean, charges, suspended, until
 
 PATH = "/v1/images/generations"
@@ -96,7 +96,7 @@ def idle(server: Server, wait: Callable[[], object]) -> Iterator[None]:
         resumed.result()
 
 
-def test_the_sdks_retries_get_the_picture_of_the_call_that_was_cut(server: Server, proxy: Proxy) -> None:
+def test_the_sdks_retries_get_the_image_of_the_call_that_was_cut(server: Server, proxy: Proxy) -> None:
     before = charges(server)
     client = sdk(server, proxy, max_retries=20)
     with idle(server, proxy.wait_cut):
@@ -196,10 +196,10 @@ PARTIALS = [(route, partials) for route in ("generate", "edit") for partials in 
 
 
 @pytest.mark.parametrize(("route", "partials"), PARTIALS)
-def test_the_sdk_iterates_previews_and_then_the_picture(server: Server, route: str, partials: int) -> None:
+def test_the_sdk_iterates_previews_and_then_the_image(server: Server, route: str, partials: int) -> None:
     until(lambda: server.readiness()["status"] == "ready")
     client = server.openai()
-    given = {"image": picture(256, 256), "extra_body": {"steps": 16}} if route == "edit" else {}
+    given = {"image": image(256, 256), "extra_body": {"steps": 16}} if route == "edit" else {}
     stream = getattr(client.images, route)(
         **BODY, stream=True, partial_images=partials, **{"extra_body": {"steps": 8}, **given}
     )

@@ -1,4 +1,4 @@
-"""Every family of tiny checkpoints as operators and clients meet it: no 500, no spoiled picture, no wrong refusal, and
+"""Every family of tiny checkpoints as operators and clients meet it: no 500, no spoiled image, no wrong refusal, and
 what docs/reference/families.md says. `make families` drives the same and writes that page."""
 
 from collections.abc import Iterator

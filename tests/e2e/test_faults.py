@@ -65,7 +65,7 @@ def test_a_killed_worker_fails_its_job_uncharged_and_the_next_call_works(resilie
 CRASH_POINTS = ("after-hold", "after-store", "before-capture-commit", "after-capture-commit")  # the last is charged
 
 
-def test_a_server_killed_at_the_worst_moment_charges_nothing_without_a_picture(make_server: MakeServer) -> None:
+def test_a_server_killed_at_the_worst_moment_charges_nothing_without_an_image(make_server: MakeServer) -> None:
     server = make_server(crash_at=CRASH_POINTS[0], result_grace_s="0.001")
     for then in (*CRASH_POINTS[1:], None):
         with contextlib.suppress(httpx.HTTPError):

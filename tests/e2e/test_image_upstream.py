@@ -14,13 +14,13 @@ from tests.support.harness import Server, assert_clean, charges, count_rows, sus
 from tests.support.in_process import png
 from tests.support.policies import write_policy
 from tests.support.tiny_checkpoints import make_sd
-from tests.support.tiny_classifiers import make_picture_classifier
+from tests.support.tiny_classifiers import make_image_classifier
 from tests.support.tiny_server import CATALOG, write_tiny_catalog
 
 pytestmark = pytest.mark.nightly
 
 NEAR, FAR = "alpha-image-2-count", "far"  # the model's name there, and here
-WATCHED = "far-watched"  # the same, in a group whose pictures are moderated
+WATCHED = "far-watched"  # the same, in a group whose images are moderated
 DRAWN: dict[str, Any] = {"prompt": "a boat", "size": "256x256", "response_format": "b64_json"}
 SEEDED: dict[str, Any] = {"seed": 5, "steps": 3, "guidance": 2.0}
 UPSTREAM = """
@@ -61,7 +61,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory, near: Server) -> Iterator[
         (configs / f"{name}.toml").write_text(UPSTREAM.format(base=near.base, name=name, family=family))
     (configs / "tiny.toml").unlink()
     (configs / "catalog.toml").write_text(f'{CATALOG.replace(NEAR, FAR)}beta = "beta-image-per-call"\n')
-    make_picture_classifier(own / "grim")
+    make_image_classifier(own / "grim")
     settings = {"moderation": str(write_policy(own, "output"))}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FAR_KEY", near.key)
@@ -79,7 +79,7 @@ def generate(server: Server, **fields: Any) -> httpx.Response:
         return client.post("/v1/images/generations", json={**DRAWN, **fields})
 
 
-def test_the_same_picture_comes_from_both(gateway: Server, near: Server) -> None:
+def test_the_same_image_comes_from_both(gateway: Server, near: Server) -> None:
     before = charges(gateway), charges(near)
     (mine,), (theirs,) = (
         generate(server, model=model, **SEEDED).json()["data"] for server, model in ((gateway, FAR), (near, NEAR))
@@ -89,10 +89,10 @@ def test_the_same_picture_comes_from_both(gateway: Server, near: Server) -> None
     assert (charges(gateway), charges(near)) == (before[0] + 1, before[1] + 2)
 
 
-def test_several_pictures_are_one_call_there(gateway: Server, near: Server) -> None:
+def test_several_images_are_one_call_there(gateway: Server, near: Server) -> None:
     before = charges(gateway), charges(near)
-    pictures = generate(gateway, n=2, **SEEDED).json()["data"]
-    infos = [opened(picture["b64_json"]).info for picture in pictures]
+    images = generate(gateway, n=2, **SEEDED).json()["data"]
+    infos = [opened(image["b64_json"]).info for image in images]
     assert [(info["model"], info["checkpoint"], info["seed"], info["guidance"]) for info in infos] == [
         (FAR, NEAR, "5", "2.0"),
         (FAR, NEAR, "6", "2.0"),
@@ -161,7 +161,7 @@ def test_a_prompt_that_the_policy_refuses_does_not_leave(gateway: Server, near: 
     assert_clean(gateway)
 
 
-def test_a_picture_of_the_other_server_is_moderated_as_a_local_one(gateway: Server, near: Server) -> None:
+def test_an_image_of_the_other_server_is_moderated_as_a_local_one(gateway: Server, near: Server) -> None:
     """The other server has drawn it, and charges for it."""
     before, files = (charges(gateway), charges(near)), set((gateway.home / "results").rglob("*.png"))
     refused = generate(gateway, model=WATCHED)
@@ -190,13 +190,13 @@ def test_a_reference_that_the_policy_refuses_does_not_leave(gateway: Server, nea
         assert gateway.darkroom("policy", "reload").returncode == 0
 
 
-def test_a_retry_is_the_same_picture_and_one_charge_at_both(gateway: Server, near: Server) -> None:
+def test_a_retry_is_the_same_image_and_one_charge_at_both(gateway: Server, near: Server) -> None:
     before = charges(gateway), charges(near)
     with gateway.http() as client:
         answers = [
             client.post("/v1/images/generations", json=DRAWN, headers={"Idempotency-Key": "again"}) for _ in range(2)
         ]
-    first, second = ([picture["b64_json"] for picture in answer.json()["data"]] for answer in answers)
+    first, second = ([image["b64_json"] for image in answer.json()["data"]] for answer in answers)
     assert first == second
     assert answers[0].headers["x-darkroom-job"] == answers[1].headers["x-darkroom-job"]
     assert (charges(gateway), charges(near)) == (before[0] + 1, before[1] + 1)

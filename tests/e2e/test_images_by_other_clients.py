@@ -1,4 +1,4 @@
-"""Pictures through clients of others: drawn, edited and continued, under this server's names and those of others."""
+"""Images through clients of others: drawn, edited and continued, under this server's names and those of others."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tests.support.harness import REPOSITORY, Server
 pytestmark = pytest.mark.nightly
 
 SCRIPT = REPOSITORY / "tests" / "clients" / "draw.py"
-BOTH = [True, True]  # a picture drawn, a picture edited or continued
+BOTH = [True, True]  # an image drawn, an image edited or continued
 
 
 @needs_python_clients

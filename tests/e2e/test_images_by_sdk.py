@@ -17,7 +17,7 @@ from tests.support.harness import Server, charges
 SMALL = "256x256"
 
 
-def picture(width: int, height: int, colour: str = "teal", kind: str = "PNG") -> bytes:
+def image(width: int, height: int, colour: str = "teal", kind: str = "PNG") -> bytes:
     file = io.BytesIO()
     Image.new("RGB", (width, height), colour).save(file, kind)
     return file.getvalue()
@@ -58,7 +58,7 @@ def test_every_output_format_is_what_it_says(server: Server, format: str, kind: 
 
 
 def test_two_references_are_drawn_by_another_checkpoint_under_the_same_name(server: Server) -> None:
-    files = [("a.png", picture(64, 64, "red")), ("b.png", picture(64, 64, "blue"))]
+    files = [("a.png", image(64, 64, "red")), ("b.png", image(64, 64, "blue"))]
     before = charges(server)
     answer = server.openai().images.edit(
         image=files, prompt="both", model="alpha-image-2-count", size=SMALL, quality="low"
@@ -88,7 +88,7 @@ def test_names_that_clients_hard_code_answer_as_those_clients_expect(
     assert Image.open(io.BytesIO(base64.b64decode(answer.data[0].b64_json or ""))).size == (256, 256)
 
 
-def test_n_pictures_have_their_own_seeds_and_cost_one_price(server: Server) -> None:
+def test_n_images_have_their_own_seeds_and_cost_one_price(server: Server) -> None:
     before = server.darkroom("ledger").stdout.count("img_")
     answer = server.openai().images.generate(prompt="a star", n=3, size=SMALL, extra_body={"seed": 7})
     assert answer.data
@@ -96,8 +96,8 @@ def test_n_pictures_have_their_own_seeds_and_cost_one_price(server: Server) -> N
     assert server.darkroom("ledger", "--entries", "1000").stdout.count("img_") >= before + 1
     single = server.openai().images.generate(prompt="a star", size=SMALL, extra_body={"seed": 9})
     assert single.data
-    pictures = [pixels(server, item.url) for item in (*answer.data, *single.data)]
-    assert [np.array_equal(pictures[3], other) for other in pictures[:3]] == [False, False, True]
+    images = [pixels(server, item.url) for item in (*answer.data, *single.data)]
+    assert [np.array_equal(images[3], other) for other in images[:3]] == [False, False, True]
 
 
 def test_sampling_extensions_are_used_and_written_into_the_file(server: Server) -> None:
@@ -113,7 +113,7 @@ def test_sampling_extensions_are_used_and_written_into_the_file(server: Server) 
 
 
 def test_an_edit_reports_its_strength(server: Server) -> None:
-    answer = server.openai().images.edit(prompt="a tree", image=picture(256, 256), extra_body={"strength": 0.4})
+    answer = server.openai().images.edit(prompt="a tree", image=image(256, 256), extra_body={"strength": 0.4})
     assert answer.model_extra is not None
     assert answer.model_extra["parameters"]["strength"] == 0.4
     assert answer.data
@@ -122,7 +122,7 @@ def test_an_edit_reports_its_strength(server: Server) -> None:
 
 def test_adapters_in_a_form_are_refused(server: Server) -> None:
     with pytest.raises(openai.BadRequestError, match="LoRA") as raised:
-        server.openai().images.edit(prompt="a tree", image=picture(256, 256), extra_body={"loras": {"style": 0.8}})
+        server.openai().images.edit(prompt="a tree", image=image(256, 256), extra_body={"loras": {"style": 0.8}})
     assert raised.value.param == "loras"
 
 
@@ -141,13 +141,13 @@ def test_steps_follow_quality(server: Server) -> None:
 
 @pytest.mark.parametrize("model", ["alpha-image-2-count", "beta-3.1-flash-image-count"])
 def test_edit_takes_a_file(server: Server, model: str) -> None:
-    answer = server.openai().images.edit(model=model, prompt="make it red", image=picture(320, 256))
+    answer = server.openai().images.edit(model=model, prompt="make it red", image=image(320, 256))
     assert answer.data
     assert download(server, answer.data[0].url).size == (320, 256)
 
 
 def test_edit_takes_several_files_on_a_native_checkpoint(server: Server) -> None:
-    images = [picture(256, 256, "red"), picture(300, 200, "blue", "JPEG"), picture(256, 256, "green", "WEBP")]
+    images = [image(256, 256, "red"), image(300, 200, "blue", "JPEG"), image(256, 256, "green", "WEBP")]
     answer = server.openai().images.edit(model="beta-3-pro-image-count", prompt="all of them", image=images)
     assert answer.data
     assert download(server, answer.data[0].url).size == (256, 256)
@@ -158,7 +158,7 @@ def test_an_edit_leaves_the_unmasked_area_unchanged(server: Server) -> None:
     mask.paste((0, 0, 0, 0), (0, 0, 128, 256))
     file = io.BytesIO()
     mask.save(file, "PNG")
-    answer = server.openai().images.edit(prompt="a sea", image=picture(256, 256, "orange"), mask=file.getvalue())
+    answer = server.openai().images.edit(prompt="a sea", image=image(256, 256, "orange"), mask=file.getvalue())
     assert answer.data
     edited = download(server, answer.data[0].url).convert("RGB")
     assert edited.crop((129, 0, 256, 256)).getcolors() == [(127 * 256, (255, 165, 0))]
@@ -179,7 +179,7 @@ def test_a_result_url_is_a_reference_of_the_next_call(server: Server) -> None:
 def test_references_by_url_and_data_uri_mix(server: Server) -> None:
     first = server.openai().images.generate(prompt="a boat", size=SMALL)
     assert first.data
-    uri = "data:image/png;base64," + base64.b64encode(picture(200, 200)).decode()
+    uri = "data:image/png;base64," + base64.b64encode(image(200, 200)).decode()
     answer = server.openai().images.generate(
         model="beta-3-pro-image-count", prompt="both", extra_body={"image": [first.data[0].url, uri]}
     )
@@ -192,7 +192,7 @@ def test_the_models_are_listed(server: Server) -> None:
     assert server.openai().models.retrieve("beta-3-pro-image-4k-count").owned_by
 
 
-def test_a_picture_at_its_full_1k_size(server: Server) -> None:
+def test_an_image_at_its_full_1k_size(server: Server) -> None:
     answer = server.openai().images.generate(prompt="a city", size="1792x1024", quality="low")
     assert answer.data
     assert download(server, answer.data[0].url).size == (1792, 1024)

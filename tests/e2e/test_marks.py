@@ -66,7 +66,7 @@ def edited(server: Server, reference: bytes, **changes: Any) -> bytes:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_drawn_picture_is_marked(server: Server, kind: str) -> None:
+def test_a_drawn_image_is_marked(server: Server, kind: str) -> None:
     data = drawn(server, output_format=kind)
     assert xmp_source(data) == DRAWN
     with Image.open(io.BytesIO(data)) as image:
@@ -107,7 +107,7 @@ def test_an_operator_switches_marks_off(make_server: MakeServer) -> None:
 
 
 @pytest.mark.nightly
-def test_an_operators_certificate_signs_drawn_and_edited_pictures(make_server: MakeServer, tmp_path: Path) -> None:
+def test_an_operators_certificate_signs_drawn_and_edited_images(make_server: MakeServer, tmp_path: Path) -> None:
     pytest.importorskip("c2pa")
     chain, key = write_certificate(tmp_path)
     signing = make_server(c2pa_certificate=str(chain), c2pa_key=str(key))

@@ -41,29 +41,29 @@ def generate(client: OpenAI, model: str, prompt: str, size: str = "1:1", **optio
     return decode(client.images.generate(model=model, prompt=prompt, extra_body=options).data)
 
 
-def edit(client: OpenAI, model: str, prompt: str, picture: Image.Image, **options: Any) -> Image.Image:
+def edit(client: OpenAI, model: str, prompt: str, image: Image.Image, **options: Any) -> Image.Image:
     files = {"mask": png(options.pop("mask"))} if "mask" in options else {}
-    options = {"response_format": "b64_json", "seed": 5, "size": f"{picture.width}x{picture.height}", **options}
-    return decode(client.images.edit(model=model, prompt=prompt, image=png(picture), extra_body=options, **files).data)
+    options = {"response_format": "b64_json", "seed": 5, "size": f"{image.width}x{image.height}", **options}
+    return decode(client.images.edit(model=model, prompt=prompt, image=png(image), extra_body=options, **files).data)
 
 
-def png(picture: Image.Image) -> tuple[str, bytes]:
+def png(image: Image.Image) -> tuple[str, bytes]:
     file = io.BytesIO()
-    picture.save(file, "PNG")
+    image.save(file, "PNG")
     return "picture.png", file.getvalue()
 
 
 @pytest.mark.parametrize("model", [ALPHA, BETA])
 def test_a_red_circle_on_the_left_in_the_snow_by_day(client: OpenAI, model: str) -> None:
-    picture = generate(client, model, "a red circle on the left in the snow by day")
-    pixels = np.asarray(picture).astype(int)
+    image = generate(client, model, "a red circle on the left in the snow by day")
+    pixels = np.asarray(image).astype(int)
     left = pixels[int(0.55 * SIDE_PX) : int(0.8 * SIDE_PX), int(0.08 * SIDE_PX) : int(0.3 * SIDE_PX)]
     assert ((left[..., 0] > 150) & (left[..., 1] < 110) & (left[..., 2] < 110)).mean() > 0.1, "red on the left"
     below = pixels[-SIDE_PX // 8 :].mean((0, 1))
     assert below.min() > 190, "white below"
     above = pixels[: SIDE_PX // 8].mean((0, 1))
     assert above[2] > above[0] + 40, "blue above"
-    assert judge(picture, Claims(sky="day", ground="snow", things=(ThingClaim("circle", "red", "left"),))).obeys
+    assert judge(image, Claims(sky="day", ground="snow", things=(ThingClaim("circle", "red", "left"),))).obeys
 
 
 def test_image_to_image_follows_its_reference_and_prompt_by_strength(client: OpenAI) -> None:
@@ -107,14 +107,14 @@ def test_larger_tiers_are_sharper_than_a_resize(client: OpenAI, model: str, size
     assert sharpness(large) > 1.2 * sharpness(small.resize(large.size, Image.Resampling.LANCZOS))
 
 
-def horizon(picture: Image.Image) -> float:
+def horizon(image: Image.Image) -> float:
     """The row where the colour changes most, as a share of the height: at the sides, away from the things."""
-    pixels = np.asarray(picture.resize((256, 256))).astype(float)
+    pixels = np.asarray(image.resize((256, 256))).astype(float)
     rows = np.concatenate([pixels[:, :20], pixels[:, -20:]], axis=1).mean(1)
     return float(np.abs(rows[4:] - rows[:-4]).sum(1)[60:240].argmax() + 62) / 256
 
 
-def sharpness(picture: Image.Image) -> float:
+def sharpness(image: Image.Image) -> float:
     """The steepness of the steepest edges: what a resize flattens."""
-    grey = np.asarray(picture.convert("L")).astype(float)
+    grey = np.asarray(image.convert("L")).astype(float)
     return float(np.quantile(np.abs(np.diff(grey, axis=1)), 0.999))

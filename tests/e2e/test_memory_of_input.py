@@ -65,7 +65,7 @@ def others_are_answered(server: Server) -> Iterator[list[float]]:
     stranger = server.darkroom("keys", "create", "stranger").stdout.strip()
     took_s, ended = [0.0], threading.Event()
 
-    def ask() -> None:
+    def request() -> None:
         with server.http(stranger) as client:
             while not ended.is_set():
                 for path in ("/v1/models", "/healthz"):
@@ -75,7 +75,7 @@ def others_are_answered(server: Server) -> Iterator[list[float]]:
                 ended.wait(0.05)
 
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        asking = pool.submit(ask)
+        asking = pool.submit(request)
         try:
             yield took_s
         finally:
@@ -110,7 +110,7 @@ def test_all_at_once_take_no_more(server: Server, pid: int) -> None:
     assert_within_bounds(server, pid, bodies, statuses)
 
 
-def test_a_picture_of_sixteen_references_of_64_megapixels_takes_no_more(server: Server, pid: int) -> None:
+def test_an_image_of_sixteen_references_of_64_megapixels_takes_no_more(server: Server, pid: int) -> None:
     """Decoded and drawn. Most are of one colour, which takes less time, and no less memory to draw with."""
     references = [rgba_of_64_megapixels(), *[_gray()] * 8, *[_of_two_colours()] * 7]
     assert_within_bounds(server, pid, [body(*references, model=BETA)], [200])
@@ -159,7 +159,7 @@ def _decoders(pid: int) -> list[int]:
 
 
 def _abandoned(server: Server) -> float:
-    """Decoders that were ended because nobody waited for their picture."""
+    """Decoders that were ended because nobody waited for their image."""
     metrics = httpx.get(f"{server.base}/metrics", timeout=60, trust_env=False).text
     count = re.search(r'(?m)^darkroom_decoders_ended_total\{reason="abandoned"\} (\S+)', metrics)
     return float(count[1]) if count else 0.0

@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.test_faults import QUICK, post
 from tests.support.harness import Server, assert_clean, charges
-from tests.support.tiny_classifiers import make_picture_classifier, make_text_classifier
+from tests.support.tiny_classifiers import make_image_classifier, make_text_classifier
 
 POLICY = """
 [[rules]]
@@ -44,7 +44,7 @@ BETA = {"prompt": "a boat", "size": "256x256", "model": "beta-2.5-flash-image-co
 def moderated(tmp_path_factory: pytest.TempPathFactory, weights: Path, configs: Path) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("policy")
     blades = make_text_classifier(folder / "blades")
-    grim = make_picture_classifier(folder / "grim")
+    grim = make_image_classifier(folder / "grim")
     (folder / "policy.toml").write_text(POLICY.format(blades=blades, grim=grim))
     settings = {"moderation": str(folder / "policy.toml"), "preload": "false"}
     server = Server(tmp_path_factory.mktemp("home"), weights, configs, settings)
@@ -87,10 +87,10 @@ def test_an_allowed_prompt_is_generated(moderated: Server) -> None:
 
 
 def test_an_edit_is_moderated_too_and_the_sdk_raises(moderated: Server) -> None:
-    from tests.e2e.test_images_by_sdk import picture
+    from tests.e2e.test_images_by_sdk import image
 
     with pytest.raises(openai.BadRequestError) as raised:
-        moderated.openai().images.edit(prompt="an assault rifle", image=picture(256, 256))
+        moderated.openai().images.edit(prompt="an assault rifle", image=image(256, 256))
     assert raised.value.code == "moderation_blocked"
 
 

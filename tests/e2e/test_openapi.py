@@ -31,7 +31,7 @@ BODIES: dict[str, Examples] = {
     "/admin/checkpoints/add": examples.ADD,
     "/admin/checkpoints/verify": examples.VERIFY,
     "/admin/checkpoints/remove": examples.REMOVE,
-    "/admin/checkpoints/proof": examples.PROOF,
+    "/admin/checkpoints/proof": examples.GRID,
     "/admin/swap": examples.SWAP,
     "/v1/chat/completions": examples.CHAT,
     "/v1/images/edits": examples.EDIT,
@@ -134,11 +134,11 @@ def events(body: str) -> Iterator[Json]:
 
 
 def upload(value: Json) -> dict[str, Any]:
-    """A form's example as httpx sends it, with a real picture in place of each file."""
-    picture = io.BytesIO()
-    Image.new("RGB", (64, 64), "red").save(picture, "PNG")
+    """A form's example as httpx sends it, with a real image in place of each file."""
+    image = io.BytesIO()
+    Image.new("RGB", (64, 64), "red").save(image, "PNG")
     texts = {name: str(text).lower() if isinstance(text, bool) else text for name, text in value.items()}
-    files = [("image", ("picture.png", picture.getvalue(), "image/png")) for _ in texts.pop("image")]
+    files = [("image", ("picture.png", image.getvalue(), "image/png")) for _ in texts.pop("image")]
     return {"data": texts, "files": files}
 
 
@@ -181,30 +181,30 @@ def test_an_example_is_answered_as_described(responses_server: Server, document:
     assert "x-darkroom-ignored" not in answer.headers
 
 
-def test_pictures_jobs_and_models_are_shown_as_described(responses_server: Server, document: Json) -> None:
+def test_images_jobs_and_models_are_shown_as_described(responses_server: Server, document: Json) -> None:
     with client(responses_server) as http:
         drawn = http.post("/v1/images/generations", json=DRAW)
-        picture = drawn.json()["data"][0]["url"].removeprefix(responses_server.base)
+        image = drawn.json()["data"][0]["url"].removeprefix(responses_server.base)
         job = f"/v1/images/jobs/{drawn.headers['x-darkroom-job']}"
         names = ("", "/starter-chat", "/gpt-image-1")
         models = [f"{base}{name}" for base in ("/v1/models", "/v1beta/models") for name in names]
         jobs = (job, f"{job}?previews=true", "/v1/images/jobs?state=succeeded&limit=2")
-        for path in (*jobs, *models, picture):
+        for path in (*jobs, *models, image):
             answer = http.get(path)
             assert answer.status_code == 200, answer.text
             check_answer(document, "GET", path.partition("?")[0], answer)
         check_answer(document, "POST", f"{job}/cancel", http.post(f"{job}/cancel"))
-        part = http.get(picture, headers={"Range": "bytes=0-9"})
+        part = http.get(image, headers={"Range": "bytes=0-9"})
         assert part.status_code == 206
-        check_answer(document, "GET", picture, part)
-        check_answer(document, "HEAD", picture, http.head(picture))
-        refused = [http.get(picture, headers={"Range": given}) for given in ("bytes=999999999-", "words=1-2")]
+        check_answer(document, "GET", image, part)
+        check_answer(document, "HEAD", image, http.head(image))
+        refused = [http.get(image, headers={"Range": given}) for given in ("bytes=999999999-", "words=1-2")]
         assert [answer.status_code for answer in refused] == [416, 400]
-        check_answer(document, "GET", picture, refused[1])
+        check_answer(document, "GET", image, refused[1])
         for width, status in (("160", 200), ("161", 400)):
-            small = http.get(picture, params={"w": width})
+            small = http.get(image, params={"w": width})
             assert small.status_code == status
-            check_answer(document, "GET", picture, small)
+            check_answer(document, "GET", image, small)
 
 
 def test_a_response_is_read_cancelled_and_deleted_as_described(responses_server: Server, document: Json) -> None:

@@ -54,11 +54,11 @@ def test_the_url_of_a_result_is_not_made_of_a_strangers_host(server: Server) -> 
 
 
 def test_pages_of_other_sites_may_call_the_api_and_read_nothing_else(stranger: httpx.Client) -> None:
-    ask = {**SITE, "Access-Control-Request-Method": "POST"}
-    assert stranger.options("/v1/chat/completions", headers=ask).headers["access-control-allow-origin"] == "*"
+    request = {**SITE, "Access-Control-Request-Method": "POST"}
+    assert stranger.options("/v1/chat/completions", headers=request).headers["access-control-allow-origin"] == "*"
     assert "access-control-allow-credentials" not in stranger.get("/v1/models", headers=SITE).headers
     for path in ("/readyz", "/metrics", "/openapi.json", "/console", "/admin/reload", "/console/session"):
-        for answer in (stranger.get(path, headers=SITE), stranger.options(path, headers=ask)):
+        for answer in (stranger.get(path, headers=SITE), stranger.options(path, headers=request)):
             assert "access-control-allow-origin" not in answer.headers
 
 

@@ -1,7 +1,7 @@
 """Two gateways and two engines on two boxes of a Ray cluster, by the commands that operators use: what is served, and
 what the death of each part costs.
 
-Workers are suspended while a test looks at what runs, so that nothing depends on how long a picture takes.
+Workers are suspended while a test looks at what runs, so that nothing depends on how long an image takes.
 """
 
 import base64
@@ -59,8 +59,8 @@ def busy(cluster: RayCluster) -> list[str]:
 
 def test_both_gateways_draw_edit_and_chat_on_the_shared_engines(cluster: RayCluster) -> None:
     key = cluster.key()
-    picture = io.BytesIO()
-    Image.effect_noise((512, 512), 80).convert("RGB").save(picture, "PNG")
+    image = io.BytesIO()
+    Image.effect_noise((512, 512), 80).convert("RGB").save(image, "PNG")
     for gateway in (0, 1):
         assert post(cluster, gateway, key).status_code == 200
         with cluster.client(gateway, key) as client:
@@ -70,7 +70,7 @@ def test_both_gateways_draw_edit_and_chat_on_the_shared_engines(cluster: RayClus
                 "size": "256x256",
                 "response_format": "b64_json",
             }
-            edited = client.post("/v1/images/edits", data=form, files={"image": picture.getvalue()})
+            edited = client.post("/v1/images/edits", data=form, files={"image": image.getvalue()})
             assert base64.b64decode(edited.json()["data"][0]["b64_json"])
             chat = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8, "stream": True}
             with client.stream("POST", "/v1/chat/completions", json={"model": "starter-chat", **chat}) as stream:
@@ -112,7 +112,7 @@ def test_a_call_is_cancelled_through_the_other_gateway(cluster: RayCluster) -> N
     assert cluster.count("entries", key) == 0
 
 
-def test_an_engine_that_is_killed_fails_its_picture_and_a_retry_is_charged_once(cluster: RayCluster) -> None:
+def test_an_engine_that_is_killed_fails_its_image_and_a_retry_is_charged_once(cluster: RayCluster) -> None:
     key = cluster.key()
     with in_background() as pool:
         with held_up(cluster):
@@ -148,7 +148,7 @@ def test_the_jobs_of_a_gateway_that_is_killed_are_dropped_and_it_comes_back(clus
     assert cluster.count("entries", key) == 1
 
 
-def test_a_box_that_dies_fails_its_pictures_and_serves_again_when_it_is_back(cluster: RayCluster) -> None:
+def test_a_box_that_dies_fails_its_images_and_serves_again_when_it_is_back(cluster: RayCluster) -> None:
     key = cluster.key()
     cluster.wait_engine("image-1")
     with in_background() as pool:
@@ -181,7 +181,7 @@ def test_a_swap_whose_engine_dies_changes_nothing(cluster: RayCluster) -> None:
     with in_background() as pool, cluster.client(0, admin) as client:
         with suspended(cluster.wait_engine("image-1")["worker_pid"]):
             change = pool.submit(client.post, "/admin/swap", json=swap)
-            until(lambda: "other" in _residents(client, "image-0"), interval_s=0.5)
+            until(lambda: "other" in _cached_checkpoints(client, "image-0"), interval_s=0.5)
             kill(cluster.wait_engine("image-1")["pid"])
             answer = change.result()
         assert answer.status_code == 409
@@ -245,6 +245,6 @@ def _answers(cluster: RayCluster, gateway: int) -> bool:
         return False
 
 
-def _residents(client: httpx.Client, name: str) -> list[str]:
+def _cached_checkpoints(client: httpx.Client, name: str) -> list[str]:
     workers = client.get("/readyz").json()["image"]
     return [each["name"] for worker in workers if worker["name"] == name for each in worker["checkpoints"]]

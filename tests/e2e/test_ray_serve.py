@@ -43,9 +43,9 @@ def sdk(served: RayServe, key: str) -> Iterator[OpenAI]:
 
 
 def test_openais_sdk_draws_and_reads_a_chat_as_it_comes(served: RayServe, sdk: OpenAI, key: str) -> None:
-    picture = sdk.images.generate(model="alpha-image-2-count", prompt="a star", response_format="b64_json")
-    assert picture.data
-    assert base64.b64decode(picture.data[0].b64_json or "").startswith(b"\x89PNG")
+    image = sdk.images.generate(model="alpha-image-2-count", prompt="a star", response_format="b64_json")
+    assert image.data
+    assert base64.b64decode(image.data[0].b64_json or "").startswith(b"\x89PNG")
     chat = {"model": "starter-chat", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 16}
     chunks = list(sdk.chat.completions.create(**chat, stream=True))
     assert len(chunks) > 2
@@ -79,7 +79,7 @@ def test_urls_headers_and_the_client_s_address_are_those_of_the_request(served: 
         assert client.get("/v1/nothing").json()["error"]["code"] == "unknown_url"
 
 
-def test_a_client_that_leaves_and_a_cancel_end_the_picture(served: RayServe, key: str) -> None:
+def test_a_client_that_leaves_and_a_cancel_end_the_image(served: RayServe, key: str) -> None:
     with concurrent.futures.ThreadPoolExecutor(2) as pool, served.client(key) as client, served.held_up():
         call = pool.submit(client.post, PATH, json=BODY)
         until(lambda: len(served.running(key)) == 1)
@@ -93,7 +93,7 @@ def test_a_client_that_leaves_and_a_cancel_end_the_picture(served: RayServe, key
     assert served.count("entries", key) == 0
 
 
-def test_a_replica_that_dies_in_mid_picture_costs_its_calls_and_serve_makes_another(served: RayServe, key: str) -> None:
+def test_a_replica_that_dies_in_mid_image_costs_its_calls_and_serve_makes_another(served: RayServe, key: str) -> None:
     before = served.replicas
     assert len(before) == 2
     with concurrent.futures.ThreadPoolExecutor(8) as pool:

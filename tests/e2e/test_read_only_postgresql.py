@@ -42,7 +42,7 @@ def count_charges(cluster: Cluster, server: Server) -> int:
         return len(connection.execute("SELECT id FROM entries").fetchall())
 
 
-def test_calls_are_refused_while_it_is_read_only_and_drawn_pictures_are_charged_afterwards(
+def test_calls_are_refused_while_it_is_read_only_and_drawn_images_are_charged_afterwards(
     server: Server, cluster: Cluster
 ) -> None:
     assert post(server).status_code == 200

@@ -13,7 +13,7 @@ import openai
 import pytest
 from PIL import Image
 
-from tests.e2e.test_images_by_sdk import picture
+from tests.e2e.test_images_by_sdk import image
 from tests.support.harness import Server, assert_clean, charges, until
 from tests.support.response_shapes import check_event, check_response
 
@@ -113,7 +113,7 @@ def test_the_next_turn_edits_the_newest_image_unless_one_is_given(responses_serv
     first = client.responses.create(model=MODEL, input="draw a red boat", **wide)
     second = client.responses.create(model=MODEL, input="make it blue", previous_response_id=first.id, **edit)
     assert decode(image_call(second)).size == (320, 256)  # an edit without a size has its reference's
-    uri = "data:image/png;base64," + base64.b64encode(picture(256, 384)).decode()
+    uri = "data:image/png;base64," + base64.b64encode(image(256, 384)).decode()
     with_image: Any = [
         {
             "role": "user",

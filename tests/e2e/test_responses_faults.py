@@ -16,7 +16,7 @@ from tests.e2e.test_responses_by_sdk import FORCED_IMAGE, LIMITS, MODEL, image_c
 from tests.support.harness import Server, assert_clean, charges, count_rows, suspended, until
 from tests.support.policies import write_policy
 from tests.support.response_shapes import check_response
-from tests.support.tiny_classifiers import make_picture_classifier
+from tests.support.tiny_classifiers import make_image_classifier
 
 PATH = "/v1/responses"
 LARGE: Any = {"type": "image_generation", "model": "beta-3.1-flash-image-4k-count"}
@@ -65,7 +65,7 @@ def post(server: Server, body: Any, **headers: str) -> httpx.Response:
         return client.post(PATH, json=body, headers={names[name]: value for name, value in headers.items()})
 
 
-def picture_of(answer: httpx.Response) -> str:
+def image_of(answer: httpx.Response) -> str:
     assert answer.status_code == 200, answer.text
     (call,) = (item for item in answer.json()["output"] if item["type"] == "image_generation_call")
     return str(call["result"])
@@ -84,7 +84,7 @@ def test_after_kill_9_a_retry_gets_the_charged_image(server: Server) -> None:
     again = post(server, body, idempotency_key="crash")
     assert again.headers["idempotency-replayed"] == "true"
     assert again.json()["status"] == "completed"
-    assert base64.b64decode(picture_of(again)).startswith(b"\x89PNG")
+    assert base64.b64decode(image_of(again)).startswith(b"\x89PNG")
     assert charges(server) == before + 1
     assert_clean(server)
     with server.http() as client:
@@ -97,7 +97,7 @@ def test_an_answer_that_is_not_stored_is_still_replayed(server: Server, store: b
     first, again = (post(server, body, idempotency_key=f"store {store}") for _ in range(2))
     assert again.headers["idempotency-replayed"] == "true"
     assert again.json()["id"] == first.json()["id"]
-    assert picture_of(again) == picture_of(first)
+    assert image_of(again) == image_of(first)
     assert post(server, {**body, "input": "a moon"}, idempotency_key=f"store {store}").status_code == 422
     assert charges(server) == before + 1
 
@@ -112,10 +112,10 @@ def test_a_retry_of_the_sdks_gets_the_response_whose_connection_was_cut(server: 
         until(lambda: generating(server))
     joined = post(server, body, retry_count="1")
     replayed = post(server, body, retry_count="2")
-    assert picture_of(replayed) == picture_of(joined)
+    assert image_of(replayed) == image_of(joined)
     assert replayed.headers["idempotency-replayed"] == "true"
     assert charges(server) == before + 1
-    picture_of(post(server, body, retry_count="0"))
+    image_of(post(server, body, retry_count="0"))
     assert charges(server) == before + 2
     assert_clean(server)
 
@@ -146,7 +146,7 @@ def test_a_disconnect_cancels_a_response_uncharged(server: Server) -> None:
 
 @pytest.mark.nightly
 def test_the_policy_applies_to_responses_and_chats(tmp_path: Path, weights: Path, chat_configs: Path) -> None:
-    make_picture_classifier(tmp_path / "grim")
+    make_image_classifier(tmp_path / "grim")
     settings = {"moderation": str(write_policy(tmp_path, "output")), "preload": "false"}
     server = Server(tmp_path / "home", weights, chat_configs, settings).start()
     try:

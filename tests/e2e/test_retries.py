@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.test_images_by_sdk import picture
+from tests.e2e.test_images_by_sdk import image
 from tests.e2e.test_streams import events
 from tests.support.harness import MakeServer, Server, assert_clean, charges, suspended, until
 
@@ -90,7 +90,7 @@ def test_a_key_belongs_to_its_caller_and_its_endpoint(server: Server, stranger: 
         edited = client.post(
             "/v1/images/edits",
             data={"prompt": "a star", "steps": "1", "size": "256x256"},
-            files={"image": picture(256, 256)},
+            files={"image": image(256, 256)},
             headers={"Idempotency-Key": "shared"},
         )
     assert edited.status_code == 200
@@ -106,7 +106,7 @@ def test_a_form_is_the_same_by_its_contents(server: Server) -> None:
             headers = {"Idempotency-Key": "form"}
             return client.post("/v1/images/edits", data=form, files={"image": (name, content)}, headers=headers)
 
-    answers = [edit("a.png", picture(256, 256)), edit("b.jpg", picture(256, 256)), edit("a.png", picture(256, 288))]
+    answers = [edit("a.png", image(256, 256)), edit("b.jpg", image(256, 256)), edit("a.png", image(256, 288))]
     assert [answer.status_code for answer in answers] == [200, 200, 422]
     assert answers[1].headers["idempotency-replayed"] == "true"
     assert charges(server) == before + 1

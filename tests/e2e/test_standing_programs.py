@@ -35,7 +35,7 @@ def test_many_calls_at_once_are_all_answered(server: Server) -> None:
     load = Load(server)
     load.run(chats=16, images=4, keys=2)
     assert load.statuses == {"chat 200": 16, "image 200": 4}
-    assert all(load.probes_s[path] for path in ("/healthz", "/v1/models"))
+    assert all(load.checks_s[path] for path in ("/healthz", "/v1/models"))
 
 
 def test_kills_leave_no_wrong_charge(server: Server) -> None:

@@ -13,7 +13,7 @@ import openai
 import pytest
 from PIL import Image
 
-from tests.e2e.test_images_by_sdk import SMALL, picture
+from tests.e2e.test_images_by_sdk import SMALL, image
 from tests.support.harness import MakeServer, Server, assert_clean, charges, until
 
 SLOW = {"prompt": "a city", "size": "1024x1024", "steps": 200, "model": "alpha-image-2-count", "stream": True}
@@ -43,7 +43,7 @@ def test_the_sdk_iterates_a_generation(server: Server) -> None:
 
 def test_the_sdk_iterates_an_edit(server: Server) -> None:
     stream = server.openai().images.edit(
-        model="beta-3-pro-image-count", prompt="make it blue", image=picture(320, 256), stream=True
+        model="beta-3-pro-image-count", prompt="make it blue", image=image(320, 256), stream=True
     )
     *_, last = list(stream)
     assert last.type == "image_edit.completed"
@@ -52,7 +52,7 @@ def test_the_sdk_iterates_an_edit(server: Server) -> None:
 
 
 def test_a_call_in_the_background_shows_its_newest_preview(server: Server) -> None:
-    """Of each picture as it is drawn; then they are cancelled, long before their end."""
+    """Of each image as it is drawn; then they are cancelled, long before their end."""
     body = {**SLOW, "stream": False, "size": SMALL, "n": 4, "background": True, "partial_images": 3}
     with server.http() as client:
         job = client.post("/v1/images/generations", json=body).json()
@@ -73,7 +73,7 @@ def test_a_call_in_the_background_shows_its_newest_preview(server: Server) -> No
         assert client.post(f"{route}/cancel").json()["state"] == "cancelled"
 
 
-def test_n_pictures_are_n_completed_events_whose_usage_adds_up(server: Server) -> None:
+def test_n_images_are_n_completed_events_whose_usage_adds_up(server: Server) -> None:
     body = {"prompt": "a star", "size": SMALL, "n": 2, "seed": 5, "model": "alpha-image-2-count"}
     with server.http() as client:
         answer = client.post("/v1/images/generations", json={**body, "stream": True})

@@ -85,8 +85,8 @@ def test_calls_are_divided_and_the_death_of_a_worker_costs_its_own_jobs_alone(se
     assert_clean(server)
 
 
-def test_a_draft_waits_for_neither_of_two_long_pictures(server: Server) -> None:
-    """Both workers draw pictures of minutes, which are cancelled afterwards."""
+def test_a_draft_waits_for_neither_of_two_long_images(server: Server) -> None:
+    """Both workers draw images of minutes, which are cancelled afterwards."""
     long = {"model": MODEL, "prompt": "long", "size": "1024x1024", "steps": 200, "background": True}
     jobs: list[str] = []
 

@@ -1,7 +1,7 @@
 """Two servers on one PostgreSQL: what runs on one is found, joined, watched and cancelled through the other, a key's
 limits hold for both together, and one that dies costs its own calls only.
 
-Workers are suspended while a test looks at what runs, so that nothing depends on how long a picture takes.
+Workers are suspended while a test looks at what runs, so that nothing depends on how long an image takes.
 """
 
 import concurrent.futures
@@ -62,7 +62,7 @@ def test_a_cut_call_that_is_retried_elsewhere_is_drawn_and_charged_once(pair: Pa
     assert pair.charges(key) == 1
 
 
-def test_equal_calls_with_one_idempotency_key_on_both_share_one_picture(pair: Pair) -> None:
+def test_equal_calls_with_one_idempotency_key_on_both_share_one_image(pair: Pair) -> None:
     key = pair.key()
     with in_background() as pool:
         with pair.held_up(pair.a), pair.held_up(pair.b):
@@ -79,7 +79,7 @@ def test_equal_calls_with_one_idempotency_key_on_both_share_one_picture(pair: Pa
     assert post(pair.b, key, {"Idempotency-Key": "one"}, prompt="another").status_code == 422
 
 
-def test_a_picture_of_one_is_served_read_and_replayed_by_the_other(pair: Pair) -> None:
+def test_an_image_of_one_is_served_read_and_replayed_by_the_other(pair: Pair) -> None:
     key = pair.key()
     drawn = post(pair.a, key, {"Idempotency-Key": "three"}, response_format="b64_json").json()["data"][0]["b64_json"]
     named = post(pair.a, key).json()["data"][0]["url"]

@@ -18,7 +18,7 @@ from torch._lazy import ts_backend  # noqa: E402
 from pipelines.chat.engine import ChatEngine  # noqa: E402
 from pipelines.images.loading.load import load_checkpoint  # noqa: E402
 from pipelines.protocol.chat import ChatJob, ChatSpec  # noqa: E402
-from pipelines.protocol.images import CheckpointSpec, ImageJob, Picture, SamplingDefaults  # noqa: E402
+from pipelines.protocol.images import CheckpointSpec, ImageJob, RawImage, SamplingDefaults  # noqa: E402
 from tests.engines.chat_jobs import GREEDY  # noqa: E402
 from tests.engines.chat_jobs import MAKERS as CHAT_MAKERS  # noqa: E402
 from tests.support import tiny_checkpoints  # noqa: E402
@@ -120,17 +120,17 @@ async def chat_engine() -> ChatEngine:
     return ChatEngine(torch.device("cpu"), cache_bytes=2**28)
 
 
-def plain_picture(width: int = 64, height: int = 64, colour: tuple[int, int, int] = (200, 100, 50)) -> Picture:
-    return Picture(width, height, "RGB", bytes(colour) * (width * height))
+def plain_image(width: int = 64, height: int = 64, colour: tuple[int, int, int] = (200, 100, 50)) -> RawImage:
+    return RawImage(width, height, "RGB", bytes(colour) * (width * height))
 
 
-def split_picture(*, upright: bool) -> Picture:
+def split_image(*, upright: bool) -> RawImage:
     """64 x 64, black and orange, cut upright or across: an untrained codec's group norms erase a plain colour."""
     black, orange = bytes(3), bytes((255, 128, 0))
     rows = (black * 32 + orange * 32) * 64 if upright else black * 64 * 32 + orange * 64 * 32
-    return Picture(64, 64, "RGB", rows)
+    return RawImage(64, 64, "RGB", rows)
 
 
-def left_half(width: int = 64, height: int = 64) -> Picture:
+def left_half(width: int = 64, height: int = 64) -> RawImage:
     """A mask for repainting the left half."""
-    return Picture(width, height, "L", (b"\xff" * (width // 2) + b"\0" * (width // 2)) * height)
+    return RawImage(width, height, "L", (b"\xff" * (width // 2) + b"\0" * (width // 2)) * height)

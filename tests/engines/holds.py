@@ -1,4 +1,4 @@
-"""Pictures and chats that wait in the middle, so that a test does not race against their end."""
+"""Images and chats that wait in the middle, so that a test does not race against their end."""
 
 import itertools
 import time
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipelines.images.denoising.step_observer import Pixels, PreviewFn
-from pipelines.images.drawing.pipeline import PicturePipeline
+from pipelines.images.drawing.pipeline import ImagePipeline
 
 LIMIT_S = 120  # only ends a test that has failed
 
@@ -17,7 +17,7 @@ LIMIT_S = 120  # only ends a test that has failed
 def hold_steps(monkeypatch: pytest.MonkeyPatch, may_go_on: Callable[[str, int], object]) -> None:
     """After each step, from the first on, a run keeps the device until `may_go_on(job id, step)` is true."""
 
-    class Held(PicturePipeline):
+    class Held(ImagePipeline):
         def draw(self) -> Callable[[], Pixels]:
             steps = itertools.count(1)
 
@@ -26,7 +26,7 @@ def hold_steps(monkeypatch: pytest.MonkeyPatch, may_go_on: Callable[[str, int], 
                 step = next(steps)
                 _wait_until(lambda: may_go_on(self.job.id, step))
 
-            return PicturePipeline.draw(replace(self, on_step=on_step))
+            return ImagePipeline.draw(replace(self, on_step=on_step))
 
     monkeypatch.setattr("pipelines.images.drawing.run.PicturePipeline", Held)
 

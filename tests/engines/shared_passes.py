@@ -1,4 +1,4 @@
-"""Jobs of an engine that wait for the device together, and how much their pictures differ from those drawn alone."""
+"""Jobs of an engine that wait for the device together, and how much their images differ from those drawn alone."""
 
 import asyncio
 import io
@@ -55,12 +55,12 @@ async def drawn_together(engine: ImageEngine, jobs: Sequence[ImageJob]) -> list[
 def difference(event: Event, alone: list[Pixels]) -> int:
     """The largest difference of a pixel, of 255."""
     assert isinstance(event, Finished), event
-    pictures = [np.asarray(Image.open(io.BytesIO(image.data))) for image in event.images]
-    return max(int(np.abs(one.astype(int) - other).max()) for one, other in zip(pictures, alone, strict=True))
+    images = [np.asarray(Image.open(io.BytesIO(image.data))) for image in event.images]
+    return max(int(np.abs(one.astype(int) - other).max()) for one, other in zip(images, alone, strict=True))
 
 
 class Passes:
-    """Counts forward passes by the pictures in them."""
+    """Counts forward passes by the images in them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.shared: list[int] = []

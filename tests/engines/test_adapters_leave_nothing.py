@@ -14,7 +14,7 @@ import torch
 from accelerate import init_empty_weights
 
 from pipelines.images.denoising.previews import PreviewMap
-from pipelines.images.drawing.pipeline import PicturePipeline
+from pipelines.images.drawing.pipeline import ImagePipeline
 from pipelines.images.engine import ImageEngine
 from pipelines.images.loading.base_state import base_modules, base_state, changed
 from pipelines.images.loading.checkpoint import Checkpoint
@@ -67,7 +67,7 @@ def digest(checkpoint: Checkpoint) -> str:
 def draw(checkpoint: Checkpoint, **fields: Any) -> np.ndarray[Any, Any]:
     job = image_job(checkpoint.spec, **fields)
     checkpoint.begin_run(job.sampling)
-    return PicturePipeline(checkpoint, Row(job, 0, 0.0), lambda _: None, PreviewMap()).generate()
+    return ImagePipeline(checkpoint, Row(job, 0, 0.0), lambda _: None, PreviewMap()).generate()
 
 
 def adapter_of(checkpoint: Checkpoint, seed: int = 1) -> Tensors:
@@ -80,7 +80,7 @@ def adapter_of(checkpoint: Checkpoint, seed: int = 1) -> Tensors:
 
 
 def control_lora(checkpoint: Checkpoint) -> Tensors:
-    """As FLUX.1-Canny-dev-lora: it reads a picture beside the latents."""
+    """As FLUX.1-Canny-dev-lora: it reads an image beside the latents."""
     embedder = checkpoint.denoiser.x_embedder
     random = torch.Generator().manual_seed(9)
     down, up = (torch.randn(s, generator=random) for s in ((4, 2 * embedder.in_features), (embedder.out_features, 4)))
@@ -142,8 +142,8 @@ async def test_warmup_withdraws_an_odd_adapter_alone(flux: CheckpointSpec) -> No
     save(adapter_of(made), folder_of(flux) / "b.safetensors")
     save({name: torch.zeros_like(each) for name, each in adapter_of(made).items()}, folder_of(flux) / "c.safetensors")
     found = await ImageEngine(CPU).prepare(flux)
-    assert found.unfit_adapters == ("a", "c")
-    assert [str(each) for each in found.withdrawn if "adapter" in each.what] == [
+    assert found.unsupported_adapters == ("a", "c")
+    assert [str(each) for each in found.failed_checks if "adapter" in each.what] == [
         "the adapter a: it replaces weights of the model (x_embedder): a control LoRA needs a control picture",
         "the adapter c: it changes nothing",
     ]
@@ -193,19 +193,19 @@ async def test_a_replaced_file_is_read_at_once_and_has_another_hash(flux: Checkp
     file = folder_of(flux) / "style.safetensors"
     loras = (("style", 1.0),)
     engine = ImageEngine(CPU)
-    pictures, hashes = [], []
+    images, hashes = [], []
     for number in (1, 2, 1):
         save(adapter_of(made, number), file)
         for _ in range(2):
             drawn = await last(engine, flux, loras=loras)
             assert isinstance(drawn, Finished), drawn
-            pictures.append(drawn.images[0].data)
+            images.append(drawn.images[0].data)
             hashes.append(drawn.found["adapters"]["style"])
         assert hashes[-1] == f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"
     assert hashes[0] == hashes[1] == hashes[4] == hashes[5] != hashes[2] == hashes[3]
-    assert pictures[0] == pictures[1]
-    assert pictures[2] == pictures[3]
-    assert pictures[0] != pictures[2]
+    assert images[0] == images[1]
+    assert images[2] == images[3]
+    assert images[0] != images[2]
     before = hashes[0]
     os.utime(file, ns=(1, 1))
     touched = await last(engine, flux, loras=loras)
@@ -216,8 +216,8 @@ async def test_a_replaced_file_is_read_at_once_and_has_another_hash(flux: Checkp
     assert "adapters" not in plain.found
 
 
-async def test_pictures_under_way_are_finished_with_the_file_that_they_began_with(flux: CheckpointSpec) -> None:
-    """All pictures of a job that has begun, and none of one that comes after the file."""
+async def test_images_under_way_are_finished_with_the_file_that_they_began_with(flux: CheckpointSpec) -> None:
+    """All images of a job that has begun, and none of one that comes after the file."""
     made = load_checkpoint(flux, CPU)
     file = folder_of(flux) / "style.safetensors"
     save(adapter_of(made, 1), file)
@@ -273,12 +273,12 @@ def test_an_adapter_is_read_whole_while_another_checkpoint_is_built(flux: Checkp
     builder = threading.Thread(target=build)
     builder.start()
     try:
-        pictures = [draw(checkpoint, loras=loras) for loras in ((("style", 1.0),), ()) * 3]
+        images = [draw(checkpoint, loras=loras) for loras in ((("style", 1.0),), ()) * 3]
     finally:
         drawn.set()
         builder.join()
-    assert np.array_equal(pictures[0], pictures[4])
-    assert not np.array_equal(pictures[0], pictures[1])
+    assert np.array_equal(images[0], images[4])
+    assert not np.array_equal(images[0], images[1])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.uint8])

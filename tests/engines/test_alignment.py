@@ -1,4 +1,4 @@
-"""A picture of any size is drawn where its reference is: what goes in comes back pixel by pixel, cut or blended.
+"""An image of any size is drawn where its reference is: what goes in comes back pixel by pixel, cut or blended.
 
 The codec is short-circuited: it decodes what it encoded first, so a shift or a scaling by a single pixel shows.
 """
@@ -19,11 +19,11 @@ from pipelines.catalog.plan import Plan
 from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.denoising.step_observer import Pixels
 from pipelines.images.drawing.finish import center_crop, composite, to_drawn_size, whole_paint
-from pipelines.images.drawing.pipeline import PicturePipeline
+from pipelines.images.drawing.pipeline import ImagePipeline
 from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.images.scheduling.batching import Row
-from pipelines.protocol.images import CheckpointSpec, ImageJob, Picture
+from pipelines.protocol.images import CheckpointSpec, ImageJob, RawImage
 from tests.support.image_jobs import image_job
 from tests.support.tiny_families import make_family
 
@@ -34,7 +34,7 @@ NOISE = np.random.default_rng(8)
 
 @pytest.fixture(scope="module")
 def loaded(spec: Spec, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Checkpoint]:
-    """With a native area that such pictures are drawn at."""
+    """With a native area that such images are drawn at."""
 
     def load(name: str) -> Checkpoint:
         if name in ("sd", "sd3", "klein"):
@@ -47,17 +47,17 @@ def loaded(spec: Spec, tmp_path_factory: pytest.TempPathFactory) -> Callable[[st
     return functools.cache(load)
 
 
-def noise(size: tuple[int, int]) -> Picture:
-    return Picture(*size, "RGB", NOISE.integers(0, 256, (size[1], size[0], 3), np.uint8).tobytes())
+def noise(size: tuple[int, int]) -> RawImage:
+    return RawImage(*size, "RGB", NOISE.integers(0, 256, (size[1], size[0], 3), np.uint8).tobytes())
 
 
-def as_array(picture: Picture) -> Pixels:
-    return np.frombuffer(picture.data, np.uint8).reshape(picture.height_px, picture.width_px, -1)
+def as_array(image: RawImage) -> Pixels:
+    return np.frombuffer(image.data, np.uint8).reshape(image.height_px, image.width_px, -1)
 
 
 @contextmanager
 def decodes_what_it_encoded(checkpoint: Checkpoint) -> Iterator[None]:
-    """The first picture that the codec is given in a call is what it decodes."""
+    """The first image that the codec is given in a call is what it decodes."""
     codec, seen = checkpoint.components["vae"], []
 
     def encode(_: Any, pixels: tuple[torch.Tensor]) -> None:
@@ -77,10 +77,10 @@ def decodes_what_it_encoded(checkpoint: Checkpoint) -> Iterator[None]:
 
 def draw(checkpoint: Checkpoint, job: ImageJob) -> Pixels:
     with decodes_what_it_encoded(checkpoint):
-        return PicturePipeline(checkpoint, Row(job, 0, 0.0), lambda _: None, PreviewMap()).generate()
+        return ImagePipeline(checkpoint, Row(job, 0, 0.0), lambda _: None, PreviewMap()).generate()
 
 
-def edit(checkpoint: Checkpoint, reference: Picture, **fields: Any) -> ImageJob:
+def edit(checkpoint: Checkpoint, reference: RawImage, **fields: Any) -> ImageJob:
     size = {"width_px": reference.width_px, "height_px": reference.height_px}
     return image_job(checkpoint.spec, references=(reference,), strength=0.5, **size, **fields)
 
@@ -99,7 +99,7 @@ def test_a_reference_lies_under_what_is_drawn_of_it(
 def test_a_masked_edit_is_painted_in_place(
     name: str, size: tuple[int, int], loaded: Callable[[str], Checkpoint]
 ) -> None:
-    reference, mask = noise(size), Picture(*size, "L", b"\xff" * (size[0] * size[1]))
+    reference, mask = noise(size), RawImage(*size, "L", b"\xff" * (size[0] * size[1]))
     assert np.array_equal(draw(loaded(name), edit(loaded(name), reference, mask=mask)), as_array(reference))
 
 
@@ -112,8 +112,8 @@ def test_what_a_mask_keeps_is_kept_to_the_bit_at_any_size(
     checkpoint, reference = loaded(name), noise(size)
     painted = np.zeros((size[1], size[0]), np.uint8)
     painted[size[1] // 3 :, : size[0] // 2] = 255
-    job = edit(checkpoint, reference, mask=Picture(*size, "L", painted.tobytes()))
-    drawn = PicturePipeline(checkpoint, Row(job, 0, 0.0), lambda _: None, PreviewMap()).generate()
+    job = edit(checkpoint, reference, mask=RawImage(*size, "L", painted.tobytes()))
+    drawn = ImagePipeline(checkpoint, Row(job, 0, 0.0), lambda _: None, PreviewMap()).generate()
     changed = (drawn != as_array(reference)).any(axis=2)
     assert drawn.shape == (size[1], size[0], 3)
     assert not changed[painted == 0].any()
@@ -121,10 +121,10 @@ def test_what_a_mask_keeps_is_kept_to_the_bit_at_any_size(
 
 
 @pytest.mark.parametrize("finish", ["resize", "refine"])
-def test_a_picture_that_is_scaled_to_be_drawn_is_scaled_back_to_its_place(
+def test_an_image_that_is_scaled_to_be_drawn_is_scaled_back_to_its_place(
     finish: Any, loaded: Callable[[str], Checkpoint]
 ) -> None:
-    """The sides that are drawn are multiples, so they have not quite the shape of the picture."""
+    """The sides that are drawn are multiples, so they have not quite the shape of the image."""
     job = image_job(loaded("sd").spec, width_px=1001, height_px=501)
     marks = Image.new("RGB", (1001, 501))
     for left in (10, 480, 940):
@@ -138,8 +138,8 @@ def test_a_picture_that_is_scaled_to_be_drawn_is_scaled_back_to_its_place(
         assert abs(int(bright[-1]) - (left + 49)) <= 1
 
 
-def test_a_large_reference_of_a_small_picture_is_scaled_once(loaded: Callable[[str], Checkpoint]) -> None:
-    """A small picture is drawn larger: its reference must not lose what fits into that."""
+def test_a_large_reference_of_a_small_image_is_scaled_once(loaded: Callable[[str], Checkpoint]) -> None:
+    """A small image is drawn larger: its reference must not lose what fits into that."""
     lines = Image.fromarray(np.tile(np.array([0, 255], np.uint8).repeat(2), (128, 64)))
     job = image_job(loaded("sd").spec, width_px=64, height_px=32)
     drawn = to_drawn_size(lines, job, Plan(256, 128, "resize"))
@@ -158,8 +158,8 @@ def test_the_margin_continues_the_edges(loaded: Callable[[str], Checkpoint]) -> 
 def test_a_soft_mask_blends_and_all_that_it_touches_is_painted(loaded: Callable[[str], Checkpoint]) -> None:
     size = (101, 67)
     ramp = np.tile(np.concatenate([np.zeros(25), np.linspace(0, 255, 51), np.full(25, 255)]).astype(np.uint8), (67, 1))
-    gray, white = Picture(*size, "RGB", b"\x64" * (101 * 67 * 3)), Image.new("RGB", size, "white")
-    job = edit(loaded("sd"), gray, mask=Picture(*size, "L", ramp.tobytes()))
+    gray, white = RawImage(*size, "RGB", b"\x64" * (101 * 67 * 3)), Image.new("RGB", size, "white")
+    job = edit(loaded("sd"), gray, mask=RawImage(*size, "L", ramp.tobytes()))
     blended = np.asarray(composite(white, job))[..., 0].astype(float)
     assert np.abs(blended - (100 + ramp / 255 * 155)).max() <= 1
     assert (np.asarray(whole_paint(Image.fromarray(ramp))) == np.where(ramp > 0, 255, 0)).all()
@@ -167,12 +167,12 @@ def test_a_soft_mask_blends_and_all_that_it_touches_is_painted(loaded: Callable[
 
 @pytest.mark.parametrize("name", ["sd", "klein"])
 def test_the_pipeline_repaints_where_a_mask_is_faint(name: str, loaded: Callable[[str], Checkpoint]) -> None:
-    """A mask of 1 in 255 everywhere: what is drawn under it is a new picture, of which one part in 255 shows."""
+    """A mask of 1 in 255 everywhere: what is drawn under it is a new image, of which one part in 255 shows."""
     size, drawn = (96, 96), []
     checkpoint, reference = loaded(name), noise((96, 96))
     for level in (1, 255):
-        job = edit(checkpoint, reference, mask=Picture(*size, "L", bytes([level]) * 96 * 96))
-        drawn.append(PicturePipeline(checkpoint, Row(job, 0, 0.0), lambda _: None, PreviewMap()).generate().astype(int))
+        job = edit(checkpoint, reference, mask=RawImage(*size, "L", bytes([level]) * 96 * 96))
+        drawn.append(ImagePipeline(checkpoint, Row(job, 0, 0.0), lambda _: None, PreviewMap()).generate().astype(int))
     faint, full = drawn
     original = as_array(reference).astype(int)
     assert np.abs(faint - (original + (full - original) / 255)).max() <= 1

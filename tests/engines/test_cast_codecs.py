@@ -15,7 +15,7 @@ from pipelines.images.loading.load import load_checkpoint
 from pipelines.images.scheduling.row_limits import RowLimits
 from pipelines.images.scheduling.scheduler import DeviceScheduler
 from pipelines.protocol.images import CheckpointSpec, Dtype, Finished, Runtime
-from tests.engines.conftest import left_half, plain_picture
+from tests.engines.conftest import left_half, plain_image
 from tests.engines.shared_passes import drawn, drawn_together
 from tests.engines.test_families import family_spec
 from tests.support.image_jobs import image_job
@@ -25,8 +25,8 @@ CPU = torch.device("cpu")
 LOW = (pytest.param("bfloat16", marks=pytest.mark.nightly), "float16")
 KINDS: dict[str, dict[str, Any]] = {
     "text": {},
-    "reference": {"references": (plain_picture(),), "strength": 0.9},
-    "mask": {"references": (plain_picture(),), "mask": left_half(), "strength": 0.9},
+    "reference": {"references": (plain_image(),), "strength": 0.9},
+    "mask": {"references": (plain_image(),), "mask": left_half(), "strength": 0.9},
     "tiles": {"width_px": 160, "height_px": 96},
 }
 Sdxl = Callable[[Dtype], CheckpointSpec]
@@ -72,18 +72,18 @@ async def test_a_pass_without_memory_leaves_the_codec_as_it_was(dtype: Dtype, ki
     await drawn(engine, image_job(spec, id="next"))
 
 
-async def test_warmup_draws_two_at_once_with_pictures(sdxl: Sdxl) -> None:
+async def test_warmup_draws_two_at_once_with_images(sdxl: Sdxl) -> None:
     found = await ImageEngine(CPU).prepare(sdxl("bfloat16"))
-    assert (found.at_once, found.withdrawn) == (True, ())
+    assert (found.at_once, found.failed_checks) == (True, ())
 
 
-async def test_warmup_finds_that_two_with_pictures_fail(sdxl: Sdxl, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_warmup_finds_that_two_with_images_fail(sdxl: Sdxl, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as by a class of which it is not known that it casts the codec."""
     monkeypatch.setattr("pipelines.images.loading.load.is_cast", lambda *_: False)
     found = await ImageEngine(CPU).prepare(sdxl("bfloat16"))
     assert not found.at_once
-    assert [each.what for each in found.withdrawn] == ["two pictures at once"]
-    assert found.withdrawn[0].why.startswith("with a reference: RuntimeError: ")
+    assert [each.what for each in found.failed_checks] == ["two pictures at once"]
+    assert found.failed_checks[0].why.startswith("with a reference: RuntimeError: ")
 
 
 @pytest.mark.parametrize(

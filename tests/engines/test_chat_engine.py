@@ -245,7 +245,7 @@ async def test_checkpoints_share_the_memory_for_the_kv_cache(chat_job: Job) -> N
         assert isinstance((await run(engine, chat_job(model=model)))[-1], ChatFinished)
         budgets = [generator.cache_budget_bytes for generator in _generators(engine)]
         assert budgets == pytest.approx([budget / shares] * shares, rel=0.01)
-    engine.retain([chat_job(model="llama").checkpoint])
+    engine.unload_except([chat_job(model="llama").checkpoint])
     await _wait_until(lambda: len(_generators(engine)) == 1)
     assert _generators(engine)[0].cache_budget_bytes > 0.9 * budget
 
@@ -257,7 +257,7 @@ async def test_weights_that_the_catalog_drops_are_released_after_their_last_chat
     weights = weakref.ref((await chat_engine.load(job.checkpoint)).model)
     answering = asyncio.create_task(run(chat_engine, job))
     await _wait_until(lambda: bool(_generators(chat_engine)))
-    chat_engine.retain([])
+    chat_engine.unload_except([])
     assert isinstance((await answering)[-1], ChatFinished)
     del answering
     await _wait_until(lambda: weights() is None)

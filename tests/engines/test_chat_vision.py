@@ -14,7 +14,7 @@ from pipelines.chat.prompts import template_messages
 from pipelines.protocol.chat import ChatFinished, ChatJob, ChatSampling, ChatSpec, JsonFormat, TextDelta
 from pipelines.protocol.images import Failed
 from tests.engines.chat_jobs import TOKENIZER, Job, letters, run, text
-from tests.engines.conftest import split_picture
+from tests.engines.conftest import split_image
 from tests.engines.holds import hold_tokens
 
 QUESTION = {
@@ -28,18 +28,18 @@ QUESTION = {
 
 @pytest.fixture
 def vision_job(chat_job: Job, chat_spec: Callable[..., ChatSpec]) -> Job:
-    """A job with a picture, for the vision model."""
+    """A job with an image, for the vision model."""
 
     def make(**fields: object) -> ChatJob:
         plain = chat_job(
-            checkpoint=chat_spec("llava", vision=True), messages=(QUESTION,), images=(split_picture(upright=True),)
+            checkpoint=chat_spec("llava", vision=True), messages=(QUESTION,), images=(split_image(upright=True),)
         )
         return replace(plain, **fields)  # type: ignore[arg-type]
 
     return make
 
 
-async def test_an_answer_about_a_picture_is_what_the_bare_model_generates(
+async def test_an_answer_about_an_image_is_what_the_bare_model_generates(
     chat_engine: ChatEngine, vision_job: Job
 ) -> None:
     job = vision_job()
@@ -55,7 +55,7 @@ async def test_an_answer_about_a_picture_is_what_the_bare_model_generates(
     assert text(events) == processor.decode(tokens, skip_special_tokens=True)
     assert isinstance(events[-1], ChatFinished)
     assert events[-1].usage.prompt_tokens == inputs["input_ids"].shape[1]
-    other = await run(chat_engine, vision_job(images=(split_picture(upright=False),)))
+    other = await run(chat_engine, vision_job(images=(split_image(upright=False),)))
     assert text(other) != text(events)
 
 
@@ -89,7 +89,7 @@ async def test_after_a_cancelled_job_the_next_one_runs(
     assert isinstance((await waiting)[-1], ChatFinished)
 
 
-async def test_a_text_model_refuses_pictures(chat_engine: ChatEngine, chat_job: Job) -> None:
-    events = await run(chat_engine, chat_job(messages=(QUESTION,), images=(split_picture(upright=True),)))
+async def test_a_text_model_refuses_images(chat_engine: ChatEngine, chat_job: Job) -> None:
+    events = await run(chat_engine, chat_job(messages=(QUESTION,), images=(split_image(upright=True),)))
     assert isinstance(events[-1], Failed)
     assert (events[-1].code, events[-1].param) == ("unsupported", "messages")

@@ -17,7 +17,7 @@ from pipelines.catalog.digests import Digests
 from pipelines.catalog.inspection import inspect_checkpoint
 from pipelines.device.memory import compute_dtype
 from pipelines.images.denoising.previews import PreviewMap
-from pipelines.images.drawing.pipeline import PicturePipeline
+from pipelines.images.drawing.pipeline import ImagePipeline
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.images.scheduling.batching import Row
 from pipelines.protocol.images import CheckpointSpec, ImageJob, Offload, Runtime
@@ -42,7 +42,7 @@ def test_a_single_file_with_a_config_folder_loads_and_draws(
     single = replace(spec("sd"), path=path, config=config)
     checkpoint = load_checkpoint(single, CPU)
     row = Row(job("sd", checkpoint=single), 0, 0.0)
-    assert PicturePipeline(checkpoint, row, lambda _: None, PreviewMap()).generate().shape == (64, 64, 3)
+    assert ImagePipeline(checkpoint, row, lambda _: None, PreviewMap()).generate().shape == (64, 64, 3)
 
 
 def test_the_dtype_of_the_catalog_is_used(spec: Spec) -> None:

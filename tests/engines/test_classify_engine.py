@@ -1,4 +1,4 @@
-"""Classifiers score texts of any length, and pictures."""
+"""Classifiers score texts of any length, and images."""
 
 import asyncio
 from pathlib import Path
@@ -8,8 +8,8 @@ import torch
 
 from pipelines.classify.engine import ClassifyEngine, load_classifier
 from pipelines.protocol.classify import Classified, ClassifierSpec, ClassifyEvent, ClassifyJob
-from pipelines.protocol.images import Failed, Picture
-from tests.support.tiny_classifiers import make_picture_classifier, make_text_classifier
+from pipelines.protocol.images import Failed, RawImage
+from tests.support.tiny_classifiers import make_image_classifier, make_text_classifier
 
 CPU = torch.device("cpu")
 
@@ -20,8 +20,8 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> ClassifierSpec:
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> ClassifierSpec:
-    return ClassifierSpec("grim", make_picture_classifier(tmp_path_factory.mktemp("p") / "grim"), "pictures")
+def images(tmp_path_factory: pytest.TempPathFactory) -> ClassifierSpec:
+    return ClassifierSpec("grim", make_image_classifier(tmp_path_factory.mktemp("p") / "grim"), "pictures")
 
 
 async def last_event(engine: ClassifyEngine, job: ClassifyJob) -> ClassifyEvent:
@@ -45,9 +45,9 @@ def test_a_word_in_the_middle_of_a_long_text_is_found(texts: ClassifierSpec) -> 
     assert classifier.score_text("")["blade"] < 1
 
 
-async def test_a_picture_is_scored_by_label(pictures: ClassifierSpec) -> None:
-    picture = Picture(40, 30, "RGB", bytes(40 * 30 * 3))
-    event = await last_event(ClassifyEngine(CPU), ClassifyJob("1", pictures, pictures=(picture, picture)))
+async def test_an_image_is_scored_by_label(images: ClassifierSpec) -> None:
+    image = RawImage(40, 30, "RGB", bytes(40 * 30 * 3))
+    event = await last_event(ClassifyEngine(CPU), ClassifyJob("1", images, images=(image, image)))
     assert isinstance(event, Classified)
     assert [scores["grim"] for scores in event.scores] == pytest.approx([0.9, 0.9])
 

@@ -16,7 +16,7 @@ from pipelines.catalog.checkpoint_files import CheckpointError, control_bytes, e
 from pipelines.images.engine import ImageEngine
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.protocol.images import CheckpointSpec, Control, ControlInput, Failed, Finished, ImageJob
-from tests.engines.conftest import left_half, plain_picture, split_picture
+from tests.engines.conftest import left_half, plain_image, split_image
 from tests.engines.shared_passes import difference, drawn, drawn_together, last_event
 from tests.engines.test_families import family_spec
 from tests.support.image_jobs import image_job
@@ -24,7 +24,7 @@ from tests.support.tiny_families import make_family
 from tests.support.tiny_families.controls import make_controlnet, make_image_encoder, make_ip_adapter, make_two_encoders
 
 CPU = torch.device("cpu")
-UPRIGHT, ACROSS = split_picture(upright=True), split_picture(upright=False)
+UPRIGHT, ACROSS = split_image(upright=True), split_image(upright=False)
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +51,8 @@ def controlled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Chec
 
 
 def controlled_job(spec: CheckpointSpec, *names: str, strength: float = 1.0, **fields: object) -> ImageJob:
-    picture = fields.pop("picture", UPRIGHT)
-    inputs = tuple(ControlInput(name, picture, strength) for name in names)  # type: ignore[arg-type]
+    image = fields.pop("image", UPRIGHT)
+    inputs = tuple(ControlInput(name, image, strength) for name in names)  # type: ignore[arg-type]
     return image_job(spec, id="-".join((*names, str(fields.get("seed", 0)))), controls=inputs, **fields)
 
 
@@ -70,31 +70,31 @@ async def test_warmup_finds_what_controls_work_with(
     controlled: Callable[[str], CheckpointSpec], name: str, nets_with: tuple[str, ...], adapters_with: tuple[str, ...]
 ) -> None:
     found = await ImageEngine(CPU).prepare(controlled(name))
-    assert [each.what for each in found.withdrawn] == (["the control edges with mask"] if name == "sd3" else [])
+    assert [each.what for each in found.failed_checks] == (["the control edges with mask"] if name == "sd3" else [])
     assert (found.controlnets_with, found.ip_adapters_with) == (nets_with, adapters_with)
-    assert (found.controlnets_at_once, found.unfit_controls) == (2, ())
+    assert (found.controlnets_at_once, found.unsupported_controls) == (2, ())
 
 
 @pytest.mark.parametrize("names", [("edges",), ("edges", "depth"), ("style",), ("edges", "style")])
 @pytest.mark.parametrize("name", ["sd15", pytest.param("flux", marks=pytest.mark.nightly)])
-async def test_controlled_pictures_share_passes_and_are_what_they_are_alone(
+async def test_controlled_images_share_passes_and_are_what_they_are_alone(
     controlled: Callable[[str], CheckpointSpec], name: str, names: tuple[str, ...]
 ) -> None:
     """Each has a map and a strength of its own."""
     spec = controlled(name)
     engine = ImageEngine(CPU)  # it has measured nothing, so two may share a pass
     jobs = [
-        controlled_job(spec, *names, seed=seed, picture=picture, prompt="a" * seed)
-        for seed, picture in ((1, UPRIGHT), (2, ACROSS))
+        controlled_job(spec, *names, seed=seed, image=image, prompt="a" * seed)
+        for seed, image in ((1, UPRIGHT), (2, ACROSS))
     ]
     events = await drawn_together(engine, jobs)
     assert all(isinstance(event, Finished) and event.merged for event in events)
     alone = [await drawn(engine, job) for job in jobs]
-    assert all(difference(event, pictures) <= 2 for event, pictures in zip(events, alone, strict=True))
+    assert all(difference(event, images) <= 2 for event, images in zip(events, alone, strict=True))
     assert difference(await last_event(engine, controlled_job(spec, seed=1)), alone[0]) > 2, "they change nothing"
 
 
-async def test_a_picture_without_an_ip_adapter_is_what_it_was_before_one(
+async def test_an_image_without_an_ip_adapter_is_what_it_was_before_one(
     controlled: Callable[[str], CheckpointSpec],
 ) -> None:
     """It is state of the weights: those with others are drawn one after another, in any order."""
@@ -108,8 +108,8 @@ async def test_a_picture_without_an_ip_adapter_is_what_it_was_before_one(
     ]
     alone = [await drawn(engine, job) for job in (jobs[0], jobs[3], jobs[1], jobs[2])]
     events = await drawn_in_any_order(engine, jobs)
-    for event, pictures in zip(events, (alone[0], alone[2], alone[3], alone[1]), strict=True):
-        assert difference(event, pictures) <= 2
+    for event, images in zip(events, (alone[0], alone[2], alone[3], alone[1]), strict=True):
+        assert difference(event, images) <= 2
     assert difference(events[1], alone[3]) > 2, "the strength changes nothing"
 
 
@@ -122,17 +122,17 @@ async def test_a_replaced_ip_adapter_is_read_at_once_and_hashes_are_told(
     file = tmp_path / "style.safetensors"
     spec = replace(spec, controls=(edges, replace(style, path=file)))
     engine = ImageEngine(CPU)
-    pictures, found = [], []
+    images, found = [], []
     for seed in (3, 4, 3):
         make_ip_adapter(denoiser, file, seed)
         event = await last_event(engine, controlled_job(spec, "edges", "style", seed=1))
         assert isinstance(event, Finished), event
-        pictures.append(event.images[0].data)
+        images.append(event.images[0].data)
         found.append(event.found["controls"])
         assert found[-1]["style"] == sha256(file)
     assert found[0]["edges"] == sha256(edges.path / "diffusion_pytorch_model.safetensors")
     assert found[0] == found[2] != found[1]
-    assert pictures[0] == pictures[2] != pictures[1]
+    assert images[0] == images[2] != images[1]
 
 
 def sha256(file: Path) -> str:
@@ -148,8 +148,8 @@ async def test_controls_go_with_references_masks_and_second_passes(
     controlled: Callable[[str], CheckpointSpec], start: str
 ) -> None:
     fields: dict[str, dict[str, object]] = {
-        "reference": {"references": (plain_picture(),), "strength": 0.9},
-        "mask": {"references": (plain_picture(),), "mask": left_half()},
+        "reference": {"references": (plain_image(),), "strength": 0.9},
+        "mask": {"references": (plain_image(),), "mask": left_half()},
         "two passes": {"width_px": 160, "height_px": 96},
     }
     engine, spec = ImageEngine(CPU), controlled("sd15")
@@ -166,7 +166,7 @@ async def test_what_a_control_does_not_work_with_is_refused_by_field(
     controlled: Callable[[str], CheckpointSpec],
 ) -> None:
     """SD 3 has no class for references with a ControlNet."""
-    job = controlled_job(controlled("sd3"), "edges", references=(plain_picture(),), strength=0.9)
+    job = controlled_job(controlled("sd3"), "edges", references=(plain_image(),), strength=0.9)
     event = await last_event(ImageEngine(CPU), job)
     assert isinstance(event, Failed)
     assert (event.code, event.param) == ("unsupported", "controls")
@@ -179,8 +179,8 @@ async def test_controls_of_another_family_are_withdrawn_or_refused(
     sd15, flux = controlled("sd15"), controlled("flux")
     mixed = replace(sd15, controls=(sd15.controls[0], replace(flux.controls[0], name="wrong")))
     found = await ImageEngine(CPU).prepare(mixed)
-    assert found.unfit_controls == ("wrong",)
-    assert any(withdrawn.what == "the control wrong" for withdrawn in found.withdrawn)
+    assert found.unsupported_controls == ("wrong",)
+    assert any(failed_checks.what == "the control wrong" for failed_checks in found.failed_checks)
     with pytest.raises(CheckpointError, match="none of its controls works with it: edges: "):
         await ImageEngine(CPU).prepare(replace(sd15, controls=flux.controls[:1]))
     silent = make_controlnet(load_checkpoint(replace(sd15, controls=()), CPU).denoiser, tmp_path / "silent")
@@ -207,10 +207,10 @@ async def test_one_controlnet_follows_several_kinds_of_maps(
     spec = replace(plain, controls=(*controls, Control("other", "controlnet", other, mode=2)))
     assert len(load_checkpoint(spec, CPU).controls.nets) == 2
     engine = ImageEngine(CPU)
-    pictures = []
+    images = []
     for names in ((), ("0",), ("1",), ("0", "1"), ("1", "other"), ("0", "1", "other")):
-        pictures.append(await drawn(engine, controlled_job(spec, *names, seed=1)))
-    assert len({picture[0].tobytes() for picture in pictures}) == len(pictures)
+        images.append(await drawn(engine, controlled_job(spec, *names, seed=1)))
+    assert len({image[0].tobytes() for image in images}) == len(images)
 
 
 def test_controls_that_are_not_there_or_no_controls_are_named(
@@ -241,7 +241,7 @@ def test_controls_count_as_memory(controlled: Callable[[str], CheckpointSpec]) -
 @pytest.mark.parametrize(
     ("kind", "half"), [("CLIPModel", "CLIPVisionModelWithProjection"), ("SiglipModel", "SiglipVisionModel")]
 )
-async def test_an_encoder_of_texts_and_pictures_is_half_loaded(
+async def test_an_encoder_of_texts_and_images_is_half_loaded(
     controlled: Callable[[str], CheckpointSpec], tmp_path: Path, kind: str, half: str
 ) -> None:
     """As XLabs' IP-Adapters for FLUX.1 name openai/clip-vit-large-patch14, and those of SD 3.5 SigLIP."""

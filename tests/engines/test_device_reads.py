@@ -1,6 +1,6 @@
 """Between two steps, Darkroom reads nothing from the device: a read makes the host wait until the GPU has caught up.
 
-A picture that is drawn is finished after its turn, while the device serves others, and adapters are read before it.
+An image that is drawn is finished after its turn, while the device serves others, and adapters are read before it.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pipelines.catalog.estimate import work_units
 from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.denoising.step_observer import PreviewFn
-from pipelines.images.drawing.pipeline import Drawn, PicturePipeline
+from pipelines.images.drawing.pipeline import Drawn, ImagePipeline
 from pipelines.images.engine import ImageEngine
 from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.load import load_checkpoint
@@ -70,7 +70,7 @@ def loaded(spec: Callable[[str], CheckpointSpec]) -> Callable[[str], Checkpoint]
 
 
 def reads_of_a_call(checkpoint: Checkpoint, job: ImageJob, *, preview: bool = False) -> Counter[str]:
-    """What a picture reads, with a preview after each step or none."""
+    """What an image reads, with a preview after each step or none."""
     checkpoint.prompts.clear()  # each call encodes its prompt
     reads, copies = Reads(), Copies()
     maps = PreviewMap()
@@ -80,7 +80,7 @@ def reads_of_a_call(checkpoint: Checkpoint, job: ImageJob, *, preview: bool = Fa
         if preview:
             show()
 
-    pipeline = PicturePipeline(checkpoint, Row(job, 0, 0.0), on_step, maps)
+    pipeline = ImagePipeline(checkpoint, Row(job, 0, 0.0), on_step, maps)
     with reads, copies:
         pipeline.draw()
     return reads.names + copies.names
@@ -114,7 +114,7 @@ def test_a_preview_is_seen_by_the_counter(loaded: Callable[[str], Checkpoint], j
     assert shown["cpu"] >= 6, "the latents of each"
 
 
-async def test_a_picture_is_finished_after_its_turn(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_image_is_finished_after_its_turn(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = ImageEngine(torch.device("cpu"))
     turns: list[object] = []
     drawn = Drawn.image
@@ -129,7 +129,7 @@ async def test_a_picture_is_finished_after_its_turn(job: Job, monkeypatch: pytes
     assert turns == [None, None]
 
 
-async def test_what_the_device_still_computes_then_is_the_pictures_time(job: Job) -> None:
+async def test_what_the_device_still_computes_then_is_the_images_time(job: Job) -> None:
     """The last denoising pass and the codec, of each of its calls: a GPU has only queued them when the turn ends."""
     engine = ImageEngine(torch.device("cpu"))
     scheduler, clock, late_s = engine._scheduler, engine._scheduler.clock, 1000.0

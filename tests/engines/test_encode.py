@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from pipelines.images.encode import encode
-from pipelines.protocol.finished_picture import DESCRIPTION
+from pipelines.protocol.finished_image import DESCRIPTION
 from pipelines.protocol.images import Encoding, ImageFormat
 from tests.support.marks import DRAWN, EDITED, xmp_source
 

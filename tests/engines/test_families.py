@@ -9,9 +9,9 @@ import torch
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.images.engine import ImageEngine
 from pipelines.protocol.images import CheckpointSpec, Conditioning, Finished, SamplingDefaults
-from pipelines.protocol.messages import Abilities
+from pipelines.protocol.messages import Capabilities
 from server.data_folders import REPOSITORY
-from tests.engines.conftest import left_half, plain_picture
+from tests.engines.conftest import left_half, plain_image
 from tests.engines.shared_passes import difference, drawn, drawn_together, last_event
 from tests.support.image_jobs import image_job
 from tests.support.tiny_families import NEED_TORCHVISION, make_family
@@ -19,7 +19,7 @@ from tests.support.tiny_families.unets import image_variation
 
 CPU = torch.device("cpu")
 # text, references, mask, second pass, negative prompt, guidance, any number of steps
-ABILITIES: dict[str, tuple[Conditioning, tuple[bool, int, bool, bool, bool, bool, bool]]] = {
+CAPABILITIES: dict[str, tuple[Conditioning, tuple[bool, int, bool, bool, bool, bool, bool]]] = {
     "sd15": ("img2img", (True, 1, True, True, True, True, True)),
     "sdxl": ("img2img", (True, 1, True, True, True, True, True)),
     "sd3": ("img2img", (True, 1, True, True, True, True, True)),
@@ -71,7 +71,7 @@ READ_ALL = {  # in windows, or up to the longest that the class lets through
     *("sd15", "sd15-inpaint", "lcm", "sdxl", "sdxl-turbo", "sdxl-inpaint", "sdxl-refiner", "sd3", "flux"),
     *("flux-schnell", "flux-fill", "kontext", "chroma", "qwen-image", "qwen-edit", "qwen-edit-plus"),
 }
-WITHDRAWN = {
+FAILED_CHECKS = {
     "chroma": "a mask: AttributeError: 'FrozenDict' object has no attribute 'guidance_embeds'",
     "sana-sprint": "another number of steps: ValueError: Intermediate timesteps for SCM is not supported",
     "hidream": "a shared forward pass: its rows differ",
@@ -90,11 +90,14 @@ def family_spec(name: str, folder: Path, conditioning: Conditioning) -> Checkpoi
 
 def test_the_documentation_has_this_table() -> None:
     """`make families` writes it from what a server answered; here the engine is asked. A class without a second pass
-    has its larger pictures scaled."""
+    has its larger images scaled."""
     lines = (REPOSITORY / "docs" / "reference" / "families.md").read_text().splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if "Pipeline` |" in line]
     expected = {}
-    for name, (conditioning, (from_text, references, mask, second_pass, *others)) in {**ABILITIES, **NIGHTLY}.items():
+    for name, (conditioning, (from_text, references, mask, second_pass, *others)) in {
+        **CAPABILITIES,
+        **NIGHTLY,
+    }.items():
         sheet = ", more on a sheet" if (conditioning, references) == ("native", 1) else ""
         numbers = f"{references}{sheet}, `{conditioning}`" if references else "no"
         larger = "yes" if second_pass else "scaled"
@@ -103,26 +106,26 @@ def test_the_documentation_has_this_table() -> None:
     assert {name: cells[: len(expected[name])] for name, _, *cells in rows} == expected
 
 
-@pytest.mark.parametrize("name", [*ABILITIES, *(pytest.param(name, marks=SLOW) for name in NIGHTLY)])
+@pytest.mark.parametrize("name", [*CAPABILITIES, *(pytest.param(name, marks=SLOW) for name in NIGHTLY)])
 async def test_warmup_finds_what_a_checkpoint_can_do(name: str, tmp_path: Path) -> None:
     if name in NEED_TORCHVISION:
         pytest.importorskip("torchvision")
     make_family(name, tmp_path / name)
-    conditioning, expected = {**ABILITIES, **NIGHTLY}[name]
+    conditioning, expected = {**CAPABILITIES, **NIGHTLY}[name]
     spec = family_spec(name, tmp_path, conditioning)
     engine = ImageEngine(CPU)
     found = await engine.prepare(spec)
     above = float(name not in GUIDED_ABOVE_0) if found.negative_prompt else None
     at_once = name not in ONE_BY_ONE
-    prompts = Abilities(*expected).long_prompts if name not in READ_ALL else ("refuse", "tell", "chunk")
-    assert replace(found, unit_s=None, withdrawn=()) == Abilities(
+    prompts = Capabilities(*expected).long_prompts if name not in READ_ALL else ("refuse", "tell", "chunk")
+    assert replace(found, unit_s=None, failed_checks=()) == Capabilities(
         *expected, negative_prompt_above=above, at_once=at_once, prompt_tokens=TOKENS[name], long_prompts=prompts
     )
-    assert WITHDRAWN.get(name, "") in "; ".join(map(str, found.withdrawn))
-    inputs = {} if found.text else {"references": (plain_picture(),)}
+    assert FAILED_CHECKS.get(name, "") in "; ".join(map(str, found.failed_checks))
+    inputs = {} if found.text else {"references": (plain_image(),)}
     if not (found.text or found.references):
         inputs["mask"] = left_half()
-    steps = 2 if found.text else 4  # a redrawn picture is drawn in the last of them
+    steps = 2 if found.text else 4  # a redrawn image is drawn in the last of them
     job = image_job(spec, id="wide", width_px=112, height_px=64, n=2, steps=steps, time_limit_s=900, **inputs)
     one_by_one = name in ONE_BY_ONE  # then the second does not begin before the first has ended
     event = await last_event(engine, job) if one_by_one else (await drawn_together(engine, [job]))[0]
@@ -130,7 +133,7 @@ async def test_warmup_finds_what_a_checkpoint_can_do(name: str, tmp_path: Path) 
     assert {(each.width_px, each.height_px) for each in event.images} == {(112, 64)}
     assert event.merged == (name not in DRAWN_APART | ONE_BY_ONE)
     alone = [await drawn(engine, replace(job, id=f"{seed}", n=1, seed=seed)) for seed in (job.seed, job.seed + 1)]
-    assert difference(event, [picture for (picture,) in alone]) <= 2
+    assert difference(event, [image for (image,) in alone]) <= 2
 
 
 @pytest.mark.parametrize(("name", "wrong", "right"), [("flux", "native", "img2img"), ("klein", "img2img", "native")])
@@ -149,9 +152,9 @@ async def test_models_of_two_passes_need_a_second_pass(tmp_path: Path) -> None:
 
 
 async def test_a_prompt_and_a_second_reference_that_change_nothing_are_told(tmp_path: Path) -> None:
-    """A class for variations of one picture: it takes a list of them as a batch, of which one is returned."""
+    """A class for variations of one image: it takes a list of them as a batch, of which one is returned."""
     image_variation().save_pretrained(tmp_path / "variation")
     found = await ImageEngine(CPU).prepare(family_spec("variation", tmp_path, "native"))
     assert (found.text, found.references, found.mask, found.prompt) == (False, 1, False, False)
-    told = {str(each) for each in found.withdrawn}
+    told = {str(each) for each in found.failed_checks}
     assert {"a prompt: it takes none", "two references: the second changes nothing"} <= told

@@ -18,9 +18,9 @@ from PIL import Image
 
 from benchmarks.gpu.__main__ import PARTS, main, run_apart
 from benchmarks.gpu.engine import PROMPT, serving
+from benchmarks.gpu.images import bare_seconds, draw_bare
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.networks import flux_pipeline
-from benchmarks.gpu.pictures import bare_seconds, draw_bare
 from tests.support.harness import until
 from tests.support.processes import command_of, group
 
@@ -75,8 +75,8 @@ async def test_darkroom_and_the_bare_pipeline_do_the_same_work() -> None:
             encoded.clear()
             await bench.timed(bench.job(steps=steps))
             assert len(encoded) == bare
-        (picture,) = await bench.draw(bench.job())
-    assert np.array_equal(picture, np.asarray(Image.open(io.BytesIO(file))))
+        (image,) = await bench.draw(bench.job())
+    assert np.array_equal(image, np.asarray(Image.open(io.BytesIO(file))))
 
 
 async def test_a_pipeline_that_is_on_the_device_already_fits_there(monkeypatch: pytest.MonkeyPatch) -> None:

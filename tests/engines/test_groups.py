@@ -38,7 +38,7 @@ from pipelines.protocol.images import (
 from pipelines.protocol.messages import GROUP_NO_MEMORY_EXIT, LOST_GROUP_EXIT
 from server.backends.child_process import ChildProcess
 from server.backends.engine_host import EngineHost
-from tests.engines.conftest import split_picture
+from tests.engines.conftest import split_image
 from tests.engines.shared_passes import difference, drawn, drawn_together
 from tests.engines.test_families import family_spec
 from tests.support.image_jobs import image_job
@@ -79,14 +79,14 @@ async def last(host: Host, job: ImageJob) -> Event:
     return [event async for event in host.submit(job)][-1]
 
 
-def pictures(event: Event) -> list[Pixels]:
+def images(event: Event) -> list[Pixels]:
     assert isinstance(event, Finished), event
     return [np.asarray(Image.open(io.BytesIO(image.data))) for image in event.images]
 
 
 def apart(one: Event, other: Event) -> int:
     """Levels of 255."""
-    pairs = zip(pictures(one), pictures(other), strict=True)
+    pairs = zip(images(one), images(other), strict=True)
     return max(int(np.abs(a.astype(int) - b).max()) for a, b in pairs)
 
 
@@ -103,12 +103,12 @@ def grouped(spec: CheckpointSpec, parallel: Parallel, **options: Any) -> Checkpo
     ],
 )
 @module_loop
-async def test_pictures_are_those_of_one_process(
+async def test_images_are_those_of_one_process(
     name: str, parallel: Parallel, host: Host, family: Callable[[str], CheckpointSpec]
 ) -> None:
     alone = family(name)
     together = grouped(alone, parallel)
-    reference = {"references": (split_picture(upright=True),), "steps": 4}
+    reference = {"references": (split_image(upright=True),), "steps": 4}
     changes: list[dict[str, Any]] = [
         {},
         {"prompt": "a much longer prompt of a red boat"},
@@ -138,18 +138,18 @@ async def test_calls_at_once_share_passes(name: str, family: Callable[[str], Che
             expected = await drawn(engine, replace(job, id=f"{job.id}-alone", checkpoint=alone))
             assert difference(event, expected) <= 1
         assert [isinstance(event, Finished) and event.merged for event in events] == [True] * 3
-        engine.retain([])
+        engine.unload_except([])
         assert await drawn(engine, jobs[0])  # loaded again
     finally:
         pair.close()
 
 
 @module_loop
-async def test_a_picture_is_cancelled_between_two_steps_and_the_next_is_drawn(
+async def test_an_image_is_cancelled_between_two_steps_and_the_next_is_drawn(
     host: Host, family: Callable[[str], CheckpointSpec]
 ) -> None:
     spec = grouped(family("flux"), "context")
-    assert pictures(await last(host, image_job(spec, id="first")))  # previews are fitted to one
+    assert images(await last(host, image_job(spec, id="first")))  # previews are fitted to one
     long = image_job(spec, id="long", steps=400, previews=2)
     ended: Event | None = None
     async for event in host.submit(long):

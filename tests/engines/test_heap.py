@@ -11,7 +11,7 @@ import pytest
 
 from server.backends.worker_heap import heap_on_cpu
 
-PAGES = 16_384  # of 4 KiB in the tensor: 64 MiB, as an activation of a 1K picture
+PAGES = 16_384  # of 4 KiB in the tensor: 64 MiB, as an activation of a 1K image
 PROGRAM = """
 import resource, torch
 from pathlib import Path

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from pipelines.images.drawing import run
-from pipelines.images.drawing.pipeline import PicturePipeline
+from pipelines.images.drawing.pipeline import ImagePipeline
 from pipelines.images.engine import ImageEngine
 from pipelines.protocol.images import Event, Failed, Finished, ImageJob, Progress
-from tests.engines.conftest import plain_picture
+from tests.engines.conftest import plain_image
 from tests.engines.holds import hold_steps
 from tests.support.polling import eventually
 
@@ -65,12 +65,12 @@ async def test_a_caller_that_leaves_frees_the_device(engine: ImageEngine, job: J
 async def test_an_error_fails_its_job_and_not_the_next(
     engine: ImageEngine, job: Job, monkeypatch: pytest.MonkeyPatch, error: Exception, code: str
 ) -> None:
-    class Broken(PicturePipeline):
+    class Broken(ImagePipeline):
         def draw(self) -> None:  # type: ignore[override]
             raise error
 
     with monkeypatch.context() as patched:
-        patched.setattr(run, "PicturePipeline", Broken)
+        patched.setattr(run, "ImagePipeline", Broken)
         failed = await last(engine, job("sd"))
     assert isinstance(failed, Failed)
     assert failed.code == code
@@ -80,7 +80,7 @@ async def test_an_error_fails_its_job_and_not_the_next(
 
 
 async def test_an_unsupported_task_fails_with_its_reason(engine: ImageEngine, job: Job) -> None:
-    failed = await last(engine, job("sd", references=(plain_picture(), plain_picture())))
+    failed = await last(engine, job("sd", references=(plain_image(), plain_image())))
     assert isinstance(failed, Failed)
     assert failed.code == "unsupported"
     assert "one reference" in failed.message

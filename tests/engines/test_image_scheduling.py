@@ -15,7 +15,7 @@ from PIL import Image
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.device.memory import Budgets
 from pipelines.images.denoising.step_observer import Pixels
-from pipelines.images.drawing.pipeline import PicturePipeline
+from pipelines.images.drawing.pipeline import ImagePipeline
 from pipelines.images.drawing.run import due_preview
 from pipelines.images.encode import encode
 from pipelines.images.engine import ImageEngine
@@ -35,7 +35,7 @@ from pipelines.protocol.images import (
     Runtime,
     Started,
 )
-from tests.engines.conftest import plain_picture
+from tests.engines.conftest import plain_image
 from tests.engines.holds import hold_steps
 from tests.support.harness import until
 from tests.support.polling import eventually
@@ -184,7 +184,7 @@ async def test_out_of_memory_is_tried_again_with_the_device_to_itself_and_then_f
 ) -> None:
     tries: list[bool] = []
 
-    class Failing(PicturePipeline):
+    class Failing(ImagePipeline):
         def draw(self) -> Callable[[], Pixels]:
             if self.job.prompt != "large":
                 return super().draw()
@@ -211,21 +211,21 @@ async def test_a_job_past_its_time_limit_does_not_end_another(engine: ImageEngin
 
 
 async def test_two_checkpoints_work_where_only_one_fits(job: Job, spec: Callable[[str], CheckpointSpec]) -> None:
-    probe = ImageEngine(CPU)
-    sizes = {name: (await probe.load(spec(name))).weights_bytes for name in ("sd", "klein")}
+    check = ImageEngine(CPU)
+    sizes = {name: (await check.load(spec(name))).weights_bytes for name in ("sd", "klein")}
     engine = ImageEngine(CPU, Budgets(max(sizes.values()) + 1000, 0, 2**30))
     jobs = [job(name, id=f"{name}{i}") for i in range(3) for name in ("sd", "klein")]
     ended = await asyncio.gather(*(run(engine, one) for one in jobs))
     assert all(isinstance(events[-1], Finished) for events in ended)
-    residents = engine._cache._loaded.values()
-    assert sum(resident.bytes for resident in residents) <= max(sizes.values()) + 1000
+    cached_checkpoints = engine._cache._loaded.values()
+    assert sum(resident.bytes for resident in cached_checkpoints) <= max(sizes.values()) + 1000
 
 
 async def test_a_load_is_tried_again_if_the_run_that_blocked_it_ends_while_it_fails(
     job: Job, spec: Callable[[str], CheckpointSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    probe = ImageEngine(CPU)
-    large = max([(await probe.load(spec(name))).weights_bytes for name in ("sd", "klein")])
+    check = ImageEngine(CPU)
+    large = max([(await check.load(spec(name))).weights_bytes for name in ("sd", "klein")])
     engine = ImageEngine(CPU, Budgets(large + 1000, 0, 2**30))
     load, refused = engine._cache.load, asyncio.Event()
 
@@ -266,8 +266,8 @@ def pinned(spec: CheckpointSpec, **fields: object) -> CheckpointSpec:
 async def test_residents_that_do_not_fit_together_are_named_and_block_no_other_job(
     job: Job, spec: Callable[[str], CheckpointSpec]
 ) -> None:
-    probe = ImageEngine(CPU)
-    large = max([(await probe.load(spec(name))).weights_bytes for name in ("sd", "klein")])
+    check = ImageEngine(CPU)
+    large = max([(await check.load(spec(name))).weights_bytes for name in ("sd", "klein")])
     engine = ImageEngine(CPU, Budgets(large + 1000, 0, 2**30))
     first, second = pinned(spec("sd")), pinned(spec("klein"))
     assert isinstance((await run(engine, job("sd", checkpoint=first)))[-1], Finished)
@@ -277,7 +277,7 @@ async def test_residents_that_do_not_fit_together_are_named_and_block_no_other_j
         assert "runtime.resident keeps there: sd." in failed.detail
     with pytest.raises(CheckpointError, match=r"runtime\.resident keeps there: sd"):
         await asyncio.wait_for(engine.prepare(second), 240)
-    engine.retain([second])  # the catalog has dropped the first
+    engine.unload_except([second])  # the catalog has dropped the first
     assert isinstance((await run(engine, job("klein", checkpoint=second)))[-1], Finished)
 
 
@@ -292,7 +292,7 @@ async def test_a_pinned_checkpoint_is_swapped_for_another_that_does_not_fit_besi
     await asyncio.wait_for(engine.prepare(new), 240)
     late = asyncio.create_task(run(engine, job("sd", id="late", checkpoint=old)))
     assert isinstance((await asyncio.wait_for(late, 240))[-1], Finished)
-    engine.retain([new])
+    engine.unload_except([new])
     assert isinstance((await on_old)[-1], Finished)
     assert isinstance((await run(engine, job("sd", checkpoint=new)))[-1], Finished)
 
@@ -300,8 +300,8 @@ async def test_a_pinned_checkpoint_is_swapped_for_another_that_does_not_fit_besi
 async def test_weights_evicted_from_a_gpu_are_offloaded_to_the_host_on_a_thread(
     job: Job, spec: Callable[[str], CheckpointSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    probe = ImageEngine(CPU)
-    large = max([(await probe.load(spec(name))).weights_bytes for name in ("sd", "klein")])
+    check = ImageEngine(CPU)
+    large = max([(await check.load(spec(name))).weights_bytes for name in ("sd", "klein")])
     engine = ImageEngine(CPU, Budgets(large + 1000, 0, 2**30))
     engine._cache._host_bytes = 2**40  # as beside a GPU
     movers = []
@@ -322,15 +322,15 @@ async def test_others_start_when_a_job_that_blocked_them_is_cancelled(
 ) -> None:
     released = threading.Event()
 
-    class Slow(PicturePipeline):
+    class Slow(ImagePipeline):
         def draw(self) -> Callable[[], Pixels]:
             assert released.wait(240)
             return super().draw()
 
     monkeypatch.setattr("pipelines.images.drawing.run.PicturePipeline", Slow)
     monkeypatch.setattr("pipelines.images.engine.FAIR_WAIT_S", 0.0)
-    probe = ImageEngine(CPU)
-    large = max([(await probe.load(spec(name))).weights_bytes for name in ("sd", "klein")])
+    check = ImageEngine(CPU)
+    large = max([(await check.load(spec(name))).weights_bytes for name in ("sd", "klein")])
     engine = ImageEngine(CPU, Budgets(large + 1000, 0, 2**30))
     await engine.load(spec("sd"))
     tasks = [asyncio.create_task(run(engine, job("sd", id="runs", steps=300)))]
@@ -355,7 +355,7 @@ async def test_a_broken_checkpoint_blocks_no_other_job(engine: ImageEngine, job:
 
 
 @pytest.mark.parametrize("name", ["sd", "sd3", "klein"])
-async def test_previews_come_in_order_once_a_picture_has_been_drawn(engine: ImageEngine, job: Job, name: str) -> None:
+async def test_previews_come_in_order_once_an_image_has_been_drawn(engine: ImageEngine, job: Job, name: str) -> None:
     await run(engine, job(name, steps=8))
     events = await run(engine, job(name, steps=8, n=2, previews=3, seed=9))
     previews = [event for event in events if isinstance(event, Preview)]
@@ -366,16 +366,16 @@ async def test_previews_come_in_order_once_a_picture_has_been_drawn(engine: Imag
 async def test_previews_come_in_order_and_before_the_end_however_long_they_take_to_encode(
     engine: ImageEngine, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Here the first one's file is ready after the picture's."""
+    """Here the first one's file is ready after the image's."""
     await run(engine, job("sd", steps=8))
-    first, picture = threading.Event(), threading.Event()
+    first, image = threading.Event(), threading.Event()
 
     def encode_late(pixels: Pixels, encoding: Encoding, metadata: dict[str, str], seed: int) -> EncodedImage:
         if metadata:  # which previews have not
-            picture.set()
+            image.set()
         elif not first.is_set():
             first.set()
-            assert picture.wait(240)
+            assert image.wait(240)
         return encode(pixels, encoding, metadata, seed)
 
     monkeypatch.setattr("pipelines.images.job_files.encode", encode_late)
@@ -384,7 +384,7 @@ async def test_previews_come_in_order_and_before_the_end_however_long_they_take_
     assert isinstance(events[-1], Finished)
 
 
-async def test_a_large_picture_shows_its_canvas(engine: ImageEngine, job: Job) -> None:
+async def test_a_large_image_shows_its_canvas(engine: ImageEngine, job: Job) -> None:
     await run(engine, job("sd"))
     events = await run(engine, job("sd", width_px=208, height_px=112, steps=4, previews=2))
     assert [event.number for event in events if isinstance(event, Preview)] == [0, 1]
@@ -396,7 +396,7 @@ def test_previews_divide_the_steps_evenly(job: Job) -> None:
     assert [step for step in range(1, 5) if due_preview(with_previews, step, 4) is not None] == [1, 2, 3]
 
 
-async def test_a_call_with_several_pictures_starts_once(engine: ImageEngine, job: Job) -> None:
-    events = await run(engine, job("klein", n=2, references=(plain_picture(),)))
+async def test_a_call_with_several_images_starts_once(engine: ImageEngine, job: Job) -> None:
+    events = await run(engine, job("klein", n=2, references=(plain_image(),)))
     assert isinstance(events[-1], Finished)
     assert [type(event) for event in events].count(Started) == 1

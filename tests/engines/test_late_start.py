@@ -13,16 +13,16 @@ from pipelines.families.task import Task
 from pipelines.images.denoising.late_start import LateStart
 from pipelines.images.tasks import UnsupportedTask, task_classes
 from pipelines.protocol.pixels import to_image
-from tests.engines.conftest import split_picture
+from tests.engines.conftest import split_image
 from tests.support.tiny_families import FAMILIES
 
-PICTURE = to_image(split_picture(upright=True))
+IMAGE = to_image(split_image(upright=True))
 PROMPT = "a red boat"
 
 
 def started_late(pipeline: Any, *, steps: int, run: int, mask: Image.Image | None = None, **fields: Any) -> Any:
     pipeline.set_progress_bar_config(disable=True)
-    late = LateStart(pipeline, PICTURE, run, mask)
+    late = LateStart(pipeline, IMAGE, run, mask)
     done: list[int] = []
 
     def count(_: Any, index: int, __: Any, tensors: dict[str, Any]) -> dict[str, Any]:
@@ -63,14 +63,14 @@ def test_a_late_start_draws_what_the_image_to_image_class_draws(
     size = {"width": 64, "height": 64} if family == "sd3" else {}
     with torch.inference_mode():
         expected = other(
-            prompt=PROMPT, image=PICTURE, strength=0.5, num_inference_steps=4, output_type="np",
+            prompt=PROMPT, image=IMAGE, strength=0.5, num_inference_steps=4, output_type="np",
             generator=torch.Generator().manual_seed(3), **size, **fields,
         ).images  # fmt: skip
     drawn = started_late(own, steps=4, run=2, **fields)
     assert np.abs(drawn - expected).max() < 1e-3
 
 
-def test_what_the_mask_leaves_out_is_the_picture_s_own_latents() -> None:
+def test_what_the_mask_leaves_out_is_the_image_s_own_latents() -> None:
     pipeline = FAMILIES["lumina2"]()
     left = Image.new("L", (64, 64), 0)
     left.paste(255, (0, 0, 32, 64))

@@ -13,7 +13,7 @@ import torch
 
 from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.denoising.step_observer import Pixels
-from pipelines.images.drawing.pipeline import PicturePipeline
+from pipelines.images.drawing.pipeline import ImagePipeline
 from pipelines.images.engine import ImageEngine
 from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.load import load_checkpoint
@@ -21,7 +21,7 @@ from pipelines.images.prompts.reading import PromptTooLong, reading, watch
 from pipelines.images.scheduling.batching import Row
 from pipelines.images.tasks import UnsupportedTask
 from pipelines.protocol.images import CheckpointSpec, Failed, Finished, ImageJob, SamplingDefaults
-from tests.engines.conftest import plain_picture, split_picture
+from tests.engines.conftest import plain_image, split_image
 from tests.engines.shared_passes import difference, drawn, drawn_together, last_event
 from tests.support.image_jobs import image_job, with_fields
 from tests.support.tiny_families import make_family
@@ -74,14 +74,14 @@ def family_spec(name: str, folder: Path) -> CheckpointSpec:
 
 
 def draw(checkpoint: Checkpoint, prompt: str, **fields: Any) -> tuple[Pixels, dict[str, Any]]:
-    """A picture, and what its run found."""
-    references = (plain_picture(),) if checkpoint.spec.name == "instruct-pix2pix" else ()
+    """An image, and what its run found."""
+    references = (plain_image(),) if checkpoint.spec.name == "instruct-pix2pix" else ()
     job = image_job(checkpoint.spec, **{"prompt": prompt, "references": references, **fields})
-    if checkpoint.abilities.negative_prompt and "negative_prompt" not in fields:
+    if checkpoint.capabilities.negative_prompt and "negative_prompt" not in fields:
         job = with_fields(job, negative_prompt=NEGATIVE)
     checkpoint.begin_run(job.sampling)
     row = Row(job, 0, 0.0)
-    return PicturePipeline(checkpoint, row, lambda _: None, PreviewMap()).generate(), row.found
+    return ImagePipeline(checkpoint, row, lambda _: None, PreviewMap()).generate(), row.found
 
 
 def tokens(checkpoint: Checkpoint, encoder: str, text: str) -> int:
@@ -141,7 +141,7 @@ def test_each_encoder_tells_how_many_tokens_of_the_prompt_it_read(
     assert {**found["prompt_tokens"], "encoders": None} == {**expected[last], "encoders": None}
     assert found["prompt_tokens"].get("encoders", expected) == expected
     negative = found.get("negative_prompt_tokens")
-    assert (negative is not None) == checkpoint.abilities.negative_prompt
+    assert (negative is not None) == checkpoint.capabilities.negative_prompt
     assert negative is None or negative["used"] == tokens(checkpoint, last, NEGATIVE)
     assert draw(checkpoint, SHORT)[1] == found  # the embeddings were kept
 
@@ -154,26 +154,26 @@ def test_what_lies_beyond_the_limit_changes_no_pixel_and_is_told(
     encoder, room = list(ROOM[name].items())[-1]
     assert room is not None
     text = too_long(checkpoint, encoder, room)
-    pictures = []
+    images = []
     for tail in TAILS:
         pixels, found = draw(checkpoint, text + tail)
-        pictures.append(pixels)
+        images.append(pixels)
         told = found["prompt_tokens"]
         total = tokens(checkpoint, encoder, text + tail)
         best = told.get("encoders", {}).get(encoder, told)
         assert (best["used"], best["of"], best["cut"]) == (room, room, total - room)
         kept = (text + tail)[: best["cut_at"]]
         assert tokens(checkpoint, encoder, kept) <= room < tokens(checkpoint, encoder, kept + (text + tail)[len(kept)])
-    assert np.array_equal(*pictures)
-    assert not np.array_equal(draw(checkpoint, "a green" + text[5:])[0], pictures[0])  # the head is read
+    assert np.array_equal(*images)
+    assert not np.array_equal(draw(checkpoint, "a green" + text[5:])[0], images[0])  # the head is read
 
 
 @pytest.mark.parametrize("name", sorted(CHUNKED))
-def test_all_of_a_long_prompt_changes_the_picture_where_it_is_asked_for(
+def test_all_of_a_long_prompt_changes_the_image_where_it_is_asked_for(
     name: str, family: Callable[[str], Checkpoint]
 ) -> None:
     checkpoint = family(name)
-    assert "chunk" in checkpoint.abilities.long_prompts
+    assert "chunk" in checkpoint.capabilities.long_prompts
     assert np.array_equal(draw(checkpoint, SHORT, long_prompt="chunk")[0], draw(checkpoint, SHORT)[0])
     encoder, room = list(ROOM[name].items())[-1]
     if name in {"flux", "chroma"}:  # they read up to their longest as it is
@@ -229,7 +229,7 @@ def test_a_prompt_that_does_not_fit_is_refused_before_a_step(name: str, family: 
     draw(checkpoint, SHORT, long_prompt="refuse")
     hook.remove()
     assert passes
-    if checkpoint.abilities.negative_prompt:
+    if checkpoint.capabilities.negative_prompt:
         with pytest.raises(PromptTooLong) as refused:
             draw(checkpoint, SHORT, negative_prompt=text, long_prompt="refuse")
         assert refused.value.field == "negative_prompt"
@@ -304,18 +304,18 @@ def test_a_class_that_splits_the_prompt_and_cuts_the_pieces_tells_it(text: str) 
 def test_a_class_without_windows_or_a_longer_prompt_refuses_to_read_all(family: Callable[[str], Checkpoint]) -> None:
     for name in ("z-image", "klein", "instruct-pix2pix"):
         checkpoint = family(name)
-        assert checkpoint.abilities.long_prompts == ("refuse", "tell")
+        assert checkpoint.capabilities.long_prompts == ("refuse", "tell")
         with pytest.raises(UnsupportedTask) as refused:
             draw(checkpoint, SHORT, long_prompt="chunk")
         assert refused.value.param == "long_prompt"
 
 
-def test_tiles_redrawn_and_masked_pictures_read_the_prompt_alike(family: Callable[[str], Checkpoint]) -> None:
+def test_tiles_redrawn_and_masked_images_read_the_prompt_alike(family: Callable[[str], Checkpoint]) -> None:
     checkpoint = family("sd15")
     text = too_long(checkpoint, "tokenizer", 80)
     inputs: list[dict[str, Any]] = [
         {"width_px": 192, "height_px": 192},
-        {"references": (split_picture(upright=True),), "strength": 0.5, "steps": 4},
+        {"references": (split_image(upright=True),), "strength": 0.5, "steps": 4},
     ]
     for fields in inputs:
         with embeddings_seen(checkpoint) as seen:
@@ -341,8 +341,8 @@ async def test_rows_of_other_lengths_are_drawn_at_once_as_alone(tmp_path: Path) 
 async def test_the_answer_and_the_failure_tell_it(tmp_path: Path) -> None:
     spec = family_spec("sd15", tmp_path)
     engine = ImageEngine(torch.device("cpu"))
-    abilities = await engine.prepare(spec)
-    assert (abilities.prompt_tokens, abilities.long_prompts) == (75, ("refuse", "tell", "chunk"))
+    capabilities = await engine.prepare(spec)
+    assert (capabilities.prompt_tokens, capabilities.long_prompts) == (75, ("refuse", "tell", "chunk"))
     checkpoint = await engine.load(spec)
     job: ImageJob = image_job(spec, prompt=too_long(checkpoint, "tokenizer", 80), n=2)
     event = await last_event(engine, job)
@@ -357,8 +357,8 @@ async def test_the_answer_and_the_failure_tell_it(tmp_path: Path) -> None:
 async def test_a_longest_prompt_that_the_denoiser_does_not_take_is_withdrawn(tmp_path: Path) -> None:
     """Lumina 2's class lets 512 tokens through; this denoiser has positions for 300."""
     engine = ImageEngine(torch.device("cpu"))
-    abilities = await engine.prepare(family_spec("lumina2", tmp_path))
-    assert abilities.long_prompts == ("refuse", "tell")
-    assert "all of a long prompt: " in "; ".join(map(str, abilities.withdrawn))
+    capabilities = await engine.prepare(family_spec("lumina2", tmp_path))
+    assert capabilities.long_prompts == ("refuse", "tell")
+    assert "all of a long prompt: " in "; ".join(map(str, capabilities.failed_checks))
     draws = replace(family_spec("lumina2", tmp_path), sampling=SamplingDefaults(guidance=2.0, long_prompt="refuse"))
     assert (await engine.prepare(draws)).text

@@ -15,7 +15,7 @@ from pipelines.images.drawing.run import Run
 from pipelines.images.engine import ImageEngine
 from pipelines.images.scheduling.scheduler import ForwardRequest
 from pipelines.protocol.images import Failed, Finished, ImageJob, Progress, Runtime
-from tests.engines.conftest import left_half, plain_picture
+from tests.engines.conftest import left_half, plain_image
 from tests.engines.holds import hold_steps
 from tests.engines.shared_passes import Passes, difference, drawn, drawn_together, last_event
 
@@ -23,8 +23,8 @@ Job = Callable[..., ImageJob]
 CALLERS = [(12, "a cat"), (5, "a blue house"), (9, "x"), (12, "a red boat at sea")]  # steps and prompt
 STARTS: dict[str, dict[str, object]] = {
     "text": {},
-    "reference": {"references": (plain_picture(),), "strength": 0.9},
-    "mask": {"references": (plain_picture(),), "mask": left_half(), "strength": 0.9},
+    "reference": {"references": (plain_image(),), "strength": 0.9},
+    "mask": {"references": (plain_image(),), "mask": left_half(), "strength": 0.9},
     "two passes": {"width_px": 160, "height_px": 96},
 }
 
@@ -51,7 +51,7 @@ async def test_callers_of_other_steps_and_prompts_share_every_pass(
     alone = [await drawn(engine, one) for one in jobs]
     counted, passes.alone = passes.alone, 0
     events = await drawn_together(engine, jobs)
-    assert all(difference(event, pictures) <= 2 for event, pictures in zip(events, alone, strict=True))
+    assert all(difference(event, images) <= 2 for event, images in zip(events, alone, strict=True))
     assert all(isinstance(event, Finished) and event.merged for event in events)
     assert sum(passes.shared) + passes.alone - 2 == counted, "a pass was computed twice, or not at all"
     assert len(passes.shared) >= min(steps for steps, _ in CALLERS) - 1 or start != "text"
@@ -87,12 +87,12 @@ async def test_a_newcomer_joins_at_the_next_step(
     assert order.index("newcomer") < 30
 
 
-async def test_exact_pictures_are_drawn_alone_bit_for_bit(engine: ImageEngine, job: Job, passes: Passes) -> None:
+async def test_exact_images_are_drawn_alone_bit_for_bit(engine: ImageEngine, job: Job, passes: Passes) -> None:
     exact = replace(job("sd").checkpoint, runtime=Runtime(batch="exact"))
     jobs = [job("sd", id=prompt, checkpoint=exact, steps=3, prompt=prompt) for _, prompt in CALLERS]
     alone = [await drawn(engine, one) for one in jobs]
     events = await asyncio.gather(*(last_event(engine, one) for one in jobs))
-    assert [difference(event, pictures) for event, pictures in zip(events, alone, strict=True)] == [0] * 4
+    assert [difference(event, images) for event, images in zip(events, alone, strict=True)] == [0] * 4
     assert passes.shared == []
     assert not any(isinstance(event, Finished) and event.merged for event in events)
 
@@ -136,23 +136,23 @@ async def test_members_of_a_pass_that_fails_are_drawn_alone(
 
     monkeypatch.setattr(ForwardMerger, "_in_one_pass", fail)
     events = await drawn_together(engine, jobs)
-    assert [difference(event, pictures) for event, pictures in zip(events, alone, strict=True)] == [0] * 4
+    assert [difference(event, images) for event, images in zip(events, alone, strict=True)] == [0] * 4
     # out of memory halves what may share a pass; any other error ends sharing
     assert passes.shared == [4, 2] if isinstance(error, torch.OutOfMemoryError) else [4]
 
 
 async def test_rows_that_are_not_independent_are_never_shared(engine: ImageEngine, job: Job, passes: Passes) -> None:
-    """As of a denoiser that mixes the pictures of a batch: the first shared pass shows it."""
+    """As of a denoiser that mixes the images of a batch: the first shared pass shows it."""
     checkpoint = await engine.load(job("sd").checkpoint)
     checkpoint.denoiser.conv_in.register_forward_hook(lambda _, __, output: output.flip(0))
     jobs = [job("sd", id=prompt, steps=4, prompt=prompt, seed=steps) for steps, prompt in CALLERS]
     alone = [await drawn(engine, one) for one in jobs]
     events = await drawn_together(engine, jobs)
-    assert [difference(event, pictures) for event, pictures in zip(events, alone, strict=True)] == [0] * 4
+    assert [difference(event, images) for event, images in zip(events, alone, strict=True)] == [0] * 4
     assert passes.shared == [4]
 
 
-async def test_only_pictures_with_the_same_adapters_share(
+async def test_only_images_with_the_same_adapters_share(
     engine: ImageEngine, job: Job, passes: Passes, adapter: Path
 ) -> None:
     spec = replace(job("sd").checkpoint, runtime=Runtime(lora_folder=adapter.parent))
@@ -163,6 +163,6 @@ async def test_only_pictures_with_the_same_adapters_share(
     ]
     alone = [await drawn(engine, one) for one in jobs]
     events = await asyncio.gather(*(last_event(engine, one) for one in jobs))
-    assert all(difference(event, pictures) <= 2 for event, pictures in zip(events, alone, strict=True))
+    assert all(difference(event, images) <= 2 for event, images in zip(events, alone, strict=True))
     assert difference(events[0], alone[2]) > 2, "the adapter changes nothing"
     assert all(rows == 2 for rows in passes.shared)

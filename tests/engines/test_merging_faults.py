@@ -16,13 +16,13 @@ from pipelines.images.drawing.run import Run
 from pipelines.images.engine import ImageEngine
 from pipelines.images.scheduling.scheduler import ForwardRequest
 from pipelines.protocol.images import CheckpointSpec, Conditioning, Event, Failed, Finished, ImageJob, Runtime
-from tests.engines.conftest import left_half, plain_picture
+from tests.engines.conftest import left_half, plain_image
 from tests.engines.shared_passes import Passes, difference, drawn, drawn_together
 from tests.engines.test_families import family_spec
 from tests.support.image_jobs import image_job
 from tests.support.tiny_families import make_family
 
-ROUNDING = 2  # of 255: by how much a shared pass may change a picture
+ROUNDING = 2  # of 255: by how much a shared pass may change an image
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,15 @@ class Kind:
     family: str
     conditioning: Conditioning = "img2img"
     fields: dict[str, Any] = field(default_factory=dict)
-    steps: int = 5  # of the schedule: a redrawn picture runs a part of them
+    steps: int = 5  # of the schedule: a redrawn image runs a part of them
 
 
 KINDS = {
     "text": Kind("sd15"),
-    "reference": Kind("sd3", fields={"references": (plain_picture(),), "strength": 0.9}),
-    "native reference": Kind("klein", "native", {"references": (plain_picture(),)}),
+    "reference": Kind("sd3", fields={"references": (plain_image(),), "strength": 0.9}),
+    "native reference": Kind("klein", "native", {"references": (plain_image(),)}),
     "mask": Kind(
-        "sdxl-inpaint", fields={"references": (plain_picture(),), "mask": left_half(), "strength": 0.9}, steps=6
+        "sdxl-inpaint", fields={"references": (plain_image(),), "mask": left_half(), "strength": 0.9}, steps=6
     ),
     "guidance in two forwards": Kind("klein-base", "native", {"guidance": 2.0}),
     "tiles": Kind("flux-schnell", fields={"width_px": 160, "height_px": 96}, steps=4),
@@ -147,4 +147,4 @@ async def test_a_shared_pass_out_of_memory_is_computed_alone(
     monkeypatch.setattr(ForwardMerger, "_in_one_pass", run_out)
     events = await drawn_together(engine, jobs)
     assert tried[0] == 3
-    assert [difference(event, pictures) for event, pictures in zip(events, alone, strict=True)] == [0, 0, 0]
+    assert [difference(event, images) for event, images in zip(events, alone, strict=True)] == [0, 0, 0]

@@ -85,14 +85,14 @@ def test_a_thread_computes_again_after_releasing_them() -> None:
 
 
 async def test_an_engine_that_has_drawn_keeps_none(job: Callable[..., ImageJob]) -> None:
-    """Neither for the turns of a picture nor for what is computed after them, such as its preview map: each pool that
+    """Neither for the turns of an image nor for what is computed after them, such as its preview map: each pool that
     is left slows all others down."""
-    picture = job("sd", width_px=256, height_px=256)
+    image = job("sd", width_px=256, height_px=256)
     release_openmp_threads()  # of making the checkpoint
     before = threads()
     engine = ImageEngine(torch.device("cpu"))
-    await engine.prepare(picture.checkpoint)
-    events = [event async for event in engine.submit(picture)]
+    await engine.prepare(image.checkpoint)
+    events = [event async for event in engine.submit(image)]
     assert isinstance(events[-1], Finished), events[-1]
     own = {str(thread.native_id) for thread in threading.enumerate()}
     await eventually(lambda: not threads() - before - own)

@@ -9,14 +9,14 @@ import torch
 
 from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.denoising.step_observer import OnStep, Pixels, PreviewFn
-from pipelines.images.drawing.pipeline import PicturePipeline
+from pipelines.images.drawing.pipeline import ImagePipeline
 from pipelines.images.drawing.reference_sheet import on_sheet
 from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.images.scheduling.batching import Row
-from pipelines.protocol.images import CheckpointSpec, ImageJob, Picture, SamplingDefaults
+from pipelines.protocol.images import CheckpointSpec, ImageJob, RawImage, SamplingDefaults
 from pipelines.protocol.pixels import to_image
-from tests.engines.conftest import left_half, plain_picture, split_picture
+from tests.engines.conftest import left_half, plain_image, split_image
 
 CLASSES = ["sd", "sd3", "klein"]
 CPU = torch.device("cpu")
@@ -29,13 +29,13 @@ def loaded(spec: Callable[[str], CheckpointSpec]) -> Callable[[str], Checkpoint]
 
 
 def draw(checkpoint: Checkpoint, job: ImageJob, index: int = 0) -> Pixels:
-    return picture_pipeline(checkpoint, job, index=index).generate()
+    return image_pipeline(checkpoint, job, index=index).generate()
 
 
-def picture_pipeline(
+def image_pipeline(
     checkpoint: Checkpoint, job: ImageJob, on_step: OnStep = lambda _: None, index: int = 0
-) -> PicturePipeline:
-    return PicturePipeline(checkpoint, Row(job, index, 0.0), on_step, PreviewMap())
+) -> ImagePipeline:
+    return ImagePipeline(checkpoint, Row(job, index, 0.0), on_step, PreviewMap())
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -53,30 +53,30 @@ def test_a_seed_gives_the_same_pixels_and_another_seed_does_not(
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_picture_i_of_n_is_the_picture_of_seed_plus_i(name: str, loaded: Callable[[str], Checkpoint], job: Job) -> None:
+def test_image_i_of_n_is_the_image_of_seed_plus_i(name: str, loaded: Callable[[str], Checkpoint], job: Job) -> None:
     assert np.array_equal(draw(loaded(name), job(name, n=3), index=2), draw(loaded(name), job(name, seed=7)))
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_a_reference_changes_the_picture(name: str, loaded: Callable[[str], Checkpoint], job: Job) -> None:
+def test_a_reference_changes_the_image(name: str, loaded: Callable[[str], Checkpoint], job: Job) -> None:
     upright, across = (
-        draw(loaded(name), job(name, references=(split_picture(upright=upright),))) for upright in (True, False)
+        draw(loaded(name), job(name, references=(split_image(upright=upright),))) for upright in (True, False)
     )
     assert not np.array_equal(upright, across)
     assert not np.array_equal(upright, draw(loaded(name), job(name)))
 
 
 def test_strength_says_how_far_img2img_leaves_the_reference(loaded: Callable[[str], Checkpoint], job: Job) -> None:
-    """With random weights the picture means nothing, but less strength must run fewer of the steps."""
-    jobs = [job("sd", steps=10, strength=strength, references=(plain_picture(),)) for strength in (0.2, 0.9)]
-    assert [picture_pipeline(loaded("sd"), one).steps for one in jobs] == [2, 9]
+    """With random weights the image means nothing, but less strength must run fewer of the steps."""
+    jobs = [job("sd", steps=10, strength=strength, references=(plain_image(),)) for strength in (0.2, 0.9)]
+    assert [image_pipeline(loaded("sd"), one).steps for one in jobs] == [2, 9]
 
 
 def test_further_references_are_read_as_one_sheet(loaded: Callable[[str], Checkpoint], job: Job) -> None:
-    several = (plain_picture(), split_picture(upright=True), split_picture(upright=False))
-    sheet = on_sheet([to_image(picture) for picture in several], 1)[1]
-    as_picture = Picture(sheet.width, sheet.height, "RGB", sheet.tobytes())
-    by_hand = draw(loaded("klein"), job("klein", references=(several[0], as_picture)))
+    several = (plain_image(), split_image(upright=True), split_image(upright=False))
+    sheet = on_sheet([to_image(image) for image in several], 1)[1]
+    as_image = RawImage(sheet.width, sheet.height, "RGB", sheet.tobytes())
+    by_hand = draw(loaded("klein"), job("klein", references=(several[0], as_image)))
     assert np.array_equal(draw(loaded("klein"), job("klein", references=several, sheet_from=1)), by_hand)
     black, orange = (0, 0, 0), (255, 128, 0)
     left, right = sheet.crop((0, 0, 512, 512)), sheet.crop((512, 0, 1024, 512))
@@ -87,17 +87,17 @@ def test_further_references_are_read_as_one_sheet(loaded: Callable[[str], Checkp
 
 def test_several_references_all_count_on_a_native_checkpoint(loaded: Callable[[str], Checkpoint], job: Job) -> None:
     one, two, other = (
-        draw(loaded("klein"), job("klein", references=tuple(split_picture(upright=upright) for upright in cuts)))
+        draw(loaded("klein"), job("klein", references=tuple(split_image(upright=upright) for upright in cuts)))
         for cuts in ([True], [True, True], [True, False])
     )
     assert not np.array_equal(one, two)
     assert not np.array_equal(two, other)
 
 
-def test_a_reference_of_the_pictures_shape_lies_on_what_is_drawn(loaded: Callable[[str], Checkpoint], job: Job) -> None:
+def test_a_reference_of_the_images_shape_lies_on_what_is_drawn(loaded: Callable[[str], Checkpoint], job: Job) -> None:
     """The pipeline itself takes a larger reference as it is, or cuts it to whole tokens."""
     larger, same, other = (
-        draw(loaded("klein"), job("klein", references=(plain_picture(width, height),)))
+        draw(loaded("klein"), job("klein", references=(plain_image(width, height),)))
         for width, height in ((96, 96), (64, 64), (128, 64))
     )
     assert np.array_equal(larger, same)
@@ -106,13 +106,13 @@ def test_a_reference_of_the_pictures_shape_lies_on_what_is_drawn(loaded: Callabl
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_mask_leaves_the_rest_exactly_as_it_was(name: str, loaded: Callable[[str], Checkpoint], job: Job) -> None:
-    drawn = draw(loaded(name), job(name, references=(plain_picture(),), mask=left_half(), strength=1.0))
+    drawn = draw(loaded(name), job(name, references=(plain_image(),), mask=left_half(), strength=1.0))
     assert (drawn[:, 32:] == (200, 100, 50)).all()
     assert not (drawn[:, :32] == (200, 100, 50)).all()
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_large_pictures_come_out_at_their_exact_size_in_two_passes(
+def test_large_images_come_out_at_their_exact_size_in_two_passes(
     name: str, loaded: Callable[[str], Checkpoint], job: Job
 ) -> None:
     steps = 0
@@ -121,28 +121,28 @@ def test_large_pictures_come_out_at_their_exact_size_in_two_passes(
         nonlocal steps
         steps += 1
 
-    large = picture_pipeline(loaded(name), job(name, width_px=208, height_px=112, steps=4), count)
+    large = image_pipeline(loaded(name), job(name, width_px=208, height_px=112, steps=4), count)
     assert large.plan.finish == "refine"
     assert large.generate().shape == (112, 208, 3)
     assert steps >= 4 + len(large.plan.tiles)
 
 
-def test_a_large_picture_is_never_a_plain_resize(loaded: Callable[[str], Checkpoint], job: Job) -> None:
+def test_a_large_image_is_never_a_plain_resize(loaded: Callable[[str], Checkpoint], job: Job) -> None:
     """Two tiles of the same prompt and different noise differ, where an enlargement would be smooth."""
-    pictures = [
+    images = [
         draw(loaded("sd"), job("sd", width_px=192, height_px=192, steps=4, refine_strength=strength))
         for strength in (0.01, 0.9)
     ]
-    assert not np.array_equal(*pictures)
+    assert not np.array_equal(*images)
 
 
-def test_a_mask_on_a_large_picture_still_keeps_the_rest(loaded: Callable[[str], Checkpoint], job: Job) -> None:
-    large = job("sd", width_px=192, height_px=128, references=(plain_picture(192, 128),), mask=left_half(192, 128))
+def test_a_mask_on_a_large_image_still_keeps_the_rest(loaded: Callable[[str], Checkpoint], job: Job) -> None:
+    large = job("sd", width_px=192, height_px=128, references=(plain_image(192, 128),), mask=left_half(192, 128))
     assert (draw(loaded("sd"), large)[:, 96:] == (200, 100, 50)).all()
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_small_pictures_are_drawn_larger_and_reduced(name: str, loaded: Callable[[str], Checkpoint], job: Job) -> None:
+def test_small_images_are_drawn_larger_and_reduced(name: str, loaded: Callable[[str], Checkpoint], job: Job) -> None:
     assert draw(loaded(name), job(name, width_px=32, height_px=16)).shape == (16, 32, 3)
 
 

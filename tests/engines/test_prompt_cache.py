@@ -1,4 +1,4 @@
-"""Prompt embeddings are kept: one encoding for all pictures, tiles and calls of a prompt, and pixels as without."""
+"""Prompt embeddings are kept: one encoding for all images, tiles and calls of a prompt, and pixels as without."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -15,13 +15,13 @@ from safetensors.torch import load_file, save
 
 from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.denoising.step_observer import Pixels
-from pipelines.images.drawing.pipeline import PicturePipeline
+from pipelines.images.drawing.pipeline import ImagePipeline
 from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.images.prompts.cache import PromptCache
 from pipelines.images.scheduling.batching import Row
 from pipelines.protocol.images import CheckpointSpec, ImageJob, Runtime, SamplingDefaults
-from tests.engines.conftest import split_picture
+from tests.engines.conftest import split_image
 from tests.support.image_jobs import image_job, with_fields
 from tests.support.tiny_families import make_family
 
@@ -53,10 +53,10 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Checkpoi
 
 
 def draw(checkpoint: Checkpoint, job: ImageJob) -> list[Pixels]:
-    """All pictures of the job."""
+    """All images of the job."""
     checkpoint.begin_run(job.sampling)
     rows = [Row(job, index, 0.0) for index in range(job.n)]
-    return [PicturePipeline(checkpoint, row, lambda _: None, PreviewMap()).generate() for row in rows]
+    return [ImagePipeline(checkpoint, row, lambda _: None, PreviewMap()).generate() for row in rows]
 
 
 @contextmanager
@@ -77,7 +77,7 @@ def encodings(checkpoint: Checkpoint) -> Iterator[list[int]]:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_picture_is_bit_for_bit_the_one_without_a_cache(
+def test_an_image_is_bit_for_bit_the_one_without_a_cache(
     name: str, family: Callable[[str], Checkpoint], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint = family(name)
@@ -92,7 +92,7 @@ def test_a_picture_is_bit_for_bit_the_one_without_a_cache(
         assert np.array_equal(again[number], bare[number])
 
 
-def test_a_prompt_is_encoded_once_for_all_pictures_tiles_and_calls(family: Callable[[str], Checkpoint]) -> None:
+def test_a_prompt_is_encoded_once_for_all_images_tiles_and_calls(family: Callable[[str], Checkpoint]) -> None:
     checkpoint = family("flux")
     plain = image_job(checkpoint.spec, prompt="a red boat")
     with encodings(checkpoint) as rows:
@@ -101,13 +101,13 @@ def test_a_prompt_is_encoded_once_for_all_pictures_tiles_and_calls(family: Calla
         del rows[:]
         draw(checkpoint, plain)
         draw(checkpoint, replace(plain, seed=9, width_px=192, height_px=192))  # two passes, by two pipeline classes
-        draw(checkpoint, with_fields(plain, references=(split_picture(upright=True),), strength=0.5))
+        draw(checkpoint, with_fields(plain, references=(split_image(upright=True),), strength=0.5))
         assert rows == []
         draw(checkpoint, replace(plain, prompt="a cat", width_px=192, height_px=192))
         assert rows == [1]
 
 
-def test_a_picture_of_two_passes_encoded_once_for_each_tile_without_a_cache(
+def test_an_image_of_two_passes_encoded_once_for_each_tile_without_a_cache(
     family: Callable[[str], Checkpoint], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the cache saves; if this fails, the test above shows nothing."""
@@ -165,7 +165,7 @@ def test_adapters_of_the_text_encoder_are_part_of_the_key(
 
 
 class Seeing:
-    """An encoder that sees pictures, as Qwen-Image-Edit's."""
+    """An encoder that sees images, as Qwen-Image-Edit's."""
 
     def __init__(self) -> None:
         self.seen: list[Any] = []
@@ -176,7 +176,7 @@ class Seeing:
         return (torch.tensor([[float(len(text)), float(np.asarray(image).sum())] for text in prompts]),)
 
 
-def test_pictures_that_an_encoder_sees_are_part_of_the_key() -> None:
+def test_images_that_an_encoder_sees_are_part_of_the_key() -> None:
     pipeline = Seeing()
     PromptCache().attach(pipeline)
     red, also_red, blue = (Image.new("RGB", (4, 4), colour) for colour in ("red", "red", "blue"))

@@ -25,13 +25,13 @@ def devices(part: torch.nn.Module) -> set[str]:
     return {weight.device.type for weight in (*part.parameters(), *part.buffers())}
 
 
-def watch(monkeypatch: pytest.MonkeyPatch, look: Callable[[Any], Callable[[], int]]) -> list[int]:
+def watch(monkeypatch: pytest.MonkeyPatch, poll: Callable[[Any], Callable[[], int]]) -> list[int]:
     """What `look(denoiser)()` says whenever the next layer is about to be quantized."""
     seen: list[int] = []
     make = Fp8Linear.__init__
 
     def quantize(denoiser: Any, device: torch.device) -> Fp8Report:
-        count = look(denoiser)
+        count = poll(denoiser)
 
         def made(self: Fp8Linear, linear: torch.nn.Linear) -> None:
             seen.append(count())

@@ -16,7 +16,7 @@ from diffusers.models.attention_dispatch import AttentionBackendName, _Attention
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.denoising.step_observer import Pixels
-from pipelines.images.drawing.pipeline import PicturePipeline
+from pipelines.images.drawing.pipeline import ImagePipeline
 from pipelines.images.engine import ImageEngine
 from pipelines.images.loading import checkpoint_cache
 from pipelines.images.loading.checkpoint import Checkpoint
@@ -37,7 +37,7 @@ def load(spec: CheckpointSpec, **runtime: object) -> Checkpoint:
 
 def draw(checkpoint: Checkpoint, job: ImageJob) -> Pixels:
     checkpoint.begin_run(job.sampling)
-    return PicturePipeline(checkpoint, Row(job, 0, 0.0), lambda _: None, PreviewMap()).generate()
+    return ImagePipeline(checkpoint, Row(job, 0, 0.0), lambda _: None, PreviewMap()).generate()
 
 
 def test_an_adapter_of_the_catalog_is_always_on_by_its_weight(spec: Spec, job: Job, adapter: Path) -> None:
@@ -96,12 +96,12 @@ async def test_an_adapter_that_is_not_there_fails_its_job_by_name(spec: Spec, jo
 
 
 async def test_adapters_that_do_not_fit_are_refused_in_plain_words(spec: Spec, adapter: Path) -> None:
-    unfit = replace(spec("klein"), runtime=Runtime(lora_folder=adapter.parent))
+    unsupported = replace(spec("klein"), runtime=Runtime(lora_folder=adapter.parent))
     with pytest.raises(CheckpointError, match=r"no adapter in .* fits .*: sketch: it does not fit this checkpoint: "):
-        await ImageEngine(CPU).prepare(unfit)
+        await ImageEngine(CPU).prepare(unsupported)
 
 
-def test_step_caching_skips_work_and_is_reset_for_each_picture(spec: Spec, job: Job) -> None:
+def test_step_caching_skips_work_and_is_reset_for_each_image(spec: Spec, job: Job) -> None:
     cached = load(spec("klein"), cache=StepCache("taylorseer", interval=2))
     asked = job("klein", steps=8)
     first, second = draw(cached, asked), draw(cached, asked)
@@ -129,7 +129,7 @@ def test_float8_weights_still_draw(spec: Spec, job: Job) -> None:
     assert any(weight.dtype == torch.float8_e4m3fn for weight in small.denoiser.parameters())
 
 
-def test_fp8_computes_in_float8_near_the_exact_picture_and_says_how_near(spec: Spec, job: Job) -> None:
+def test_fp8_computes_in_float8_near_the_exact_image_and_says_how_near(spec: Spec, job: Job) -> None:
     quantized = load(spec("klein"), quantize="fp8")
     names = [name for name, layer in quantized.denoiser.named_modules() if isinstance(layer, Fp8Linear)]
     assert names
@@ -193,7 +193,7 @@ def test_attention_of_one_checkpoint_is_not_that_of_others(spec: Spec, job: Job)
 
 
 @pytest.mark.parametrize("name", ["klein", "sd3", "sd"])
-def test_fused_projections_draw_the_same_picture_in_the_same_memory(name: str, spec: Spec, job: Job) -> None:
+def test_fused_projections_draw_the_same_image_in_the_same_memory(name: str, spec: Spec, job: Job) -> None:
     checkpoint = load(spec(name))
     plain, before = draw(checkpoint, job(name)), checkpoint.weights_bytes
     fuse_projections(checkpoint.denoiser)

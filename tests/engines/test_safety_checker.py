@@ -12,7 +12,7 @@ import torch
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.images.engine import ImageEngine
 from pipelines.protocol.images import CheckpointSpec, Failed, Finished
-from tests.engines.conftest import left_half, plain_picture
+from tests.engines.conftest import left_half, plain_image
 from tests.engines.shared_passes import drawn, drawn_together, last_event
 from tests.engines.test_families import family_spec
 from tests.support.image_jobs import image_job
@@ -22,8 +22,8 @@ from tests.support.tiny_families.unets import with_safety_checker
 CPU = torch.device("cpu")
 KINDS: dict[str, dict[str, Any]] = {
     "text": {},
-    "reference": {"references": (plain_picture(),)},
-    "mask": {"references": (plain_picture(),), "mask": left_half()},
+    "reference": {"references": (plain_image(),)},
+    "mask": {"references": (plain_image(),), "mask": left_half()},
     "tiles": {"width_px": 160, "height_px": 96},
 }
 Made = Callable[[str], CheckpointSpec]
@@ -48,7 +48,7 @@ def flag_everything(checker: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "kind"), [*(("sd15", kind) for kind in KINDS), ("lcm", "text"), ("sd15-inpaint", "mask")]
 )
-async def test_a_flagged_picture_fails_its_job(name: str, kind: str, made: Made) -> None:
+async def test_a_flagged_image_fails_its_job(name: str, kind: str, made: Made) -> None:
     engine, job = ImageEngine(CPU), image_job(made(name), steps=3, **KINDS[kind])
     assert isinstance(await last_event(engine, job), Finished)
     flag_everything((await engine.load(job.checkpoint)).components["safety_checker"])
@@ -61,7 +61,7 @@ async def test_a_flagged_picture_fails_its_job(name: str, kind: str, made: Made)
 
 
 async def test_others_that_shared_its_passes_are_drawn(made: Made) -> None:
-    """The checker is set to know one of three pictures."""
+    """The checker is set to know one of three images."""
     engine, spec = ImageEngine(CPU), made("sd15")
     jobs = [image_job(spec, id=f"{seed}", prompt=f"{seed}", seed=seed) for seed in range(3)]
     checker = (await engine.load(spec)).components["safety_checker"]
@@ -87,7 +87,7 @@ async def test_what_it_flags_is_no_evidence_at_warmup(made: Made) -> None:
     checker = (await engine.load(spec)).components["safety_checker"]
     flag_everything(checker)
     found = await engine.prepare(spec)
-    assert (found.guidance, found.negative_prompt, found.at_once, found.withdrawn) == (True, True, True, ())
+    assert (found.guidance, found.negative_prompt, found.at_once, found.failed_checks) == (True, True, True, ())
     assert any("its own safety checker" in note for note in found.notes)
     assert isinstance(await last_event(engine, image_job(spec)), Failed)
 

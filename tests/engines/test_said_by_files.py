@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from pipelines.catalog.checkpoint_files import CheckpointError, estimate_bytes
 from pipelines.images.denoising.noise_schedulers import new_scheduler
 from pipelines.images.denoising.previews import PreviewMap
-from pipelines.images.drawing.pipeline import PicturePipeline
+from pipelines.images.drawing.pipeline import ImagePipeline
 from pipelines.images.engine import ImageEngine
 from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.load import load_checkpoint
@@ -68,7 +68,7 @@ def config_of(values: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
 def draw(spec: CheckpointSpec, checkpoint: Checkpoint | None = None) -> Pixels:
     row = Row(image_job(spec), 0, 0.0)
     checkpoint = checkpoint or load_checkpoint(spec, CPU)
-    return PicturePipeline(checkpoint, row, lambda _: None, PreviewMap()).generate().astype(int)
+    return ImagePipeline(checkpoint, row, lambda _: None, PreviewMap()).generate().astype(int)
 
 
 def with_marks(source: Path, path: Path, marks: Mapping[str, torch.Tensor], **metadata: str) -> Path:
@@ -249,9 +249,9 @@ async def test_a_scheduler_that_requests_may_choose_is_withdrawn_with_the_reason
     file = with_marks(whole[0], tmp_path / "noob.safetensors", {"v_pred": EMPTY, "ztsnr": EMPTY})
     able, unable = "DPMSolverMultistepScheduler", "PNDMScheduler"
     found = await ImageEngine(CPU).prepare(replace(spec_of(file, config=whole[1]), schedulers=(able, unable)))
-    assert found.unfit_schedulers == (unable,)
+    assert found.unsupported_schedulers == (unable,)
     reason = "sampling.scheduler: PNDMScheduler has no rescale_betas_zero_snr = True, as the checkpoint needs"
-    assert [str(each) for each in found.withdrawn] == [f"the scheduler {unable}: {reason}"]
+    assert [str(each) for each in found.failed_checks] == [f"the scheduler {unable}: {reason}"]
 
 
 async def test_what_was_tried_with_another_scheduler_config_is_tried_anew(whole: tuple[Path, Path]) -> None:

@@ -26,7 +26,7 @@ def draw(checkpoint: Checkpoint) -> Any:
 
 
 @pytest.mark.parametrize("name", ["sd", "sd3"])
-def test_prompts_are_read_there_and_pictures_drawn_here(
+def test_prompts_are_read_there_and_images_drawn_here(
     name: str, second: torch.device, spec: Callable[[str], CheckpointSpec]
 ) -> None:
     checkpoint = load_checkpoint(spec(name), CPU)

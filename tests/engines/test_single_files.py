@@ -16,7 +16,7 @@ from pipelines.catalog.checkpoint_files import CheckpointError, estimate_bytes
 from pipelines.device.memory import Budgets
 from pipelines.images.denoising.merging import Sharing
 from pipelines.images.denoising.previews import PreviewMap
-from pipelines.images.drawing.pipeline import PicturePipeline
+from pipelines.images.drawing.pipeline import ImagePipeline
 from pipelines.images.engine import ImageEngine
 from pipelines.images.loading import checkpoint_cache
 from pipelines.images.loading.checkpoint import Checkpoint
@@ -125,7 +125,7 @@ def write_gguf(weights: Weights, blocks: dict[str, Blocks], kind: gguf.GGMLQuant
 
 def draw(spec: CheckpointSpec) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     row = Row(image_job(spec), 0, 0.0)
-    return PicturePipeline(load_checkpoint(spec, CPU), row, lambda _: None, PreviewMap()).generate()
+    return ImagePipeline(load_checkpoint(spec, CPU), row, lambda _: None, PreviewMap()).generate()
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_blocks_of_256_weights_draw_what_they_stand_for(
     assert np.abs(of_blocks - of_others).mean() > 1
 
 
-def test_other_weights_draw_a_picture_that_is_further_away(base: Path, tmp_path: Path) -> None:
+def test_other_weights_draw_an_image_that_is_further_away(base: Path, tmp_path: Path) -> None:
     """Than quantized ones, so that the bounds above say something."""
     plain({name: weight * 2 for name, weight in weights_of(base).items()}, tmp_path / "other.safetensors")
     spec = single_file(base, tmp_path / "other.safetensors")

@@ -16,19 +16,19 @@ from pipelines.protocol.images import (
     Event,
     Finished,
     ImageJob,
-    Picture,
     Progress,
+    RawImage,
     Runtime,
     SamplingDefaults,
     StepCache,
 )
-from tests.engines.conftest import left_half, split_picture
+from tests.engines.conftest import left_half, split_image
 from tests.engines.holds import hold_steps
 from tests.support.image_jobs import image_job
 from tests.support.tiny_families import make_family
 
 CACHES = [StepCache("taylorseer", interval=3), StepCache("first-block", threshold=0.5)]
-REFERENCE: tuple[Picture, ...] = (split_picture(upright=True),)
+REFERENCE: tuple[RawImage, ...] = (split_image(upright=True),)
 KINDS: dict[str, dict[str, object]] = {
     "text": {},
     "text with n": {"n": 2},
@@ -52,7 +52,7 @@ def cached(spec: CheckpointSpec, cache: StepCache | None) -> CheckpointSpec:
     return replace(spec, runtime=Runtime(cache=cache, max_batch=1))
 
 
-async def pictures(
+async def images(
     engine: ImageEngine, job: ImageJob, on_event: Callable[[Event], None] = lambda _: None
 ) -> list[np.ndarray]:
     events = []
@@ -68,7 +68,7 @@ async def pictures(
 async def test_every_kind_of_call_draws_with_a_cache(flux: CheckpointSpec, cache: StepCache, kind: str) -> None:
     engine = ImageEngine(torch.device("cpu"))
     job = image_job(cached(flux, cache), id="cached", steps=9, **KINDS[kind])
-    first, second = await pictures(engine, job), await pictures(engine, replace(job, id="again"))
+    first, second = await images(engine, job), await images(engine, replace(job, id="again"))
     assert all(np.array_equal(one, other) for one, other in zip(first, second, strict=True))
 
 
@@ -80,8 +80,8 @@ async def test_cached_runs_that_take_turns_draw_what_they_draw_alone(
     spec = cached(flux, cache)
     long = image_job(spec, id="long", steps=60, prompt="a cat")
     short = image_job(spec, id="short", steps=9, seed=11, prompt="blue")
-    alone = [await pictures(engine, job) for job in (long, short)]
-    plain = await pictures(engine, image_job(cached(flux, None), id="plain", steps=60, prompt="a cat"))
+    alone = [await images(engine, job) for job in (long, short)]
+    plain = await images(engine, image_job(cached(flux, None), id="plain", steps=60, prompt="a cat"))
     assert not np.array_equal(alone[0][0], plain[0]), "the cache skips nothing here"
 
     under_way = asyncio.Event()
@@ -94,9 +94,9 @@ async def test_cached_runs_that_take_turns_draw_what_they_draw_alone(
         if isinstance(event, Finished):
             order.append("long")
 
-    first = asyncio.create_task(pictures(engine, long, on_event))
+    first = asyncio.create_task(images(engine, long, on_event))
     await under_way.wait()
-    second = await pictures(engine, short)
+    second = await images(engine, short)
     order.append("short")
     assert np.array_equal(second[0], alone[1][0])
     assert np.array_equal((await first)[0], alone[0][0])
@@ -108,7 +108,7 @@ async def test_the_states_of_a_run_do_not_outlive_the_next(flux: CheckpointSpec)
     spec = cached(flux, CACHES[0])
     counts = []
     for number in range(4):
-        await pictures(engine, image_job(spec, id=str(number), steps=4))
+        await images(engine, image_job(spec, id=str(number), steps=4))
         caches = (await engine.load(spec)).step_caches
         assert caches is not None
         counts.append(sum(len(states) for states in caches._states()))

@@ -1,4 +1,4 @@
-"""Warmup and what it keeps: a checkpoint that was tried once draws one picture, unless anything of it has changed."""
+"""Warmup and what it keeps: a checkpoint that was tried once draws one image, unless anything of it has changed."""
 
 import json
 import os
@@ -13,12 +13,12 @@ import torch
 
 from pipelines.catalog.estimate import Timing
 from pipelines.images.drawing import run
-from pipelines.images.drawing.pipeline import PicturePipeline
+from pipelines.images.drawing.pipeline import ImagePipeline
 from pipelines.images.engine import ImageEngine
-from pipelines.images.scheduling.batching import TRIAL
+from pipelines.images.scheduling.batching import CHECK_PREFIX
 from pipelines.images.warmup import check_records, warmup
 from pipelines.protocol.images import CheckpointSpec, Finished, ImageJob, Runtime
-from pipelines.protocol.messages import Abilities
+from pipelines.protocol.messages import Capabilities
 from tests.support.polling import eventually
 
 Spec = Callable[[str], CheckpointSpec]
@@ -34,22 +34,22 @@ def copied(spec: Spec, tmp_path: Path) -> CheckpointSpec:
 
 @pytest.fixture
 def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[CheckpointSpec], Any]:
-    """Prepare a checkpoint in an engine of its own, as a new worker does: its abilities and how many pictures were
+    """Prepare a checkpoint in an engine of its own, as a new worker does: its capabilities and how many images were
     tried."""
 
-    async def in_new_engine(spec: CheckpointSpec) -> tuple[Abilities, int]:
-        engine = ImageEngine(CPU, probes=tmp_path / "probes")
+    async def in_new_engine(spec: CheckpointSpec) -> tuple[Capabilities, int]:
+        engine = ImageEngine(CPU, checks=tmp_path / "probes")
         tried: list[str] = []
         submit = engine._warmup._submit
         monkeypatch.setattr(engine._warmup, "_submit", lambda job: tried.append(job.id) or submit(job))
-        abilities = await engine.prepare(spec)
-        assert all(name.startswith(TRIAL) for name in tried)
-        return abilities, len(tried)
+        capabilities = await engine.prepare(spec)
+        assert all(name.startswith(CHECK_PREFIX) for name in tried)
+        return capabilities, len(tried)
 
     return in_new_engine
 
 
-class Failing(PicturePipeline):
+class Failing(ImagePipeline):
     """Fails to repaint under a mask."""
 
     error: Exception
@@ -124,23 +124,23 @@ async def test_a_failure_is_kept_with_its_reason_unless_it_was_of_the_moment(
 ) -> None:
     monkeypatch.setattr(Failing, "error", error, raising=False)
     with monkeypatch.context() as broken:
-        broken.setattr(run, "PicturePipeline", Failing)
+        broken.setattr(run, "ImagePipeline", Failing)
         failed, _ = await prepare(copied)
     assert not failed.mask
-    assert [each.what for each in failed.withdrawn] == ["a mask"]
-    assert failed.withdrawn[0].why.endswith(str(error))
+    assert [each.what for each in failed.failed_checks] == ["a mask"]
+    assert failed.failed_checks[0].why.endswith(str(error))
     again, tried = await prepare(copied)
     assert again.mask == tries_again
     assert (tried > 1) == tries_again
-    assert again.withdrawn == (() if tries_again else failed.withdrawn)
+    assert again.failed_checks == (() if tries_again else failed.failed_checks)
 
 
 async def test_what_no_longer_draws_is_tried_anew(
     copied: CheckpointSpec, prepare: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kept outcomes are of another process: they count once a picture was drawn in this one."""
+    """The kept outcomes are of another process: they count once an image was drawn in this one."""
 
-    class Once(PicturePipeline):
+    class Once(ImagePipeline):
         drawn = 0
 
         def draw(self) -> Any:
@@ -150,7 +150,7 @@ async def test_what_no_longer_draws_is_tried_anew(
             return super().draw()
 
     _, tried = await prepare(copied)
-    monkeypatch.setattr(run, "PicturePipeline", Once)
+    monkeypatch.setattr(run, "ImagePipeline", Once)
     assert (await prepare(copied))[1] == tried + 1
 
 
@@ -198,7 +198,7 @@ async def finish(engine: ImageEngine, job: ImageJob) -> Finished:
 async def test_the_speed_of_the_last_run_is_known_at_the_next_start(
     copied: CheckpointSpec, job: Job, tmp_path: Path
 ) -> None:
-    engine = ImageEngine(CPU, probes=tmp_path / "probes")
+    engine = ImageEngine(CPU, checks=tmp_path / "probes")
     first = await engine.prepare(copied)
     (record,) = (tmp_path / "probes").iterdir()
     assert first.unit_s is not None
@@ -207,12 +207,12 @@ async def test_the_speed_of_the_last_run_is_known_at_the_next_start(
     written = json.loads(record.read_text())
     written["abilities"]["unit_s"] = 1000.0  # as if the machine had been that slow: what is like the record is not kept
     record.write_text(json.dumps(written))
-    engine = ImageEngine(CPU, probes=tmp_path / "probes")
+    engine = ImageEngine(CPU, checks=tmp_path / "probes")
     assert (await engine.prepare(copied)).unit_s == 1000.0
     measured = (await finish(engine, job("sd", checkpoint=copied, id="one"))).unit_s
     assert measured < 500.0
     await eventually(lambda: json.loads(record.read_text())["abilities"]["unit_s"] == measured)
-    again = await ImageEngine(CPU, probes=tmp_path / "probes").prepare(copied)
+    again = await ImageEngine(CPU, checks=tmp_path / "probes").prepare(copied)
     assert again.unit_s == measured
     assert again.mask
 

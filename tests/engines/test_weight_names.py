@@ -23,7 +23,7 @@ from tests.engines.test_families import family_spec
 from tests.engines.test_single_files import plain, quantized, single_file
 from tests.support.tiny_chat_checkpoints import make_qwen
 from tests.support.tiny_checkpoints import make_single_file, original_unet_name
-from tests.support.tiny_classifiers import make_picture_classifier, make_text_classifier
+from tests.support.tiny_classifiers import make_image_classifier, make_text_classifier
 from tests.support.tiny_families import make_family
 from tests.support.tiny_families.controls import make_controlnet, make_image_encoder, make_two_encoders
 
@@ -373,7 +373,7 @@ async def test_a_chat_model_loads_whole_and_notes_a_tower_that_it_does_not_use(t
     assert await ChatEngine(CPU).prepare(spec) == (note,)
 
 
-@pytest.mark.parametrize("make", [make_text_classifier, make_picture_classifier])
+@pytest.mark.parametrize("make", [make_text_classifier, make_image_classifier])
 async def test_a_classifier_is_refused_or_noted(tmp_path: Path, make: Callable[[Path], Path]) -> None:
     folder = make(tmp_path / "classifier")
     file = folder / "model.safetensors"

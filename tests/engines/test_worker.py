@@ -22,15 +22,15 @@ from pipelines.protocol.images import (
     Started,
 )
 from pipelines.protocol.messages import (
+    CachedCheckpoints,
     Cancel,
     CheckpointState,
     JobEvent,
     Load,
     Ready,
-    Residents,
-    Retain,
     Submit,
     ToWorker,
+    UnloadExcept,
     frame,
     read_frame,
 )
@@ -47,7 +47,7 @@ class Worker:
         self.socket = ours
         self.reader: Any = ours.makefile("rb")
         self.received: list[Any] = []
-        self.residents = Residents((), 0, 0)  # the latest
+        self.cached_checkpoints = CachedCheckpoints((), 0, 0)  # the latest
 
     def send(self, *messages: ToWorker) -> None:
         self.socket.sendall(frame(messages))
@@ -58,9 +58,9 @@ class Worker:
             if not self.received:
                 self.received += read_frame(self.reader)
             message = self.received.pop(0) if self.received else None
-            if not isinstance(message, Residents):
+            if not isinstance(message, CachedCheckpoints):
                 return message
-            self.residents = message
+            self.cached_checkpoints = message
 
     def events(self, *job_ids: str) -> dict[str, list[Event]]:
         """Everything until the last of these jobs has ended."""
@@ -97,7 +97,7 @@ def test_a_job_runs_from_queued_to_finished(worker: Worker, job: Job) -> None:
 
 
 def test_equal_jobs_start_in_order(worker: Worker, job: Job) -> None:
-    """Behind one that has the device. Which one ends first is open: pictures are finished by several threads."""
+    """Behind one that has the device. Which one ends first is open: images are finished by several threads."""
     exact = replace(job("sd").checkpoint, runtime=Runtime(batch="exact"))  # they do not share passes
     worker.send(Submit(job("sd", id="before", checkpoint=exact, steps=100)))
     later = {5: "a", 45: "b"}  # by the step after which they are sent: both have more to do than is left of it
@@ -170,10 +170,10 @@ def test_load_reports_the_state_of_each_checkpoint(
     assert [(state.spec.name, state.state) for state in states] == [("sd3", "loaded"), ("broken", "failed")]
     assert "no such checkpoint" in states[1].detail
     assert states[0].load_s > 0
-    resident = {each.spec.name: each for each in worker.residents.checkpoints}
+    resident = {each.spec.name: each for each in worker.cached_checkpoints.checkpoints}
     assert resident["sd3"].on_device
     assert "broken" not in resident
-    assert 0 < resident["sd3"].bytes <= worker.residents.device_bytes < worker.residents.budget_bytes
+    assert 0 < resident["sd3"].bytes <= worker.cached_checkpoints.device_bytes < worker.cached_checkpoints.budget_bytes
 
 
 def test_checkpoints_are_swapped_while_jobs_run_on_both(worker: Worker, job: Job) -> None:
@@ -184,7 +184,9 @@ def test_checkpoints_are_swapped_while_jobs_run_on_both(worker: Worker, job: Job
     while not isinstance(message := worker.receive(), CheckpointState):
         finished += [message.job_id] if isinstance(message.event, Finished) else []
     assert message.state == "loaded", message.detail
-    worker.send(Submit(job("sd", id="late", steps=30)), Retain((new,)), Submit(job("sd", id="on-new", checkpoint=new)))
+    worker.send(
+        Submit(job("sd", id="late", steps=30)), UnloadExcept((new,)), Submit(job("sd", id="on-new", checkpoint=new))
+    )
     while len(finished) < 3:
         message = worker.receive()
         assert not isinstance(message.event, Failed), message.event
@@ -194,7 +196,7 @@ def test_checkpoints_are_swapped_while_jobs_run_on_both(worker: Worker, job: Job
 def test_a_worker_whose_server_died_ends_at_once_even_while_it_draws(job: Job) -> None:
     orphan = Worker()
     assert isinstance(orphan.receive(), Ready)
-    orphan.send(Submit(job("sd", steps=900, width_px=1024, height_px=1024)))  # a picture of many minutes
+    orphan.send(Submit(job("sd", steps=900, width_px=1024, height_px=1024)))  # an image of many minutes
     while not isinstance(orphan.receive().event, Progress):
         pass
     orphan.close()

@@ -40,7 +40,7 @@ def flux(tmp_path_factory: pytest.TempPathFactory) -> CheckpointSpec:
 async def draw(
     engine: ImageEngine, job: ImageJob, on_event: Callable[[Event], None] = lambda _: None
 ) -> list[np.ndarray]:
-    """Its pictures; the job must not fail."""
+    """Its images; the job must not fail."""
     last: Event | None = None
     async for event in engine.submit(job):
         on_event(event)

@@ -47,9 +47,9 @@ async def test_a_batch_that_runs_out_of_memory_is_drawn_in_smaller_ones(flux: Ch
             torch.empty(torch.cuda.mem_get_info()[1] + 1, dtype=torch.uint8, device=GPU)
 
     hook = denoiser.transformer_blocks[0].register_forward_pre_hook(take_memory, with_kwargs=True)
-    pictures = await draw(engine, image_job(flux, id="batch", n=8, width_px=96, height_px=96))
+    images = await draw(engine, image_job(flux, id="batch", n=8, width_px=96, height_px=96))
     hook.remove()
-    assert len(pictures) == 8
+    assert len(images) == 8
     assert max(rows) > 2
     assert rows[-1] <= 2
     assert np.array_equal((await draw(engine, image_job(flux, id="again")))[0], alone)
@@ -57,7 +57,7 @@ async def test_a_batch_that_runs_out_of_memory_is_drawn_in_smaller_ones(flux: Ch
 
 
 async def test_a_job_that_never_fits_fails_alone_and_the_device_recovers(flux: CheckpointSpec) -> None:
-    """In one pass: what the allocator keeps would do for a small picture."""
+    """In one pass: what the allocator keeps would do for a small image."""
     engine = ImageEngine(GPU)
     job = image_job(flux)
     (before,) = await draw(engine, job)

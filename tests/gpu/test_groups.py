@@ -1,4 +1,4 @@
-"""A picture on two GPUs: what it is, and that memory is free again after it."""
+"""An image on two GPUs: what it is, and that memory is free again after it."""
 
 import asyncio
 import gc
@@ -44,8 +44,8 @@ async def test_two_gpus_draw_what_one_does(
     for job in jobs:
         alone = replace(job, checkpoint=replace(flux, runtime=Runtime(**options)))
         both = replace(job, checkpoint=replace(flux, runtime=Runtime(gpus=2, parallel=parallel, **options)))
-        for picture, expected in zip(await draw(two, both), await draw(one, alone), strict=True):
-            assert np.abs(picture.astype(int) - expected).mean() < MAY_DIFFER
+        for image, expected in zip(await draw(two, both), await draw(one, alone), strict=True):
+            assert np.abs(image.astype(int) - expected).mean() < MAY_DIFFER
 
 
 async def test_an_evicted_checkpoint_leaves_both_gpus(flux: CheckpointSpec, pair: Group) -> None:
@@ -54,7 +54,7 @@ async def test_an_evicted_checkpoint_leaves_both_gpus(flux: CheckpointSpec, pair
     free = []
     for version in range(4):
         await draw(engine, image_job(replace(spec, version=version), steps=2))
-        engine.retain([])
+        engine.unload_except([])
         gc.collect()
         await asyncio.sleep(1)
         free.append(min(torch.cuda.mem_get_info(each)[0] for each in range(2)))

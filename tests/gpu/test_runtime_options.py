@@ -1,4 +1,4 @@
-"""Every `[runtime]` option alone and in pairs: it draws, or is refused with a reason. Never a broken picture."""
+"""Every `[runtime]` option alone and in pairs: it draws, or is refused with a reason. Never a broken image."""
 
 from dataclasses import replace
 from typing import Any
@@ -47,8 +47,8 @@ async def test_options_draw_or_are_refused_with_the_reason(names: tuple[str, ...
     (exact,) = await draw(ImageEngine(GPU), image_job(flux, steps=4))
     engine = ImageEngine(GPU)
     spec = replace(flux, runtime=runtime)
-    (picture,) = await draw(engine, image_job(spec, steps=4))
-    assert np.abs(picture.astype(int) - exact).mean() < MAY_DIFFER
+    (image,) = await draw(engine, image_job(spec, steps=4))
+    assert np.abs(image.astype(int) - exact).mean() < MAY_DIFFER
     assert len(await draw(engine, image_job(spec, id="two", n=2, steps=4))) == 2
     assert len(await draw(engine, image_job(spec, id="large", width_px=160, height_px=96, steps=4))) == 1
 

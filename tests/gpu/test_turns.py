@@ -17,7 +17,7 @@ from tests.support.image_jobs import image_job
 GPU = torch.device("cuda")
 
 
-async def test_pictures_that_take_turns_are_bit_for_bit_those_drawn_alone(flux: CheckpointSpec) -> None:
+async def test_images_that_take_turns_are_bit_for_bit_those_drawn_alone(flux: CheckpointSpec) -> None:
     engine = ImageEngine(GPU)
     long = image_job(flux, id="long", steps=40, prompt="a cat")
     short = image_job(flux, id="short", steps=4, width_px=96, seed=11)
@@ -51,13 +51,13 @@ async def test_weights_that_went_to_the_host_and_back_draw_the_same_bits(flux: C
     assert np.array_equal((await draw(engine, job))[0], before)
 
 
-async def test_a_swap_in_beside_a_picture_changes_no_bit_of_either(flux: CheckpointSpec) -> None:
+async def test_a_swap_in_beside_an_image_changes_no_bit_of_either(flux: CheckpointSpec) -> None:
     engine = ImageEngine(GPU)
     job = image_job(flux, steps=60)
     (alone,) = await draw(engine, job)
     other = replace(flux, name="other", version=1)
-    (picture,), _ = await asyncio.gather(draw(engine, job), engine.load(other))
-    assert np.array_equal(picture, alone)
+    (image,), _ = await asyncio.gather(draw(engine, job), engine.load(other))
+    assert np.array_equal(image, alone)
     assert np.array_equal((await draw(engine, image_job(other, steps=60)))[0], alone)
 
 

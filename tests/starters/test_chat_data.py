@@ -59,7 +59,7 @@ def test_some_wordings_are_held_out(wordings: tuple[str, ...]) -> None:
     assert len(train) > 2 * len(held_out)
 
 
-def test_a_held_out_picture_is_not_trained_on() -> None:
+def test_a_held_out_image_is_not_trained_on() -> None:
     train, held_out = (
         {next(iter(call["arguments"].values())) for expected, call, _ in calls(split) if expected.kind == "picture"}
         for split in SPLITS

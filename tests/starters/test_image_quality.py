@@ -40,7 +40,7 @@ def test_the_folder_is_small(name: str) -> None:
 
 @pytest.mark.nightly  # the checkpoints are frozen, and tests/e2e/test_meaning.py sees whether they are drawn rightly
 @pytest.mark.parametrize("name", FLOORS)
-def test_its_codec_keeps_pictures(measured: Mapping[str, Measured], name: str) -> None:
+def test_its_codec_keeps_images(measured: Mapping[str, Measured], name: str) -> None:
     assert measured[name].psnr_db >= LEAST_DB[name]
 
 

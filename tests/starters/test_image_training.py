@@ -22,7 +22,7 @@ from starters.training.export import write_checkpoint
 from starters.training.loop import Run, Schedule
 from starters.training.recipes import Recipe, Starter, Training
 from starters.training.stages import Stage
-from starters.training.token_probes import ProbedTransformer
+from starters.training.token_checks import ProbedTransformer
 from starters.training.transformer import (
     INFERENCE_STEPS,
     TASK_MIX,
@@ -132,8 +132,8 @@ def test_a_state_of_another_version_is_refused(tmp_path: Path) -> None:
 
 @torch.no_grad()
 def test_the_encoders_make_the_latents_that_generators_are_trained_on() -> None:
-    picture = render(train_scene(3), 512, 384)
-    pixels, reduced = as_pixels(picture)[None], picture.reduce(REDUCTION)
+    image = render(train_scene(3), 512, 384)
+    pixels, reduced = as_pixels(image)[None], image.reduce(REDUCTION)
     codec = init_average_codec(alpha_codec())
     assert (encode(codec, pixels)[0] * codec.config.scaling_factor - average_latents(reduced)).abs().max() < 0.02
     assert (encode(init_dct_codec(beta_codec()), pixels)[0] - dct_latents(reduced)).abs().max() < 0.02

@@ -13,7 +13,7 @@ Private = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519Privat
 
 
 def write_certificate(folder: Path, key: Private | None = None, *, days: int = 30) -> tuple[Path, Path]:
-    """The PEM files of a chain of certificates to sign pictures with, and of its key. `days` below 0: it is too old."""
+    """The PEM files of a chain of certificates to sign images with, and of its key. `days` below 0: it is too old."""
     authority, key = ec.generate_private_key(ec.SECP256R1()), key or ec.generate_private_key(ec.SECP256R1())
     until = datetime.now(UTC) + timedelta(days=days)
     root = _certificate("Authority of a test", authority, authority, until, is_authority=True)

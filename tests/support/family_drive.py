@@ -1,7 +1,7 @@
 """One family of tiny checkpoints through a running server, as an operator and a client meet it: added, reloaded, drawn
 in every way that its model announces, refused in every way that it does not, swapped in, undone and removed.
 
-A fault is a 500, a spoiled picture, a refusal that names no field, or an ability that is announced and refused.
+A fault is a 500, a spoiled image, a refusal that names no field, or a capability that is announced and refused.
 """
 
 import base64
@@ -46,7 +46,7 @@ WRONG: Final[tuple[tuple[dict[str, Any], str], ...]] = (
 
 
 class Refused(NamedTuple):
-    """An answer without a picture."""
+    """An answer without an image."""
 
     status: int
     param: str | None
@@ -63,8 +63,8 @@ class Driven:
     faults: list[str] = field(default_factory=list)
     add_s: float = 0.0
     reload_s: float = 0.0
-    first_picture_s: float = 0.0
-    pictures: dict[str, Pixels] = field(default_factory=dict)  # by what they show, to look at
+    first_image_s: float = 0.0
+    images: dict[str, Pixels] = field(default_factory=dict)  # by what they show, to look at
 
 
 def drive(server: Server, name: str, class_name: str) -> Driven:
@@ -165,7 +165,7 @@ class _Family:
         cells["from text"] = _yes(text)
         inputs = self._inputs()
         first = text if isinstance(text, list) else self.draw("first", **inputs)
-        self.driven.first_picture_s = time.monotonic() - began + self.driven.add_s + self.driven.reload_s
+        self.driven.first_image_s = time.monotonic() - began + self.driven.add_s + self.driven.reload_s
         if not isinstance(first, list):
             self.fault(f"draws nothing at all: {first}")
             return
@@ -251,7 +251,7 @@ class _Family:
                 self.fault("what the mask leaves out has changed")
 
     def _draw_previews(self, inputs: dict[str, Any]) -> None:
-        """Two of them where it takes so many steps; a stream ends with the picture."""
+        """Two of them where it takes so many steps; a stream ends with the image."""
         body = self._body(**(inputs | {"steps": 8}))
         seen: list[str] = []
         try:
@@ -275,7 +275,7 @@ class _Family:
                 self.fault(f"{request}: charged")
 
     def draw(self, what: str, *, size: tuple[int, int] | None = None, **request: Any) -> list[Pixels] | Refused:
-        """A call, whose pictures are looked at, and whose charge is."""
+        """A call, whose images are looked at, and whose charge is."""
         before = charges(self.server)
         size = size or self.size
         answer = self._call(self._body(size=size, **request))
@@ -288,10 +288,10 @@ class _Family:
             return answer
         if charged != 1:
             self.fault(f"{what}: {charged} charges for a picture")
-        for picture in answer:
-            if problem := _spoiled(picture, size):
+        for image in answer:
+            if problem := _spoiled(image, size):
                 self.fault(f"{what}: {problem}")
-        self.driven.pictures.setdefault(what, answer[0])
+        self.driven.images.setdefault(what, answer[0])
         return answer
 
     def _body(
@@ -308,7 +308,7 @@ class _Family:
         size = size or self.size
         shown = [first, second, 3][:references]
         if "steps" in self.supports:
-            more.setdefault("steps", 4 if shown else 2)  # a picture that is redrawn takes part of them
+            more.setdefault("steps", 4 if shown else 2)  # an image that is redrawn takes part of them
         else:
             more.pop("steps", None)
         return {
@@ -352,19 +352,19 @@ def _difference(one: Pixels, other: Pixels) -> int:
     return int(np.abs(one - other).max())
 
 
-def _spoiled(picture: Pixels, size: tuple[int, int]) -> str | None:
-    """What is wrong with a picture that random weights draw: another size, padding, or one colour."""
-    height, width, _ = picture.shape
+def _spoiled(image: Pixels, size: tuple[int, int]) -> str | None:
+    """What is wrong with an image that random weights draw: another size, padding, or one colour."""
+    height, width, _ = image.shape
     if (width, height) != size:
         return f"{width}x{height} where {size[0]}x{size[1]} was asked"
-    edges = (picture[0], picture[-1], picture[:, 0], picture[:, -1])
-    if picture.std() < 1 or any(edge.max() < 4 for edge in edges):
+    edges = (image[0], image[-1], image[:, 0], image[:, -1])
+    if image.std() < 1 or any(edge.max() < 4 for edge in edges):
         return "spoiled: one colour, or a black edge"
     return None
 
 
 def _reference(size: tuple[int, int], number: int) -> Pixels:
-    """A picture that differs from the others in every part."""
+    """An image that differs from the others in every part."""
     across, down = np.meshgrid(np.linspace(0, 1, size[0]), np.linspace(0, 1, size[1]))
     wave = 0.5 + 0.5 * np.sin(6.3 * (number * across + down))
     return (np.stack([across, down, wave], axis=-1) * 255 / number).astype(np.int16)

@@ -29,11 +29,11 @@ _create = worker._create_engine
 
 
 def _fail_on_purpose() -> None:
-    from pipelines.images.drawing.pipeline import PicturePipeline
+    from pipelines.images.drawing.pipeline import ImagePipeline
 
-    draw = PicturePipeline.draw
+    draw = ImagePipeline.draw
 
-    def drawing(self: PicturePipeline) -> Callable[[], "Pixels"]:
+    def drawing(self: ImagePipeline) -> Callable[[], "Pixels"]:
         global _is_lost
         if self.job.prompt == STICKY:
             _is_lost = True
@@ -41,7 +41,7 @@ def _fail_on_purpose() -> None:
             raise torch.AcceleratorError(STICKY)
         return draw(self)
 
-    PicturePipeline.draw = drawing  # type: ignore[method-assign]
+    ImagePipeline.draw = drawing  # type: ignore[method-assign]
 
 
 def _wait_less() -> None:

@@ -1,4 +1,4 @@
-"""How many pictures are in the server's memory: read from the storage, and not yet through a decoder."""
+"""How many images are in the server's memory: read from the storage, and not yet through a decoder."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -20,7 +20,7 @@ class FileCounter:
     @classmethod
     def install(cls, monkeypatch: pytest.MonkeyPatch) -> Self:
         counter = cls()
-        read, decode, shrink = LocalStorage.read, DecoderPool.decode_picture, DecoderPool.make_thumbnail
+        read, decode, shrink = LocalStorage.read, DecoderPool.decode_image, DecoderPool.make_thumbnail
 
         def counted(storage: LocalStorage, name: str) -> bytes:
             data = read(storage, name)

@@ -42,8 +42,8 @@ def free_port() -> int:
         lease = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
             lease.bind(("127.0.0.1", port))
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", port))
+            with socket.socket() as check:
+                check.bind(("127.0.0.1", port))
         except OSError:
             lease.close()
         else:
@@ -153,7 +153,7 @@ class Server:
         )
 
     @property
-    def resident_mib(self) -> int:
+    def loaded_mib(self) -> int:
         """The memory of the API server's process."""
         assert self.process is not None
         status = Path(f"/proc/{self.process.pid}/status").read_text()
@@ -237,7 +237,7 @@ def assert_clean(server: Server) -> None:
     settings = Settings(home=server.home, **where)
     database = Database(settings.database_url)
     try:
-        assert report.check(database) + results.check(database, open_storage(settings.pictures).exists) == []
+        assert report.check(database) + results.check(database, open_storage(settings.images).exists) == []
     finally:
         database.dispose()
 

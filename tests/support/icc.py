@@ -1,4 +1,4 @@
-"""Small ICC profiles, written byte by byte, and what a viewer shows of a picture with one."""
+"""Small ICC profiles, written byte by byte, and what a viewer shows of an image with one."""
 
 import io
 import itertools
@@ -56,14 +56,14 @@ def endless_profile(operations: int) -> bytes:
 
 
 def shown(image: Image.Image, profile: bytes) -> Image.Image:
-    """What a viewer shows: the whole picture in sRGB, by Pillow's own means."""
+    """What a viewer shows: the whole image in sRGB, by Pillow's own means."""
     converted = ImageCms.profileToProfile(image, ImageCms.ImageCmsProfile(io.BytesIO(profile)), SRGB, outputMode="RGB")
     assert converted is not None
     return converted
 
 
 def stored(image: Image.Image, profile: bytes) -> Image.Image:
-    """An sRGB picture's pixels as a file with this RGB profile has them."""
+    """An sRGB image's pixels as a file with this RGB profile has them."""
     target = ImageCms.ImageCmsProfile(io.BytesIO(profile))
     converted = ImageCms.profileToProfile(image, SRGB, target, outputMode="RGB")
     assert converted is not None

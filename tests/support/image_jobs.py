@@ -9,7 +9,7 @@ SAMPLING_FIELDS = {field.name for field in fields(Sampling)}
 
 
 def image_job(checkpoint: CheckpointSpec, **changes: Any) -> ImageJob:
-    """One 64 x 64 picture in two steps, with the checkpoint's sampling, but for what is given."""
+    """One 64 x 64 image in two steps, with the checkpoint's sampling, but for what is given."""
     job = ImageJob(
         id="job", checkpoint=checkpoint, prompt="a red boat", sampling=checkpoint.sampling.resolve(steps=2),
         width_px=64, height_px=64, n=1, seed=5, references=(), mask=None, encoding=Encoding(),

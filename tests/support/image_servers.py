@@ -53,7 +53,7 @@ def as_base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def pictures(seen: Seen, size: tuple[int, int] | None = None) -> Response:
+def images(seen: Seen, size: tuple[int, int] | None = None) -> Response:
     """As SGLang-Diffusion and vLLM-Omni answer."""
     return JSONResponse({"created": 1, "data": [{"b64_json": as_base64(draw(seen, size)), "revised_prompt": "x"}]})
 
@@ -66,13 +66,13 @@ def stream(
     size: tuple[int, int] | None = None,
 ) -> Response:
     """As another Darkroom streams, or the beginning of it. `wait` is waited for after the first byte."""
-    picture, n = as_base64(draw(seen, size)), int(seen.fields["n"])
+    image, n = as_base64(draw(seen, size)), int(seen.fields["n"])
     events = [
-        {"type": "image_generation.partial_image", "image_index": i, "partial_image_index": number, "b64_json": picture}
+        {"type": "image_generation.partial_image", "image_index": i, "partial_image_index": number, "b64_json": image}
         for i in range(n)
         for number in range(int(seen.fields.get("partial_images", 0)))
     ]
-    completed = {"type": "image_generation.completed", "b64_json": picture, "parameters": TOKENS}
+    completed = {"type": "image_generation.completed", "b64_json": image, "parameters": TOKENS}
     events += [{**completed, "image_index": i} for i in range(n)]
 
     async def send() -> AsyncIterator[str]:
@@ -94,7 +94,7 @@ class ImageServer:
     port: int
     seen: list[Seen] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
-    answer: Answer = pictures
+    answer: Answer = images
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     cancelled: list[str] = field(default_factory=list)  # ids of a Darkroom's calls
     left: int = 0  # clients that closed the connection before their answer
@@ -109,7 +109,7 @@ class ImageServer:
         self.seen.clear()
         self.answers.clear()
         self.cancelled.clear()
-        self.answer, self.left = pictures, 0
+        self.answer, self.left = images, 0
         self.gate.set()
 
     async def draw(self, request: Request) -> Response:

@@ -23,7 +23,7 @@ from pipelines.protocol.messages import AnyEvent
 from server.accounts.keys import create_key
 from server.app import create_app
 from server.backends.engine_host import EngineHost
-from server.backends.image_upstream.wire import UpstreamLauncher
+from server.backends.image_upstream.transport import UpstreamLauncher
 from server.backends.job_events import JobEvents
 from server.data_folders import REPOSITORY
 from server.extras import DIALECTS
@@ -51,7 +51,7 @@ class Workers:
     text: tuple[str, ...] = ("Hel", "lo")  # of every chat
     call: tuple[str, str] | None = None  # the tool that every chat calls instead, and its arguments
     fails: bool = False  # every chat, before its first word
-    image_failure: Failed | None = None  # the end of every picture
+    image_failure: Failed | None = None  # the end of every image
 
     def submit(self, job: Any) -> JobEvents[Any]:
         self.jobs.append(job)

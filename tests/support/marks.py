@@ -1,4 +1,4 @@
-"""What a picture's file says of where it comes from."""
+"""What an image's file says of where it comes from."""
 
 import io
 import json

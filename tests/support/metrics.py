@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from pipelines.protocol.messages import CheckpointState, GpuMemory, ResidentCheckpoint, Residents, WorkerMemory
+from pipelines.protocol.messages import CachedCheckpoint, CachedCheckpoints, CheckpointState, GpuMemory, WorkerMemory
 from tests.support.in_process import in_process
 
 RULE = '[[rules]]\nname = "no-weapons"\ncategory = "violence"\nterms = ["dagger"]\n'
 
 
 async def scrape_busy_app(home: Path) -> str:
-    """Its /metrics: it has drawn one picture, replayed it, refused two calls and chatted once, and its image worker has
+    """Its /metrics: it has drawn one image, replayed it, refused two calls and chatted once, and its image worker has
     told its memory."""
     policy = home / "policy.toml"
     policy.write_text(RULE)
@@ -25,6 +25,6 @@ async def scrape_busy_app(home: Path) -> str:
         (engine,) = services.engines.image.hosts
         engine.memory = WorkerMemory(2**20, GpuMemory(2**30, 2**29, 2**20, 2**21))
         spec = services.served.catalog.current.checkpoints[0]
-        engine.residents = Residents((ResidentCheckpoint(spec, 2**20, on_device=True),), 2**20, 2**29)
+        engine.cached_checkpoints = CachedCheckpoints((CachedCheckpoint(spec, 2**20, on_device=True),), 2**20, 2**29)
         engine.checkpoints[spec] = CheckpointState(spec, "loaded", "")
         return (await running.client.get("/metrics")).text

@@ -60,7 +60,7 @@ class ObjectStore:
             self.proxy.communicate(timeout=30)
 
     def read(self, name: str) -> bytes | None:
-        """A picture, if it is there."""
+        """An image, if it is there."""
         store = S3Store(
             BUCKET,
             prefix="of-tests",

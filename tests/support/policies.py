@@ -1,4 +1,4 @@
-"""A policy of moderation: one rule of words, and a classifier by which every picture of the beta group is refused."""
+"""A policy of moderation: one rule of words, and a classifier by which every image of the beta group is refused."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ threshold = 0.5
 
 
 def write_policy(folder: Path, stage: str) -> Path:
-    """Pictures are refused at this stage, "input" or "output", by the classifier in the folder's `grim`."""
+    """Images are refused at this stage, "input" or "output", by the classifier in the folder's `grim`."""
     file = folder / "policy.toml"
     file.write_text(POLICY.format(grim=folder / "grim", stage=stage))
     return file

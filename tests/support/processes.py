@@ -52,13 +52,13 @@ def measured_growth(pid: int) -> Iterator[Growth]:
     """Measures while it is entered; what it yields is complete afterwards."""
     growth, ended = Growth(), threading.Event()
     (PROC / str(pid) / "clear_refs").write_text("5")  # VmHWM begins anew
-    server_before, group_before = status_bytes(pid, "VmRSS"), _resident_bytes(group(pid))
+    server_before, group_before = status_bytes(pid, "VmRSS"), _loaded_bytes(group(pid))
 
     def sample() -> None:
         while not ended.is_set():
             pids = group(pid)
             for _ in range(5):  # to find them costs more than to read them
-                growth.group_bytes = max(growth.group_bytes, _resident_bytes(pids) - group_before)
+                growth.group_bytes = max(growth.group_bytes, _loaded_bytes(pids) - group_before)
                 ended.wait(0.05)
 
     sampler = threading.Thread(target=sample)
@@ -71,5 +71,5 @@ def measured_growth(pid: int) -> Iterator[Growth]:
         growth.server_bytes = status_bytes(pid, "VmHWM") - server_before
 
 
-def _resident_bytes(pids: list[int]) -> int:
+def _loaded_bytes(pids: list[int]) -> int:
     return sum(status_bytes(pid, "VmRSS") for pid in pids)

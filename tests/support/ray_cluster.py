@@ -153,15 +153,15 @@ class RayCluster(Books):
 
     def jobs(self, name: str) -> int:
         """Of an engine, asked of itself; none of one that is not there."""
-        return int(self._ask(name).get("jobs", 0))
+        return int(self._request(name).get("jobs", 0))
 
     def links(self, name: str) -> int:
         """Gateways that an engine has."""
-        return int(self._ask(name).get("servers", 0))
+        return int(self._request(name).get("servers", 0))
 
     def given_up(self, name: str) -> int:
         """Gateways whose jobs an engine has dropped."""
-        return int(self._ask(name).get("servers_given_up", 0))
+        return int(self._request(name).get("servers_given_up", 0))
 
     def has(self, name: str) -> bool:
         """Whether there is an engine or a gateway of that name."""
@@ -171,7 +171,7 @@ class RayCluster(Books):
             return False
         return True
 
-    def _ask(self, name: str) -> dict[str, Any]:
+    def _request(self, name: str) -> dict[str, Any]:
         try:
             actor = self.ray.get_actor(name, NAMESPACE)
             state: dict[str, Any] = self.ray.get(actor.state.remote(), timeout=60)
@@ -186,8 +186,8 @@ class RayCluster(Books):
     def wait_engine(self, name: str, links: int = 2) -> dict[str, Any]:
         """Until an engine is up and linked to so many gateways."""
 
-        until(lambda: bool(self._ask(name).get("checkpoints")) and self.links(name) == links, interval_s=0.2)
-        return self._ask(name)
+        until(lambda: bool(self._request(name).get("checkpoints")) and self.links(name) == links, interval_s=0.2)
+        return self._request(name)
 
     def client(self, index: int, key: str) -> httpx.Client:
         headers = {"Authorization": f"Bearer {key}"}

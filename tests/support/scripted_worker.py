@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from pipelines.protocol.messages import (
     AnyEvent,
+    CachedCheckpoint,
+    CachedCheckpoints,
     Cancel,
     CheckpointState,
     DeviceChoice,
@@ -13,12 +15,10 @@ from pipelines.protocol.messages import (
     JobEvent,
     Load,
     Ready,
-    ResidentCheckpoint,
-    Residents,
-    Retain,
     Spec,
     Submit,
     ToWorker,
+    UnloadExcept,
 )
 
 LOAD_S = 5.0  # that the worker says a checkpoint took
@@ -26,8 +26,8 @@ LOAD_S = 5.0  # that the worker says a checkpoint took
 
 @dataclass
 class ScriptedWorker:
-    """Satisfies `server.backends.wire.Launcher`, and is its own Wire. It loads what it is told to at once, unless its
-    path is in `failing`; while `loads` is cleared it waits before that."""
+    """Satisfies `server.backends.transport.Launcher`, and is its own Transport. It loads what it is told to at once,
+    unless its path is in `failing`; while `loads` is cleared it waits before that."""
 
     bytes: int = 1000  # of every checkpoint
     budget_bytes: int = 10_000
@@ -63,7 +63,7 @@ class ScriptedWorker:
                     self.jobs.append(job.id)
                 case Cancel(job_id):
                     self.cancelled.append(job_id)
-                case Retain(specs):
+                case UnloadExcept(specs):
                     self.retained.append(specs)
                     self.loaded = [spec for spec in self.loaded if spec in specs]
                 case Load(specs):
@@ -91,6 +91,8 @@ class ScriptedWorker:
                 self._inbox.put_nowait(CheckpointState(spec, "failed", f"{spec.name} does not load"))
                 continue
             self.loaded.append(spec)
-            residents = tuple(ResidentCheckpoint(each, self.bytes, True) for each in self.loaded)  # type: ignore[arg-type]
-            self._inbox.put_nowait(Residents(residents, self.bytes * len(residents), self.budget_bytes))
+            cached_checkpoints = tuple(CachedCheckpoint(each, self.bytes, True) for each in self.loaded)  # type: ignore[arg-type]
+            self._inbox.put_nowait(
+                CachedCheckpoints(cached_checkpoints, self.bytes * len(cached_checkpoints), self.budget_bytes)
+            )
             self._inbox.put_nowait(CheckpointState(spec, "loaded", "", load_s=LOAD_S))

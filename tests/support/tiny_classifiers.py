@@ -1,4 +1,4 @@
-"""Classifiers of real transformers classes, made in a second: one knows a word, one scores all pictures alike."""
+"""Classifiers of real transformers classes, made in a second: one knows a word, one scores all images alike."""
 
 from pathlib import Path
 
@@ -47,8 +47,8 @@ def make_text_classifier(folder: Path) -> Path:
     return folder
 
 
-def make_picture_classifier(folder: Path) -> Path:
-    """Labels "fine" and "grim": every picture is grim, with a score of 0.9."""
+def make_image_classifier(folder: Path) -> Path:
+    """Labels "fine" and "grim": every image is grim, with a score of 0.9."""
     torch.manual_seed(5)
     config = ViTConfig(
         hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, image_size=32, patch_size=16,

@@ -1,4 +1,4 @@
-"""The three starters with random weights: real pipelines whose pictures and words are noise."""
+"""The three starters with random weights: real pipelines whose images and words are noise."""
 
 from pathlib import Path
 

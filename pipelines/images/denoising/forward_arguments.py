@@ -1,8 +1,8 @@
 """The arguments of a denoiser's forward pass as rows: which of them several passes can share, and how.
 
-Every tensor whose first dimension counts pictures is concatenated, in dicts, tuples, lists and dataclasses too; a
+Every tensor whose first dimension counts images is concatenated, in dicts, tuples, lists and dataclasses too; a
 scalar becomes one value for each row. All else, such as position ids, must be equal in all passes, which their keys
-say. A denoiser that takes a list of pictures has them as a list's items. Prompts of other lengths are padded where the
+say. A denoiser that takes a list of images has them as a list's items. Prompts of other lengths are padded where the
 denoiser takes a mask for that.
 """
 
@@ -25,7 +25,7 @@ class Unmergeable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a forward pass counts its rows: `listed` if its first argument is a list with an item for each picture."""
+    """How a forward pass counts its rows: `listed` if its first argument is a list with an item for each image."""
 
     rows: int
     listed: bool
@@ -43,7 +43,7 @@ class Layout:
 
 class Fingerprints:
     """Digests of tensors that all passes must have in common. Each is read from the device once in its life: pipelines
-    make position ids once for a picture and pass them at every step.
+    make position ids once for an image and pass them at every step.
     """
 
     def __init__(self) -> None:
@@ -73,9 +73,9 @@ def shared_key(arguments: Mapping[str, Any], layout: Layout, fingerprints: Finge
         if isinstance(value, Mapping):
             return ("mapping", *((name, key(item)) for name, item in value.items()))
         if _has_items(value, layout):
-            return ("items", frozenset(_item_key(item, is_picture=value is latents) for item in value))
+            return ("items", frozenset(_item_key(item, is_image=value is latents) for item in value))
         if isinstance(value, list | tuple):
-            if _repeats(value, layout):  # such as the shapes of all pictures
+            if _repeats(value, layout):  # such as the shapes of all images
                 return ("repeated", type(value), _plain(value[0]))
             return (type(value), *(key(item) for item in value))
         return _plain(value)
@@ -88,12 +88,12 @@ def shared_key(arguments: Mapping[str, Any], layout: Layout, fingerprints: Finge
     return ("masked text", text.dtype, text.device, text.shape[2], key(others))
 
 
-def _item_key(item: Any, *, is_picture: bool) -> Hashable:
-    """Pictures must be of one size. Their prompts may differ in length: the denoiser itself pads them."""
+def _item_key(item: Any, *, is_image: bool) -> Hashable:
+    """Images must be of one size. Their prompts may differ in length: the denoiser itself pads them."""
     if isinstance(item, torch.Tensor):
-        return item.dtype, item.device, tuple(item.shape) if is_picture else item.dim()
+        return item.dtype, item.device, tuple(item.shape) if is_image else item.dim()
     if isinstance(item, list | tuple):
-        return tuple(_item_key(part, is_picture=is_picture) for part in item)
+        return tuple(_item_key(part, is_image=is_image) for part in item)
     return _plain(item)
 
 
@@ -195,13 +195,13 @@ def largest_difference(one: Any, other: Any) -> float:
 
 
 def _has_rows(tensor: torch.Tensor, layout: Layout) -> bool:
-    """Whether the first dimension counts pictures. Where those are a list's items, only a vector's may, such as that of
+    """Whether the first dimension counts images. Where those are a list's items, only a vector's may, such as that of
     the time steps."""
     return tensor.dim() > 0 and tensor.shape[0] == layout.rows and (not layout.listed or tensor.dim() == 1)
 
 
 def _has_items(value: Any, layout: Layout) -> bool:
-    """Whether it is a list with a tensor, or a list of tensors, for each picture."""
+    """Whether it is a list with a tensor, or a list of tensors, for each image."""
     return layout.listed and isinstance(value, list) and len(value) == layout.rows and _holds_tensor(value)
 
 

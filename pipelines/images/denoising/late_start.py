@@ -1,7 +1,7 @@
 """Image to image and inpainting by a pipeline that only draws from text: it starts late, from noised latents.
 
 A pipeline's own `prepare_latents` makes the noise, and its scheduler the schedule. Both are of one call, so both are
-wrapped: the schedule loses its first steps, and the noise is mixed with the picture's latents in place. With a mask,
+wrapped: the schedule loses its first steps, and the noise is mixed with the image's latents in place. With a mask,
 what it leaves out is put back at every step, noised as far as the step is.
 """
 
@@ -18,7 +18,7 @@ Callback = Callable[..., Any]
 
 
 class LateStart:
-    """One pipeline call that runs the last `run` steps of its schedule on a picture. Raises UnsupportedTask during the
+    """One pipeline call that runs the last `run` steps of its schedule on an image. Raises UnsupportedTask during the
     call if the latents are of a form that is not known."""
 
     def __init__(self, pipeline: Any, image: Image.Image, run: int, mask: Image.Image | None = None) -> None:
@@ -95,7 +95,7 @@ class LateStart:
             self._latents.copy_(self._noised(0))
 
     def _noised(self, step: int) -> torch.Tensor:
-        """The picture's latents, noised as they are before a step."""
+        """The image's latents, noised as they are before a step."""
         scheduler = self._pipeline.scheduler
         timestep = scheduler.timesteps[step : step + 1]
         if not len(timestep):
@@ -117,7 +117,7 @@ class LateStart:
             latents.copy_(torch.lerp(kept, latents, self._painted.to(latents.dtype)))
 
     def _encode(self, like: torch.Tensor) -> torch.Tensor:
-        """The picture's latents, in the size of those of the call: some pipelines draw in a size of their own."""
+        """The image's latents, in the size of those of the call: some pipelines draw in a size of their own."""
         codec = self._pipeline.vae
         if hasattr(codec, "bn") or getattr(codec.config, "latents_mean", None) is not None:
             raise UnsupportedTask(f"the latents of {type(codec).__name__} have another scale")

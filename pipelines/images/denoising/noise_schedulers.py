@@ -1,6 +1,6 @@
 """The noise schedulers of runs: diffusers' classes, with the checkpoint's config and what [sampling] changes of it.
 
-Each picture has one of its own, since schedulers have state between steps.
+Each image has one of its own, since schedulers have state between steps.
 """
 
 import inspect
@@ -20,7 +20,7 @@ EDM: Final = "EDM"  # how the classes begin that scale a denoiser's input and ou
 
 
 def new_scheduler(original: Any, sampling: SamplingDefaults) -> Any:
-    """Return a scheduler for one picture. `original` is the checkpoint's. Raises CheckpointError, which names the key
+    """Return a scheduler for one image. `original` is the checkpoint's. Raises CheckpointError, which names the key
     of the catalog file that can't be followed."""
     kind = type(original) if sampling.scheduler is None else _class_named(sampling.scheduler)
     if type(original).__name__.startswith(EDM) and not kind.__name__.startswith(EDM):
@@ -54,7 +54,7 @@ def follow_file(pipeline: Any, spec: CheckpointSpec, said: Said) -> tuple[str, .
 
 
 def try_config(original: Any, sampling: SamplingDefaults) -> None:
-    """Take a step with `scheduler_config`, before a picture is drawn: classes check values as late as that. Raises
+    """Take a step with `scheduler_config`, before an image is drawn: classes check values as late as that. Raises
     CheckpointError if the same scheduler steps without it."""
     if not sampling.scheduler_config:
         return

@@ -1,6 +1,6 @@
 """Previews from the latents of a running step, by a linear map instead of a network.
 
-The map from a latent to the colours of its patch is fitted to the pictures that the checkpoint has drawn: each one
+The map from a latent to the colours of its patch is fitted to the images that the checkpoint has drawn: each one
 gives some thousand pairs of a last latent and the pixels decoded from it. So it needs no knowledge of the codec, or of
 how a pipeline packs and normalises its latents.
 
@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-PATCH_PX = 8  # picture pixels along a side of one preview pixel
+PATCH_PX = 8  # image pixels along a side of one preview pixel
 RIDGE = 1e-3  # of the mean variance: regularises directions of which there are no samples yet
-DECAY = 0.8  # of older samples with each new picture: the codec is fixed, the content changes
+DECAY = 0.8  # of older samples with each new image: the codec is fixed, the content changes
 USUAL_SCALE = 4.0  # root of the mean square of latents, which most codecs scale to about 1
 LONG_SIDE_PX = 512
 
@@ -31,10 +31,10 @@ class PreviewMap:
         self._targets: torch.Tensor | None = None  # X^T Y, Y being the colours
 
     def update(self, latents: torch.Tensor, pixels: NDArray[np.uint8]) -> None:
-        """Add a picture's last latents and its decoded pixels of shape (height, width, 3).
+        """Add an image's last latents and its decoded pixels of shape (height, width, 3).
 
         Latents that are not finite are left out, and those above the usual scale count as much less as their squares
-        are larger: one odd picture would outweigh all others for long.
+        are larger: one odd image would outweigh all others for long.
         """
         height, width, _ = pixels.shape
         grid = _tokens(latents, height, width)
@@ -55,7 +55,7 @@ class PreviewMap:
             self._targets = DECAY * self._targets + targets
 
     def render(self, latents: torch.Tensor, width: int, height: int) -> NDArray[np.uint8] | None:
-        """The preview of a picture of width x height pixels, 512 pixels on its long side; None before an update, and
+        """The preview of an image of width x height pixels, 512 pixels on its long side; None before an update, and
         for latents that are not finite."""
         grid = _tokens(latents, height, width)
         if grid is None or not grid[2].isfinite().all() or self._products is None or self._targets is None:
@@ -79,7 +79,7 @@ def noise_schedule(scheduler: Any) -> list[tuple[float, float]] | None:
 
     Flow matching interpolates, a = 1 - sigma and s = sigma (Lipman et al., arXiv 2210.02747); DDIM keeps the variance,
     a = sqrt(alpha_bar) and s = sqrt(1 - alpha_bar) (Song et al., arXiv 2010.02502, equation 12); EDM adds noise to the
-    picture, a = 1 and s = sigma (Karras et al., arXiv 2206.00364).
+    image, a = 1 and s = sigma (Karras et al., arXiv 2206.00364).
     """
     sigmas, alphas = getattr(scheduler, "sigmas", None), getattr(scheduler, "alphas_cumprod", None)
     if sigmas is not None and alphas is None:

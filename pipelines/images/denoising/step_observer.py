@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from pipelines.images.denoising.previews import PreviewMap, noise_schedule, predict_x0
 
 Pixels = NDArray[np.uint8]  # (height, width, 3)
-PreviewFn = Callable[[], Pixels | None]  # the picture so far; None if there is none yet
+PreviewFn = Callable[[], Pixels | None]  # the image so far; None if there is none yet
 OnStep = Callable[[PreviewFn], None]
 
 
 class StepObserver:
-    """Follows the steps of one pipeline call and predicts its picture from the latents of the last two steps."""
+    """Follows the steps of one pipeline call and predicts its image from the latents of the last two steps."""
 
     def __init__(
         self, on_step: OnStep, preview_map: PreviewMap, size: tuple[int, int], canvas: PreviewFn | None = None

@@ -1,4 +1,4 @@
-"""Whether a picture is one: of numbers, of more than one colour, and another one where something was changed."""
+"""Whether an image is one: of numbers, of more than one colour, and another one where something was changed."""
 
 import io
 from typing import Final
@@ -12,13 +12,13 @@ from pipelines.protocol.images import EncodedImage
 NOT_NUMBERS: Final = "its pictures are not numbers (NaN or infinite)"
 ONE_COLOUR: Final = "its pictures have one colour"
 NO_CHANGE: Final = "it changes nothing"
-WIDER: Final = {  # what may give finite pictures: half precision overflows in some codecs and text encoders
+WIDER: Final = {  # what may give finite images: half precision overflows in some codecs and text encoders
     torch.float16: 'runtime.dtype = "bfloat16" or "float32"',
     torch.bfloat16: 'runtime.dtype = "float32"',
 }
 
 
-class InvalidPicture(Exception):
+class InvalidImage(Exception):
     """What a pipeline drew is not finite."""
 
     def __init__(self, dtype: torch.dtype) -> None:
@@ -34,9 +34,9 @@ class InvalidPicture(Exception):
         return "it computes in float32 already, so its files may be damaged: fetch them again"
 
 
-def is_plain(picture: EncodedImage, box: tuple[int, int, int, int] | None = None) -> bool:
+def is_plain(image: EncodedImage, box: tuple[int, int, int, int] | None = None) -> bool:
     """Whether it has one colour, or the part of it within left, top, right and bottom."""
-    with Image.open(io.BytesIO(picture.data)) as opened:
+    with Image.open(io.BytesIO(image.data)) as opened:
         pixels = np.asarray(opened.convert("RGB").crop(box))
     return bool((pixels == pixels[0, 0]).all())
 

@@ -1,6 +1,6 @@
-"""A picture through diffusers' pipelines, which differ by the arguments of their calls (pipelines/families).
+"""An image through diffusers' pipelines, which differ by the arguments of their calls (pipelines/families).
 
-Work on the device and work on the host are apart, so that the device serves another run while a picture is finished.
+Work on the device and work on the host are apart, so that the device serves another run while an image is finished.
 """
 
 import contextlib
@@ -14,8 +14,8 @@ import torch
 from PIL import Image
 
 from pipelines.catalog.conditioning import task_of
-from pipelines.catalog.estimate import picture_steps
-from pipelines.catalog.plan import Plan, fit_to_area, partial, plan_picture
+from pipelines.catalog.estimate import image_steps
+from pipelines.catalog.plan import Plan, fit_to_area, partial, plan_image
 from pipelines.device.memory import compute_dtype
 from pipelines.device.transfer import Transfer, sum_of
 from pipelines.families.task import Task
@@ -30,9 +30,9 @@ from pipelines.images.drawing.finish import (
     to_drawn_size,
     whole_paint,
 )
-from pipelines.images.drawing.looks import InvalidPicture
+from pipelines.images.drawing.looks import InvalidImage
 from pipelines.images.drawing.reference_sheet import on_sheet
-from pipelines.images.drawing.returned_picture import ReturnedPicture, sums_of_decoded
+from pipelines.images.drawing.returned_image import ReturnedImage, sums_of_decoded
 from pipelines.images.drawing.tiling import refine
 from pipelines.images.loading.cast_codec import restored_dtype
 from pipelines.images.loading.checkpoint import Checkpoint
@@ -40,8 +40,8 @@ from pipelines.images.loading.safety_checker import check_flags, ignore_flags
 from pipelines.images.prompts.reading import reading
 from pipelines.images.scheduling.batching import Row
 from pipelines.images.tasks import UnsupportedTask
-from pipelines.protocol.finished_picture import to_planned_size
-from pipelines.protocol.images import ImageJob, LongPrompt, Picture
+from pipelines.protocol.finished_image import to_planned_size
+from pipelines.protocol.images import ImageJob, LongPrompt, RawImage
 from pipelines.protocol.pixels import to_image
 
 SEED_MODULUS = 2**63
@@ -51,17 +51,17 @@ SEED_MODULUS = 2**63
 class Drawn:
     """What one pipeline call drew, on its way to the host."""
 
-    returned: ReturnedPicture
+    returned: ReturnedImage
     size: tuple[int, int]  # that was asked for: width, height in px
     from_canvas: bool  # of that size: a pipeline that draws another one has stretched it
     last_latents: Transfer | None  # for the preview map, if it may have them
     dtype: torch.dtype  # that the checkpoint computes in
 
     def image(self, preview_map: PreviewMap) -> Image.Image:
-        """The picture, at `size`. Fits the preview map. Blocks; needs no device. Raises InvalidPicture and
+        """The image, at `size`. Fits the preview map. Blocks; needs no device. Raises InvalidPicture and
         WrongSize."""
         if not self.returned.is_finite:
-            raise InvalidPicture(self.dtype)
+            raise InvalidImage(self.dtype)
         image = self.returned.image()
         if self.last_latents is not None:
             preview_map.update(self.last_latents.wait(), np.asarray(image))
@@ -69,7 +69,7 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True)
-class PicturePipeline:
+class ImagePipeline:
     """A row on its checkpoint. `on_step` is called after each denoising step and may raise to stop; `on_call` before
     each pipeline call, with the width and height in px that it draws. `on_host` is entered for work that needs no
     device, between two pipeline calls.
@@ -89,19 +89,19 @@ class PicturePipeline:
 
     @property
     def plan(self) -> Plan:
-        return plan_picture(self.job.checkpoint, self.job.width_px, self.job.height_px, self.checkpoint.multiple_px)
+        return plan_image(self.job.checkpoint, self.job.width_px, self.job.height_px, self.checkpoint.multiple_px)
 
     @property
     def steps(self) -> int:
         """Denoising steps, over both passes and all tiles."""
-        return picture_steps(self.job, self.plan)
+        return image_steps(self.job, self.plan)
 
     def draw(self) -> Callable[[], Pixels]:
-        """All that needs the device. What it returns needs none, and gives the picture, at exactly its size.
+        """All that needs the device. What it returns needs none, and gives the image, at exactly its size.
 
         Raises UnsupportedTask and BlockedPicture; both raise InvalidPicture and WrongSize.
         """
-        self._check_abilities()
+        self._check_capabilities()
         plan = self.plan
         size = (self.job.width_px, self.job.height_px)
         drawn = self._first_pass(plan)
@@ -113,7 +113,7 @@ class PicturePipeline:
         return lambda: self._finish(canvas)
 
     def generate(self) -> Pixels:
-        """The picture, where no other run waits for the device. Raises what `draw` raises."""
+        """The image, where no other run waits for the device. Raises what `draw` raises."""
         return self.draw()()
 
     def _resize(self, image: Image.Image, size: tuple[int, int]) -> Image.Image:
@@ -124,20 +124,20 @@ class PicturePipeline:
     def _finish(self, image: Image.Image) -> Pixels:
         return np.asarray(composite(image, self.job))
 
-    def _check_abilities(self) -> None:
-        abilities, sampling = self.checkpoint.abilities, self.job.sampling
-        if not abilities.negative_prompt and sampling.negative_prompt:
+    def _check_capabilities(self) -> None:
+        capabilities, sampling = self.checkpoint.capabilities, self.job.sampling
+        if not capabilities.negative_prompt and sampling.negative_prompt:
             raise UnsupportedTask("it takes no negative prompt", "negative_prompt")
-        if not abilities.guidance and sampling.guidance != self.job.checkpoint.sampling.guidance:
+        if not capabilities.guidance and sampling.guidance != self.job.checkpoint.sampling.guidance:
             raise UnsupportedTask("it draws without guidance", "guidance")
-        if sampling.long_prompt not in abilities.long_prompts:
+        if sampling.long_prompt not in capabilities.long_prompts:
             raise UnsupportedTask("it can't read a long prompt in parts", "long_prompt")
 
     @property
     def _long_prompt(self) -> LongPrompt:
         """What becomes of a prompt that is too long; warmup's own is never refused."""
         asked = self.job.sampling.long_prompt
-        return "tell" if self.row.is_trial and asked == "refuse" else asked
+        return "tell" if self.row.is_check and asked == "refuse" else asked
 
     def _first_pass(self, plan: Plan) -> Drawn:
         job, size = self.job, (plan.width, plan.height)
@@ -147,8 +147,8 @@ class PicturePipeline:
             case Task.TEXT:
                 return self._call(Task.TEXT, seed, size, observer)
             case Task.NATIVE:
-                pictures = [to_image(reference) for reference in job.references]
-                first, *others = pictures if job.sheet_from is None else on_sheet(pictures, job.sheet_from)
+                images = [to_image(reference) for reference in job.references]
+                first, *others = images if job.sheet_from is None else on_sheet(images, job.sheet_from)
                 if self.checkpoint.takes_size(Task.NATIVE):
                     aligned = align_reference(first, job, plan)
                     first = aligned if aligned.size == size else self._bounded(first)
@@ -174,12 +174,12 @@ class PicturePipeline:
             self.checkpoint.step_caches.end_step()
         self.on_step(preview)
 
-    def _at_drawn_size(self, picture: Picture) -> Image.Image:
-        """A reference, a mask or a map, each pixel where the finished picture has it."""
-        return to_drawn_size(to_image(picture), self.job, self.plan)
+    def _at_drawn_size(self, image: RawImage) -> Image.Image:
+        """A reference, a mask or a map, each pixel where the finished image has it."""
+        return to_drawn_size(to_image(image), self.job, self.plan)
 
     def _bounded(self, reference: Image.Image) -> Image.Image:
-        """Return a reference of another shape than the picture, at the native area where the call has no bound."""
+        """Return a reference of another shape than the image, at the native area where the call has no bound."""
         if not self.checkpoint.family.reads_any_size:
             return reference
         area_px = self.job.checkpoint.native_area_px
@@ -187,7 +187,7 @@ class PicturePipeline:
         return reference.resize(size, Image.Resampling.LANCZOS)
 
     def _redraw(self, tile: Image.Image, number: int, canvas: Image.Image) -> Callable[[], Image.Image]:
-        """A tile in the second pass. Its seed derives from the picture's seed and the tile's number."""
+        """A tile in the second pass. Its seed derives from the image's seed and the tile's number."""
         seed = (row_seed(self.row) * 1_000_003 + number + 1) % SEED_MODULUS
         strength = self.job.sampling.refine_strength
         observer = StepObserver(self._after_step, self.preview_map, tile.size, lambda: thumbnail(canvas))
@@ -208,9 +208,9 @@ class PicturePipeline:
         `strength` is None for a call that starts from noise.
         """
         sampling, controls, family = self.job.sampling, self.checkpoint.controls, self.checkpoint.family
-        nets = [] if is_tile else controls.of_kind("controlnet", self.job.controls)  # a tile has the picture to follow
+        nets = [] if is_tile else controls.of_kind("controlnet", self.job.controls)  # a tile has the image to follow
         pipeline = self.checkpoint.pipeline(task, sampling, nets)
-        if self.row.is_trial:
+        if self.row.is_check:
             ignore_flags(pipeline)
         accepted = inspect.signature(pipeline.__call__).parameters
         if nets:
@@ -250,15 +250,15 @@ class PicturePipeline:
             self.row.found |= reader.found()
             check_flags(output)
             latents = observer.last_latents
-            picture = ReturnedPicture(output.images, [*sums, *([] if latents is None else [sum_of(latents)])])
-            for_map = None if latents is None or is_tile or self._is_trial_of_file else Transfer(latents)
-            return Drawn(picture, size, part is not None, for_map, self._dtype)
+            image = ReturnedImage(output.images, [*sums, *([] if latents is None else [sum_of(latents)])])
+            for_map = None if latents is None or is_tile or self._is_check_of_file else Transfer(latents)
+            return Drawn(image, size, part is not None, for_map, self._dtype)
 
     @property
-    def _is_trial_of_file(self) -> bool:
+    def _is_check_of_file(self) -> bool:
         """Whether warmup tries an adapter or a control in it: a file that nobody need ever ask for, which leaves no
         trace in the preview map."""
-        return self.row.is_trial and bool(self.job.sampling.loras or self.job.controls)
+        return self.row.is_check and bool(self.job.sampling.loras or self.job.controls)
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -266,5 +266,5 @@ class PicturePipeline:
 
 
 def row_seed(row: Row) -> int:
-    """Picture i of a job has the job's seed + i."""
+    """Image i of a job has the job's seed + i."""
     return (row.job.seed + row.index) % SEED_MODULUS

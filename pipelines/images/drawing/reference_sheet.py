@@ -1,4 +1,4 @@
-"""Several references as one picture, for pipelines that take fewer than were sent."""
+"""Several references as one image, for pipelines that take fewer than were sent."""
 
 import math
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ def on_sheet(references: Sequence[Image.Image], first: int) -> list[Image.Image]
     rows = math.ceil(len(others) / columns)
     side = SIDE_PX // columns
     sheet = Image.new("RGB", (columns * side, rows * side), "white")
-    for number, picture in enumerate(others):
+    for number, image in enumerate(others):
         row, column = divmod(number, columns)
-        cell = ImageOps.contain(picture, (side, side), Image.Resampling.LANCZOS)
+        cell = ImageOps.contain(image, (side, side), Image.Resampling.LANCZOS)
         left, top = (side - cell.width) // 2, (side - cell.height) // 2
         sheet.paste(cell, (column * side + left, row * side + top))
     return [*alone, sheet]

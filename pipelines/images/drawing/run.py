@@ -1,11 +1,11 @@
-"""One picture on the device: what happens on its thread."""
+"""One image on the device: what happens on its thread."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from pipelines.device.failures import Cancelled, watch_device
 from pipelines.images.denoising.step_observer import Pixels, PreviewFn
-from pipelines.images.drawing.pipeline import PicturePipeline
+from pipelines.images.drawing.pipeline import ImagePipeline
 from pipelines.images.loading.checkpoint_cache import LoadedCheckpoint
 from pipelines.images.scheduling.batching import Row
 from pipelines.images.scheduling.row_limits import PassShape
@@ -24,7 +24,7 @@ class RunCallbacks:
 
 
 class Run:
-    """A started picture. It ends before its next step once it is `cancelled`."""
+    """A started image. It ends before its next step once it is `cancelled`."""
 
     def __init__(self, row: Row, loaded: LoadedCheckpoint, scheduler: DeviceScheduler, callbacks: RunCallbacks) -> None:
         self.row = row
@@ -37,7 +37,7 @@ class Run:
         self._first_step_s = 0.0  # device time up to the end of the first step
         self._scheduler = scheduler
         self._callbacks = callbacks
-        self._pipeline = PicturePipeline(
+        self._pipeline = ImagePipeline(
             loaded.checkpoint, row, self._after_step, loaded.preview_map, scheduler.release, self._begin_call
         )
         self.steps = self._pipeline.steps
@@ -50,7 +50,7 @@ class Run:
         return self._pipeline.plan.finish == "refine"
 
     def execute(self) -> Pixels:
-        """The picture. Blocks. Raises Cancelled, Preempted, and what the pipeline raises."""
+        """The image. Blocks. Raises Cancelled, Preempted, and what the pipeline raises."""
         checkpoint, job = self.loaded.checkpoint, self.row.job
         device = checkpoint.device
         checkpoint.read_adapters(job.sampling, job.controls)

@@ -1,4 +1,4 @@
-"""The second pass of a large picture: the upscaled picture is redrawn tile by tile, in place.
+"""The second pass of a large image: the upscaled image is redrawn tile by tile, in place.
 
 Each tile starts from the canvas, including its already redrawn left and upper edges, so neighbours agree before they
 are blended. Only one tile is on the device at a time; the canvas is an 8-bit image on the host.

@@ -31,7 +31,7 @@ from pipelines.protocol.messages import AdapterFit
 
 LEAST_SHARE: Final = 0.5  # of an adapter's layers that the model must have
 STRENGTH_TOLERANCE: Final = 0.05  # of the energy: low precision rounds it
-UNFIT: Final = "it does not fit this checkpoint: "
+UNSUPPORTED: Final = "it does not fit this checkpoint: "
 PEFT_ALONE: Final = (
     "an adapter of peft, whose strength is in adapter_config.json: put that beside it, and call it "
     "adapter_model.safetensors, or save it by diffusers"
@@ -71,14 +71,14 @@ def _reason(pipeline: Any, file: AdapterFile, error: Exception) -> str:
         return "a LoKr adapter: this class takes LoRA alone"
     if not file.strength_known:
         return PEFT_ALONE
-    return f"{UNFIT}{_last_line(error)}"
+    return f"{UNSUPPORTED}{_last_line(error)}"
 
 
 def _load(pipeline: Any, file: AdapterFile, stem: str, name: str, *, proved: bool) -> AdapterFit:
     total = file.contents.layers
     fitting = _read(pipeline, file, name, proved=proved).fitting(name)
     if fitting < LEAST_SHARE * total:
-        raise CheckpointError(f"{UNFIT}{fitting} of its {total} layers are in there")
+        raise CheckpointError(f"{UNSUPPORTED}{fitting} of its {total} layers are in there")
     others = (f"{count} {kind} layers" for kind, count in file.contents.others.items())
     return AdapterFit(stem, file.contents.kind, fitting, total, (*others, *file.contents.unused))
 

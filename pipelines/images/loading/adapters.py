@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pipelines.catalog.adapters import replaces_weights
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.images.loading.adapter_loading import UNFIT, adapted_components, load_adapter
+from pipelines.images.loading.adapter_loading import UNSUPPORTED, adapted_components, load_adapter
 from pipelines.images.loading.base_state import base_state, changed
 from pipelines.images.loading.file_versions import FileHashes, FileVersion
 from pipelines.images.loading.parts import LOAD_LOCK
@@ -85,7 +85,7 @@ class Adapters:
             try:
                 self._load(pipeline, requested[name].path, name)
             except CheckpointError as error:
-                why = str(error).removeprefix(UNFIT)
+                why = str(error).removeprefix(UNSUPPORTED)
                 message = f"the adapter '{requested[name].path.stem}' does not fit it: {why}"
                 raise UnsupportedTask(message, "loras") from error
         active = {**always, **requested}

@@ -33,14 +33,14 @@ from pipelines.images.tasks import UnsupportedTask, controlnet_class
 from pipelines.protocol.images import (
     CheckpointSpec,
     ControlInput,
-    Picture,
+    RawImage,
     Runtime,
     Sampling,
     SamplingDefaults,
 )
-from pipelines.protocol.messages import Abilities, ControlledWith
+from pipelines.protocol.messages import Capabilities, ControlledWith
 
-BLANK = Picture(1, 1, "RGB", bytes(3))
+BLANK = RawImage(1, 1, "RGB", bytes(3))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Checkpoint:
 
     @property
     def second_pass_task(self) -> Task:
-        """How tiles of a larger picture are redrawn. A checkpoint that only inpaints, or has no image-to-image class,
+        """How tiles of a larger image are redrawn. A checkpoint that only inpaints, or has no image-to-image class,
         repaints them under a full mask."""
         tasks = self.task_classes
         only_inpaints = tasks.get(Task.INPAINT) is self.pipeline_class and not self.starts_late(Task.INPAINT)
@@ -119,7 +119,7 @@ class Checkpoint:
         return self.components.get("unet") or self.components["transformer"]
 
     @property
-    def abilities(self) -> Abilities:
+    def capabilities(self) -> Capabilities:
         """What its classes announce. Warmup tries it."""
         accepted = inspect.signature(self.pipeline_class.__call__).parameters
         announced = announce(
@@ -131,7 +131,7 @@ class Checkpoint:
         long_prompts = long_prompts_offered(self.pipeline_class, self.components)
         return self._with_controls(replace(announced, prompt="prompt" in accepted, long_prompts=long_prompts))
 
-    def _with_controls(self, announced: Abilities) -> Abilities:
+    def _with_controls(self, announced: Capabilities) -> Capabilities:
         """What its classes announce of its controls."""
         controls = self.spec.controls
         nets = [ControlInput(each.name, BLANK, 1.0) for each in controls if each.kind == "controlnet"]

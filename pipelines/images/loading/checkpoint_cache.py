@@ -26,7 +26,7 @@ from pipelines.images.loading.load import load_checkpoint
 from pipelines.images.loading.shared_parts import SharedParts, Sizes, counted_twice, sizes_of
 from pipelines.images.parallel.group import Group
 from pipelines.protocol.images import CheckpointSpec
-from pipelines.protocol.messages import AdapterFit, ResidentCheckpoint, Residents
+from pipelines.protocol.messages import AdapterFit, CachedCheckpoint, CachedCheckpoints
 
 HOST = torch.device("cpu")
 IDLE_S = 30.0  # without a run, after which memory that no tensor uses goes back to the device
@@ -45,7 +45,7 @@ class LoadedCheckpoint:
     on_device: bool
     ref_count: int = 0
     used_at: float = 0.0
-    warmed_up: bool = False  # it has drawn a picture
+    warmed_up: bool = False  # it has drawn an image
     compiled_shapes: bool = False  # the shapes that it serves were drawn once, if it is compiled
     preview_map: PreviewMap = field(default_factory=PreviewMap)
     part_sizes: Sizes = field(default_factory=dict)  # of components that others may share
@@ -61,7 +61,7 @@ class CheckpointCache:
         device_bytes: int,
         host_bytes: int,
         sharing: Sharing,
-        on_change: Callable[[Residents], None] = lambda _: None,
+        on_change: Callable[[CachedCheckpoints], None] = lambda _: None,
         group: Group | None = None,
     ) -> None:
         self._device = device
@@ -100,7 +100,7 @@ class CheckpointCache:
             self._idle_timer = asyncio.get_running_loop().call_later(IDLE_S, self._release_unused_memory)
 
     def _release_unused_memory(self) -> None:
-        """What the allocator keeps of the largest picture, other processes on the device can use meanwhile."""
+        """What the allocator keeps of the largest image, other processes on the device can use meanwhile."""
         self._loader.submit(free_memory, self._device)
 
     async def load(self, spec: CheckpointSpec) -> LoadedCheckpoint:
@@ -125,7 +125,7 @@ class CheckpointCache:
             self._announce()
             await asyncio.get_running_loop().run_in_executor(self._loader, self._offload, evicted)
 
-    def retain(self, in_catalog: Iterable[CheckpointSpec], in_jobs: Iterable[CheckpointSpec]) -> None:
+    def unload_except(self, in_catalog: Iterable[CheckpointSpec], in_jobs: Iterable[CheckpointSpec]) -> None:
         """Drop every checkpoint that the catalog does not name and no job or run needs."""
         self._catalog_keys = {weights_key(spec) for spec in in_catalog}
         needed = self._catalog_keys | {weights_key(spec) for spec in in_jobs} | set(self._loading)
@@ -144,9 +144,9 @@ class CheckpointCache:
 
     def _announce(self) -> None:
         loaded = self._loaded.values()
-        listed = [ResidentCheckpoint(each.checkpoint.spec, each.bytes, each.on_device) for each in loaded]
+        listed = [CachedCheckpoint(each.checkpoint.spec, each.bytes, each.on_device) for each in loaded]
         used = _used_bytes([each for each in loaded if each.on_device], {})
-        self._on_change(Residents(tuple(listed), used, self._device_bytes))
+        self._on_change(CachedCheckpoints(tuple(listed), used, self._device_bytes))
 
     async def _load(self, key: WeightsKey, spec: CheckpointSpec) -> LoadedCheckpoint:
         loop = asyncio.get_running_loop()

@@ -5,7 +5,7 @@ from typing import Any, Final
 import torch
 
 # By default 8: from the ninth shape of a block on it would run uncompiled, without a word. A first-block cache and
-# five picture sizes reach that.
+# five image sizes reach that.
 RECOMPILE_LIMIT: Final = 64
 FUSED: Final = {
     "to_qkv": ("to_q", "to_k", "to_v"),

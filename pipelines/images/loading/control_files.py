@@ -69,7 +69,7 @@ def _load_net(control: Control, dtype: torch.dtype) -> tuple[torch.nn.Module, li
 
 
 def _load_encoder(folder: Path, dtype: torch.dtype) -> tuple[torch.nn.Module, Any, list[str]]:
-    """An image encoder, what prepares pictures for it, and notes on its files."""
+    """An image encoder, what prepares images for it, and notes on its files."""
     names = _config(folder, "ip_adapters").get("architectures") or [None]
     name = VISION_HALVES.get(names[0], str(names[0]))
     kind = getattr(transformers, name, None) if name.endswith(ENCODERS) else None

@@ -17,7 +17,7 @@ from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.images.loading.file_versions import FileHashes, FileVersion
 from pipelines.images.loading.parts import LOAD_LOCK
 from pipelines.images.tasks import UnsupportedTask
-from pipelines.protocol.images import Control, ControlInput, Picture
+from pipelines.protocol.images import Control, ControlInput, RawImage
 from pipelines.protocol.pixels import to_image
 
 UNION = "ControlNetUnion"  # in the names of classes: networks for several kinds of maps
@@ -92,10 +92,10 @@ class Controls:
         self,
         accepted: Mapping[str, Any],
         nets: Sequence[ControlInput],
-        at_drawn_size: Callable[[Picture], Image.Image],
+        at_drawn_size: Callable[[RawImage], Image.Image],
     ) -> dict[str, Any]:
         """Of a call with these ControlNets: their maps at the size that is drawn, and how strong they are."""
-        maps = [at_drawn_size(each.picture) for each in nets]
+        maps = [at_drawn_size(each.image) for each in nets]
         strengths = [each.strength for each in nets]
         modes = [self.by_name[each.name].mode for each in nets]
         arguments: dict[str, list[Any]] = {
@@ -112,7 +112,7 @@ class Controls:
             return {}
         if "ip_adapter_image" not in accepted:
             raise UnsupportedTask("it takes no IP-Adapter for such a picture", "controls")
-        return {"ip_adapter_image": [to_image(each.picture) for each in adapters]}
+        return {"ip_adapter_image": [to_image(each.image) for each in adapters]}
 
     def adapter_files(self, inputs: Sequence[ControlInput]) -> list[Path]:
         return [self.by_name[each.name].path for each in self.of_kind("ip-adapter", inputs)]

@@ -18,7 +18,7 @@ from pipelines.device.staged_copy import StagedCopy
 FORMAT: Final = torch.float8_e4m3fn
 LARGEST: Final = torch.finfo(FORMAT).max
 ALIGNMENT: Final = 16  # of both sides of a matrix, which the kernels need
-PROBE_ROWS: Final = 64  # of random activations, by which a layer's error is measured
+CHECK_ROWS: Final = 64  # of random activations, by which a layer's error is measured
 # Of layers whose weights a busy GPU may still have to read, so that it can't free them yet. Waiting after each layer
 # would be waiting for a forward pass of whatever is drawn meanwhile, hundreds of times.
 QUEUED_BYTES: Final = 2**29
@@ -74,13 +74,13 @@ def quantize_linears(denoiser: Any, device: torch.device) -> Fp8Report:
         raise ValueError("it has no linear layers for it")
     move = StagedCopy(device, device).move if device.type == "cuda" else (lambda layer: layer.to(device))
     widest = max(denoiser.get_submodule(name).in_features for name in names)
-    probe = torch.randn(PROBE_ROWS, widest, generator=torch.Generator().manual_seed(0)).to(device)
+    check = torch.randn(CHECK_ROWS, widest, generator=torch.Generator().manual_seed(0)).to(device)
     errors: dict[str, torch.Tensor] = {}
     queued_bytes = 0
     for name in names:
         move(denoiser.get_submodule(name))
         queued_bytes += denoiser.get_submodule(name).weight.nbytes
-        errors[name] = _replace_layer(denoiser, name, probe)
+        errors[name] = _replace_layer(denoiser, name, check)
         if queued_bytes > QUEUED_BYTES:
             errors[name].item()
             queued_bytes = 0
@@ -90,11 +90,11 @@ def quantize_linears(denoiser: Any, device: torch.device) -> Fp8Report:
     return Fp8Report(len(names), count - len(names), mean, measured[worst], worst)
 
 
-def _replace_layer(denoiser: Any, name: str, probe: torch.Tensor) -> torch.Tensor:
+def _replace_layer(denoiser: Any, name: str, check: torch.Tensor) -> torch.Tensor:
     """Quantize a layer where its weights are. Returns the error of its output for the probe, which is as wide as the
     widest layer; reading it waits for the device."""
     layer: nn.Linear = denoiser.get_submodule(name)
-    rows = probe[:, : layer.in_features].to(layer.weight.dtype)
+    rows = check[:, : layer.in_features].to(layer.weight.dtype)
     quantized = Fp8Linear(layer)
     with torch.no_grad():
         exact = layer(rows).float()

@@ -82,7 +82,7 @@ def apply(pipeline: Any, denoiser: Any, runtime: Runtime, device: torch.device) 
     notes: list[str] = []
     _activate_adapters(pipeline, catalog_adapters(runtime))
     if hasattr(getattr(pipeline, "vae", None), "enable_slicing"):
-        pipeline.vae.enable_slicing()  # a batch is decoded picture by picture: eight at once take eight times as much
+        pipeline.vae.enable_slicing()  # a batch is decoded image by image: eight at once take eight times as much
     if runtime.vae_tiling:
         if not hasattr(pipeline.vae, "enable_tiling"):
             raise CheckpointError(f"runtime.vae_tiling: {type(pipeline.vae).__name__} has no tiling")
@@ -182,7 +182,7 @@ def _set_attention(denoiser: Any, name: str, dtype: torch.dtype, device: torch.d
 
 
 def _is_of_half_precision(name: str, device: torch.device) -> bool:
-    """Whether the library's check of a backend's inputs, which it leaves out while pictures are drawn, says so. Sage's
+    """Whether the library's check of a backend's inputs, which it leaves out while images are drawn, says so. Sage's
     kernels for single architectures check by themselves. Torch's flash attention for CPUs takes float32."""
     from diffusers.models.attention_dispatch import _AttentionBackendRegistry, _check_qkv_dtype_bf16_or_fp16
 

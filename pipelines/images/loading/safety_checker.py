@@ -1,20 +1,20 @@
-"""A checkpoint's own safety checker. Diffusers gives a black picture for one that it flags; here the job fails."""
+"""A checkpoint's own safety checker. Diffusers gives a black image for one that it flags; here the job fails."""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-FLAGS: Final = "nsfw_content_detected"  # of a pipeline's output: one for each picture, or None without a checker
+FLAGS: Final = "nsfw_content_detected"  # of a pipeline's output: one for each image, or None without a checker
 WITHOUT: Final = '"safety_checker": [null, null] in its model_index.json loads it without (docs/guides/moderation.md)'
 
 
-class BlockedPicture(Exception):
-    """The checkpoint's safety checker has flagged the picture."""
+class BlockedImage(Exception):
+    """The checkpoint's safety checker has flagged the image."""
 
 
 def check_flags(output: Any) -> None:
-    """Raises BlockedPicture if a picture of a pipeline's output was flagged, and so is black."""
+    """Raises BlockedPicture if an image of a pipeline's output was flagged, and so is black."""
     if any(getattr(output, FLAGS, None) or ()):
-        raise BlockedPicture(WITHOUT)
+        raise BlockedImage(WITHOUT)
 
 
 def safety_note(components: Mapping[str, Any]) -> tuple[str, ...]:
@@ -25,8 +25,8 @@ def safety_note(components: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def ignore_flags(pipeline: Any) -> None:
-    """Let a pipeline's safety checker run, and return every picture as it is: what warmup draws is for nobody, and
-    black pictures would show nothing of what the checkpoint can do."""
+    """Let a pipeline's safety checker run, and return every image as it is: what warmup draws is for nobody, and
+    black images would show nothing of what the checkpoint can do."""
     checker = getattr(pipeline, "safety_checker", None)
     if checker is None:
         return

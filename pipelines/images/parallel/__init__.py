@@ -12,7 +12,7 @@ and turns, shared passes, cancels and previews are rank 0's own affair.
 - messages: what goes through the pipes
 - process_group: the collective operations of all ranks
 - packing: objects for other processes, with their tensors apart
-- context: `parallel = "context"`: the denoiser on every device, each computing a part of a picture's tokens
+- context: `parallel = "context"`: the denoiser on every device, each computing a part of an image's tokens
 - shards: `parallel = "tensor"`: a part of the denoiser's weights on every device
 - encoders: `parallel = "encoders"`: text encoders on the second device, without further processes
 """

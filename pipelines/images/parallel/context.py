@@ -1,4 +1,4 @@
-"""`parallel = "context"`: every device has the denoiser and computes a part of a picture's tokens, by the plan that
+"""`parallel = "context"`: every device has the denoiser and computes a part of an image's tokens, by the plan that
 its class has in diffusers. Between the ranks, attention exchanges heads for tokens (Ulysses).
 """
 

@@ -1,4 +1,4 @@
-"""Prompt embeddings that are kept: a prompt is encoded once for all its pictures, tiles and later calls."""
+"""Prompt embeddings that are kept: a prompt is encoded once for all its images, tiles and later calls."""
 
 import hashlib
 import inspect
@@ -117,7 +117,7 @@ class _Kept(NamedTuple):
 
 
 def _key(value: Any) -> Hashable:
-    """Equal for equal values. Pictures that an encoder sees count by their pixels. Raises Unkeyable."""
+    """Equal for equal values. Images that an encoder sees count by their pixels. Raises Unkeyable."""
     if isinstance(value, dict):
         return tuple((name, _key(each)) for name, each in value.items())
     if isinstance(value, list | tuple):

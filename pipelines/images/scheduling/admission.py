@@ -1,4 +1,4 @@
-"""Whether a waiting picture may start: there is room for it, and it joins others or goes before them."""
+"""Whether a waiting image may start: there is room for it, and it joins others or goes before them."""
 
 from collections.abc import Collection, Sequence
 from typing import Protocol
@@ -10,7 +10,7 @@ from pipelines.images.scheduling.scheduler import DeviceScheduler, DeviceTurn
 from pipelines.protocol.images import ControlInput, Runtime, Sampling
 
 MAX_RUNS = 16  # on the device at once: those of a shared forward pass, and paused ones
-MAX_RUNS_OF_KEY = 12  # so that another key's picture finds room
+MAX_RUNS_OF_KEY = 12  # so that another key's image finds room
 FIRST = 2  # in the order of those who run: the next one waits for the device when the first one ends
 
 
@@ -59,7 +59,7 @@ class Started(Protocol):
 
 class Admission:
     """`runs` are all that have started, `drawing` those that still need the device, `one_by_one` the weights of which
-    two pictures at once come out wrong: the engine's own sets. What all hold between turns stays below `held_bytes`."""
+    two images at once come out wrong: the engine's own sets. What all hold between turns stays below `held_bytes`."""
 
     def __init__(
         self,
@@ -84,8 +84,8 @@ class Admission:
         return ahead < FIRST or (loaded is not None and self._joins(row, loaded))
 
     def make_place(self, row: Row, ahead: int, scheduler: DeviceScheduler) -> None:
-        """If a place is all that a picture lacks, the last of the runs that have not begun gives up its own, if it is
-        behind: its thread ends, and its picture waits again."""
+        """If a place is all that an image lacks, the last of the runs that have not begun gives up its own, if it is
+        behind: its thread ends, and its image waits again."""
         full = len(self._runs) >= MAX_RUNS
         if ahead >= FIRST or not (full or self._of_key(row) >= MAX_RUNS_OF_KEY) or not self._fits_beside(row):
             return

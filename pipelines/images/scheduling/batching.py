@@ -1,4 +1,4 @@
-"""Jobs and their pictures: in which order those that wait start, and what each holds. Pure: no tensor, no thread."""
+"""Jobs and their images: in which order those that wait start, and what each holds. Pure: no tensor, no thread."""
 
 from asyncio import Future
 from collections import deque
@@ -10,7 +10,7 @@ from pipelines.catalog.estimate import Speeds, work_units
 from pipelines.images.scheduling.scheduler import DeviceTurn
 from pipelines.protocol.images import EncodedImage, Event, ImageJob
 
-TRIAL: Final = "trial-"  # ids of the pictures that warmup draws, for nobody
+CHECK_PREFIX: Final = "trial-"  # ids of the images that warmup draws, for nobody
 
 
 @dataclass(slots=True, eq=False)
@@ -20,19 +20,19 @@ class EngineJob:
     job: ImageJob
     emit: Callable[[Event], None]
     files: dict[int, EncodedImage] = field(default_factory=dict)
-    # Being encoded: each picture's index, the preview's number, and its file
+    # Being encoded: each image's index, the preview's number, and its file
     previews: deque[tuple[int, int, Future[EncodedImage]]] = field(default_factory=deque)
     started: bool = False
     device_s: float = 0.0  # of its runs that have ended
     step: int = 0
     merged: bool = False  # a forward pass was shared
-    found: dict[str, Any] = field(default_factory=dict)  # what its pictures' runs showed
+    found: dict[str, Any] = field(default_factory=dict)  # what its images' runs showed
     done: bool = False  # finished, failed or cancelled
 
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """Picture `index` of a job, waiting or running: one row of the forward passes that it shares."""
+    """Image `index` of a job, waiting or running: one row of the forward passes that it shares."""
 
     job: ImageJob
     index: int
@@ -45,7 +45,7 @@ class Row:
         self.turn = DeviceTurn(0.0, self.owner, since=self.queued_at)
 
     def start_over(self) -> None:
-        """Its run has ended without a picture. What it is owed, it keeps."""
+        """Its run has ended without an image. What it is owed, it keeps."""
         self.turn = DeviceTurn(0.0, self.owner, self.turn.owed_s - self.turn.device_s, since=self.queued_at)
 
     @property
@@ -54,9 +54,9 @@ class Row:
         return self.job.owner
 
     @property
-    def is_trial(self) -> bool:
+    def is_check(self) -> bool:
         """Whether warmup draws it."""
-        return self.job.id.startswith(TRIAL)
+        return self.job.id.startswith(CHECK_PREFIX)
 
     def units(self) -> float:
         """Its work (pipelines.catalog.estimate)."""
@@ -68,8 +68,8 @@ class Row:
         A canvas takes 3 bytes a pixel. Latents of 16 channels at an eighth of the side, the most in use, take a quarter
         of a float a pixel, 1 byte; a second canvas covers two such tensors and the embeddings.
         """
-        pictures = [*self.job.references, *(control.picture for control in self.job.controls)]
-        references = sum(each.width_px * each.height_px * len(each.mode) for each in pictures)
+        images = [*self.job.references, *(control.image for control in self.job.controls)]
+        references = sum(each.width_px * each.height_px * len(each.mode) for each in images)
         return self.job.width_px * self.job.height_px * 6 + references
 
 
@@ -79,7 +79,7 @@ Order = Callable[[Iterable[DeviceTurn]], Sequence[DeviceTurn]]
 def start_order(
     waiting: Iterable[Row], running: Collection[DeviceTurn], speeds: Speeds, in_order: Order
 ) -> list[tuple[Row, int]]:
-    """All waiting pictures, in the order in which to start them, and how many of those that run go before each."""
+    """All waiting images, in the order in which to start them, and how many of those that run go before each."""
     rows = {row.turn: row for row in waiting}
     for turn, row in rows.items():
         turn.remaining_s = row.units() * speeds.unit_s(row.job.checkpoint)

@@ -1,21 +1,21 @@
-"""Who goes first, among runs that wait for the device and among pictures that wait to start. Pure: no clock, no thread.
+"""Who goes first, among runs that wait for the device and among images that wait to start. Pure: no clock, no thread.
 
 **Least work first, by key.** A key's work is ranked as if the key had the device for itself: its shortest piece first,
 each piece behind the key's shorter ones, and all of it behind what the key has used of the device lately. The lowest
-rank goes first. So a draft overtakes a 4K picture, 32 drafts of one key don't delay the one of another, and a key that
+rank goes first. So a draft overtakes a 4K image, 32 drafts of one key don't delay the one of another, and a key that
 never stops loses its lead. This is shortest remaining processing time within a key, and a fair queue between keys
 ("virtual finish time", Demers, Keshav and Shenker 1989).
 
 **But nobody falls far behind an equal share.** Every second of the device is owed to all who wait: in equal parts to
-the keys, and a key's part in equal parts to its pictures. A picture that has got less than that by more than
+the keys, and a key's part in equal parts to its images. An image that has got less than that by more than
 `ALLOWANCE` of its own work is overdue, and the one that is furthest overdue goes before all ranks. What is owed to all
-adds up to what the device does, so it can always be paid: no picture is behind by more than its allowance and some
+adds up to what the device does, so it can always be paid: no image is behind by more than its allowance and some
 turns (the harmonic number of how many wait, as when the fullest of many cups is emptied first), and each ends by the
 time at which equal sharing among those who wait would have given it 1 + `ALLOWANCE` times its work. The more wait, the
-less each is owed: a crowd of long pictures takes nothing from short ones until equal sharing would have brought the
+less each is owed: a crowd of long images takes nothing from short ones until equal sharing would have brought the
 long ones halfway to their ends. This is what the Fair Sojourn Protocol promises (Friedman and Henderson 2003), but
 with the shares of those who are really there: else clients who send their next call when one ends could push a long
-picture back for very long.
+image back for very long.
 """
 
 import math
@@ -24,11 +24,11 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol, TypeVar
 
 MEMORY_S = 60.0  # after which a key's use of the device counts 1/e
-ALLOWANCE = 0.5  # of its own work, by which a picture may be behind its equal share
+ALLOWANCE = 0.5  # of its own work, by which an image may be behind its equal share
 
 
 class Claim(Protocol):
-    """A picture's claim on the device."""
+    """An image's claim on the device."""
 
     owner: str  # the API key
     owed_s: float  # its equal share of the device, since it has been waiting
@@ -102,6 +102,6 @@ class RecentUse:
         seconds, counted_at = self._used.get(owner, (0.0, now))
         return seconds * math.exp(-(now - counted_at) / MEMORY_S)
 
-    def forget_idle(self, now: float) -> None:
+    def delete_idle(self, now: float) -> None:
         """Drop keys whose use no longer counts."""
         self._used = {owner: used for owner, used in self._used.items() if self.of(owner, now) > 0.01}

@@ -1,8 +1,8 @@
-"""How many pictures may share a forward pass, by checkpoint and size: bounded by latent tokens, learned from speed.
+"""How many images may share a forward pass, by checkpoint and size: bounded by latent tokens, learned from speed.
 
-Large pictures fill a device alone: eight 1K pictures of a large model in one pass take eight times as long as one, so
+Large images fill a device alone: eight 1K images of a large model in one pass take eight times as long as one, so
 that all of them wait for the last. Small ones leave most of a GPU idle. Which is which is measured: the limit grows
-while a picture's share of a pass gets shorter by 5 % at least.
+while an image's share of a pass gets shorter by 5 % at least.
 """
 
 import threading
@@ -12,14 +12,14 @@ from typing import Self
 
 from pipelines.catalog.conditioning import task_of
 from pipelines.catalog.estimate import is_duration
-from pipelines.catalog.plan import plan_picture
+from pipelines.catalog.plan import plan_image
 from pipelines.catalog.weights import WeightsKey, weights_key
 from pipelines.protocol.images import ImageJob
 
 PATCH_PX = 16  # of a latent token: an autoencoder of factor 8, and patches of 2 x 2
-MAX_TOKENS = 16384  # in a pass: four 1K pictures; a 2K picture runs alone
-FIRST_TOKENS = 8192  # before anything has been measured: two 1K pictures
-GAIN = 0.95  # the part of its time alone that a picture's share must not exceed
+MAX_TOKENS = 16384  # in a pass: four 1K images; a 2K image runs alone
+FIRST_TOKENS = 8192  # before anything has been measured: two 1K images
+GAIN = 0.95  # the part of its time alone that an image's share must not exceed
 SAMPLES = 8  # of which the shortest counts: others include what ran beside it
 MIN_SAMPLES = 3
 RENEW_AFTER = 1000  # passes, after which a limit that was too slow is tried again
@@ -44,12 +44,12 @@ class PassShape:
     @classmethod
     def first_of(cls, job: ImageJob, multiple_px: int) -> Self:
         """Return the shape of the passes that a sample of the job begins with. `multiple_px` is the checkpoint's."""
-        plan = plan_picture(job.checkpoint, job.width_px, job.height_px, multiple_px)
+        plan = plan_image(job.checkpoint, job.width_px, job.height_px, multiple_px)
         return cls.of_call(job, (plan.width, plan.height))
 
     @property
     def tokens(self) -> int:
-        """Latent tokens of a picture, its references included."""
+        """Latent tokens of an image, its references included."""
         return max(1, self.width_px * self.height_px * (1 + self.references) // PATCH_PX**2)
 
 
@@ -57,10 +57,10 @@ class PassShape:
 class _Learned:
     reduced: int | None = None  # after running out of memory
     passes: int = 0
-    seconds: dict[int, deque[float]] = field(default_factory=dict)  # of latest passes, by pictures in the pass
+    seconds: dict[int, deque[float]] = field(default_factory=dict)  # of latest passes, by images in the pass
 
-    def picture_s(self) -> dict[int, float]:
-        """A picture's share of a pass, by pictures in the pass, where it was measured often enough."""
+    def image_s(self) -> dict[int, float]:
+        """An image's share of a pass, by images in the pass, where it was measured often enough."""
         return {rows: min(times) / rows for rows, times in sorted(self.seconds.items()) if len(times) >= MIN_SAMPLES}
 
 
@@ -73,14 +73,14 @@ class RowLimits:
         self._lock = threading.Lock()
 
     def most(self, shape: PassShape | None) -> int:
-        """What `of` will never exceed. 1 where the catalog file wants exact pictures, or the checkpoint caches steps:
+        """What `of` will never exceed. 1 where the catalog file wants exact images, or the checkpoint caches steps:
         a cache keeps its states by run."""
         if shape is None or shape.weights.runtime.batch == "exact" or shape.weights.runtime.cache is not None:
             return 1
         return max(1, min(shape.weights.runtime.max_batch or self._most_rows, MAX_TOKENS // shape.tokens))
 
     def of(self, shape: PassShape | None) -> int:
-        """Pictures that may share a pass now."""
+        """Images that may share a pass now."""
         most = self.most(shape)
         if most == 1 or shape is None:
             return 1
@@ -88,7 +88,7 @@ class RowLimits:
             learned = self._find(shape)
             if learned.reduced is not None:
                 most = min(most, learned.reduced)
-            measured = learned.picture_s()
+            measured = learned.image_s()
             if not measured.keys() - {1}:
                 return min(most, max(2, FIRST_TOKENS // shape.tokens))
             best = min(measured)
@@ -98,7 +98,7 @@ class RowLimits:
             return min(most, 2 * best if best == max(measured) else best)
 
     def record(self, shape: PassShape | None, rows: int, elapsed_s: float) -> None:
-        """A pass for `rows` pictures took so long."""
+        """A pass for `rows` images took so long."""
         if shape is None or not is_duration(elapsed_s):
             return
         with self._lock:
@@ -109,7 +109,7 @@ class RowLimits:
                 learned.seconds.clear()
 
     def halve(self, shape: PassShape | None, rows: int) -> None:
-        """A pass for `rows` pictures has run out of memory. For good: the memory will be as short next time."""
+        """A pass for `rows` images has run out of memory. For good: the memory will be as short next time."""
         if shape is not None:
             with self._lock:
                 self._find(shape).reduced = max(1, rows // 2)

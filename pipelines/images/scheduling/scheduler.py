@@ -1,6 +1,6 @@
 """Which run has the device next. Runs take turns: a turn lasts from one forward pass to the next.
 
-The order is that of fairness.py: the least work left goes first, so that a draft overtakes a 4K picture between two of
+The order is that of fairness.py: the least work left goes first, so that a draft overtakes a 4K image between two of
 its steps, and keys in turn; before them goes a run that is far behind its equal share of the device.
 
 A run that waits for a forward pass says so with a `ForwardRequest`. Whoever gets the turn may compute the requests of
@@ -47,7 +47,7 @@ class DeviceTurn:
     device_s: float = 0.0  # used so far
     since: float = 0.0  # it has had the device, or waited for it, since then
     shape: PassShape | None = None  # of the pipeline call it is in: runs of equal shape are expected to share passes
-    in_prologue: bool = True  # of that call: it encodes prompts and pictures, up to its first forward pass
+    in_prologue: bool = True  # of that call: it encodes prompts and images, up to its first forward pass
     request: ForwardRequest | None = None
     merged: bool = False  # a forward pass was shared
     preempted: bool = False  # it shall not begin
@@ -301,7 +301,7 @@ class DeviceScheduler:
         else:
             self._holder = None
             self._counted_to = self.clock()
-            self._use.forget_idle(self._counted_to)
+            self._use.delete_idle(self._counted_to)
 
     def _select(self) -> DeviceTurn:
         return select_next(self._waiting, self._used_s(self._waiting))

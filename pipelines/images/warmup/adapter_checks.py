@@ -1,4 +1,4 @@
-"""The pictures that find which adapters of a checkpoint's folder fit, and that none leaves anything behind."""
+"""The images that find which adapters of a checkpoint's folder fit, and that none leaves anything behind."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -9,17 +9,17 @@ from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.images.drawing.looks import NO_CHANGE, ONE_COLOUR, difference, is_plain
 from pipelines.images.warmup.control_checks import Draw
 from pipelines.protocol.images import CheckpointSpec, EncodedImage, ImageJob
-from pipelines.protocol.messages import Abilities, Withdrawn
+from pipelines.protocol.messages import Capabilities, FailedCheck
 
 MAX_ADAPTERS: Final = 16  # that are tried: each is loaded. Others are checked when a call names them
-WEIGHTS: Final = (1.0, 4.0)  # at which one must change the picture: little, or as much as a call may
+WEIGHTS: Final = (1.0, 4.0)  # at which one must change the image: little, or as much as a call may
 LEFT_BEHIND: Final = "the model draws another picture after it"
-Pictures = tuple[EncodedImage, ...]
+Images = tuple[EncodedImage, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterChecker:
-    """Tries each adapter alone: it must give a picture of several colours, and another one than `job` without it, which
+    """Tries each adapter alone: it must give an image of several colours, and another one than `job` without it, which
     must be the same again afterwards. `refuse` is told of a file after which it is not: the weights are loaded anew."""
 
     spec: CheckpointSpec
@@ -27,12 +27,12 @@ class AdapterChecker:
     job: ImageJob
     refuse: Callable[[Path, str], None]
 
-    async def find(self, abilities: Abilities) -> Abilities:
+    async def find(self, capabilities: Capabilities) -> Capabilities:
         """What of the folder works. Raises CheckpointError if there are adapters and none fits."""
         folder = self.spec.runtime.lora_folder
         files = sorted(folder.glob("*.safetensors")) if folder is not None else []
         if not files:
-            return abilities
+            return capabilities
         plain = await self.draw(self.job)
         if isinstance(plain, str):
             raise CheckpointError(f"{self.spec.path}: without an adapter: {plain}")
@@ -44,9 +44,9 @@ class AdapterChecker:
             raise CheckpointError(
                 f"runtime.lora_folder: no adapter in {folder} fits {self.spec.path}: {name}: {reason}"
             )
-        return _without(abilities, failures)
+        return _without(capabilities, failures)
 
-    async def _try(self, file: Path, plain: Pictures) -> str | None:
+    async def _try(self, file: Path, plain: Images) -> str | None:
         """Why it does not work."""
         found = await self._changes(file, plain)
         if await self._leaves_something(plain):
@@ -54,8 +54,8 @@ class AdapterChecker:
             return LEFT_BEHIND
         return found
 
-    async def _changes(self, file: Path, plain: Pictures) -> str | None:
-        """None if the picture with it is another one."""
+    async def _changes(self, file: Path, plain: Images) -> str | None:
+        """None if the image with it is another one."""
         for weight in WEIGHTS:
             loras = ((file.stem, weight),)
             drawn = await self.draw(replace(self.job, sampling=replace(self.job.sampling, loras=loras)))
@@ -67,8 +67,8 @@ class AdapterChecker:
                 return None
         return NO_CHANGE
 
-    async def _leaves_something(self, plain: Pictures) -> bool:
-        """Whether the job's picture is another one now. One that differs from draw to draw shows nothing."""
+    async def _leaves_something(self, plain: Images) -> bool:
+        """Whether the job's image is another one now. One that differs from draw to draw shows nothing."""
         again = [await self.draw(self.job)]
         if _same(plain, again[0]):
             return False
@@ -76,12 +76,14 @@ class AdapterChecker:
         return _same(again[0], again[1])
 
 
-def _same(one: Pictures | str, other: Pictures | str) -> bool:
+def _same(one: Images | str, other: Images | str) -> bool:
     if isinstance(one, str) or isinstance(other, str):
         return isinstance(one, str) and isinstance(other, str)
     return difference(one[0], other[0]) == 0
 
 
-def _without(abilities: Abilities, failures: Mapping[str, str]) -> Abilities:
-    withdrawn = (Withdrawn(f"the adapter {name}", why) for name, why in failures.items())
-    return replace(abilities, unfit_adapters=tuple(failures), withdrawn=(*abilities.withdrawn, *withdrawn))
+def _without(capabilities: Capabilities, failures: Mapping[str, str]) -> Capabilities:
+    failed_checks = (FailedCheck(f"the adapter {name}", why) for name, why in failures.items())
+    return replace(
+        capabilities, unsupported_adapters=tuple(failures), failed_checks=(*capabilities.failed_checks, *failed_checks)
+    )

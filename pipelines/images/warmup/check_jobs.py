@@ -1,4 +1,4 @@
-"""The pictures that warmup draws to try a checkpoint: a small one, and one for each ability."""
+"""The images that warmup draws to try a checkpoint: a small one, and one for each capability."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -7,9 +7,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from pipelines.catalog.plan import in_own_steps, plan_picture
-from pipelines.protocol.images import CheckpointSpec, Encoding, ImageJob, Picture
-from pipelines.protocol.messages import Abilities, ControlledWith
+from pipelines.catalog.plan import in_own_steps, plan_image
+from pipelines.protocol.images import CheckpointSpec, Encoding, ImageJob, RawImage
+from pipelines.protocol.messages import Capabilities, ControlledWith
 
 MIN_SIDE: Final = 4  # in multiples of multiple_px
 FIRST_STEPS: Final = 2  # the first of them includes what is built and allocated only once
@@ -23,12 +23,12 @@ TWO_PASSES: Final = "a second pass"
 
 
 class Check(NamedTuple):
-    """A picture to try while `needs` is true of the abilities. `without` is what is withdrawn if it fails."""
+    """An image to try while `needs` is true of the capabilities. `without` is what is withdrawn if it fails."""
 
     name: str
     job: ImageJob
-    without: Mapping[str, Any]  # fields of Abilities
-    needs: Callable[[Abilities], bool] = lambda _: True
+    without: Mapping[str, Any]  # fields of Capabilities
+    needs: Callable[[Capabilities], bool] = lambda _: True
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +38,19 @@ class CheckJobs:
     spec: CheckpointSpec
     multiple_px: int
 
-    def first(self, abilities: Abilities, *, native: bool) -> Check | None:
-        """Return the picture that a checkpoint with these abilities draws first; None if it has none."""
+    def first(self, capabilities: Capabilities, *, native: bool) -> Check | None:
+        """Return the image that a checkpoint with these capabilities draws first; None if it has none."""
         side_px = self._native_px if native else self._side_px
-        if abilities.text:
+        if capabilities.text:
             return Check(TEXT, self._job(side_px), {"text": False})
-        if abilities.references:
+        if capabilities.references:
             return Check(REFERENCE, self._job(side_px, references=1), {"references": 0})
-        if abilities.mask:
+        if capabilities.mask:
             return Check(MASK, self._job(side_px, references=1, mask=True), {"mask": False})
         return None
 
     def others(self, shown: ImageJob, short: ImageJob) -> Iterator[Check]:
-        """Yield a picture for each input, and one of another shape. `short` is the first picture, `shown`, in the
+        """Yield an image for each input, and one of another shape. `short` is the first image, `shown`, in the
         fewest steps in which it is drawn. The other shape has the steps of `shown`: its second is timed."""
         side_px, steps = self._side_px, short.sampling.steps
         one, two = (self._job(side_px, references=count, steps=steps) for count in (1, 2))
@@ -64,27 +64,27 @@ class CheckJobs:
         """Return a job for a control beside a prompt, a reference or a mask."""
         return self._job(self._side_px, references=int(way != "text"), mask=way == "mask", steps=steps)
 
-    def two_passes(self, abilities: Abilities, shown: ImageJob) -> ImageJob:
-        """The smallest picture with a second pass, when its height is the native side. Also of a checkpoint whose
-        larger pictures are only scaled: abilities are those of its weights."""
+    def two_passes(self, capabilities: Capabilities, shown: ImageJob) -> ImageJob:
+        """The smallest image with a second pass, when its height is the native side. Also of a checkpoint whose
+        larger images are only scaled: capabilities are those of its weights."""
         height_px = width_px = shown.height_px
         checkpoint = replace(shown.checkpoint, max_area_px=height_px**2, enlarge="redraw")
-        while plan_picture(checkpoint, width_px, height_px, self.multiple_px).finish != "refine":
+        while plan_image(checkpoint, width_px, height_px, self.multiple_px).finish != "refine":
             width_px += self.multiple_px
-        sampling = shown.sampling if abilities.any_steps else in_own_steps(shown.sampling)
+        sampling = shown.sampling if capabilities.any_steps else in_own_steps(shown.sampling)
         return replace(shown, checkpoint=checkpoint, sampling=sampling, width_px=width_px)
 
-    def compiled_shapes(self, abilities: Abilities, *, refined: bool) -> Iterator[ImageJob]:
-        """Pictures whose shapes would each be compiled while calls wait: at the native size, of one row and of two
+    def compiled_shapes(self, capabilities: Capabilities, *, refined: bool) -> Iterator[ImageJob]:
+        """Images whose shapes would each be compiled while calls wait: at the native size, of one row and of two
         (more rows take the code of two), and with the second pass if its models have one.
         """
-        first = self.first(abilities, native=True)
+        first = self.first(capabilities, native=True)
         if first is None:
             return
         yield first.job
         yield replace(first.job, n=2)
-        if refined and abilities.second_pass:
-            yield self.two_passes(abilities, first.job)
+        if refined and capabilities.second_pass:
+            yield self.two_passes(capabilities, first.job)
 
     @property
     def _native_px(self) -> int:
@@ -104,7 +104,7 @@ class CheckJobs:
 
     def _job(self, side_px: int, *, references: int = 0, mask: bool = False, steps: int = FIRST_STEPS) -> ImageJob:
         """A square, from up to two references that differ."""
-        pictures = (_gradient(side_px), turned(_gradient(side_px)))
+        images = (_gradient(side_px), turned(_gradient(side_px)))
         return ImageJob(
             id="probe",
             checkpoint=replace(self.spec, native_area_px=side_px**2),  # else it would be drawn larger and downscaled
@@ -114,7 +114,7 @@ class CheckJobs:
             height_px=side_px,
             n=1,
             seed=0,
-            references=pictures[:references],
+            references=images[:references],
             mask=_left_half(side_px) if mask else None,
             encoding=Encoding(),
             metadata={},
@@ -148,7 +148,7 @@ def again(job: ImageJob) -> Iterator[ImageJob]:
 
 
 def painted(job: ImageJob) -> list[tuple[int, int, int, int] | None]:
-    """The parts of the picture that the checkpoint has drawn apart, as boxes: under the mask, or in the tiles of a
+    """The parts of the image that the checkpoint has drawn apart, as boxes: under the mask, or in the tiles of a
     second pass. None is all of it."""
     left, right = (0, 0, job.width_px // 2, job.height_px), (job.width_px // 2, 0, job.width_px, job.height_px)
     if job.mask is not None:
@@ -156,17 +156,17 @@ def painted(job: ImageJob) -> list[tuple[int, int, int, int] | None]:
     return [left, right] if job.width_px > job.height_px else [None]
 
 
-def turned(picture: Picture) -> Picture:
-    """Return a square RGB picture turned clockwise by a quarter."""
-    pixels = np.frombuffer(picture.data, np.uint8).reshape(picture.height_px, picture.width_px, 3)
-    return replace(picture, data=np.rot90(pixels, -1).tobytes())
+def turned(image: RawImage) -> RawImage:
+    """Return a square RGB image turned clockwise by a quarter."""
+    pixels = np.frombuffer(image.data, np.uint8).reshape(image.height_px, image.width_px, 3)
+    return replace(image, data=np.rot90(pixels, -1).tobytes())
 
 
-def _gradient(side_px: int) -> Picture:
+def _gradient(side_px: int) -> RawImage:
     ramp = bytes(255 * x // side_px for x in range(side_px) for _ in range(3))
-    return Picture(side_px, side_px, "RGB", ramp * side_px)
+    return RawImage(side_px, side_px, "RGB", ramp * side_px)
 
 
-def _left_half(side_px: int) -> Picture:
+def _left_half(side_px: int) -> RawImage:
     """A mask that repaints the left half."""
-    return Picture(side_px, side_px, "L", (b"\xff" * (side_px // 2) + b"\0" * (side_px - side_px // 2)) * side_px)
+    return RawImage(side_px, side_px, "L", (b"\xff" * (side_px // 2) + b"\0" * (side_px - side_px // 2)) * side_px)

@@ -22,7 +22,7 @@ import torch
 
 import pipelines
 from pipelines.protocol.images import CheckpointSpec, Runtime
-from pipelines.protocol.messages import Abilities, AdapterFit, Withdrawn
+from pipelines.protocol.messages import AdapterFit, Capabilities, FailedCheck
 
 # What draws, or computes a part of it where it is installed
 LIBRARIES: Final = (
@@ -73,11 +73,11 @@ class CheckRecords:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def read(self, subject: Subject) -> Abilities | None:
+    def read(self, subject: Subject) -> Capabilities | None:
         """What was found, `unit_s` included. None if there is no record that can be read."""
         path = self._path(subject)
         try:
-            found = _to_abilities(json.loads(path.read_text())["abilities"])
+            found = _to_capabilities(json.loads(path.read_text())["abilities"])
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -85,7 +85,7 @@ class CheckRecords:
             return None
         return found
 
-    def write(self, subject: Subject, found: Abilities) -> None:
+    def write(self, subject: Subject, found: Capabilities) -> None:
         """Keep it, in place of an older record. What can't be written is tried anew next time."""
         path = self._path(subject)
         part = path.with_suffix(f".{os.getpid()}.part")
@@ -108,18 +108,18 @@ class CheckRecords:
             file.unlink(missing_ok=True)
 
 
-def _to_abilities(record: dict[str, Any]) -> Abilities:
+def _to_capabilities(record: dict[str, Any]) -> Capabilities:
     """From JSON, which has lists for tuples. Raises TypeError, KeyError and ValueError for anything else than was
     written: Python's JSON has NaN and Infinity."""
     values: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in record.items()
     }
-    values["withdrawn"] = tuple(Withdrawn(*each) for each in values["withdrawn"])
+    values["failed_checks"] = tuple(FailedCheck(*each) for each in values["failed_checks"])
     values["adapter_fits"] = tuple(
         AdapterFit(name, kind, layers, of, tuple(left_out))
         for name, kind, layers, of, left_out in values["adapter_fits"]
     )
-    found = Abilities(**values)
+    found = Capabilities(**values)
     for name in ("unit_s", "negative_prompt_above"):
         if (number := getattr(found, name)) is not None and not math.isfinite(number):
             raise ValueError(f"{name} is {number}")

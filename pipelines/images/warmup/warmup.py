@@ -1,5 +1,5 @@
-"""What a checkpoint draws before it serves, for nobody: pictures that build kernels, measure its speed and show what it
-can do. Where that is on disk already (pipelines.images.warmup.check_records), one picture is enough.
+"""What a checkpoint draws before it serves, for nobody: images that build kernels, measure its speed and show what it
+can do. Where that is on disk already (pipelines.images.warmup.check_records), one image is enough.
 """
 
 import asyncio
@@ -15,31 +15,31 @@ from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.estimate import Speeds, Timing, unit_s_at
 from pipelines.catalog.weights import WeightsKey, weights_key
 from pipelines.device.failures import Cancelled, OutOfTime, is_device_error, is_out_of_memory
-from pipelines.images.drawing.looks import InvalidPicture
+from pipelines.images.drawing.looks import InvalidImage
 from pipelines.images.drawing.run import Run
 from pipelines.images.loading.checkpoint_cache import LoadedCheckpoint
-from pipelines.images.scheduling.batching import TRIAL
+from pipelines.images.scheduling.batching import CHECK_PREFIX
 from pipelines.images.tasks import UnsupportedTask
 from pipelines.images.warmup.adapter_checks import AdapterChecker
 from pipelines.images.warmup.capability_checks import CapabilityChecker
 from pipelines.images.warmup.check_jobs import TWO_PASSES
 from pipelines.images.warmup.check_records import CheckRecords, Subject, describe, list_files
 from pipelines.protocol.images import CheckpointSpec, EncodedImage, Event, Failed, Finished, ImageJob
-from pipelines.protocol.messages import Abilities, Withdrawn
+from pipelines.protocol.messages import Capabilities, FailedCheck
 
-TYPICAL_STEPS = 20  # of a picture, which share its fixed cost on a GPU
+TYPICAL_STEPS = 20  # of an image, which share its fixed cost on a GPU
 SPEED_CHANGE = 0.2  # part by which a speed must have changed before it is written again
 
 Submit = Callable[[ImageJob], AsyncGenerator[Event, None]]
 Find = Callable[[CheckpointSpec], LoadedCheckpoint | None]
-AbilitiesKey = tuple[Hashable, ...]  # what they follow from; first the WeightsKey
+CapabilitiesKey = tuple[Hashable, ...]  # what they follow from; first the WeightsKey
 
 
 @dataclass(slots=True)
 class _Found:
     """What a checkpoint can do, and as what it is on disk, if it is."""
 
-    abilities: Abilities
+    capabilities: Capabilities
     subject: Subject | None = None
 
 
@@ -60,7 +60,7 @@ class Warmup:
         self._find = find
         self._speeds = speeds
         self._records = records
-        self._found: dict[AbilitiesKey, _Found] = {}
+        self._found: dict[CapabilitiesKey, _Found] = {}
         self._errors: dict[str, BaseException] = {}  # of trials, until they are told
         self._timings: dict[WeightsKey, list[Timing]] = {}  # of trials
         self._writes: set[asyncio.Task[None]] = set()
@@ -69,7 +69,7 @@ class Warmup:
         """For `run`, before the checkpoint is loaded."""
         return () if self._records is None else await asyncio.to_thread(list_files, spec)
 
-    async def run(self, spec: CheckpointSpec, loaded: LoadedCheckpoint, files: Sequence[str]) -> Abilities:
+    async def run(self, spec: CheckpointSpec, loaded: LoadedCheckpoint, files: Sequence[str]) -> Capabilities:
         """Draw with a loaded checkpoint, and say what it can do. Raises CheckpointError."""
         checkpoint = loaded.checkpoint
         trials = _Trials(self._submit, self._errors)
@@ -84,18 +84,18 @@ class Warmup:
                 else:
                     subject = None
             self._found[_key(spec)] = _Found(found, subject)
-        abilities = self._found[_key(spec)].abilities
-        if spec.refined and not abilities.second_pass:
+        capabilities = self._found[_key(spec)].capabilities
+        if spec.refined and not capabilities.second_pass:
             raise CheckpointError(
                 f"{spec.path}: {checkpoint.pipeline_class.__name__} can't redraw a part of a picture, which its models "
                 'above max_area_px need for their second pass; leave those models out, or write enlarge = "resize"'
-                f"{_because(abilities)}"
+                f"{_because(capabilities)}"
             )
         if checkpoint.runtime.compile and not loaded.compiled_shapes:
-            for job in checker.jobs.compiled_shapes(abilities, refined=spec.refined):
+            for job in checker.jobs.compiled_shapes(capabilities, refined=spec.refined):
                 await trials.draw(job)
             loaded.compiled_shapes = True
-        return abilities
+        return capabilities
 
     async def _describe(self, spec: CheckpointSpec, loaded: LoadedCheckpoint, files: Sequence[str]) -> Subject | None:
         """None without records, and for files that have changed while they were read: what is loaded is neither."""
@@ -106,8 +106,8 @@ class Warmup:
 
     async def _remembered(
         self, checker: CapabilityChecker, loaded: LoadedCheckpoint, subject: Subject | None
-    ) -> Abilities | None:
-        """What was found before, once it has drawn a picture here too."""
+    ) -> Capabilities | None:
+        """What was found before, once it has drawn an image here too."""
         if self._records is None or subject is None:
             return None
         found = await asyncio.to_thread(self._records.read, subject)
@@ -119,24 +119,24 @@ class Warmup:
             self._speeds.begin_with(checker.spec, found.unit_s, guessed=False)
         return found
 
-    async def _try(self, checker: CapabilityChecker, loaded: LoadedCheckpoint) -> Abilities:
+    async def _try(self, checker: CapabilityChecker, loaded: LoadedCheckpoint) -> Capabilities:
         checkpoint = loaded.checkpoint
         self._timings[weights_key(checker.spec)] = []
         native = self._warms_native(loaded)
-        found = await checker.find_abilities(checkpoint.abilities, warmup_native=native)
+        found = await checker.find_capabilities(checkpoint.capabilities, warmup_native=native)
         found = await self._try_adapters(checker, found)
         if checkpoint.merger is not None and (why := checkpoint.merger.refused) is not None:
-            found = replace(found, withdrawn=(*found.withdrawn, Withdrawn("a shared forward pass", why)))
+            found = replace(found, failed_checks=(*found.failed_checks, FailedCheck("a shared forward pass", why)))
         again = checker.jobs.first(found, native=True)
         if self._on_gpu and again is not None:
             await checker.draw(again.job)  # for the time alone: its kernels are there now
         timings = self._timings.pop(weights_key(checker.spec))
-        picture = checker.spec.native_area_px / 1e6 * (TYPICAL_STEPS if self._on_gpu else 1)
-        if (unit_s := unit_s_at(timings, picture)) is not None:
+        image = checker.spec.native_area_px / 1e6 * (TYPICAL_STEPS if self._on_gpu else 1)
+        if (unit_s := unit_s_at(timings, image)) is not None:
             self._speeds.begin_with(checker.spec, unit_s, guessed=True)
         return replace(found, unit_s=self._speeds.unit_s(checker.spec))
 
-    async def _try_adapters(self, checker: CapabilityChecker, found: Abilities) -> Abilities:
+    async def _try_adapters(self, checker: CapabilityChecker, found: Capabilities) -> Capabilities:
         """Those of the folder. One that leaves the weights changed has them loaded anew."""
         first = checker.jobs.first(found, native=False)
         if first is None:
@@ -149,9 +149,9 @@ class Warmup:
         found = await AdapterChecker(checker.spec, checker.draw, first.job, refuse).find(found)
         loaded = self._find(checker.spec)
         fits = loaded.checkpoint.adapters.fits if loaded is not None else ()
-        return replace(found, adapter_fits=tuple(each for each in fits if each.name not in found.unfit_adapters))
+        return replace(found, adapter_fits=tuple(each for each in fits if each.name not in found.unsupported_adapters))
 
-    async def _write(self, subject: Subject, found: Abilities) -> None:
+    async def _write(self, subject: Subject, found: Capabilities) -> None:
         if self._records is not None:
             await asyncio.to_thread(self._records.write, subject, found)
 
@@ -160,16 +160,16 @@ class Warmup:
         return self._device.type != "cpu"
 
     def _warms_native(self, loaded: LoadedCheckpoint) -> bool:
-        """A GPU's kernels are built for sizes; on a CPU a smaller picture is enough."""
+        """A GPU's kernels are built for sizes; on a CPU a smaller image is enough."""
         return self._on_gpu and not loaded.warmed_up
 
     def record_failure(self, job_id: str, error: BaseException) -> None:
         """A trial has failed."""
         self._errors[job_id] = error
 
-    def record_trial(self, run: Run) -> None:
+    def record_check(self, run: Run) -> None:
         """A trial was drawn. On a CPU its last step alone is timed, if it is not the first: the rest of so small a
-        picture takes longer."""
+        image takes longer."""
         timings = self._timings.get(weights_key(run.row.job.checkpoint))
         if timings is None or run.row.job.n > 1 or run.is_refined or (run.steps < 2 and not self._on_gpu):
             return
@@ -177,25 +177,25 @@ class Warmup:
         timings.append(Timing(units, run.turn.device_s) if self._on_gpu else Timing(units / run.steps, run.last_step_s))
 
     def record_speed(self, spec: CheckpointSpec) -> None:
-        """A picture that somebody asked for has changed the checkpoint's speed: the next start goes by it."""
+        """An image that somebody asked for has changed the checkpoint's speed: the next start goes by it."""
         found, unit_s = self._found.get(_key(spec)), self._speeds.unit_s(spec)
         if found is None or found.subject is None:
             return
-        kept = found.abilities.unit_s
+        kept = found.capabilities.unit_s
         if kept is None or abs(unit_s - kept) > SPEED_CHANGE * kept:
-            found.abilities = replace(found.abilities, unit_s=unit_s)
-            task = asyncio.create_task(self._write(found.subject, found.abilities))
+            found.capabilities = replace(found.capabilities, unit_s=unit_s)
+            task = asyncio.create_task(self._write(found.subject, found.capabilities))
             self._writes.add(task)
             task.add_done_callback(self._writes.discard)
 
-    def retain(self, keys: Iterable[WeightsKey]) -> None:
+    def unload_except(self, keys: Iterable[WeightsKey]) -> None:
         """Forget all others, as far as they are not on disk."""
         retained = set(keys)
         self._found = {key: found for key, found in self._found.items() if key[0] in retained}
 
 
 class _Trials:
-    """The pictures of one checkpoint. `errors` are of those that have failed, by job."""
+    """The images of one checkpoint. `errors` are of those that have failed, by job."""
 
     def __init__(self, submit: Submit, errors: dict[str, BaseException]) -> None:
         self._submit = submit
@@ -204,8 +204,8 @@ class _Trials:
         self.prompt_tokens: int | None = None  # the most that the first one's prompt may have
 
     async def draw(self, job: ImageJob) -> tuple[EncodedImage, ...] | str:
-        """The pictures, or why they fail, in one line."""
-        job = replace(job, id=f"{TRIAL}{uuid.uuid4().hex}")
+        """The images, or why they fail, in one line."""
+        job = replace(job, id=f"{CHECK_PREFIX}{uuid.uuid4().hex}")
         async with contextlib.aclosing(self._submit(job)) as events:
             async for event in events:
                 if isinstance(event, Finished):
@@ -221,7 +221,7 @@ class _Trials:
 
 def _reason(error: BaseException, event: Failed) -> str:
     """Why a trial failed: our own errors are whole sentences, others need their class."""
-    if isinstance(error, InvalidPicture):
+    if isinstance(error, InvalidImage):
         return str(error)
     if isinstance(error, UnsupportedTask | CheckpointError):
         cause = error.__cause__
@@ -234,11 +234,11 @@ def _is_passing(error: BaseException) -> bool:
     return isinstance(error, Cancelled | OutOfTime) or is_out_of_memory(error) or is_device_error(error)
 
 
-def _key(spec: CheckpointSpec) -> AbilitiesKey:
+def _key(spec: CheckpointSpec) -> CapabilitiesKey:
     noise = (spec.sampling.scheduler, spec.sampling.shift, spec.sampling.scheduler_config)
     return weights_key(spec), spec.conditioning, spec.max_references, spec.schedulers, noise
 
 
-def _because(abilities: Abilities) -> str:
-    reasons = [str(withdrawn) for withdrawn in abilities.withdrawn if withdrawn.what == TWO_PASSES]
+def _because(capabilities: Capabilities) -> str:
+    reasons = [str(failed_checks) for failed_checks in capabilities.failed_checks if failed_checks.what == TWO_PASSES]
     return f" ({reasons[0]})" if reasons else ""

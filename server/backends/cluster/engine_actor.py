@@ -42,9 +42,9 @@ class EngineActor:
         async for heard in self._engine.link(name):
             yield heard
 
-    async def say(self, name: str, messages: bytes) -> bool:
+    async def send(self, name: str, messages: bytes) -> bool:
         """Messages, pickled with their pixels by `wire.pack`."""
-        return self._engine.say(name, pickle.loads(messages) if messages else ())
+        return self._engine.send(name, pickle.loads(messages) if messages else ())
 
     async def unlink(self, name: str) -> None:
         self._engine.unlink(name)

@@ -16,6 +16,7 @@ import structlog
 
 from pipelines.protocol.images import Failed
 from pipelines.protocol.messages import (
+    CachedCheckpoints,
     Cancel,
     CheckpointState,
     DeviceChoice,
@@ -26,20 +27,19 @@ from pipelines.protocol.messages import (
     Ping,
     Pong,
     Ready,
-    Residents,
-    Retain,
     Sharing,
     Spec,
     Submit,
     ToWorker,
+    UnloadExcept,
 )
 from server.backends.job_events import TERMINAL_EVENTS
-from server.backends.wire import Launcher, Wire
+from server.backends.transport import Launcher, Transport
 
 log = structlog.stdlib.get_logger("darkroom.shared_engine")
 
 LINK_SILENCE_S = 15.0  # after which a server is taken for gone; it says something every few seconds
-LOOK_EVERY_S = 0.5
+POLL_EVERY_S = 0.5
 QUEUE_RETRY_S = 5.0  # when to try a full queue again
 
 Heard = list[FromWorker] | str  # messages, or last of all why the link has ended
@@ -56,7 +56,7 @@ class _Link:
     sharing: Sharing | None = None  # as it was told last
     ended: str | None = None
 
-    def tell(self, *messages: FromWorker) -> None:
+    def send(self, *messages: FromWorker) -> None:
         self.outbox += messages
         self.news.set()
 
@@ -82,14 +82,14 @@ class SharedEngine:
         self._device: DeviceChoice = device
         self._max_jobs = max_jobs
         self._starting = asyncio.Lock()
-        self._wire: Wire | None = None
+        self._transport: Transport | None = None
         self._life: asyncio.Task[None] | None = None  # of the worker
         self._links: dict[str, _Link] = {}
         self._jobs: dict[str, _Owned] = {}
         self._states: dict[Spec, CheckpointState] = {}
         self._loading: set[Spec] = set()
         self._ready: Ready | None = None
-        self._residents: Residents | None = None
+        self._cached_checkpoints: CachedCheckpoints | None = None
         self._ping_sent = False
         self._ended = asyncio.Event()  # a job has
         self.leaving = False
@@ -113,7 +113,7 @@ class SharedEngine:
     @property
     def pid(self) -> int | None:
         """The worker's."""
-        return self._wire.pid if self._wire is not None else None
+        return self._transport.pid if self._transport is not None else None
 
     @property
     def device(self) -> str | None:
@@ -125,13 +125,13 @@ class SharedEngine:
         the reason. Raises OSError if no worker can be started."""
         link = _Link(time.monotonic())
         async with self._starting:
-            if self._wire is None:
+            if self._transport is None:
                 await self._start_worker()
             self._links[name] = link
         if self._ready is not None:
-            link.tell(self._ready)
-        if self._residents is not None:
-            link.tell(self._residents)
+            link.send(self._ready)
+        if self._cached_checkpoints is not None:
+            link.send(self._cached_checkpoints)
         self._tell_sharing()
         try:
             yield []
@@ -153,7 +153,7 @@ class SharedEngine:
             link.end("the server has left")
             self._unlink(name, link)
 
-    def say(self, name: str, messages: Sequence[ToWorker]) -> bool:
+    def send(self, name: str, messages: Sequence[ToWorker]) -> bool:
         """What a server has to say; nothing only tells that it is alive. False if it has no link (any more)."""
         link = self._links.get(name)
         if link is None:
@@ -172,15 +172,15 @@ class SharedEngine:
                         self._send(message)
                 case Load(specs):
                     self._load(link, specs)
-                case Retain(specs):
+                case UnloadExcept(specs):
                     link.specs = set(specs)
-                    self._retain()
+                    self._unload_except()
         return True
 
     def kill(self, name: str) -> None:
         """A server finds that the worker is stuck. Ignored unless it has a link to this very worker."""
-        if name in self._links and self._wire is not None:
-            self._wire.kill()
+        if name in self._links and self._transport is not None:
+            self._transport.kill()
 
     async def leave(self) -> None:
         """Take no more jobs, and wait until those that there are have ended."""
@@ -198,26 +198,26 @@ class SharedEngine:
                 await self._life
 
     async def _start_worker(self) -> None:
-        wire = self._wire = await self._launcher.open(self._device)
+        transport = self._transport = await self._launcher.open(self._device)
         self.starts += 1
-        self._life = asyncio.create_task(self._live(wire), name="shared worker")
+        self._life = asyncio.create_task(self._live(transport), name="shared worker")
 
-    async def _live(self, wire: Wire) -> None:
+    async def _live(self, transport: Transport) -> None:
         watch = asyncio.create_task(self._watch_links())
         reason = "the engine was stopped"
         try:
-            while messages := await wire.receive():
+            while messages := await transport.receive():
                 for message in messages:
-                    self._hear(message)
-            reason = await wire.end_reason()
+                    self._receive(message)
+            reason = await transport.end_reason()
         finally:
             watch.cancel()
             log.warning("worker ended", reason=reason, jobs_lost=len(self._jobs), links=len(self._links))
-            self._forget_worker(reason)
-            await wire.close()
+            self._delete_worker(reason)
+            await transport.close()
 
-    def _forget_worker(self, reason: str) -> None:
-        self._wire = self._ready = self._residents = None
+    def _delete_worker(self, reason: str) -> None:
+        self._transport = self._ready = self._cached_checkpoints = None
         self._jobs.clear()
         self._ended.set()
         self._states.clear()
@@ -229,7 +229,7 @@ class SharedEngine:
 
     async def _watch_links(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(POLL_EVERY_S)
             silent = time.monotonic() - LINK_SILENCE_S
             for name in [name for name, link in self._links.items() if link.heard_at < silent]:
                 log.warning("a server is silent: its jobs are dropped", link=name)
@@ -249,7 +249,7 @@ class SharedEngine:
         if len(self._jobs) >= self._max_jobs or self.leaving:
             what = "is about to stop" if self.leaving else "has a full queue"
             message = f"The server is busy: the engine {what}; try again in {QUEUE_RETRY_S:.0f} s."
-            link.tell(JobEvent(job.id, Failed("queue_full", message, retry_after_s=QUEUE_RETRY_S)))
+            link.send(JobEvent(job.id, Failed("queue_full", message, retry_after_s=QUEUE_RETRY_S)))
             return
         self._jobs[job.id] = _Owned(name)
         link.specs.add(job.checkpoint)
@@ -264,7 +264,7 @@ class SharedEngine:
     def _load(self, link: _Link, specs: Sequence[Spec]) -> None:
         """What is loaded, or being loaded, for another link is not loaded again."""
         link.specs |= set(specs)
-        link.tell(*(state for spec in specs if (state := self._states.get(spec)) and state.state == "loaded"))
+        link.send(*(state for spec in specs if (state := self._states.get(spec)) and state.state == "loaded"))
         wanted = [spec for spec in specs if not self._is_loaded(spec) and spec not in self._loading]
         if wanted:
             self._loading |= set(wanted)
@@ -273,13 +273,13 @@ class SharedEngine:
     def _is_loaded(self, spec: Spec) -> bool:
         return spec in self._states and self._states[spec].state == "loaded"
 
-    def _retain(self) -> None:
+    def _unload_except(self) -> None:
         """Whatever one server drops, another may still name, or be about to."""
         named = set[Spec]().union(*(link.specs for link in self._links.values()))
         self._states = {spec: state for spec, state in self._states.items() if spec in named}
-        self._send(Retain(tuple(named)))
+        self._send(UnloadExcept(tuple(named)))
 
-    def _hear(self, message: FromWorker) -> None:
+    def _receive(self, message: FromWorker) -> None:
         match message:
             case JobEvent():
                 self._deliver(message)
@@ -287,15 +287,15 @@ class SharedEngine:
             case CheckpointState():
                 self._loading.discard(message.spec)
                 self._states[message.spec] = message
-                self._tell((link for link in self._links.values() if message.spec in link.specs), message)
+                self._notify((link for link in self._links.values() if message.spec in link.specs), message)
                 return
             case Pong():
                 self._ping_sent = False
             case Ready():
                 self._ready = message
-            case Residents():
-                self._residents = message
-        self._tell(self._links.values(), message)
+            case CachedCheckpoints():
+                self._cached_checkpoints = message
+        self._notify(self._links.values(), message)
 
     def _deliver(self, message: JobEvent) -> None:
         owned = self._jobs.get(message.job_id)
@@ -306,7 +306,7 @@ class SharedEngine:
             if owned.cancelled:
                 self._send(Cancel(message.job_id))
         if (link := self._links.get(owned.link)) is not None:
-            link.tell(message)
+            link.send(message)
         if isinstance(message.event, TERMINAL_EVENTS):
             del self._jobs[message.job_id]
             self._ended.set()
@@ -317,13 +317,13 @@ class SharedEngine:
             sharing = Sharing(sum(owned.link != name for owned in self._jobs.values()), self.leaving)
             if link.sharing != sharing:
                 link.sharing = sharing
-                link.tell(sharing)
+                link.send(sharing)
 
     @staticmethod
-    def _tell(links: Iterable[_Link], message: FromWorker) -> None:
+    def _notify(links: Iterable[_Link], message: FromWorker) -> None:
         for link in links:
-            link.tell(message)
+            link.send(message)
 
     def _send(self, message: ToWorker) -> None:
-        if self._wire is not None:
-            self._wire.send([message])
+        if self._transport is not None:
+            self._transport.send([message])

@@ -1,7 +1,7 @@
 """Untrusted image files to pixels, in processes that may die.
 
 - `pool`: the server's end: starts decoders, gives them files, kills those that take too long or that nobody waits for
-- `turns`: who decodes next, so that no key and no large picture keeps the others waiting
+- `turns`: who decodes next, so that no key and no large image keeps the others waiting
 - `worker`: the decoder process and its limits
 - `pixels`: the decoding itself, with Pillow
 - `bounds`: what is counted in a file before it is decoded

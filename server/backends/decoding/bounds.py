@@ -1,6 +1,6 @@
 """Counts what a file makes a decoder repeat or keep, before it is decoded. No pixel is read here, and no Pillow.
 
-A small file can ask for much: each scan of a progressive JPEG goes over the whole picture, and chunks of metadata are
+A small file can ask for much: each scan of a progressive JPEG goes over the whole image, and chunks of metadata are
 read one by one. Where the walk here and the decoder's differ, the decoder's limits of memory and time still hold.
 """
 
@@ -9,7 +9,7 @@ import struct
 import zlib
 from dataclasses import dataclass
 
-from server.backends.decoding.messages import PictureError
+from server.backends.decoding.messages import ImageError
 
 MAX_SCANS = 100  # encoders write about ten
 MAX_PARTS = 65_536  # chunks, segments or blocks; a PNG of 50 MB in pieces of 1 KB has 50,000
@@ -58,10 +58,10 @@ class _Count:
         self._parts += 1
         self._metadata_bytes += metadata_bytes
         if self._parts > MAX_PARTS:
-            raise PictureError(f"The image has more than {MAX_PARTS:,} {self._noun}. Save it again as a plain picture.")
+            raise ImageError(f"The image has more than {MAX_PARTS:,} {self._noun}. Save it again as a plain picture.")
         if self._metadata_bytes > MAX_METADATA_BYTES:
             limit = MAX_METADATA_BYTES // 1024**2
-            raise PictureError(f"The image has more than {limit} MiB of metadata. Save it again without it.")
+            raise ImageError(f"The image has more than {limit} MiB of metadata. Save it again without it.")
 
 
 def _inspect_jpeg(data: bytes) -> Facts:
@@ -85,7 +85,7 @@ def _inspect_jpeg(data: bytes) -> Facts:
                 coefficient_bytes = 0  # all components in one scan: decoded row by row
             if scans > MAX_SCANS:
                 message = f"The JPEG has more than {MAX_SCANS} scans. Save it again as a baseline JPEG or PNG."
-                raise PictureError(message)
+                raise ImageError(message)
         position += max(2, length)
     return Facts(coefficient_bytes, lossy=True)
 

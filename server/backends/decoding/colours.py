@@ -14,11 +14,11 @@ from server.backends.decoding import profiles
 from server.backends.decoding.bounds import Facts
 
 GRAY_MODES = ("1", "L", "LA", "I;16")
-DEVICE_CLASSES = {"mntr", "scnr", "prtr", "spac"}  # of profiles for the colours of pictures
+DEVICE_CLASSES = {"mntr", "scnr", "prtr", "spac"}  # of profiles for the colours of images
 PROFILE_COPIES: Final = 6  # of a profile's bytes, while LittleCMS reads its tables
 TABLE_BYTES: Final = 4_000_000  # of a transform of four inks
 MAX_OPERATIONS = 100  # of a multi-process element, or segments of its curve
-PROBE_LEVELS = bytes(range(0, 256, 15))
+CHECK_LEVELS = bytes(range(0, 256, 15))
 COLOR_SPACE, ADOBE_RGB = 0xA001, 2  # of EXIF: not of its standard, but written by cameras
 INTEROPERABILITY_INDEX, OPTIONAL_COLOURS = 1, "R03"  # DCF's name for Adobe RGB
 
@@ -31,12 +31,12 @@ class ToSrgb:
     transform: ImageCms.ImageCmsTransform
 
     def apply(self, image: Image.Image) -> Image.Image:
-        """The same picture as RGB in sRGB, without its alpha."""
+        """The same image as RGB in sRGB, without its alpha."""
         pixels = image if image.mode == self.mode else eight_bits(image).convert(self.mode)
         return self.transform.apply(pixels)
 
     def apply_in_place(self, image: Image.Image) -> None:
-        """Convert an RGB picture in place, as `apply` does with a copy."""
+        """Convert an RGB image in place, as `apply` does with a copy."""
         self.transform.apply_in_place(image)
 
 
@@ -56,7 +56,7 @@ def embedded_profile(image: Image.Image, facts: Facts) -> bytes | None:
 
 
 def profile_of_camera(image: Image.Image) -> bytes | None:
-    """Return the profile that the EXIF of a loaded picture names, if its file says nothing else of its colours."""
+    """Return the profile that the EXIF of a loaded image names, if its file says nothing else of its colours."""
     if not {"srgb", "gamma", "chromaticity", "icc_profile"}.isdisjoint(image.info.keys()):
         return None
     try:
@@ -75,8 +75,8 @@ def conversion_bytes(profile: bytes | None) -> int:
 
 
 def to_srgb(image: Image.Image, profile: bytes | None) -> ToSrgb | None:
-    """Return the conversion of a picture with this profile; None where it would change nothing, and for a profile that
-    is broken or of other colours than the picture's: viewers show the picture without it."""
+    """Return the conversion of an image with this profile; None where it would change nothing, and for a profile that
+    is broken or of other colours than the image's: viewers show the image without it."""
     if profile is None or _is_endless(profile):
         return None
     try:
@@ -112,7 +112,7 @@ def eight_bits(image: Image.Image) -> Image.Image:
 
 
 def _input_mode(image: Image.Image, space: str) -> str | None:
-    """What the transform takes. A gray picture with a profile for RGB has equal red, green and blue."""
+    """What the transform takes. A gray image with a profile for RGB has equal red, green and blue."""
     if space == "CMYK":
         return "CMYK" if image.mode == "CMYK" else None
     if space == "GRAY":
@@ -123,10 +123,10 @@ def _input_mode(image: Image.Image, space: str) -> str | None:
 def _changes_colours(conversion: ToSrgb) -> bool:
     """Whether any colour moves by more than rounding: the many profiles of sRGB differ in their last bits."""
     if conversion.mode == "RGB":
-        colours = bytes(level for r in PROBE_LEVELS for g in PROBE_LEVELS for b in PROBE_LEVELS for level in (r, g, b))
-        probe = Image.frombytes("RGB", (len(colours) // 3, 1), colours)
+        colours = bytes(level for r in CHECK_LEVELS for g in CHECK_LEVELS for b in CHECK_LEVELS for level in (r, g, b))
+        check = Image.frombytes("RGB", (len(colours) // 3, 1), colours)
     elif conversion.mode == "L":
-        probe = Image.frombytes("L", (256, 1), bytes(range(256)))
+        check = Image.frombytes("L", (256, 1), bytes(range(256)))
     else:
         return True
-    return max(ImageChops.difference(probe.convert("RGB"), conversion.apply(probe)).tobytes()) > 1
+    return max(ImageChops.difference(check.convert("RGB"), conversion.apply(check)).tobytes()) > 1

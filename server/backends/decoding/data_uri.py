@@ -3,7 +3,7 @@
 import binascii
 import io
 
-from server.backends.decoding.messages import PictureError
+from server.backends.decoding.messages import ImageError
 
 PIECE = 1024**2  # characters; Python's other threads, which answer other calls, wait for the decoding of one
 
@@ -12,7 +12,7 @@ def decode_data_uri(uri: str) -> bytes:
     """The bytes of a base64 data URI. Blocks. Raises PictureError."""
     comma = uri.find(",")
     if comma < 0 or not uri[:comma].lower().endswith(";base64"):
-        raise PictureError("A data URI must look like 'data:image/png;base64,...'.")
+        raise ImageError("A data URI must look like 'data:image/png;base64,...'.")
     decoded, rest = io.BytesIO(), ""
     try:
         for start in range(comma + 1, len(uri), PIECE):
@@ -24,5 +24,5 @@ def decode_data_uri(uri: str) -> bytes:
                 break
         decoded.write(binascii.a2b_base64(rest, strict_mode=True))
     except (binascii.Error, ValueError) as error:
-        raise PictureError(f"The data URI is not valid base64: {error}.") from error
+        raise ImageError(f"The data URI is not valid base64: {error}.") from error
     return decoded.getvalue()

@@ -12,14 +12,14 @@ from typing import Any, Literal
 REQUEST = struct.Struct(">IQ")  # the lengths of the JSON text and of the file
 ANSWER = struct.Struct(">I")
 MAX_ANSWER_BYTES = 64 * 1024
-PictureErrorCode = Literal["invalid_image_file", "image_too_large"]
+ImageErrorCode = Literal["invalid_image_file", "image_too_large"]
 Json = Mapping[str, Any]
 
 
-class PictureError(Exception):
+class ImageError(Exception):
     """A file that can't be decoded or is too large; the message is for the caller."""
 
-    def __init__(self, message: str, code: PictureErrorCode = "invalid_image_file") -> None:
+    def __init__(self, message: str, code: ImageErrorCode = "invalid_image_file") -> None:
         super().__init__(message)
         self.code = code
 

@@ -1,6 +1,6 @@
 """Decodes untrusted images to upright pixels, in little more memory than one frame. Pillow only; no torch.
 
-What a picture will take is known from its header, before any pixel is decoded. A large picture is shrunk by a whole
+What an image will take is known from its header, before any pixel is decoded. A large image is shrunk by a whole
 factor before anything else copies it: a JPEG while it is decoded, others in strips.
 """
 
@@ -21,7 +21,7 @@ from server.backends.decoding.colours import (
     profile_of_camera,
     to_srgb,
 )
-from server.backends.decoding.messages import PictureError
+from server.backends.decoding.messages import ImageError
 
 MAX_SOURCE_PX = 64_000_000
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
@@ -62,7 +62,7 @@ class DecodedImage:
     original_height_px: int
 
 
-def decode_picture(data: bytes, max_area_px: int, max_bytes: int) -> DecodedImage:
+def decode_image(data: bytes, max_area_px: int, max_bytes: int) -> DecodedImage:
     """RGB pixels of the first frame in sRGB, on white where it is transparent, scaled down to at most max_area_px.
 
     Raises PictureError, and TooMuchMemory before it decodes what would take more than about max_bytes. Pillow may
@@ -78,7 +78,7 @@ def decode_picture(data: bytes, max_area_px: int, max_bytes: int) -> DecodedImag
         if image.width * image.height <= SHRUNK_FIRST_PX:
             factor = 1
         profile = embedded_profile(image, facts)
-        needed_bytes = _picture_bytes(image, facts, factor, target) + conversion_bytes(profile)
+        needed_bytes = _image_bytes(image, facts, factor, target) + conversion_bytes(profile)
         _check_memory(len(data) + needed_bytes, max_bytes)
         image.load()
         method = UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
@@ -116,7 +116,7 @@ def decode_mask(data: bytes, original: tuple[int, int], target: tuple[int, int],
     if mask.size != original:
         raise _wrong_mask_size(mask.size, original)
     if mask.getextrema()[1] == 0:
-        raise PictureError("The mask leaves nothing to paint: make the part to change transparent, or white.")
+        raise ImageError("The mask leaves nothing to paint: make the part to change transparent, or white.")
     if mask.size != target:
         mask = mask.resize(target, Image.Resampling.BILINEAR)
     return DecodedImage(mask, *original)
@@ -126,7 +126,7 @@ def decode_mask(data: bytes, original: tuple[int, int], target: tuple[int, int],
 def _open_image(data: bytes, facts: Facts, max_bytes: int) -> Iterator[Image.Image]:
     """The image with its header read. The errors that Pillow raises for bad files become PictureErrors."""
     if not data:
-        raise PictureError("The file is empty.")
+        raise ImageError("The file is empty.")
     if facts.canvas_px <= MAX_SOURCE_PX:  # else the size is reported below
         _check_memory(len(data) + WEBP_BYTES_PER_PX * facts.canvas_px, max_bytes)  # opening one takes its canvases
     if facts.bad_profile is not None:
@@ -136,19 +136,17 @@ def _open_image(data: bytes, facts: Facts, max_bytes: int) -> Iterator[Image.Ima
             _check_area(image.width, image.height)
             yield image
     except Image.DecompressionBombError as error:
-        raise PictureError(f"The image is too large: {error}", "image_too_large") from error
+        raise ImageError(f"The image is too large: {error}", "image_too_large") from error
     except UnidentifiedImageError as error:
-        raise PictureError("The file is not a PNG, JPEG, WebP or GIF image that can be read.") from error
+        raise ImageError("The file is not a PNG, JPEG, WebP or GIF image that can be read.") from error
     except (OSError, ValueError, SyntaxError, EOFError, OverflowError) as error:
-        raise PictureError(f"The image is corrupt or truncated: {error}.") from error
+        raise ImageError(f"The image is corrupt or truncated: {error}.") from error
 
 
 def _check_area(width: int, height: int) -> None:
     if width * height > MAX_SOURCE_PX:
         limit = MAX_SOURCE_PX // 1_000_000
-        raise PictureError(
-            f"The image is {width}x{height}; at most {limit} megapixels are accepted.", "image_too_large"
-        )
+        raise ImageError(f"The image is {width}x{height}; at most {limit} megapixels are accepted.", "image_too_large")
 
 
 def _check_memory(needed_bytes: int, max_bytes: int) -> None:
@@ -164,7 +162,7 @@ def _frame_bytes(image: Image.Image, facts: Facts) -> int:
     return facts.coefficient_bytes + SMALL_MODES.get(image.mode, 4) * area_px
 
 
-def _picture_bytes(image: Image.Image, facts: Facts, factor: int, target: tuple[int, int]) -> int:
+def _image_bytes(image: Image.Image, facts: Facts, factor: int, target: tuple[int, int]) -> int:
     """The most memory that a step takes: decoding and flattening, turning, or scaling in two passes."""
     width, height = -(-image.width // factor), -(-image.height // factor)
     flat = 4 * width * height
@@ -212,7 +210,7 @@ def _to_rgb(image: Image.Image, conversion: ToSrgb | None = None) -> Image.Image
 
 
 def _find_painted(image: Image.Image, facts: Facts) -> Image.Image:
-    """What a mask paints, 0 to 255, by its content and not by its mode: programs write opaque alpha with pictures in
+    """What a mask paints, 0 to 255, by its content and not by its mode: programs write opaque alpha with images in
     black and white, and encoders drop it. What is transparent everywhere is painted everywhere."""
     if _has_alpha(image):
         alpha = _in_strips(image, "L", 1, lambda strip: strip.convert("RGBA").getchannel("A"))
@@ -234,6 +232,6 @@ def _turned(size: tuple[int, int], method: Image.Transpose) -> tuple[int, int]:
     return (size[1], size[0]) if turned else size
 
 
-def _wrong_mask_size(size: tuple[int, int], original: tuple[int, int]) -> PictureError:
+def _wrong_mask_size(size: tuple[int, int], original: tuple[int, int]) -> ImageError:
     sizes = f"{size[0]}x{size[1]}, the first reference image {original[0]}x{original[1]}"
-    return PictureError(f"The mask must have the size of the image: the mask is {sizes}.")
+    return ImageError(f"The mask must have the size of the image: the mask is {sizes}.")

@@ -1,8 +1,8 @@
 """The server's end of the decoders: at most two processes, started when they are needed.
 
-A decoder has one picture at a time. It is killed when nobody waits for the picture any more, and when it says nothing
-for too long; its own limits (server.backends.decoding.worker) end it when a picture takes too much of the processor or
-of memory. Only that picture fails, and the next one gets a new decoder. If the server dies, the kernel kills them.
+A decoder has one image at a time. It is killed when nobody waits for the image any more, and when it says nothing
+for too long; its own limits (server.backends.decoding.worker) end it when an image takes too much of the processor or
+of memory. Only that image fails, and the next one gets a new decoder. If the server dies, the kernel kills them.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from typing import Any, Literal, NoReturn
 import structlog
 
 from pipelines.protocol.images import Encoding
-from pipelines.protocol.picture_file import PictureFile
-from server.backends.decoding.messages import PictureError
+from pipelines.protocol.raw_image_file import RawImageFile
+from server.backends.decoding.messages import ImageError
 from server.backends.decoding.process import Decoder, DecoderDied
 from server.backends.decoding.turns import Turns
 from server.errors import StorageFailed
@@ -38,11 +38,11 @@ KILL_REASONS: tuple[KillReason, ...] = ("abandoned", "too_slow", "crashed", "sil
 
 
 class DecoderFailed(Exception):
-    """No decoder could be started, or it ended for a reason that is not in the picture."""
+    """No decoder could be started, or it ended for a reason that is not in the image."""
 
 
 class DecoderPool:
-    """Decodes pictures. Call `start` before use and `stop` after it, all on one event loop.
+    """Decodes images. Call `start` before use and `stop` after it, all on one event loop.
 
     `folder` is its own: pixels wait there until a worker has read them.
     """
@@ -63,7 +63,7 @@ class DecoderPool:
         return [decoder.pid for decoder in (*self._idle, *self._busy) if decoder.alive]
 
     def ended(self, reason: str) -> int:
-        """How many decoders ended before their picture was decoded, for one of KILL_REASONS."""
+        """How many decoders ended before their image was decoded, for one of KILL_REASONS."""
         return self._kills[reason]
 
     async def start(self) -> None:
@@ -71,7 +71,7 @@ class DecoderPool:
         await asyncio.to_thread(self._clear_folder)
 
     async def stop(self) -> None:
-        """End the decoders, and the pictures that they have."""
+        """End the decoders, and the images that they have."""
         while self._idle:
             decoder, timer = self._idle.popitem()
             timer.cancel()
@@ -80,18 +80,18 @@ class DecoderPool:
         with suppress(OSError):  # the next start empties it
             await asyncio.to_thread(self._clear_folder)
 
-    async def decode_picture(self, owner: str, data: bytes, max_area_px: int) -> tuple[PictureFile, tuple[int, int]]:
+    async def decode_image(self, owner: str, data: bytes, max_area_px: int) -> tuple[RawImageFile, tuple[int, int]]:
         """RGB pixels of at most max_area_px, and the original size; both upright.
 
         Raises PictureError, DecoderFailed, and StorageFailed if the pixels can't be written.
 
-        An `owner` has one picture decoded at a time, so that the others are not kept waiting.
+        An `owner` has one image decoded at a time, so that the others are not kept waiting.
         """
         return await self._decode(owner, {"max_area_px": max_area_px}, data, "RGB")
 
     async def decode_mask(
         self, owner: str, data: bytes, original: tuple[int, int], target: tuple[int, int]
-    ) -> PictureFile:
+    ) -> RawImageFile:
         """`L` pixels of the target size, 255 where to paint. `original` is the size that the mask must have.
 
         Raises PictureError, DecoderFailed, StorageFailed.
@@ -108,10 +108,10 @@ class DecoderPool:
         finally:
             path.unlink(missing_ok=True)
 
-    async def finish_picture(
+    async def finish_image(
         self, owner: str, data: bytes, size: tuple[int, int] | None, encoding: Encoding, metadata: Mapping[str, Any]
     ) -> bytes:
-        """A picture that another server drew, as a file of ours: at `size` (width, height in px; None leaves it), with
+        """An image that another server drew, as a file of ours: at `size` (width, height in px; None leaves it), with
         our metadata alone. Raises PictureError, also for one of another shape, DecoderFailed, StorageFailed."""
         wanted = {"size": size, "encoding": asdict(encoding), "metadata": dict(metadata)}
         path = self._folder / secrets.token_hex(16)
@@ -123,7 +123,7 @@ class DecoderPool:
 
     async def _decode(
         self, owner: str, task: Mapping[str, Any], data: bytes, mode: Literal["RGB", "L"]
-    ) -> tuple[PictureFile, tuple[int, int]]:
+    ) -> tuple[RawImageFile, tuple[int, int]]:
         path = self._folder / secrets.token_hex(16)
         try:
             answer = await self._decode_into(path, owner, task, data)
@@ -131,10 +131,10 @@ class DecoderPool:
             path.unlink(missing_ok=True)
             raise
         original = (answer["original_width_px"], answer["original_height_px"])
-        return PictureFile.owning(answer["width_px"], answer["height_px"], mode, path), original
+        return RawImageFile.owning(answer["width_px"], answer["height_px"], mode, path), original
 
     async def _decode_into(self, path: Path, owner: str, task: Mapping[str, Any], data: bytes) -> Mapping[str, Any]:
-        """Have the picture written to the path. Raises PictureError, DecoderFailed, StorageFailed."""
+        """Have the image written to the path. Raises PictureError, DecoderFailed, StorageFailed."""
         answer = await self._take_turn(owner, {**task, "path": str(path), "large": False}, data)
         if answer.get("large"):  # as its header says: nothing is decoded until it may be
             answer = await self._take_turn(owner, {**task, "path": str(path), "large": True}, data)
@@ -148,7 +148,7 @@ class DecoderPool:
             self._busy.add(decoder)
             try:
                 async with asyncio.timeout(self._silence_s):
-                    answer = await decoder.ask(task, data)
+                    answer = await decoder.request(task, data)
             except BaseException as error:
                 await _end(decoder)
                 self._fail(decoder, error)
@@ -179,15 +179,15 @@ class DecoderPool:
         self._idle[decoder] = asyncio.get_running_loop().call_later(self._idle_s, end)
 
     def _fail(self, decoder: Decoder, error: BaseException) -> NoReturn:
-        """Raise what the killed decoder's picture gets."""
+        """Raise what the killed decoder's image gets."""
         reason: KillReason = "abandoned"
         failure: BaseException = error
         if isinstance(error, TimeoutError):
             reason, failure = "silent", DecoderFailed(f"a decoder said nothing for {self._silence_s:g} s")
         elif isinstance(error, DecoderDied) and error.status == -signal.SIGXCPU:
-            reason, failure = "too_slow", PictureError(TOO_SLOW)
+            reason, failure = "too_slow", ImageError(TOO_SLOW)
         elif isinstance(error, DecoderDied) and error.status in CRASHES:
-            reason, failure = "crashed", PictureError("The image can't be decoded: its decoder crashed. Save it again.")
+            reason, failure = "crashed", ImageError("The image can't be decoded: its decoder crashed. Save it again.")
         elif isinstance(error, DecoderDied):
             reason, failure = "died", DecoderFailed(str(error))
         self._kills[reason] += 1
@@ -204,7 +204,7 @@ class DecoderPool:
 def _check(answer: Mapping[str, Any]) -> None:
     """Raises PictureError, StorageFailed for an answer without pixels."""
     if "error" in answer:
-        raise PictureError(answer["error"], answer["code"])
+        raise ImageError(answer["error"], answer["code"])
     if "failure" in answer:
         log.error("a decoder failed", reason=answer["failure"])
         raise StorageFailed(answer["failure"])

@@ -22,7 +22,7 @@ class DecoderDied(Exception):
 
 
 class Decoder:
-    """A process that has one picture at a time. After an `ask` that raises, it must be killed. `close` comes last."""
+    """A process that has one image at a time. After an `ask` that raises, it must be killed. `close` comes last."""
 
     def __init__(self, process: asyncio.subprocess.Process, connection: socket.socket) -> None:
         self._process = process
@@ -51,8 +51,8 @@ class Decoder:
     def alive(self) -> bool:
         return self._process.returncode is None
 
-    async def ask(self, task: Mapping[str, Any], data: bytes) -> Mapping[str, Any]:
-        """Send a picture and wait for the answer to it. Raises DecoderDied."""
+    async def request(self, task: Mapping[str, Any], data: bytes) -> Mapping[str, Any]:
+        """Send an image and wait for the answer to it. Raises DecoderDied."""
         loop = asyncio.get_running_loop()
         try:
             await loop.sock_sendall(self._connection, request_head(task, len(data)))

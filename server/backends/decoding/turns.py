@@ -1,7 +1,7 @@
-"""Whose picture is decoded next.
+"""Whose image is decoded next.
 
-A key has one picture in the decoders at a time, and of the waiting keys the one that was served least recently is
-next: a call of sixteen large references does not stop the calls of others. Large pictures are decoded one at a time,
+A key has one image in the decoders at a time, and of the waiting keys the one that was served least recently is
+next: a call of sixteen large references does not stop the calls of others. Large images are decoded one at a time,
 which bounds the memory of all decoders together; small ones overtake those that wait.
 
 Files wait for their turn before they are read too (`server.flows.references`).

@@ -18,14 +18,14 @@ from typing import BinaryIO, Literal
 
 from PIL import Image
 
-from pipelines.protocol.finished_picture import WrongSize, encode_file, to_planned_size
+from pipelines.protocol.finished_image import WrongSize, encode_file, to_planned_size
 from pipelines.protocol.images import Encoding
-from server.backends.decoding.messages import REQUEST, Json, PictureError, answer
-from server.backends.decoding.pixels import DecodedImage, TooMuchMemory, decode_mask, decode_picture
+from server.backends.decoding.messages import REQUEST, ImageError, Json, answer
+from server.backends.decoding.pixels import DecodedImage, TooMuchMemory, decode_image, decode_mask
 
-CPU_LIMIT_S = 20  # several times what the slowest picture of 64 megapixels takes
-FINISH_CPU_LIMIT_S = 60  # a 4K picture of noise as lossless WebP takes 13 s
-SMALL_BYTES = 64_000_000  # estimated; a picture that takes more is large, and large ones are decoded one at a time
+CPU_LIMIT_S = 20  # several times what the slowest image of 64 megapixels takes
+FINISH_CPU_LIMIT_S = 60  # a 4K image of noise as lossless WebP takes 13 s
+SMALL_BYTES = 64_000_000  # estimated; an image that takes more is large, and large ones are decoded one at a time
 LARGE_BYTES = 410_000_000
 SLACK_BYTES = 32_000_000  # between an estimate and its limit
 NICENESS = 5  # the server and its workers come first
@@ -51,13 +51,13 @@ def serve(stream: BinaryIO, connection: socket.socket) -> None:
 
 
 def _answer(task: Json, data: bytes) -> Json:
-    """What became of the picture. After it, nothing of the picture is left in memory."""
+    """What became of the image. After it, nothing of the image is left in memory."""
     try:
         decoded = _decode(task, data)
         written = _finish(decoded.image, task["finish"]) if "finish" in task else None
     except WrongSize as error:
         return {"error": str(error), "code": "invalid_image_file"}
-    except PictureError as error:
+    except ImageError as error:
         return {"error": str(error)[:500], "code": error.code}
     except (TooMuchMemory, MemoryError) as error:
         return {"error": _too_much_memory(error), "code": "image_too_large"} if task["large"] else {"large": True}
@@ -81,12 +81,12 @@ def _answer(task: Json, data: bytes) -> Json:
 def _decode(task: Json, data: bytes) -> DecodedImage:
     max_bytes = LARGE_BYTES if task["large"] else SMALL_BYTES + len(data)
     if "max_area_px" in task:
-        return decode_picture(data, task["max_area_px"], max_bytes)
+        return decode_image(data, task["max_area_px"], max_bytes)
     return decode_mask(data, tuple(task["original"]), tuple(task["target"]), max_bytes)
 
 
 def _finish(image: Image.Image, wanted: Json) -> bytes:
-    """The file of a picture that another server drew. Raises WrongSize."""
+    """The file of an image that another server drew. Raises WrongSize."""
     if wanted["size"] is not None:
         image = to_planned_size(image, tuple(wanted["size"]))
     return encode_file(image, Encoding(**wanted["encoding"]), wanted["metadata"])
@@ -117,7 +117,7 @@ def _address_space_bytes() -> int:
 def _isolate() -> None:
     """Dies with the server, is the first to go when memory is short, and returns what it frees."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    # What common pictures free is kept for the next one. Without these limits glibc keeps what large ones free too.
+    # What common images free is kept for the next one. Without these limits glibc keeps what large ones free too.
     LIBC.mallopt(M_MMAP_THRESHOLD, KEPT_BLOCK_BYTES)
     LIBC.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -1,4 +1,4 @@
-"""One job at another server: its requests, repeated where that is safe, and its pictures as files of ours."""
+"""One job at another server: its requests, repeated where that is safe, and its images as files of ours."""
 
 import asyncio
 import struct
@@ -12,9 +12,9 @@ import structlog
 
 from pipelines.catalog.estimate import work_units
 from pipelines.protocol.images import EncodedImage, Event, Failed, Finished, ImageJob, Preview, Progress
-from pipelines.protocol.messages import Abilities
+from pipelines.protocol.messages import Capabilities
 from pipelines.protocol.upstream import ImageUpstream
-from server.backends.decoding.messages import PictureError
+from server.backends.decoding.messages import ImageError
 from server.backends.decoding.pool import DecoderFailed, DecoderPool
 from server.backends.image_upstream.answers import UpstreamError
 from server.backends.image_upstream.exchange import Answered, Files, OnBegun, OnPreview, cancel, send
@@ -28,7 +28,7 @@ log = structlog.stdlib.get_logger("darkroom.upstream")
 RETRY_DELAYS_S = (0.5, 1.0, 2.0, 4.0, 8.0)  # a server that restarts is back by then
 CANCEL_LIMIT_S = 10.0
 PNG_SIZE = slice(16, 24)  # width and height in a PNG's header
-Tell = Callable[[Event], None]
+Send = Callable[[Event], None]
 
 
 @dataclass(slots=True)
@@ -36,18 +36,16 @@ class _Seen:
     """How far a job is. A stream that is joined again repeats its previews."""
 
     job: ImageJob
-    tell: Tell
+    send: Send
     previews: set[tuple[int, int]] = field(default_factory=set)
-    pictures: int = 0
+    images: int = 0
     found: dict[str, Any] = field(default_factory=dict)  # for the answer's parameters
 
     def report(self) -> None:
         """Progress in steps, of which the other server tells nothing: previews are evenly spread over them."""
         steps, parts = self.job.n * self.job.sampling.steps, self.job.n * (self.job.previews + 1)
-        done = self.pictures * (self.job.previews + 1) + len(
-            [each for each in self.previews if each[0] >= self.pictures]
-        )
-        self.tell(Progress(min(done, parts) * steps // parts, steps))
+        done = self.images * (self.job.previews + 1) + len([each for each in self.previews if each[0] >= self.images])
+        self.send(Progress(min(done, parts) * steps // parts, steps))
 
 
 class UpstreamDrawing:
@@ -62,13 +60,13 @@ class UpstreamDrawing:
         """Wait until what was cancelled is cancelled there too."""
         await asyncio.gather(*self._ending)
 
-    async def draw(self, job: ImageJob, upstream: ImageUpstream, abilities: Abilities, tell: Tell) -> Finished:
-        """The finished pictures; previews and progress are told on the way. Raises UpstreamError, and TimeoutError when
+    async def draw(self, job: ImageJob, upstream: ImageUpstream, capabilities: Capabilities, send: Send) -> Finished:
+        """The finished images; previews and progress are told on the way. Raises UpstreamError, and TimeoutError when
         the job's time is over, which the other server's queue is a part of."""
-        began, seen = time.monotonic(), _Seen(job, tell)
+        began, seen = time.monotonic(), _Seen(job, send)
         async with asyncio.timeout(job.time_limit_s):
             files = await asyncio.to_thread(_files, job)
-            exchanges = exchanges_of(job, upstream, abilities)
+            exchanges = exchanges_of(job, upstream, capabilities)
             try:
                 async with asyncio.TaskGroup() as group:
                     tasks = [group.create_task(self._draw(each, upstream, files, seen)) for each in exchanges]
@@ -84,15 +82,15 @@ class UpstreamDrawing:
         job, images = seen.job, []
         answered = await self._send(exchange, upstream, files, seen)
         seen.found |= answered.found
-        for i, data in enumerate(answered.pictures):
+        for i, data in enumerate(answered.images):
             seed = (job.seed + exchange.first + i) % SEED_MODULUS
             images.append(await self._finish(job, upstream, data, seed))
-            seen.pictures += 1
+            seen.images += 1
             seen.report()
         return images
 
     async def _send(self, exchange: ImageExchange, upstream: ImageUpstream, files: Files, seen: _Seen) -> Answered:
-        """Another Darkroom finds by its Idempotency-Key what it began, so a connection that breaks costs no picture,
+        """Another Darkroom finds by its Idempotency-Key what it began, so a connection that breaks costs no image,
         and draws none twice. Others are asked once."""
 
         async def show(index: int, number: int, data: bytes) -> None:
@@ -153,7 +151,7 @@ class UpstreamDrawing:
         content = await self._convert(job, upstream, data, None, seed)
         width, height = struct.unpack(">II", data[PNG_SIZE])
         image = EncodedImage(content, f"image/{job.encoding.format}", width, height, seed)
-        seen.tell(Preview(index, number, image))
+        seen.send(Preview(index, number, image))
         seen.report()
 
     async def _convert(
@@ -162,10 +160,10 @@ class UpstreamDrawing:
         """A file of ours, in the job's format. Raises UpstreamError."""
         who = f"The server behind model `{upstream.model}`"
         try:
-            return await self._decoders.finish_picture(
+            return await self._decoders.finish_image(
                 job.owner, data, size, job.encoding, {**job.metadata, "seed": seed}
             )
-        except PictureError as error:
+        except ImageError as error:
             message = f"{who} sent a picture that can't be used: {error} Nothing was charged."
             raise UpstreamError(Failed("upstream_failed", message, upstream.base_url)) from error
         except DecoderFailed as error:

@@ -1,4 +1,4 @@
-"""One request to an image server, and what came back: pictures, previews on the way, or an error."""
+"""One request to an image server, and what came back: images, previews on the way, or an error."""
 
 import asyncio
 import base64
@@ -18,20 +18,20 @@ from server.backends.image_upstream.answers import RETRY_S, UpstreamError, failu
 from server.backends.image_upstream.requests import ImageExchange
 from server.backends.upstream import UpstreamClient
 
-MAX_PICTURE_BYTES = 64 * 1024**2  # of a picture in base64: twice what 4K takes as PNG of noise
+MAX_IMAGE_BYTES = 64 * 1024**2  # of an image in base64: twice what 4K takes as PNG of noise
 MAX_ERROR_BYTES = 256 * 1024
 JOB_HEADER = "x-darkroom-job"
 CONFLICT, UNAVAILABLE = 409, 503
 Json = dict[str, Any]
 TOKENS: Final = ("prompt_tokens", "negative_prompt_tokens")  # what of the prompts was read
-OnPreview = Callable[[int, int, bytes], Awaitable[None]]  # picture of the request, number of its preview, the file
+OnPreview = Callable[[int, int, bytes], Awaitable[None]]  # image of the request, number of its preview, the file
 OnBegun = Callable[[str], None]  # with the id of another Darkroom's call
 
 
 class Answered(NamedTuple):
-    """The pictures of one request, in order, and what another Darkroom says of how its prompts were read."""
+    """The images of one request, in order, and what another Darkroom says of how its prompts were read."""
 
-    pictures: Sequence[bytes]
+    images: Sequence[bytes]
     found: Json
 
 
@@ -57,13 +57,13 @@ async def send(
     on_preview: OnPreview,
     on_begun: OnBegun,
 ) -> Answered:
-    """The pictures of one request. Raises UpstreamError.
+    """The images of one request. Raises UpstreamError.
 
     Cancelling it closes the connection, by which a server knows that nobody waits any more. Another Darkroom goes on
     all the same, since the request has an Idempotency-Key: see `cancel`.
     """
     async with _transport_errors(upstream), _post(client, upstream, exchange, files) as response:
-        limit = exchange.count * MAX_PICTURE_BYTES
+        limit = exchange.count * MAX_IMAGE_BYTES
         if response.status_code != httpx.codes.OK:
             raise await _refusal(upstream, response)
         if (job := response.headers.get(JOB_HEADER)) is not None:
@@ -71,7 +71,7 @@ async def send(
         if response.headers.get("content-type", "").startswith("text/event-stream"):
             return await _from_stream(upstream, response, exchange.count, limit, on_preview)
         body = await asyncio.to_thread(_parse, upstream, await _read(upstream, response, limit))
-        return Answered(await asyncio.to_thread(_pictures, upstream, body, exchange.count), {})
+        return Answered(await asyncio.to_thread(_images, upstream, body, exchange.count), {})
 
 
 async def cancel(
@@ -144,8 +144,8 @@ async def _refusal(upstream: ImageUpstream, response: httpx.Response) -> Upstrea
 async def _from_stream(
     upstream: ImageUpstream, response: httpx.Response, count: int, limit: int, on_preview: OnPreview
 ) -> Answered:
-    """Another Darkroom's stream: previews, then each finished picture."""
-    pictures: dict[int, bytes] = {}
+    """Another Darkroom's stream: previews, then each finished image."""
+    images: dict[int, bytes] = {}
     found: Json = {}
     async for line in _lines(upstream, response, limit):
         if not line.startswith(b"data:"):
@@ -158,12 +158,12 @@ async def _from_stream(
         if kind.endswith(".partial_image"):
             await on_preview(index, event.get("partial_image_index", 0), data)
         elif kind.endswith(".completed"):
-            pictures[index] = data
+            images[index] = data
             found = _found(event.get("parameters"))
-    if sorted(pictures) != list(range(count)):
+    if sorted(images) != list(range(count)):
         failed = Failed("upstream_failed", f"The server behind model `{upstream.model}` ended its stream early.")
         raise UpstreamError(failed, cut=True)
-    return Answered([pictures[index] for index in range(count)], found)
+    return Answered([images[index] for index in range(count)], found)
 
 
 def _found(parameters: object) -> Json:
@@ -177,7 +177,7 @@ def _numbers(counts: Json) -> Json:
     return {name: number for name, number in counts.items() if type(number) is int and number >= 0}
 
 
-def _pictures(upstream: ImageUpstream, body: Json, count: int) -> Sequence[bytes]:
+def _images(upstream: ImageUpstream, body: Json, count: int) -> Sequence[bytes]:
     items = body.get("data")
     if not isinstance(items, list) or len(items) != count or not all(isinstance(item, dict) for item in items):
         raise _invalid(upstream, f"where {count} pictures were asked for, {str(items)[:200]}")

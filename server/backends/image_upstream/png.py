@@ -3,20 +3,20 @@
 import struct
 import zlib
 
-from pipelines.protocol.images import Picture
+from pipelines.protocol.images import RawImage
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 COLOUR_TYPES = {"L": 0, "RGB": 2}
 LEVEL = 1  # the file crosses a network once
 
 
-def to_png(picture: Picture) -> bytes:
+def to_png(image: RawImage) -> bytes:
     """The same pixels. Blocks: for a thread."""
-    pixels, row_bytes = memoryview(picture.data), picture.width_px * len(picture.mode)
+    pixels, row_bytes = memoryview(image.data), image.width_px * len(image.mode)
     rows = b"".join(
-        b"\0" + pixels[start : start + row_bytes] for start in range(0, row_bytes * picture.height_px, row_bytes)
+        b"\0" + pixels[start : start + row_bytes] for start in range(0, row_bytes * image.height_px, row_bytes)
     )
-    header = struct.pack(">IIBBBBB", picture.width_px, picture.height_px, 8, COLOUR_TYPES[picture.mode], 0, 0, 0)
+    header = struct.pack(">IIBBBBB", image.width_px, image.height_px, 8, COLOUR_TYPES[image.mode], 0, 0, 0)
     chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, LEVEL)), (b"IEND", b""))
     return SIGNATURE + b"".join(_chunk(kind, data) for kind, data in chunks)
 

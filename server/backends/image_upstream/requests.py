@@ -9,9 +9,9 @@ from typing import Any
 
 from pipelines.catalog.conditioning import task_of
 from pipelines.catalog.estimate import GRID_PX
-from pipelines.catalog.plan import plan_picture
+from pipelines.catalog.plan import plan_image
 from pipelines.protocol.images import ImageJob
-from pipelines.protocol.messages import Abilities
+from pipelines.protocol.messages import Capabilities
 from pipelines.protocol.upstream import ImageUpstream
 
 SEED_MODULUS = 2**63
@@ -40,7 +40,7 @@ OUR_FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class ImageExchange:
-    """One request of a job: the pictures from `first` on, `count` of them. An edit if the job has references."""
+    """One request of a job: the images from `first` on, `count` of them. An edit if the job has references."""
 
     fields: Mapping[str, Any]
     first: int
@@ -48,10 +48,10 @@ class ImageExchange:
     idempotency_key: str
 
 
-def abilities_of(upstream: ImageUpstream, max_references: int) -> Abilities:
+def capabilities_of(upstream: ImageUpstream, max_references: int) -> Capabilities:
     """What the catalog says of a model whose server does not tell."""
     supports = upstream.supports
-    return Abilities(
+    return Capabilities(
         text="text" in supports,
         references=max_references if "image" in supports else 0,
         mask=False,
@@ -63,12 +63,12 @@ def abilities_of(upstream: ImageUpstream, max_references: int) -> Abilities:
     )
 
 
-def abilities_of_card(card: Mapping[str, Any]) -> Abilities:
+def capabilities_of_card(card: Mapping[str, Any]) -> Capabilities:
     """What another Darkroom says of its model, in its list of models. Raises KeyError, TypeError or ValueError for
     another list."""
     supports = set(card["supports"])
     above = card.get("negative_prompt_above")
-    return Abilities(
+    return Capabilities(
         text="text" in supports,
         references=int(card["max_references"]) if "image" in supports else 0,
         mask="mask" in supports,
@@ -82,20 +82,20 @@ def abilities_of_card(card: Mapping[str, Any]) -> Abilities:
     )
 
 
-def exchanges_of(job: ImageJob, upstream: ImageUpstream, abilities: Abilities) -> list[ImageExchange]:
-    """The requests of a job. Another Darkroom draws all of its pictures in one, and gives picture i seed + i. What the
-    others make of a seed and several pictures differs, so each picture is a request of its own."""
+def exchanges_of(job: ImageJob, upstream: ImageUpstream, capabilities: Capabilities) -> list[ImageExchange]:
+    """The requests of a job. Another Darkroom draws all of its images in one, and gives image i seed + i. What the
+    others make of a seed and several images differs, so each image is a request of its own."""
     if upstream.api == "darkroom":
-        fields = {**_common(job, upstream, abilities), **_of_darkroom(job, abilities)}
+        fields = {**_common(job, upstream, capabilities), **_of_darkroom(job, capabilities)}
         return [ImageExchange(fields, 0, job.n, f"{job.id}-upstream")]
-    common = {**_common(job, upstream, abilities), **_of_others(job, upstream, abilities)}
+    common = {**_common(job, upstream, capabilities), **_of_others(job, upstream, capabilities)}
     return [
         ImageExchange({**common, "seed": (job.seed + i) % SEED_MODULUS}, i, 1, f"{job.id}-upstream-{i}")
         for i in range(job.n)
     ]
 
 
-def _common(job: ImageJob, upstream: ImageUpstream, abilities: Abilities) -> dict[str, Any]:
+def _common(job: ImageJob, upstream: ImageUpstream, capabilities: Capabilities) -> dict[str, Any]:
     """PNG whatever the job's format: the file that callers get is made here, from what was lost nothing of."""
     fields: dict[str, Any] = {
         "model": upstream.model,
@@ -105,12 +105,12 @@ def _common(job: ImageJob, upstream: ImageUpstream, abilities: Abilities) -> dic
         "output_format": "png",
         "response_format": "b64_json",
     }
-    if job.sampling.negative_prompt and abilities.negative_prompt:
+    if job.sampling.negative_prompt and capabilities.negative_prompt:
         fields["negative_prompt"] = job.sampling.negative_prompt
     return fields
 
 
-def _of_darkroom(job: ImageJob, abilities: Abilities) -> dict[str, Any]:
+def _of_darkroom(job: ImageJob, capabilities: Capabilities) -> dict[str, Any]:
     """It draws any size of its tier by itself, and streams previews. A size off the grid is that of the reference,
     which it follows where no size is sent."""
     on_grid = job.width_px % GRID_PX == job.height_px % GRID_PX == 0
@@ -119,23 +119,23 @@ def _of_darkroom(job: ImageJob, abilities: Abilities) -> dict[str, Any]:
         fields["size"] = f"{job.width_px}x{job.height_px}"
     if job.previews:
         fields["partial_images"] = job.previews
-    if abilities.any_steps:
+    if capabilities.any_steps:
         fields["steps"] = job.sampling.steps
-    if abilities.guidance:
+    if capabilities.guidance:
         fields["guidance"] = job.sampling.guidance
-    if abilities.long_prompts:
+    if capabilities.long_prompts:
         fields["long_prompt"] = job.sampling.long_prompt
     if not task_of(job).starts_from_noise:
         fields["strength"] = job.sampling.strength
     return fields
 
 
-def _of_others(job: ImageJob, upstream: ImageUpstream, abilities: Abilities) -> dict[str, Any]:
-    """They draw the size that they get, so a picture far from the model's area is drawn at that area, and scaled."""
-    plan = plan_picture(job.checkpoint, job.width_px, job.height_px, GRID_PX)
+def _of_others(job: ImageJob, upstream: ImageUpstream, capabilities: Capabilities) -> dict[str, Any]:
+    """They draw the size that they get, so an image far from the model's area is drawn at that area, and scaled."""
+    plan = plan_image(job.checkpoint, job.width_px, job.height_px, GRID_PX)
     fields: dict[str, Any] = {"size": f"{plan.width}x{plan.height}"}
-    if abilities.any_steps:
+    if capabilities.any_steps:
         fields["num_inference_steps"] = job.sampling.steps
-    if abilities.guidance:
+    if capabilities.guidance:
         fields[upstream.guidance_field] = job.sampling.guidance
     return fields

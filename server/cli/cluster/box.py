@@ -58,12 +58,12 @@ def examine_box(settings: Settings) -> Box:
     )
 
 
-def compare_weights(settings: Settings, content: CatalogContent, tell: TellRead = lambda _done, _total: None) -> None:
+def compare_weights(settings: Settings, content: CatalogContent, send: TellRead = lambda _done, _total: None) -> None:
     """Whether this box has the catalog's weights. Reads those that have changed since the last time. Raises
     StartError."""
     try:
         catalog = parse(content.files, settings.model_configs, settings.weights)
-        sums = weight_sums(catalog, settings.weights, Digests(settings.weight_digests), tell)
+        sums = weight_sums(catalog, settings.weights, Digests(settings.weight_digests), send)
         compare_sums(sums, content.weights)
     except CatalogError as error:
         raise StartError(f"This box does not fit the cluster's catalog: {error}") from error

@@ -21,7 +21,7 @@ from server.errors import StartError
 START_LIMIT_S = 90.0
 STOP_LIMIT_S = 45.0
 HEAD_ANSWERS_S = 5  # it listens, as has been tried; a wrong token Ray would try for 20 s
-STORE_BYTES = 2**30  # shared memory for pictures that pass through Ray
+STORE_BYTES = 2**30  # shared memory for images that pass through Ray
 NO_RAY = "The cluster needs Ray, which is not installed: pip install 'darkroom[cluster]'"
 
 

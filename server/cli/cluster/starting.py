@@ -38,7 +38,7 @@ from server.settings import Settings
 
 READY_LIMIT_S = 600.0
 JOIN_LIMIT_S = 60.0
-LOOK_EVERY_S = 0.5
+POLL_EVERY_S = 0.5
 PLACED_S = 20.0  # after which an engine is somewhere, if there is a place for it
 
 
@@ -83,8 +83,8 @@ def join_cluster(settings: Settings, head: str, name: str, labels: Mapping[str, 
                 status = _compare(ray, supervisor, box, name)
                 content = ray.get(supervisor.catalog.remote(), timeout=JOIN_LIMIT_S)
             if content is not None:
-                with reading_shown(console) as tell:
-                    compare_weights(settings, content, tell)
+                with reading_shown(console) as send:
+                    compare_weights(settings, content, send)
             ray.get(supervisor.admit.remote(name), timeout=JOIN_LIMIT_S)
     except BaseException:
         stop_node(settings.home)
@@ -153,8 +153,8 @@ def prepare_books(settings: Settings, config: ClusterConfig, secrets: ClusterSec
         with console.status("Asking the storage and the database ..."):
             _try_storage(config.storage)
             _migrate(config.database)
-        with reading_shown(console) as tell:
-            create_first_key(as_gateway, catalog_at_start(as_gateway, tell).catalog)
+        with reading_shown(console) as send:
+            create_first_key(as_gateway, catalog_at_start(as_gateway, send).catalog)
         create_webhook_secret(as_gateway)
     except CatalogError as error:
         raise StartError(str(error)) from error
@@ -247,4 +247,4 @@ def _wait(condition: Callable[[], bool], limit_s: float, message: str) -> None:
     while not condition():
         if time.monotonic() > deadline:
             raise StartError(message)
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(POLL_EVERY_S)

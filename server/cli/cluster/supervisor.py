@@ -31,7 +31,7 @@ from server.cli.cluster.token import ClusterSecrets
 
 log = structlog.stdlib.get_logger("darkroom.cluster")
 
-LOOK_EVERY_S = 1.0
+POLL_EVERY_S = 1.0
 TRY_EVERY_S = 5.0  # to make the same actor again
 ANSWER_S = 2.0  # for an actor's state
 MAX_CALLS = 32
@@ -136,14 +136,14 @@ class Supervisor:
         have gone when no engine is linked to one."""
         deadline = time.monotonic() + limit_s
         while self._surveyor is not None and self._is_linked and time.monotonic() < deadline:
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_EVERY_S)
         self._stopping = True
         with self._lock:
             gateways = [name for name in self._gateways() if name in self._actors]
             for name in gateways:
                 self._end(name)
         while set(gateways) & list_actors() and time.monotonic() < deadline:
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_EVERY_S)
         for name in {*self._actors}:
             ray.kill(self._actors[name])
 
@@ -169,13 +169,13 @@ class Supervisor:
         while not self._stopping:
             try:
                 with self._lock:
-                    self._look()
+                    self._poll()
             except Exception:  # such as a busy GCS: look again
                 log.exception("the supervisor failed")
             self._read_states()
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_EVERY_S)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         if not self._is_read:
             self._read_boxes()
         nodes = list_nodes()
@@ -205,7 +205,7 @@ class Supervisor:
 
     def _survey(self, nodes: Sequence[Node], surveyor: Surveyor) -> list[Node]:
         """The boxes with what they have for weights; those that fit are used from now on."""
-        if fitting := surveyor.look(nodes, self.catalog) - self._admitted:
+        if fitting := surveyor.poll(nodes, self.catalog) - self._admitted:
             with self._database() as database:
                 ClusterBoxStore(database).admit(fitting)
             self._admitted |= fitting

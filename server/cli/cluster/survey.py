@@ -45,12 +45,12 @@ class Surveyor:
         self._asked: dict[Any, str] = {}  # ids of nodes, by the answers that are waited for
         self.found: dict[str, Found] = {}
 
-    def look(self, nodes: Sequence[Node], catalog: Callable[[], CatalogContent | None]) -> set[str]:
+    def poll(self, nodes: Sequence[Node], catalog: Callable[[], CatalogContent | None]) -> set[str]:
         """Ask the boxes that are new; returns the ids of those that have turned out to fit since the last look."""
         known = {*self.found, *self._asked.values()}
         new = [node for node in nodes if node.is_alive and node.id not in known]
         content = catalog() if new else None
-        self._asked |= {self._ask(node, content): node.id for node in new}
+        self._asked |= {self._request(node, content): node.id for node in new}
         answers, _ = ray.wait([*self._asked], num_returns=len(self._asked), timeout=0) if self._asked else ([], [])
         fitting: set[str] = set()
         for answer in answers:
@@ -66,6 +66,6 @@ class Surveyor:
                 log.error("a box is not used: it is not like the first one", node=node_id, differences=found.problem)
         return fitting
 
-    def _ask(self, node: Node, content: CatalogContent | None) -> Any:
+    def _request(self, node: Node, content: CatalogContent | None) -> Any:
         options = {"num_cpus": 0, "max_retries": 0, "label_selector": {NODE_ID: node.id}}
         return ray.remote(survey_box).options(**options).remote(self._first, content)

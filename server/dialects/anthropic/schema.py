@@ -23,7 +23,7 @@ class TextBlock(LenientModel):
 
 
 class Base64Source(LenientModel):
-    """The bytes of a picture. `media_type` is not believed: the bytes are looked at."""
+    """The bytes of an image. `media_type` is not believed: the bytes are looked at."""
 
     type: Literal["base64"]
     media_type: str
@@ -31,14 +31,14 @@ class Base64Source(LenientModel):
 
 
 class UrlSource(LenientModel):
-    """An https URL, or the URL of one of this server's own pictures."""
+    """An https URL, or the URL of one of this server's own images."""
 
     type: Literal["url"]
     url: Annotated[str, Field(min_length=1)]
 
 
 class ImageBlock(LenientModel):
-    """A picture, for models that see."""
+    """An image, for models that see."""
 
     type: Literal["image"]
     source: Annotated[Base64Source | UrlSource, Field(discriminator="type")]

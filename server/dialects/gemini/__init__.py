@@ -1,4 +1,4 @@
-"""Gemini's generateContent: pictures of image models, and chats.
+"""Gemini's generateContent: images of image models, and chats.
 
 - `schema`: the body; `answers`: what is answered
 - `request`: the body as a chat completion's, or as an image call's

@@ -8,7 +8,7 @@ GeminiFinish = Literal["STOP", "MAX_TOKENS", "SAFETY", "IMAGE_SAFETY"]
 
 
 class InlineData(TypedDict):
-    """A picture, as base64."""
+    """An image, as base64."""
 
     mimeType: str
     data: str

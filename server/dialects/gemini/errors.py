@@ -39,8 +39,8 @@ def error_answer(error: ApiError) -> tuple[int, dict[str, Any]]:
 
 def blocked_body(error: ModerationBlocked) -> dict[str, Any]:
     """Return the answer that says that the policy refuses the prompt, or what came of it."""
-    pictures = isinstance(error, ImageModerationBlocked)
-    reason = "IMAGE_SAFETY" if pictures else "SAFETY"
+    images = isinstance(error, ImageModerationBlocked)
+    reason = "IMAGE_SAFETY" if images else "SAFETY"
     if error.details["moderation_stage"] == "input":
         return {"promptFeedback": {"blockReason": reason, "blockReasonMessage": error.message}}
     return {"candidates": [{"index": 0, "finishReason": reason, "finishMessage": error.message}]}

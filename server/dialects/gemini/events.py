@@ -12,7 +12,7 @@ from pipelines.protocol.chat import (
     TextDelta,
     ToolCallDelta,
 )
-from server.flows.chat.events import AnswerEvent, PictureDelta
+from server.flows.chat.events import AnswerEvent, ImageDelta
 from server.flows.chat.tools import read_arguments
 
 Json = dict[str, Any]
@@ -25,7 +25,7 @@ class CandidateWriter:
     def __init__(self, response_id: str, model: str) -> None:
         self._head: Json = {"modelVersion": model, "responseId": response_id}
         self._calls: dict[int, dict[int, Json]] = {}  # by choice and the call's index; arguments are text
-        self._pictures = False
+        self._images = False
         self._ends: list[Json] = []  # kept for the last chunk, which has the usage
 
     def write(self, event: AnswerEvent) -> Iterator[Json]:
@@ -35,8 +35,8 @@ class CandidateWriter:
                 yield self._chunk(event.choice, {"text": event.text})
             case ReasoningDelta():
                 yield self._chunk(event.choice, {"text": event.text, "thought": True})
-            case PictureDelta():
-                self._pictures = True
+            case ImageDelta():
+                self._images = True
                 yield self._chunk(event.choice, {"inlineData": {"mimeType": event.media_type, "data": event.data}})
             case ToolCallDelta():
                 calls = self._calls.setdefault(event.choice, {})
@@ -61,7 +61,7 @@ class CandidateWriter:
             "totalTokenCount": usage.prompt_tokens + usage.completion_tokens,
         }
         thoughts = {"thoughtsTokenCount": usage.reasoning_tokens} if usage.reasoning_tokens else {}
-        kind = "IMAGE" if self._pictures else "TEXT"
+        kind = "IMAGE" if self._images else "TEXT"
         details = [{"modality": kind, "tokenCount": counts["candidatesTokenCount"]}]
         return {**counts, **thoughts, "candidatesTokensDetails": details}
 

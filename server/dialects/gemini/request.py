@@ -58,7 +58,7 @@ def ignored(values: Mapping[str, Any]) -> list[str]:
     return [*sorted(values.keys() - READ), *inner]
 
 
-def asks_for_picture(body: GenerateBody) -> bool | None:
+def asks_for_image(body: GenerateBody) -> bool | None:
     """Return whether the answer shall have images, None where nothing is said."""
     modalities = [name.upper() for name in body.generation_config.response_modalities]
     return IMAGE in modalities if modalities else None
@@ -121,13 +121,13 @@ def _user_messages(parts: Sequence[GeminiPart], calls: Mapping[str, str]) -> Ite
 
 
 def _user_part(part: GeminiPart) -> Json | None:
-    if url := _picture(part):
+    if url := _image(part):
         return {"type": "image_url", "image_url": {"url": url}}
     return {"type": "text", "text": part.text} if part.text is not None else None
 
 
 def _model_message(parts: Sequence[GeminiPart], calls: dict[str, str], index: int) -> Iterator[Json]:
-    pictures = [{"type": "image_url", "image_url": {"url": url}} for part in parts if (url := _picture(part))]
+    images = [{"type": "image_url", "image_url": {"url": url}} for part in parts if (url := _image(part))]
     made = []
     for position, part in enumerate(parts):
         if call := part.function_call:
@@ -137,10 +137,10 @@ def _model_message(parts: Sequence[GeminiPart], calls: dict[str, str], index: in
             made.append({"id": call_id, "type": "function", "function": {"name": call.name, "arguments": arguments}})
     text = _text(parts)
     message: Json = {"role": "assistant", "content": text or (None if made else "")}
-    yield message | ({"tool_calls": made} if made else {}) | ({"images": pictures} if pictures else {})
+    yield message | ({"tool_calls": made} if made else {}) | ({"images": images} if images else {})
 
 
-def _picture(part: GeminiPart) -> str | None:
+def _image(part: GeminiPart) -> str | None:
     if part.inline_data:
         return f"data:{part.inline_data.mime_type};base64,{part.inline_data.data}"
     return part.file_data.file_uri if part.file_data else None

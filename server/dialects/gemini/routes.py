@@ -16,7 +16,7 @@ from server.dialects.gemini import examples
 from server.dialects.gemini.answers import GeminiCard, GeminiCards, GeminiError, GenerateAnswer, TotalTokens
 from server.dialects.gemini.errors import error_answer
 from server.dialects.gemini.events import candidate_events, collect
-from server.dialects.gemini.request import FIELDS, asks_for_picture, check_values, ignored, to_chat
+from server.dialects.gemini.request import FIELDS, asks_for_image, check_values, ignored, to_chat
 from server.dialects.gemini.schema import CountTokensBody, GenerateBody
 from server.errors import ApiError, BadRequest, NotFound
 from server.flows.chat.completion import CompletionWriter
@@ -26,6 +26,7 @@ from server.flows.field_names import renamed_fields
 from server.flows.models import find_chat_model, unknown_model
 from server.http.bodies import read_json
 from server.http.chat_delivery import Json, Protocol, Write, answer_chat
+from server.http.chat_images import ImageCall, image_response
 from server.http.deps import Caller, ServicesDep
 from server.http.openapi import (
     IDEMPOTENCY_KEY,
@@ -39,7 +40,6 @@ from server.http.openapi import (
     returns,
     schema_of,
 )
-from server.http.pictured_chat import PicturedCall, pictured_response
 from server.http.refusals import refuse, refuse_endpoints
 from server.schemas.chat import ChatBody
 from server.schemas.validation import validate
@@ -51,7 +51,7 @@ CHAT_ENDPOINT = "gemini.chat"
 ModelName = Annotated[str, Path(description="The name of a model, or an alias.")]
 ALT = parameter("query", "alt", "`sse` for server-sent events.", enum=["sse", "json"], default="json")
 BODY = json_body(GenerateBody, examples.GENERATE)
-PICTURE_OPTIONS = ("n", "seed")  # of a chat, that an image call takes too
+IMAGE_OPTIONS = ("n", "seed")  # of a chat, that an image call takes too
 HEADERS = ("x-darkroom-ignored", "x-darkroom-truncated", *RATE_HEADERS)
 ERRORS = errors_as(GeminiError, (*RUN_ERRORS, 409, 422))
 UNSUPPORTED = {
@@ -102,7 +102,7 @@ async def list_models(_: Caller, services: ServicesDep) -> Json:
 async def generate(model: ModelName, request: Request, key: Caller, services: ServicesDep) -> Response:
     """Generate content.
 
-    Answers a conversation as Google's API does: with pictures of an image model, or with a chat model's text.
+    Answers a conversation as Google's API does: with images of an image model, or with a chat model's text.
     `responseModalities` says which; without them, an image model draws and a chat model writes. What the policy refuses
     has no candidates, or one without content.
     """
@@ -204,27 +204,27 @@ async def _generate(
     values = await read_json(request, key, services)
     check_values(values)
     body = await asyncio.to_thread(partial(validate, GenerateBody, values, strict=True))
-    catalog, asked = services.served.catalog.current, asks_for_picture(body)
+    catalog, asked = services.served.catalog.current, asks_for_image(body)
     draws = catalog.chat.find(name) is None and catalog.find(name) is not None
     write = partial(_protocol, as_array and not stream)
     with renamed_fields(FIELDS):
         if asked or (asked is None and draws):
-            drawing = await asyncio.to_thread(_pictured_call, body, values, name, stream, write)
-            return await pictured_response(request, key, services, drawing)
+            drawing = await asyncio.to_thread(_image_call, body, values, name, stream, write)
+            return await image_response(request, key, services, drawing)
         model = find_chat_model(catalog, _chat_name(catalog, name), key.groups)
         chat, stops = await asyncio.to_thread(to_chat, body, model.name), tuple(body.generation_config.stop_sequences)
         call = ChatCall(key, model, CHAT_ENDPOINT, chat, stops=stops, stream=stream)
         return await answer_chat(request, services, call, write, ignored(values))
 
 
-def _pictured_call(body: GenerateBody, values: Json, name: str, stream: bool, write: Write) -> PicturedCall:
+def _image_call(body: GenerateBody, values: Json, name: str, stream: bool, write: Write) -> ImageCall:
     """Return the body as a chat that draws. Raises BadRequest."""
     chat = to_chat(body, name)
     wanted = body.generation_config.image_config
     config = wanted.model_dump(exclude_none=True) if wanted else None
-    pictured = validate(ChatBody, {**chat, "image_config": config, "stream": stream}, strict=True)
-    options = {field: chat[field] for field in PICTURE_OPTIONS if field in chat}
-    return PicturedCall(pictured, options, ENDPOINT, tuple(ignored(values)), FIELDS, write)
+    image = validate(ChatBody, {**chat, "image_config": config, "stream": stream}, strict=True)
+    options = {field: chat[field] for field in IMAGE_OPTIONS if field in chat}
+    return ImageCall(image, options, ENDPOINT, tuple(ignored(values)), FIELDS, write)
 
 
 def _protocol(as_array: bool, writer: CompletionWriter) -> Protocol:

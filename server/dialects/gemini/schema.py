@@ -36,14 +36,14 @@ def _standard_base64(data: str) -> str:
 
 
 class Blob(GeminiModel):
-    """The bytes of a picture, as base64. The type is not believed: the bytes are looked at."""
+    """The bytes of an image, as base64. The type is not believed: the bytes are looked at."""
 
     mime_type: str = "image/png"
     data: Annotated[str, Field(min_length=1), AfterValidator(_standard_base64)]
 
 
 class FileData(GeminiModel):
-    """A picture by https URL, or by the URL of one of this server's own."""
+    """An image by https URL, or by the URL of one of this server's own."""
 
     file_uri: Annotated[str, Field(min_length=1)]
 
@@ -111,7 +111,7 @@ class ToolConfig(GeminiModel):
 
 
 class GeminiImageConfig(GeminiModel):
-    """How a picture is drawn. The size chooses the model of the family."""
+    """How an image is drawn. The size chooses the model of the family."""
 
     aspect_ratio: str | None = None
     image_size: Literal["1K", "2K", "4K"] | None = None

@@ -16,10 +16,10 @@ from server.errors import ApiError, BadRequest, Conflict, DatabaseBusy
 from server.flows.catalog.edit import MAX_EDITS, SettingChange, edited_text, last_edit
 from server.flows.catalog.files import parse, read_files
 from server.flows.catalog.member import CatalogMember, Proposal
-from server.flows.catalog.switch import CatalogDiff, Tell, say_nothing
+from server.flows.catalog.switch import CatalogDiff, Send, say_nothing
 from server.flows.catalog.update import CatalogUpdater, find_local, fitting, refused
 from server.flows.checkpoints import CheckpointManager
-from server.flows.peers import PeerRefused, Peers
+from server.flows.other_gateways import OtherGateways, PeerRefused
 from server.state.served_catalog import ServedCatalog
 
 log = structlog.stdlib.get_logger("darkroom.catalog")
@@ -41,7 +41,7 @@ class ClusterCatalogUpdater(CatalogUpdater):
         catalog: ServedCatalog,
         member: CatalogMember,
         store: CatalogStore,
-        peers: Peers,
+        other_gateways: OtherGateways,
         checkpoints: CheckpointManager,
         *,
         url: str,
@@ -52,7 +52,7 @@ class ClusterCatalogUpdater(CatalogUpdater):
         self._catalog = catalog
         self._member = member
         self._store = store
-        self._peers = peers
+        self._other_gateways = other_gateways
         self._checkpoints = checkpoints
         self._url = url
         self._lease_s = lease_s
@@ -60,7 +60,7 @@ class ClusterCatalogUpdater(CatalogUpdater):
         self._weights = weights
 
     async def swap(
-        self, model: str, checkpoint: str, tell: Tell = say_nothing, *, keep_settings: bool = False
+        self, model: str, checkpoint: str, send: Send = say_nothing, *, keep_settings: bool = False
     ) -> CatalogDiff:
         def swapped(current: CatalogVersion) -> tuple[CatalogContent, list[SettingChange]]:
             image_model = find_local(self._catalog.current, model)
@@ -70,41 +70,41 @@ class ClusterCatalogUpdater(CatalogUpdater):
             edits = (*current.content.edits, edit)[-MAX_EDITS:]
             return self._content({**files, source: edit.after}, edits), settings
 
-        return await self._change(swapped, tell)
+        return await self._change(swapped, send)
 
-    async def undo(self, tell: Tell = say_nothing) -> CatalogDiff:
+    async def undo(self, send: Send = say_nothing) -> CatalogDiff:
         def undone(current: CatalogVersion) -> tuple[CatalogContent, list[SettingChange]]:
             files, edits = current.content.files, current.content.edits
             last = last_edit(edits, files.get)
             return self._content({**files, last.source: last.before}, edits[:-1]), []
 
-        return await self._change(undone, tell)
+        return await self._change(undone, send)
 
-    async def reload(self, tell: Tell = say_nothing) -> CatalogDiff:
+    async def reload(self, send: Send = say_nothing) -> CatalogDiff:
         """The files of this gateway's folder become the catalog of all."""
 
         def read(current: CatalogVersion) -> tuple[CatalogContent, list[SettingChange]]:
             return self._content(read_files(self._model_configs), current.content.edits), []
 
-        return await self._change(read, tell)
+        return await self._change(read, send)
 
     def _content(self, files: dict[str, str], edits: tuple[Edit, ...]) -> CatalogContent:
         """Blocking. Raises CatalogError."""
         catalog = parse(files, self._model_configs, self._weights)
         return CatalogContent(files, self._member.sums(catalog), edits)
 
-    async def _change(self, make: MakeContent, tell: Tell) -> CatalogDiff:
+    async def _change(self, make: MakeContent, send: Send) -> CatalogDiff:
         change = f"change_{uuid.uuid4().hex[:20]}"
-        tell("waiting")
+        send("waiting")
         while not await self._store.in_writer(self._store.take_turn, change):  # noqa: ASYNC110 - it is the database that knows
             await asyncio.sleep(TURN_S)
         try:
             await self._member.settle()
-            tell("inspecting")
+            send("inspecting")
             proposal, settings = await self._propose(change, make)
-            tell("loading")
+            send("loading")
             await self._prepare(proposal)
-            tell("writing")
+            send("writing")
             await self._commit(proposal)
         except BaseException:
             await self._end_turn()
@@ -137,8 +137,8 @@ class ClusterCatalogUpdater(CatalogUpdater):
         """Those that start meanwhile too. One that does not answer is left out once its lease has run out."""
         prepared: set[str] = set()
         until = time.monotonic() + 2 * self._lease_s
-        while waiting := [each for each in await self._peers.others() if each.owner not in prepared]:
-            asked = [self._peers.ask(each, "POST", PREPARE, proposal.to_json()) for each in waiting]
+        while waiting := [each for each in await self._other_gateways.others() if each.owner not in prepared]:
+            asked = [self._other_gateways.request(each, "POST", PREPARE, proposal.to_json()) for each in waiting]
             outcomes = await asyncio.gather(*asked, return_exceptions=True)
             for gateway, outcome in zip(waiting, outcomes, strict=True):
                 if isinstance(outcome, PeerRefused):
@@ -172,9 +172,9 @@ class ClusterCatalogUpdater(CatalogUpdater):
         themselves."""
         await self._store.in_patient_writer(self._store.end_turn)
         diff = await self._member.settle()
-        others = await self._peers.others()
+        others = await self._other_gateways.others()
         outcomes = await asyncio.gather(
-            *(self._peers.ask(each, "POST", SETTLE) for each in others), return_exceptions=True
+            *(self._other_gateways.request(each, "POST", SETTLE) for each in others), return_exceptions=True
         )
         for gateway, outcome in zip(others, outcomes, strict=True):
             if isinstance(outcome, GatewayGone | PeerRefused):

@@ -123,7 +123,7 @@ class EditHistory:
         """Return the edit that `undo` takes back. Raises BadRequest as `last_edit`, and if its file can't be read."""
         return last_edit(self._read(), _read_source)
 
-    def forget_last(self) -> None:
+    def delete_last(self) -> None:
         """Raises OSError."""
         write_text(self._file, json.dumps([asdict(edit) for edit in self._read()[:-1]]))
 

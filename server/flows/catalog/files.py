@@ -55,7 +55,7 @@ def write_files(folder: Path, files: Mapping[str, str], known: Collection[tuple[
 
 
 def weight_sums(
-    catalog: Catalog, weights: Path, digests: Digests, tell: TellRead = lambda _done, _total: None
+    catalog: Catalog, weights: Path, digests: Digests, send: TellRead = lambda _done, _total: None
 ) -> dict[str, str]:
     """The SHA-256 of everything that is loaded, by its path as catalog files name it. Blocking: reads what has changed
     since the last time. Raises CatalogError for what is not there."""
@@ -67,7 +67,7 @@ def weight_sums(
     def tell_more(count: int) -> None:
         nonlocal done
         done += count
-        tell(done, max(done, total))  # a file may have grown
+        send(done, max(done, total))  # a file may have grown
 
     for path in paths:
         name = str(path.relative_to(weights)) if path.is_relative_to(weights) else str(path)

@@ -104,7 +104,7 @@ class CatalogMember:
                 if not await self._store.in_reader(self._store.goes_on, change):
                     self._drop()
             if self._noted != self.version:
-                await self._note()
+                await self._record()
             return diff
 
     async def _serve(self, current: CatalogVersion) -> CatalogDiff | None:
@@ -141,7 +141,7 @@ class CatalogMember:
         """Of the weights that it names. Blocking. Raises CatalogError."""
         return weight_sums(catalog, self._weights, self._digests)
 
-    async def _note(self) -> None:
+    async def _record(self) -> None:
         """In the database, what is served; in the catalog's folder its files, but for those that somebody edited."""
         await self._store.in_writer(self._store.serves, self.version)
         current = await self._store.in_reader(self._store.current)

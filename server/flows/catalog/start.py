@@ -21,7 +21,7 @@ class StartCatalog:
     version: int | None = None
 
 
-def catalog_at_start(settings: Settings, tell: TellRead = lambda _done, _total: None) -> StartCatalog:
+def catalog_at_start(settings: Settings, send: TellRead = lambda _done, _total: None) -> StartCatalog:
     """Blocking: of several servers each reads its weights whole at its first start, and tells how far it is. The first
     one's files become the catalog of all. Raises CatalogError, and StartError for a server that can't be one of
     several."""
@@ -31,11 +31,11 @@ def catalog_at_start(settings: Settings, tell: TellRead = lambda _done, _total: 
     database = Database(settings.database_url)
     try:
         database.migrate()
-        current = _current(settings, CatalogStore(database, ""), tell)
+        current = _current(settings, CatalogStore(database, ""), send)
     finally:
         database.dispose()
     catalog = parse(current.content.files, settings.model_configs, settings.weights)
-    sums = weight_sums(catalog, settings.weights, Digests(settings.weight_digests), tell)
+    sums = weight_sums(catalog, settings.weights, Digests(settings.weight_digests), send)
     try:
         compare_sums(sums, current.content.weights)
     except CatalogError as error:
@@ -43,12 +43,12 @@ def catalog_at_start(settings: Settings, tell: TellRead = lambda _done, _total: 
     return StartCatalog(catalog, current.version)
 
 
-def _current(settings: Settings, store: CatalogStore, tell: TellRead) -> CatalogVersion:
+def _current(settings: Settings, store: CatalogStore, send: TellRead) -> CatalogVersion:
     if (current := store.current()) is not None:
         return current
     files = read_files(settings.model_configs)
     catalog = parse(files, settings.model_configs, settings.weights)
-    weights = weight_sums(catalog, settings.weights, Digests(settings.weight_digests), tell)
+    weights = weight_sums(catalog, settings.weights, Digests(settings.weight_digests), send)
     return store.begin(CatalogContent(files, weights))
 
 

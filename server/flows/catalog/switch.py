@@ -14,8 +14,8 @@ from pipelines.catalog.digests import Digests
 from pipelines.protocol.chat import ChatEvent, ChatJob, ChatSpec, CountJob
 from pipelines.protocol.images import CheckpointSpec
 from server.backends.engine_host import EngineHost, WorkerDied
-from server.backends.fleet import Fleet, Plan
 from server.backends.upstream import UpstreamClient
+from server.backends.worker_pool import Plan, WorkerPool
 from server.catalog.images import Catalog
 from server.errors import BadRequest, Conflict, StartError
 from server.flows.catalog.edit import SettingChange
@@ -24,7 +24,7 @@ from server.state.served_catalog import ServedCatalog
 
 log = structlog.stdlib.get_logger("darkroom.swap")
 
-Tell = Callable[[Stage], None]  # how far a change is
+Send = Callable[[Stage], None]  # how far a change is
 
 
 def say_nothing(_: Stage) -> None:
@@ -58,7 +58,7 @@ class CatalogSwitch:
     def __init__(
         self,
         catalog: ServedCatalog,
-        image_engine: Fleet,
+        image_engine: WorkerPool,
         chat_engine: EngineHost[ChatJob | CountJob, ChatEvent],
         upstreams: UpstreamClient,
         digests: Digests,
@@ -101,14 +101,14 @@ class CatalogSwitch:
         """Serve it."""
         before, after = self._catalog.current, prepared.catalog
         self._catalog.current = after
-        self._retain(prepared.plan, after.chat.checkpoints)
+        self._unload_except(prepared.plan, after.chat.checkpoints)
         diff = _compare(before, after, prepared.loaded)
         log.info("catalog changed", added=diff.added, removed=diff.removed, changed=diff.changed, loaded=diff.loaded)
         return diff
 
     def drop(self) -> None:
         """Let the engines evict what was prepared and is not served."""
-        self._retain(self._image_engine.current, self._catalog.current.chat.checkpoints)
+        self._unload_except(self._image_engine.current, self._catalog.current.chat.checkpoints)
 
     async def _prepare_and_describe(
         self, images: Sequence[CheckpointSpec], chats: Sequence[ChatSpec], plan: Plan
@@ -142,10 +142,10 @@ class CatalogSwitch:
         if errors:
             raise CheckpointError("; ".join(errors))
 
-    def _retain(self, plan: Plan, chats: Sequence[ChatSpec]) -> None:
+    def _unload_except(self, plan: Plan, chats: Sequence[ChatSpec]) -> None:
         """Let the engines evict checkpoints that this catalog does not name."""
-        self._image_engine.retain(plan, preload=self._preload)
-        self._chat_engine.retain(chats, chats if self._preload else ())
+        self._image_engine.unload_except(plan, preload=self._preload)
+        self._chat_engine.unload_except(chats, chats if self._preload else ())
 
 
 def _to_api_error(error: BaseException) -> BaseException:

@@ -12,7 +12,7 @@ from typing import Protocol
 from server.catalog.images import Catalog, CatalogError, ImageModel, load_catalog
 from server.errors import BadRequest, NotFound
 from server.flows.catalog.edit import EditHistory, SettingChange, edit_catalog_file, write_text
-from server.flows.catalog.switch import CatalogDiff, CatalogSwitch, Tell, say_nothing
+from server.flows.catalog.switch import CatalogDiff, CatalogSwitch, Send, say_nothing
 from server.flows.checkpoints import CheckpointManager
 from server.state.served_catalog import ServedCatalog
 
@@ -21,7 +21,7 @@ class CatalogUpdater(Protocol):
     """Replaces the served catalog, one change at a time."""
 
     async def swap(
-        self, model: str, checkpoint: str, tell: Tell = say_nothing, *, keep_settings: bool = False
+        self, model: str, checkpoint: str, send: Send = say_nothing, *, keep_settings: bool = False
     ) -> CatalogDiff:
         """Give `model`, and the models that share its catalog file, another checkpoint. Raises ApiError.
 
@@ -30,11 +30,11 @@ class CatalogUpdater(Protocol):
         """
         ...
 
-    async def undo(self, tell: Tell = say_nothing) -> CatalogDiff:
+    async def undo(self, send: Send = say_nothing) -> CatalogDiff:
         """Take back the latest swap: its catalog file is as it was. Raises ApiError, and then nothing has changed."""
         ...
 
-    async def reload(self, tell: Tell = say_nothing) -> CatalogDiff:
+    async def reload(self, send: Send = say_nothing) -> CatalogDiff:
         """Read the catalog's files again. Raises ApiError."""
         ...
 
@@ -60,10 +60,10 @@ class FileCatalogUpdater(CatalogUpdater):
         self._weights = weights
 
     async def swap(
-        self, model: str, checkpoint: str, tell: Tell = say_nothing, *, keep_settings: bool = False
+        self, model: str, checkpoint: str, send: Send = say_nothing, *, keep_settings: bool = False
     ) -> CatalogDiff:
         async with self._catalog.lock:
-            tell("inspecting")
+            send("inspecting")
             before = self._catalog.current
             image_model = find_local(before, model)
             settings = await asyncio.to_thread(
@@ -76,29 +76,29 @@ class FileCatalogUpdater(CatalogUpdater):
                 self._weights,
                 {change.key: change.new for change in settings},
             )
-            tell("loading")
+            send("loading")
             diff = await self._switch.replace(after)
-            tell("writing")
+            send("writing")
             edit = await asyncio.to_thread(edit_catalog_file, image_model.source, checkpoint, settings)
             if edit is not None:
                 await asyncio.to_thread(self._history.record, edit)
             return replace(diff, settings=tuple(settings), saved=edit is not None)
 
-    async def undo(self, tell: Tell = say_nothing) -> CatalogDiff:
+    async def undo(self, send: Send = say_nothing) -> CatalogDiff:
         edit = await asyncio.to_thread(self._history.last)
         source = Path(edit.source)
         await asyncio.to_thread(write_text, source, edit.before)
         try:
-            diff = await self.reload(tell)
+            diff = await self.reload(send)
         except BaseException:
             await asyncio.to_thread(write_text, source, edit.after)
             raise
-        await asyncio.to_thread(self._history.forget_last)
+        await asyncio.to_thread(self._history.delete_last)
         return diff
 
-    async def reload(self, tell: Tell = say_nothing) -> CatalogDiff:
+    async def reload(self, send: Send = say_nothing) -> CatalogDiff:
         async with self._catalog.lock:
-            tell("loading")
+            send("loading")
             try:
                 after = await asyncio.to_thread(load_catalog, self._model_configs, self._weights)
             except CatalogError as error:

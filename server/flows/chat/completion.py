@@ -17,10 +17,10 @@ from pipelines.protocol.chat import (
     TopToken,
 )
 from server.flows.chat.custom_tools import CustomCallDelta, CustomCalls
-from server.flows.chat.events import AnswerEvent, PictureDelta, RawItem
+from server.flows.chat.events import AnswerEvent, ImageDelta, RawItem
 
 Json = dict[str, Any]
-Delta = TextDelta | ReasoningDelta | ToolCallDelta | CustomCallDelta | PictureDelta
+Delta = TextDelta | ReasoningDelta | ToolCallDelta | CustomCallDelta | ImageDelta
 
 
 def new_completion_id() -> str:
@@ -93,7 +93,7 @@ class CompletionWriter:
                 continue
             for event in custom.read(sent):
                 match event:
-                    case TextDelta() | ReasoningDelta() | ToolCallDelta() | CustomCallDelta() | PictureDelta():
+                    case TextDelta() | ReasoningDelta() | ToolCallDelta() | CustomCallDelta() | ImageDelta():
                         _add(choices[event.choice], event)
                     case ChoiceFinished():
                         choices[event.choice].finish_reason = event.reason
@@ -154,7 +154,7 @@ def _event_choice(event: Delta | ChoiceFinished, logprobs: bool) -> Json:
             return _chunk_choice(event.choice, {"tool_calls": [_tool_call_delta(event)]})
         case CustomCallDelta():
             return _chunk_choice(event.choice, {"tool_calls": [_custom_call_delta(event)]})
-        case PictureDelta():
+        case ImageDelta():
             text = {"content": event.text} if event.text else {}
             return _chunk_choice(event.choice, {**text, "images": [_image(event)]})
         case ChoiceFinished():
@@ -179,13 +179,13 @@ def _custom_call_delta(event: CustomCallDelta) -> Json:
     return {"index": event.index, "id": event.call_id, "type": "custom", "custom": custom}
 
 
-def _image(event: PictureDelta) -> Json:
+def _image(event: ImageDelta) -> Json:
     return {"index": event.index, "type": "image_url", "image_url": {"url": event.data_uri}}
 
 
 def _add(choice: _Choice, event: Delta) -> None:
     match event:
-        case PictureDelta():
+        case ImageDelta():
             choice.images.append(_image(event))
             choice.text.append(event.text)
         case TextDelta():

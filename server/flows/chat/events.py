@@ -19,14 +19,14 @@ class CallAdmitted(Admitted):
 
 
 @dataclass(frozen=True, slots=True)
-class PictureDelta:
-    """A whole picture of a choice, as base64. `link`: the URL by which the choice's text names it, if it does.
+class ImageDelta:
+    """A whole image of a choice, as base64. `link`: the URL by which the choice's text names it, if it does.
     `truncated`: what of its prompt was not read."""
 
     choice: int
     data: str
     media_type: str
-    index: int = 0  # among the pictures of its choice
+    index: int = 0  # among the images of its choice
     link: str | None = None
     truncated: str = ""
 
@@ -48,4 +48,4 @@ class RawItem:
 
 
 # An UpstreamResponse is the only event of its chat, whatever its status
-AnswerEvent = ChatEvent | PictureDelta | RawItem | UpstreamResponse
+AnswerEvent = ChatEvent | ImageDelta | RawItem | UpstreamResponse

@@ -11,7 +11,7 @@ from functools import partial
 from importlib.metadata import version
 
 from pipelines.protocol.chat import ChatEvent, ChatSpec, CountJob
-from pipelines.protocol.images import Picture
+from pipelines.protocol.images import RawImage
 from server.accounts.keys import Key
 from server.catalog.chat import ChatModel
 from server.errors import BadRequest
@@ -19,7 +19,7 @@ from server.flows.chat.completion import CompletionHead, CompletionWriter, new_c
 from server.flows.chat.events import AnswerEvent
 from server.flows.chat.moderation import chat_moderation_context, chat_texts
 from server.flows.chat.parse import ineffective_fields, parse_chat
-from server.flows.chat.request import ChatRequest, build_job, check_abilities, without_pictures
+from server.flows.chat.request import ChatRequest, build_job, check_capabilities, without_images
 from server.flows.chat.run import UsageContext
 from server.flows.chat.source import Chat, ChatCall, ChatParts, ChatSource
 
@@ -64,7 +64,7 @@ class LocalSource(ChatSource):
             request = replace(request, stop=call.stops)
         if self._spec.vision or not self._parts.leave_out_pictures:
             return request, []
-        return without_pictures(request), [image.field for image in request.images]
+        return without_images(request), [image.field for image in request.images]
 
     def _new_head(self) -> CompletionHead:
         """Return the head of a new answer. Its fingerprint changes with the checkpoint's folder and this software."""
@@ -78,7 +78,7 @@ class LocalSource(ChatSource):
         read = (*request.tools, request.template_options)  # all that the template writes
         texts = await asyncio.to_thread(chat_texts, request.messages, read)
         await moderator.check_texts(context, "input", texts)
-        await moderator.check_pictures(context, "input", images)
+        await moderator.check_images(context, "input", images)
         events = self._run(job_id, replace(request, decoded_images=images), UsageContext(key, self._model.name))
         async with aclosing(moderator.moderate_stream(context, events)) as moderated:
             try:
@@ -91,8 +91,8 @@ class LocalSource(ChatSource):
     def _run(self, job_id: str, request: ChatRequest, usage: UsageContext) -> AsyncGenerator[ChatEvent, None]:
         return self._parts.runner.run(build_job(request, self._spec, job_id, self._parts.time_limit_s), usage)
 
-    async def _load_images(self, key: Key, request: ChatRequest) -> tuple[Picture, ...]:
+    async def _load_images(self, key: Key, request: ChatRequest) -> tuple[RawImage, ...]:
         """Return the pixels of the request's images. Raises ApiError, also for what the model can't do."""
-        check_abilities(request, self._spec, self._parts.catalog.current)
+        check_capabilities(request, self._spec, self._parts.catalog.current)
         decoded = await self._parts.references.load(key.id, request.images)
-        return tuple(one.picture for one in decoded)
+        return tuple(one.image for one in decoded)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pipelines.protocol.chat import ChatJob, ChatSampling, ChatSpec, JsonFormat, Message
-from pipelines.protocol.images import Picture
+from pipelines.protocol.images import RawImage
 from server.catalog.images import Catalog
 from server.errors import BadRequest
 from server.flows.references import Reference
@@ -25,7 +25,7 @@ class ChatRequest:
 
     messages: tuple[Message, ...]
     images: tuple[Reference, ...] = ()
-    decoded_images: tuple[Picture, ...] = ()  # decoded, in the order of the messages' image_url parts
+    decoded_images: tuple[RawImage, ...] = ()  # decoded, in the order of the messages' image_url parts
     tools: tuple[Mapping[str, Any], ...] = ()
     tool_choice: Literal["none", "auto", "required"] = "auto"
     allowed_tools: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class ChatRequest:
         return f"tools[{found[1]}].custom.format"
 
 
-def check_abilities(request: ChatRequest, spec: ChatSpec, catalog: Catalog) -> None:
+def check_capabilities(request: ChatRequest, spec: ChatSpec, catalog: Catalog) -> None:
     """Refuse what this model does not support. Raises BadRequest for the first such field."""
     if not spec.tools:
         capable = _models_with(catalog, "tools")
@@ -72,7 +72,7 @@ def check_abilities(request: ChatRequest, spec: ChatSpec, catalog: Catalog) -> N
         raise BadRequest(text, param="messages", code="array_above_max_length")
 
 
-def without_pictures(request: ChatRequest) -> ChatRequest:
+def without_images(request: ChatRequest) -> ChatRequest:
     """Return the request with a mark in the place of each image."""
     return replace(request, messages=tuple(_marked(message) for message in request.messages), images=())
 
@@ -111,7 +111,7 @@ def build_job(request: ChatRequest, spec: ChatSpec, job_id: str, time_limit_s: f
     )
 
 
-def _models_with(catalog: Catalog, ability: Literal["tools", "vision"]) -> str:
+def _models_with(catalog: Catalog, capability: Literal["tools", "vision"]) -> str:
     models = catalog.chat.models.values()
-    names = [model.name for model in models if getattr(model, ability)]
+    names = [model.name for model in models if getattr(model, capability)]
     return ", ".join(names) or "none"

@@ -45,7 +45,7 @@ class UpstreamSource(ChatSource):
     async def count_tokens(self, call: ChatCall) -> int:
         """Ask for an answer of one token, which says how many were read: not every server can count alone."""
         await self._check_input(call, f"chatcmpl-{uuid.uuid4().hex}")
-        answer = await self.ask({**call.values, "max_tokens": 1}, UsageContext(call.key, self._model.name))
+        answer = await self.request({**call.values, "max_tokens": 1}, UsageContext(call.key, self._model.name))
         if answer.status != 200:
             raise upstream_refusal(self._upstream, answer)
         usage = answer.body.get("usage")
@@ -55,7 +55,7 @@ class UpstreamSource(ChatSource):
             raise EngineFailure(message, code="upstream_failed")
         return tokens
 
-    async def ask(self, values: Json, usage: UsageContext) -> UpstreamResponse:
+    async def request(self, values: Json, usage: UsageContext) -> UpstreamResponse:
         """Return the upstream's answer, whatever its status. Raises ApiError if it has none."""
         outcome = "cut"
         current_trace().model = usage.model
@@ -104,7 +104,7 @@ class UpstreamSource(ChatSource):
         await self._check_input(call, chat_id)
         usage, empty = UsageContext(call.key, self._model.name), True
         if not call.stream:
-            yield await self.ask(call.values, usage)
+            yield await self.request(call.values, usage)
             return
         async with aclosing(self.stream(call.values, usage)) as items:
             async for item in items:

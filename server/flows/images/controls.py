@@ -4,36 +4,36 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pipelines.protocol.images import Control, ControlInput
-from pipelines.protocol.messages import Abilities, ControlledWith
+from pipelines.protocol.messages import Capabilities, ControlledWith
 from server.catalog.images import ImageModel
 from server.errors import BadRequest
-from server.flows.references import DecodedPicture, Reference
+from server.flows.references import DecodedImage, Reference
 
 NEEDS: dict[ControlledWith, str] = {"text": "a prompt alone", "image": "reference images", "mask": "a mask"}
 
 
 @dataclass(frozen=True, slots=True)
 class ControlRequest:
-    """One of the model's controls, with its picture; `strength` is None for the catalog's."""
+    """One of the model's controls, with its image; `strength` is None for the catalog's."""
 
     name: str
-    picture: Reference
+    image: Reference
     strength: float | None = None
 
 
-def offered_controls(model: ImageModel, abilities: Abilities | None) -> list[Control]:
+def offered_controls(model: ImageModel, capabilities: Capabilities | None) -> list[Control]:
     """Those of the catalog file, without those that failed in warmup."""
-    unfit = abilities.unfit_controls if abilities is not None else ()
-    return [control for control in model.checkpoint.controls if control.name not in unfit]
+    unsupported = capabilities.unsupported_controls if capabilities is not None else ()
+    return [control for control in model.checkpoint.controls if control.name not in unsupported]
 
 
 def check_controls(
-    requested: Sequence[ControlRequest], way: ControlledWith, model: ImageModel, abilities: Abilities | None
+    requested: Sequence[ControlRequest], way: ControlledWith, model: ImageModel, capabilities: Capabilities | None
 ) -> None:
     """Refuse what the model's controls can't do. `way` is what the request has beside them. Raises BadRequest."""
     if not requested:
         return
-    offered = {control.name: control for control in offered_controls(model, abilities)}
+    offered = {control.name: control for control in offered_controls(model, capabilities)}
     if unknown := [each.name for each in requested if each.name not in offered]:
         names = f"Controls: {', '.join(offered)}." if offered else "It takes none: leave 'controls' out."
         raise _refusal(f"Model `{model.name}` has no control '{unknown[0]}'. {names}")
@@ -42,11 +42,11 @@ def check_controls(
     adapters = [control for control in chosen if control.kind == "ip-adapter"]
     if len({control.image_encoder for control in adapters}) > 1:
         raise _refusal(f"The controls {_names(adapters)} have different image encoders: send one of them.")
-    if abilities is None:  # the checkpoint has not been loaded yet: until then the job itself fails
+    if capabilities is None:  # the checkpoint has not been loaded yet: until then the job itself fails
         return
-    if len(nets) > abilities.controlnets_at_once:
+    if len(nets) > capabilities.controlnets_at_once:
         raise _refusal(f"Model `{model.name}` takes one ControlNet at a time: send one of {_names(nets)}.")
-    for some, ways in ((nets, abilities.controlnets_with), (adapters, abilities.ip_adapters_with)):
+    for some, ways in ((nets, capabilities.controlnets_with), (adapters, capabilities.ip_adapters_with)):
         if some and way not in ways:
             works = " or ".join(NEEDS[each] for each in ways) or "nothing that it draws"
             name = f"The control '{some[0].name}' of model `{model.name}`"
@@ -54,14 +54,14 @@ def check_controls(
 
 
 def control_inputs(
-    requested: Iterable[ControlRequest], pictures: Iterable[DecodedPicture], model: ImageModel
+    requested: Iterable[ControlRequest], images: Iterable[DecodedImage], model: ImageModel
 ) -> tuple[ControlInput, ...]:
     """Of a job, in the order of the catalog file: so the order in a request changes nothing."""
-    given = {each.name: (each, picture) for each, picture in zip(requested, pictures, strict=True)}
+    given = {each.name: (each, image) for each, image in zip(requested, images, strict=True)}
     return tuple(
         ControlInput(
             control.name,
-            given[control.name][1].picture,
+            given[control.name][1].image,
             control.strength if (strength := given[control.name][0].strength) is None else strength,
         )
         for control in model.checkpoint.controls

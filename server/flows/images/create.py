@@ -1,6 +1,6 @@
 """One image call, read from top to bottom: check, hold, draw, store, capture.
 
-The money rule: a charge is written in the transaction that records the pictures, and nowhere else. Whatever ends a call
+The money rule: a charge is written in the transaction that records the images, and nowhere else. Whatever ends a call
 before that voids its hold. If the server is killed before that, the hold is voided at the next start.
 """
 
@@ -20,8 +20,8 @@ from server.accounts.ledger import BilledCall, HoldLost, InsufficientBudget
 from server.accounts.results import StoredResult
 from server.accounts.store import Write
 from server.backends.engine_host import QueueFull
-from server.backends.fleet import Fleet
-from server.backends.signing import PictureSigner
+from server.backends.signing import ImageSigner
+from server.backends.worker_pool import WorkerPool
 from server.catalog.images import ImageModel
 from server.errors import (
     ApiError,
@@ -29,7 +29,7 @@ from server.errors import (
     BadRequest,
     DatabaseBusy,
     EngineFailure,
-    InvalidPicture,
+    InvalidImage,
     Overloaded,
     QuotaExceeded,
     RateLimited,
@@ -37,7 +37,7 @@ from server.errors import (
     status_label,
 )
 from server.flows.images.request import ImageRequest, build_job, check_loras, check_options
-from server.flows.images.results import answer_format, build_result, origins_write, sent_pictures, shape_of
+from server.flows.images.results import answer_format, build_result, origins_write, sent_images, shape_of
 from server.flows.images.time_limit import check_time
 from server.flows.models import find_image_model
 from server.flows.moderation import ModerationContext, Moderator
@@ -68,7 +68,7 @@ class ImageParts:
     """What image calls are drawn with."""
 
     catalog: ServedCatalog
-    engine: Fleet
+    engine: WorkerPool
     references: ReferenceLoader
     moderator: Moderator
 
@@ -82,7 +82,7 @@ class ImageRules:
     time_limit_s: float
     keep_prompts: bool
     marks: bool
-    signer: PictureSigner | None
+    signer: ImageSigner | None
 
 
 class ImageCreator:
@@ -113,19 +113,19 @@ class ImageCreator:
     async def create(
         self, key: Key, request: ImageRequest, call: ActiveCall, extra_writes: ExtraWrites | None = None
     ) -> ImageResult:
-        """Draw the pictures and report progress to `call`. Raises ApiError; then nothing was charged."""
+        """Draw the images and report progress to `call`. Raises ApiError; then nothing was charged."""
         model = find_image_model(self._catalog.current, request.model, key.groups).drawn_with(len(request.references))
         if call.counts_towards_limit:  # else it is a part of a response, whose model is another
             current_trace().model = model.name
         self.check(request, model)
-        await asyncio.to_thread(check_loras, request, model, self._engine.abilities(model.checkpoint))
+        await asyncio.to_thread(check_loras, request, model, self._engine.capabilities(model.checkpoint))
         references = await self._references.load(key.id, request.references)
         first = references[0] if references else None
         mask = await self._references.load_mask(key.id, request.mask, first)
-        maps = await self._references.load(key.id, [each.picture for each in request.controls])
-        abilities = self._engine.abilities(model.checkpoint)
+        maps = await self._references.load(key.id, [each.image for each in request.controls])
+        capabilities = self._engine.capabilities(model.checkpoint)
         job = build_job(
-            request, model, call.call.id, key.id, references, mask, self._rules.time_limit_s, abilities, maps
+            request, model, call.call.id, key.id, references, mask, self._rules.time_limit_s, capabilities, maps
         )
         check_time(job, self._backlog.least_s(job))
         if not self._rules.marks:
@@ -134,8 +134,8 @@ class ImageCreator:
             job.id, key.id, request.endpoint, model.name, model.group, low=request.moderation == "low"
         )
         await self._moderator.check_texts(context, "input", _texts(request))
-        sent = [*job.references, *(each.picture for each in job.controls)]
-        await self._moderator.check_pictures(context, "input", sent)
+        sent = [*job.references, *(each.image for each in job.controls)]
+        await self._moderator.check_images(context, "input", sent)
 
         with self._backlog.reserve(job, call):
             try:
@@ -144,14 +144,14 @@ class ImageCreator:
                 )
                 self._telemetry.crash_points.hit("after-hold")
                 finished = await self._draw(job, model.name, call, shape_of(request, model, job))
-                await self._moderator.check_pictures(context, "output", finished.images)
+                await self._moderator.check_images(context, "output", finished.images)
                 if self._rules.signer is not None:
                     finished = await self._rules.signer.signed(finished, job.encoding)
                 format_ = answer_format(request, self._catalog.current, with_bytes=self._rules.answers_with_bytes)
                 to_result = partial(build_result, request, model, job, format_, finished)
                 extras = [extra_writes] if extra_writes is not None else []
                 if self._rules.keep_prompts:
-                    made_from = await asyncio.to_thread(sent_pictures, request)
+                    made_from = await asyncio.to_thread(sent_images, request)
                     extras.append(partial(origins_write, request, job, finished, made_from))
                 result = await self._to_captured(
                     call, self._store_and_capture(call, model.price_units, finished, to_result, extras)
@@ -165,7 +165,7 @@ class ImageCreator:
     def check(self, request: ImageRequest, model: ImageModel) -> None:
         """Refuse what this model or this server can't do, by field. Raises BadRequest."""
         model = model.drawn_with(len(request.references))
-        check_options(request, model, self._rules.max_n, self._engine.abilities(model.checkpoint))
+        check_options(request, model, self._rules.max_n, self._engine.capabilities(model.checkpoint))
 
     async def _hold(self, call: BilledCall, running: ActiveCall, webhook: str | None) -> None:
         """Raises QuotaExceeded and DatabaseBusy. A call that is cancelled meanwhile may be held."""
@@ -230,7 +230,7 @@ class ImageCreator:
         to_result: Callable[[Sequence[StoredResult]], ImageResult],
         extra_writes: Sequence[ExtraWrites],
     ) -> ImageResult:
-        """Files first, then one transaction with the charge, the pictures' records and the answer, so that a retry
+        """Files first, then one transaction with the charge, the images' records and the answer, so that a retry
         finds all or nothing. A file without a record is swept later."""
         stored = [
             await self._storage.in_thread(self._store, position, image)
@@ -279,7 +279,7 @@ class ImageCreator:
         )
 
     async def _void(self, model: ImageModel, call: ActiveCall, error: BaseException) -> None:
-        """Void the hold, unless there is none: the pictures may have been captured just before."""
+        """Void the hold, unless there is none: the images may have been captured just before."""
         reason = error.label if isinstance(error, ApiError) else status_label(500)
         if isinstance(error, asyncio.CancelledError):
             reason = VOID_REASONS[call.cancel_reason]
@@ -291,7 +291,7 @@ class ImageCreator:
     def _count(self, model: ImageModel, finished: Finished) -> None:
         self._telemetry.metrics.calls.labels(model.name, "captured").inc()
         self._telemetry.metrics.charged_cny.labels(model.name).inc(model.price_units / UNITS_PER_CNY)
-        self._telemetry.metrics.pictures.labels(model.name).inc(len(finished.images))
+        self._telemetry.metrics.images.labels(model.name).inc(len(finished.images))
         self._telemetry.metrics.run_seconds.labels(model.name).observe(finished.run_s)
 
 
@@ -309,7 +309,7 @@ def _to_api_error(event: Failed, job: ImageJob) -> ApiError:
         param = event.param or ("image" if job.mask is None else "mask")
         return BadRequest(event.message, param=param, code="unsupported_parameter")
     if event.code == "invalid_picture":
-        return InvalidPicture(event.message, event.param)
+        return InvalidImage(event.message, event.param)
     if event.code == "prompt_too_long":
         return BadRequest(event.message, param=event.param, code=event.code)
     if event.code in {"upstream_rejected", "moderation_blocked"}:

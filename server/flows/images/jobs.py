@@ -101,7 +101,7 @@ class ImageJobs:
 
 
 def ended_state(record: CallRecord) -> ImageJobState:
-    """The state of a call that has ended, with its pictures' URLs."""
+    """The state of a call that has ended, with its images' URLs."""
     state = _recorded(record)
     if record.state == "succeeded" and record.answer is not None:
         state.result = ImageResult.from_record(record.call.id, record.answer).answer

@@ -8,13 +8,13 @@ from typing import Literal
 from pipelines.catalog.conditioning import find_task
 from pipelines.catalog.plan import in_own_steps
 from pipelines.families.task import Task
-from pipelines.protocol.images import CheckpointSpec, Encoding, ImageFormat, ImageJob, Picture, Sampling
-from pipelines.protocol.messages import Abilities, ControlledWith
+from pipelines.protocol.images import CheckpointSpec, Encoding, ImageFormat, ImageJob, RawImage, Sampling
+from pipelines.protocol.messages import Capabilities, ControlledWith
 from server.catalog.images import MAX_REFERENCES, Catalog, ImageModel
 from server.catalog.sizes import SizeError, resolve_size
 from server.errors import BadImageRequest, BadRequest
 from server.flows.images.controls import ControlRequest, check_controls, control_inputs
-from server.flows.references import DecodedPicture, Reference
+from server.flows.references import DecodedImage, Reference
 from server.schemas.images import SamplingOptions
 
 MAX_RANDOM_SEED = 2**53  # seeds that survive JSON in every language
@@ -22,7 +22,7 @@ MAX_RANDOM_SEED = 2**53  # seeds that survive JSON in every language
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageRequest:
-    """A validated request for pictures. Fields with the name of a field of ImageOptions have its meaning."""
+    """A validated request for images. Fields with the name of a field of ImageOptions have its meaning."""
 
     endpoint: str
     results_base: str = ""  # the URL of results, without a slash at the end
@@ -50,10 +50,10 @@ class ImageRequest:
         return find_task(model.checkpoint, has_references=bool(self.references), has_mask=self.mask is not None)
 
 
-def check_options(request: ImageRequest, model: ImageModel, max_n: int, abilities: Abilities | None) -> None:
+def check_options(request: ImageRequest, model: ImageModel, max_n: int, capabilities: Capabilities | None) -> None:
     """Refuse what this model or this server can't do, by field. Raises BadRequest.
 
-    `abilities` is None until the checkpoint has been loaded; until then the job itself fails.
+    `capabilities` is None until the checkpoint has been loaded; until then the job itself fails.
     """
     if not request.prompt.strip():
         raise BadRequest("Invalid 'prompt': it must not be empty.", param="prompt", code="string_below_min_length")
@@ -82,30 +82,30 @@ def check_options(request: ImageRequest, model: ImageModel, max_n: int, abilitie
             else "'strength' is how far a reference image is redrawn: send 'image' too, or leave it out."
         )
         raise BadRequest(message, param="strength", code="unsupported_parameter")
-    offered = offered_schedulers(model, abilities)
+    offered = offered_schedulers(model, capabilities)
     if request.sampling.scheduler is not None and request.sampling.scheduler not in offered:
         message = (
             f"Model `{model.name}` takes no such scheduler. Schedulers: {', '.join(offered) or 'none by request'}."
         )
         raise BadRequest(message, param="scheduler", code="unsupported_value")
-    if abilities is not None:
-        _check_abilities(request, model, abilities)
+    if capabilities is not None:
+        _check_capabilities(request, model, capabilities)
     way: ControlledWith = "mask" if request.mask else "image" if request.references else "text"
-    check_controls(request.controls, way, model, abilities)
-    max_references = reference_limit(model, abilities)
+    check_controls(request.controls, way, model, capabilities)
+    max_references = reference_limit(model, capabilities)
     if len(request.references) > max_references:
         noun = "reference image" if max_references == 1 else "reference images"
         message = f"Model `{model.name}` takes at most {max_references} {noun}, but got {len(request.references)}."
         raise BadRequest(message, param="image", code="array_above_max_length")
 
 
-def _check_guidance(request: ImageRequest, model: ImageModel, abilities: Abilities) -> None:
-    negative_prompt, above = request.sampling.negative_prompt, abilities.negative_prompt_above
-    if negative_prompt and not abilities.negative_prompt:
+def _check_guidance(request: ImageRequest, model: ImageModel, capabilities: Capabilities) -> None:
+    negative_prompt, above = request.sampling.negative_prompt, capabilities.negative_prompt_above
+    if negative_prompt and not capabilities.negative_prompt:
         message = f"Model `{model.name}` takes no negative prompt: leave it out, or say it in the prompt."
         raise BadRequest(message, param="negative_prompt", code="unsupported_parameter")
     own = model.checkpoint.sampling.guidance  # an answer's `parameters` have it, and may be sent back
-    if request.sampling.guidance not in {None, own} and not abilities.guidance:
+    if request.sampling.guidance not in {None, own} and not capabilities.guidance:
         message = f"Model `{model.name}` draws without guidance: leave it out."
         raise BadRequest(message, param="guidance", code="unsupported_parameter")
     guidance = _resolve_sampling(request, model).guidance
@@ -117,41 +117,40 @@ def _check_guidance(request: ImageRequest, model: ImageModel, abilities: Abiliti
         raise BadRequest(message, param="negative_prompt", code="unsupported_parameter")
 
 
-def _check_abilities(request: ImageRequest, model: ImageModel, abilities: Abilities) -> None:
-    _check_guidance(request, model, abilities)
+def _check_capabilities(request: ImageRequest, model: ImageModel, capabilities: Capabilities) -> None:
+    _check_guidance(request, model, capabilities)
     long_prompt = request.sampling.long_prompt
-    if long_prompt is not None and long_prompt not in abilities.long_prompts:
-        values = " or ".join(f"'{value}'" for value in abilities.long_prompts)
+    if long_prompt is not None and long_prompt not in capabilities.long_prompts:
+        values = " or ".join(f"'{value}'" for value in capabilities.long_prompts)
         use = f"use {values}" if values else "leave it out"
         message = f"Model `{model.name}` can't read a long prompt with '{long_prompt}': {use}."
         raise BadRequest(message, param="long_prompt", code="unsupported_value")
-    if request.sampling.steps not in {None, model.steps} and not abilities.any_steps:
+    if request.sampling.steps not in {None, model.steps} and not capabilities.any_steps:
         message = f"Model `{model.name}` draws in {model.steps} steps only: leave 'steps' out."
         raise BadRequest(message, param="steps", code="unsupported_value")
     strength = request.sampling.strength
-    if strength is not None and not abilities.any_steps and strength * model.steps < 1:
+    if strength is not None and not capabilities.any_steps and strength * model.steps < 1:
         least = f"{1 / model.steps:.2g}"
         message = (
             f"Model `{model.name}` redraws in whole steps of its {model.steps}: use a strength of at least {least}."
         )
         raise BadRequest(message, param="strength", code="decimal_below_min_value")
-    if unfit := [name for name in request.sampling.loras if name in abilities.unfit_adapters]:
-        message = (
-            f"The adapter '{unfit[0]}' does not fit model `{model.name}`: leave it out.{_why(unfit[0], abilities)}"
-        )
+    if unsupported := [name for name in request.sampling.loras if name in capabilities.unsupported_adapters]:
+        why = _why(unsupported[0], capabilities)
+        message = f"The adapter '{unsupported[0]}' does not fit model `{model.name}`: leave it out.{why}"
         raise BadRequest(message, param="loras", code="unsupported_value")
-    if request.mask is not None and not abilities.mask:
+    if request.mask is not None and not capabilities.mask:
         message = f"Model `{model.name}` takes no mask: leave it out."
         raise BadRequest(message, param="mask", code="unsupported_parameter")
-    if not request.references and not abilities.text:
+    if not request.references and not capabilities.text:
         field, what = (
             ("image", "edits pictures: send 'image'")
-            if abilities.references
+            if capabilities.references
             else ("mask", "fills the part of a picture that a mask marks: send 'image' and 'mask'")
         )
         raise BadRequest(f"Model `{model.name}` {what}.", param=field, code="missing_required_parameter")
-    if request.references and request.mask is None and not abilities.references:
-        if abilities.mask:
+    if request.references and request.mask is None and not capabilities.references:
+        if capabilities.mask:
             message = f"Model `{model.name}` takes a reference image with a mask only: send 'mask' too."
             raise BadRequest(message, param="mask", code="missing_required_parameter")
         message = f"Model `{model.name}` takes no reference images."
@@ -159,58 +158,58 @@ def _check_abilities(request: ImageRequest, model: ImageModel, abilities: Abilit
 
 
 def unused_fields(
-    request: ImageRequest, catalog: Catalog, abilities_of: Callable[[CheckpointSpec], Abilities | None]
+    request: ImageRequest, catalog: Catalog, capabilities_of: Callable[[CheckpointSpec], Capabilities | None]
 ) -> list[str]:
     """Fields of the request that have no effect with its model: the prompt, where the checkpoint draws without one."""
     model = catalog.find(request.model)
     if model is None:
         return []
-    abilities = abilities_of(model.drawn_with(len(request.references)).checkpoint)
-    return ["prompt"] if abilities is not None and not abilities.prompt else []
+    capabilities = capabilities_of(model.drawn_with(len(request.references)).checkpoint)
+    return ["prompt"] if capabilities is not None and not capabilities.prompt else []
 
 
-def _why(adapter: str, abilities: Abilities) -> str:
+def _why(adapter: str, capabilities: Capabilities) -> str:
     """The reason that warmup found."""
-    reasons = (each.why for each in abilities.withdrawn if each.what == f"the adapter {adapter}")
+    reasons = (each.why for each in capabilities.failed_checks if each.what == f"the adapter {adapter}")
     return next((f" The reason: {why}." for why in reasons), "")
 
 
-def offered_loras(model: ImageModel, abilities: Abilities | None) -> list[str]:
+def offered_loras(model: ImageModel, capabilities: Capabilities | None) -> list[str]:
     """The names of the adapters that a request may use, without those that failed in warmup. Reads a folder."""
     folder = model.checkpoint.runtime.lora_folder
-    unfit = abilities.unfit_adapters if abilities is not None else ()
-    return sorted({file.stem for file in folder.glob("*.safetensors")} - {*unfit}) if folder else []
+    unsupported = capabilities.unsupported_adapters if capabilities is not None else ()
+    return sorted({file.stem for file in folder.glob("*.safetensors")} - {*unsupported}) if folder else []
 
 
-def offered_schedulers(model: ImageModel, abilities: Abilities | None) -> list[str]:
+def offered_schedulers(model: ImageModel, capabilities: Capabilities | None) -> list[str]:
     """Schedulers that a request may choose: those of the catalog file, without those that failed in warmup."""
-    unfit = abilities.unfit_schedulers if abilities is not None else ()
-    return [name for name in model.checkpoint.schedulers if name not in unfit]
+    unsupported = capabilities.unsupported_schedulers if capabilities is not None else ()
+    return [name for name in model.checkpoint.schedulers if name not in unsupported]
 
 
-def reference_limit(model: ImageModel, abilities: Abilities | None) -> int:
+def reference_limit(model: ImageModel, capabilities: Capabilities | None) -> int:
     """How many references a call may have."""
-    at_once = _references_at_once(model, abilities)
+    at_once = _references_at_once(model, capabilities)
     return MAX_REFERENCES if model.checkpoint.sheet else at_once
 
 
-def _references_at_once(model: ImageModel, abilities: Abilities | None) -> int:
+def _references_at_once(model: ImageModel, capabilities: Capabilities | None) -> int:
     """How many references the pipeline takes, without a sheet of several."""
-    if abilities is not None and not abilities.references and not abilities.mask:
+    if capabilities is not None and not capabilities.references and not capabilities.mask:
         return 0
-    if abilities is None or not abilities.references:  # with a mask, there is one all the same
+    if capabilities is None or not capabilities.references:  # with a mask, there is one all the same
         return model.checkpoint.max_references
-    return min(model.checkpoint.max_references, abilities.references)
+    return min(model.checkpoint.max_references, capabilities.references)
 
 
-def check_loras(request: ImageRequest, model: ImageModel, abilities: Abilities | None) -> None:
+def check_loras(request: ImageRequest, model: ImageModel, capabilities: Capabilities | None) -> None:
     """Refuse adapters that the operator does not offer. Reads a folder. Raises BadRequest."""
     if not request.sampling.loras:
         return
     if model.checkpoint.runtime.lora_folder is None:
         message = f"Model `{model.name}` takes no LoRA adapters by request."
         raise BadRequest(message, param="loras", code="unsupported_parameter")
-    offered = offered_loras(model, abilities)
+    offered = offered_loras(model, capabilities)
     if unknown := [name for name in request.sampling.loras if name not in offered]:
         message = (
             f"There is no adapter '{unknown[0]}' for model `{model.name}`. Adapters: {', '.join(offered) or 'none'}."
@@ -223,31 +222,31 @@ def build_job(
     model: ImageModel,
     call_id: str,
     key_id: str,
-    references: tuple[DecodedPicture, ...],
-    mask: Picture | None,
+    references: tuple[DecodedImage, ...],
+    mask: RawImage | None,
     time_limit_s: float,
-    abilities: Abilities | None = None,
-    control_pictures: tuple[DecodedPicture, ...] = (),
+    capabilities: Capabilities | None = None,
+    control_images: tuple[DecodedImage, ...] = (),
 ) -> ImageJob:
     """The job. `control_pictures` are those of the request's controls. Raises BadRequest for a size that the model does
     not draw."""
-    shown = [*references, *control_pictures]
+    shown = [*references, *control_images]
     first = (shown[0].original_width_px, shown[0].original_height_px) if shown else None
-    controls = control_inputs(request.controls, control_pictures, model)
+    controls = control_inputs(request.controls, control_images, model)
     try:
         size = resolve_size(model.sizes, request.size, first)
     except SizeError as error:
         raise BadImageRequest(str(error), param="size") from error
-    at_once = _references_at_once(model, abilities)
-    if abilities is not None and not abilities.any_ratio and size.width_px != size.height_px:
+    at_once = _references_at_once(model, capabilities)
+    if capabilities is not None and not capabilities.any_ratio and size.width_px != size.height_px:
         raise BadImageRequest(f"Model `{model.name}` draws squares only: use the ratio 1:1.", param="size")
     sampling = _resolve_sampling(request, model)
-    if abilities is not None and not abilities.any_steps:
+    if capabilities is not None and not capabilities.any_steps:
         sampling = in_own_steps(sampling)
     used = {name: getattr(sampling, name) for name in SamplingOptions.model_fields} | {"loras": dict(sampling.loras)}
     if request.task(model).starts_from_noise:
         used["strength"] = None
-    if abilities is not None and not abilities.long_prompts:  # another server's, which does not tell
+    if capabilities is not None and not capabilities.long_prompts:  # another server's, which does not tell
         used["long_prompt"] = None
     return ImageJob(
         id=call_id,
@@ -258,7 +257,7 @@ def build_job(
         height_px=size.height_px,
         n=request.n,
         seed=request.seed if request.seed is not None else secrets.randbelow(MAX_RANDOM_SEED),
-        references=tuple(reference.picture for reference in references),
+        references=tuple(reference.image for reference in references),
         mask=mask,
         controls=controls,
         encoding=Encoding(

@@ -1,4 +1,4 @@
-"""The answer of an image call, from its job and its pictures. Of a call that ended before they are read from the
+"""The answer of an image call, from its job and its images. Of a call that ended before they are read from the
 storage."""
 
 import base64
@@ -10,15 +10,15 @@ from typing import Literal
 from sqlalchemy.orm import Session
 
 from pipelines.protocol.images import Finished, ImageJob, Preview
-from server.accounts.results import Origin, SentPictures, StoredResult, write_origins
+from server.accounts.results import Origin, SentImages, StoredResult, write_origins
 from server.backends.decoding.data_uri import decode_data_uri
-from server.backends.decoding.messages import PictureError
+from server.backends.decoding.messages import ImageError
 from server.backends.storage import NAME, Storage
 from server.catalog.images import Catalog, ImageModel
 from server.errors import NotFound
 from server.flows.images.prompt_notes import truncated
 from server.flows.images.request import ImageRequest
-from server.flows.references import Source, StoredPicture
+from server.flows.references import Source, StoredImage
 from server.schemas.images import CompletedEvent, ImageAnswer, ImageItem, PartialEvent, Usage
 from server.state.active_calls import ActiveCall
 from server.state.image_result import AnswerFormat, ImageResult, ImageShape
@@ -50,8 +50,8 @@ def build_result(
     finished: Finished,
     stored: Sequence[StoredResult],
 ) -> ImageResult:
-    """Build the answer of a job whose pictures are stored. Its `parameters` are the job's and what drawing showed;
-    `batch` is "merged" if they shared forward passes, so low bits may differ from those of pictures drawn alone."""
+    """Build the answer of a job whose images are stored. Its `parameters` are the job's and what drawing showed;
+    `batch` is "merged" if they shared forward passes, so low bits may differ from those of images drawn alone."""
     shape = shape_of(request, model, job)
     answer = ImageAnswer(
         created=int(time.time()),
@@ -80,16 +80,16 @@ def truncated_of(request: ImageRequest, result: ImageResult) -> str:
     return truncated(parameters, {"prompt": request.prompt, "negative_prompt": parameters.get("negative_prompt")})
 
 
-def sent_pictures(request: ImageRequest) -> SentPictures:
+def sent_images(request: ImageRequest) -> SentImages:
     """What is known of the references without decoding them. Blocking: it hashes files."""
     sources = [each.source for each in request.references]
-    return SentPictures([_result_name(source) for source in sources], [_hash(source) for source in sources])
+    return SentImages([_result_name(source) for source in sources], [_hash(source) for source in sources])
 
 
 def origins_write(
-    request: ImageRequest, job: ImageJob, finished: Finished, sent: SentPictures, result: ImageResult
+    request: ImageRequest, job: ImageJob, finished: Finished, sent: SentImages, result: ImageResult
 ) -> Callable[[Session], None]:
-    """The write that records what each picture was made from, to be asked for again: its prompt, its seed, the values
+    """The write that records what each image was made from, to be asked for again: its prompt, its seed, the values
     that were used, how many references there were, whether there was a mask, and the results among the references."""
     shape = result.shape
     values = {"n": request.n, "size": shape.size, "quality": shape.quality, "output_format": shape.output_format}
@@ -104,15 +104,15 @@ def origins_write(
     return lambda session: write_origins(session, origins, sent)
 
 
-def read_picture(storage: Storage, result: ImageResult, name: str) -> bytes:
+def read_image(storage: Storage, result: ImageResult, name: str) -> bytes:
     """Blocking. Raises FileNotFoundError if the file was deleted, and PictureMissing."""
-    return result.pictures.get(name) or storage.read(name)
+    return result.images.get(name) or storage.read(name)
 
 
 async def load_answer(storage: Storage, result: ImageResult) -> ImageAnswer:
     """The answer with URLs, base64, or both. Raises NotFound if a file was deleted."""
     if result.response_format == "url":
-        if not result.pictures:
+        if not result.images:
             await storage.in_thread(_require_files, storage, result)
         return result.answer
     named = zip(result.files, result.answer.data, strict=True)
@@ -122,7 +122,7 @@ async def load_answer(storage: Storage, result: ImageResult) -> ImageAnswer:
 
 def _result_name(source: Source) -> str | None:
     """The name of a result that this may be the URL of."""
-    if isinstance(source, StoredPicture):
+    if isinstance(source, StoredImage):
         return source.name
     if isinstance(source, bytes) or _is_data_uri(source):
         return None
@@ -135,11 +135,11 @@ def _is_data_uri(source: str) -> bool:
 
 
 def _hash(source: Source) -> str | None:
-    """The SHA-256 of a picture that came with the request."""
+    """The SHA-256 of an image that came with the request."""
     if isinstance(source, str) and _is_data_uri(source):
         try:
             source = decode_data_uri(source)
-        except PictureError:  # raw base64 is no data URI, and never a result here
+        except ImageError:  # raw base64 is no data URI, and never a result here
             return None
     return hashlib.sha256(source).hexdigest() if isinstance(source, bytes) else None
 
@@ -156,7 +156,7 @@ def _with_bytes(storage: Storage, result: ImageResult, name: str, item: ImageIte
 async def image_events(
     storage: Storage, call: ActiveCall, kind: EventKind
 ) -> AsyncIterator[PartialEvent | CompletedEvent]:
-    """The call's previews as they come, then each finished picture. Raises ApiError."""
+    """The call's previews as they come, then each finished image. Raises ApiError."""
     shape = await call.admission()
     async for preview in call.follow():
         yield _partial(preview, shape, kind)
@@ -176,7 +176,7 @@ def _require_files(storage: Storage, result: ImageResult) -> None:
 
 def _read_base64(storage: Storage, result: ImageResult, name: str) -> str:
     try:
-        return base64.b64encode(read_picture(storage, result, name)).decode()
+        return base64.b64encode(read_image(storage, result, name)).decode()
     except FileNotFoundError as error:
         raise _deleted(name) from error
 
@@ -222,7 +222,7 @@ def _usage(job: ImageJob) -> Usage:
 
 
 def _share(whole: Usage, position: int, n: int) -> Usage:
-    """One picture's share. The shares add up: the input is counted with the first picture."""
+    """One image's share. The shares add up: the input is counted with the first image."""
     inputs = whole.input_tokens_details if position == 0 else {"text_tokens": 0, "image_tokens": 0}
     return _count(inputs["text_tokens"], inputs["image_tokens"], whole.output_tokens // n)
 

@@ -24,8 +24,8 @@ def check_time(job: ImageJob, least_s: float | None) -> None:
 
 def _remedy(job: ImageJob, share: float) -> tuple[str, str]:
     """The field to change, and how, for the work to shrink to this share of itself."""
-    if pictures := int(job.n * share):
-        return "n", f"Ask for {_at_most(pictures, 'picture')} in a call."
+    if images := int(job.n * share):
+        return "n", f"Ask for {_at_most(images, 'picture')} in a call."
     steps = int(job.n * job.sampling.steps * share)
     one = " and one picture" if job.n > 1 else ""
     if steps:

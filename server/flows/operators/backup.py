@@ -1,6 +1,6 @@
-"""Backups: database, pictures, catalog and secrets in one file, made while the server runs; and put back.
+"""Backups: database, images, catalog and secrets in one file, made while the server runs; and put back.
 
-The database is copied first. A picture that is stored meanwhile is in the backup without a record, and is swept after a
+The database is copied first. An image that is stored meanwhile is in the backup without a record, and is swept after a
 restore; one that is deleted meanwhile has a record without a file, which `darkroom ledger --check` names.
 """
 
@@ -33,7 +33,7 @@ class Backup:
 
     path: Path
     size_bytes: int
-    pictures: int
+    images: int
     schema: str
 
 
@@ -48,28 +48,28 @@ def make_backup(settings: Settings, folder: Path) -> Backup:
             raise StartError("There is no database yet: `darkroom serve` makes it.")
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             part = Path(scratch) / target.name  # nobody else's, also where two begin in the same second
-            pictures = _write(settings, copy_database(database.url, Path(scratch)), schema, part)
+            images = _write(settings, copy_database(database.url, Path(scratch)), schema, part)
             part.chmod(0o600)
             part.replace(target)
     finally:
         database.dispose()
-    return Backup(target, target.stat().st_size, pictures, schema)
+    return Backup(target, target.stat().st_size, images, schema)
 
 
 def _write(settings: Settings, copy: Path, schema: str, file: Path) -> int:
-    """The whole archive; returns how many pictures are in it."""
+    """The whole archive; returns how many images are in it."""
     with tarfile.open(file, "w") as archive:
         sums = {copy.name: _add(archive, copy, copy.name)}
         sums |= _add_small(archive, settings)
-        pictures = 0
+        images = 0
         for path in sorted(settings.results.glob("??/*")):
             name = f"{RESULTS}/{path.parent.name}/{path.name}"
             with suppress(FileNotFoundError):  # it was deleted meanwhile
                 sums[name] = _add(archive, path, name)
-                pictures += 1
+                images += 1
         manifest = {"version": version("darkroom"), "schema": schema, "created_at": time.time(), "sha256": sums}
         _add_text(archive, MANIFEST, json.dumps(manifest))
-    return pictures
+    return images
 
 
 def restore_backup(settings: Settings, file: Path, *, keep_catalog: bool) -> Backup:
@@ -85,8 +85,8 @@ def restore_backup(settings: Settings, file: Path, *, keep_catalog: bool) -> Bac
         raise StartError(f"{file} is no backup of Darkroom: {reason}.") from error
     except OSError as error:
         raise StartError(f"{file} can't be restored: {error}") from error
-    pictures = sum(name.startswith(f"{RESULTS}/") for name in manifest["sha256"])
-    return Backup(file, file.stat().st_size, pictures, str(manifest["schema"]))
+    images = sum(name.startswith(f"{RESULTS}/") for name in manifest["sha256"])
+    return Backup(file, file.stat().st_size, images, str(manifest["schema"]))
 
 
 def _verified(folder: Path) -> dict[str, Any]:

@@ -75,10 +75,10 @@ def _disk(settings: Settings) -> Finding:
 def port_problem(settings: Settings) -> str | None:
     """Why the server can't listen where it should, and what would help; None if it can."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket(family) as check:
+        check.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((settings.host, settings.port))
+            check.bind((settings.host, settings.port))
         except OSError as error:
             remedies = {
                 errno.EADDRINUSE: "another program listens there. Stop it, or choose another port (DARKROOM_PORT)",

@@ -8,7 +8,7 @@ import structlog
 
 from server.accounts.gateways import GatewayReport, GatewayStore
 from server.backends.gateway_link import GatewayGone
-from server.flows.peers import PeerRefused, Peers
+from server.flows.other_gateways import OtherGateways, PeerRefused
 from server.schemas.cluster import GatewayCard
 from server.schemas.health import ReadinessDetails
 
@@ -19,7 +19,7 @@ ANSWER_LIMIT_S = 5.0
 
 
 async def describe_gateways(
-    gateways: GatewayStore, peers: Peers | None, own_state: Callable[[], ReadinessDetails]
+    gateways: GatewayStore, other_gateways: OtherGateways | None, own_state: Callable[[], ReadinessDetails]
 ) -> list[GatewayCard]:
     """Oldest first. All are asked at once."""
     reports = await gateways.in_reader(gateways.list_all)
@@ -27,11 +27,11 @@ async def describe_gateways(
     async def state_of(report: GatewayReport) -> ReadinessDetails | None:
         if report.owner == gateways.owner:
             return own_state()
-        if peers is None or report.url is None or not report.alive:
+        if other_gateways is None or report.url is None or not report.alive:
             return None
         try:
             async with asyncio.timeout(ANSWER_LIMIT_S):
-                return cast(ReadinessDetails, await peers.ask(report, "GET", STATE))
+                return cast(ReadinessDetails, await other_gateways.request(report, "GET", STATE))
         except (TimeoutError, GatewayGone, PeerRefused) as error:
             log.warning("a server does not answer", url=report.url, reason=str(error))
             return None

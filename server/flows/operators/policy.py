@@ -65,7 +65,7 @@ class PolicyAdmin:
                 raise Conflict(f"Nothing has changed: {error}. The server's log says why; try again.", 10) from error
             self._policy.current = after
             if before.classifiers:
-                self._engine.retain(after.checkpoints, after.checkpoints)
+                self._engine.unload_except(after.checkpoints, after.checkpoints)
         summary = self._summary(after)
         log.info("policy reloaded", rules=summary.rules, classifiers=summary.classifiers)
         details = {"rules": summary.rules, "classifiers": summary.classifiers}

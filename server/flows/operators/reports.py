@@ -1,4 +1,4 @@
-"""Usage, calls, charges, refusals, pictures and changes as rows. All functions block."""
+"""Usage, calls, charges, refusals, images and changes as rows. All functions block."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict

@@ -14,7 +14,7 @@ from server.accounts.audit import record_change
 from server.accounts.db import Database
 from server.accounts.gateways import GatewayStore
 from server.errors import ApiError, EngineFailure, NotFound
-from server.flows.catalog.switch import CatalogDiff, Tell
+from server.flows.catalog.switch import CatalogDiff, Send
 from server.flows.catalog.update import CatalogUpdater
 from server.schemas.admin import CatalogChange
 from server.schemas.swaps import Action, CatalogJob, Stage
@@ -40,7 +40,7 @@ class _Job:
     outcome: CatalogDiff | ApiError | None = None
     task: asyncio.Task[None] | None = None
 
-    def tell(self, stage: Stage) -> None:
+    def send(self, stage: Stage) -> None:
         self.stage = stage
 
 
@@ -59,7 +59,7 @@ class CatalogJobs:
     def swap(self, model: str, checkpoint: str, *, keep_settings: bool, by: str) -> str:
         """Begin a swap; returns the job's id."""
         job = self._new("swap", by, model, checkpoint)
-        return self._begin(job, lambda tell: self._updater.swap(model, checkpoint, tell, keep_settings=keep_settings))
+        return self._begin(job, lambda send: self._updater.swap(model, checkpoint, send, keep_settings=keep_settings))
 
     def undo(self, *, by: str) -> str:
         """Begin to take back the latest swap; returns the job's id."""
@@ -96,14 +96,14 @@ class CatalogJobs:
             f"{_prefix(self._gateways.owner)}{uuid.uuid4().hex[:12]}", action, model, checkpoint, by, time.time()
         )
 
-    def _begin(self, job: _Job, change: Callable[[Tell], Awaitable[CatalogDiff]]) -> str:
+    def _begin(self, job: _Job, change: Callable[[Send], Awaitable[CatalogDiff]]) -> str:
         self._jobs.append(job)
         job.task = self._background.spawn(self._run(job, change))
         return job.id
 
-    async def _run(self, job: _Job, change: Callable[[Tell], Awaitable[CatalogDiff]]) -> None:
+    async def _run(self, job: _Job, change: Callable[[Send], Awaitable[CatalogDiff]]) -> None:
         try:
-            diff = await change(job.tell)
+            diff = await change(job.send)
             details: dict[str, Any] = {"checkpoint": job.checkpoint, "changed": [*diff.changed], "added": [*diff.added]}
             details |= {"removed": [*diff.removed], "saved": diff.saved}
             target, action = job.model or "catalog", f"catalog.{job.action}"

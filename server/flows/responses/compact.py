@@ -15,7 +15,7 @@ from server.flows.chat.source import ChatCall
 from server.flows.models import find_chat_model
 from server.flows.responses.context import build_context
 from server.flows.responses.history import History
-from server.flows.responses.items import new_id, render, render_page, without_pictures, write_summary
+from server.flows.responses.items import new_id, render, render_page, without_images, write_summary
 from server.schemas.response_object import Json, usage_object
 from server.schemas.responses import CompactBody
 from server.state.served_catalog import ServedCatalog
@@ -38,7 +38,7 @@ class Compactor:
         self._storage = storage
 
     async def compact(self, key: Key, body: CompactBody) -> Json:
-        """The compacted items: the user's messages, the newest picture, and the summary. Raises ApiError."""
+        """The compacted items: the user's messages, the newest image, and the summary. Raises ApiError."""
         model = find_chat_model(self._catalog.current, body.model, key.groups)
         chain = await self._history.read_chain(key, body.previous_response_id)
         items = [*chain, *await self._history.read_inputs(key, body.input)]
@@ -47,8 +47,8 @@ class Compactor:
             raise BadRequest(message, param="input", code="missing_required_parameter")
         text, usage = await self._summarise(key, model, transcript(items, body.instructions))
         kept = [item for item in items if item.body["type"] == "message" and item.body["role"] == "user"]
-        pictures = [item for item in items if item.body["type"] == "image_generation_call"][-1:]
-        output = [*await self._messages(kept), *await render_page(pictures, self._storage)]
+        images = [item for item in items if item.body["type"] == "image_generation_call"][-1:]
+        output = [*await self._messages(kept), *await render_page(images, self._storage)]
         return {
             "id": f"resp_{uuid.uuid4().hex}",
             "object": "response.compaction",
@@ -58,9 +58,9 @@ class Compactor:
         }
 
     async def _messages(self, kept: Sequence[StoredItem]) -> list[Json]:
-        """As clients get them. Of more pictures than fit into an answer, the newest ones."""
+        """As clients get them. Of more images than fit into an answer, the newest ones."""
         newest = await render_page(kept[::-1], self._storage)
-        older = map(without_pictures, kept[: len(kept) - len(newest)])
+        older = map(without_images, kept[: len(kept) - len(newest)])
         return [*[render(item, self._storage) for item in older], *newest[::-1]]
 
     async def _summarise(self, key: Key, model: ChatModel, conversation: str) -> tuple[str, ChatUsage]:

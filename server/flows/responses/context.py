@@ -1,4 +1,4 @@
-"""The prompt of the chat model for a chain of responses, and the pictures that can be edited. Pure."""
+"""The prompt of the chat model for a chain of responses, and the images that can be edited. Pure."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -19,8 +19,8 @@ IMAGE_TOOL_FAILURE = "error: The picture was not drawn."
 
 
 @dataclass(frozen=True, slots=True)
-class PictureRef:
-    """A picture of the chain: the name of a stored file, or the URL or data URI that was sent."""
+class ImageRef:
+    """An image of the chain: the name of a stored file, or the URL or data URI that was sent."""
 
     source: str
     is_file: bool
@@ -28,22 +28,22 @@ class PictureRef:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The conversation as OpenAI's chat messages, and the pictures that its image_url parts show, in order."""
+    """The conversation as OpenAI's chat messages, and the images that its image_url parts show, in order."""
 
     messages: tuple[Json, ...]
-    pictures: tuple[PictureRef, ...]
+    images: tuple[ImageRef, ...]
 
 
 def build_context(items: Iterable[StoredItem], instructions: str | None, *, tools: bool, vision: bool) -> Context:
-    """For a model that does not call tools or see pictures, text stands for calls and pictures."""
+    """For a model that does not call tools or see images, text stands for calls and images."""
     messages: list[Json] = [{"role": "system", "content": instructions}] if instructions else []
-    pictures: list[PictureRef] = []
+    images: list[ImageRef] = []
     for item in items:
         body = item.body
         match body["type"]:
             case "message":
-                shown = pictures_of(item)
-                pictures += shown if vision else []
+                shown = images_of(item)
+                images += shown if vision else []
                 messages.append({"role": body["role"], "content": _content(body["content"], vision=vision)})
             case "function_call":
                 name = function_name(body["name"], body.get("namespace"))
@@ -63,12 +63,12 @@ def build_context(items: Iterable[StoredItem], instructions: str | None, *, tool
                 messages.append({"role": "assistant", "content": "[image]"})
             case _ if exchange := read_exchange(body):
                 _add_exchange(messages, exchange, tools=tools)
-    return Context(tuple(messages), tuple(pictures))
+    return Context(tuple(messages), tuple(images))
 
 
-def with_newest_pictures(context: Context, count: int) -> Context:
-    """The context with this many of its pictures at most; text stands for the older ones."""
-    left_out = max(0, len(context.pictures) - count)
+def with_newest_images(context: Context, count: int) -> Context:
+    """The context with this many of its images at most; text stands for the older ones."""
+    left_out = max(0, len(context.images) - count)
     messages = []
     for message in context.messages:
         if left_out and isinstance(content := message.get("content"), list):
@@ -77,7 +77,7 @@ def with_newest_pictures(context: Context, count: int) -> Context:
             parts = [{"type": "text", "text": "[image]"} if i in shown else part for i, part in enumerate(content)]
             message = {**message, "content": parts}
         messages.append(message)
-    return Context(tuple(messages), context.pictures[-count:])
+    return Context(tuple(messages), context.images[-count:])
 
 
 def add_image_call(messages: list[Json], call_id: str, arguments: str, result: str) -> None:
@@ -102,29 +102,29 @@ def image_call_arguments(body: Any) -> str:
     return json.dumps({"prompt": prompt, "action": body.get("action") or "generate"}, ensure_ascii=False)
 
 
-def newest_picture(items: Sequence[StoredItem]) -> PictureRef | None:
-    """The last picture that was drawn or sent."""
+def newest_image(items: Sequence[StoredItem]) -> ImageRef | None:
+    """The last image that was drawn or sent."""
     for item in reversed(items):
-        if found := pictures_of(item):
+        if found := images_of(item):
             return found[-1]
     return None
 
 
-def pictures_of(item: StoredItem) -> list[PictureRef]:
-    """The pictures of one item."""
-    if item.picture is not None:
-        return [PictureRef(item.picture, is_file=True)]
+def images_of(item: StoredItem) -> list[ImageRef]:
+    """The images of one item."""
+    if item.image is not None:
+        return [ImageRef(item.image, is_file=True)]
     if item.body["type"] == "image_generation_call" and "image_url" in item.body:
-        return [PictureRef(item.body["image_url"], is_file=False)]
+        return [ImageRef(item.body["image_url"], is_file=False)]
     content = item.body.get("content")
     if item.body["type"] != "message" or not isinstance(content, list):
         return []
     parts = [part for part in content if part["type"] == "input_image"]
-    return [PictureRef(part.get("file") or part["image_url"], is_file="file" in part) for part in parts]
+    return [ImageRef(part.get("file") or part["image_url"], is_file="file" in part) for part in parts]
 
 
 def last_user_text(messages: Sequence[Message]) -> str:
-    """The text of the last user message, without marks for pictures."""
+    """The text of the last user message, without marks for images."""
     for message in reversed(messages):
         if message["role"] == "user":
             content = message["content"]

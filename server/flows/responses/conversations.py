@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from server.accounts.conversations import (
     MAX_CONVERSATIONS,
+    MAX_IMAGES,
     MAX_ITEM_BYTES,
     MAX_ITEMS,
-    MAX_PICTURES,
     Conversation,
     ConversationStore,
     TooMany,
@@ -38,7 +38,7 @@ LIMITS = {  # the code and the message
     ),
     "pictures": (
         "too_many_pictures",
-        f"The conversations of a key have at most {MAX_PICTURES:,} sent pictures together: delete some conversations.",
+        f"The conversations of a key have at most {MAX_IMAGES:,} sent pictures together: delete some conversations.",
     ),
     "text": (
         "string_above_max_length",
@@ -83,7 +83,7 @@ class Conversations:
 
     async def add(self, key: Key, conversation_id: str, items: list[Item]) -> Json:
         """Put items at its end; returns them. Raises NotFound or BadRequest."""
-        await self.show(key, conversation_id)  # before pictures are written
+        await self.show(key, conversation_id)  # before images are written
         stored = await self._stored(key, items)
         try:
             if not await self._store.in_writer(self._store.add, conversation_id, key.id, stored):
@@ -113,7 +113,7 @@ class Conversations:
         return _json(_found(found, item_id))
 
     async def _stored(self, key: Key, items: list[Item]) -> Sequence[StoredItem]:
-        """Those with pictures count as a call: they take a decoder's time, and stay on the disk."""
+        """Those with images count as a call: they take a decoder's time, and stay on the disk."""
         read = await self._history.read_inputs(key, items)
         async with self._limiter.slot(key) if any(map(has_data_uri, read)) else nullcontext():
             return await self._history.store_inputs(key, read, field="items", decoded=False)

@@ -41,7 +41,7 @@ class TokenCounter:
             id=f"count_{uuid.uuid4().hex}",
             checkpoint=spec,
             messages=context.messages,
-            images=await self._planner.decode(key, context.pictures),
+            images=await self._planner.decode(key, context.images),
             tools=read_tools(body.tools, body.tool_choice).functions,
         )
         async with self._limiter.slot(key):

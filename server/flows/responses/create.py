@@ -59,11 +59,11 @@ class ResponseCreator:
         self._running = running
         self._limiter = limiter
         self._retry_grace_s = retry_grace_s
-        self._leave_out_pictures = leave_out_pictures
+        self._leave_out_images = leave_out_pictures
 
     def leave_out_unknown(self, key: Key, body: ResponseBody) -> tuple[ResponseBody, list[str]]:
         """The body without what its models do not know and the caller need not know either, and the paths of that:
-        options of the image tool whose model the caller did not choose, items that are not part of the prompt, pictures
+        options of the image tool whose model the caller did not choose, items that are not part of the prompt, images
         for a model that does not see (with `truncation: "auto"`, or if a setting allows it). Raises ApiError."""
         catalog = self._catalog.current
         chat = find_chat_model(catalog, body.model, key.groups)
@@ -76,7 +76,7 @@ class ResponseCreator:
         body = body.model_copy(update={"tools": tools})
         if chat.spec is None:
             left_out += [*unenforced_grammars(body), *(["truncation"] if body.truncation == "auto" else [])]
-        if not chat.vision and (self._leave_out_pictures or body.truncation == "auto"):
+        if not chat.vision and (self._leave_out_images or body.truncation == "auto"):
             body, paths = leave_out_pictures(body)
             left_out += paths
         return body, left_out
@@ -141,7 +141,7 @@ class ResponseCreator:
             plan = replace(plan, inputs=await self._history.store_inputs(key, inputs, decoded=True))
         if body.background:
             await self._store.in_writer(self._store.begin, record, plan.inputs)
-        retries = retry.retry_count is not None  # this client retries by itself: no picture may be charged twice
+        retries = retry.retry_count is not None  # this client retries by itself: no image may be charged twice
         recorded = body.store or retry.idempotency_key is not None or (retries and plan.image is not None)
         response = ActiveResponse(record, recorded=recorded, grace_s=self._retry_grace_s if retries else 0.0)
         return self._running.responses.start(response, self._loop.run(plan, response))

@@ -1,4 +1,4 @@
-"""What a request names and the server has stored: the chain of earlier responses, items by their ids, pictures."""
+"""What a request names and the server has stored: the chain of earlier responses, items by their ids, images."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -10,13 +10,13 @@ from server.accounts.response_items import StoredItem
 from server.accounts.responses import RUNNING, ResponseStore
 from server.backends.storage import Storage
 from server.errors import BadRequest, NotFound
-from server.flows.references import Reference, ReferenceLoader, StoredPicture, deleted_from_chain
-from server.flows.responses.context import PictureRef
-from server.flows.responses.items import is_sent_drawing, store_pictures, to_stored, user_text
+from server.flows.references import Reference, ReferenceLoader, StoredImage, deleted_from_chain
+from server.flows.responses.context import ImageRef
+from server.flows.responses.items import is_sent_drawing, store_images, to_stored, user_text
 from server.schemas.response_items import ImageCallItem, Item, ItemReference
 from server.schemas.responses import ResponseBody
 
-CHECKED_PX = 10_000  # of a picture that is decoded only to see whether it can be
+CHECKED_PX = 10_000  # of an image that is decoded only to see whether it can be
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,35 +78,35 @@ class History:
         for index, item in enumerate(sent):
             if isinstance(item, ItemReference | ImageCallItem) and item.id in stored:
                 items.append(replace(stored[item.id], side="input"))
-            elif isinstance(item, ItemReference) or (isinstance(item, ImageCallItem) and _lacks_picture(item)):
+            elif isinstance(item, ItemReference) or (isinstance(item, ImageCallItem) and _lacks_image(item)):
                 message = f"Item with id '{item.id}' not found. Only items of stored responses can be sent as an id."
                 raise BadRequest(message, param=f"input[{index}].id")
             else:
                 items.append(to_stored(item))
         return items
 
-    async def require(self, pictures: Iterable[PictureRef]) -> None:
+    async def require(self, images: Iterable[ImageRef]) -> None:
         """Raises BadRequest if one of them was deleted."""
-        for picture in pictures:
+        for image in images:
             try:
-                if picture.is_file:
-                    await self._storage.in_thread(self._storage.require, picture.source)
+                if image.is_file:
+                    await self._storage.in_thread(self._storage.require, image.source)
             except FileNotFoundError as error:
                 raise deleted_from_chain() from error
 
     async def store_inputs(
         self, key: Key, inputs: Sequence[StoredItem], *, field: str = "input", decoded: bool
     ) -> tuple[StoredItem, ...]:
-        """The items with their pictures written to files. What no decoder accepts is not stored: no later response
-        could read it. `decoded` says that the pictures of messages were, just now. Raises ApiError.
+        """The items with their images written to files. What no decoder accepts is not stored: no later response
+        could read it. `decoded` says that the images of messages were, just now. Raises ApiError.
         """
         stored = []
         for item in inputs:
             check = not decoded or is_sent_drawing(item)
-            stored.append(await store_pictures(item, partial(self._store_picture, key, field, check)))
+            stored.append(await store_images(item, partial(self._store_image, key, field, check)))
         return tuple(stored)
 
-    async def _store_picture(self, key: Key, field: str, check: bool, data_uri: str, extension: str) -> str:
+    async def _store_image(self, key: Key, field: str, check: bool, data_uri: str, extension: str) -> str:
         name = self._storage.new_name(extension)
         async with self._references.in_memory(key.id, Reference(field, data_uri)) as data:
             if check:
@@ -115,11 +115,11 @@ class History:
         return name
 
 
-def to_references(pictures: Iterable[PictureRef]) -> tuple[Reference, ...]:
-    """Pictures as the image routes take them. Files are named, and read when each is decoded."""
-    return tuple(Reference("input", StoredPicture(one.source) if one.is_file else one.source) for one in pictures)
+def to_references(images: Iterable[ImageRef]) -> tuple[Reference, ...]:
+    """Images as the image routes take them. Files are named, and read when each is decoded."""
+    return tuple(Reference("input", StoredImage(one.source) if one.is_file else one.source) for one in images)
 
 
-def _lacks_picture(item: ImageCallItem) -> bool:
+def _lacks_image(item: ImageCallItem) -> bool:
     """Whether there should be one: a call that has failed is told as that."""
     return not item.result and item.status in {None, "completed"}

@@ -1,4 +1,4 @@
-"""The image tool: one picture, drawn as the image routes draw theirs, with the same hold, capture and moderation."""
+"""The image tool: one image, drawn as the image routes draw theirs, with the same hold, capture and moderation."""
 
 import asyncio
 import base64
@@ -19,7 +19,7 @@ from server.errors import ApiError, BadRequest
 from server.flows.images.create import ImageCreator
 from server.flows.images.idempotency import ImageCalls
 from server.flows.images.request import ImageRequest
-from server.flows.images.results import read_picture, truncated_of
+from server.flows.images.results import read_image, truncated_of
 from server.flows.references import Reference
 from server.flows.responses.context import IMAGE_TOOL_SUCCESS
 from server.flows.responses.plan import ImagePlan
@@ -48,7 +48,7 @@ class ToolResult:
     """The outcome of a tool call.
 
     A charged item was recorded in the transaction that charged it. `message` is what the model reads. `interrupted`:
-    the response was cancelled while the picture was captured, so the picture is delivered and the response ends.
+    the response was cancelled while the image was captured, so the image is delivered and the response ends.
     """
 
     item: Json
@@ -80,7 +80,7 @@ class ImageToolRunner:
         """Draw for one call and emit its events. `fallback_prompt` is used if the model's arguments can't be read.
 
         A refusal goes into the item and to the model. Raises ApiError for what no other arguments could mend (a full
-        queue, an exhausted budget, a dead engine), unless a picture of this response is charged already: then that
+        queue, an exhausted budget, a dead engine), unless an image of this response is charged already: then that
         goes into the item too.
         """
         arguments = None
@@ -105,14 +105,14 @@ class ImageToolRunner:
             return ToolResult(_failed_item(call, arguments, error), charged=False, message=f"error: {error.message}")
         response.mark_charged(call.index, to_item(result))
         response.emit("response.image_generation_call.completed", **fields)
-        data = await self._storage.in_thread(read_picture, self._storage, result, result.files[0])
+        data = await self._storage.in_thread(read_image, self._storage, result, result.files[0])
         item = {**to_item(result), "result": base64.b64encode(data).decode()}
         return ToolResult(item, charged=True, message=IMAGE_TOOL_SUCCESS, interrupted=interrupted)
 
     async def _follow(
         self, running: ActiveCall, response: ActiveResponse, fields: Json, request: ImageRequest
     ) -> tuple[ImageResult, bool]:
-        """The result, and whether the response was cancelled meanwhile but the picture had been captured."""
+        """The result, and whether the response was cancelled meanwhile but the image had been captured."""
         try:
             with running.listening():
                 await _emit_previews(response, running, fields, request)
@@ -202,7 +202,7 @@ async def _emit_previews(response: ActiveResponse, running: ActiveCall, fields: 
 
 
 def _item(call: ToolCall, arguments: ToolArguments, request: ImageRequest, result: ImageResult) -> Json:
-    """The output item of a picture, without its bytes."""
+    """The output item of an image, without its bytes."""
     answer = result.answer
     details = {
         "revised_prompt": arguments.prompt,

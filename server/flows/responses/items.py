@@ -1,4 +1,4 @@
-"""Items between clients and the database. The database has the file name of a picture; clients get its bytes."""
+"""Items between clients and the database. The database has the file name of an image; clients get its bytes."""
 
 import base64
 import json
@@ -27,7 +27,7 @@ from server.schemas.response_items import (
 from server.schemas.response_object import Json
 
 DATA_URI = re.compile(r"data:(?:image/(png|jpeg|webp|gif)\b)?", re.IGNORECASE)
-PAGE_CHARACTERS = 32 * 1024**2  # of pictures in base64: what one answer may make the server read
+PAGE_CHARACTERS = 32 * 1024**2  # of images in base64: what one answer may make the server read
 PREFIXES = {
     "message": "msg",
     "function_call": "fc",
@@ -103,18 +103,18 @@ def read_summary(content: str) -> str:
 
 
 def render(item: StoredItem, storage: Storage) -> Json:
-    """The item as clients get it. A picture that was deleted is null. Reads files: call it in a thread."""
+    """The item as clients get it. An image that was deleted is null. Reads files: call it in a thread."""
     body = dict(item.body)
     if body["type"] == "image_generation_call":
-        body["result"] = _base64(storage, item.picture) if item.picture else None
+        body["result"] = _base64(storage, item.image) if item.image else None
         body.pop("image_url", None)
     elif isinstance(body.get("content"), list):
         body["content"] = [_with_bytes(part, storage) for part in body["content"]]
     return body
 
 
-def without_pictures(item: StoredItem) -> StoredItem:
-    """A message with text in the place of its pictures: nothing has to be read to render it."""
+def without_images(item: StoredItem) -> StoredItem:
+    """A message with text in the place of its images: nothing has to be read to render it."""
     content = item.body.get("content")
     if not isinstance(content, list):
         return item
@@ -125,7 +125,7 @@ def without_pictures(item: StoredItem) -> StoredItem:
 
 
 async def render_page(items: Sequence[StoredItem], storage: Storage) -> list[Json]:
-    """The items as clients get them, up to the one whose pictures fill the page."""
+    """The items as clients get them, up to the one whose images fill the page."""
     page: list[Json] = []
     characters = 0
     for item in items:
@@ -137,18 +137,18 @@ async def render_page(items: Sequence[StoredItem], storage: Storage) -> list[Jso
     return page
 
 
-def with_pictures(value: Any, pictures: Mapping[str, str | None]) -> Any:
-    """JSON in which every image_generation_call has its bytes from `pictures` (by item id), or null."""
+def with_images(value: Any, images: Mapping[str, str | None]) -> Any:
+    """JSON in which every image_generation_call has its bytes from `images` (by item id), or null."""
     if isinstance(value, list):
-        return [with_pictures(one, pictures) for one in value]
+        return [with_images(one, images) for one in value]
     if not isinstance(value, Mapping):
         return value
     if value.get("type") == "image_generation_call" and value.get("status") == "completed":
-        return {**value, "result": pictures.get(value["id"])}
-    return {name: with_pictures(one, pictures) for name, one in value.items()}
+        return {**value, "result": images.get(value["id"])}
+    return {name: with_images(one, images) for name, one in value.items()}
 
 
-async def store_pictures(item: StoredItem, store: Callable[[str, str], Awaitable[str]]) -> StoredItem:
+async def store_images(item: StoredItem, store: Callable[[str, str], Awaitable[str]]) -> StoredItem:
     """The item with its data URIs in files: `store` writes one, with an extension, and returns the file's name.
 
     A stored part has a `file` instead of an image_url. No client can send one: `to_stored` drops it.
@@ -177,8 +177,8 @@ def has_data_uri(item: StoredItem) -> bool:
 
 
 def is_sent_drawing(item: StoredItem) -> bool:
-    """A drawn picture that was sent in full: no route has decoded it yet."""
-    return item.body["type"] == "image_generation_call" and item.picture is None and "image_url" in item.body
+    """A drawn image that was sent in full: no route has decoded it yet."""
+    return item.body["type"] == "image_generation_call" and item.image is None and "image_url" in item.body
 
 
 def _data_uri(part: Mapping[str, Any]) -> re.Match[str] | None:

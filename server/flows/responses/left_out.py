@@ -8,7 +8,7 @@ from server.schemas.response_items import InputImage, InputText, MessageItem
 from server.schemas.response_tools import CustomTool, Grammar, ImageTool, NamespaceTool
 from server.schemas.responses import ResponseBody
 
-MARK = "[image]"  # in a picture's place: the model may say that it saw none
+MARK = "[image]"  # in an image's place: the model may say that it saw none
 
 
 def leave_out_pictures(body: ResponseBody) -> tuple[ResponseBody, list[str]]:

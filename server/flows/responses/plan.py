@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pipelines.protocol.images import Picture
+from pipelines.protocol.images import RawImage
 from server.accounts.keys import Key
 from server.accounts.response_items import StoredItem
 from server.catalog.chat import ChatModel
@@ -21,8 +21,8 @@ class ImagePlan:
     tool: ImageTool
     model: ImageModel
     results_base: str
-    explicit: tuple[Reference, ...]  # the pictures in the request's last user message
-    newest: Reference | None  # the last picture of the chain
+    explicit: tuple[Reference, ...]  # the images in the request's last user message
+    newest: Reference | None  # the last image of the chain
     mask: Reference | None
     partial_images: int
 
@@ -37,14 +37,14 @@ class ResponsePlan:
     moderation: ModerationContext
     inputs: tuple[StoredItem, ...]  # as they are stored; empty if the response is not stored
     new_texts: tuple[str, ...]  # new in this round, to be moderated
-    new_pictures: tuple[Picture, ...]
+    new_images: tuple[RawImage, ...]
     image: ImagePlan | None
     tools: ResponseTools
     max_tool_calls: int | None
 
     @property
     def image_required(self) -> bool:
-        """Whether the response must contain a picture, whatever the model generates."""
+        """Whether the response must contain an image, whatever the model generates."""
         is_only_choice = self.tools.allowed == (IMAGE_FUNCTION,)
         is_only_tool = len(self.tools.functions) == 1 and self.image is not None
         return self.image is not None and self.tools.mode == "required" and (is_only_choice or is_only_tool)

@@ -1,4 +1,4 @@
-"""From the body of a request to a ResponsePlan: the chain is read, pictures are decoded, the image tool is checked.
+"""From the body of a request to a ResponsePlan: the chain is read, images are decoded, the image tool is checked.
 
 Whatever can be known to fail before the chat model runs fails here.
 """
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipelines.protocol.chat import ChatSampling, JsonFormat
-from pipelines.protocol.images import Picture
+from pipelines.protocol.images import RawImage
 from server.accounts.keys import Key
 from server.accounts.response_items import StoredItem
 from server.catalog.chat import ChatModel
@@ -23,11 +23,11 @@ from server.flows.moderation import ModerationContext
 from server.flows.references import Reference, ReferenceLoader
 from server.flows.responses.context import (
     Context,
-    PictureRef,
+    ImageRef,
     build_context,
-    newest_picture,
-    pictures_of,
-    with_newest_pictures,
+    images_of,
+    newest_image,
+    with_newest_images,
 )
 from server.flows.responses.history import History, Past, to_references
 from server.flows.responses.image_tool import request_from_tool
@@ -39,7 +39,7 @@ from server.schemas.response_tools import ImageTool
 from server.schemas.responses import JsonObject, JsonSchema, ResponseBody
 from server.state.served_catalog import ServedCatalog
 
-MAX_PICTURES = 16  # new ones, in one request
+MAX_IMAGES = 16  # new ones, in one request
 MAX_SHOWN = 32  # that the model sees, with those of earlier rounds: as many as in a chat
 
 
@@ -70,27 +70,27 @@ class Planner:
     ) -> ResponsePlan:
         """Raises ApiError."""
         context = self.context(model, body, [*past.items, *inputs])
-        new_pictures = await self._new_pictures(key, body, past, inputs, vision=bool(model.vision))
+        new_images = await self._new_images(key, body, past, inputs, vision=bool(model.vision))
         image = await self._image_plan(key, model, body, past.items, inputs, results_base)
         tools = read_tools(body.tools, body.tool_choice)
         return ResponsePlan(
             key=key,
             chat=model,
-            request=_request(body, tools, context.messages, await self.decode(key, context.pictures)),
+            request=_request(body, tools, context.messages, await self.decode(key, context.images)),
             moderation=ModerationContext(response_id, key.id, "responses", model.name, model.group),
             inputs=tuple(inputs) if body.store else (),
             new_texts=tuple(await asyncio.to_thread(_new_texts, body, [*past.unchecked, *inputs])),
-            new_pictures=new_pictures,
+            new_images=new_images,
             image=image,
             tools=tools,
             max_tool_calls=body.max_tool_calls,
         )
 
     def context(self, model: ChatModel, body: ResponseBody, items: Sequence[StoredItem]) -> Context:
-        """What the model reads. Raises BadRequest if it would see too many pictures and nothing may be dropped."""
+        """What the model reads. Raises BadRequest if it would see too many images and nothing may be dropped."""
         tools = model.tools is not False  # another server checks them itself
         context = build_context(items, body.instructions, tools=tools, vision=bool(model.vision))
-        count = len(context.pictures)
+        count = len(context.images)
         if count > MAX_SHOWN and body.truncation != "auto":
             earlier = "conversation" if body.conversation else "previous_response_id"
             field = earlier if body.conversation or body.previous_response_id else "input"
@@ -99,25 +99,25 @@ class Planner:
                 "those of earlier rounds. Set 'truncation' to 'auto' to leave out the oldest, or begin a new one."
             )
             raise BadRequest(message, param=field, code="array_above_max_length")
-        return with_newest_pictures(context, MAX_SHOWN)
+        return with_newest_images(context, MAX_SHOWN)
 
-    async def decode(self, key: Key, pictures: Sequence[PictureRef]) -> tuple[Picture, ...]:
-        """The pixels of stored or sent pictures. Raises ApiError."""
-        decoded = await self._references.load(key.id, to_references(pictures))
-        return tuple(one.picture for one in decoded)
+    async def decode(self, key: Key, images: Sequence[ImageRef]) -> tuple[RawImage, ...]:
+        """The pixels of stored or sent images. Raises ApiError."""
+        decoded = await self._references.load(key.id, to_references(images))
+        return tuple(one.image for one in decoded)
 
-    async def _new_pictures(
+    async def _new_images(
         self, key: Key, body: ResponseBody, past: Past, inputs: Sequence[StoredItem], *, vision: bool
-    ) -> tuple[Picture, ...]:
-        """The pictures that no moderation has seen, whether the model, the image tool or it alone reads them."""
-        new = [picture for item in inputs if item.body["type"] == "message" for picture in pictures_of(item)]
-        if len(new) > MAX_PICTURES:
-            message = f"Invalid 'input': too many pictures. Expected at most {MAX_PICTURES}, but got {len(new)}."
+    ) -> tuple[RawImage, ...]:
+        """The images that no moderation has seen, whether the model, the image tool or it alone reads them."""
+        new = [image for item in inputs if item.body["type"] == "message" for image in images_of(item)]
+        if len(new) > MAX_IMAGES:
+            message = f"Invalid 'input': too many pictures. Expected at most {MAX_IMAGES}, but got {len(new)}."
             raise BadRequest(message, param="input", code="array_above_max_length")
         if new and not vision and not any(isinstance(tool, ImageTool) for tool in body.tools):
             message = "This model does not see images: send the image_generation tool to edit them, or text alone."
             raise BadRequest(message, param="input", code="unsupported_parameter")
-        before = [picture for item in past.unchecked for picture in pictures_of(item)]
+        before = [image for item in past.unchecked for image in images_of(item)]
         return await self.decode(key, [*before[-MAX_SHOWN:], *new])
 
     async def _image_plan(
@@ -143,8 +143,8 @@ class Planner:
             error.param = f"tools[{index}].{error.param}"
             raise
         last = inputs[-1:] if inputs and inputs[-1].body.get("role") == "user" else []
-        explicit = [picture for item in last for picture in pictures_of(item)]
-        newest = [one for one in [newest_picture([*chain, *inputs])] if one]
+        explicit = [image for item in last for image in images_of(item)]
+        newest = [one for one in [newest_image([*chain, *inputs])] if one]
         await self._history.require([*explicit, *newest])
         mask = tool.input_image_mask
         return ImagePlan(
@@ -187,13 +187,13 @@ def _new_texts(body: ResponseBody, inputs: Sequence[StoredItem]) -> list[str]:
 
 
 def _request(
-    body: ResponseBody, tools: ResponseTools, messages: tuple[Json, ...], pictures: tuple[Picture, ...]
+    body: ResponseBody, tools: ResponseTools, messages: tuple[Json, ...], images: tuple[RawImage, ...]
 ) -> ChatRequest:
     """Return what the model is asked first."""
     logprobs = "message.output_text.logprobs" in body.include
     return ChatRequest(
         messages=messages,
-        decoded_images=pictures,
+        decoded_images=images,
         tools=tools.functions,
         tool_choice=tools.mode,
         allowed_tools=tools.allowed,

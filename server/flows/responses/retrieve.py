@@ -10,7 +10,7 @@ from server.accounts.response_items import StoredItem
 from server.accounts.responses import ResponseStore, StoredResponse
 from server.backends.storage import Storage
 from server.errors import BadRequest, NotFound, RunsElsewhere
-from server.flows.responses.items import render, render_page, with_pictures
+from server.flows.responses.items import render, render_page, with_images
 from server.flows.retries import RetryInfo, check_fingerprint
 from server.schemas.response_object import Json, ResponseStatus, item_list, response_object
 from server.schemas.usage import ResponseSummary
@@ -159,10 +159,10 @@ class Responses:
         return response_object(record.id, record.created_at, record.echo, status, output, record.ended)
 
     def _recorded_events(self, record: StoredResponse, items: Sequence[StoredItem]) -> list[Json]:
-        """The events with the pictures' bytes again. Of a response whose server died there is the last one alone."""
-        pictures = {item.id: render(item, self._storage)["result"] for item in items if item.picture is not None}
+        """The events with the images' bytes again. Of a response whose server died there is the last one alone."""
+        images = {item.id: render(item, self._storage)["result"] for item in items if item.image is not None}
         if record.events or record.running:
-            return [with_pictures(event, pictures) for event in record.events or ()]
+            return [with_images(event, images) for event in record.events or ()]
         last = TERMINAL[cast(ResponseStatus, record.state)]
         return [{"type": last, "sequence_number": LOST_STREAM, "response": self._object(record, items)}]
 

@@ -1,7 +1,7 @@
-"""A response from its first token to its last: turns of the chat model, with pictures drawn between them.
+"""A response from its first token to its last: turns of the chat model, with images drawn between them.
 
-A picture is charged when it is stored, and from then on the response is delivered: a later failure costs the closing
-text, not the picture.
+An image is charged when it is stored, and from then on the response is delivered: a later failure costs the closing
+text, not the image.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from server.flows.field_names import rename_field
 from server.flows.moderation import Moderator
 from server.flows.responses.context import add_image_call, image_call_arguments, last_user_text
 from server.flows.responses.image_tool import ImageToolRunner
-from server.flows.responses.items import with_pictures
+from server.flows.responses.items import with_images
 from server.flows.responses.plan import ResponsePlan
 from server.flows.responses.stream_events import EventWriter, ToolCall
 from server.flows.responses.tools import IMAGE_FUNCTION
@@ -97,7 +97,7 @@ class ToolLoop:
         except asyncio.CancelledError:
             status = "cancelled"
             if response.charged and not response.record.background:
-                status = "completed"  # its client left, and may come back for the picture
+                status = "completed"  # its client left, and may come back for the image
             elif response.cancel_reason is CancelReason.SHUTDOWN:
                 message = (
                     "The server was stopped while it ran this response; what is not in its output was not charged."
@@ -118,7 +118,7 @@ class ToolLoop:
             response.start()
         response.emit_snapshot("response.in_progress")
         await self._moderator.check_texts(plan.moderation, "input", plan.new_texts)
-        await self._moderator.check_pictures(plan.moderation, "input", plan.new_pictures)
+        await self._moderator.check_images(plan.moderation, "input", plan.new_images)
 
     async def _run_turns(self, plan: ResponsePlan, response: ActiveResponse, state: LoopState) -> FinishReason:
         """The model's turns, until it calls nothing that the server can run. Returns why the last one ended."""
@@ -233,8 +233,8 @@ class ToolLoop:
             await self._store.in_patient_writer(self._record_events, response)
 
     def _record_events(self, response: ActiveResponse) -> None:
-        """The events without previews and pictures' bytes, which are in the items. Blocks."""
-        events = [with_pictures(event, {}) for event in response.events if event["type"] != PREVIEW]
+        """The events without previews and images' bytes, which are in the items. Blocks."""
+        events = [with_images(event, {}) for event in response.events if event["type"] != PREVIEW]
         self._store.save_events(response.call.id, events)
 
 
@@ -255,7 +255,7 @@ def next_turn(plan: ResponsePlan, state: LoopState, number: int, calls_left: int
 
 
 def _end_of_failure(response: ActiveResponse, error: ApiError) -> tuple[ResponseStatus, ApiError | None]:
-    """A response with a charged picture is delivered as it is."""
+    """A response with a charged image is delivered as it is."""
     if not response.charged:
         return "failed", error
     log.warning("the response ends early, after its picture", response=response.call.id, error=error.message)

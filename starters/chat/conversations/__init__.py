@@ -2,7 +2,7 @@
 
 words           fillers: words, names, numbers, invented words
 script          a conversation as it is written, and which wordings a split may use
-image_requests  asking for pictures and changes, with an image tool and without
+image_requests  asking for images and changes, with an image tool and without
 functions       functions that users declare, each with its wordings
 tool_calls      calls of those, and of functions with invented names
 small_talk      greetings, the server, sums, repeating, and what it does not know; topics has the texts

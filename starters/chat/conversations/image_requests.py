@@ -1,7 +1,7 @@
-"""Asking for a picture, then for changes to it: with an image tool there is a call, without one an answer in words.
+"""Asking for an image, then for changes to it: with an image tool there is a call, without one an answer in words.
 
-The prompt of a new picture is the subject, without the words of the request. The prompt of a change is the instruction
-alone, not the whole scene again: the server passes the newest picture to a model that edits by instruction. "It" is
+The prompt of a new image is the subject, without the words of the request. The prompt of a change is the instruction
+alone, not the whole scene again: the server passes the newest image to a model that edits by instruction. "It" is
 replaced by the thing's name, because the editing model sees no earlier turn.
 """
 
@@ -58,9 +58,9 @@ ORDERS: Final = tuple(  # {{}} what to draw
         "{} {{}} please", "Hello, can you {} {{}}?", "now {} {{}}", "I need you to {} {{}}",
     )
 )  # fmt: skip
-PICTURE_REQUESTS: Final = tuple(
-    request_text.format(picture)
-    for picture in (
+IMAGE_REQUESTS: Final = tuple(
+    request_text.format(image)
+    for image in (
         "a picture of", "an image of", "a drawing of", "an illustration of", "a painting of", "a sketch of",
         "a poster of", "a poster with", "a picture with", "a picture that shows", "a scene with",
     )
@@ -140,7 +140,7 @@ class Tool:
 
 @dataclass(slots=True)
 class Canvas:
-    """The newest picture: its scene, if it has one, what "it" refers to, and whether it was drawn or only requested."""
+    """The newest image: its scene, if it has one, what "it" refers to, and whether it was drawn or only requested."""
 
     scene: Scene | None = None
     it: str | None = None
@@ -166,12 +166,12 @@ def sample_tool(rng: np.random.Generator) -> Tool:
     return Tool({"type": "function", "function": function}, name, prompt, action)
 
 
-def ask_picture(script: Script, tool: Tool | None, canvas: Canvas) -> None:
+def ask_image(script: Script, tool: Tool | None, canvas: Canvas) -> None:
     text = _subject(script, canvas)
     frames = (
         NEXT_REQUESTS
         if canvas.drawn and chance(script.rng, 0.6)
-        else pick(script.rng, (DRAW_REQUESTS, DRAW_REQUESTS, ORDERS, PICTURE_REQUESTS))
+        else pick(script.rng, (DRAW_REQUESTS, DRAW_REQUESTS, ORDERS, IMAGE_REQUESTS))
     )
     script.user(_filled(script, frames, text))
     canvas.requested = True
@@ -184,7 +184,7 @@ def ask_picture(script: Script, tool: Tool | None, canvas: Canvas) -> None:
 
 
 def ask_change(script: Script, tool: Tool | None, canvas: Canvas) -> None:
-    """A change to the newest picture, or to one that the user sends."""
+    """A change to the newest image, or to one that the user sends."""
     text, prompt = _change(script, canvas)
     script.user(text if canvas.drawn or (tool is None and canvas.requested) else f"[image] {text}")
     canvas.requested = True
@@ -293,7 +293,7 @@ def _instruction(text: str) -> str:
 
 
 def _other_change(rng: np.random.Generator) -> str:
-    """A change to a picture outside the scene world."""
+    """A change to an image outside the scene world."""
     thing, other = phrase(rng, 2), with_article(phrase(rng, 2))
     return pick(
         rng,

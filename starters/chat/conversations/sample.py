@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from starters.chat.conversations.image_requests import Canvas, Tool, ask_change, ask_picture, sample_tool
+from starters.chat.conversations.image_requests import Canvas, Tool, ask_change, ask_image, sample_tool
 from starters.chat.conversations.script import Script
 from starters.chat.conversations.small_talk import arithmetic, introduce, repeat_back, small_talk, unknown
 from starters.chat.conversations.tool_calls import Declared, ask_without_function, call_function, declare
@@ -70,7 +70,7 @@ def _turn(script: Script, tool: Tool | None, functions: list[Declared], canvas: 
     weights[1 if not canvas.drawn else 0] *= 0.3
     match TURNS[int(script.rng.choice(len(TURNS), p=weights / weights.sum()))]:
         case "picture":
-            ask_picture(script, tool, canvas)
+            ask_image(script, tool, canvas)
         case "change":
             ask_change(script, tool, canvas)
         case "function":

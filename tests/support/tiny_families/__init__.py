@@ -1,6 +1,6 @@
 """Tiny checkpoints of many pipeline classes, with seeded random weights: what researchers have on their disks.
 
-`FAMILIES` makes each by name. They draw noise, so tests look at sizes, at what changes a picture, and at messages.
+`FAMILIES` makes each by name. They draw noise, so tests look at sizes, at what changes an image, and at messages.
 """
 
 from collections.abc import Callable, Mapping

@@ -15,7 +15,7 @@ VISION: dict[str, Any] = {
     "hidden_size": ENCODER_WIDTH, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
     "image_size": 32, "patch_size": 8,
 }  # fmt: skip
-TOKENS = 4  # of a picture, in the denoiser's attention: the layout has always four
+TOKENS = 4  # of an image, in the denoiser's attention: the layout has always four
 
 
 def make_controlnet(denoiser: Any, folder: Path, seed: int = 1, modes: int | None = None) -> Path:
@@ -57,7 +57,7 @@ def make_image_encoder(folder: Path) -> Path:
 
 
 def make_two_encoders(folder: Path, kind: str) -> Path:
-    """Of texts and pictures, a "CLIPModel" or "SiglipModel". What CLIP projects to is beside both configs."""
+    """Of texts and images, a "CLIPModel" or "SiglipModel". What CLIP projects to is beside both configs."""
     torch.manual_seed(2)
     texts = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     if kind == "CLIPModel":

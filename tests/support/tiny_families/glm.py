@@ -1,4 +1,4 @@
-"""GLM-Image: an autoregressive model draws tokens, by torch's global generator, and a transformer the picture."""
+"""GLM-Image: an autoregressive model draws tokens, by torch's global generator, and a transformer the image."""
 
 from typing import Any
 

@@ -46,7 +46,7 @@ def gemma_tokenizer() -> GemmaTokenizer:
 
 
 def qwen_tokenizer(extra: tuple[str, ...] = ()) -> Qwen2Tokenizer:
-    """Bytes and Qwen's marks, with a template that takes pictures."""
+    """Bytes and Qwen's marks, with a template that takes images."""
     names = [*sorted(ByteLevel.alphabet()), "<|endoftext|>"]
     tokenizer = Qwen2Tokenizer({name: i for i, name in enumerate(names)}, [], model_max_length=131072)
     tokenizer.add_special_tokens({"additional_special_tokens": [*QWEN_MARKS, *extra]})

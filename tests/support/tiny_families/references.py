@@ -1,4 +1,4 @@
-"""Families that read reference pictures: FLUX.2, Kontext, Fill and Qwen-Image-Edit."""
+"""Families that read reference images: FLUX.2, Kontext, Fill and Qwen-Image-Edit."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +29,7 @@ def klein(*, distilled: bool = True) -> Any:
 
 
 def flux2() -> Any:
-    """FLUX.2 [dev]: its tokenizer is a processor for text and pictures. It needs torchvision."""
+    """FLUX.2 [dev]: its tokenizer is a processor for text and images. It needs torchvision."""
     torch.manual_seed(5)
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=qwen_tokenizer(PIXTRAL_MARKS).backend_tokenizer, pad_token="<|endoftext|>",

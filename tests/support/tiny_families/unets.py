@@ -82,7 +82,7 @@ def with_safety_checker(pipeline: Any) -> Any:
 
 
 def image_variation() -> Any:
-    """It takes no prompt, and of a list of pictures it draws from the first alone."""
+    """It takes no prompt, and of a list of images it draws from the first alone."""
     parts = sd15().components
     vision = {
         "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 32,

@@ -32,7 +32,7 @@ KEY = (
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """A home with a picture that is paid for, and a catalog."""
+    """A home with an image that is paid for, and a catalog."""
     home, configs = tmp_path / "home", tmp_path / "configs"
     (home / "results" / "aa").mkdir(parents=True)
     (home / "results" / "aa" / "a.png").write_bytes(b"picture")
@@ -59,13 +59,13 @@ def test_a_backup_brings_everything_back(settings: Settings, books: Database, tm
         session.execute(text("UPDATE keys SET name = 'changing'"))
         made = make_backup(settings, tmp_path / "backups")
         session.rollback()
-    assert (made.pictures, made.schema, made.path.stat().st_mode & 0o777) == (1, newest_schema(), 0o600)
+    assert (made.images, made.schema, made.path.stat().st_mode & 0o777) == (1, newest_schema(), 0o600)
     create_key(books, "too late", GROUPS)
     (settings.home / "results" / "aa" / "a.png").write_bytes(b"damaged")
     (settings.model_configs / "alpha.toml").write_text("price = 2")
     books.dispose()
     restored = restore_backup(settings, made.path, keep_catalog=False)
-    assert restored.pictures == 1
+    assert restored.images == 1
     after = Database(settings.database_url)
     assert [key.name for key in list_keys(after)] == ["shop"]
     assert [entry.call_id for entry in report.entries(after)] == ["c1"]
@@ -183,7 +183,7 @@ def test_a_backup_of_another_kind_changes_nothing(
         restore_backup(settings, made.path, keep_catalog=False)
     assert [key.name for key in list_keys(books)] == ["shop"]
     assert (settings.home / "results" / "aa" / "a.png").exists()
-    assert restore_backup(elsewhere, made.path, keep_catalog=False).pictures == 1
+    assert restore_backup(elsewhere, made.path, keep_catalog=False).images == 1
 
 
 def test_a_table_that_this_version_has_is_replaced(database: Database) -> None:

@@ -187,7 +187,7 @@ async def test_what_begins_while_lost_ends_are_looked_for_goes_on(
         assert await states(running, response) == ["completed"]
 
 
-def test_a_response_whose_end_is_not_known_fails_unless_a_picture_was_charged(database: Database) -> None:
+def test_a_response_whose_end_is_not_known_fails_unless_an_image_was_charged(database: Database) -> None:
     key, _ = create_key(database, "test", GROUPS)
     store = ResponseStore(database, "me")
     server(database, "me")

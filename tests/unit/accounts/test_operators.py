@@ -22,7 +22,7 @@ from server.accounts.keys import (
 from server.accounts.ledger import InsufficientBudget, Ledger
 from server.accounts.operators import NameTaken, authenticate_operator, create_operator, revoke_operator
 from server.accounts.paging import Page, Period, UnknownEntry, month_start
-from server.accounts.results import Origin, ResultFilter, ResultStore, SentPictures, write_origins
+from server.accounts.results import Origin, ResultFilter, ResultStore, SentImages, write_origins
 from server.accounts.usage import Usage, UsageFilter, months_spent, total, usage
 from tests.unit.accounts.helpers import GROUPS, call, capture, result
 
@@ -158,19 +158,19 @@ def test_calls_are_listed_filtered_and_forgotten(database: Database) -> None:
     assert log.find("img_3", mine.id) == log.find("req_3") == failed
     assert log.find("req_4", mine.id) is None
     assert log.last_used() == {mine.id: 102.0, others.id: 103.0}
-    log.forget_prompts()
+    log.delete_prompts()
     assert log.find("req_1") == replace(first, prompt=None, parameters=None)
     assert log.delete_older(60) == 4
 
 
-def test_results_are_listed_by_words_and_forget_their_prompt_when_deleted(database: Database) -> None:
+def test_results_are_listed_by_words_and_delete_their_prompt_when_deleted(database: Database) -> None:
     key, _ = create_key(database, "artist", GROUPS)
     ledger, store = Ledger(database, "me"), ResultStore(database)
     origin = Origin(2**53 - 1, "a red boat, 100%", {"steps": 4}, ["b.png"])
     ledger.hold(call("c1", key.id))
-    sent = SentPictures(["b.png"], [None])
-    pictures = [result("a"), replace(result("b"), position=1)]
-    capture(ledger, "c1", pictures, lambda session: write_origins(session, {"a.png": origin}, sent))
+    sent = SentImages(["b.png"], [None])
+    images = [result("a"), replace(result("b"), position=1)]
+    capture(ledger, "c1", images, lambda session: write_origins(session, {"a.png": origin}, sent))
     found = {each.name: each.origin for each in store.page(ResultFilter(key.id), Page(5, "asc", None))}
     assert found == {"a.png": origin, "b.png": None}
     for words, names in ((["RED", "boat"], ["a.png"]), (["100%"], ["a.png"]), (["r_d"], []), (["green"], [])):

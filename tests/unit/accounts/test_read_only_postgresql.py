@@ -1,4 +1,4 @@
-"""PostgreSQL takes no writes, as after a failover: calls are told to come again, a drawn picture waits for its charge,
+"""PostgreSQL takes no writes, as after a failover: calls are told to come again, a drawn image waits for its charge,
 and the connection moves on to the server that takes them."""
 
 import asyncio
@@ -31,7 +31,7 @@ def request_limit_s(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(db, "ATTEMPT_S", 0.05)
 
 
-async def test_a_call_is_refused_and_a_drawn_picture_is_charged_once_when_it_is_writable_again(
+async def test_a_call_is_refused_and_a_drawn_image_is_charged_once_when_it_is_writable_again(
     database: Database, cluster: Cluster
 ) -> None:
     key, secret = create_key(database, "a", GROUPS, budget=3000)

@@ -31,8 +31,8 @@ def response(number: int, key_id: str, previous: str | None = None, state: str =
     return StoredResponse(f"resp_{number}", key_id, previous, state, False, {"model": "m"}, 1_760_000_000)
 
 
-def item(name: str, side: Any = "input", picture: str | None = None) -> StoredItem:
-    return StoredItem(side, {"id": name, "type": "message"}, picture)
+def item(name: str, side: Any = "input", image: str | None = None) -> StoredItem:
+    return StoredItem(side, {"id": name, "type": "message"}, image)
 
 
 def store_round(store: ResponseStore, number: int, key_id: str) -> None:
@@ -53,7 +53,7 @@ def test_a_long_chain_is_one_query_and_in_order(database: Database, store: Respo
     state, items = loaded
     assert state == "completed"
     assert [one.id for one in items] == [f"{side}_{n}" for n in range(ROUNDS) for side in ("in", "out")]
-    assert items[-1].picture == f"{ROUNDS - 1}.png"
+    assert items[-1].image == f"{ROUNDS - 1}.png"
 
 
 def test_a_chain_may_branch(store: ResponseStore, key: str) -> None:
@@ -104,9 +104,9 @@ def test_the_responses_of_a_dead_server_fail_with_an_error(database: Database, s
     assert alive[0].running
 
 
-def test_deleting_a_response_deletes_its_items_and_pictures(store: ResponseStore, key: str) -> None:
+def test_deleting_a_response_deletes_its_items_and_images(store: ResponseStore, key: str) -> None:
     for number in range(2):  # the second was sent an item of the first
-        store.begin(response(number, key), [item("in_0", picture="a.png")])
+        store.begin(response(number, key), [item("in_0", image="a.png")])
     assert store.delete("resp_0", key)
     assert store.needed(["a.png", "b.png"]) == {"a.png"}
     assert store.delete("resp_1", key)
@@ -135,9 +135,7 @@ def test_an_idempotency_key_finds_its_response_until_that_fails(store: ResponseS
     assert store.find_keyed("k1", key) is None
 
 
-def test_a_charged_picture_is_delivered_after_its_server_died(
-    database: Database, store: ResponseStore, key: str
-) -> None:
+def test_a_charged_image_is_delivered_after_its_server_died(database: Database, store: ResponseStore, key: str) -> None:
     dead = ResponseStore(database, "dead")
     stored = replace(response(0, key), idempotency_key="k", fingerprint="f")
     dead.begin(stored, [item("in_0")])
@@ -149,7 +147,7 @@ def test_a_charged_picture_is_delivered_after_its_server_died(
     assert record.state == "completed"
     assert record.ended is not None
     assert "error" not in record.ended
-    assert items[-1].picture == "a.png"
+    assert items[-1].image == "a.png"
 
 
 def test_a_response_that_is_not_stored_is_there_for_retries_only(store: ResponseStore, key: str) -> None:
@@ -199,14 +197,14 @@ def test_a_round_is_added_to_its_conversation_once(database: Database, store: Re
         assert not store.finish(f"resp_{number}", "completed", {}, delivered=True)
     added = rounds.items("kept", key)
     assert added is not None
-    assert [(one.id, one.side, one.picture) for one in added[0]] == [
+    assert [(one.id, one.side, one.image) for one in added[0]] == [
         ("in_0", "input", None), ("out_0", "output", "0.png"),
     ]  # fmt: skip
     assert added[1] == []
     assert rounds.items("deleted", key) is None
 
 
-def test_a_paid_picture_of_a_dead_server_is_added_too(database: Database, store: ResponseStore, key: str) -> None:
+def test_a_paid_image_of_a_dead_server_is_added_too(database: Database, store: ResponseStore, key: str) -> None:
     rounds = ConversationStore(database)
     rounds.create(Conversation("one", {}, 0), key, [])
     stored = replace(response(0, key), conversation_id="one")
@@ -224,10 +222,10 @@ def test_what_is_put_into_conversations_is_bounded(
     monkeypatch.setattr(conversations, "MAX_PICTURES", 2)
     monkeypatch.setattr(conversations, "MAX_ITEM_BYTES", 4000)
     store = ConversationStore(database)
-    store.create(Conversation("one", {}, 0), key, [replace(item("first"), picture="1.png")])
-    store.create(Conversation("two", {}, 0), key, [replace(item("second"), picture="2.png")])
+    store.create(Conversation("one", {}, 0), key, [replace(item("first"), image="1.png")])
+    store.create(Conversation("two", {}, 0), key, [replace(item("second"), image="2.png")])
     with pytest.raises(TooMany, match="pictures"):
-        store.add("one", key, [replace(item("third"), picture="3.png")])
+        store.add("one", key, [replace(item("third"), image="3.png")])
     long = StoredItem("input", {"id": "long", "type": "message", "content": "\u00e4" * 300})  # 1,800 bytes of JSON
     assert store.add("one", key, [long])
     assert store.add("one", key, [long])

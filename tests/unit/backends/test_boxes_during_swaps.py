@@ -16,8 +16,8 @@ from pipelines.protocol.images import CheckpointSpec
 from server.accounts.catalogs import CatalogContent, CatalogStore
 from server.accounts.db import Database
 from server.backends.engine_host import EngineHost
-from server.backends.fleet import Fleet, Member
 from server.backends.upstream import UpstreamClient
+from server.backends.worker_pool import Member, WorkerPool
 from server.catalog.images import load_catalog
 from server.flows.catalog.files import parse, read_files, weight_sums
 from server.flows.catalog.member import CatalogMember, Proposal
@@ -36,7 +36,7 @@ class Gateway:
     """Two workers on boxes of a cluster, and a version of the catalog in which their checkpoint is another."""
 
     served: ServedCatalog
-    fleet: Fleet
+    worker_pool: WorkerPool
     workers: dict[str, ScriptedWorker]
     catalog_member: CatalogMember
     store: CatalogStore
@@ -46,10 +46,10 @@ class Gateway:
 
     async def roster(self, *names: str) -> bool:
         """The server sees that the cluster has these engines. Returns whether it uses others now."""
-        if {host.name for host in self.fleet.workers} == set(names):
+        if {host.name for host in self.worker_pool.workers} == set(names):
             return False
         async with self.served.lock:
-            return await self.fleet.change_members([self.member(name) for name in names], self.served.current)
+            return await self.worker_pool.change_members([self.member(name) for name in names], self.served.current)
 
     def member(self, name: str) -> Member:
         worker = self.workers.setdefault(name, ScriptedWorker())
@@ -61,7 +61,7 @@ class Gateway:
         assert {self.after} <= set(self.workers["a"].loaded) & set(self.workers["b"].loaded)
 
     def placed(self) -> dict[str, tuple[CheckpointSpec, ...]]:
-        return dict(self.fleet.current.placement)
+        return dict(self.worker_pool.current.placement)
 
 
 @pytest.fixture
@@ -80,17 +80,17 @@ async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
     store = CatalogStore(database, "me")
     store.begin(contents[0])
     served = ServedCatalog(load_catalog(configs, weights))
-    fleet, upstreams = Fleet([]), UpstreamClient((), {}, 60)
+    worker_pool, upstreams = WorkerPool([]), UpstreamClient((), {}, 60)
     chat_engine: EngineHost[ChatJob | CountJob, ChatEvent] = EngineHost("chat", (), 1)
-    switch = CatalogSwitch(served, fleet, chat_engine, upstreams, digests, preload=True)
+    switch = CatalogSwitch(served, worker_pool, chat_engine, upstreams, digests, preload=True)
     member = CatalogMember(served, switch, store, digests, version=1, model_configs=configs, weights=weights)
     specs = [parse(content.files, configs, weights).checkpoints[0] for content in contents]
-    made = Gateway(served, fleet, {}, member, store, Proposal(CHANGE, 2, contents[1]), specs[0], specs[1])
-    await fleet.start()
+    made = Gateway(served, worker_pool, {}, member, store, Proposal(CHANGE, 2, contents[1]), specs[0], specs[1])
+    await worker_pool.start()
     await made.roster("a", "b")
     await eventually(lambda: all(worker.loaded == [made.before] for worker in made.workers.values()))
     yield made
-    await fleet.stop()
+    await worker_pool.stop()
     await upstreams.close()
     database.dispose()
 
@@ -113,7 +113,7 @@ async def test_a_box_that_leaves_before_the_swap_is_made_has_no_part_in_it(gatew
     assert await gateway.catalog_member.settle() is not None
     await gateway.roster("a")
     assert gateway.placed() == {"a": (gateway.after,)}
-    assert [host.name for host in gateway.fleet.workers] == ["a"]
+    assert [host.name for host in gateway.worker_pool.workers] == ["a"]
     assert gateway.workers["a"].loaded == [gateway.after]
 
 

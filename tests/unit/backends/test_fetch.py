@@ -152,13 +152,13 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, str]]:
 
 
 async def over_tls(tls: tuple[int, str], path: str, **options: object) -> bytes:
-    """Fetch from the local server under the name pictures.test, with loopback and its port allowed."""
+    """Fetch from the local server under the name images.test, with loopback and its port allowed."""
     port, certificate = tls
     allowed = {"is_allowed": lambda address: str(address) == "127.0.0.1", "ports": (port,), "ca_file": certificate}
     return await fetch_with(f"https://pictures.test:{port}{path}", ["127.0.0.1"], **{**allowed, **options})
 
 
-async def test_a_public_picture_is_fetched_with_its_own_host_name(tls: tuple[int, str]) -> None:
+async def test_a_public_image_is_fetched_with_its_own_host_name(tls: tuple[int, str]) -> None:
     assert (await over_tls(tls, "/a.png")).startswith(b"hello pictures.test")
 
 

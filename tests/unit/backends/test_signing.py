@@ -1,4 +1,4 @@
-"""Pictures that are signed with the operator's certificate."""
+"""Images that are signed with the operator's certificate."""
 
 import io
 import re
@@ -20,7 +20,7 @@ pytest.importorskip("c2pa")
 END = "-----END CERTIFICATE-----\n"
 
 
-def picture(kind: str) -> bytes:
+def image(kind: str) -> bytes:
     file = io.BytesIO()
     Image.effect_noise((64, 48), 80).convert("RGB").save(file, kind, lossless=True)
     return file.getvalue()
@@ -34,12 +34,12 @@ def picture(kind: str) -> bytes:
         ("compositeWithTrainedAlgorithmicMedia", EDITED, ["c2pa.created", "c2pa.edited"]),
     ],
 )
-async def test_a_signed_picture_says_where_it_comes_from(
+async def test_a_signed_image_says_where_it_comes_from(
     tmp_path: Path, kind: ImageFormat, source: DigitalSource, term: str, actions: list[str]
 ) -> None:
     signer = open_signer(*write_certificate(tmp_path), marks=True)
     assert signer is not None
-    plain = EncodedImage(picture(kind), f"image/{kind}", 64, 48, 7)
+    plain = EncodedImage(image(kind), f"image/{kind}", 64, 48, 7)
     finished = await signer.signed(Finished((plain, plain), 1.0, 1.0), Encoding(kind, source=source))
     for signed in finished.images:
         state, found, problems = c2pa_manifest(signed.data, f"image/{kind}")
@@ -67,7 +67,7 @@ async def test_a_signed_picture_says_where_it_comes_from(
 def test_each_kind_of_key_signs(tmp_path: Path, key: Private) -> None:
     signer = open_signer(*write_certificate(tmp_path, key), marks=True)
     assert signer is not None
-    signed = signer.sign(picture("png"), "image/png", "trainedAlgorithmicMedia")
+    signed = signer.sign(image("png"), "image/png", "trainedAlgorithmicMedia")
     assert c2pa_manifest(signed, "image/png")[0] == "Valid"
 
 
@@ -97,7 +97,7 @@ def test_a_certificate_that_cannot_sign_is_refused_in_one_sentence(tmp_path: Pat
     assert "\n" not in message
 
 
-def test_half_of_a_pair_and_pictures_without_a_mark_are_refused(tmp_path: Path) -> None:
+def test_half_of_a_pair_and_images_without_a_mark_are_refused(tmp_path: Path) -> None:
     chain, key = write_certificate(tmp_path)
     with pytest.raises(StartError, match="set both or none"):
         open_signer(chain, None, marks=True)

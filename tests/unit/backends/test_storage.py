@@ -11,7 +11,7 @@ import pytest
 from server.backends.local_storage import LocalStorage
 from server.backends.open_storage import open_storage
 from server.backends.storage import Storage
-from server.errors import PictureMissing, StartError, StorageFailed
+from server.errors import ImageMissing, StartError, StorageFailed
 from tests.support.object_store import ObjectStore, object_store
 
 RECORDED = f"{'a' * 32}.png"  # of a live record, and not stored
@@ -53,7 +53,7 @@ def test_a_lost_file_is_told_from_a_deleted_one(storage: Storage) -> None:
     for use in (storage.read, storage.require, lambda name: storage.read_range(name, 0, 1)):
         with pytest.raises(FileNotFoundError):
             use(deleted)
-        with pytest.raises(PictureMissing):
+        with pytest.raises(ImageMissing):
             use(RECORDED)
 
 

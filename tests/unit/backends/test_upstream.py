@@ -103,7 +103,7 @@ async def upstreams() -> AsyncIterator[UpstreamClient]:
     await client.close()
 
 
-async def ask(upstreams: UpstreamClient, base: str, behaviour: str) -> UpstreamResponse:
+async def request(upstreams: UpstreamClient, base: str, behaviour: str) -> UpstreamResponse:
     return await upstreams.complete(Upstream(base, behaviour, None), {"model": behaviour})
 
 
@@ -113,8 +113,8 @@ async def chunks_of(upstreams: UpstreamClient, base: str, behaviour: str) -> lis
 
 
 async def test_answers_and_errors_are_forwarded_with_their_retry_headers(upstreams: UpstreamClient, base: str) -> None:
-    assert (await ask(upstreams, base, "good")).body["id"] == "chatcmpl-1"
-    busy = await ask(upstreams, base, "busy")
+    assert (await request(upstreams, base, "good")).body["id"] == "chatcmpl-1"
+    busy = await request(upstreams, base, "busy")
     assert (busy.status, busy.body, dict(busy.headers)) == (429, ERROR, {"retry-after": "7"})
     assert await chunks_of(upstreams, base, "busy") == [busy]
 
@@ -126,13 +126,13 @@ async def test_answers_and_errors_are_forwarded_with_their_retry_headers(upstrea
 async def test_errors_of_any_format_become_openais_format(
     upstreams: UpstreamClient, base: str, behaviour: str, message: str, kind: str
 ) -> None:
-    answer = await ask(upstreams, base, behaviour)
+    answer = await request(upstreams, base, behaviour)
     assert answer.body == {"error": {"message": message, "type": kind, "param": None, "code": None}}
 
 
 async def test_the_request_has_the_operators_key(upstreams: UpstreamClient, base: str) -> None:
     await upstreams.complete(Upstream(base, "good", "UPSTREAM_KEY"), {"model": "good"})
-    await ask(upstreams, base, "good")
+    await request(upstreams, base, "good")
     assert [(path, key) for path, key, _ in Handler.seen[-2:]] == [
         ("/v1/chat/completions", "Bearer sk-upstream"),
         ("/v1/chat/completions", None),
@@ -144,8 +144,8 @@ async def test_the_callers_trace_goes_on_at_the_upstream_even_if_none_is_recorde
 ) -> None:
     parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     with Tracing().request({"traceparent": parent}):
-        await ask(upstreams, base, "good")
-    await ask(upstreams, base, "good")
+        await request(upstreams, base, "good")
+    await request(upstreams, base, "good")
     assert Handler.traces[-2:] == [parent, None]
 
 
@@ -175,7 +175,7 @@ async def test_the_chunks_of_a_stream_are_forwarded(upstreams: UpstreamClient, b
 async def test_an_answer_that_can_not_be_forwarded_is_a_500(
     upstreams: UpstreamClient, base: str, behaviour: str, code: str
 ) -> None:
-    for send in (ask, chunks_of):
+    for send in (request, chunks_of):
         with pytest.raises(EngineFailure) as raised:
             await send(upstreams, base, behaviour)
         assert raised.value.code == code
@@ -190,13 +190,13 @@ async def test_a_broken_stream_is_an_error(upstreams: UpstreamClient, base: str,
 
 async def test_an_unreachable_upstream_is_a_503_and_a_timeout_a_504(upstreams: UpstreamClient) -> None:
     with pytest.raises(Overloaded) as refused:
-        await ask(upstreams, "http://127.0.0.1:9/v1", "good")
+        await request(upstreams, "http://127.0.0.1:9/v1", "good")
     assert refused.value.headers["Retry-After"] == "5"
     impatient = UpstreamClient([], {}, 0.05)
     unresponsive = http.server.HTTPServer(("127.0.0.1", 0), Handler)  # it listens, and never answers
     timed_out: ApiError | None = None
     try:
-        await ask(impatient, f"http://127.0.0.1:{unresponsive.server_port}/v1", "good")
+        await request(impatient, f"http://127.0.0.1:{unresponsive.server_port}/v1", "good")
     except TimedOut as error:
         timed_out = error
     unresponsive.server_close()
@@ -230,7 +230,7 @@ async def stream_as(parts: ChatParts, base: str, behaviour: str) -> list[Any]:
 
 
 async def ask_as(parts: ChatParts, base: str, behaviour: str) -> UpstreamResponse:
-    return await source(parts, base, behaviour).ask({}, UsageContext(KEY, behaviour))
+    return await source(parts, base, behaviour).request({}, UsageContext(KEY, behaviour))
 
 
 def outcomes(metrics: Metrics) -> dict[tuple[str, str], float]:

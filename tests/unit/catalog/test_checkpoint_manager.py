@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from pipelines.catalog.manifest import manifest_of
-from pipelines.catalog.plan import plan_picture
+from pipelines.catalog.plan import plan_image
 from server.catalog.images import Catalog, load_catalog
 from server.cli.app import main
 from server.cli.checkpoints import read_recipe
@@ -166,7 +166,7 @@ def test_a_class_without_a_second_pass_enlarges_by_scaling(
     manager.add("flux2", tiers=["1K", "4K"])
     spec = catalog_of(folders).models["flux2-4k-count"].checkpoint
     assert (spec.enlarge, spec.refined) == ("resize", False)
-    assert plan_picture(spec, 3840, 2160, 32).finish == "resize"
+    assert plan_image(spec, 3840, 2160, 32).finish == "resize"
 
 
 def test_a_swapped_catalog_is_what_its_file_says(manager: CheckpointManager, folders: tuple[Path, Path]) -> None:
@@ -195,7 +195,7 @@ def test_an_edit_is_undone_unless_the_file_has_changed_since(tmp_path: Path) -> 
         history.record(edit)
     assert 'checkpoint = "two"' in EditHistory(tmp_path / "swaps.json").last().before
     file.write_text(history.last().before)
-    history.forget_last()
+    history.delete_last()
     assert 'checkpoint = "one"' in history.last().before
     file.write_text("# mine\n")
     with pytest.raises(BadRequest, match="has changed since the swap"):

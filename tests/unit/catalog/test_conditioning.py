@@ -7,11 +7,11 @@ import pytest
 from pipelines.catalog.conditioning import task_of
 from pipelines.catalog.estimate import first_pass_steps
 from pipelines.families.task import Task
-from pipelines.protocol.images import CheckpointSpec, Conditioning, Picture
+from pipelines.protocol.images import CheckpointSpec, Conditioning, RawImage
 from tests.support.image_jobs import image_job
 
-REFERENCE = Picture(64, 64, "RGB", bytes(64 * 64 * 3))
-MASK = Picture(64, 64, "L", bytes(64 * 64))
+REFERENCE = RawImage(64, 64, "RGB", bytes(64 * 64 * 3))
+MASK = RawImage(64, 64, "L", bytes(64 * 64))
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ MASK = Picture(64, 64, "L", bytes(64 * 64))
     ],
 )
 def test_the_task_follows_from_the_mode_the_references_and_the_mask(
-    conditioning: Conditioning, references: tuple[Picture, ...], mask: Picture | None, task: Task
+    conditioning: Conditioning, references: tuple[RawImage, ...], mask: RawImage | None, task: Task
 ) -> None:
     spec = CheckpointSpec("x", Path("x"), None, "alpha", conditioning, 16)
     job = image_job(spec, references=references, mask=mask, steps=20, strength=0.5)

@@ -31,9 +31,9 @@ WEIGHTS = "transformer/diffusion_pytorch_model.safetensors"
 def test_the_starters(name: str, supports: str, second_pass: bool, values: tuple[Any, ...]) -> None:
     found = inspect_checkpoint(REPOSITORY / "weights" / name)
     assert (found.problems, found.needs) == ((), ())
-    assert found.abilities is not None
-    assert found.abilities.names == supports.split()
-    assert found.abilities.second_pass is second_pass
+    assert found.capabilities is not None
+    assert found.capabilities.names == supports.split()
+    assert found.capabilities.second_pass is second_pass
     suggested = suggest(found).values
     keys = ("conditioning", "native_area_px", "steps", "sampling.guidance")
     assert tuple(suggested[key] for key in keys) == values

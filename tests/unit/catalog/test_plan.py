@@ -8,28 +8,28 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.catalog.plan import fit_to_area, partial, plan_picture, tile_grid
+from pipelines.catalog.plan import fit_to_area, partial, plan_image, tile_grid
 from pipelines.protocol.images import CheckpointSpec
 
 SPEC = CheckpointSpec("x", Path("x"), None, "alpha", "img2img", 1)
 SIDES = st.integers(1, 500).map(lambda n: n * 16)
 
 
-def test_a_picture_near_the_native_area_is_drawn_as_it_is() -> None:
-    plan = plan_picture(SPEC, 1360, 1024, 32)
+def test_an_image_near_the_native_area_is_drawn_as_it_is() -> None:
+    plan = plan_image(SPEC, 1360, 1024, 32)
     assert (plan.width, plan.height, plan.finish) == (1376, 1024, "crop")
 
 
-def test_a_small_picture_is_drawn_at_the_native_area_and_reduced() -> None:
-    plan = plan_picture(SPEC, 256, 256, 16)
+def test_a_small_image_is_drawn_at_the_native_area_and_reduced() -> None:
+    plan = plan_image(SPEC, 256, 256, 16)
     assert (plan.width, plan.height, plan.finish) == (1024, 1024, "resize")
 
 
-def test_a_slightly_larger_picture_is_drawn_at_the_native_area_and_enlarged() -> None:
+def test_a_slightly_larger_image_is_drawn_at_the_native_area_and_enlarged() -> None:
     spec = replace(SPEC, max_area_px=SPEC.native_area_px)
-    plan = plan_picture(spec, 1792, 1024, 64)
+    plan = plan_image(spec, 1792, 1024, 64)
     assert (plan.width, plan.height, plan.finish, plan.tiles) == (1344, 768, "resize", ())
-    assert plan_picture(spec, 1792, 1072, 64).finish == "refine"
+    assert plan_image(spec, 1792, 1072, 64).finish == "refine"
 
 
 @given(width=SIDES, height=SIDES, multiple=st.sampled_from([8, 16, 64]))
@@ -43,8 +43,8 @@ def test_what_is_drawn_fits_the_area_and_keeps_the_shape(width: int, height: int
         assert abs(side - wanted * ideal) < multiple
 
 
-def test_a_large_picture_is_drawn_natively_and_redrawn_in_tiles_of_native_area() -> None:
-    plan = plan_picture(SPEC, 3840, 2160, 16)
+def test_a_large_image_is_drawn_natively_and_redrawn_in_tiles_of_native_area() -> None:
+    plan = plan_image(SPEC, 3840, 2160, 16)
     assert plan.finish == "refine"
     assert plan.width * plan.height <= SPEC.native_area_px
     assert all(tile.width * tile.height <= SPEC.native_area_px for tile in plan.tiles)

@@ -93,9 +93,9 @@ def test_one_of_several_bases_must_be_named(manager: CheckpointManager, folders:
     alpha = catalog_of(folders).models["alpha-image-2-count"]
     for name, key in (("tuned", "base"), ("dream", "config")):
         file = f"{name}.safetensors"
-        for ask in (manager.inspect, manager.add):
+        for request in (manager.inspect, manager.add):
             with pytest.raises(BadRequest, match=f"{file}: flux, kontext. Name the one .* in '{key}'") as refused:
-                ask(file)  # type: ignore[operator]
+                request(file)  # type: ignore[operator]
             assert refused.value.param == key
         with pytest.raises(BadRequest, match=f"Edit `checkpoint` and `{key}` in alpha-image-2.toml, and reload"):
             manager.fit(alpha, file)

@@ -47,13 +47,13 @@ async def serving(app: ASGIApp, header_timeout_s: float, send_timeout_s: float) 
     listener.setblocking(False)
     running = Serving(listener.getsockname()[1])
 
-    async def look() -> None:
+    async def poll() -> None:
         while True:
             await asyncio.sleep(0.1)
             drop_late(server.server_state.connections)
             running.looked_at = time.monotonic()
 
-    tasks = [asyncio.create_task(server._serve([listener])), asyncio.create_task(look())]
+    tasks = [asyncio.create_task(server._serve([listener])), asyncio.create_task(poll())]
     try:
         yield running
     finally:

@@ -9,9 +9,9 @@ from server.cli.reading import reading_shown
 
 def shown(*, terminal: bool) -> str:
     file = io.StringIO()
-    with reading_shown(Console(file=file, force_terminal=terminal, width=120)) as tell:
+    with reading_shown(Console(file=file, force_terminal=terminal, width=120)) as send:
         for done in range(1, 101):
-            tell(done * 10**9, 100 * 10**9)
+            send(done * 10**9, 100 * 10**9)
     return file.getvalue()
 
 

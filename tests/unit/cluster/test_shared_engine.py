@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.protocol.images import CheckpointSpec, Encoding, Failed, ImageJob, Picture, Progress, Queued
+from pipelines.protocol.images import CheckpointSpec, Encoding, Failed, ImageJob, Progress, Queued, RawImage
 from pipelines.protocol.messages import (
     Cancel,
     CheckpointState,
@@ -19,15 +19,15 @@ from pipelines.protocol.messages import (
     JobEvent,
     Load,
     Ready,
-    Retain,
     Sharing,
     Submit,
+    UnloadExcept,
 )
-from pipelines.protocol.picture_file import PictureFile
+from pipelines.protocol.raw_image_file import RawImageFile
 from server.backends.cluster import shared_engine
 from server.backends.cluster.engine_actor import OPTIONS
 from server.backends.cluster.shared_engine import SharedEngine
-from server.backends.cluster.wire import pack
+from server.backends.cluster.transport import pack
 from server.cli.cluster.gateway import OPTIONS as GATEWAY_OPTIONS
 from tests.support.polling import eventually
 from tests.support.scripted_worker import ScriptedWorker
@@ -94,8 +94,8 @@ async def shared() -> AsyncIterator[Shared]:
     await asyncio.gather(*running.tasks)
 
 
-def said(engine: SharedEngine, server: Server, *messages: Submit | Cancel | Load | Retain) -> None:
-    assert engine.say(server.name, messages)
+def said(engine: SharedEngine, server: Server, *messages: Submit | Cancel | Load | UnloadExcept) -> None:
+    assert engine.send(server.name, messages)
 
 
 async def test_each_server_hears_of_its_own_jobs_and_how_many_others_have(shared: Shared) -> None:
@@ -143,7 +143,7 @@ async def test_the_jobs_of_a_server_that_leaves_are_dropped_once_the_worker_know
     shared.worker.event("known", DONE)
     shared.worker.event("unknown", DONE)
     await eventually(lambda: shared.engine.jobs == 1 and b.others_jobs() == 0)
-    assert not shared.engine.say("a", ())
+    assert not shared.engine.send("a", ())
 
 
 async def test_a_silent_server_is_given_up_and_one_that_says_nothing_much_is_not(
@@ -155,7 +155,7 @@ async def test_a_silent_server_is_given_up_and_one_that_says_nothing_much_is_not
     shared.worker.event("job", Queued())
 
     def talk() -> bool:
-        shared.engine.say("b", ())
+        shared.engine.send("b", ())
         return a.ended is not None
 
     await eventually(talk)
@@ -164,16 +164,16 @@ async def test_a_silent_server_is_given_up_and_one_that_says_nothing_much_is_not
 
 async def test_a_checkpoint_is_loaded_once_and_stays_while_any_server_names_it(shared: Shared) -> None:
     a, b = await shared.link("a"), await shared.link("b")
-    said(shared.engine, a, Load((SPEC,)), Retain((SPEC,)))
+    said(shared.engine, a, Load((SPEC,)), UnloadExcept((SPEC,)))
     await eventually(lambda: a.states() == [("one", "loaded")])
     said(shared.engine, b, Load((SPEC, OTHER)))
     await eventually(lambda: b.states() == [("one", "loaded"), ("two", "loaded")])
     assert shared.worker.loaded == [SPEC, OTHER]
-    said(shared.engine, a, Retain((SPEC,)))  # b has prepared the other one and may serve it at any moment
+    said(shared.engine, a, UnloadExcept((SPEC,)))  # b has prepared the other one and may serve it at any moment
     assert shared.worker.loaded == [SPEC, OTHER]
-    said(shared.engine, b, Retain((OTHER,)))
+    said(shared.engine, b, UnloadExcept((OTHER,)))
     assert shared.worker.loaded == [SPEC, OTHER]
-    said(shared.engine, a, Retain((OTHER,)))
+    said(shared.engine, a, UnloadExcept((OTHER,)))
     assert shared.worker.loaded == [OTHER]
 
 
@@ -216,11 +216,11 @@ async def test_an_engine_that_leaves_takes_no_more_and_ends_with_its_jobs(shared
 def test_references_travel_with_their_pixels(tmp_path: Path) -> None:
     path = tmp_path / "picture.ppm"
     path.write_bytes(b"P6\n2 1\n255\n" + bytes(range(6)))
-    job = replace(JOB, references=(PictureFile(2, 1, "RGB", path),))
+    job = replace(JOB, references=(RawImageFile(2, 1, "RGB", path),))
     packed = pack([Submit(job)])
     path.unlink()
     (message,) = pickle.loads(packed)
-    assert message.job.references == (Picture(2, 1, "RGB", bytes(range(6))),)
+    assert message.job.references == (RawImage(2, 1, "RGB", bytes(range(6))),)
 
 
 @pytest.mark.parametrize("options", [OPTIONS, GATEWAY_OPTIONS])

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from server.backends.decoding.bounds import MAX_METADATA_BYTES, MAX_PARTS, MAX_SCANS, inspect
-from server.backends.decoding.messages import PictureError
+from server.backends.decoding.messages import ImageError
 from tests.support.bombs import (
     END_OF_IMAGE,
     START_OF_SCAN,
@@ -50,7 +50,7 @@ def riff(*chunks: tuple[bytes, bytes]) -> bytes:
     ],
 )
 def test_too_many_scans_chunks_or_metadata_are_refused(data: bytes, what: str) -> None:
-    with pytest.raises(PictureError, match=what):
+    with pytest.raises(ImageError, match=what):
         inspect(data)
 
 

@@ -1,4 +1,4 @@
-"""A decoded picture is what a viewer shows of its file: profiles, PNG's chunks, EXIF; and hostile profiles."""
+"""A decoded image is what a viewer shows of its file: profiles, PNG's chunks, EXIF; and hostile profiles."""
 
 import io
 import random
@@ -9,8 +9,8 @@ import pytest
 from PIL import Image, ImageChops, ImageDraw
 
 from server.backends.decoding import pixels
-from server.backends.decoding.messages import PictureError
-from server.backends.decoding.pixels import decode_mask, decode_picture
+from server.backends.decoding.messages import ImageError
+from server.backends.decoding.pixels import decode_image, decode_mask
 from tests.support.bombs import chunk, encode, with_chunks
 from tests.support.icc import COLORANTS, SRGB, endless_profile, gray_profile, press_profile, rgb_profile, shown, stored
 
@@ -33,7 +33,7 @@ NAMES = list(COLORANTS)
 
 
 def decode(data: bytes, max_area_px: int = 10**6) -> Image.Image:
-    return decode_picture(data, max_area_px, ENOUGH).image
+    return decode_image(data, max_area_px, ENOUGH).image
 
 
 def difference(one: Image.Image, other: Image.Image) -> int:
@@ -47,7 +47,7 @@ def opened(data: bytes) -> Image.Image:
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_picture_with_a_profile_is_what_a_viewer_shows(name: str, kind: str) -> None:
+def test_an_image_with_a_profile_is_what_a_viewer_shows(name: str, kind: str) -> None:
     profile = rgb_profile(name)
     data = encode(stored(SCENE, profile), kind, icc_profile=profile, quality=95)
     assert difference(decode(data), shown(opened(data).convert("RGB"), profile)) <= 1
@@ -62,7 +62,7 @@ def test_a_converted_scene_is_the_scene_that_was_stored(name: str) -> None:
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
 @pytest.mark.parametrize("gamma", [1.0, 1.8, 2.2])
-def test_a_gray_picture_with_a_profile_is_what_a_viewer_shows(gamma: float, kind: str) -> None:
+def test_a_gray_image_with_a_profile_is_what_a_viewer_shows(gamma: float, kind: str) -> None:
     profile = gray_profile(gamma)
     data = encode(SCENE.convert("L"), kind, icc_profile=profile)
     assert difference(decode(data), shown(opened(data), profile)) == 0
@@ -74,13 +74,13 @@ def test_gray_of_16_bits_keeps_its_shadows() -> None:
     assert len({decoded.getpixel((x, 0)) for x in range(256)}) == 7  # in 8 bits they are one
 
 
-def test_a_gray_picture_with_a_profile_for_rgb_follows_its_curve() -> None:
+def test_a_gray_image_with_a_profile_for_rgb_follows_its_curve() -> None:
     profile = rgb_profile("linear")
     gray = SCENE.convert("L")
     assert difference(decode(encode(gray, icc_profile=profile)), shown(gray.convert("RGB"), profile)) <= 1
 
 
-def test_a_cmyk_picture_is_shown_by_the_profile_of_its_press() -> None:
+def test_a_cmyk_image_is_shown_by_the_profile_of_its_press() -> None:
     profile = press_profile()
     data = encode(SCENE.convert("CMYK"), "JPEG", icc_profile=profile, quality=95)
     assert difference(decode(data), shown(opened(data), profile)) <= 1
@@ -117,7 +117,7 @@ def test_a_profile_of_srgb_changes_no_bit() -> None:
 
 @pytest.mark.parametrize("max_area_px", [10**6, 6_000])
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "L"])
-def test_a_large_picture_is_converted_in_strips_all_the_same(
+def test_a_large_image_is_converted_in_strips_all_the_same(
     mode: str, max_area_px: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     profile = gray_profile(1.0) if mode == "L" else rgb_profile("linear")
@@ -255,20 +255,20 @@ def test_a_png_whose_profile_can_t_be_read_is_shown_without_it(body: bytes) -> N
 def test_a_large_profile_counts_as_memory() -> None:
     data = encode(SCENE, "JPEG", icc_profile=rgb_profile("Display P3") + bytes(3_000_000))
     with pytest.raises(pixels.TooMuchMemory) as refused:
-        decode_picture(data, 10**6, 15_000_000)
+        decode_image(data, 10**6, 15_000_000)
     assert refused.value.needed_bytes > 6 * 3_000_000
 
 
 @pytest.mark.slow
-def test_random_damage_to_a_profile_never_refuses_the_picture() -> None:
+def test_random_damage_to_a_profile_never_refuses_the_image() -> None:
     damage = random.Random(4)
     for profile in (rgb_profile("Adobe RGB"), press_profile()):
-        picture = SCENE.resize((16, 16)).convert("RGB" if profile[16:20] == b"RGB " else "CMYK")
+        image = SCENE.resize((16, 16)).convert("RGB" if profile[16:20] == b"RGB " else "CMYK")
         for _ in range(150):
             broken = bytearray(profile)
             for _ in range(damage.randint(1, 8)):
                 broken[damage.randrange(len(broken))] = damage.randrange(256)
-            assert decode(encode(picture, "JPEG", icc_profile=bytes(broken))).size == (16, 16)
+            assert decode(encode(image, "JPEG", icc_profile=bytes(broken))).size == (16, 16)
 
 
 def test_a_mask_is_not_converted() -> None:
@@ -278,5 +278,5 @@ def test_a_mask_is_not_converted() -> None:
         assert decode_mask(encode(gray, **extra), SCENE.size, SCENE.size, ENOUGH).image.tobytes() == plain.tobytes()
     with_gamma = with_chunks(encode(gray), gamma_chunk(1.0))
     assert decode_mask(with_gamma, SCENE.size, SCENE.size, ENOUGH).image.tobytes() == gray.tobytes()
-    with pytest.raises(PictureError, match="nothing to paint"):
+    with pytest.raises(ImageError, match="nothing to paint"):
         decode_mask(encode(Image.new("L", (8, 8)), icc_profile=gray_profile(1.0)), (8, 8), (8, 8), ENOUGH)

@@ -7,7 +7,7 @@ import pytest
 
 from server.backends.decoding import data_uri
 from server.backends.decoding.data_uri import decode_data_uri
-from server.backends.decoding.messages import PictureError
+from server.backends.decoding.messages import ImageError
 
 
 @pytest.mark.parametrize("size", range(0, 40))
@@ -35,5 +35,5 @@ def test_a_data_uri_is_decoded_in_pieces(size: int, monkeypatch: pytest.MonkeyPa
 )
 def test_what_is_not_base64_is_refused(bad: str, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_uri, "PIECE", piece)
-    with pytest.raises(PictureError):
+    with pytest.raises(ImageError):
         decode_data_uri(bad)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from server.backends.decoding.messages import PictureError
+from server.backends.decoding.messages import ImageError
 from server.backends.decoding.pixels import decode_mask
 from tests.support.bombs import encode
 
@@ -100,7 +100,7 @@ def test_a_soft_mask_stays_soft(data: bytes) -> None:
 def test_the_faintest_paint_is_paint_and_none_is_refused() -> None:
     assert max(decode(encode(Image.new("L", SIZE, 1))).tobytes()) == 1
     for nothing in (encode(CLEAR), encode(rgba(CLEAR, OPAQUE)), encode(Image.new("L", SIZE, 9), "JPEG")):
-        with pytest.raises(PictureError, match="leaves nothing to paint"):
+        with pytest.raises(ImageError, match="leaves nothing to paint"):
             decode(nothing)
 
 

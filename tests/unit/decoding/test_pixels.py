@@ -10,8 +10,8 @@ import pytest
 from PIL import Image, ImageChops, ImageOps
 
 from server.backends.decoding import pixels
-from server.backends.decoding.messages import PictureError
-from server.backends.decoding.pixels import TooMuchMemory, decode_mask, decode_picture
+from server.backends.decoding.messages import ImageError
+from server.backends.decoding.pixels import TooMuchMemory, decode_image, decode_mask
 from tests.support.bombs import chunk, encode, with_chunks
 
 ENOUGH = 10**9
@@ -19,7 +19,7 @@ NOISE = Image.merge("RGBA", [Image.effect_noise((300, 200), 80) for _ in range(4
 
 
 def decode(data: bytes, max_area_px: int = 10_000, max_bytes: int = ENOUGH) -> Image.Image:
-    return decode_picture(data, max_area_px, max_bytes).image
+    return decode_image(data, max_area_px, max_bytes).image
 
 
 def decode_plainly(data: bytes, max_area_px: int) -> Image.Image:
@@ -43,7 +43,7 @@ def greatest_difference(one: Image.Image, other: Image.Image) -> int:
     return max(top for _, top in ImageChops.difference(one, other).getextrema())
 
 
-def pictures() -> list[tuple[str, bytes]]:
+def images() -> list[tuple[str, bytes]]:
     exif = Image.Exif()
     exif[0x0112] = 6  # rotated by 90 degrees
     paletted = NOISE.convert("RGB").quantize(50)
@@ -71,18 +71,18 @@ def pictures() -> list[tuple[str, bytes]]:
     ]
 
 
-PICTURES = pytest.mark.parametrize("data", [data for _, data in pictures()], ids=[name for name, _ in pictures()])
+IMAGES = pytest.mark.parametrize("data", [data for _, data in images()], ids=[name for name, _ in images()])
 
 
-@PICTURES
+@IMAGES
 @pytest.mark.parametrize("max_area_px", [60_000, 40_000])
-def test_a_common_picture_is_bit_for_bit_what_pillow_makes_of_it(data: bytes, max_area_px: int) -> None:
+def test_a_common_image_is_bit_for_bit_what_pillow_makes_of_it(data: bytes, max_area_px: int) -> None:
     assert decode(data, max_area_px).tobytes() == decode_plainly(data, max_area_px).tobytes()
 
 
-@PICTURES
+@IMAGES
 @pytest.mark.parametrize("max_area_px", [50_000, 14_000, 2_000])
-def test_a_large_picture_that_is_shrunk_first_looks_the_same(
+def test_a_large_image_that_is_shrunk_first_looks_the_same(
     data: bytes, max_area_px: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pixels, "SHRUNK_FIRST_PX", 1000)
@@ -93,8 +93,8 @@ def test_a_large_picture_that_is_shrunk_first_looks_the_same(
     assert max(top for _, top in difference.getextrema()) < 24  # noise, the worst case for any filter
 
 
-@PICTURES
-def test_a_picture_that_need_not_shrink_is_the_same_in_strips(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+@IMAGES
+def test_an_image_that_need_not_shrink_is_the_same_in_strips(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pixels, "STRIP_PX", 3000)
     assert greatest_difference(decode(data, 100_000), decode_plainly(data, 100_000)) == 0
 
@@ -105,7 +105,7 @@ def test_exif_orientation_is_applied_and_the_original_size_is_upright(orientatio
     exif = Image.Exif()
     exif[0x0112] = orientation
     data = encode(NOISE.convert("RGB"), kind, exif=exif)
-    decoded, plain = decode_picture(data, 30_000, ENOUGH), decode_plainly(data, 30_000)
+    decoded, plain = decode_image(data, 30_000, ENOUGH), decode_plainly(data, 30_000)
     assert greatest_difference(decoded.image, plain) == 0
     upright = (200, 300) if orientation > 4 else (300, 200)
     assert (decoded.original_width_px, decoded.original_height_px) == upright
@@ -119,8 +119,8 @@ def test_sixteen_bits_are_scaled_and_not_clipped() -> None:
     assert decode(encode(Image.new("I;16", (4, 4), 32768))).tobytes()[0] == 128
 
 
-def test_large_pictures_are_scaled_down_and_their_original_size_is_reported() -> None:
-    decoded = decode_picture(encode(Image.new("RGB", (400, 200))), 20_000, ENOUGH)
+def test_large_images_are_scaled_down_and_their_original_size_is_reported() -> None:
+    decoded = decode_image(encode(Image.new("RGB", (400, 200))), 20_000, ENOUGH)
     assert (decoded.original_width_px, decoded.original_height_px) == (400, 200)
     assert decoded.image.size == (200, 100)
 
@@ -128,14 +128,14 @@ def test_large_pictures_are_scaled_down_and_their_original_size_is_reported() ->
 def test_a_decompression_bomb_is_refused_without_decoding() -> None:
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", 100_000, 100_000, 8, 2, 0, 0, 0))
     started = time.process_time()
-    with pytest.raises(PictureError) as refused:
+    with pytest.raises(ImageError) as refused:
         decode(b"\x89PNG\r\n\x1a\n" + header + encode(Image.new("RGB", (8, 8)))[33:])
     assert refused.value.code == "image_too_large"
     assert time.process_time() - started < 1
 
 
-def test_a_picture_just_over_64_megapixels_is_too_large() -> None:
-    with pytest.raises(PictureError) as refused:
+def test_an_image_just_over_64_megapixels_is_too_large() -> None:
+    with pytest.raises(ImageError) as refused:
         decode(encode(Image.new("1", (8001, 8000))))
     assert refused.value.code == "image_too_large"
 
@@ -150,7 +150,7 @@ def test_a_picture_just_over_64_megapixels_is_too_large() -> None:
     ],
     ids=["RGBA", "baseline JPEG", "progressive JPEG", "WebP"],
 )
-def test_what_a_picture_takes_is_known_before_it_is_decoded(data: bytes, needed_bytes: int) -> None:
+def test_what_an_image_takes_is_known_before_it_is_decoded(data: bytes, needed_bytes: int) -> None:
     assert decode(data, 1_000_000, needed_bytes + len(data)).size == (1000, 1000)
     tracemalloc.start()
     with pytest.raises(TooMuchMemory) as refused:
@@ -176,19 +176,19 @@ DOTS = encode(Image.effect_noise((120, 120), 80))
     ],
 )
 def test_empty_corrupt_and_truncated_files_are_refused(data: bytes) -> None:
-    with pytest.raises(PictureError) as refused:
+    with pytest.raises(ImageError) as refused:
         decode(data)
     assert refused.value.code == "invalid_image_file"
 
 
 def test_a_text_that_inflates_is_not_inflated() -> None:
     bomb = chunk(b"zTXt", b"k\0\0" + zlib.compress(b"a" * 100_000_000, 9))
-    with pytest.raises(PictureError, match="too large"):
+    with pytest.raises(ImageError, match="too large"):
         decode(with_chunks(encode(Image.new("RGB", (8, 8))), bomb))
 
 
 def test_formats_outside_the_four_are_refused() -> None:
-    with pytest.raises(PictureError):
+    with pytest.raises(ImageError):
         decode(encode(Image.new("RGB", (8, 8)), "TIFF"))
 
 
@@ -214,12 +214,12 @@ def test_a_mask_is_turned_upright_before_its_size_is_compared() -> None:
     mask = Image.new("L", (4, 2))
     mask.putpixel((0, 1), 255)  # the lower left corner becomes the upper left one
     assert mask_of(encode(mask, exif=exif), (2, 4), (2, 4)) == b"\xff" + b"\0" * 7
-    with pytest.raises(PictureError, match="the mask is 2x4, the first reference image 4x2"):
+    with pytest.raises(ImageError, match="the mask is 2x4, the first reference image 4x2"):
         mask_of(encode(mask, exif=exif), (4, 2), (4, 2))
 
 
 def test_a_mask_of_another_size_or_without_a_painted_part_is_refused() -> None:
-    with pytest.raises(PictureError, match="size of the image"):
+    with pytest.raises(ImageError, match="size of the image"):
         mask_of(encode(Image.new("L", (4, 4), 255)), (8, 8), (8, 8))
-    with pytest.raises(PictureError, match="nothing to paint"):
+    with pytest.raises(ImageError, match="nothing to paint"):
         mask_of(encode(Image.new("L", (4, 4))), (4, 4), (4, 4))

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from pipelines.protocol.images import Picture
+from pipelines.protocol.images import RawImage
 from server.backends.decoding import process
-from server.backends.decoding.messages import PictureError
+from server.backends.decoding.messages import ImageError
 from server.backends.decoding.pool import DecoderFailed, DecoderPool
 from server.errors import StorageFailed
 from tests.support.bombs import encode, jpeg_of_scans, rgba_of_64_megapixels
@@ -33,21 +33,21 @@ async def pool(tmp_path: Path) -> AsyncIterator[DecoderPool]:
     assert not made.pids
 
 
-async def decode(pool: DecoderPool, data: bytes = RED, key: str = "key_1") -> Picture:
-    return (await pool.decode_picture(key, data, 100_000))[0]
+async def decode(pool: DecoderPool, data: bytes = RED, key: str = "key_1") -> RawImage:
+    return (await pool.decode_image(key, data, 100_000))[0]
 
 
-async def test_pixels_come_in_a_file_that_lives_as_long_as_the_picture(pool: DecoderPool, tmp_path: Path) -> None:
-    picture, original = await pool.decode_picture("key_1", RED, 300)
+async def test_pixels_come_in_a_file_that_lives_as_long_as_the_image(pool: DecoderPool, tmp_path: Path) -> None:
+    image, original = await pool.decode_image("key_1", RED, 300)
     assert original == (40, 30)
-    message = pickle.dumps(picture)
+    message = pickle.dumps(image)
     assert len(message) < 500
     received = pickle.loads(message)
     assert (received.width_px, received.height_px, received.mode) == (20, 15, "RGB")
-    assert received.data == picture.data == bytes([255, 0, 0]) * 300
+    assert received.data == image.data == bytes([255, 0, 0]) * 300
     del received
     assert len(os.listdir(tmp_path / "pixels")) == 1
-    del picture
+    del image
     assert os.listdir(tmp_path / "pixels") == []
     assert pickle.loads(message).data == bytes(900)  # of a call that has ended
 
@@ -57,22 +57,22 @@ async def test_masks_are_decoded(pool: DecoderPool) -> None:
     assert (mask.width_px, mask.height_px, mask.mode, mask.data) == (4, 2, "L", b"\xff" * 8)
 
 
-async def test_a_bad_picture_does_not_end_its_decoder(pool: DecoderPool, tmp_path: Path) -> None:
+async def test_a_bad_image_does_not_end_its_decoder(pool: DecoderPool, tmp_path: Path) -> None:
     await decode(pool)
     before = pool.pids
     for bad in (b"", b"hello", RED[:60], jpeg_of_scans(200, 64)):
-        with pytest.raises(PictureError):
+        with pytest.raises(ImageError):
             await decode(pool, bad)
     await decode(pool)
     assert pool.pids == before
     assert os.listdir(tmp_path / "pixels") == []
 
 
-async def test_a_decoder_that_is_killed_fails_its_picture_alone(pool: DecoderPool) -> None:
+async def test_a_decoder_that_is_killed_fails_its_image_alone(pool: DecoderPool) -> None:
     large = asyncio.create_task(decode(pool, rgba_of_64_megapixels()))
     await eventually(lambda: pool.pids)
     (pid,) = pool.pids
-    os.kill(pid, signal.SIGSTOP)  # it does not end before the other picture has been decoded
+    os.kill(pid, signal.SIGSTOP)  # it does not end before the other image has been decoded
     other = await decode(pool, key="key_2")
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(DecoderFailed):
@@ -82,32 +82,32 @@ async def test_a_decoder_that_is_killed_fails_its_picture_alone(pool: DecoderPoo
     assert (await decode(pool)).width_px == 40
 
 
-async def test_a_picture_that_crashes_its_decoder_is_refused(pool: DecoderPool) -> None:
+async def test_an_image_that_crashes_its_decoder_is_refused(pool: DecoderPool) -> None:
     large = asyncio.create_task(decode(pool, rgba_of_64_megapixels()))
     await eventually(lambda: pool.pids)
     os.kill(pool.pids[0], signal.SIGSEGV)
-    with pytest.raises(PictureError, match="crashed"):
+    with pytest.raises(ImageError, match="crashed"):
         await large
     assert pool.ended("crashed") == 1
 
 
-async def test_a_picture_that_takes_too_much_of_the_processor_is_refused(
+async def test_an_image_that_takes_too_much_of_the_processor_is_refused(
     pool: DecoderPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jpeg = encode(Image.new("L", (8, 8)), "JPEG")
     monkeypatch.setattr(process, "MODULE", "tests.support.impatient_decoder")
-    with pytest.raises(PictureError, match="baseline JPEG"):
+    with pytest.raises(ImageError, match="baseline JPEG"):
         await decode(pool, jpeg[:2] + b"\xff" * 40_000_000 + jpeg[2:])  # which Pillow reads byte by byte
     assert pool.ended("too_slow") == 1
 
 
-async def test_a_picture_that_takes_more_memory_than_its_header_says_is_refused(
+async def test_an_image_that_takes_more_memory_than_its_header_says_is_refused(
     pool: DecoderPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "MODULE", "tests.support.careless_decoder")
     await decode(pool)
     before = pool.pids
-    with pytest.raises(PictureError, match="takes more memory") as refused:
+    with pytest.raises(ImageError, match="takes more memory") as refused:
         await decode(pool, encode(Image.new("RGBA", (64_000_000, 1))))  # one row, so that a strip of it is all of it
     assert refused.value.code == "image_too_large"
     assert (await decode(pool)).width_px == 40
@@ -124,7 +124,7 @@ async def test_a_decoder_that_says_nothing_is_killed(pool: DecoderPool) -> None:
     assert not pool.pids
 
 
-async def test_a_decoder_that_cannot_be_started_fails_its_picture(
+async def test_a_decoder_that_cannot_be_started_fails_its_image(
     pool: DecoderPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     descriptors = len(os.listdir("/proc/self/fd"))
@@ -168,7 +168,7 @@ async def test_what_a_killed_server_left_is_deleted_but_not_the_folder(tmp_path:
     assert folder.stat().st_ino == mounted
 
 
-async def test_many_pictures_share_two_decoders(pool: DecoderPool) -> None:
+async def test_many_images_share_two_decoders(pool: DecoderPool) -> None:
     most: set[int] = set()
     calls = [decode(pool, key=f"key_{index % 3}") for index in range(12)]
     calls += [decode(pool, rgba_of_64_megapixels(), key=f"key_{index}") for index in range(2)]

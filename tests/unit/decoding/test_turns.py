@@ -1,4 +1,4 @@
-"""Whose picture is decoded next."""
+"""Whose image is decoded next."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,8 +19,8 @@ class Decoders:
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self._ends: dict[str, asyncio.Event] = {}
 
-    async def ask(self, name: str, *, large: bool = False) -> None:
-        """A picture of the owner that the name begins with."""
+    async def request(self, name: str, *, large: bool = False) -> None:
+        """An image of the owner that the name begins with."""
         self._ends[name] = asyncio.Event()
         self.tasks[name] = asyncio.create_task(self._run(name, large))
         await asyncio.sleep(0)
@@ -56,7 +56,7 @@ async def decoders() -> AsyncIterator[Decoders]:
 
 async def test_an_owner_has_one_turn_and_others_overtake_its_next(decoders: Decoders) -> None:
     for name in ("a1", "a2", "a3", "b1", "c1"):
-        await decoders.ask(name)
+        await decoders.request(name)
     assert decoders.running == ["a1", "b1"]
     await decoders.end("b1")
     assert decoders.running == ["a1", "c1"]
@@ -66,7 +66,7 @@ async def test_an_owner_has_one_turn_and_others_overtake_its_next(decoders: Deco
 
 async def test_the_owner_that_waited_longest_is_next(decoders: Decoders) -> None:
     for name in ("a1", "b1", "a2", "c1", "a3", "b2", "c2"):
-        await decoders.ask(name)
+        await decoders.request(name)
     order = []
     while decoders.running:
         order.append(name := decoders.running[0])
@@ -74,10 +74,10 @@ async def test_the_owner_that_waited_longest_is_next(decoders: Decoders) -> None
     assert order == ["a1", "b1", "c1", "a2", "b2", "c2", "a3"]
 
 
-async def test_large_pictures_are_decoded_one_at_a_time_and_small_ones_overtake_them(decoders: Decoders) -> None:
-    await decoders.ask("a1", large=True)
-    await decoders.ask("b1", large=True)
-    await decoders.ask("c1")
+async def test_large_images_are_decoded_one_at_a_time_and_small_ones_overtake_them(decoders: Decoders) -> None:
+    await decoders.request("a1", large=True)
+    await decoders.request("b1", large=True)
+    await decoders.request("c1")
     assert decoders.running == ["a1", "c1"]
     await decoders.end("c1")
     assert decoders.running == ["a1"]
@@ -87,7 +87,7 @@ async def test_large_pictures_are_decoded_one_at_a_time_and_small_ones_overtake_
 
 async def test_a_waiter_that_is_cancelled_gives_its_turn_to_the_next(decoders: Decoders) -> None:
     for name in ("a1", "b1", "c1", "d1"):
-        await decoders.ask(name)
+        await decoders.request(name)
     decoders.tasks["c1"].cancel()
     decoders.tasks["a1"].cancel()
     await eventually(lambda: "d1" in decoders.running)
@@ -100,7 +100,7 @@ async def test_an_owner_may_have_several_turns_but_not_all_of_those_that_others_
     made = Decoders(per_owner=2)
     async with cancelled_at_the_end(made):
         for name in ("a1", "a2", "a3", "b1"):
-            await made.ask(name)
+            await made.request(name)
         assert made.running == ["a1", "a2"]
         await made.end("a1")
         assert made.running == ["a2", "b1"]

@@ -50,8 +50,8 @@ def test_instructions_come_first_and_texts_stay_texts() -> None:
 
 def test_a_round_of_tools_is_ours() -> None:
     call = {"type": "tool_use", "id": "t1", "name": "look", "input": {"where": "Wien"}}
-    picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
-    result = {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "a star"}, picture]}
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "a star"}, image]}
     failed = {"type": "tool_result", "tool_use_id": "t2", "content": "gone", "is_error": True}
     values = chat(
         {"role": "user", "content": "look"},

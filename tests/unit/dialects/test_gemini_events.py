@@ -18,7 +18,7 @@ from server.dialects.gemini.answers import GenerateAnswer
 from server.dialects.gemini.errors import error_answer
 from server.dialects.gemini.events import candidate_events, collect
 from server.errors import ImageModerationBlocked, ModerationBlocked
-from server.flows.chat.events import AnswerEvent, PictureDelta
+from server.flows.chat.events import AnswerEvent, ImageDelta
 
 ANSWER: TypeAdapter[Any] = TypeAdapter(GenerateAnswer)
 
@@ -61,13 +61,13 @@ async def test_texts_are_joined_and_thoughts_and_calls_stay_apart() -> None:
     assert [chunk["candidates"][0].get("finishReason") for chunk in parts][-2:] == [None, "STOP"]
 
 
-async def test_each_picture_is_a_candidate() -> None:
+async def test_each_image_is_a_candidate() -> None:
     whole = await collect(
         play(
             await chunks(
-                PictureDelta(0, "AAAA", "image/png"),
+                ImageDelta(0, "AAAA", "image/png"),
                 ChoiceFinished(0, "stop"),
-                PictureDelta(1, "BBBB", "image/png"),
+                ImageDelta(1, "BBBB", "image/png"),
                 ChoiceFinished(1, "length"),
                 ChatFinished(ChatUsage(1, 512), 0.1),
             )
@@ -78,7 +78,7 @@ async def test_each_picture_is_a_candidate() -> None:
     assert whole["usageMetadata"]["candidatesTokensDetails"] == [{"modality": "IMAGE", "tokenCount": 512}]
 
 
-def test_a_refusal_of_the_policy_is_an_answer_without_a_picture() -> None:
+def test_a_refusal_of_the_policy_is_an_answer_without_an_image() -> None:
     status, body = error_answer(ImageModerationBlocked("no", "input", ["x"]))
     assert (status, body["promptFeedback"]["blockReason"]) == (200, "IMAGE_SAFETY")
     status, body = error_answer(ModerationBlocked("no", "output", ["x"]))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from server.dialects.gemini.request import asks_for_picture, check_values, ignored, json_schema, to_chat
+from server.dialects.gemini.request import asks_for_image, check_values, ignored, json_schema, to_chat
 from server.dialects.gemini.schema import Blob, GenerateBody
 from server.errors import BadRequest
 from server.flows.chat.parse import parse_chat
@@ -22,9 +22,9 @@ def body(*contents: Any, **fields: Any) -> GenerateBody:
 
 
 def test_both_spellings_are_read() -> None:
-    picture = {"mimeType": "image/png", "data": "AAAA"}
+    image = {"mimeType": "image/png", "data": "AAAA"}
     for message in (
-        {"parts": [{"inlineData": picture}, {"text": "x"}]},
+        {"parts": [{"inlineData": image}, {"text": "x"}]},
         {"parts": [{"inline_data": {"mime_type": "image/png", "data": "AAAA"}}, {"text": "x"}]},
     ):
         (user,) = to_chat(body(message), "m")["messages"]
@@ -37,7 +37,7 @@ def test_both_spellings_are_read() -> None:
     assert snake == camel
 
 
-def test_a_conversation_keeps_the_pictures_of_the_model_and_not_its_thoughts() -> None:
+def test_a_conversation_keeps_the_images_of_the_model_and_not_its_thoughts() -> None:
     drawn = {"inlineData": {"mimeType": "image/png", "data": "BBBB"}, "thoughtSignature": "x"}
     messages = to_chat(
         body(
@@ -97,10 +97,10 @@ def test_a_number_with_thousands_of_digits_stays_a_text() -> None:
     assert json_schema({"minItems": "1" * 5000, "maxItems": "7"}) == {"minItems": "1" * 5000, "maxItems": 7}
 
 
-def test_modalities_say_whether_a_picture_is_wanted() -> None:
-    assert asks_for_picture(body(HELLO)) is None
+def test_modalities_say_whether_an_image_is_wanted() -> None:
+    assert asks_for_image(body(HELLO)) is None
     for modalities, wanted in ((["TEXT"], False), (["TEXT", "IMAGE"], True), (["Image"], True)):
-        assert asks_for_picture(body(HELLO, generationConfig={"responseModalities": modalities})) is wanted
+        assert asks_for_image(body(HELLO, generationConfig={"responseModalities": modalities})) is wanted
 
 
 def test_what_changes_nothing_is_named() -> None:
@@ -127,5 +127,5 @@ def test_what_can_not_be_honoured_is_refused_by_its_name(fields: Any, param: str
 
 
 @pytest.mark.parametrize("data", ["+/+/Ag==", "-_-_Ag==", "-_-_Ag"])
-def test_pictures_may_be_in_either_base64(data: str) -> None:
+def test_images_may_be_in_either_base64(data: str) -> None:
     assert Blob(data=data).data == "+/+/Ag=="

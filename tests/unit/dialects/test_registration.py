@@ -53,7 +53,7 @@ refuse_endpoints(router, "", {"sing": "Singing is"}, "It serves /parrot/say.")
     responses={**returns(Said), **errors_as(Squawk, (400, 401, 500))},
     openapi_extra={"requestBody": json_body(SayBody, {"a line": {"line": "hello"}})},
 )
-async def say(request: Request, _: Caller, services: ServicesDep) -> Said:
+async def send(request: Request, _: Caller, services: ServicesDep) -> Said:
     """Say a line.
 
     Answers with the same line.

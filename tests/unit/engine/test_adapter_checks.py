@@ -11,10 +11,10 @@ from PIL import Image
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.images.warmup.adapter_checks import LEFT_BEHIND, MAX_ADAPTERS, AdapterChecker
 from pipelines.protocol.images import CheckpointSpec, EncodedImage, ImageJob, Runtime
-from pipelines.protocol.messages import Abilities
+from pipelines.protocol.messages import Capabilities
 from tests.support.image_jobs import image_job
 
-ALL = Abilities(
+ALL = Capabilities(
     text=True, references=16, mask=True, second_pass=True, negative_prompt=True, guidance=True, any_steps=True
 )
 Answer = Callable[[ImageJob, int], int | str | None]  # the job and its number: a light, None for one colour, an error
@@ -39,7 +39,7 @@ class Engine:
         image.save(file := io.BytesIO(), "PNG")
         return (EncodedImage(file.getvalue(), "image/png", 8, 8, 0),)
 
-    async def find(self, folder: Path) -> Abilities:
+    async def find(self, folder: Path) -> Capabilities:
         spec = CheckpointSpec("x", Path("x"), None, "beta", "native", 16, runtime=Runtime(lora_folder=folder))
         return await AdapterChecker(
             spec, self.draw, image_job(spec), lambda file, _: self.refused.append(file.stem)
@@ -71,8 +71,8 @@ async def test_what_does_not_fit_is_withdrawn_alone(tmp_path: Path, light: int |
     both.mkdir()
     alone.mkdir()
     found = await Engine(by_name({"bad": light, "good": 50})).find(offer(both, "good", "bad"))
-    assert found.unfit_adapters == ("bad",)
-    assert [str(each) for each in found.withdrawn] == [f"the adapter bad: {why}"]
+    assert found.unsupported_adapters == ("bad",)
+    assert [str(each) for each in found.failed_checks] == [f"the adapter bad: {why}"]
     with pytest.raises(CheckpointError, match=rf"no adapter in .* fits x: bad: {why}"):
         await Engine(by_name({"bad": light})).find(offer(alone, "bad"))
 
@@ -84,7 +84,7 @@ async def test_a_subtle_adapter_is_tried_at_the_most_that_a_call_may(tmp_path: P
     assert await Engine(answer).find(offer(tmp_path, "subtle")) == ALL
 
 
-async def test_one_after_which_the_model_draws_another_picture_is_refused(tmp_path: Path) -> None:
+async def test_one_after_which_the_model_draws_another_image_is_refused(tmp_path: Path) -> None:
     """And the weights are loaded anew, so that the next one is tried on the model."""
     changed = False
 
@@ -98,8 +98,8 @@ async def test_one_after_which_the_model_draws_another_picture_is_refused(tmp_pa
     engine = Engine(answer)
     found = await engine.find(offer(tmp_path, "a-odd", "good"))
     assert engine.refused == ["a-odd"]
-    assert found.unfit_adapters == ("a-odd",)
-    assert found.withdrawn[0].why == LEFT_BEHIND
+    assert found.unsupported_adapters == ("a-odd",)
+    assert found.failed_checks[0].why == LEFT_BEHIND
 
 
 async def test_a_checkpoint_that_never_draws_the_same_shows_nothing(tmp_path: Path) -> None:
@@ -112,5 +112,5 @@ async def test_of_many_adapters_some_are_left_to_their_calls(tmp_path: Path) -> 
     names = [f"{number:02}" for number in range(MAX_ADAPTERS + 1)]
     engine = Engine(lambda job, _: "no" if job.sampling.loras else 9)
     found = await engine.find(offer(tmp_path, *names))
-    assert found.unfit_adapters == tuple(names[:-1])
-    assert replace(found, unfit_adapters=(), withdrawn=()) == ALL
+    assert found.unsupported_adapters == tuple(names[:-1])
+    assert replace(found, unsupported_adapters=(), failed_checks=()) == ALL

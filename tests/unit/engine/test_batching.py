@@ -1,4 +1,4 @@
-"""In what order waiting pictures start, and how much work they are."""
+"""In what order waiting images start, and how much work they are."""
 
 import math
 from collections.abc import Mapping
@@ -11,12 +11,12 @@ from pipelines.catalog.estimate import FIRST_UNIT_S, Speeds, Timing, unit_s_at, 
 from pipelines.images.scheduling.batching import Row, start_order
 from pipelines.images.scheduling.fairness import in_order
 from pipelines.images.scheduling.scheduler import DeviceTurn
-from pipelines.protocol.images import CheckpointSpec, Control, ControlInput, Picture
+from pipelines.protocol.images import CheckpointSpec, Control, ControlInput, RawImage
 from tests.support.image_jobs import image_job, with_fields
 
 ALPHA = CheckpointSpec("alpha", Path("alpha"), None, "alpha", "img2img", 1)
 BETA = CheckpointSpec("beta", Path("beta"), None, "beta", "native", 16)
-REFERENCE = Picture(64, 64, "RGB", bytes(64 * 64 * 3))
+REFERENCE = RawImage(64, 64, "RGB", bytes(64 * 64 * 3))
 JOB = image_job(ALPHA, width_px=1024, height_px=1024, steps=20)
 
 
@@ -29,17 +29,17 @@ def row(job_id: str, queued_at: float = 0.0, **fields: object) -> Row:
 
 
 def test_the_least_work_starts_first_until_another_is_far_behind_its_share() -> None:
-    picture, draft = row("picture"), row("draft", steps=4)
-    assert order(picture, draft) == ["draft", "picture"]
-    picture.turn.owed_s = picture.units() * Speeds().unit_s(ALPHA)
-    assert order(picture, draft) == ["picture", "draft"]
+    image, draft = row("picture"), row("draft", steps=4)
+    assert order(image, draft) == ["draft", "picture"]
+    image.turn.owed_s = image.units() * Speeds().unit_s(ALPHA)
+    assert order(image, draft) == ["picture", "draft"]
 
 
-def test_a_picture_that_starts_over_is_owed_what_it_lacked() -> None:
-    picture = row("picture", queued_at=7.0, owner="me")
-    picture.turn.owed_s, picture.turn.device_s, picture.turn.in_prologue = 5.0, 2.0, False
-    picture.start_over()
-    turn = picture.turn
+def test_an_image_that_starts_over_is_owed_what_it_lacked() -> None:
+    image = row("picture", queued_at=7.0, owner="me")
+    image.turn.owed_s, image.turn.device_s, image.turn.in_prologue = 5.0, 2.0, False
+    image.start_over()
+    turn = image.turn
     assert (turn.owed_s, turn.device_s, turn.since, turn.owner, turn.in_prologue) == (3.0, 0.0, 7.0, "me", True)
 
 
@@ -54,14 +54,14 @@ def test_a_key_that_has_used_the_device_starts_behind_one_that_has_not() -> None
 
 
 def test_each_is_told_how_many_of_those_that_run_go_before_it() -> None:
-    draft, picture = row("draft", steps=4), row("picture")
-    half = picture.units() * Speeds().unit_s(ALPHA) / 2
+    draft, image = row("draft", steps=4), row("picture")
+    half = image.units() * Speeds().unit_s(ALPHA) / 2
     running = [DeviceTurn(half), DeviceTurn(3 * half)]
-    started = start_order([draft, picture], running, Speeds(), lambda turns: in_order(turns, {}))
-    assert started == [(draft, 0), (picture, 1)]
+    started = start_order([draft, image], running, Speeds(), lambda turns: in_order(turns, {}))
+    assert started == [(draft, 0), (image, 1)]
 
 
-def test_work_grows_with_pixels_steps_pictures_and_references() -> None:
+def test_work_grows_with_pixels_steps_images_and_references() -> None:
     base = work_units(JOB)
     assert work_units(with_fields(JOB, steps=40)) == pytest.approx(2 * base)
     assert work_units(with_fields(JOB, n=3)) == pytest.approx(3 * base)
@@ -91,7 +91,7 @@ def test_speeds_are_learned_by_checkpoint() -> None:
     assert speeds.unit_s(ALPHA) == pytest.approx(0.5)
 
 
-def test_a_first_picture_that_compiled_does_not_make_the_next_ones_look_slow() -> None:
+def test_a_first_image_that_compiled_does_not_make_the_next_ones_look_slow() -> None:
     speeds = Speeds()
     speeds.record(ALPHA, units=1, elapsed_s=60)
     speeds.record(ALPHA, units=1, elapsed_s=1)
@@ -134,7 +134,7 @@ def test_a_guess_lasts_until_something_is_measured() -> None:
         ([(0.0625, 0.02), (0.125, 0.90)], 0.32),  # the larger one was disturbed
     ],
 )
-def test_the_speed_of_a_picture_is_guessed_from_smaller_ones(
+def test_the_speed_of_an_image_is_guessed_from_smaller_ones(
     timings: list[tuple[float, float]], expected: float
 ) -> None:
     assert unit_s_at([Timing(*each) for each in timings], 1.0) == pytest.approx(expected)

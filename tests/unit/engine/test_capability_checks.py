@@ -12,14 +12,14 @@ import torch
 from PIL import Image
 
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.plan import in_own_steps, partial, plan_picture
-from pipelines.images.drawing.looks import NOT_NUMBERS, ONE_COLOUR, InvalidPicture
+from pipelines.catalog.plan import in_own_steps, partial, plan_image
+from pipelines.images.drawing.looks import NOT_NUMBERS, ONE_COLOUR, InvalidImage
 from pipelines.images.warmup.capability_checks import CapabilityChecker
 from pipelines.protocol.images import CheckpointSpec, Control, EncodedImage, ImageJob
-from pipelines.protocol.messages import Abilities
+from pipelines.protocol.messages import Capabilities
 
 SPEC = CheckpointSpec("x", Path("x"), None, "beta", "native", 16)
-ALL = Abilities(
+ALL = Capabilities(
     text=True, references=16, mask=True, second_pass=True, negative_prompt=True, guidance=True, any_steps=True
 )
 FOUND = replace(ALL, negative_prompt_above=1.0)
@@ -31,13 +31,13 @@ def by_guidance(job: ImageJob, above: float = 1.0) -> int:
 
 
 def all_inputs(job: ImageJob) -> bytes:
-    """What a picture depends on, beside guidance."""
-    return job.prompt.encode() + b"".join(picture.data for picture in job.references)
+    """What an image depends on, beside guidance."""
+    return job.prompt.encode() + b"".join(image.data for image in job.references)
 
 
 class Engine:
     """Draws a colour that depends on the guidance and what it guides away from, with two white pixels and one by what
-    it `reads`. Fails where it is told so, and leaves the pixels out of pictures that `is_plain` names."""
+    it `reads`. Fails where it is told so, and leaves the pixels out of images that `is_plain` names."""
 
     def __init__(
         self, fails: Any = lambda _: None, colour: Any = by_guidance, reads: Any = all_inputs,
@@ -60,8 +60,8 @@ class Engine:
         return (EncodedImage(file.getvalue(), "image/png", job.width_px, job.height_px, job.seed),) * job.n
 
 
-async def find(engine: Engine, *, native: bool = False, spec: CheckpointSpec = SPEC) -> Abilities:
-    return await CapabilityChecker(spec, 16, engine.draw).find_abilities(ALL, warmup_native=native)
+async def find(engine: Engine, *, native: bool = False, spec: CheckpointSpec = SPEC) -> Capabilities:
+    return await CapabilityChecker(spec, 16, engine.draw).find_capabilities(ALL, warmup_native=native)
 
 
 async def test_what_works_stays() -> None:
@@ -89,11 +89,13 @@ async def test_what_works_stays() -> None:
         (lambda job: "no" if job.sampling.steps != 2 else None, {"any_steps": False}, ["another number of steps"]),
     ],
 )
-async def test_what_fails_is_withdrawn_with_its_reason(fails: Any, withdrawn: dict[str, Any], what: list[str]) -> None:
+async def test_what_fails_is_withdrawn_with_its_reason(
+    fails: Any, failed_checks: dict[str, Any], what: list[str]
+) -> None:
     found = await find(Engine(fails))
-    assert replace(found, withdrawn=()) == replace(FOUND, **withdrawn)
-    assert [each.what for each in found.withdrawn] == what
-    assert str(found.withdrawn[0]).endswith(": no")
+    assert replace(found, failed_checks=()) == replace(FOUND, **failed_checks)
+    assert [each.what for each in found.failed_checks] == what
+    assert str(found.failed_checks[0]).endswith(": no")
 
 
 async def test_a_shape_that_cannot_be_drawn_is_withdrawn_with_the_second_pass() -> None:
@@ -101,8 +103,8 @@ async def test_a_shape_that_cannot_be_drawn_is_withdrawn_with_the_second_pass() 
     assert (found.any_ratio, found.second_pass) == (False, False)
 
 
-async def test_the_second_pass_is_tried_where_larger_pictures_are_only_scaled() -> None:
-    """The abilities are those of the weights, which another catalog file may serve with two passes."""
+async def test_the_second_pass_is_tried_where_larger_images_are_only_scaled() -> None:
+    """The capabilities are those of the weights, which another catalog file may serve with two passes."""
     engine = Engine()
     assert await find(engine, spec=replace(SPEC, enlarge="resize")) == FOUND
     assert any(two_passes(job) for job in engine.jobs)
@@ -116,11 +118,11 @@ async def test_a_checkpoint_of_fixed_steps_refines_in_some_of_them() -> None:
         strength = job.sampling.refine_strength if two_passes(job) else 1.0
         return None if partial(job.sampling.steps, strength).steps == 2 else "two steps alone"
 
-    assert replace(await find(Engine(fails)), withdrawn=()) == replace(FOUND, any_steps=False)
+    assert replace(await find(Engine(fails)), failed_checks=()) == replace(FOUND, any_steps=False)
 
 
 def two_passes(job: ImageJob) -> bool:
-    return plan_picture(job.checkpoint, job.width_px, job.height_px, 16).finish == "refine"
+    return plan_image(job.checkpoint, job.width_px, job.height_px, 16).finish == "refine"
 
 
 @pytest.mark.parametrize(
@@ -131,13 +133,13 @@ def two_passes(job: ImageJob) -> bool:
         (lambda _: None, lambda job: 3 if job.n > 1 else 0, None),  # rounding
     ],
 )
-async def test_pictures_that_disturb_each_other_come_one_by_one(fails: Any, colour: Any, why: str | None) -> None:
+async def test_images_that_disturb_each_other_come_one_by_one(fails: Any, colour: Any, why: str | None) -> None:
     guided = replace(ALL, guidance=False, negative_prompt=False)
-    abilities = await CapabilityChecker(SPEC, 16, Engine(fails, colour or (lambda _: 0)).draw).find_abilities(
+    capabilities = await CapabilityChecker(SPEC, 16, Engine(fails, colour or (lambda _: 0)).draw).find_capabilities(
         guided, warmup_native=False
     )
-    assert abilities.at_once == (why is None)
-    assert [each.why.startswith(why) for each in abilities.withdrawn if why] == ([True] if why else [])
+    assert capabilities.at_once == (why is None)
+    assert [each.why.startswith(why) for each in capabilities.failed_checks if why] == ([True] if why else [])
 
 
 async def test_what_does_not_draw_in_one_step_is_tried_in_two() -> None:
@@ -151,8 +153,8 @@ async def test_what_does_not_draw_in_one_step_is_tried_in_two() -> None:
 
 async def test_guidance_that_changes_nothing_is_withdrawn() -> None:
     found = await find(Engine(colour=lambda _: 7))
-    assert found == replace(ALL, guidance=False, negative_prompt=False, withdrawn=found.withdrawn)
-    assert [str(each) for each in found.withdrawn] == [
+    assert found == replace(ALL, guidance=False, negative_prompt=False, failed_checks=found.failed_checks)
+    assert [str(each) for each in found.failed_checks] == [
         "guidance: it changes nothing", "a negative prompt: it changes nothing",
     ]  # fmt: skip
 
@@ -164,7 +166,7 @@ async def test_a_negative_prompt_is_tried_at_little_guidance_too(above: float) -
     assert found == replace(ALL, negative_prompt_above=above)
 
 
-async def test_after_a_native_picture_the_others_are_compared_with_a_small_one() -> None:
+async def test_after_a_native_image_the_others_are_compared_with_a_small_one() -> None:
     engine = Engine()
     assert await find(engine, native=True) == FOUND
     assert [engine.jobs[0].width_px, engine.jobs[1].width_px] == [1024, 256]
@@ -178,8 +180,8 @@ async def test_nothing_that_draws_is_an_error() -> None:
 async def test_schedulers_are_tried_and_named() -> None:
     spec = replace(SPEC, schedulers=("AScheduler", "BScheduler"))
     found = await find(Engine(lambda job: "no" if job.sampling.scheduler == "BScheduler" else None), spec=spec)
-    assert found.unfit_schedulers == ("BScheduler",)
-    assert str(found.withdrawn[0]) == "the scheduler BScheduler: no"
+    assert found.unsupported_schedulers == ("BScheduler",)
+    assert str(found.failed_checks[0]) == "the scheduler BScheduler: no"
 
 
 BLANK: dict[str, tuple[Any, dict[str, Any], str]] = {
@@ -197,18 +199,18 @@ BLANK: dict[str, tuple[Any, dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("is_blank", "without", "what"), BLANK.values(), ids=BLANK)
 @pytest.mark.parametrize("not_finite", [False, True])
-async def test_an_ability_that_draws_no_picture_is_withdrawn(
+async def test_an_capability_that_draws_no_image_is_withdrawn(
     is_blank: Any, without: dict[str, Any], what: str, not_finite: bool
 ) -> None:
     spec = replace(SPEC, schedulers=("AScheduler",))
     reason = f"{NOT_NUMBERS}: a remedy" if not_finite else ONE_COLOUR
     engine = Engine(lambda job: reason if is_blank(job) else None) if not_finite else Engine(is_plain=is_blank)
     found = await find(engine, spec=spec)
-    assert replace(found, withdrawn=()) == replace(FOUND, **without)
-    assert [str(each) for each in found.withdrawn] == [f"{what}: {reason}"]
+    assert replace(found, failed_checks=()) == replace(FOUND, **without)
+    assert [str(each) for each in found.failed_checks] == [f"{what}: {reason}"]
 
 
-async def test_a_plain_half_of_a_picture_is_seen() -> None:
+async def test_a_plain_half_of_an_image_is_seen() -> None:
     """Under a mask the reference's own pixels are around it, and of two tiles one may be black."""
 
     class HalfBlack(Engine):
@@ -226,7 +228,7 @@ async def test_a_plain_half_of_a_picture_is_seen() -> None:
 
 
 @pytest.mark.parametrize("steps", [(1,), (1, 2), (1, 2, 3)])
-async def test_a_picture_that_few_steps_leave_plain_is_drawn_in_more(steps: tuple[int, ...]) -> None:
+async def test_an_image_that_few_steps_leave_plain_is_drawn_in_more(steps: tuple[int, ...]) -> None:
     """All that is compared with it takes as many."""
     engine = Engine(is_plain=lambda job: job.sampling.steps in steps)
     assert await find(engine) == FOUND
@@ -241,7 +243,7 @@ async def test_what_draws_one_colour_alone_is_refused() -> None:
 
 
 async def test_what_draws_no_numbers_is_refused_with_the_remedy() -> None:
-    reason = str(InvalidPicture(torch.float16))
+    reason = str(InvalidImage(torch.float16))
     assert reason.endswith('runtime.dtype = "bfloat16" or "float32" may help')
     with pytest.raises(CheckpointError, match=f"x loads and does not draw: {re.escape(reason)}"):
         await find(Engine(lambda _: reason))
@@ -250,14 +252,14 @@ async def test_what_draws_no_numbers_is_refused_with_the_remedy() -> None:
 async def test_a_second_reference_that_changes_nothing_is_withdrawn() -> None:
     """A class that takes a list of references as a batch draws from the first alone."""
     found = await find(Engine(reads=lambda job: all_inputs(replace(job, references=job.references[:1]))))
-    assert replace(found, withdrawn=()) == replace(FOUND, references=1)
-    assert [str(each) for each in found.withdrawn] == ["two references: the second changes nothing"]
+    assert replace(found, failed_checks=()) == replace(FOUND, references=1)
+    assert [str(each) for each in found.failed_checks] == ["two references: the second changes nothing"]
 
 
 async def test_a_reference_that_changes_nothing_is_withdrawn() -> None:
     found = await find(Engine(reads=lambda job: job.prompt.encode()))
-    assert replace(found, withdrawn=()) == replace(FOUND, references=0)
-    assert [str(each) for each in found.withdrawn] == ["a reference: it changes nothing"]
+    assert replace(found, failed_checks=()) == replace(FOUND, references=0)
+    assert [str(each) for each in found.failed_checks] == ["a reference: it changes nothing"]
 
 
 def without_prompt(job: ImageJob) -> bytes:
@@ -266,17 +268,17 @@ def without_prompt(job: ImageJob) -> bytes:
 
 @pytest.mark.parametrize(("announced", "why"), [(True, "it changes nothing"), (False, "it takes none")])
 async def test_a_prompt_that_changes_nothing_is_told(announced: bool, why: str) -> None:
-    """Pictures can be edited without one, and nothing is drawn from one alone."""
+    """Images can be edited without one, and nothing is drawn from one alone."""
     checker = CapabilityChecker(SPEC, 16, Engine(reads=without_prompt).draw)
-    found = await checker.find_abilities(replace(ALL, prompt=announced), warmup_native=False)
-    assert replace(found, withdrawn=()) == replace(FOUND, prompt=False, text=False)
-    assert [str(each) for each in found.withdrawn] == [f"a prompt: {why}"]
+    found = await checker.find_capabilities(replace(ALL, prompt=announced), warmup_native=False)
+    assert replace(found, failed_checks=()) == replace(FOUND, prompt=False, text=False)
+    assert [str(each) for each in found.failed_checks] == [f"a prompt: {why}"]
     from_text = replace(ALL, references=0, mask=False, prompt=announced)
     with pytest.raises(CheckpointError, match=f"does not draw what a prompt says: {why}"):
-        await checker.find_abilities(from_text, warmup_native=False)
+        await checker.find_capabilities(from_text, warmup_native=False)
 
 
-async def test_a_control_that_draws_no_picture_is_withdrawn() -> None:
+async def test_a_control_that_draws_no_image_is_withdrawn() -> None:
     nets = tuple(Control(name, "controlnet", Path(name)) for name in ("pose", "edges"))
     with_nets = replace(ALL, controlnets_with=("text", "mask"), controlnets_at_once=2)
 
@@ -287,8 +289,8 @@ async def test_a_control_that_draws_no_picture_is_withdrawn() -> None:
         return all_inputs(job) + "".join(control.name for control in job.controls).encode()
 
     checker = CapabilityChecker(replace(SPEC, controls=nets), 16, Engine(reads=reads, is_plain=is_blank).draw)
-    found = await checker.find_abilities(with_nets, warmup_native=False)
-    assert (found.unfit_controls, found.controlnets_with) == (("edges",), ("text",))
-    assert {str(each) for each in found.withdrawn} == {
+    found = await checker.find_capabilities(with_nets, warmup_native=False)
+    assert (found.unsupported_controls, found.controlnets_with) == (("edges",), ("text",))
+    assert {str(each) for each in found.failed_checks} == {
         f"the control edges: {ONE_COLOUR}", f"the control pose with mask: {ONE_COLOUR}",
     }  # fmt: skip

@@ -17,7 +17,7 @@ from pipelines.images.scheduling.scheduler import DeviceTurn, select_next
 
 @dataclass
 class Call:
-    """One picture: when it comes, its work and its turns in device seconds, and when it ended."""
+    """One image: when it comes, its work and its turns in device seconds, and when it ended."""
 
     work_s: float
     arrives_s: float = 0.0
@@ -126,7 +126,7 @@ def test_nobody_is_ever_far_behind_an_equal_share(calls: list[tuple[float, float
 @pytest.mark.slow
 @given(st.integers(1, 6), st.floats(0.5, 5), st.floats(20, 100))
 @settings(max_examples=30, deadline=None)
-def test_a_long_picture_ends_beside_clients_that_never_stop(clients: int, short_s: float, long_s: float) -> None:
+def test_a_long_image_ends_beside_clients_that_never_stop(clients: int, short_s: float, long_s: float) -> None:
     """Each sends its next call when one ends. Sharing equally, the long one would take `clients` + 1 times its work."""
     long = Call(long_s)
     others = [Call(short_s) for _ in range(clients)]
@@ -140,7 +140,7 @@ def test_a_long_picture_ends_beside_clients_that_never_stop(clients: int, short_
     assert long.took_s <= (1 + ALLOWANCE) * (clients + 1) * long_s + (clients + 1) * (2 + math.log(clients + 1))
 
 
-def test_a_draft_beside_a_large_picture_takes_as_long_as_alone_and_hardly_slows_it() -> None:
+def test_a_draft_beside_a_large_image_takes_as_long_as_alone_and_hardly_slows_it() -> None:
     for draft_owner in ("", "another"):
         large, draft = Call(60.0, turn_s=0.5), Call(4.0, arrives_s=10.2, owner=draft_owner, turn_s=0.25)
         Device().run([large, draft])
@@ -149,7 +149,7 @@ def test_a_draft_beside_a_large_picture_takes_as_long_as_alone_and_hardly_slows_
 
 
 def test_keys_get_equal_shares_while_both_have_work() -> None:
-    """One key has 32 pictures waiting, the other two of the same size at a time."""
+    """One key has 32 images waiting, the other two of the same size at a time."""
     many = [Call(4.0, owner="many", turn_s=0.25) for _ in range(32)]
     few = [Call(4.0, owner="few", turn_s=0.25) for _ in range(2)]
     for call in few:

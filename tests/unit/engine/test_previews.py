@@ -11,7 +11,7 @@ from pipelines.images.denoising.previews import PreviewMap, predict_x0
 COLOURS = torch.tensor([[0.2, 0.1, 0.0], [0.0, 0.2, 0.1], [0.1, 0.0, 0.2], [0.05, 0.05, 0.05]])
 
 
-def picture(rows: int, columns: int, seed: int) -> tuple[torch.Tensor, np.ndarray]:  # type: ignore[type-arg]
+def image(rows: int, columns: int, seed: int) -> tuple[torch.Tensor, np.ndarray]:  # type: ignore[type-arg]
     """Latents (4, rows, columns), and the pixels of a codec that is linear: 8 px a latent, plain."""
     latents = torch.randn(4, rows, columns, generator=torch.Generator().manual_seed(seed))
     colours = (0.5 + torch.einsum("chw,cr->hwr", latents, COLOURS)).clamp(0, 1)
@@ -19,15 +19,15 @@ def picture(rows: int, columns: int, seed: int) -> tuple[torch.Tensor, np.ndarra
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_the_map_renders_a_picture_that_it_was_not_fitted_to(packed: bool) -> None:
+def test_the_map_renders_an_image_that_it_was_not_fitted_to(packed: bool) -> None:
     def laid_out(latents: torch.Tensor) -> torch.Tensor:
         return latents.flatten(1).T if packed else latents
 
     fitted = PreviewMap()
     for seed in range(3):
-        latents, pixels = picture(12, 20, seed)
+        latents, pixels = image(12, 20, seed)
         fitted.update(laid_out(latents), pixels)
-    latents, pixels = picture(12, 20, seed=9)
+    latents, pixels = image(12, 20, seed=9)
     preview = fitted.render(laid_out(latents), width=160, height=96)
     assert preview is not None
     assert preview.shape == (96, 160, 3)
@@ -35,7 +35,7 @@ def test_the_map_renders_a_picture_that_it_was_not_fitted_to(packed: bool) -> No
 
 
 def rendered(fitted: PreviewMap) -> np.ndarray:  # type: ignore[type-arg]
-    latents, _ = picture(12, 20, seed=9)
+    latents, _ = image(12, 20, seed=9)
     preview = fitted.render(latents, width=160, height=96)
     assert preview is not None
     return preview.astype(int)
@@ -44,9 +44,9 @@ def rendered(fitted: PreviewMap) -> np.ndarray:  # type: ignore[type-arg]
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_latents_that_are_not_numbers_change_nothing(value: float) -> None:
     fitted = PreviewMap()
-    fitted.update(*picture(12, 20, seed=0))
+    fitted.update(*image(12, 20, seed=0))
     before = rendered(fitted)
-    latents, _ = picture(12, 20, seed=1)
+    latents, _ = image(12, 20, seed=1)
     latents[0, 3, 4] = value
     assert fitted.render(latents, width=160, height=96) is None
     fitted.update(latents, np.zeros((96, 160, 3), np.uint8))
@@ -59,17 +59,17 @@ def test_latents_of_another_scale_are_soon_forgotten(scale: float, first: bool) 
     """Also where they come first, and where their products would be infinite."""
     fitted, plain = PreviewMap(), PreviewMap()
     if not first:
-        fitted.update(*picture(12, 20, seed=0))
+        fitted.update(*image(12, 20, seed=0))
     odd = torch.full((4, 12, 20), scale)
     odd[0, ::2] = -scale
     fitted.update(odd, np.zeros((96, 160, 3), np.uint8))
     for seed in range(1, 21):
-        fitted.update(*picture(12, 20, seed))
-        plain.update(*picture(12, 20, seed))
+        fitted.update(*image(12, 20, seed))
+        plain.update(*image(12, 20, seed))
     assert np.abs(rendered(fitted) - rendered(plain)).mean() < 4
 
 
-def test_there_is_no_preview_before_a_picture_has_been_drawn() -> None:
+def test_there_is_no_preview_before_an_image_has_been_drawn() -> None:
     assert PreviewMap().render(torch.zeros(4, 8, 8), width=64, height=64) is None
 
 

@@ -1,4 +1,4 @@
-"""How many pictures may share a forward pass."""
+"""How many images may share a forward pass."""
 
 import math
 from dataclasses import replace
@@ -29,7 +29,7 @@ def test_the_first_limit_is_by_latent_tokens() -> None:
     assert limits.of(PassShape(WEIGHTS, 1024, 1024, references=3)) == 1
 
 
-def test_it_grows_while_that_makes_a_pictures_part_shorter() -> None:
+def test_it_grows_while_that_makes_an_images_part_shorter() -> None:
     assert learned({1: 1.0, 8: 2.0}).of(SHAPE) == 16
     assert learned({1: 1.0, 2: 1.2, 4: 2.38}).of(SHAPE) == 2, "four are hardly faster than two"
 
@@ -66,7 +66,7 @@ def test_running_out_of_memory_halves_the_limit_of_that_size_alone() -> None:
 @pytest.mark.parametrize(
     "runtime", [Runtime(batch="exact"), Runtime(cache=StepCache("first-block")), Runtime(max_batch=1)]
 )
-def test_some_draw_each_picture_alone(runtime: Runtime) -> None:
+def test_some_draw_each_image_alone(runtime: Runtime) -> None:
     shape = replace(SHAPE, weights=WEIGHTS._replace(runtime=runtime))
     assert RowLimits(16).most(shape) == RowLimits(16).of(shape) == 1
 

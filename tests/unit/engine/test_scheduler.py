@@ -135,7 +135,7 @@ def test_who_keeps_the_device_keeps_its_threads() -> None:
     waiting.join()
 
 
-def test_a_draft_passes_the_large_picture_of_another_key_even_after_some_use() -> None:
+def test_a_draft_passes_the_large_image_of_another_key_even_after_some_use() -> None:
     large, draft = DeviceTurn(60.0, "large"), DeviceTurn(1.0, "drafts")
     use = RecentUse()
     use.add("drafts", 20.0, 100.0)

@@ -10,7 +10,7 @@ from PIL import Image
 from pipelines.families.generic import Family
 from pipelines.families.task import Task
 
-PICTURE = Image.new("RGB", (8, 8))
+IMAGE = Image.new("RGB", (8, 8))
 
 
 class Pipeline:
@@ -24,7 +24,7 @@ class Pipeline:
             raise ValueError("`height` and `width` have to be divisible")
 
 
-class NeedsPicture(Pipeline):
+class NeedsImage(Pipeline):
     def check_inputs(self, prompt: str, height: int, width: int, image: Any = None) -> None:
         raise ValueError("`image` input cannot be undefined.")
 
@@ -46,7 +46,7 @@ class ChecksPrompts(Pipeline):
         (Pipeline(16), 16),
         (Pipeline(32), 32),
         (Pipeline(64), 64),
-        (NeedsPicture(16), 16),
+        (NeedsImage(16), 16),
         (NeedsEmbeddings(16), 16),
         (ChecksPrompts(16), 16),
         (object(), 16),
@@ -66,12 +66,12 @@ def unannotated(image=None) -> None: ...  # type: ignore[no-untyped-def]  # noqa
 
 
 @pytest.mark.parametrize(
-    ("call", "one"), [(takes_either, [PICTURE]), (takes_one, PICTURE), (unannotated, PICTURE)]
+    ("call", "one"), [(takes_either, [IMAGE]), (takes_one, IMAGE), (unannotated, IMAGE)]
 )  # fmt: skip
 def test_a_reference_is_in_a_list_where_the_call_takes_lists(call: Any, one: Any) -> None:
     accepted = inspect.signature(call).parameters
-    assert Family().reference_arguments(accepted, PICTURE, []) == {"image": one}
-    assert Family().reference_arguments(accepted, PICTURE, [PICTURE]) == {"image": [PICTURE, PICTURE]}
+    assert Family().reference_arguments(accepted, IMAGE, []) == {"image": one}
+    assert Family().reference_arguments(accepted, IMAGE, [IMAGE]) == {"image": [IMAGE, IMAGE]}
 
 
 def padded(max_sequence_length: int = 512) -> None: ...

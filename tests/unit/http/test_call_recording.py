@@ -39,13 +39,13 @@ async def row(running: InProcess, call_id: str, headers: dict[str, str] | None =
             await asyncio.sleep(0.01)
 
 
-async def ask(running: InProcess, path: str, body: Any, **headers: str) -> tuple[httpx.Response, dict[str, Any]]:
+async def request(running: InProcess, path: str, body: Any, **headers: str) -> tuple[httpx.Response, dict[str, Any]]:
     answer = await running.client.post(path, json=body, headers=headers)
     return answer, await row(running, answer.headers["x-request-id"])
 
 
-async def test_a_picture_is_recorded_with_its_price_and_times(running: InProcess) -> None:
-    answer, call = await ask(running, DRAW, DRAWN | {"n": 2})
+async def test_an_image_is_recorded_with_its_price_and_times(running: InProcess) -> None:
+    answer, call = await request(running, DRAW, DRAWN | {"n": 2})
     assert (call["endpoint"], call["model"], call["status"], call["code"]) == (DRAW, "alpha-image-2-count", 200, None)
     assert (call["price"], call["images"], call["run_s"], call["replayed"]) == ("0.10", 2, 0.1, False)
     assert call["queue_s"] >= 0
@@ -87,8 +87,8 @@ async def test_refusals_are_capped_for_each_key_and_minute(running: InProcess) -
 
 
 async def test_a_replay_is_a_row_of_its_own_that_costs_nothing(running: InProcess) -> None:
-    first = await ask(running, DRAW, DRAWN, **{"Idempotency-Key": "again"})
-    second = await ask(running, DRAW, DRAWN, **{"Idempotency-Key": "again"})
+    first = await request(running, DRAW, DRAWN, **{"Idempotency-Key": "again"})
+    second = await request(running, DRAW, DRAWN, **{"Idempotency-Key": "again"})
     assert [call["price"] for _, call in (first, second)] == ["0.10", "0.00"]
     assert [call["replayed"] for _, call in (first, second)] == [False, True]
 
@@ -114,10 +114,10 @@ async def test_a_call_that_is_cancelled_is_recorded_as_such(running: InProcess) 
 
 async def test_chats_and_responses_are_recorded_with_their_tokens(running: InProcess) -> None:
     said = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": [{"type": "text", "text": "Hi"}]}]
-    _, chat = await ask(running, "/v1/chat/completions", {"messages": said, "temperature": 0.5})
+    _, chat = await request(running, "/v1/chat/completions", {"messages": said, "temperature": 0.5})
     assert (chat["model"], chat["prompt_tokens"], chat["completion_tokens"]) == ("starter-chat", 3, 2)
     assert (chat["prompt"], chat["parameters"], chat["run_s"]) == ("Hi", {"temperature": 0.5}, 0.1)
-    answer, response = await ask(running, "/v1/responses", {"input": "Hello"})
+    answer, response = await request(running, "/v1/responses", {"input": "Hello"})
     assert (response["job"], response["prompt"], response["model"]) == (answer.json()["id"], "Hello", "starter-chat")
     assert response["price"] == "0.00"
 
@@ -134,7 +134,7 @@ async def test_the_log_line_names_key_model_job_and_times_but_no_prompt(running:
     assert "boat" not in str(lines)
 
 
-async def test_a_picture_remembers_what_it_was_made_from(running: InProcess) -> None:
+async def test_an_image_remembers_what_it_was_made_from(running: InProcess) -> None:
     drawn = (await running.client.post(DRAW, json=DRAWN | {"negative_prompt": "fog"})).json()
     url = drawn["data"][0]["url"]
     name = url.rpartition("/")[2]
@@ -148,7 +148,7 @@ async def test_a_picture_remembers_what_it_was_made_from(running: InProcess) -> 
     assert (await running.client.get(path)).json()["parents"] == [name]
 
 
-async def test_a_picture_that_is_sent_back_as_a_file_is_known_by_its_bytes(running: InProcess) -> None:
+async def test_an_image_that_is_sent_back_as_a_file_is_known_by_its_bytes(running: InProcess) -> None:
     for entry in (await running.client.get("/v1/darkroom/results")).json()[
         "data"
     ]:  # the worker here always draws alike
@@ -183,7 +183,7 @@ async def test_a_picture_that_is_sent_back_as_a_file_is_known_by_its_bytes(runni
 
 async def test_nothing_of_prompts_is_kept_where_that_is_off(tmp_path: Path) -> None:
     async with in_process(tmp_path, keep_prompts=False) as app:
-        answer, call = await ask(app, DRAW, DRAWN)
+        answer, call = await request(app, DRAW, DRAWN)
         assert (call["prompt"], call["parameters"], call["price"]) == (None, None, "0.10")
         name = answer.json()["data"][0]["url"].rpartition("/")[2]
         shown = (await app.client.get(f"/v1/darkroom/results/{name}")).json()

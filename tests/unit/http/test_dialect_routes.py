@@ -26,14 +26,14 @@ from server.app import create_app
 from server.data_folders import REPOSITORY
 from server.errors import ApiError, EngineFailure, ImageModerationBlocked, Overloaded
 from server.flows.chat.completion import CompletionHead, CompletionWriter
-from server.flows.chat.events import AnswerEvent, CallAdmitted, PictureDelta
+from server.flows.chat.events import AnswerEvent, CallAdmitted, ImageDelta
 from server.flows.chat.source import Chat, ChatCall
 from server.http.deps import caller
 from server.settings import Settings
 
 GROUPS = frozenset({"chat", "beta-image-per-call", "alpha-image-per-call"})
 KEY = Key("key_1", "n", "tail", GROUPS, None, datetime.now(UTC), None, None, None, None, False)
-PICTURE = base64.b64encode(b"png").decode()
+IMAGE = base64.b64encode(b"png").decode()
 USER = {"role": "user", "content": "a boat"}
 HELLO = {"contents": [{"role": "user", "parts": [{"text": "hello"}]}]}
 DRAW = {**HELLO, "generationConfig": {"responseModalities": ["TEXT", "IMAGE"], "imageConfig": {"imageSize": "2K"}}}
@@ -47,7 +47,7 @@ CALLED = [
 ]
 DRAWN = [
     CallAdmitted(0, job="img_1", replayed=True),
-    PictureDelta(0, PICTURE, "image/png"),
+    ImageDelta(0, IMAGE, "image/png"),
     ChoiceFinished(0, "stop"),
     ChatFinished(ChatUsage(2, 4096), 0.0),
 ]
@@ -91,7 +91,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> FastAPI:
 def events(app: FastAPI) -> Events:
     fake: Any = Events()
     services = app.state.services
-    chats = dataclasses.replace(services.chats, any_model=fake, pictured=fake)
+    chats = dataclasses.replace(services.chats, any_model=fake, image=fake)
     app.state.services = dataclasses.replace(services, chats=chats)
     return fake
 
@@ -145,7 +145,7 @@ async def test_gemini_draws_with_the_model_of_the_resolution(app: FastAPI, event
     answer = await post(app, "/v1beta/models/gemini-3-pro-image:generateContent", DRAW)
     assert answer.status_code == 200, answer.text
     (part,) = answer.json()["candidates"][0]["content"]["parts"]
-    assert part == {"inlineData": {"mimeType": "image/png", "data": PICTURE}}
+    assert part == {"inlineData": {"mimeType": "image/png", "data": IMAGE}}
     assert (answer.headers["x-darkroom-job"], answer.headers["idempotency-replayed"]) == ("img_1", "true")
     request = events.asked[1]
     assert (request.model, request.prompt, request.endpoint) == ("beta-3-pro-image-hd-count", "hello", "gemini.images")
@@ -175,12 +175,12 @@ async def test_refusals_and_failures_have_googles_shape(app: FastAPI, events: Ev
     assert refused["details"][0]["metadata"] == {"field": "generationConfig.imageConfig.imageSize"}
 
 
-async def test_a_chat_completion_of_an_image_model_has_its_picture(app: FastAPI, events: Events) -> None:
+async def test_a_chat_completion_of_an_image_model_has_its_image(app: FastAPI, events: Events) -> None:
     events.items = DRAWN
     body = {"model": "beta-3-pro-image-count", "messages": [{"role": "user", "content": "a boat"}], "top_p": 0.5}
     answer = await post(app, "/v1/chat/completions", body)
     (image,) = answer.json()["choices"][0]["message"]["images"]
-    assert image["image_url"]["url"] == f"data:image/png;base64,{PICTURE}"
+    assert image["image_url"]["url"] == f"data:image/png;base64,{IMAGE}"
     assert answer.headers["x-darkroom-ignored"] == "top_p"
     stream = await post(app, "/v1/chat/completions", {**body, "stream": True})
     deltas = [chunk["choices"][0]["delta"] for chunk in data(stream)]
@@ -188,7 +188,7 @@ async def test_a_chat_completion_of_an_image_model_has_its_picture(app: FastAPI,
     assert stream.text.endswith("data: [DONE]\n\n")
 
 
-async def test_a_chat_model_that_is_asked_for_pictures_gets_the_image_tool(app: FastAPI, events: Events) -> None:
+async def test_a_chat_model_that_is_asked_for_images_gets_the_image_tool(app: FastAPI, events: Events) -> None:
     events.items = DRAWN
     body = {"messages": [{"role": "user", "content": "a boat"}], "modalities": ["image", "text"], "quality": "low"}
     answer = await post(app, "/v1/chat/completions", {**body, "image_config": {"aspect_ratio": "16:9"}, "n": 2})

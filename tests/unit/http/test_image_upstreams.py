@@ -18,9 +18,9 @@ from PIL import Image
 from starlette.responses import JSONResponse, Response
 
 from server.accounts import report
-from server.backends.image_upstream import drawing, wire
+from server.backends.image_upstream import drawing, transport
 from server.data_folders import REPOSITORY
-from tests.support.image_servers import CARD, ImageServer, image_server, pictures, stream
+from tests.support.image_servers import CARD, ImageServer, image_server, images, stream
 from tests.support.in_process import InProcess, in_process, png
 from tests.support.marks import DRAWN, xmp_source
 from tests.support.polling import eventually
@@ -68,7 +68,7 @@ async def app(tmp_path_factory: pytest.TempPathFactory, other: ImageServer) -> A
     configs = Path(shutil.copytree(REPOSITORY / "model_configs", home / "model_configs"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("THEIR_KEY", "secret-key")
-        patch.setattr(wire, "PROBE_S", 0.2)
+        patch.setattr(transport, "PROBE_S", 0.2)
         patch.setattr(drawing, "RETRY_DELAYS_S", (0.05, 0.1))
         write_model(configs, "glide", other.url, "sglang", table=f'{ALL}\napi_key_env = "THEIR_KEY"')
         write_model(configs, "plain", other.url, "vllm", table='supports = ["text"]')
@@ -93,7 +93,7 @@ async def spent(app: InProcess) -> int:
     return balance.spent_units
 
 
-async def ask(app: InProcess, model: str, path: str = DRAW, **fields: Any) -> httpx.Response:
+async def request(app: InProcess, model: str, path: str = DRAW, **fields: Any) -> httpx.Response:
     body = {"model": model, "prompt": "a boat", "size": "512x512", "response_format": "b64_json", **fields}
     return await app.client.post(path, json=body)
 
@@ -103,11 +103,11 @@ def opened(answer: httpx.Response, index: int = 0) -> Image.Image:
     return Image.open(io.BytesIO(base64.b64decode(answer.json()["data"][index]["b64_json"])))
 
 
-async def test_a_picture_of_another_server_is_stored_charged_and_carries_our_metadata(
+async def test_an_image_of_another_server_is_stored_charged_and_carries_our_metadata(
     app: InProcess, other: ImageServer
 ) -> None:
     before = await spent(app)
-    answer = await ask(app, "glide", seed=7, n=2, steps=5, guidance=2.0, negative_prompt="dull")
+    answer = await request(app, "glide", seed=7, n=2, steps=5, guidance=2.0, negative_prompt="dull")
     assert await spent(app) == before + 3000
     assert sorted(int(each.fields["seed"]) for each in other.seen) == [7, 8]
     for each in other.seen:
@@ -120,10 +120,10 @@ async def test_a_picture_of_another_server_is_stored_charged_and_carries_our_met
         assert each.fields["negative_prompt"] == "dull"
     assert len({each.headers["idempotency-key"] for each in other.seen}) == 2
     for index, seed in enumerate((7, 8)):
-        picture = opened(answer, index)
-        assert picture.size == (512, 512)
-        assert picture.getpixel((0, 0)) == (seed, 100, 0)
-        assert (picture.info["seed"], picture.info["model"], picture.info["checkpoint"]) == (
+        image = opened(answer, index)
+        assert image.size == (512, 512)
+        assert image.getpixel((0, 0)) == (seed, 100, 0)
+        assert (image.info["seed"], image.info["model"], image.info["checkpoint"]) == (
             str(seed), "glide", "their/glide",
         )  # fmt: skip
     again = await app.client.get(f"/v1/images/jobs/{answer.headers['x-darkroom-job']}")
@@ -139,7 +139,7 @@ async def test_the_callers_trace_goes_on_to_the_other_server(app: InProcess, oth
 
 
 async def test_files_have_the_format_that_was_asked_for(app: InProcess, other: ImageServer) -> None:
-    answer = await ask(app, "glide", output_format="jpeg", output_compression=80)
+    answer = await request(app, "glide", output_format="jpeg", output_compression=80)
     assert opened(answer).format == "JPEG"
     assert xmp_source(base64.b64decode(answer.json()["data"][0]["b64_json"])) == DRAWN
     assert other.seen[0].fields["output_format"] == "png"
@@ -148,7 +148,7 @@ async def test_files_have_the_format_that_was_asked_for(app: InProcess, other: I
 async def test_what_the_model_does_not_take_is_not_sent_and_refused_by_field(
     app: InProcess, other: ImageServer
 ) -> None:
-    assert (await ask(app, "plain")).status_code == 200
+    assert (await request(app, "plain")).status_code == 200
     assert not {"num_inference_steps", "guidance_scale", "negative_prompt"} & other.seen[0].fields.keys()
     for field, value in {
         "guidance": 2.0,
@@ -156,7 +156,7 @@ async def test_what_the_model_does_not_take_is_not_sent_and_refused_by_field(
         "steps": 3,
         "image": "data:image/png;base64,",
     }.items():
-        refused = await ask(app, "plain", **{field: value})
+        refused = await request(app, "plain", **{field: value})
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, field)
     assert len(other.seen) == 1
 
@@ -175,21 +175,21 @@ async def test_references_are_sent_as_files(app: InProcess, other: ImageServer) 
 
 
 async def test_a_model_of_a_small_area_draws_that_and_is_scaled(app: InProcess, other: ImageServer) -> None:
-    assert opened(await ask(app, "small", size="1024x1024")).size == (1024, 1024)
+    assert opened(await request(app, "small", size="1024x1024")).size == (1024, 1024)
     assert (other.seen[0].fields["size"], other.seen[0].fields["true_cfg_scale"]) == ("512x512", 3.5)
 
 
-async def test_a_picture_of_another_shape_is_refused_and_one_a_little_off_is_scaled(
+async def test_an_image_of_another_shape_is_refused_and_one_a_little_off_is_scaled(
     app: InProcess, other: ImageServer
 ) -> None:
     before = await spent(app)
-    other.answer = partial(pictures, size=(512, 400))
-    refused = await ask(app, "glide")
+    other.answer = partial(images, size=(512, 400))
+    refused = await request(app, "glide")
     assert (refused.status_code, refused.json()["error"]["code"]) == (500, "upstream_failed")
     assert "drew 512x400 where 512x512 was asked for" in refused.json()["error"]["message"]
     assert await spent(app) == before
-    other.answer = partial(pictures, size=(520, 512))
-    assert opened(await ask(app, "glide")).size == (512, 512)
+    other.answer = partial(images, size=(520, 512))
+    assert opened(await request(app, "glide")).size == (512, 512)
 
 
 def error(status: int, body: Any, **headers: str) -> Any:
@@ -228,7 +228,7 @@ async def test_errors_say_whose_fault_it_is_and_cost_nothing(
 ) -> None:
     before = await spent(app)
     other.answer = answer
-    refused = await ask(app, "glide")
+    refused = await request(app, "glide")
     assert (refused.status_code, refused.json()["error"]["code"]) == (status, code), refused.text
     assert refused.json()["error"]["param"] == param
     assert refused.headers.get("retry-after") == retry_after
@@ -238,7 +238,7 @@ async def test_errors_say_whose_fault_it_is_and_cost_nothing(
 
 async def test_a_server_that_is_down_is_503_and_operators_see_it(app: InProcess) -> None:
     before = await spent(app)
-    refused = await ask(app, "gone")
+    refused = await request(app, "gone")
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "upstream_busy")
     assert (refused.headers["retry-after"], await spent(app)) == ("5", before)
     ready = (await app.client.get("/readyz", headers=ADMIN)).json()
@@ -264,17 +264,17 @@ async def test_another_darkroom_says_what_it_read_of_a_prompt(app: InProcess, ot
     cards = {card["id"]: card for card in (await app.client.get("/v1/models")).json()["data"]}
     assert (cards["far"]["long_prompts"], cards["far"]["limits"]["prompt_tokens"]) == (CARD["long_prompts"], 75)
     other.answer = stream
-    drawn = await ask(app, "far", long_prompt="chunk")
+    drawn = await request(app, "far", long_prompt="chunk")
     assert (drawn.json()["parameters"]["long_prompt"], other.seen[-1].fields["long_prompt"]) == ("chunk", "chunk")
     assert drawn.headers["x-darkroom-truncated"].startswith("prompt: 14 of 89 tokens, from ")
-    refused = await ask(app, "plain", long_prompt="refuse")  # its server does not tell
+    refused = await request(app, "plain", long_prompt="refuse")  # its server does not tell
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "long_prompt")
 
 
 async def test_a_cancelled_call_closes_the_connection(app: InProcess, other: ImageServer) -> None:
     other.gate.clear()
     before = await spent(app)
-    queued = await ask(app, "glide", background=True, response_format="url")
+    queued = await request(app, "glide", background=True, response_format="url")
     await eventually(lambda: len(other.seen) == 1)
     job = f"/v1/images/jobs/{queued.headers['x-darkroom-job']}"
     assert (await app.client.get(job)).json()["state"] == "running"
@@ -293,7 +293,7 @@ async def test_a_cancelled_call_is_cancelled_at_another_darkroom(
     other.answer = partial(stream, wait=wait)
     if not begun:
         other.gate.clear()
-    queued = await ask(app, "far", background=True, response_format="url")
+    queued = await request(app, "far", background=True, response_format="url")
     await eventually(lambda: len(other.seen) == 1)
     if begun:
         await asyncio.sleep(0.2)
@@ -309,7 +309,7 @@ async def test_a_job_past_its_time_is_504(app: InProcess, other: ImageServer, mo
     creator = app.services.images.calls._creator
     monkeypatch.setattr(creator, "_rules", replace(creator._rules, time_limit_s=0.2))
     other.gate.clear()
-    refused = await ask(app, "glide")
+    refused = await request(app, "glide")
     assert (refused.status_code, refused.json()["error"]["code"]) == (504, "timeout")
     assert "longer than the time limit of 0.2 s (DARKROOM_JOB_TIME_LIMIT_S)" in refused.json()["error"]["message"]
     await eventually(lambda: other.left == 1)
@@ -317,7 +317,7 @@ async def test_a_job_past_its_time_is_504(app: InProcess, other: ImageServer, mo
 
 async def test_previews_of_another_darkroom_are_relayed(app: InProcess, other: ImageServer) -> None:
     other.answer = stream
-    answer = await ask(app, "far", stream=True, partial_images=2, output_format="webp", seed=4)
+    answer = await request(app, "far", stream=True, partial_images=2, output_format="webp", seed=4)
     events = [json.loads(line[6:]) for line in answer.text.split("\n") if line.startswith("data: ")]
     assert [event["type"].rpartition(".")[2] for event in events] == ["partial_image"] * 2 + ["completed"]
     for event in events:
@@ -344,7 +344,7 @@ async def test_a_stream_that_breaks_is_joined_again_and_charged_once(app: InProc
     before = await spent(app)
     conflict = error(409, {"error": {"message": "runs", "type": "invalid_request_error", "code": "conflict"}})
     other.answers, other.answer = [partial(stream, cut_after=1), conflict], stream
-    answer = await ask(app, "far", stream=True, partial_images=1, n=2)
+    answer = await request(app, "far", stream=True, partial_images=1, n=2)
     events = [json.loads(line[6:]) for line in answer.text.split("\n") if line.startswith("data: ")]
     shown = [(event["type"].rpartition(".")[2], event["image_index"]) for event in events]
     assert sorted(shown) == [("completed", 0), ("completed", 1), ("partial_image", 0), ("partial_image", 1)]
@@ -355,21 +355,21 @@ async def test_a_stream_that_breaks_is_joined_again_and_charged_once(app: InProc
 async def test_a_server_that_stays_away_after_it_broke_off_is_an_error(app: InProcess, other: ImageServer) -> None:
     before = await spent(app)
     other.answer = partial(stream, cut_after=0)
-    refused = await ask(app, "far")
+    refused = await request(app, "far")
     assert (refused.status_code, refused.json()["error"]["code"]) == (500, "upstream_failed")
     assert (len(other.seen), await spent(app)) == (3, before)
 
 
 async def test_other_servers_are_asked_once(app: InProcess, other: ImageServer) -> None:
     other.answer = partial(stream, cut_after=0)
-    assert (await ask(app, "glide")).status_code == 500
+    assert (await request(app, "glide")).status_code == 500
     assert len(other.seen) == 1
 
 
 async def test_an_error_in_the_stream_has_its_meaning(app: InProcess, other: ImageServer) -> None:
     frame = f"data: {json.dumps({'error': {**OPENAI, 'param': 'size'}})}\n\n"
     other.answer = lambda _: Response(frame, media_type="text/event-stream")
-    refused = await ask(app, "far")
+    refused = await request(app, "far")
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "size")
 
 
@@ -390,14 +390,14 @@ async def test_a_darkroom_that_has_not_loaded_is_busy_until_it_has(app: InProces
     engine = app.services.engines.image
     spec = app.services.served.catalog.current.models["far"].checkpoint
     other.card = {**CARD, "supports": []}
-    await eventually(lambda: engine.abilities(spec) is None)
-    refused = await ask(app, "far")
+    await eventually(lambda: engine.capabilities(spec) is None)
+    refused = await request(app, "far")
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "upstream_busy")
     assert other.seen == []
     other.card = dict(CARD)
-    await eventually(lambda: engine.abilities(spec) is not None)
+    await eventually(lambda: engine.capabilities(spec) is not None)
     other.answer = stream
-    assert (await ask(app, "far")).status_code == 200
+    assert (await request(app, "far")).status_code == 200
 
 
 async def test_a_reload_adds_and_removes_servers(app: InProcess, other: ImageServer) -> None:
@@ -408,7 +408,7 @@ async def test_a_reload_adds_and_removes_servers(app: InProcess, other: ImageSer
         answer = await app.client.post("/admin/reload", headers=ADMIN)
         assert answer.status_code == 200, answer.text
         assert answer.json()["added"] == ["new"]
-        assert opened(await ask(app, "new")).size == (512, 512)
+        assert opened(await request(app, "new")).size == (512, 512)
         assert len(engine.hosts) == 4
         swap = await app.client.post("/admin/swap", headers=ADMIN, json={"model": "new", "checkpoint": "x"})
         assert (swap.status_code, "new.toml" in swap.text) == (400, True)

@@ -85,6 +85,6 @@ def test_what_would_be_slow_to_parse_is_refused_soon(raw: bytes, message: str) -
     assert time.thread_time() - started < 10  # parsing them took minutes, and gigabytes
 
 
-def test_a_picture_with_a_text_full_of_punctuation_is_accepted() -> None:
+def test_an_image_with_a_text_full_of_punctuation_is_accepted() -> None:
     body = {"prompt": '[{,:"\\' * 100_000, "image": ["data:image/png;base64," + "A" * 60 * MIB]}
     assert parse_json(json.dumps(body).encode()) == body

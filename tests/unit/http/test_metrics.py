@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pipelines.protocol.messages import GpuMemory, ResidentCheckpoint, Residents, WorkerMemory
+from pipelines.protocol.messages import CachedCheckpoint, CachedCheckpoints, GpuMemory, WorkerMemory
 from server.telemetry.engine_metrics import EngineReport
 from server.telemetry.metrics import MAX_CODES, Metrics
 from tests.support.metrics import scrape_busy_app
@@ -70,7 +70,9 @@ def test_workers_tell_their_memory_and_checkpoints() -> None:
         running=1,
         restarts=3,
         memory=WorkerMemory(7, gpu),
-        residents=Residents((ResidentCheckpoint(SPEC, 9, on_device=False),), device_bytes=5, budget_bytes=6),
+        cached_checkpoints=CachedCheckpoints(
+            (CachedCheckpoint(SPEC, 9, on_device=False),), device_bytes=5, budget_bytes=6
+        ),
         checkpoints={"sdxl": True, "broken": False},
     )
     metrics.track_engines(lambda: [report])

@@ -109,7 +109,7 @@ async def test_the_status_names_version_workers_and_disk(running: InProcess) -> 
     assert 0 < shown["disk"]["free_bytes"] < shown["disk"]["total_bytes"]
 
 
-async def test_a_thumbnail_is_made_once_and_goes_with_its_picture(running: InProcess) -> None:
+async def test_a_thumbnail_is_made_once_and_goes_with_its_image(running: InProcess) -> None:
     drawn = await running.client.post(DRAW, json={"prompt": "a boat", "size": "256x256"})
     name = drawn.json()["data"][0]["url"].rpartition("/")[2]
 
@@ -119,8 +119,8 @@ async def test_a_thumbnail_is_made_once_and_goes_with_its_picture(running: InPro
     first, again = await thumbnail("160"), await thumbnail("160")
     assert (first.status_code, first.headers["content-type"]) == (200, "image/webp")
     assert again.content == first.content
-    picture = Image.open(io.BytesIO(first.content))
-    assert picture.format == "WEBP"
+    image = Image.open(io.BytesIO(first.content))
+    assert image.format == "WEBP"
     cached = list(running.services.settings.thumbnails.glob("??/*"))
     assert [path.name for path in cached] == [f"{name.partition('.')[0]}.w160"]
     refused = await thumbnail("161")
@@ -133,7 +133,7 @@ async def test_a_thumbnail_is_made_once_and_goes_with_its_picture(running: InPro
 async def test_many_thumbnails_at_once_have_two_originals_in_memory(
     running: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever has the URL of a picture may ask for them on every connection."""
+    """Whoever has the URL of an image may ask for them on every connection."""
     drawn = await running.client.post(DRAW, json={"prompt": "a boat", "size": "256x256", "n": 4})
     paths = ["/cdn/" + item["url"].rpartition("/")[2] for item in drawn.json()["data"]]
     files = FileCounter.install(monkeypatch)

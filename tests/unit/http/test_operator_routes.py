@@ -30,12 +30,12 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[InP
         yield app
 
 
-async def ask(running: InProcess, method: str, path: str, body: Any = None, **headers: str) -> httpx.Response:
+async def request(running: InProcess, method: str, path: str, body: Any = None, **headers: str) -> httpx.Response:
     return await running.client.request(method, path, json=body, headers=ADMIN | headers)
 
 
 async def create(running: InProcess, name: str, **fields: Any) -> dict[str, Any]:
-    answer = await ask(running, "POST", "/admin/keys", {"name": name, **fields})
+    answer = await request(running, "POST", "/admin/keys", {"name": name, **fields})
     assert answer.status_code == 200, answer.text
     created: dict[str, Any] = answer.json()
     return created
@@ -57,19 +57,19 @@ async def test_a_key_is_created_shown_changed_rotated_and_revoked(running: InPro
     assert (me["id"], me["available"], me["max_running"], me["running"]) == (created["id"], "5.00", 3, 0)
 
     changes = {"name": "studio 2", "expires_at": None, "max_running": None, "budget": "9.5"}
-    changed = (await ask(running, "PATCH", "/admin/keys/studio", changes)).json()
+    changed = (await request(running, "PATCH", "/admin/keys/studio", changes)).json()
     assert [changed[name] for name in ("name", "expires_at", "max_running", "budget", "monthly_budget", "note")] == [
         "studio 2", None, None, "9.50", "5.00", "floor 3",
     ]  # fmt: skip
-    rotated = (await ask(running, "POST", f"/admin/keys/{created['id'][:12]}/rotate", {"overlap_s": 60})).json()
+    rotated = (await request(running, "POST", f"/admin/keys/{created['id'][:12]}/rotate", {"overlap_s": 60})).json()
     new = {"Authorization": f"Bearer {rotated['secret']}"}
     for headers in (old, new):
         assert (await running.client.get("/v1/darkroom/me", headers=headers)).status_code == 200
-    ended = (await ask(running, "DELETE", "/admin/keys/studio 2")).json()
+    ended = (await request(running, "DELETE", "/admin/keys/studio 2")).json()
     assert ended["state"] == "revoked"
     for headers in (old, new):
         assert (await running.client.get("/v1/darkroom/me", headers=headers)).status_code == 401
-    refused = await ask(running, "POST", f"/admin/keys/{created['id']}/rotate", {})
+    refused = await request(running, "POST", f"/admin/keys/{created['id']}/rotate", {})
     assert refused.json()["error"]["code"] == "key_revoked"
 
 
@@ -96,36 +96,36 @@ async def test_a_key_is_created_shown_changed_rotated_and_revoked(running: InPro
 async def test_what_is_wrong_is_named(
     running: InProcess, method: str, path: str, body: Any, status: int, param: str
 ) -> None:
-    answer = await ask(running, method, path, body)
+    answer = await request(running, method, path, body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (status, param), answer.text
 
 
 async def test_a_budget_below_what_is_spent_is_refused(running: InProcess) -> None:
     key = await create(running, "spender")
     await running.services.stores.database.in_writer(spend, running, key["id"], "spent_1", 20_000)
-    answer = await ask(running, "PATCH", "/admin/keys/spender", {"budget": "1.00"})
+    answer = await request(running, "PATCH", "/admin/keys/spender", {"budget": "1.00"})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "budget")
-    shown = (await ask(running, "GET", "/admin/keys/spender")).json()
+    shown = (await request(running, "GET", "/admin/keys/spender")).json()
     assert (shown["spent"], shown["spent_this_month"], shown["budget"]) == ("2.00", "2.00", None)
 
 
 async def test_an_operator_with_a_key_of_its_own_is_named_in_the_audit(running: InProcess) -> None:
-    anna = (await ask(running, "POST", "/admin/operators", {"name": "anna"})).json()
+    anna = (await request(running, "POST", "/admin/operators", {"name": "anna"})).json()
     headers = {"Authorization": f"Bearer {anna['secret']}"}
-    assert (await ask(running, "POST", "/admin/operators", {"name": "anna"})).status_code == 409
+    assert (await request(running, "POST", "/admin/operators", {"name": "anna"})).status_code == 409
     created = (await running.client.post("/admin/keys", json={"name": "by anna"}, headers=headers)).json()
-    entries = (await ask(running, "GET", f"/admin/audit?target={created['id']}")).json()["data"]
+    entries = (await request(running, "GET", f"/admin/audit?target={created['id']}")).json()["data"]
     assert [(each["operator"], each["action"]) for each in entries] == [("anna", "key.create")]
-    listed = (await ask(running, "GET", "/admin/operators")).json()["data"]
+    listed = (await request(running, "GET", "/admin/operators")).json()["data"]
     assert [(each["name"], each["revoked_at"]) for each in listed] == [("anna", None)]
     assert "secret" not in listed[0]
-    assert (await ask(running, "DELETE", "/admin/operators/anna")).status_code == 200
+    assert (await request(running, "DELETE", "/admin/operators/anna")).status_code == 200
     assert (await running.client.get("/admin/keys", headers=headers)).status_code == 401
     assert (await running.client.get("/v1/models", headers=ADMIN)).status_code == 401
 
 
 async def test_an_operators_session_ends_with_its_key(running: InProcess) -> None:
-    bob = (await ask(running, "POST", "/admin/operators", {"name": "bob"})).json()
+    bob = (await request(running, "POST", "/admin/operators", {"name": "bob"})).json()
     headers = {"Authorization": f"Bearer {bob['secret']}"}
     signed_in = await running.client.post("/console/session", headers=headers)
     cookie = {"Cookie": signed_in.headers["set-cookie"].partition(";")[0]}
@@ -135,7 +135,7 @@ async def test_an_operators_session_ends_with_its_key(running: InProcess) -> Non
         assert (await browser.delete("/admin/keys/nobody")).status_code == 401  # not from the console's page
         own = {"Origin": "http://test"}
         assert (await browser.delete("/admin/keys/nobody", headers=own)).status_code == 404
-        assert (await ask(running, "DELETE", "/admin/operators/bob")).status_code == 200
+        assert (await request(running, "DELETE", "/admin/operators/bob")).status_code == 200
         assert (await browser.get("/admin/keys")).status_code == 401
     running.client.cookies.clear()
 
@@ -146,16 +146,16 @@ async def test_who_spent_what_is_equal_in_json_and_csv_and_the_ledger(running: I
         await running.services.stores.database.in_writer(
             spend, running, key["id"], f"team_{number}", 1000 * (number + 1)
         )
-    report = (await ask(running, "GET", "/admin/usage?by=key,model,month")).json()
+    report = (await request(running, "GET", "/admin/usage?by=key,model,month")).json()
     mine = {row["key_id"]: row for row in report["data"]}
     assert [mine[key["id"]]["amount"] for key in keys] == ["0.10", "0.20"]
     assert sum(float(row["amount"]) for row in report["data"]) == pytest.approx(float(report["total"]["amount"]))
-    answer = await ask(running, "GET", "/admin/usage?by=key,model,month&format=csv")
+    answer = await request(running, "GET", "/admin/usage?by=key,model,month&format=csv")
     assert answer.headers["content-disposition"] == 'attachment; filename="usage.csv"'
     table = list(csv.DictReader(io.StringIO(answer.text)))
     assert [row["amount"] for row in table] == [row["amount"] for row in report["data"]]
     assert {row["key_name"] for row in table} >= {"'=team 0", "'=team 1"}  # not a formula
-    ledger = list(csv.DictReader(io.StringIO((await ask(running, "GET", "/admin/ledger?format=csv")).text)))
+    ledger = list(csv.DictReader(io.StringIO((await request(running, "GET", "/admin/ledger?format=csv")).text)))
     assert sum(float(row["amount"]) for row in ledger) == pytest.approx(float(report["total"]["amount"]))
     own = (
         await running.client.get(
@@ -165,19 +165,19 @@ async def test_who_spent_what_is_equal_in_json_and_csv_and_the_ledger(running: I
     assert own["total"] == {
         "calls": 1, "images": 1, "amount": "0.20", "chats": 0, "prompt_tokens": 0, "completion_tokens": 0,
     }  # fmt: skip
-    page = (await ask(running, "GET", "/admin/ledger?limit=1")).json()
+    page = (await request(running, "GET", "/admin/ledger?limit=1")).json()
     assert (page["data"][0]["call_id"], page["has_more"]) == ("team_1", True)
-    after = (await ask(running, "GET", f"/admin/ledger?limit=1&after={page['last_id']}&key==team 0")).json()
+    after = (await request(running, "GET", f"/admin/ledger?limit=1&after={page['last_id']}&key==team 0")).json()
     assert [each["call_id"] for each in after["data"]] == ["team_0"]
-    checked = (await ask(running, "POST", "/admin/ledger/check")).json()
-    assert not checked["clean"]  # these pictures have no files
+    checked = (await request(running, "POST", "/admin/ledger/check")).json()
+    assert not checked["clean"]  # these images have no files
     assert "has no file" in checked["problems"][0]
 
 
 async def test_a_long_list_is_streamed_whole(running: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server.http.listings.CSV_ROWS", 2)
-    answer = await ask(running, "GET", "/admin/audit?format=csv")
-    entries = (await ask(running, "GET", "/admin/audit?limit=100&order=asc")).json()["data"]
+    answer = await request(running, "GET", "/admin/audit?format=csv")
+    entries = (await request(running, "GET", "/admin/audit?limit=100&order=asc")).json()["data"]
     assert [row["id"] for row in csv.DictReader(io.StringIO(answer.text))] == [each["id"] for each in entries]
     assert len(entries) > 4
 
@@ -195,18 +195,18 @@ async def test_a_key_sees_its_own_calls_and_refusals_are_the_operators(running: 
     shown = (await running.client.get("/v1/darkroom/calls/img_own_0", headers=headers)).json()
     assert (shown["prompt"], shown["parameters"]) == ("a boat", {"seed": 7})
     assert (await running.client.get("/v1/darkroom/calls/req_own_1", headers=headers)).status_code == 404
-    assert (await ask(running, "GET", "/admin/calls/req_own_1")).json()["key_name"] == "other"
-    found = (await ask(running, "GET", "/admin/calls?key=other&status=succeeded")).json()["data"]
+    assert (await request(running, "GET", "/admin/calls/req_own_1")).json()["key_name"] == "other"
+    found = (await request(running, "GET", "/admin/calls?key=other&status=succeeded")).json()["data"]
     assert [each["id"] for each in found] == ["req_own_1"]
     key = find_key(database, "mine")
     refusal = Refusal("img_9", key.id, "images.generations", "m", "input", "p", "violence", "'axe'", key.created_at)
     await database.in_writer(record_refusals, database, [refusal])
     for path in ("/admin/refusals", "/admin/refusals?key=mine&limit=1"):
-        (shown,) = (await ask(running, "GET", path)).json()["data"]
+        (shown,) = (await request(running, "GET", path)).json()["data"]
         assert (shown["key_name"], shown["evidence"]) == ("mine", "'axe'")
 
 
-async def test_pictures_and_responses_are_listed_and_deleted_by_their_owner(running: InProcess) -> None:
+async def test_images_and_responses_are_listed_and_deleted_by_their_owner(running: InProcess) -> None:
     drawn = await running.client.post("/v1/images/generations", json={"prompt": "a boat", "size": "256x256"})
     url = drawn.json()["data"][0]["url"]
     (entry,) = (await running.client.get("/v1/darkroom/results")).json()["data"]

@@ -35,7 +35,7 @@ async def test_the_list_of_models_may_end_in_a_slash(running: InProcess) -> None
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/console", "/v1/models", "/v1/models/dall-e-3"])
-async def test_probes_may_send_head(running: InProcess, path: str) -> None:
+async def test_checks_may_send_head(running: InProcess, path: str) -> None:
     status = (await running.client.get(path)).status_code
     assert (await running.client.head(path)).status_code == status != 405
     assert (await running.client.head("/")).status_code == 307

@@ -11,7 +11,7 @@ from sse_starlette import ServerSentEvent
 from server.http import sse
 from server.http.sse import LONG, SEPARATOR, event, event_stream
 
-PICTURE = {"type": "image", "output": [{"result": "A" * LONG}, {"text": "two\nlines\u2028"}]}
+IMAGE = {"type": "image", "output": [{"result": "A" * LONG}, {"text": "two\nlines\u2028"}]}
 
 
 async def sent(*events: ServerSentEvent) -> list[bytes]:
@@ -23,10 +23,10 @@ async def sent(*events: ServerSentEvent) -> list[bytes]:
 
 
 async def test_an_event_is_its_name_and_a_line_of_json() -> None:
-    named, bare, done = await sent(event(PICTURE, "image"), event({"a": [1]}), ServerSentEvent("[DONE]", sep=SEPARATOR))
+    named, bare, done = await sent(event(IMAGE, "image"), event({"a": [1]}), ServerSentEvent("[DONE]", sep=SEPARATOR))
     name, data, *rest = named.decode().split("\n")
     assert (name, rest) == ("event: image", ["", ""])
-    assert json.loads(data.removeprefix("data: ")) == PICTURE
+    assert json.loads(data.removeprefix("data: ")) == IMAGE
     assert (bare, done) == (b'data: {"a":[1]}\n\n', b"data: [DONE]\n\n")
 
 
@@ -38,5 +38,5 @@ async def test_long_events_are_encoded_in_another_thread(monkeypatch: pytest.Mon
         return dumps(*args, **options)
 
     monkeypatch.setattr(sse.json, "dumps", recorded_dumps)
-    await sent(event({"a": 1}), event(PICTURE), event({"a": 1}))
+    await sent(event({"a": 1}), event(IMAGE), event({"a": 1}))
     assert on_main_thread == [True, False, True]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pipelines.protocol.images import CheckpointSpec
-from pipelines.protocol.messages import Abilities
+from pipelines.protocol.messages import Capabilities
 from server.catalog.images import CatalogError, load_catalog
 from server.data_folders import REPOSITORY
 from server.errors import BadRequest
@@ -59,7 +59,7 @@ async def test_maps_and_strengths_reach_the_engine_and_the_answer(app: InProcess
     assert answer.json()["parameters"]["controls"] == {"edges": 0.8, "style": 0.3}
     job = app.workers.jobs[-1]
     assert [(each.name, each.strength) for each in job.controls] == [("edges", 0.8), ("style", 0.3)]
-    assert [(each.picture.width_px, each.picture.height_px) for each in job.controls] == [(96, 64)] * 2
+    assert [(each.image.width_px, each.image.height_px) for each in job.controls] == [(96, 64)] * 2
     assert job.width_px > job.height_px, "without a size, a picture follows its map"
 
 
@@ -140,14 +140,14 @@ def test_what_warmup_withdrew_is_refused(
         (tmp_path / file.name).write_text(file.read_text() + more)
     model = load_catalog(tmp_path, tmp_path).models[MODEL]
     every: Any = ("text", "image", "mask")
-    abilities = Abilities(
+    capabilities = Capabilities(
         text=True, references=1, mask=True, second_pass=True, negative_prompt=True, guidance=True, any_steps=True,
         controlnets_with=every, controlnets_at_once=2, ip_adapters_with=every,
     )  # fmt: skip
     requested = [ControlRequest(name, Reference(f"controls[{name}]", URI)) for name in names]
-    check_controls(requested, way, model, abilities)
+    check_controls(requested, way, model, capabilities)
     with pytest.raises(BadRequest, match=message) as refused:
-        check_controls(requested, way, model, replace(abilities, **found))
+        check_controls(requested, way, model, replace(capabilities, **found))
     assert refused.value.param == "controls"
 
 

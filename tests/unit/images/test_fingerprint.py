@@ -33,8 +33,8 @@ def test_other_parameters_are_another_request(one: dict[str, object], other: dic
         [Reference("mask", b"a")],
     ],
 )
-def test_other_pictures_are_another_request(pictures: list[Reference]) -> None:
-    assert fingerprint({}, pictures) != fingerprint({}, [Reference("image[0]", b"a")])
+def test_other_images_are_another_request(images: list[Reference]) -> None:
+    assert fingerprint({}, images) != fingerprint({}, [Reference("image[0]", b"a")])
 
 
 def test_text_that_is_no_unicode_has_a_fingerprint_too() -> None:

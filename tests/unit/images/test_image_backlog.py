@@ -88,7 +88,7 @@ async def test_what_is_no_duration_changes_no_speed(seconds: float) -> None:
     assert backlog.least_s(JOB) == pytest.approx(50)
 
 
-def test_the_least_time_of_a_job_goes_by_the_fastest_picture() -> None:
+def test_the_least_time_of_a_job_goes_by_the_fastest_image() -> None:
     """The others were slowed down, or were too small to show what a step of large ones takes."""
     assert Backlog(max_jobs=9, max_s=1e9).least_s(JOB) is None, "nothing was measured"
     backlog = Backlog(max_jobs=9, max_s=1e9, warmup_unit_s=lambda _: UNIT_S)

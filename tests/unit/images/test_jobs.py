@@ -171,7 +171,7 @@ async def test_a_client_that_waits_for_a_cancelled_call_is_told_not_to_retry(run
 
 @pytest.mark.parametrize("point", ["after-store", "after-capture-commit"])
 @pytest.mark.parametrize("reason", [CancelReason.REQUESTED, CancelReason.SHUTDOWN])
-async def test_a_cancellation_that_comes_too_late_is_answered_with_the_picture(
+async def test_a_cancellation_that_comes_too_late_is_answered_with_the_image(
     running: InProcess, monkeypatch: pytest.MonkeyPatch, reason: CancelReason, point: str
 ) -> None:
     """A client that was told "nothing was charged, send it again" would pay twice."""

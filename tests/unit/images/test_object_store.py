@@ -1,4 +1,4 @@
-"""Pictures in an object store, with the whole app in this process: an S3 server that works, loses a file, and goes
+"""Images in an object store, with the whole app in this process: an S3 server that works, loses a file, and goes
 away."""
 
 import asyncio
@@ -23,7 +23,7 @@ BODY = {"prompt": "a star", "model": "alpha-image-2-count", "size": "256x256"}
 
 
 @pytest.mark.parametrize("body", [{"response_format": "url"}, {"response_format": "b64_json"}, {"stream": True}])
-async def test_a_picture_that_is_charged_is_delivered_though_the_store_goes_away(
+async def test_an_image_that_is_charged_is_delivered_though_the_store_goes_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: dict[str, Any]
 ) -> None:
     with object_store() as store:
@@ -46,7 +46,7 @@ def charges(running: InProcess) -> int:
     return len(report.entries(running.services.stores.database))
 
 
-async def test_pictures_are_served_from_the_store_and_nothing_is_charged_without_it(
+async def test_images_are_served_from_the_store_and_nothing_is_charged_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with object_store() as store:
@@ -88,7 +88,7 @@ async def test_pictures_are_served_from_the_store_and_nothing_is_charged_without
 
 
 async def pieces_for_a_client_that_reads_nothing(running: InProcess, path: str) -> int:
-    """How many pieces of the picture are read for it, until it leaves."""
+    """How many pieces of the image are read for it, until it leaves."""
     reads: list[tuple[int, int]] = []
     sent, left = asyncio.Event(), asyncio.Event()
 

@@ -90,7 +90,7 @@ async def test_a_stream_tells_it_in_its_last_event(cutting: InProcess) -> None:
 
 
 @in_module_loop
-async def test_a_chat_with_pictures_tells_it(cutting: InProcess) -> None:
+async def test_a_chat_with_images_tells_it(cutting: InProcess) -> None:
     messages = [{"role": "user", "content": f"{PROMPT} <lora:ink:1>"}]
     body = {"model": "alpha-image-2-count", "messages": messages}
     answer = await cutting.client.post("/v1/chat/completions", json=body)

@@ -1,4 +1,4 @@
-"""References as text: results, stored pictures, URLs that can't be loaded, and how many files are in memory at once."""
+"""References as text: results, stored images, URLs that can't be loaded, and how many files are in memory at once."""
 
 import asyncio
 import base64
@@ -15,7 +15,7 @@ from server.backends.decoding.pool import DecoderPool
 from server.backends.local_storage import LocalStorage
 from server.errors import BadRequest
 from server.flows import references as loading
-from server.flows.references import DOWNLOADS_PER_KEY, TURNS, Reference, ReferenceLoader, StoredPicture
+from server.flows.references import DOWNLOADS_PER_KEY, TURNS, Reference, ReferenceLoader, StoredImage
 from tests.support.file_counter import FileCounter
 from tests.support.in_process import png
 from tests.support.polling import eventually
@@ -59,26 +59,26 @@ async def test_a_reference_that_can_not_be_loaded_is_a_400_that_names_the_field(
     assert (raised.value.param, raised.value.code) == ("image[0]", code)
 
 
-async def test_a_stored_picture_that_was_deleted_is_an_error_of_its_chain(references: ReferenceLoader) -> None:
+async def test_a_stored_image_that_was_deleted_is_an_error_of_its_chain(references: ReferenceLoader) -> None:
     with pytest.raises(BadRequest, match="A picture of this chain has been deleted; begin a new one") as raised:
-        await references.load("key_1", (Reference("input", StoredPicture(NAME)),))
+        await references.load("key_1", (Reference("input", StoredImage(NAME)),))
     assert raised.value.param == "previous_response_id"
 
 
-@pytest.mark.parametrize("source", [f"http://localhost:8080/cdn/{THERE}", StoredPicture(THERE)])
+@pytest.mark.parametrize("source", [f"http://localhost:8080/cdn/{THERE}", StoredImage(THERE)])
 @pytest.mark.parametrize(("keys", "most"), [(1, 1), (3, 3), (20, TURNS)])
 async def test_few_files_are_in_memory_whatever_is_asked_for_at_once(
-    references: ReferenceLoader, monkeypatch: pytest.MonkeyPatch, source: str | StoredPicture, keys: int, most: int
+    references: ReferenceLoader, monkeypatch: pytest.MonkeyPatch, source: str | StoredImage, keys: int, most: int
 ) -> None:
     files = FileCounter.install(monkeypatch)
     calls = [(f"key_{i % keys}", (Reference("image[0]", source),) * 2) for i in range(20)]
     loaded = await asyncio.gather(*(references.load(*call) for call in calls))
-    assert [len(pictures) for pictures in loaded] == [2] * 20
+    assert [len(images) for images in loaded] == [2] * 20
     assert files.read == 40
     assert files.most <= most
 
 
-async def test_slow_downloads_leave_a_keys_other_pictures_and_other_keys_alone(
+async def test_slow_downloads_leave_a_keys_other_images_and_other_keys_alone(
     references: ReferenceLoader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running, answered = 0, asyncio.Event()
@@ -96,11 +96,11 @@ async def test_slow_downloads_leave_a_keys_other_pictures_and_other_keys_alone(
     monkeypatch.setattr(loading, "fetch_image", fetch_slowly)
     tasks = [download("key_1") for _ in range(2 * DOWNLOADS_PER_KEY)]
     await eventually(lambda: running == DOWNLOADS_PER_KEY)
-    await references.load("key_1", (Reference("image[1]", StoredPicture(THERE)),))  # the others had the time to begin
+    await references.load("key_1", (Reference("image[1]", StoredImage(THERE)),))  # the others had the time to begin
     assert running == DOWNLOADS_PER_KEY
     tasks += [download(f"key_{i}") for i in range(2, 2 + TURNS)]
     await eventually(lambda: running == TURNS)
-    await references.load("key_9", (Reference("image[1]", StoredPicture(THERE)),))
+    await references.load("key_9", (Reference("image[1]", StoredImage(THERE)),))
     assert running == TURNS
     answered.set()
     assert len(await asyncio.gather(*tasks)) == 2 * DOWNLOADS_PER_KEY + TURNS

@@ -72,10 +72,10 @@ async def test_bytes_are_where_clients_of_that_name_read_them(
     answer = await running.client.post(PATH, json={"prompt": "a boat", "size": "256x256", **fields})
     assert answer.status_code == 200, answer.text
     assert without_nulls(answer.json())
-    (picture,) = answer.json()["data"]
-    assert picture.keys() == keys | {"seed"}
+    (image,) = answer.json()["data"]
+    assert image.keys() == keys | {"seed"}
     if "b64_json" in keys:
-        assert base64.b64decode(picture["b64_json"]) == png()
+        assert base64.b64decode(image["b64_json"]) == png()
     edited = await running.client.post(
         EDITS, data={"prompt": "blue", "size": "256x256", **fields}, files={"image": png()}
     )
@@ -137,7 +137,7 @@ async def test_a_bad_json_edit_is_refused_by_field(
     assert refused.json()["error"]["param"] == param
 
 
-async def test_a_json_edit_takes_a_mask_and_pictures_by_both_names(running: InProcess) -> None:
+async def test_a_json_edit_takes_a_mask_and_images_by_both_names(running: InProcess) -> None:
     mask = {"image_url": "data:image/png;base64," + base64.b64encode(png(colour="white")).decode()}
     answer = await running.client.post(
         EDITS, json={**AGENT_EDIT, "images": DATA_URI, "image": [DATA_URI], "mask": mask}

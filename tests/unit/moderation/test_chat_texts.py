@@ -37,8 +37,8 @@ WEATHER = {
 
 
 def test_plain_messages_are_their_contents() -> None:
-    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-    assert chat_texts([user("one"), user([{"type": "text", "text": "two"}, picture])]) == ["one", "two"]
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    assert chat_texts([user("one"), user([{"type": "text", "text": "two"}, image])]) == ["one", "two"]
 
 
 def test_parts_are_moderated_one_by_one_and_concatenated() -> None:

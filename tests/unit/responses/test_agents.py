@@ -1,4 +1,4 @@
-"""What agents send: custom tools, namespaces, pictures for models that do not see."""
+"""What agents send: custom tools, namespaces, images for models that do not see."""
 
 import base64
 import json
@@ -16,19 +16,19 @@ PATCH = {
     "format": {"type": "grammar", "syntax": "lark", "definition": 'start: "a"+'},
 }
 FILES = {"type": "namespace", "name": "files", "description": "of the project", "tools": [PATCH]}
-PICTURE = f"data:image/png;base64,{base64.b64encode(png()).decode()}"
+IMAGE = f"data:image/png;base64,{base64.b64encode(png()).decode()}"
 OF_ANTHROPIC = {
     "type": "image",
     "source": {"type": "base64", "media_type": "image/png", "data": base64.b64encode(png()).decode()},
 }
 OF_GOOGLE = {"inlineData": {"mimeType": "image/png", "data": base64.b64encode(png()).decode()}}
 LOOK = [
-    {"role": "user", "content": [{"type": "input_text", "text": "Who?"}, {"type": "input_image", "image_url": PICTURE}]}
+    {"role": "user", "content": [{"type": "input_text", "text": "Who?"}, {"type": "input_image", "image_url": IMAGE}]}
 ]
 LOOK_CHAT = [
     {
         "role": "user",
-        "content": [{"type": "text", "text": "Who?"}, {"type": "image_url", "image_url": {"url": PICTURE}}],
+        "content": [{"type": "text", "text": "Who?"}, {"type": "image_url", "image_url": {"url": IMAGE}}],
     }
 ]
 
@@ -92,7 +92,7 @@ async def test_a_chat_completion_calls_custom_tools_too(app: InProcess) -> None:
         assert [call["custom"] for call in calls] == [{"name": "apply_patch", "input": ""}, {"input": "aaa\n"}]
 
 
-async def test_pictures_are_left_out_where_the_caller_allows_it(app: InProcess) -> None:
+async def test_images_are_left_out_where_the_caller_allows_it(app: InProcess) -> None:
     refused = await app.client.post("/v1/responses", json={"input": LOOK})
     assert refused.status_code == 400
     answer = await app.client.post("/v1/responses", json={"input": LOOK, "truncation": "auto"})
@@ -103,7 +103,7 @@ async def test_pictures_are_left_out_where_the_caller_allows_it(app: InProcess) 
     assert chat.status_code == 400
 
 
-async def test_pictures_are_left_out_where_the_operator_allows_it(tmp_path: Path) -> None:
+async def test_images_are_left_out_where_the_operator_allows_it(tmp_path: Path) -> None:
     async with in_process(tmp_path, leave_out_pictures=True) as app:
         answer = await app.client.post("/v1/responses", json={"input": LOOK})
         assert answer.headers["x-darkroom-ignored"] == "input[0].content[1]"

@@ -1,17 +1,17 @@
-"""What the chat model is shown of a chain, and which picture is the newest."""
+"""What the chat model is shown of a chain, and which image is the newest."""
 
 import json
 from typing import Any
 
 from server.accounts.response_items import StoredItem
-from server.flows.responses.context import IMAGE_TOOL_SUCCESS, PictureRef, build_context, last_user_text, newest_picture
+from server.flows.responses.context import IMAGE_TOOL_SUCCESS, ImageRef, build_context, last_user_text, newest_image
 from server.flows.responses.items import to_stored, user_text
 from server.schemas.response_items import FunctionCallItem, FunctionOutputItem, InputImage, InputText, MessageItem
 
 URI = "data:image/png;base64,AAAA"
 
 
-def picture(name: str, prompt: str, action: str = "generate") -> StoredItem:
+def image(name: str, prompt: str, action: str = "generate") -> StoredItem:
     body = {"id": f"ig_{name}", "type": "image_generation_call", "revised_prompt": prompt, "action": action}
     return StoredItem("output", body, f"{name}.png")
 
@@ -23,7 +23,7 @@ def said(role: Any, *parts: Any) -> StoredItem:
 def test_a_round_reads_as_the_chat_that_it_was() -> None:
     items = [
         user_text("draw a boat"),
-        picture("a", "a boat"),
+        image("a", "a boat"),
         said("assistant", InputText(type="input_text", text="!")),
     ]
     system, user, call, result, closing = build_context(items, "be kind", tools=True, vision=False).messages
@@ -36,22 +36,22 @@ def test_a_round_reads_as_the_chat_that_it_was() -> None:
     assert closing == {"role": "assistant", "content": "!"}
 
 
-def test_a_failed_picture_is_an_error_in_the_prompt() -> None:
+def test_a_failed_image_is_an_error_in_the_prompt() -> None:
     body = {"id": "ig_a", "type": "image_generation_call", "error": {"message": "refused"}}
     messages = build_context([StoredItem("output", body)], None, tools=True, vision=False).messages
     assert messages[-1]["content"] == "error: refused"
 
 
-def test_words_stand_for_pictures_where_a_model_is_blind() -> None:
+def test_words_stand_for_images_where_a_model_is_blind() -> None:
     shown = said(
         "user", InputImage(type="input_image", image_url=URI), InputText(type="input_text", text="make it red")
     )
     blind = build_context([shown], None, tools=True, vision=False)
     assert blind.messages[0]["content"] == "[image] make it red"
-    assert blind.pictures == ()
+    assert blind.images == ()
     seeing = build_context([shown], None, tools=True, vision=True)
     assert [part["type"] for part in seeing.messages[0]["content"]] == ["image_url", "text"]
-    assert seeing.pictures == (PictureRef(URI, is_file=False),)
+    assert seeing.images == (ImageRef(URI, is_file=False),)
     assert last_user_text(blind.messages) == "make it red"
 
 
@@ -66,12 +66,12 @@ def test_calls_that_were_made_together_are_one_message() -> None:
 
 
 def test_a_model_without_tools_is_not_shown_calls() -> None:
-    messages = build_context([picture("a", "a boat")], None, tools=False, vision=False).messages
+    messages = build_context([image("a", "a boat")], None, tools=False, vision=False).messages
     assert messages == ({"role": "assistant", "content": "[image]"},)
 
 
-def test_the_newest_picture_is_the_last_that_was_drawn_or_sent() -> None:
+def test_the_newest_image_is_the_last_that_was_drawn_or_sent() -> None:
     sent = said("user", InputImage(type="input_image", image_url=URI), InputText(type="input_text", text="x"))
-    assert newest_picture([user_text("x")]) is None
-    assert newest_picture([sent, picture("a", "x"), user_text("y")]) == PictureRef("a.png", is_file=True)
-    assert newest_picture([picture("a", "x"), sent]) == PictureRef(URI, is_file=False)
+    assert newest_image([user_text("x")]) is None
+    assert newest_image([sent, image("a", "x"), user_text("y")]) == ImageRef("a.png", is_file=True)
+    assert newest_image([image("a", "x"), sent]) == ImageRef(URI, is_file=False)

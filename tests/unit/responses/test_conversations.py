@@ -13,7 +13,7 @@ from server.http import examples
 from tests.support.in_process import InProcess, in_process, png
 from tests.support.openapi import check, operations, response
 
-PICTURE = f"data:image/png;base64,{base64.b64encode(png()).decode()}"
+IMAGE = f"data:image/png;base64,{base64.b64encode(png()).decode()}"
 GRAZ = {"role": "user", "content": "I am in Graz."}
 
 
@@ -134,11 +134,11 @@ async def test_limits_are_named(app: InProcess, monkeypatch: pytest.MonkeyPatch)
     assert refused["error"]["code"] == "too_many_conversations"
 
 
-async def test_its_pictures_stay_until_it_is_deleted(app: InProcess) -> None:
-    picture = {"role": "user", "content": [{"type": "input_image", "image_url": PICTURE}]}
-    name = await begin(app, picture)
+async def test_its_images_stay_until_it_is_deleted(app: InProcess) -> None:
+    image = {"role": "user", "content": [{"type": "input_image", "image_url": IMAGE}]}
+    name = await begin(app, image)
     (item,) = (await call(app, "GET", f"conversations/{name}/items"))["data"]
-    assert item["content"][0]["image_url"] == PICTURE
+    assert item["content"][0]["image_url"] == IMAGE
     store = app.services.stores.conversations
     names = [file.name for file in app.services.settings.results.rglob("*.png")]
     assert await store.in_reader(store.needed, names) == set(names) != set()

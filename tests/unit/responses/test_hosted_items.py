@@ -93,7 +93,7 @@ async def test_a_history_of_another_server_goes_on_here(app: InProcess) -> None:
 
 
 async def test_an_item_can_not_name_a_stored_file(app: InProcess) -> None:
-    """Only the server writes `file`: else a client could read and delete the pictures of others."""
+    """Only the server writes `file`: else a client could read and delete the images of others."""
     parts = [{"type": "input_image", "file": "another.png", "detail": "auto"}]
     for item in (CODE, FILES, MCP, SHELL, SHELL_OUTPUT, SEARCH):
         sent = TypeAdapter[Any](Item).validate_python({**item, "content": parts, "image_url": "https://x/y.png"})
@@ -102,7 +102,7 @@ async def test_an_item_can_not_name_a_stored_file(app: InProcess) -> None:
         assert not {"content", "image_url"} & stored.body.keys()
 
 
-async def test_a_picture_that_should_be_there_is_asked_for(app: InProcess) -> None:
+async def test_an_image_that_should_be_there_is_asked_for(app: InProcess) -> None:
     drawn = {"type": "image_generation_call", "id": "ig_other", "status": "completed", "result": None}
     answer = await app.client.post("/v1/responses", json={"input": [drawn, {"role": "user", "content": "And?"}]})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input[0].id")

@@ -1,4 +1,4 @@
-"""The request of the image tool: the model's arguments, the tool's own options, and which picture is edited."""
+"""The request of the image tool: the model's arguments, the tool's own options, and which image is edited."""
 
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ def test_without_a_fallback_unreadable_arguments_are_refused() -> None:
         (plan(explicit=(SENT,), newest=SENT, action="generate"), ToolArguments("x", "edit"), ()),
     ],
 )
-def test_the_picture_that_was_sent_wins_over_the_newest(
+def test_the_image_that_was_sent_wins_over_the_newest(
     image_plan: ImagePlan, tool_arguments: ToolArguments, references: tuple[Reference, ...]
 ) -> None:
     assert build_image_request(image_plan, tool_arguments).references == references

@@ -1,4 +1,4 @@
-"""Items as they are sent, stored and shown: pictures leave the body for files, and come back."""
+"""Items as they are sent, stored and shown: images leave the body for files, and come back."""
 
 import base64
 from pathlib import Path
@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from server.accounts.response_items import StoredItem
 from server.backends.decoding.data_uri import decode_data_uri
 from server.backends.local_storage import LocalStorage
-from server.flows.responses.items import has_data_uri, render, store_pictures, to_stored, with_pictures
+from server.flows.responses.items import has_data_uri, render, store_images, to_stored, with_images
 from server.flows.responses.planner import _new_texts
 from server.schemas.response_items import Item
 from server.schemas.responses import ResponseBody
@@ -26,14 +26,14 @@ def storage(tmp_path: Path) -> LocalStorage:
 
 
 async def stored(item: StoredItem, storage: LocalStorage) -> StoredItem:
-    """With its pictures in files, unchecked."""
+    """With its images in files, unchecked."""
 
     async def store(uri: str, extension: str) -> str:
         name = storage.new_name(extension)
         storage.write(name, decode_data_uri(uri))
         return name
 
-    return await store_pictures(item, store)
+    return await store_images(item, store)
 
 
 def sent(**value: Any) -> StoredItem:
@@ -53,7 +53,7 @@ def test_ids_that_are_sent_are_kept() -> None:
     assert sent(type="function_call", call_id="c", name="f", arguments="{}").id.startswith("fc_")
 
 
-async def test_a_picture_inside_a_message_becomes_a_file_and_comes_back(storage: LocalStorage) -> None:
+async def test_an_image_inside_a_message_becomes_a_file_and_comes_back(storage: LocalStorage) -> None:
     item = sent(role="user", content=[{"type": "input_image", "image_url": URI}])
     assert has_data_uri(item)
     written = await stored(item, storage)
@@ -86,26 +86,26 @@ def test_thoughts_that_are_sent_back_name_no_files(storage: LocalStorage) -> Non
     assert render(item, storage)["content"] == [{"type": "input_image", "text": "hm"}]
 
 
-async def test_a_drawn_picture_that_is_sent_in_full_becomes_a_file(storage: LocalStorage) -> None:
+async def test_a_drawn_image_that_is_sent_in_full_becomes_a_file(storage: LocalStorage) -> None:
     item = sent(type="image_generation_call", id="ig_1", result=base64.b64encode(b"png").decode())
     assert has_data_uri(item)
     written = await stored(item, storage)
     (name,) = written.files
-    assert written.picture == name
+    assert written.image == name
     assert base64.b64decode(render(written, storage)["result"]) == b"png"
 
 
-def test_a_picture_whose_file_is_gone_is_null(storage: LocalStorage) -> None:
+def test_an_image_whose_file_is_gone_is_null(storage: LocalStorage) -> None:
     body = {"id": "ig_1", "type": "image_generation_call", "status": "completed"}
     assert render(StoredItem("output", body, "0" * 32 + ".png"), storage)["result"] is None
 
 
-def test_events_lose_their_pictures_and_get_them_back() -> None:
+def test_events_lose_their_images_and_get_them_back() -> None:
     item = {"id": "ig_1", "type": "image_generation_call", "status": "completed", "result": "abc"}
     event = {"type": "response.completed", "response": {"output": [item]}}
-    slim = with_pictures(event, {})
+    slim = with_images(event, {})
     assert slim["response"]["output"][0]["result"] is None
-    assert with_pictures(slim, {"ig_1": "abc"}) == event
+    assert with_images(slim, {"ig_1": "abc"}) == event
 
 
 def test_moderation_reads_all_that_the_model_is_shown() -> None:

@@ -29,7 +29,7 @@ def test_a_text_that_is_too_long_is_named(values: dict[str, Any], param: str) ->
     assert (raised.value.param, raised.value.code) == (param, "string_above_max_length")
 
 
-def test_a_picture_may_be_longer() -> None:
+def test_an_image_may_be_longer() -> None:
     validate(ResponseBody, {"input": [{"type": "image_generation_call", "id": "ig_1", "result": LONG}]}, strict=True)
 
 

@@ -97,7 +97,7 @@ async def test_an_image_call_is_begun_and_left_open() -> None:
     assert writer.completed_items == []
 
 
-async def test_pictures_beyond_the_most_are_passed_over() -> None:
+async def test_images_beyond_the_most_are_passed_over() -> None:
     response = new_response()
     writer = event_writer(response, max_image_calls=1)
     for index in range(3):

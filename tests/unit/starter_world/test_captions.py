@@ -1,4 +1,4 @@
-"""Captions: true of their scene, visible in its picture, and some of them held out."""
+"""Captions: true of their scene, visible in its image, and some of them held out."""
 
 import re
 
@@ -23,7 +23,7 @@ def test_what_a_caption_states_is_true_of_its_scene() -> None:
 
 
 @pytest.mark.slow
-def test_what_a_caption_states_is_seen_in_its_picture() -> None:
+def test_what_a_caption_states_is_seen_in_its_image() -> None:
     rng = np.random.default_rng(2)
     obeyed = []
     for i in range(68):

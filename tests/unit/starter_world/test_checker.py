@@ -1,4 +1,4 @@
-"""The checker, on pictures whose scenes are known: right about what is there, and not fooled by what isn't."""
+"""The checker, on images whose scenes are known: right about what is there, and not fooled by what isn't."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -64,8 +64,8 @@ def test_it_sees_what_is_not_so(readings: list[tuple[Scene, Reading]]) -> None:
     assert set(caught) == {"sky", "ground", "colour", "place", "empty"}
 
 
-def test_it_bears_a_soft_and_noisy_picture() -> None:
-    """Generated pictures are not as clean as rendered ones."""
+def test_it_bears_a_soft_and_noisy_image() -> None:
+    """Generated images are not as clean as rendered ones."""
     rng = np.random.default_rng(3)
     obeyed = []
     for scene, size in random_scenes(51, seed=12):
@@ -75,10 +75,10 @@ def test_it_bears_a_soft_and_noisy_picture() -> None:
     assert np.mean(obeyed) >= 0.94
 
 
-def test_a_picture_of_something_else_keeps_no_claim() -> None:
+def test_an_image_of_something_else_keeps_no_claim() -> None:
     noise = np.random.default_rng(4).integers(0, 256, (200, 200, 3), dtype=np.uint8)
-    for picture in (Image.fromarray(noise), Image.new("RGB", (200, 200), (255, 0, 255)), Image.new("RGB", (200, 200))):
-        assert not judge(picture, claims_of(PLAIN)).obeys
+    for image in (Image.fromarray(noise), Image.new("RGB", (200, 200), (255, 0, 255)), Image.new("RGB", (200, 200))):
+        assert not judge(image, claims_of(PLAIN)).obeys
 
 
 def test_what_is_not_claimed_is_not_judged() -> None:

@@ -53,7 +53,7 @@ def test_an_edit_changes_what_it_says_and_nothing_else(change: Change) -> None:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_the_picture_after_an_edit_shows_it_and_the_one_before_does_not(change: Change) -> None:
+def test_the_image_after_an_edit_shows_it_and_the_one_before_does_not(change: Change) -> None:
     for edit in edits_of(change, 3):
         after = claims_of(edit.after)
         assert judge(render(edit.after, 256, 256), after).obeys

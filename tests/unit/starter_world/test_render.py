@@ -1,4 +1,4 @@
-"""Rendered pictures: at every size, and of every object, colour and style, the checker detects what was drawn."""
+"""Rendered images: at every size, and of every object, colour and style, the checker detects what was drawn."""
 
 from dataclasses import replace
 
@@ -30,10 +30,10 @@ def pixels(scene: Scene, size: tuple[int, int] = (128, 128)) -> np.ndarray:
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_every_shape_is_drawn_at_its_exact_size_and_shows_the_scene(size: tuple[int, int]) -> None:
-    picture = render(PLAIN, *size)
-    assert picture.size == size
-    assert picture.mode == "RGB"
-    assert judge(picture, claims_of(PLAIN)).obeys
+    image = render(PLAIN, *size)
+    assert image.size == size
+    assert image.mode == "RGB"
+    assert judge(image, claims_of(PLAIN)).obeys
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -16,9 +16,9 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
-from pipelines.protocol.images import Picture
+from pipelines.protocol.images import RawImage
 from pipelines.protocol.messages import DeviceChoice, FromWorker, Submit, ToWorker
-from pipelines.protocol.picture_file import PictureFile
+from pipelines.protocol.raw_image_file import RawImageFile
 from server.backends.cluster.roster import NAMESPACE
 from server.backends.cluster.shared_engine import LINK_SILENCE_S, Heard
 
@@ -27,14 +27,14 @@ ALIVE_EVERY_S = 3.0
 
 
 class RayLauncher:
-    """Satisfies `server.backends.wire.Launcher`, for the engine of that name. `address` is the cluster's."""
+    """Satisfies `server.backends.transport.Launcher`, for the engine of that name. `address` is the cluster's."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._server = uuid.uuid4().hex[:12]
         self._lives = itertools.count()
 
-    async def open(self, device: DeviceChoice) -> "RayWire":
+    async def open(self, device: DeviceChoice) -> "RayTransport":
         """Link to the engine. Raises OSError. The device is the engine's own affair."""
         name = f"{self._server}-{next(self._lives)}"
         try:
@@ -44,11 +44,11 @@ class RayLauncher:
                 await (await anext(stream))
         except (RayError, ValueError, TimeoutError, StopAsyncIteration) as error:
             raise OSError(f"the engine {self._name} is not there: {_reason(error)}") from error
-        return RayWire(actor, name, stream)
+        return RayTransport(actor, name, stream)
 
 
-class RayWire:
-    """Satisfies `server.backends.wire.Wire`: a link to an engine, while its worker lives."""
+class RayTransport:
+    """Satisfies `server.backends.transport.Wire`: a link to an engine, while its worker lives."""
 
     pid = None  # of another machine
 
@@ -61,8 +61,8 @@ class RayWire:
         self._news = asyncio.Event()
         self._ended: str | None = None
         self._tasks = [
-            asyncio.create_task(self._hear(), name=f"hear {name}"),
-            asyncio.create_task(self._say(), name=f"say {name}"),
+            asyncio.create_task(self._receive(), name=f"hear {name}"),
+            asyncio.create_task(self._send(), name=f"say {name}"),
         ]
 
     async def receive(self) -> Sequence[FromWorker]:
@@ -92,7 +92,7 @@ class RayWire:
             self._ended = reason
             self._inbox.put_nowait(())
 
-    async def _hear(self) -> None:
+    async def _receive(self) -> None:
         try:
             async for reference in self._stream:
                 heard: Heard = await reference
@@ -104,7 +104,7 @@ class RayWire:
         except RayError as error:
             self._end(_reason(error))
 
-    async def _say(self) -> None:
+    async def _send(self) -> None:
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(ALIVE_EVERY_S):
@@ -114,7 +114,7 @@ class RayWire:
             try:
                 packed = await _pack(messages)
                 async with asyncio.timeout(LINK_SILENCE_S):
-                    linked = await self._actor.say.remote(self._name, packed)
+                    linked = await self._actor.send.remote(self._name, packed)
             except (RayError, TimeoutError) as error:
                 self._end(_reason(error))
                 return
@@ -132,7 +132,7 @@ async def _pack(messages: Sequence[ToWorker]) -> bytes:
 
 
 def pack(messages: Sequence[ToWorker]) -> bytes:
-    """Pickled, with the pixels of pictures whose files another machine does not have. Blocks."""
+    """Pickled, with the pixels of images whose files another machine does not have. Blocks."""
     buffer = io.BytesIO()
     _WithPixels(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(messages)
     return buffer.getvalue()
@@ -140,8 +140,8 @@ def pack(messages: Sequence[ToWorker]) -> bytes:
 
 class _WithPixels(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, PictureFile):
-            return Picture, (value.width_px, value.height_px, value.mode, value.data)
+        if isinstance(value, RawImageFile):
+            return RawImage, (value.width_px, value.height_px, value.mode, value.data)
         return NotImplemented
 
 

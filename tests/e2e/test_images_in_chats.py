@@ -1,4 +1,4 @@
-"""Pictures out of chats: /v1/chat/completions and Gemini's generateContent, raw and by Google's SDK."""
+"""Images out of chats: /v1/chat/completions and Gemini's generateContent, raw and by Google's SDK."""
 
 import base64
 import io
@@ -25,9 +25,9 @@ DRAW: Any = {
 def pixels(data_uri: str) -> bytes:
     head, _, data = data_uri.partition(",")
     assert head == "data:image/png;base64"
-    with Image.open(io.BytesIO(base64.b64decode(data))) as picture:
-        assert picture.size == (256, 256)
-        return picture.tobytes()
+    with Image.open(io.BytesIO(base64.b64decode(data))) as image:
+        assert image.size == (256, 256)
+        return image.tobytes()
 
 
 def test_an_image_model_draws_the_last_message(responses_server: Server) -> None:
@@ -49,7 +49,7 @@ def test_an_image_model_draws_the_last_message(responses_server: Server) -> None
     assert charges(responses_server) == before + 3
 
 
-def test_pictures_are_streamed_and_a_retry_is_charged_once(responses_server: Server) -> None:
+def test_images_are_streamed_and_a_retry_is_charged_once(responses_server: Server) -> None:
     before = charges(responses_server)
     stream = responses_server.openai().chat.completions.create(
         **{key: DRAW[key] for key in ("model", "messages", "seed")},
@@ -75,7 +75,7 @@ def test_pictures_are_streamed_and_a_retry_is_charged_once(responses_server: Ser
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_chat_model_draws_when_it_is_asked_for_pictures(responses_server: Server, stream: bool) -> None:
+def test_a_chat_model_draws_when_it_is_asked_for_images(responses_server: Server, stream: bool) -> None:
     before = charges(responses_server)
     sent: Any = {**DRAW, "model": "starter-chat", "modalities": ["image", "text"], "max_tokens": 16, "stream": stream}
     with responses_server.http() as client:

@@ -7,11 +7,11 @@ import weakref
 from pathlib import Path
 from typing import Literal, Self
 
-from pipelines.protocol.images import Picture
+from pipelines.protocol.images import RawImage
 
 
-class PictureFile(Picture):
-    """A Picture whose `data` is in a PPM or PGM file, read anew each time.
+class RawImageFile(RawImage):
+    """A Image whose `data` is in a PPM or PGM file, read anew each time.
 
     The server's deletes the file with the last reference to it, so the server keeps a job until its worker has ended
     it. The worker's only reads it.
@@ -27,16 +27,16 @@ class PictureFile(Picture):
     @classmethod
     def owning(cls, width_px: int, height_px: int, mode: Literal["RGB", "L"], path: Path) -> Self:
         """One that deletes the file at its end."""
-        picture = cls(width_px, height_px, mode, path)
-        weakref.finalize(picture, path.unlink, missing_ok=True)
-        return picture
+        image = cls(width_px, height_px, mode, path)
+        weakref.finalize(image, path.unlink, missing_ok=True)
+        return image
 
     @property
     def data(self) -> bytes:
         """The pixels; black ones without the file. Blocks. Raises OSError.
 
         A cancelled job may have lost its file while it is drawn in one batch with others. It must not fail those, and
-        nobody sees its own picture.
+        nobody sees its own image.
         """
         try:
             with self.path.open("rb") as file:
@@ -50,4 +50,4 @@ class PictureFile(Picture):
         return f"PictureFile({self.width_px}, {self.height_px}, {self.mode!r}, {self.path!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return PictureFile, (self.width_px, self.height_px, self.mode, self.path)
+        return RawImageFile, (self.width_px, self.height_px, self.mode, self.path)

@@ -1,4 +1,4 @@
-"""Chats whose client sends back the text of earlier answers alone, as Open WebUI 0.12 does: it keeps the pictures of
+"""Chats whose client sends back the text of earlier answers alone, as Open WebUI 0.12 does: it keeps the images of
 `delta.images` as files of its own, and leaves out an answer without a text."""
 
 import json
@@ -29,7 +29,7 @@ def second(text: str) -> Any:
     return {**FIRST, "messages": [SAID, answer, {"role": "user", "content": "make it blue"}]}
 
 
-async def test_the_next_picture_is_drawn_from_the_one_that_the_text_links(running: InProcess) -> None:
+async def test_the_next_image_is_drawn_from_the_one_that_the_text_links(running: InProcess) -> None:
     streamed = await running.client.post(PATH, json=FIRST)
     chunks = [
         json.loads(line.removeprefix("data: ")) for line in streamed.text.splitlines() if line.startswith("data: {")

@@ -6,9 +6,9 @@ from typing import Any
 
 from server.catalog.images import ImageModel
 from server.errors import BadRequest
+from server.flows.chat_images.conversation import Drawing
 from server.flows.fingerprint import fingerprint
 from server.flows.images.request import ImageRequest
-from server.flows.pictured_chat.conversation import Drawing
 from server.schemas.images import ImageOptions, SamplingOptions
 from server.schemas.validation import validate
 

@@ -1,4 +1,4 @@
-"""What is no picture is refused wherever it arises, and leaves nothing behind for the calls after it."""
+"""What is no image is refused wherever it arises, and leaves nothing behind for the calls after it."""
 
 import shutil
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.engine import ImageEngine
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.protocol.images import CheckpointSpec, Failed, Finished, ImageJob, Preview, Runtime
-from tests.engines.conftest import split_picture
+from tests.engines.conftest import split_image
 from tests.engines.shared_passes import drawn_together
 from tests.engines.test_families import family_spec
 from tests.support.image_jobs import image_job, with_fields
@@ -109,17 +109,17 @@ async def test_a_checkpoint_of_one_colour_is_refused(sd15: CheckpointSpec, tmp_p
         await ImageEngine(CPU).prepare(spoil(sd15, tmp_path, "vae", empty))
 
 
-async def test_a_tile_of_no_numbers_does_not_pass_into_a_larger_picture(sd15: CheckpointSpec, tmp_path: Path) -> None:
-    """A picture from text does not read the codec's encoder; the second pass and edits do, and are withdrawn."""
+async def test_a_tile_of_no_numbers_does_not_pass_into_a_larger_image(sd15: CheckpointSpec, tmp_path: Path) -> None:
+    """An image from text does not read the codec's encoder; the second pass and edits do, and are withdrawn."""
     spoiled = spoil(sd15, tmp_path, "vae", first_is(float("nan"), "encoder.conv_in.weight"))
     engine = ImageEngine(CPU)
     found = await engine.prepare(spoiled)
     assert (found.text, found.references, found.mask, found.second_pass) == (True, 0, False, False)
-    assert {each.what for each in found.withdrawn} == {"a reference", "a mask", "a second pass"}
-    assert all(each.why.startswith("its pictures are not numbers") for each in found.withdrawn)
+    assert {each.what for each in found.failed_checks} == {"a reference", "a mask", "a second pass"}
+    assert all(each.why.startswith("its pictures are not numbers") for each in found.failed_checks)
     assert isinstance(await last(engine, image_job(spoiled)), Finished)
     larger = image_job(spoiled, id="larger", width_px=208, height_px=112)
-    edit = image_job(spoiled, id="edit", references=(split_picture(upright=True),))
+    edit = image_job(spoiled, id="edit", references=(split_image(upright=True),))
     assert [(await last(engine, each)).code for each in (larger, edit)] == ["invalid_picture"] * 2
 
 
@@ -145,7 +145,7 @@ async def test_an_adapter_of_no_numbers_is_named_and_leaves_previews_alone(
 ) -> None:
     engine = ImageEngine(CPU)
     found = await engine.prepare(with_adapters)
-    assert found.unfit_adapters == ("diverged",)
+    assert found.unsupported_adapters == ("diverged",)
     plain = job("sd", checkpoint=with_adapters, steps=6, previews=2)
     before = await events(engine, plain)
     for name, code in (("diverged", "invalid_picture"), ("sketch", None)):
@@ -180,7 +180,7 @@ async def test_passes_of_no_numbers_do_not_end_the_sharing_of_passes(with_adapte
 async def test_trials_of_adapters_leave_no_trace_in_the_preview_map(
     with_adapters: CheckpointSpec, spec: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is updated as in a warmup without a folder of adapters, and by each picture that shows that an adapter left
+    """It is updated as in a warmup without a folder of adapters, and by each image that shows that an adapter left
     nothing behind: those are drawn without one."""
     updates: list[PreviewMap] = []
     update = PreviewMap.update

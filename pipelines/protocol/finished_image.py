@@ -1,10 +1,10 @@
-"""A drawn picture at exactly the size that was asked for, as a file with the generation parameters as metadata.
+"""A drawn image at exactly the size that was asked for, as a file with the generation parameters as metadata.
 
 A pipeline may draw another size than it was given: some choose their own for one megapixel, some round to a multiple
-that is not known before. Nothing here pads a picture, and nothing cuts more than a strip off it.
+that is not known before. Nothing here pads an image, and nothing cuts more than a strip off it.
 
 Imports Pillow, so the server's own process does not import this: image workers do, and the server's decoders, which
-finish the pictures of other servers.
+finish the images of other servers.
 """
 
 import io
@@ -26,12 +26,12 @@ PNG_LEVEL = 3  # a third of the time of the default for a few per cent more byte
 
 
 class WrongSize(Exception):
-    """A picture of another shape than was asked for."""
+    """An image of another shape than was asked for."""
 
 
 def to_planned_size(image: Image.Image, size: tuple[int, int], *, stretched: bool = False) -> Image.Image:
-    """The picture at `size` (width, height in px): as it is, or scaled to cover it and cut by MAX_CUT of a side at
-    most. If it was drawn from a picture of that size, `stretched` to its own, it is scaled back, so that the two align.
+    """The image at `size` (width, height in px): as it is, or scaled to cover it and cut by MAX_CUT of a side at
+    most. If it was drawn from an image of that size, `stretched` to its own, it is scaled back, so that the two align.
 
     Raises WrongSize where more would have to be cut.
     """

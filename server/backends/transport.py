@@ -12,7 +12,7 @@ from pipelines.protocol.messages import DeviceChoice, FromWorker, ToWorker
 NO_MEMORY: Final = "one of its devices ran out of memory"  # the end of a worker whose jobs are told so
 
 
-class Wire(Protocol):
+class Transport(Protocol):
     """One life of one worker. All calls are made on one event loop."""
 
     @property
@@ -38,5 +38,5 @@ class Wire(Protocol):
 class Launcher(Protocol):
     """Starts workers of one kind, one after another."""
 
-    async def open(self, device: DeviceChoice) -> Wire:
+    async def open(self, device: DeviceChoice) -> Transport:
         """Start a worker, which is to compute on that device. Raises OSError where it can't be started."""

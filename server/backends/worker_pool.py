@@ -12,7 +12,7 @@ from pipelines.catalog.checkpoint_files import CheckpointError, estimate_bytes
 from pipelines.catalog.estimate import FIRST_UNIT_S, work_units
 from pipelines.catalog.weights import WeightsKey, weights_key
 from pipelines.protocol.images import CheckpointSpec, Event, ImageJob
-from pipelines.protocol.messages import Abilities, CheckpointState, Spec
+from pipelines.protocol.messages import Capabilities, CheckpointState, Spec
 from server.backends.engine_host import EngineHost, WorkerDied
 from server.backends.job_events import JobEvents
 from server.backends.placement import Demand, Placement, place
@@ -48,7 +48,7 @@ class Plan:
     upstreams: tuple[CheckpointSpec, ...] = ()  # that other servers draw
 
 
-class Fleet:
+class WorkerPool:
     """Several hosts of image workers, with the interface of one. `replicas` is by model; `open_upstream` makes the host
     of another server by its URL. All calls but `plan` are made on one event loop."""
 
@@ -110,9 +110,9 @@ class Fleet:
                     found[spec] = state
         return found
 
-    def abilities(self, spec: CheckpointSpec) -> Abilities | None:
+    def capabilities(self, spec: CheckpointSpec) -> Capabilities | None:
         """What a checkpoint supports; None until some worker has loaded it."""
-        return next((found for host in self.hosts if (found := host.abilities(spec)) is not None), None)
+        return next((found for host in self.hosts if (found := host.capabilities(spec)) is not None), None)
 
     def unit_s(self, spec: CheckpointSpec) -> float | None:
         """The duration of a unit of work, on the fastest worker that has measured it."""
@@ -153,7 +153,7 @@ class Fleet:
         except CheckpointError:
             self._set_members(before)
             raise
-        self.retain(plan, preload=self._preloads)
+        self.unload_except(plan, preload=self._preloads)
         for member in after:
             if member not in before:
                 await member.host.start()
@@ -211,18 +211,18 @@ class Fleet:
             if any(spec not in host.checkpoints for spec in listed):  # it was replaced while others still loaded
                 raise WorkerDied(host.kind)
 
-    def retain(self, plan: Plan, *, preload: bool = True) -> None:
+    def unload_except(self, plan: Plan, *, preload: bool = True) -> None:
         """The catalog names exactly the plan's checkpoints: workers may evict others. With `preload` each worker loads
         its part of them, now and when it is started again."""
         self.current, self._preloads, self._prepared = plan, preload, False
         for host in self._local:
-            host.retain(plan.specs, plan.placement.get(host.name, ()) if preload else ())
+            host.unload_except(plan.specs, plan.placement.get(host.name, ()) if preload else ())
         by_url: dict[str, list[CheckpointSpec]] = {url: [] for url in self._upstreams}
         for spec in plan.upstreams:
             if spec.upstream is not None:
                 by_url.setdefault(spec.upstream.base_url, []).append(spec)
         for url, specs in by_url.items():
-            self._upstream_host(url).retain(specs, specs)
+            self._upstream_host(url).unload_except(specs, specs)
 
     def _upstream_host(self, url: str) -> ImageHost:
         """The host of another server, made when it is first named."""
@@ -279,8 +279,12 @@ class Fleet:
     def _load_s(self, host: ImageHost, spec: CheckpointSpec) -> float:
         """How long a job waits for its weights. Where others are evicted for them, those are loaded again later."""
         key = weights_key(spec)
-        residents = host.residents
-        found = [each for each in residents.checkpoints if weights_key(each.spec) == key] if residents else []
+        cached_checkpoints = host.cached_checkpoints
+        found = (
+            [each for each in cached_checkpoints.checkpoints if weights_key(each.spec) == key]
+            if cached_checkpoints
+            else []
+        )
         if any(each.on_device for each in found):
             return 0.0
         if found:
@@ -288,7 +292,7 @@ class Fleet:
         loaded = [state for other in self.hosts for state in other.checkpoints.values() if _has_weights(state, key)]
         load_s = max((state.load_s for state in loaded if state.load_s is not None), default=FIRST_LOAD_S)
         size = self.current.bytes.get(key, 0)
-        fits = residents is None or residents.device_bytes + size <= residents.budget_bytes
+        fits = cached_checkpoints is None or cached_checkpoints.device_bytes + size <= cached_checkpoints.budget_bytes
         return load_s if fits else 2 * load_s
 
 

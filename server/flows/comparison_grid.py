@@ -16,13 +16,13 @@ from typing import Any
 from pipelines.catalog.suggestion import suggested_spec
 from pipelines.protocol.images import CheckpointSpec, Encoding, Failed, Finished, ImageJob, Sampling
 from server.backends.engine_host import QueueFull
-from server.backends.fleet import Fleet
+from server.backends.worker_pool import WorkerPool
 from server.catalog.images import Catalog
 from server.errors import BadRequest, EngineFailure, Overloaded
 from server.flows.checkpoints import CheckpointManager
 from server.state.served_catalog import ServedCatalog
 
-AT_ONCE = 4  # jobs in the engine's queue, so that callers' pictures are drawn meanwhile
+AT_ONCE = 4  # jobs in the engine's queue, so that callers' images are drawn meanwhile
 SHEET = "pipelines.images.contact_sheet"
 
 
@@ -57,11 +57,11 @@ class Recipe:
         return [(prompt, seed) for prompt in self.prompts for seed in self.seeds]
 
 
-class Proofs:
+class ComparisonGrids:
     """Draws contact sheets."""
 
     def __init__(
-        self, catalog: ServedCatalog, engine: Fleet, checkpoints: CheckpointManager,
+        self, catalog: ServedCatalog, engine: WorkerPool, checkpoints: CheckpointManager,
         time_limit_s: float,
     ) -> None:  # fmt: skip
         self._catalog = catalog

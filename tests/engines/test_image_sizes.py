@@ -1,4 +1,4 @@
-"""Pictures of pipelines that choose their own size: exact, filled to the edge, and not cut."""
+"""Images of pipelines that choose their own size: exact, filled to the edge, and not cut."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,13 +12,13 @@ from PIL import Image
 
 from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.denoising.step_observer import Pixels
-from pipelines.images.drawing.pipeline import PicturePipeline
+from pipelines.images.drawing.pipeline import ImagePipeline
 from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.images.scheduling.batching import Row
-from pipelines.protocol.finished_picture import WrongSize, to_planned_size
-from pipelines.protocol.images import CheckpointSpec, Picture, SamplingDefaults
-from tests.engines.conftest import left_half, plain_picture
+from pipelines.protocol.finished_image import WrongSize, to_planned_size
+from pipelines.protocol.images import CheckpointSpec, RawImage, SamplingDefaults
+from tests.engines.conftest import left_half, plain_image
 from tests.support.image_jobs import image_job
 from tests.support.tiny_families import make_family
 
@@ -49,21 +49,21 @@ def checkpoint_spec(name: str, folder: Path) -> CheckpointSpec:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", OWN_SIZE)
-def test_a_picture_fills_the_size_that_was_asked(
+def test_an_image_fills_the_size_that_was_asked(
     name: str, shape: tuple[int, int], loaded: Callable[[str], Checkpoint]
 ) -> None:
     job = image_job(loaded(name).spec, width_px=shape[0], height_px=shape[1], steps=1)
-    picture = PicturePipeline(loaded(name), Row(job, 0, 0.0), lambda _: None, PreviewMap()).generate()
-    assert picture.shape == (shape[1], shape[0], 3)
-    edges = {"top": picture[0], "bottom": picture[-1], "left": picture[:, 0], "right": picture[:, -1]}
+    image = ImagePipeline(loaded(name), Row(job, 0, 0.0), lambda _: None, PreviewMap()).generate()
+    assert image.shape == (shape[1], shape[0], 3)
+    edges = {"top": image[0], "bottom": image[-1], "left": image[:, 0], "right": image[:, -1]}
     assert all(edge.any() for edge in edges.values()), f"black: {[k for k, edge in edges.items() if not edge.any()]}"
 
 
 def test_kontext_draws_the_size_itself_instead_of_scaling(loaded: Callable[[str], Checkpoint]) -> None:
     sizes = []
     checkpoint = loaded("kontext")
-    job = image_job(checkpoint.spec, width_px=1792, height_px=1024, steps=1, references=(plain_picture(),))
-    pipeline = PicturePipeline(checkpoint, Row(job, 0, 0.0), lambda _: None, PreviewMap())
+    job = image_job(checkpoint.spec, width_px=1792, height_px=1024, steps=1, references=(plain_image(),))
+    pipeline = ImagePipeline(checkpoint, Row(job, 0, 0.0), lambda _: None, PreviewMap())
     handle = checkpoint.components["vae"].decoder.register_forward_pre_hook(
         lambda _, arguments: sizes.append(tuple(arguments[0].shape[-2:]))
     )
@@ -73,7 +73,7 @@ def test_kontext_draws_the_size_itself_instead_of_scaling(loaded: Callable[[str]
 
 
 class Sizes:
-    """Of what a checkpoint's codec encodes and decodes, width and height in px. It decodes a black picture with a white
+    """Of what a checkpoint's codec encodes and decodes, width and height in px. It decodes a black image with a white
     frame."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -88,9 +88,9 @@ class Sizes:
     def _encode(self, _: Any, pixels: tuple[torch.Tensor]) -> None:
         self.encoded.append((pixels[0].shape[-1], pixels[0].shape[-2]))
 
-    def _decode(self, _: Any, __: Any, picture: torch.Tensor) -> torch.Tensor:
-        self.decoded.append((picture.shape[-1], picture.shape[-2]))
-        framed = torch.full_like(picture, 1.0)
+    def _decode(self, _: Any, __: Any, image: torch.Tensor) -> torch.Tensor:
+        self.decoded.append((image.shape[-1], image.shape[-2]))
+        framed = torch.full_like(image, 1.0)
         framed[..., 4:-4, 4:-4] = -1.0
         return framed
 
@@ -116,16 +116,16 @@ def draw(checkpoint: Checkpoint, size: tuple[int, int], **fields: Any) -> Pixels
     """With a native area of 256 x 256."""
     spec = replace(checkpoint.spec, native_area_px=256**2, max_area_px=116_000)
     job = image_job(spec, width_px=size[0], height_px=size[1], **fields)
-    return PicturePipeline(checkpoint, Row(job, 0, 0.0), lambda _: None, PreviewMap()).generate()
+    return ImagePipeline(checkpoint, Row(job, 0, 0.0), lambda _: None, PreviewMap()).generate()
 
 
 @pytest.mark.parametrize("size", [(448, 256), (256, 448), (320, 256), (256, 320), (304, 240)])
-def test_kontext_repaints_the_picture_at_its_own_size(
+def test_kontext_repaints_the_image_at_its_own_size(
     size: tuple[int, int], loaded: Callable[[str], Checkpoint], sizes_of: Callable[[str], Sizes]
 ) -> None:
-    """Its call stretches it to one of 17 sizes by default, of which none has the shape of most pictures."""
+    """Its call stretches it to one of 17 sizes by default, of which none has the shape of most images."""
     sizes = sizes_of("kontext")
-    references = (plain_picture(*size), plain_picture(1600, 400))
+    references = (plain_image(*size), plain_image(1600, 400))
     drawn = draw(loaded("kontext"), size, references=references, mask=left_half(*size), steps=2, strength=1.0)
     assert sizes.decoded == [size]
     assert set(sizes.encoded) == {size, (512, 128)}
@@ -133,11 +133,11 @@ def test_kontext_repaints_the_picture_at_its_own_size(
     assert (drawn[:, size[0] // 2 :] == (200, 100, 50)).all()
 
 
-def test_kontext_reads_a_reference_of_the_pictures_shape_at_its_size(
+def test_kontext_reads_a_reference_of_the_images_shape_at_its_size(
     loaded: Callable[[str], Checkpoint], sizes_of: Callable[[str], Sizes]
 ) -> None:
     sizes = sizes_of("kontext")
-    for reference in (plain_picture(896, 512), plain_picture(1600, 400)):
+    for reference in (plain_image(896, 512), plain_image(1600, 400)):
         draw(loaded("kontext"), (448, 256), references=(reference,), steps=1)
     assert sizes.encoded == [(448, 256), (512, 128)]
 
@@ -153,13 +153,13 @@ def test_kontext_redraws_tiles_at_their_own_size(
 
 
 @pytest.mark.parametrize("size", [(496, 240), (240, 496)])
-def test_a_repainted_picture_of_another_size_is_scaled_back(
+def test_a_repainted_image_of_another_size_is_scaled_back(
     size: tuple[int, int], loaded: Callable[[str], Checkpoint], sizes_of: Callable[[str], Sizes]
 ) -> None:
     """The pipeline has stretched what it repaints. A cut would move it, and leave out a part of the frame."""
     sizes = sizes_of("hidream")
-    mask = Picture(*size, "L", b"\xff" * (size[0] * size[1]))
-    drawn = draw(loaded("hidream"), size, references=(plain_picture(*size),), mask=mask, steps=2, strength=1.0)
+    mask = RawImage(*size, "L", b"\xff" * (size[0] * size[1]))
+    drawn = draw(loaded("hidream"), size, references=(plain_image(*size),), mask=mask, steps=2, strength=1.0)
     width, height = sizes.decoded[-1]
     assert (width, height) != size
     assert abs(width / height - size[0] / size[1]) > 0.01
@@ -174,7 +174,7 @@ def test_another_size_is_scaled_to_cover(drawn: tuple[int, int]) -> None:
     assert to_planned_size(white, (1792, 1024)).size == (1792, 1024)
 
 
-def test_the_middle_is_not_cut_out_of_a_larger_picture() -> None:
+def test_the_middle_is_not_cut_out_of_a_larger_image() -> None:
     left_black = Image.new("RGB", (1024, 1024), "white")
     left_black.paste("black", (0, 0, 256, 1024))
     scaled = np.asarray(to_planned_size(left_black, (512, 512)))

@@ -1,10 +1,10 @@
-"""A chat completion whose answer has pictures, as the body of a response with the image tool. Pure."""
+"""A chat completion whose answer has images, as the body of a response with the image tool. Pure."""
 
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from server.flows.pictured_chat.conversation import ChatMessage, drawn_pictures, text_of
+from server.flows.chat_images.conversation import ChatMessage, drawn_images, text_of
 from server.schemas.chat import ChatBody
 from server.schemas.chat_messages import AssistantMessage, CustomCall, ImagePart, TextPart, ToolMessage
 from server.schemas.chat_tools import ChatFunction, ChatTool, TextByGrammar
@@ -70,8 +70,8 @@ def _items(message: ChatMessage, index: int) -> Iterator[Json]:
 def _assistant_items(message: AssistantMessage, index: int) -> Iterator[Json]:
     if message.content:
         yield {"role": "assistant", "content": text_of(message.content)}
-    for position, picture in enumerate(drawn_pictures(message, index)):
-        url = str(picture.source)
+    for position, image in enumerate(drawn_images(message, index)):
+        url = str(image.source)
         if found := DATA_URI.match(url):
             item_id = f"ig_{index}_{position}"
             yield {"type": "image_generation_call", "id": item_id, "result": url[found.end() :]}

@@ -8,11 +8,11 @@ import pytest
 from server.catalog.images import load_catalog
 from server.data_folders import REPOSITORY
 from server.errors import BadRequest
-from server.flows.pictured_chat.conversation import read_conversation
-from server.flows.pictured_chat.image_call import request_fingerprint, to_image_request
-from server.flows.pictured_chat.tiers import at_tier
-from server.flows.pictured_chat.tool_response import to_response
-from server.http.pictured_chat import draws
+from server.flows.chat_images.conversation import read_conversation
+from server.flows.chat_images.image_call import request_fingerprint, to_image_request
+from server.flows.chat_images.tiers import at_tier
+from server.flows.chat_images.tool_response import to_response
+from server.http.chat_images import draws
 from server.schemas.chat import ChatBody
 from server.schemas.response_tools import ImageTool
 from server.schemas.validation import validate
@@ -20,16 +20,16 @@ from server.schemas.validation import validate
 CATALOG = load_catalog(REPOSITORY / "model_configs", Path("/weights"))
 
 
-def picture(name: str) -> dict[str, Any]:
+def image(name: str) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": name}}
 
 
-def user(text: str, *pictures: str) -> dict[str, Any]:
-    return {"role": "user", "content": [*map(picture, pictures), {"type": "text", "text": text}]}
+def user(text: str, *images: str) -> dict[str, Any]:
+    return {"role": "user", "content": [*map(image, images), {"type": "text", "text": text}]}
 
 
-def drawn(*pictures: str) -> dict[str, Any]:
-    return {"role": "assistant", "content": "", "images": [*map(picture, pictures)]}
+def drawn(*images: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": "", "images": [*map(image, images)]}
 
 
 def body(*messages: Any, **fields: Any) -> ChatBody:
@@ -53,7 +53,7 @@ def read(*messages: Any, most: int = 14) -> tuple[str, list[str]]:
         ([user("x", "a"), user("y", "b"), user("z", "c")], ["c", "b", "a"]),
     ],
 )
-def test_the_newest_pictures_are_the_references(messages: list[Any], references: list[str]) -> None:
+def test_the_newest_images_are_the_references(messages: list[Any], references: list[str]) -> None:
     prompt, found = read(*messages)
     assert found == references
     assert prompt == messages[-1]["content"][-1]["text"]
@@ -82,11 +82,11 @@ def test_links_to_results_in_earlier_answers_are_references(text: Any, reference
     assert sum("image" in str(item) for item in kept.input[1:]) >= len(references)  # type: ignore[index]
 
 
-def test_pictures_of_an_answer_are_not_taken_from_its_text_too() -> None:
+def test_images_of_an_answer_are_not_taken_from_its_text_too() -> None:
     assert read({**drawn("a"), "content": f"[image](http://x/cdn/{RESULT})"}, user("blue"))[1] == ["a"]
 
 
-def test_earlier_pictures_yield_where_a_model_takes_fewer() -> None:
+def test_earlier_images_yield_where_a_model_takes_fewer() -> None:
     assert read(user("x", "a"), user("y", "b"), user("z"), most=1)[1] == ["b"]
     assert read(user("x", "a"), user("y", "b", "c"), most=1)[1] == ["b", "c"]  # sent for this: refused, not dropped
 

@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from pipelines.protocol.images import Picture, Runtime
-from pipelines.protocol.messages import Abilities, Withdrawn
+from pipelines.protocol.images import RawImage, Runtime
+from pipelines.protocol.messages import Capabilities, FailedCheck
 from server.catalog.images import Catalog, ImageModel, load_catalog
 from server.errors import BadRequest
 from server.flows.images.request import ImageRequest, build_job, check_loras, check_options
-from server.flows.references import DecodedPicture, Reference
+from server.flows.references import DecodedImage, Reference
 from server.schemas.images import SamplingOptions
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-ALL = Abilities(
+ALL = Capabilities(
     text=True, references=2, mask=True, second_pass=True, negative_prompt=True, guidance=True, any_steps=True
 )
-PICTURE = {"references": (Reference("image[0]", "data:,"),)}
+IMAGE = {"references": (Reference("image[0]", "data:,"),)}
 DULL = {"sampling": SamplingOptions(negative_prompt="dull")}
-MASK = {**PICTURE, "mask": Reference("mask", "data:,")}
+MASK = {**IMAGE, "mask": Reference("mask", "data:,")}
 
 
 @pytest.fixture(scope="module")
@@ -35,15 +35,15 @@ def beta() -> ImageModel:
     [
         ({"text": False}, {}, "image", "edits pictures: send 'image'"),
         ({"text": False, "references": 0}, {}, "mask", "send 'image' and 'mask'"),
-        ({"text": False, "references": 0}, PICTURE, "mask", "with a mask only: send 'mask' too"),
-        ({"references": 0, "mask": False}, PICTURE, "image", "takes no reference images"),
-        ({"references": 1}, {"references": PICTURE["references"] * 2}, "image", "at most 1 reference image, but got 2"),
+        ({"text": False, "references": 0}, IMAGE, "mask", "with a mask only: send 'mask' too"),
+        ({"references": 0, "mask": False}, IMAGE, "image", "takes no reference images"),
+        ({"references": 1}, {"references": IMAGE["references"] * 2}, "image", "at most 1 reference image, but got 2"),
         ({"mask": False}, MASK, "mask", "takes no mask"),
         ({"negative_prompt": False}, DULL, "negative_prompt", "takes no negative prompt"),
         ({"negative_prompt_above": 100.0}, DULL, "negative_prompt", "at a guidance above 100, and this is"),
         ({"guidance": False}, {"sampling": SamplingOptions(guidance=3.0)}, "guidance", "without guidance"),
         ({"unfit_adapters": ("a",)}, {"sampling": SamplingOptions(loras={"a": 1.0})}, "loras", "does not fit model"),
-        ({"unfit_adapters": ("a",), "withdrawn": (Withdrawn("the adapter a", "a LoKr adapter"),)},
+        ({"unfit_adapters": ("a",), "withdrawn": (FailedCheck("the adapter a", "a LoKr adapter"),)},
          {"sampling": SamplingOptions(loras={"a": 1.0})}, "loras", r"leave it out\. The reason: a LoKr adapter\."),
         ({"any_steps": False}, {"sampling": SamplingOptions(steps=17)}, "steps", "steps only: leave 'steps' out"),
     ],
@@ -81,21 +81,24 @@ def test_an_unknown_adapter_is_refused_with_those_that_fit(beta: ImageModel, tmp
         (tmp_path / f"{name}.safetensors").touch()
     model = replace(beta, checkpoint=replace(beta.checkpoint, runtime=Runtime(lora_folder=tmp_path)))
     request = ImageRequest(endpoint="images.generations", prompt="x", sampling=SamplingOptions(loras={"none": 1.0}))
-    for abilities, offered in ((None, "clay, ink, unfit"), (replace(ALL, unfit_adapters=("unfit",)), "clay, ink")):
+    for capabilities, offered in (
+        (None, "clay, ink, unfit"),
+        (replace(ALL, unsupported_adapters=("unfit",)), "clay, ink"),
+    ):
         with pytest.raises(BadRequest, match=rf"no adapter 'none' .* Adapters: {offered}\.$"):
-            check_loras(request, model, abilities)
+            check_loras(request, model, capabilities)
 
 
 def test_further_references_are_shown_on_a_sheet_if_the_file_says_so(beta: ImageModel) -> None:
     one = replace(ALL, references=1)
-    request = ImageRequest(endpoint="images.edits", prompt="a boat", references=PICTURE["references"] * 3)
+    request = ImageRequest(endpoint="images.edits", prompt="a boat", references=IMAGE["references"] * 3)
     with pytest.raises(BadRequest, match="takes at most 1 reference image, but got 3"):
         check_options(request, beta, 10, one)
     with_sheet = replace(beta, checkpoint=replace(beta.checkpoint, sheet=True))
     check_options(request, with_sheet, 10, one)
-    pictures = (DecodedPicture(Picture(1, 1, "RGB", bytes(3)), 1, 1),) * 3
-    for abilities, model, first in ((one, with_sheet, 0), (ALL, with_sheet, 1), (None, beta, None)):
-        assert build_job(request, model, "job", "key", pictures, None, 60, abilities).sheet_from == first
+    images = (DecodedImage(RawImage(1, 1, "RGB", bytes(3)), 1, 1),) * 3
+    for capabilities, model, first in ((one, with_sheet, 0), (ALL, with_sheet, 1), (None, beta, None)):
+        assert build_job(request, model, "job", "key", images, None, 60, capabilities).sheet_from == first
 
 
 def test_other_shapes_than_squares_are_refused_where_they_cannot_be_drawn(beta: ImageModel) -> None:
@@ -119,15 +122,15 @@ def test_a_model_of_fixed_steps_redraws_in_whole_steps(beta: ImageModel) -> None
     check_options(request, redrawing, 10, ALL)
     allowed = replace(request, sampling=SamplingOptions(strength=0.5))
     check_options(allowed, redrawing, 10, fixed)
-    pictures = (DecodedPicture(Picture(512, 512, "RGB", bytes(3 * 512**2)), 512, 512),)
-    job = build_job(allowed, redrawing, "job", "key", pictures, None, 60, fixed)
+    images = (DecodedImage(RawImage(512, 512, "RGB", bytes(3 * 512**2)), 512, 512),)
+    job = build_job(allowed, redrawing, "job", "key", images, None, 60, fixed)
     assert (job.sampling.strength, job.sampling.refine_strength) == (0.5, 0.5)
-    assert build_job(allowed, redrawing, "job", "key", pictures, None, 60, ALL).sampling.refine_strength < 0.5
+    assert build_job(allowed, redrawing, "job", "key", images, None, 60, ALL).sampling.refine_strength < 0.5
 
 
 def test_a_scheduler_is_one_that_the_file_allows_and_that_has_drawn(beta: ImageModel) -> None:
     allowed = replace(beta, checkpoint=replace(beta.checkpoint, schedulers=("AScheduler", "BScheduler")))
-    some = replace(ALL, unfit_schedulers=("BScheduler",))
+    some = replace(ALL, unsupported_schedulers=("BScheduler",))
     for name, model, offered in (("AScheduler", beta, "none by request"), ("BScheduler", allowed, "AScheduler")):
         request = ImageRequest(endpoint="images.edits", prompt="a boat", sampling=SamplingOptions(scheduler=name))
         with pytest.raises(BadRequest, match=f"Schedulers: {offered}") as refused:

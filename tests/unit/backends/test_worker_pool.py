@@ -13,7 +13,7 @@ import pytest
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.protocol.images import CheckpointSpec, Encoding, Failed, Finished, ImageJob, Progress, Runtime, Started
 from server.backends.engine_host import EngineHost, WorkerDied
-from server.backends.fleet import Fleet, Member, Plan
+from server.backends.worker_pool import Member, Plan, WorkerPool
 from server.catalog.images import Catalog, ImageModel
 from server.catalog.sizes import SizeRules
 from tests.support.polling import eventually
@@ -47,7 +47,7 @@ def catalog(**checkpoints: CheckpointSpec) -> Catalog:
 
 @dataclass
 class Running:
-    fleet: Fleet
+    worker_pool: WorkerPool
     workers: list[ScriptedWorker]
 
 
@@ -57,7 +57,7 @@ Start = Callable[..., "asyncio.Future[Running]"]
 @pytest.fixture
 async def start() -> AsyncIterator[Start]:
     """Starts a fleet of as many scripted workers as there are sets of models (None for any)."""
-    fleets: list[Fleet] = []
+    fleets: list[WorkerPool] = []
 
     async def begin(served: Catalog, *models: set[str] | None, wait: bool = True, **replicas: int) -> Running:
         workers = [ScriptedWorker() for _ in models]
@@ -69,16 +69,16 @@ async def start() -> AsyncIterator[Start]:
             )
             for index, (worker, named) in enumerate(zip(workers, models, strict=True))
         ]
-        fleets.append(fleet := Fleet(members, replicas))
-        fleet.retain(fleet.plan(served))
-        await fleet.start()
+        fleets.append(worker_pool := WorkerPool(members, replicas))
+        worker_pool.unload_except(worker_pool.plan(served))
+        await worker_pool.start()
         if wait:
-            await asyncio.wait_for(fleet.wait_ready(), 60)
-        return Running(fleet, workers)
+            await asyncio.wait_for(worker_pool.wait_ready(), 60)
+        return Running(worker_pool, workers)
 
     yield begin
-    for fleet in fleets:
-        await fleet.stop()
+    for worker_pool in fleets:
+        await worker_pool.stop()
 
 
 async def last(events: AsyncIterator[object]) -> object:
@@ -89,21 +89,24 @@ async def test_jobs_go_to_the_worker_with_the_least_work_left(start: Start) -> N
     running = await start(catalog(a=SPEC), None, None)
     first, second = running.workers
     for name in "abcd":
-        running.fleet.submit(job(name))
+        running.worker_pool.submit(job(name))
     assert [len(first.jobs), len(second.jobs)] == [2, 2]
     first.event(first.jobs[0], Started(), Progress(90, 100))
     await eventually(
-        lambda: running.fleet.left_s(running.fleet.hosts[0]) < running.fleet.left_s(running.fleet.hosts[1])
+        lambda: (
+            running.worker_pool.left_s(running.worker_pool.hosts[0])
+            < running.worker_pool.left_s(running.worker_pool.hosts[1])
+        )
     )
-    running.fleet.submit(job("e"))
+    running.worker_pool.submit(job("e"))
     assert first.jobs[-1] == "e"
 
 
-async def test_a_draft_beside_long_pictures_goes_to_the_worker_that_is_done_first(start: Start) -> None:
+async def test_a_draft_beside_long_images_goes_to_the_worker_that_is_done_first(start: Start) -> None:
     running = await start(catalog(a=SPEC), None, None)
-    running.fleet.submit(job("long"))
-    running.fleet.submit(job("longer", 2 * LONG))
-    running.fleet.submit(job("draft", DRAFT))
+    running.worker_pool.submit(job("long"))
+    running.worker_pool.submit(job("longer", 2 * LONG))
+    running.worker_pool.submit(job("draft", DRAFT))
     assert running.workers[0].jobs == ["long", "draft"]
 
 
@@ -111,11 +114,11 @@ async def test_a_checkpoint_is_loaded_a_second_time_where_that_is_quicker_than_w
     running = await start(catalog(a=SPEC, b=OTHER), None, None, a=1, b=1)
     home = next(worker for worker in running.workers if SPEC in worker.loaded)
     away = next(worker for worker in running.workers if worker is not home)
-    running.fleet.submit(job("short", 4))
-    running.fleet.submit(job("waits", 4))  # 2 s of waiting are less than 5 s of loading
+    running.worker_pool.submit(job("short", 4))
+    running.worker_pool.submit(job("waits", 4))  # 2 s of waiting are less than 5 s of loading
     assert home.jobs == ["short", "waits"]
-    running.fleet.submit(job("long", 10))
-    running.fleet.submit(job("loads", 10))  # 9 s are more
+    running.worker_pool.submit(job("long", 10))
+    running.worker_pool.submit(job("loads", 10))  # 9 s are more
     assert home.jobs == ["short", "waits", "long"]
     assert away.jobs == ["loads"]
 
@@ -123,12 +126,14 @@ async def test_a_checkpoint_is_loaded_a_second_time_where_that_is_quicker_than_w
 async def test_a_checkpoint_that_would_evict_others_must_save_twice_its_loading(start: Start) -> None:
     running = await start(catalog(a=SPEC, b=OTHER), None, None, a=1, b=1)
     home, away = sorted(running.workers, key=lambda worker: SPEC not in worker.loaded)
-    host = running.fleet.hosts[running.workers.index(away)]
-    assert host.residents is not None
-    host.residents = replace(host.residents, budget_bytes=host.residents.device_bytes)
-    running.fleet.current = replace(running.fleet.current, bytes=dict.fromkeys(running.fleet.current.bytes, 1000))
-    running.fleet.submit(job("first", 16))
-    running.fleet.submit(job("second", 16))  # 8 s of waiting: more than a load, less than two
+    host = running.worker_pool.hosts[running.workers.index(away)]
+    assert host.cached_checkpoints is not None
+    host.cached_checkpoints = replace(host.cached_checkpoints, budget_bytes=host.cached_checkpoints.device_bytes)
+    running.worker_pool.current = replace(
+        running.worker_pool.current, bytes=dict.fromkeys(running.worker_pool.current.bytes, 1000)
+    )
+    running.worker_pool.submit(job("first", 16))
+    running.worker_pool.submit(job("second", 16))  # 8 s of waiting: more than a load, less than two
     assert home.jobs == ["first", "second"]
 
 
@@ -136,76 +141,76 @@ async def test_a_worker_draws_only_the_models_that_it_is_given(start: Start) -> 
     running = await start(catalog(a=SPEC, b=OTHER), {"a"}, {"b"})
     assert [worker.loaded for worker in running.workers] == [[SPEC], [OTHER]]
     for name in "cde":
-        running.fleet.submit(job(name))
+        running.worker_pool.submit(job(name))
     assert running.workers[1].jobs == []
 
 
 async def test_the_death_of_a_worker_fails_its_jobs_and_no_others(start: Start) -> None:
     running = await start(catalog(a=SPEC), None, None)
     dying, living = running.workers
-    ends = [asyncio.create_task(last(running.fleet.submit(job(name)))) for name in "ab"]
+    ends = [asyncio.create_task(last(running.worker_pool.submit(job(name)))) for name in "ab"]
     dying.starts.clear()
     dying.kill()
     failed = await asyncio.wait_for(ends[0], 60)
     assert isinstance(failed, Failed)
     assert failed.code == "worker_died"
-    assert running.fleet.ready
+    assert running.worker_pool.ready
     for name in "cd":
-        running.fleet.submit(job(name))
+        running.worker_pool.submit(job(name))
     assert living.jobs == ["b", "c", "d"]
     living.event("b", Finished((), run_s=1.0, unit_s=0.5))
     assert isinstance(await asyncio.wait_for(ends[1], 60), Finished)
     dying.starts.set()
     await eventually(lambda: dying.loaded == [SPEC])  # it comes back by itself, with its checkpoint
-    await eventually(lambda: len(running.fleet.alive) == 2)
-    running.fleet.submit(job("e"))
+    await eventually(lambda: len(running.worker_pool.alive) == 2)
+    running.worker_pool.submit(job("e"))
     assert dying.jobs[-1] == "e"
 
 
 async def test_a_worker_that_never_starts_does_not_keep_the_others_from_serving(start: Start) -> None:
     running = await start(catalog(a=SPEC), None, None, wait=False)
-    assert not running.fleet.ready  # both are in their first start
-    await eventually(lambda: running.fleet.ready)
+    assert not running.worker_pool.ready  # both are in their first start
+    await eventually(lambda: running.worker_pool.ready)
     running.workers[1].starts.clear()
     running.workers[1].kill()
-    await eventually(lambda: len(running.fleet.alive) == 1)
-    assert running.fleet.ready
+    await eventually(lambda: len(running.worker_pool.alive) == 1)
+    assert running.worker_pool.ready
     running.workers[0].starts.clear()
     running.workers[0].kill()
-    await eventually(lambda: not running.fleet.ready)
+    await eventually(lambda: not running.worker_pool.ready)
 
 
 async def test_a_new_checkpoint_is_loaded_by_every_worker_before_any_serves_it(start: Start) -> None:
     running = await start(catalog(a=SPEC), None, None)
-    plan = running.fleet.plan(catalog(a=NEW))
+    plan = running.worker_pool.plan(catalog(a=NEW))
     running.workers[1].loads.clear()
-    swap = asyncio.create_task(running.fleet.prepare([NEW], plan))
+    swap = asyncio.create_task(running.worker_pool.prepare([NEW], plan))
     await eventually(lambda: NEW in running.workers[0].loaded)
     assert not swap.done()
     running.workers[1].loads.set()
     await asyncio.wait_for(swap, 60)
-    running.fleet.retain(plan)
+    running.worker_pool.unload_except(plan)
     assert [worker.loaded for worker in running.workers] == [[NEW], [NEW]]
 
 
 async def test_if_one_worker_cannot_load_it_none_changes(start: Start) -> None:
     running = await start(catalog(a=SPEC), None, None)
-    before = running.fleet.current
+    before = running.worker_pool.current
     running.workers[1].failing.add("new")
     with pytest.raises(CheckpointError, match="new does not load"):
-        await running.fleet.prepare([NEW], running.fleet.plan(catalog(a=NEW)))
-    running.fleet.retain(before)
+        await running.worker_pool.prepare([NEW], running.worker_pool.plan(catalog(a=NEW)))
+    running.worker_pool.unload_except(before)
     assert [worker.loaded for worker in running.workers] == [[SPEC], [SPEC]]
 
 
 async def test_if_one_worker_dies_meanwhile_none_changes(start: Start) -> None:
     running = await start(catalog(a=SPEC), None, None)
-    plan = running.fleet.plan(catalog(a=NEW))
+    plan = running.worker_pool.plan(catalog(a=NEW))
     running.workers[1].loads.clear()
-    swap = asyncio.create_task(running.fleet.prepare([NEW], plan))
+    swap = asyncio.create_task(running.worker_pool.prepare([NEW], plan))
     await eventually(lambda: NEW in running.workers[0].loaded)
     running.workers[0].kill()  # after its own part is done
-    await eventually(lambda: running.fleet.hosts[0].restarts == 1)
+    await eventually(lambda: running.worker_pool.hosts[0].restarts == 1)
     running.workers[1].loads.set()
     with pytest.raises(WorkerDied):
         await asyncio.wait_for(swap, 60)
@@ -215,22 +220,22 @@ async def test_a_worker_that_is_down_during_a_swap_comes_up_with_the_new_checkpo
     running = await start(catalog(a=SPEC), None, None)
     running.workers[1].starts.clear()
     running.workers[1].kill()
-    await eventually(lambda: len(running.fleet.alive) == 1)
-    plan = running.fleet.plan(catalog(a=NEW))
-    await asyncio.wait_for(running.fleet.prepare([NEW], plan), 60)
-    running.fleet.retain(plan)
+    await eventually(lambda: len(running.worker_pool.alive) == 1)
+    plan = running.worker_pool.plan(catalog(a=NEW))
+    await asyncio.wait_for(running.worker_pool.prepare([NEW], plan), 60)
+    running.worker_pool.unload_except(plan)
     running.workers[1].starts.set()
-    await eventually(lambda: len(running.fleet.alive) == 2)
-    running.fleet.submit(job("a", spec=NEW))
-    running.fleet.submit(job("b", spec=NEW))
+    await eventually(lambda: len(running.worker_pool.alive) == 2)
+    running.worker_pool.submit(job("a", spec=NEW))
+    running.worker_pool.submit(job("b", spec=NEW))
     assert [worker.jobs for worker in running.workers] == [["a"], ["b"]]
 
 
 async def test_a_checkpoint_that_no_worker_may_draw_is_refused(start: Start) -> None:
     running = await start(catalog(a=SPEC), {"a"}, {"a"})
     with pytest.raises(CheckpointError, match="DARKROOM_ENGINES says which models"):
-        running.fleet.plan(catalog(a=SPEC, b=OTHER))
-    assert running.fleet.current != Plan()
+        running.worker_pool.plan(catalog(a=SPEC, b=OTHER))
+    assert running.worker_pool.current != Plan()
 
 
 async def test_workers_that_come_are_used_and_those_that_go_end(start: Start) -> None:
@@ -239,18 +244,18 @@ async def test_workers_that_come_are_used_and_those_that_go_end(start: Start) ->
     came = ScriptedWorker()
     new = Member(EngineHost("image", (), 64, launcher=came, name="image-new"), None, came.budget_bytes)
     kept = Member(EngineHost("image", (), 64, name="image-0"))  # by its name: it stays as it is
-    running.fleet.submit(job("a"))
-    lost = running.fleet.submit(job("b"))
-    await running.fleet.change_members([kept, new], served)
+    running.worker_pool.submit(job("a"))
+    lost = running.worker_pool.submit(job("b"))
+    await running.worker_pool.change_members([kept, new], served)
     assert isinstance(await last(lost), Failed)
-    await eventually(lambda: len(running.fleet.alive) == 2)
-    assert running.fleet.current.placement == {"image-0": (SPEC,), "image-new": (SPEC,)}
-    running.fleet.submit(job("c"))
+    await eventually(lambda: len(running.worker_pool.alive) == 2)
+    assert running.worker_pool.current.placement == {"image-0": (SPEC,), "image-new": (SPEC,)}
+    running.worker_pool.submit(job("c"))
     assert (running.workers[0].jobs, came.jobs) == (["a"], ["c"])
     only_other = Member(EngineHost("image", (), 64, name="image-9"), frozenset({"b"}))
     with pytest.raises(CheckpointError, match="none of the image workers"):
-        await running.fleet.change_members([only_other], served)
-    assert [host.name for host in running.fleet.workers] == ["image-0", "image-new"]
+        await running.worker_pool.change_members([only_other], served)
+    assert [host.name for host in running.worker_pool.workers] == ["image-0", "image-new"]
 
 
 def test_checkpoints_are_loaded_by_the_workers_with_the_fewest_devices_that_are_enough() -> None:
@@ -258,8 +263,8 @@ def test_checkpoints_are_loaded_by_the_workers_with_the_fewest_devices_that_are_
     members = [
         Member(EngineHost("image", (), 64, name=f"of-{count}"), room_bytes=2**30, devices=count) for count in (1, 2)
     ]
-    placed = Fleet(members).plan(catalog(one=SPEC, pair=pair)).placement
+    placed = WorkerPool(members).plan(catalog(one=SPEC, pair=pair)).placement
     assert placed == {"of-1": (SPEC,), "of-2": (pair,)}
-    assert Fleet(members[1:]).plan(catalog(one=SPEC)).placement == {"of-2": (SPEC,)}
-    too_few = Fleet(members).plan(catalog(four=four)).placement  # loading says that it takes more
+    assert WorkerPool(members[1:]).plan(catalog(one=SPEC)).placement == {"of-2": (SPEC,)}
+    too_few = WorkerPool(members).plan(catalog(four=four)).placement  # loading says that it takes more
     assert {spec for specs in too_few.values() for spec in specs} == {four}

@@ -18,7 +18,7 @@ from pipelines.protocol.chat import (
 from server.accounts.keys import Key
 from server.backends.storage import Storage
 from server.errors import Overloaded, ReplayedError
-from server.flows.chat.events import AnswerEvent, CallAdmitted, PictureDelta
+from server.flows.chat.events import AnswerEvent, CallAdmitted, ImageDelta
 from server.flows.images.idempotency import ImageCalls
 from server.flows.images.request import ImageRequest
 from server.flows.images.results import load_answer, truncated_of
@@ -33,9 +33,9 @@ Json = dict[str, Any]
 OnStart = Callable[[ActiveJob[Any]], None]
 
 
-class PicturedChat:
+class ChatImages:
     """Runs such chats. One for the whole server. `on_start` gets the task, once it is found or begun. `links`: texts
-    link the pictures."""
+    link the images."""
 
     def __init__(self, calls: ImageCalls, responses: ResponseCreator, storage: Storage, *, links: bool) -> None:
         self._calls = calls
@@ -59,7 +59,7 @@ class PicturedChat:
             media_type, cut = f"image/{answer.output_format}", truncated_of(request, result)
             for index, item in enumerate(answer.data):
                 link = result.answer.data[index].url if self._links else None
-                yield PictureDelta(index, item.b64_json or "", media_type, link=link, truncated=cut)
+                yield ImageDelta(index, item.b64_json or "", media_type, link=link, truncated=cut)
                 yield ChoiceFinished(index, "stop")
             yield ChatFinished(ChatUsage(answer.usage.input_tokens, answer.usage.output_tokens), 0.0)
 
@@ -72,17 +72,17 @@ class PicturedChat:
         with response.listening():
             await response.wait_admitted()
             yield CallAdmitted(0, job=response.call.id, replayed=response.replayed)
-            pictures = 0
+            images = 0
             async for event in response.follow():
-                for made in _events(event, pictures, self._links):
-                    pictures += isinstance(made, PictureDelta)
+                for made in _events(event, images, self._links):
+                    images += isinstance(made, ImageDelta)
                     yield made
         yield ChoiceFinished(0, _end(response))
         usage = (response.ended or {}).get("usage") or {}
         yield ChatFinished(ChatUsage(usage.get("input_tokens", 0), usage.get("output_tokens", 0)), 0.0)
 
 
-def _events(event: Json, pictures: int, links: bool) -> Iterator[AnswerEvent]:
+def _events(event: Json, images: int, links: bool) -> Iterator[AnswerEvent]:
     match event["type"]:
         case "response.output_text.delta":
             yield TextDelta(0, event["delta"])
@@ -97,19 +97,19 @@ def _events(event: Json, pictures: int, links: bool) -> Iterator[AnswerEvent]:
             if item["type"] == "image_generation_call" and item["result"]:
                 link = item["url"] if links else None
                 cut = item.get("truncated", "")
-                yield PictureDelta(0, item["result"], f"image/{item['output_format']}", pictures, link, cut)
+                yield ImageDelta(0, item["result"], f"image/{item['output_format']}", images, link, cut)
 
 
 def _end(response: ActiveResponse) -> FinishReason:
-    """Return why the response ended. Raises ApiError for one that failed, or that has no picture because each was
+    """Return why the response ended. Raises ApiError for one that failed, or that has no image because each was
     refused."""
     if response.failure is not None:
         raise response.failure
     if response.status == "cancelled":
         raise Overloaded("The answer was stopped before its end. Please send the request again.", 2)
-    pictures = [item for item in response.output if item["type"] == "image_generation_call"]
-    refused = next((item["error"] for item in pictures if item.get("error")), None)
-    if refused and not any(item.get("result") for item in pictures):
+    images = [item for item in response.output if item["type"] == "image_generation_call"]
+    refused = next((item["error"] for item in images if item.get("error")), None)
+    if refused and not any(item.get("result") for item in images):
         raise ReplayedError(400, refused)
     if response.status == "incomplete":
         return "length"

@@ -1,4 +1,4 @@
-"""Chats with pictures in their answers: of /v1/chat/completions, and of protocols whose bodies become a chat's."""
+"""Chats with images in their answers: of /v1/chat/completions, and of protocols whose bodies become a chat's."""
 
 import asyncio
 from collections.abc import Mapping
@@ -14,14 +14,14 @@ from server.catalog.chat import ChatModel
 from server.catalog.images import Catalog, ImageModel
 from server.flows.chat.completion import CompletionHead, CompletionWriter
 from server.flows.chat.parse import custom_names
+from server.flows.chat_images.conversation import read_conversation
+from server.flows.chat_images.image_call import OPTIONS, request_fingerprint, to_image_request
+from server.flows.chat_images.tiers import at_tier
+from server.flows.chat_images.tool_response import to_response
 from server.flows.field_names import renamed_fields
 from server.flows.fingerprint import fingerprint
 from server.flows.images.prompt_notes import foreign_syntax
 from server.flows.models import find_chat_model, find_image_model
-from server.flows.pictured_chat.conversation import read_conversation
-from server.flows.pictured_chat.image_call import OPTIONS, request_fingerprint, to_image_request
-from server.flows.pictured_chat.tiers import at_tier
-from server.flows.pictured_chat.tool_response import to_response
 from server.flows.responses.image_tool import fit_tool
 from server.http.bodies import hold_body
 from server.http.chat_delivery import Protocol, Write, chat_response
@@ -52,7 +52,7 @@ def draws(catalog: Catalog, values: Mapping[str, Any]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class PicturedCall:
+class ImageCall:
     """A chat that draws, in the words of its protocol."""
 
     body: ChatBody
@@ -67,18 +67,18 @@ class PicturedCall:
         return self.body.image_config.image_size if self.body.image_config else None
 
 
-async def pictured_completion(request: Request, key: Key, services: Services, values: Json) -> Response:
+async def image_completion(request: Request, key: Key, services: Services, values: Json) -> Response:
     """Answer a chat completion that draws, at once or as a stream of chunks. Raises ApiError."""
     body = await asyncio.to_thread(partial(validate, ChatBody, values, strict=True))
     options = {name: value for name, value in values.items() if name in OPTIONS}
     used = OWN_FIELDS | OPTIONS | (CHAT_FIELDS if services.served.catalog.current.chat.find(body.model) else set())
     fields = FIELDS | ({"size": "image_config.aspect_ratio"} if _size(body) else {})
     ignored = tuple(sorted(values.keys() - used))
-    call = PicturedCall(body, options, ENDPOINT, ignored, fields, partial(_protocol, body, fields))
-    return await pictured_response(request, key, services, call)
+    call = ImageCall(body, options, ENDPOINT, ignored, fields, partial(_protocol, body, fields))
+    return await image_response(request, key, services, call)
 
 
-async def pictured_response(request: Request, key: Key, services: Services, call: PicturedCall) -> Response:
+async def image_response(request: Request, key: Key, services: Services, call: ImageCall) -> Response:
     """Answer a chat that draws. A chat model that calls tools writes the prompt of the image; else the last message is
     drawn as it is. Raises ApiError."""
     catalog, name = services.served.catalog.current, call.body.model
@@ -93,7 +93,7 @@ async def pictured_response(request: Request, key: Key, services: Services, call
 
 
 async def _by_image_model(
-    request: Request, key: Key, services: Services, call: PicturedCall, model: ImageModel
+    request: Request, key: Key, services: Services, call: ImageCall, model: ImageModel
 ) -> Response:
     model = at_tier(services.served.catalog.current, model, call.tier, SIZE_FIELD)
     drawing = await asyncio.to_thread(read_conversation, call.body.messages, model.checkpoint.max_references)
@@ -101,7 +101,7 @@ async def _by_image_model(
     image = to_image_request(options, drawing, model, call.endpoint, public_base(request, services))
     retry = read_retry_info(request, await asyncio.to_thread(request_fingerprint, image))
     begins = wants_keepalive(request, key) and not call.body.stream
-    draw = services.chats.pictured.draw
+    draw = services.chats.image.draw
     events = partial(draw, key, image, retry, partial(hold_body, request), body_begins=begins)
     protocol = call.write(CompletionWriter(CompletionHead.of_call(model.name), image.n))
     prompts = {"prompt": image.prompt, "negative_prompt": image.sampling.negative_prompt}
@@ -110,7 +110,7 @@ async def _by_image_model(
 
 
 async def _by_chat_model(
-    request: Request, key: Key, services: Services, call: PicturedCall, model: ChatModel, drawn_by: ImageModel
+    request: Request, key: Key, services: Services, call: ImageCall, model: ChatModel, drawn_by: ImageModel
 ) -> Response:
     drawn_by = at_tier(services.served.catalog.current, drawn_by, call.tier, SIZE_FIELD)
     options = {name: call.options[name] for name in TOOL_OPTIONS if call.options.get(name) is not None}
@@ -120,7 +120,7 @@ async def _by_chat_model(
     response = await asyncio.to_thread(to_response, call.body, model.name, tool)
     parameters = response.model_dump(mode="json")
     retry = read_retry_info(request, await asyncio.to_thread(lambda: fingerprint(parameters, ())))
-    respond, base = services.chats.pictured.respond, public_base(request, services)
+    respond, base = services.chats.image.respond, public_base(request, services)
     events = partial(respond, key, response, base, retry, partial(hold_body, request))
     protocol = call.write(CompletionWriter(CompletionHead.of_call(model.name)))
     ignored = [*call.ignored, *left_out, *sorted(call.options.keys() - TOOL_OPTIONS - {"n"})]

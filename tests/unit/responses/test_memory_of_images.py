@@ -1,4 +1,4 @@
-"""Pictures of earlier rounds: few of their files are in memory at once, what is stored is a picture, and how many there
+"""Images of earlier rounds: few of their files are in memory at once, what is stored is an image, and how many there
 may be."""
 
 import asyncio
@@ -28,7 +28,7 @@ def uri(data: bytes) -> str:
 
 
 def shown(*colours: str) -> dict[str, Any]:
-    """A message of pictures."""
+    """A message of images."""
     parts = [{"type": "input_image", "image_url": uri(png(colour=colour))} for colour in colours]
     return {"role": "user", "content": parts}
 
@@ -41,7 +41,7 @@ async def app(tmp_path: Path) -> AsyncIterator[InProcess]:
 
 @pytest.fixture
 async def seeing(tmp_path: Path) -> AsyncIterator[InProcess]:
-    """An app whose chat model sees pictures."""
+    """An app whose chat model sees images."""
     configs = Path(shutil.copytree(REPOSITORY / "model_configs", tmp_path / "model_configs"))
     chat = configs / "chat.toml"
     chat.write_text(chat.read_text().replace("tools      = true", "tools = true\nvision = true"))
@@ -64,7 +64,7 @@ async def begin(app: InProcess, *messages: dict[str, Any]) -> str:
 
 
 async def test_responses_at_once_have_one_file_in_memory(app: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each would read all pictures of the conversation first, for a request of a hundred bytes."""
+    """Each would read all images of the conversation first, for a request of a hundred bytes."""
     name = await begin(app, shown("red", "green"), shown("blue", "teal"))
     files = FileCounter.install(monkeypatch)
     asked = (post(app, "responses", json={"input": f"Go on, {i}", "conversation": name}) for i in range(6))
@@ -76,7 +76,7 @@ def calls_the_tool(app: InProcess, action: str) -> None:
     app.workers.call = ("image_generation", json.dumps({"prompt": "a boat", "action": action}))
 
 
-async def test_the_picture_of_an_edit_is_read_when_it_is_drawn(app: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_image_of_an_edit_is_read_when_it_is_drawn(app: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     name = await begin(app)
     await post(app, "responses", json={"input": [shown("red", "green")], "conversation": name, "tools": TOOLS})
     files = FileCounter.install(monkeypatch)
@@ -92,7 +92,7 @@ async def test_the_picture_of_an_edit_is_read_when_it_is_drawn(app: InProcess, m
     assert (len(edit.references), files.read, files.most) == (1, 1, 1)
 
 
-async def test_a_picture_that_was_deleted_is_named_before_anything_runs(app: InProcess) -> None:
+async def test_an_image_that_was_deleted_is_named_before_anything_runs(app: InProcess) -> None:
     calls_the_tool(app, "generate")
     asked = {"input": "A boat", "tools": TOOLS, "tool_choice": "required", "max_tool_calls": 1}
     first = await post(app, "responses", json=asked)
@@ -117,7 +117,7 @@ async def test_a_picture_that_was_deleted_is_named_before_anything_runs(app: InP
         {"type": "image_generation_call", "id": "ig_1", "result": base64.b64encode(bytes(1000)).decode()},
     ],
 )
-async def test_what_is_no_picture_is_not_stored(app: InProcess, item: dict[str, Any]) -> None:
+async def test_what_is_no_image_is_not_stored(app: InProcess, item: dict[str, Any]) -> None:
     name = await begin(app)
     refused = [
         await post(app, "conversations", 400, json={"items": [item]}),
@@ -129,7 +129,7 @@ async def test_what_is_no_picture_is_not_stored(app: InProcess, item: dict[str, 
     assert not list(app.services.settings.results.rglob("*.*"))
 
 
-async def test_items_with_pictures_count_as_calls(app: InProcess) -> None:
+async def test_items_with_images_count_as_calls(app: InProcess) -> None:
     database = app.services.stores.database
     limits = KeyChanges(per_minute=2)
     _, secret = await asyncio.to_thread(create_key, database, "slow", frozenset({"chat"}), limits=limits)
@@ -140,7 +140,7 @@ async def test_items_with_pictures_count_as_calls(app: InProcess) -> None:
     await post(app, "conversations", json={"items": [{"role": "user", "content": "text"}]}, headers=headers)
 
 
-async def test_a_model_that_sees_is_shown_32_pictures_at_most(seeing: InProcess) -> None:
+async def test_a_model_that_sees_is_shown_32_images_at_most(seeing: InProcess) -> None:
     name = await begin(seeing, *[shown("red", "green") for _ in range(16)])
     asked = {"input": [shown("blue")], "conversation": name}
     for path, body in (("responses", asked), ("responses/input_tokens", asked)):
@@ -153,21 +153,21 @@ async def test_a_model_that_sees_is_shown_32_pictures_at_most(seeing: InProcess)
     parts = [part for message in job.messages for part in message["content"]]
     assert parts[0] == {"type": "text", "text": "[image]"}
     assert [part["type"] for part in parts[1:]] == ["image_url"] * 32
-    assert [bytes(picture.data[:3]) for picture in job.images][:2] == [bytes((0, 128, 0)), bytes((255, 0, 0))]
+    assert [bytes(image.data[:3]) for image in job.images][:2] == [bytes((0, 128, 0)), bytes((255, 0, 0))]
     assert len(job.images) == 32
 
 
-async def test_32_pictures_are_shown_as_they_are(seeing: InProcess) -> None:
+async def test_32_images_are_shown_as_they_are(seeing: InProcess) -> None:
     name = await begin(seeing, *[shown("red", "green") for _ in range(16)])
     await post(seeing, "responses", json={"input": "What is this?", "conversation": name})
     assert len(seeing.workers.jobs[-1].images) == 32
 
 
-async def test_a_page_ends_where_its_pictures_fill_it(app: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_page_ends_where_its_images_fill_it(app: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     colours = ["red", "green", "blue", "teal", "pink"]
     name = await begin(app, *map(shown, colours))
     answer = await post(app, "responses", json={"input": [*map(shown, colours)], "tools": TOOLS})
-    monkeypatch.setattr(items, "PAGE_CHARACTERS", len(uri(png())) + 1)  # one picture leaves room for another
+    monkeypatch.setattr(items, "PAGE_CHARACTERS", len(uri(png())) + 1)  # one image leaves room for another
     for path in (f"conversations/{name}/items", f"responses/{answer['id']}/input_items"):
         seen, after, sizes = [], "", []
         while True:
@@ -182,7 +182,7 @@ async def test_a_page_ends_where_its_pictures_fill_it(app: InProcess, monkeypatc
         assert sizes == [2, 2, 1]
 
 
-async def test_compaction_returns_the_newest_pictures(app: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_compaction_returns_the_newest_images(app: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(items, "PAGE_CHARACTERS", len(uri(png())) + 1)
     colours = ["red", "green", "blue"]
     first = await post(app, "responses", json={"input": [*map(shown, colours)], "tools": TOOLS})

@@ -10,7 +10,7 @@ from PIL import Image
 from pipelines.device.transfer import Transfer, sum_of
 
 
-class ReturnedPicture:
+class ReturnedImage:
     """What a pipeline call returned: a float tensor of shape (1, 3, height, width), 0 to 1, or a list of one Pillow
     image.
 
@@ -35,7 +35,7 @@ class ReturnedPicture:
         return all(math.isfinite(each.wait()) for each in self._sums)
 
     def image(self) -> Image.Image:
-        """The picture. Blocks until it has arrived."""
+        """The image. Blocks until it has arrived."""
         if self._image is None and self._transfer is not None:
             self._image = Image.fromarray(self._transfer.wait().numpy())
         if self._image is None:

@@ -1,4 +1,4 @@
-"""Pictures that the engine could not draw, and those that could not end in time, on every way to ask for one."""
+"""Images that the engine could not draw, and those that could not end in time, on every way to ask for one."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -10,7 +10,7 @@ import pytest_asyncio
 from sqlalchemy import func, select
 
 from pipelines.protocol.images import Failed
-from pipelines.protocol.messages import Abilities
+from pipelines.protocol.messages import Capabilities
 from server.accounts.tables import EntryRow
 from tests.support.in_process import InProcess, in_process, png
 
@@ -25,7 +25,7 @@ GOOGLE = {
     "contents": [{"role": "user", "parts": [{"text": "a boat"}]}],
     "generationConfig": {"responseModalities": ["TEXT", "IMAGE"]},
 }
-ABILITIES = Abilities(
+CAPABILITIES = Capabilities(
     text=True, references=16, mask=True, second_pass=True, negative_prompt=True, guidance=True, any_steps=True
 )
 
@@ -55,7 +55,7 @@ async def entries(app: InProcess) -> int:
 
 
 @pytest.mark.parametrize("edit", [False, True])
-async def test_a_picture_of_no_numbers_is_500_uncharged_and_not_sent_again(failing: InProcess, edit: bool) -> None:
+async def test_an_image_of_no_numbers_is_500_uncharged_and_not_sent_again(failing: InProcess, edit: bool) -> None:
     before = await entries(failing)
     if edit:
         files = {"image": ("boat.png", png(256, 256), "image/png")}
@@ -79,7 +79,7 @@ async def test_a_picture_of_no_numbers_is_500_uncharged_and_not_sent_again(faili
         (f"/v1beta/models/{MODEL}:generateContent", GOOGLE),
     ],
 )
-async def test_other_ways_to_ask_for_a_picture_say_the_same(failing: InProcess, path: str, body: Any) -> None:
+async def test_other_ways_to_ask_for_an_image_say_the_same(failing: InProcess, path: str, body: Any) -> None:
     before = await entries(failing)
     answer = await failing.client.post(path, json=body)
     assert WHY in answer.text
@@ -134,7 +134,7 @@ async def test_what_cannot_end_in_time_is_refused_before_it_is_held(slow: InProc
 
 async def test_a_prompt_without_an_effect_is_named(app: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     for prompt, named in ((True, None), (False, "prompt")):
-        known = replace(ABILITIES, prompt=prompt)
+        known = replace(CAPABILITIES, prompt=prompt)
         monkeypatch.setattr(app.services.engines.image, "abilities", lambda _, known=known: known)
         answer = await app.client.post(DRAW, json=BODY)
         assert answer.status_code == 200, answer.text

@@ -1,4 +1,4 @@
-"""What is drawn of a conversation: the last thing that the user said, from the pictures since the last one drawn."""
+"""What is drawn of a conversation: the last thing that the user said, from the images since the last one drawn."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -32,22 +32,22 @@ class Drawing:
 
 
 def read_conversation(messages: Sequence[ChatMessage], max_references: int) -> Drawing:
-    """Return what is drawn. The pictures of the last message come first, then earlier ones, newest first, up to and
+    """Return what is drawn. The images of the last message come first, then earlier ones, newest first, up to and
     including the last that was drawn. Of those of earlier messages, as many as the model takes. Raises BadRequest for a
     conversation that does not end with the user.
 
-    Image models read one text, so earlier texts are left out: what they led to is in the pictures.
+    Image models read one text, so earlier texts are left out: what they led to is in the images.
     """
     last = len(messages) - 1
     message = messages[last] if messages else None
     if not isinstance(message, UserMessage):
         text = "An image model draws what the user says last: end 'messages' with a message of the user."
         raise BadRequest(text, param="messages")
-    references = list(_pictures(message, last))
+    references = list(_images(message, last))
     for index in range(last - 1, -1, -1):
         earlier = messages[index]
         room = max(0, max_references - len(references))
-        found = list(_pictures(earlier, index))
+        found = list(_images(earlier, index))
         references += found[:room]
         if isinstance(earlier, AssistantMessage) and found:
             break
@@ -55,8 +55,8 @@ def read_conversation(messages: Sequence[ChatMessage], max_references: int) -> D
     return Drawing(_text(message), tuple(references), unread)
 
 
-def drawn_pictures(message: AssistantMessage, index: int) -> list[Reference]:
-    """Return the pictures of an earlier answer: its `images`; or, as some clients keep only the text, those that the
+def drawn_images(message: AssistantMessage, index: int) -> list[Reference]:
+    """Return the images of an earlier answer: its `images`; or, as some clients keep only the text, those that the
     text links. Of a result of this server only the name is kept, so that no link in a text is ever fetched."""
     if message.images:
         parts = enumerate(message.images)
@@ -80,9 +80,9 @@ def _text(message: UserMessage) -> str:
     return "\n".join(part.text for part in message.content if isinstance(part, TextPart))
 
 
-def _pictures(message: ChatMessage, index: int) -> Iterator[Reference]:
+def _images(message: ChatMessage, index: int) -> Iterator[Reference]:
     if isinstance(message, AssistantMessage):
-        yield from drawn_pictures(message, index)
+        yield from drawn_images(message, index)
     elif isinstance(message, UserMessage) and isinstance(message.content, list):
         for position, user_part in enumerate(message.content):
             if isinstance(user_part, ImagePart):

@@ -1,6 +1,6 @@
 """An auxiliary loss for starter-beta's transformer: its tokens must tell what they show.
 
-The error of a picture is a weak signal: a boat of the wrong colour is wrong in a few tokens of many. So small heads
+The error of an image is a weak signal: a boat of the wrong colour is wrong in a few tokens of many. So small heads
 classify the hidden states half-way through the network: which object stands there, and of which colour. The renderer
 has the labels. Diffusion transformers learn many times faster when their hidden states are aligned with the content
 (Yu et al., 2024, "Representation alignment for generation"). The heads are thrown away.
@@ -25,7 +25,7 @@ from starters.world.shapes import parts_of
 
 QUESTIONS: Final = {**THING, **SCENERY}
 REFERENCE_BLOCK: Final = 1  # the single-stream block after which tokens of references are probed
-PICTURE_BLOCK: Final = 3  # and tokens of the picture: between the two, the network must find out what changes
+IMAGE_BLOCK: Final = 3  # and tokens of the image: between the two, the network must find out what changes
 COVERAGE_THRESHOLDS: Final = (
     0.02,
     0.25,
@@ -36,7 +36,7 @@ THING_WEIGHT: Final = 3.0  # of the loss about objects, against scenery
 CHANGED_WEIGHT: Final = (
     2.0  # extra weight where an edit changes the label; with much more, everything is expected to change
 )
-Answers = dict[str, Tensor]  # by question: (pictures, tokens), IGNORE_INDEX where there is no label
+Answers = dict[str, Tensor]  # by question: (images, tokens), IGNORE_INDEX where there is no label
 
 
 class ProbedTransformer(nn.Module):
@@ -56,8 +56,8 @@ class ProbedTransformer(nn.Module):
             }
         )
 
-    def probe_references(self, **inputs: Any) -> Tensor:
-        """Logits for references alone, without a picture: a third of the work, and they show many objects."""
+    def check_references(self, **inputs: Any) -> Tensor:
+        """Logits for references alone, without an image: a third of the work, and they show many objects."""
         hidden: list[Tensor] = []
         blocks = self.network.single_transformer_blocks
         self.network.single_transformer_blocks = blocks[: REFERENCE_BLOCK + 1]
@@ -69,22 +69,22 @@ class ProbedTransformer(nn.Module):
         scores: Tensor = self.heads["references"](hidden[0][:, inputs["encoder_hidden_states"].shape[1] :])
         return scores
 
-    def forward(self, pictured: int, **inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Velocity, and logits of the picture's `pictured` tokens and of the references', (n, tokens, answers)."""
+    def forward(self, image: int, **inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """Velocity, and logits of the image's `pictured` tokens and of the references', (n, tokens, answers)."""
         hidden: list[Tensor] = []
         blocks = self.network.single_transformer_blocks
         with (
             blocks[REFERENCE_BLOCK].register_forward_hook(lambda *call: hidden.append(call[2])),
-            blocks[PICTURE_BLOCK].register_forward_hook(lambda *call: hidden.append(call[2])),
+            blocks[IMAGE_BLOCK].register_forward_hook(lambda *call: hidden.append(call[2])),
         ):
             velocity = self.network(**inputs, return_dict=False)[0]
         early, late = (state[:, inputs["encoder_hidden_states"].shape[1] :] for state in hidden)
-        return velocity, self.heads["picture"](late[:, :pictured]), self.heads["references"](early[:, pictured:])
+        return velocity, self.heads["picture"](late[:, :image]), self.heads["references"](early[:, image:])
 
 
-def probe_labels(pictures: list[list[Scene]], columns: int, rows: int) -> Answers:
-    """The labels of every token, row by row, concatenated over the pictures of each prompt."""
-    each = [[_scene_labels(scene, columns, rows) for scene in scenes] for scenes in pictures]
+def check_labels(images: list[list[Scene]], columns: int, rows: int) -> Answers:
+    """The labels of every token, row by row, concatenated over the images of each prompt."""
+    each = [[_scene_labels(scene, columns, rows) for scene in scenes] for scenes in images]
     return {
         question: torch.from_numpy(
             np.concatenate([np.stack([a[question].ravel() for a in answers]) for answers in each], axis=1)
@@ -93,7 +93,7 @@ def probe_labels(pictures: list[list[Scene]], columns: int, rows: int) -> Answer
     }
 
 
-def probe_loss(scores: Tensor, answers: Answers, before: Answers | None = None) -> Tensor:
+def check_loss(scores: Tensor, answers: Answers, before: Answers | None = None) -> Tensor:
     """The weighted mean cross entropy over the questions; `scores` are logits (n, tokens, answers).
 
     Objects weigh more than scenery, and labels that differ from those before an edit weigh most.

@@ -13,45 +13,45 @@ import structlog
 
 from pipelines.protocol.images import CheckpointSpec, Event, Failed, ImageJob, Queued, Started
 from pipelines.protocol.messages import (
-    Abilities,
     Cancel,
+    Capabilities,
     CheckpointState,
     DeviceChoice,
     FromWorker,
     JobEvent,
     Load,
     Ready,
-    Retain,
     Submit,
     ToWorker,
+    UnloadExcept,
 )
 from pipelines.protocol.upstream import ImageUpstream
 from server.backends.image_upstream.answers import RETRY_S, UpstreamError
 from server.backends.image_upstream.drawing import UpstreamDrawing
-from server.backends.image_upstream.requests import abilities_of, abilities_of_card
+from server.backends.image_upstream.requests import capabilities_of, capabilities_of_card
 from server.backends.upstream import UpstreamClient
 
 log = structlog.stdlib.get_logger("darkroom.upstream")
 
-PROBE_S = 30.0  # between two questions whether a server answers
-PROBE_LIMIT_S = 5.0
+CHECK_S = 30.0  # between two questions whether a server answers
+CHECK_LIMIT_S = 5.0
 CANCELLED = Failed("cancelled", "The job was cancelled; nothing was charged.")
 
 
 class UpstreamLauncher:
-    """Satisfies `server.backends.wire.Launcher`, for one server."""
+    """Satisfies `server.backends.transport.Launcher`, for one server."""
 
     def __init__(self, base_url: str, client: UpstreamClient, drawing: UpstreamDrawing) -> None:
         self._base_url = base_url
         self._client = client
         self._drawing = drawing
 
-    async def open(self, device: DeviceChoice) -> "UpstreamWire":
-        return UpstreamWire(self._base_url, self._client, self._drawing)
+    async def open(self, device: DeviceChoice) -> "UpstreamTransport":
+        return UpstreamTransport(self._base_url, self._client, self._drawing)
 
 
-class UpstreamWire:
-    """Satisfies `server.backends.wire.Wire`."""
+class UpstreamTransport:
+    """Satisfies `server.backends.transport.Wire`."""
 
     pid = None
 
@@ -62,8 +62,8 @@ class UpstreamWire:
         self._inbox.put_nowait(Ready(base_url, is_gpu=False))
         self._jobs: dict[str, asyncio.Task[None]] = {}
         self._states: dict[CheckpointSpec, CheckpointState | None] = {}  # None before the first answer
-        self._look = asyncio.Event()
-        self._prober = asyncio.create_task(self._keep_probing(), name=f"upstream {base_url}")
+        self._poll = asyncio.Event()
+        self._checker = asyncio.create_task(self._keep_probing(), name=f"upstream {base_url}")
 
     async def receive(self) -> Sequence[FromWorker]:
         message = await self._inbox.get()
@@ -84,8 +84,8 @@ class UpstreamWire:
                 case Load(specs):
                     added = [spec for spec in specs if isinstance(spec, CheckpointSpec)]
                     self._states |= {spec: None for spec in added if spec not in self._states}
-                    self._look.set()
-                case Retain(specs):
+                    self._poll.set()
+                case UnloadExcept(specs):
                     self._states = {spec: state for spec, state in self._states.items() if spec in set(specs)}
 
     def kill(self) -> None:
@@ -95,7 +95,7 @@ class UpstreamWire:
         return "it was stopped"
 
     async def close(self) -> None:
-        tasks = [self._prober, *self._jobs.values()]
+        tasks = [self._checker, *self._jobs.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -104,9 +104,9 @@ class UpstreamWire:
 
     async def _run(self, job: ImageJob, upstream: ImageUpstream) -> None:
         try:
-            abilities = await self._abilities(job.checkpoint, upstream)
-            self._tell(job, Started())
-            last: Event = await self._drawing.draw(job, upstream, abilities, lambda event: self._tell(job, event))
+            capabilities = await self._capabilities(job.checkpoint, upstream)
+            self._notify(job, Started())
+            last: Event = await self._drawing.draw(job, upstream, capabilities, lambda event: self._notify(job, event))
         except UpstreamError as error:
             last = error.failed
         except TimeoutError:
@@ -115,57 +115,57 @@ class UpstreamWire:
                 f"The server behind model `{upstream.model}` took longer than the time limit of {job.time_limit_s:g} s "
                 "(DARKROOM_JOB_TIME_LIMIT_S); nothing was charged.",
             )
-        self._tell(job, last)
+        self._notify(job, last)
 
     def _ended(self, job: ImageJob, task: asyncio.Task[None]) -> None:
         """A job that was cancelled, or met what nobody thought of, has its last event all the same."""
         del self._jobs[job.id]
         if task.cancelled():
-            self._tell(job, CANCELLED)
+            self._notify(job, CANCELLED)
         elif (error := task.exception()) is not None:
             log.error("a job at an upstream failed", job=job.id, exc_info=error)
-            self._tell(
+            self._notify(
                 job, Failed("upstream_failed", "The picture could not be drawn; nothing was charged.", str(error))
             )
 
-    def _tell(self, job: ImageJob, event: Event) -> None:
+    def _notify(self, job: ImageJob, event: Event) -> None:
         self._inbox.put_nowait(JobEvent(job.id, event))
 
-    async def _abilities(self, spec: CheckpointSpec, upstream: ImageUpstream) -> Abilities:
+    async def _capabilities(self, spec: CheckpointSpec, upstream: ImageUpstream) -> Capabilities:
         """What the model takes, asked of a server that has not said it yet. Raises UpstreamError."""
         state = self._states.get(spec)
-        if state is None or state.abilities is None:
-            state = await self._probe(spec, upstream)
-        if state.abilities is None:
+        if state is None or state.capabilities is None:
+            state = await self._check(spec, upstream)
+        if state.capabilities is None:
             message = f"The server behind model `{upstream.model}` is not ready: {state.detail}."
             raise UpstreamError(Failed("upstream_busy", message, upstream.base_url, retry_after_s=RETRY_S))
-        return state.abilities
+        return state.capabilities
 
     async def _keep_probing(self) -> None:
         while True:
-            self._look.clear()
+            self._poll.clear()
             await asyncio.gather(*(self._update(spec) for spec in list(self._states)))
             try:
-                async with asyncio.timeout(PROBE_S):
-                    await self._look.wait()
+                async with asyncio.timeout(CHECK_S):
+                    await self._poll.wait()
             except TimeoutError:
                 continue  # it is time to ask again
 
     async def _update(self, spec: CheckpointSpec) -> None:
         if spec.upstream is None:
             return
-        state = await self._probe(spec, spec.upstream)
+        state = await self._check(spec, spec.upstream)
         if spec in self._states and self._states[spec] != state:
             self._states[spec] = state
             self._inbox.put_nowait(state)
 
-    async def _probe(self, spec: CheckpointSpec, upstream: ImageUpstream) -> CheckpointState:
+    async def _check(self, spec: CheckpointSpec, upstream: ImageUpstream) -> CheckpointState:
         """Whether the server answers; another Darkroom also says what its model supports."""
-        told = abilities_of(upstream, spec.max_references) if upstream.api != "darkroom" else None
+        told = capabilities_of(upstream, spec.max_references) if upstream.api != "darkroom" else None
         path = f"/models/{quote(upstream.model)}" if upstream.api == "darkroom" else "/models"
         headers = self._client.headers(upstream)
         try:
-            response = await self._client.http.get(upstream.base_url + path, headers=headers, timeout=PROBE_LIMIT_S)
+            response = await self._client.http.get(upstream.base_url + path, headers=headers, timeout=CHECK_LIMIT_S)
             if response.status_code in {401, 403}:
                 return CheckpointState(spec, "failed", "it refuses this server's key", told)
             if upstream.api == "darkroom":
@@ -181,9 +181,9 @@ def _state_of_card(spec: CheckpointSpec, response: httpx.Response) -> Checkpoint
     if response.status_code != httpx.codes.OK:
         return CheckpointState(spec, "failed", f"it answers with status {response.status_code} for its model")
     try:
-        abilities = abilities_of_card(response.json())
+        capabilities = capabilities_of_card(response.json())
     except (ValueError, KeyError, TypeError):
         return CheckpointState(spec, "failed", "its list of models is not that of an image model of a Darkroom")
-    if not abilities.names:
+    if not capabilities.names:
         return CheckpointState(spec, "failed", "its checkpoint has not loaded")
-    return CheckpointState(spec, "loaded", f"at {response.url}", abilities)
+    return CheckpointState(spec, "loaded", f"at {response.url}", capabilities)

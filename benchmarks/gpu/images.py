@@ -1,4 +1,4 @@
-"""Whole pictures of FLUX.1's size: Darkroom against the library's own call. Both encode a new prompt for each, and both
+"""Whole images of FLUX.1's size: Darkroom against the library's own call. Both encode a new prompt for each, and both
 end with the file.
 """
 
@@ -16,11 +16,11 @@ from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.networks import flux_pipeline
 from benchmarks.gpu.report import Report
 from pipelines.images.prompts.cache import PromptCache
-from pipelines.protocol.finished_picture import encode_file
+from pipelines.protocol.finished_image import encode_file
 from pipelines.protocol.images import Encoding, Event, ImageJob, Progress
 
 
-async def pictures(machine: Machine, report: Report) -> None:
+async def images(machine: Machine, report: Report) -> None:
     """What Darkroom adds to the bare pipeline, turns that change no bit, and what batches change."""
     pipeline = flux_pipeline(machine)
     bare_s = bare_seconds(machine, pipeline)
@@ -46,7 +46,7 @@ async def pictures(machine: Machine, report: Report) -> None:
 
 
 async def _take_turns(bench: Bench, report: Report, alone: Any) -> None:
-    """A draft of another shape overtakes a picture, which must be the one that it is alone."""
+    """A draft of another shape overtakes an image, which must be the one that it is alone."""
     draft = bench.job(id="draft", steps=2, height_px=bench.job().height_px // 2, seed=8)
     draft_s = await bench.timed(draft)
     under_way = asyncio.Event()
@@ -104,7 +104,7 @@ async def merged(machine: Machine, report: Report) -> None:
 
 
 async def large(machine: Machine, report: Report) -> None:
-    """A 4K picture: how often its prompt is encoded, and its peak memory, with kept embeddings and without."""
+    """A 4K image: how often its prompt is encoded, and its peak memory, with kept embeddings and without."""
     pipeline = flux_pipeline(machine)
     calls: list[int] = []
     pipeline.text_encoder_2.register_forward_pre_hook(lambda *_: calls.append(1))
@@ -126,7 +126,7 @@ async def large(machine: Machine, report: Report) -> None:
 
 
 def bare_seconds(machine: Machine, pipeline: Any, rows: int = 1, **sizes: int) -> float:
-    """The median seconds of `draw_bare` for so many pictures, with new prompts in each round."""
+    """The median seconds of `draw_bare` for so many images, with new prompts in each round."""
     numbers = itertools.count()
     return machine.timed(
         lambda: draw_bare(machine, pipeline, [f"{PROMPT}, {next(numbers)} of them" for _ in range(rows)], **sizes)
@@ -136,7 +136,7 @@ def bare_seconds(machine: Machine, pipeline: Any, rows: int = 1, **sizes: int) -
 def draw_bare(
     machine: Machine, pipeline: Any, prompts: Sequence[str], side: int | None = None, steps: int | None = None
 ) -> list[bytes]:
-    """The library's own call for some pictures at once, and the files that Darkroom makes of them."""
+    """The library's own call for some images at once, and the files that Darkroom makes of them."""
     side = side or (64 if machine.tiny else 1024)
     steps = steps or (3 if machine.tiny else 28)
     seeds = range(SEED, SEED + len(prompts))

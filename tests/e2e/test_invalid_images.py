@@ -56,7 +56,7 @@ def spoil(file: Path, weight: str) -> None:
 
 
 def previews(server: Server) -> list[tuple[str, Any]]:
-    """The previews and the picture of a plain stream, as pixels."""
+    """The previews and the image of a plain stream, as pixels."""
     with server.http() as client:
         answer = client.post(PATH, json={**BODY, "stream": True, "partial_images": 2})
     events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]

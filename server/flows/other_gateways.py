@@ -8,7 +8,7 @@ from server.accounts.gateways import Gateway, GatewayStore
 from server.backends.gateway_link import GatewayGone, GatewayLink
 from server.clock import Clock
 
-LOOK_EVERY_S = 2.0
+POLL_EVERY_S = 2.0
 
 
 class PeerRefused(Exception):
@@ -21,7 +21,7 @@ class PeerRefused(Exception):
         self.message = message
 
 
-class Peers:
+class OtherGateways:
     """Those that run by their leases. A gateway that stops answering is waited for as long as it renews its lease."""
 
     def __init__(self, gateways: GatewayStore, link: GatewayLink, clock: Clock) -> None:
@@ -33,11 +33,11 @@ class Peers:
         """Those that can be asked."""
         return [each for each in await self._gateways.in_reader(self._gateways.others) if each.url is not None]
 
-    async def ask(self, gateway: Gateway, method: str, path: str, body: bytes = b"") -> Mapping[str, Any]:
+    async def request(self, gateway: Gateway, method: str, path: str, body: bytes = b"") -> Mapping[str, Any]:
         """Its answer. Raises GatewayGone and PeerRefused."""
-        asking = asyncio.create_task(self._link.ask(gateway.url or "", method, path, body, self._clock.now()))
+        asking = asyncio.create_task(self._link.request(gateway.url or "", method, path, body, self._clock.now()))
         try:
-            while not (await asyncio.wait({asking}, timeout=LOOK_EVERY_S))[0]:
+            while not (await asyncio.wait({asking}, timeout=POLL_EVERY_S))[0]:
                 if gateway.owner not in {each.owner for each in await self.others()}:
                     raise GatewayGone("its lease has run out")
             status, answer = asking.result()
