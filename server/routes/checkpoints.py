@@ -26,7 +26,7 @@ from server.schemas.checkpoints import (
     CheckpointCard,
     CheckpointFindings,
     CheckpointList,
-    GridRequest,
+    ProofRequest,
     InspectRequest,
     NewCheckpoint,
     Removal,
@@ -40,7 +40,7 @@ Inspected = Annotated[InspectRequest, Depends(JsonBody(InspectRequest, examples.
 Added = Annotated[AddRequest, Depends(JsonBody(AddRequest, examples.ADD))]
 Verified = Annotated[VerifyRequest, Depends(JsonBody(VerifyRequest, examples.VERIFY))]
 Removed = Annotated[RemoveRequest, Depends(JsonBody(RemoveRequest, examples.REMOVE))]
-Grid = Annotated[GridRequest, Depends(JsonBody(GridRequest, examples.GRID))]
+Grid = Annotated[ProofRequest, Depends(JsonBody(ProofRequest, examples.GRID))]
 router = APIRouter(prefix="/admin/checkpoints", dependencies=[Depends(operator)])
 
 
@@ -179,7 +179,7 @@ async def comparison_grid(body: Grid, services: ServicesDep) -> Response:
     return Response(await services.operations.comparison_grids.draw(recipe), media_type="image/png")
 
 
-async def _recipe(body: GridRequest, services: Services) -> Recipe:
+async def _recipe(body: ProofRequest, services: Services) -> Recipe:
     width_px, height_px = (int(side) for side in body.size.split("x"))
     if width_px % 16 or height_px % 16 or not 64 <= min(width_px, height_px) <= max(width_px, height_px) <= 2048:
         raise BadRequest("Invalid 'size': sides are multiples of 16 from 64 to 2048.", param="size")

@@ -44,7 +44,7 @@ class RemoveRequest(BaseModel):
     delete_files: bool = False
 
 
-class GridSampling(BaseModel):
+class ProofSampling(BaseModel):
     """Sampling of a candidate, in place of its catalog file's."""
 
     model_config = ConfigDict(extra="forbid")
@@ -56,14 +56,14 @@ class GridSampling(BaseModel):
     shift: Annotated[float, Field(gt=0)] | None = None
 
 
-class GridCandidate(BaseModel):
+class ProofCandidate(BaseModel):
     """A served model's name, or a checkpoint's path."""
 
     name: str = Field(min_length=1)
-    sampling: GridSampling = GridSampling()
+    sampling: ProofSampling = ProofSampling()
 
 
-class GridAxis(BaseModel):
+class ProofAxis(BaseModel):
     """At most one of these: the values that are drawn side by side."""
 
     model_config = ConfigDict(extra="forbid")
@@ -81,13 +81,13 @@ class GridAxis(BaseModel):
         return values
 
 
-class GridRequest(BaseModel):
+class ProofRequest(BaseModel):
     """POST /admin/checkpoints/proof."""
 
-    candidates: Annotated[list[GridCandidate], Field(min_length=1, max_length=12)]
+    candidates: Annotated[list[ProofCandidate], Field(min_length=1, max_length=12)]
     prompts: Annotated[list[Prompt], Field(min_length=1, max_length=24)]
     seeds: Annotated[list[Seed], Field(min_length=1, max_length=24)] = [1]
-    axis: GridAxis = GridAxis()
+    axis: ProofAxis = ProofAxis()
     size: Annotated[str, Field(pattern=r"^[0-9]{2,4}x[0-9]{2,4}$")] = "1024x1024"
     cell_px: Annotated[int, Field(ge=64, le=1024)] = 320
 

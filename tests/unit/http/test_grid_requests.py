@@ -6,7 +6,7 @@ import pytest
 
 from server.cli.checkpoints import _axis
 from server.errors import BadRequest, StartError
-from server.schemas.checkpoints import GridRequest
+from server.schemas.checkpoints import ProofRequest
 from server.schemas.validation import validate
 
 BODY = {"candidates": [{"name": "x"}], "prompts": ["a house"]}
@@ -28,14 +28,14 @@ BODY = {"candidates": [{"name": "x"}], "prompts": ["a house"]}
 )
 def test_another_axis_is_refused_with_those_that_there_are(axis: Any, param: str, message: str) -> None:
     with pytest.raises(BadRequest) as refused:
-        validate(GridRequest, {**BODY, "axis": axis}, strict=True)
+        validate(ProofRequest, {**BODY, "axis": axis}, strict=True)
     assert (refused.value.param, message in refused.value.message) == (param, True), refused.value.message
 
 
 def test_an_unknown_value_of_a_candidate_is_named() -> None:
     candidates = [{"name": "x", "sampling": {"cfg": 2}}]
     with pytest.raises(BadRequest, match=r"Unknown parameter: 'candidates\[0\].sampling.cfg'"):
-        validate(GridRequest, {**BODY, "candidates": candidates}, strict=True)
+        validate(ProofRequest, {**BODY, "candidates": candidates}, strict=True)
 
 
 def test_the_command_reads_numbers_and_names() -> None:

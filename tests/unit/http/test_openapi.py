@@ -50,7 +50,7 @@ from server.routes import (
 )
 from server.schemas.admin import SwapRequest
 from server.schemas.chat import ChatBody
-from server.schemas.checkpoints import AddRequest, GridRequest, InspectRequest, RemoveRequest, VerifyRequest
+from server.schemas.checkpoints import AddRequest, ProofRequest, InspectRequest, RemoveRequest, VerifyRequest
 from server.schemas.conversations import AddItems, ChangeConversation, CreateConversation
 from server.schemas.images import EditForm, GenerationBody
 from server.schemas.keys import ChangeKey, CreateKey, RotateKey
@@ -69,7 +69,7 @@ BODIES: dict[str, type[BaseModel]] = {
     "/admin/operators": CreateOperator,
     "/admin/checkpoints/add": AddRequest,
     "/admin/checkpoints/inspect": InspectRequest,
-    "/admin/checkpoints/proof": GridRequest,
+    "/admin/checkpoints/proof": ProofRequest,
     "/admin/checkpoints/remove": RemoveRequest,
     "/admin/checkpoints/verify": VerifyRequest,
     "/admin/swap": SwapRequest,

@@ -135,7 +135,7 @@ async def test_what_cannot_end_in_time_is_refused_before_it_is_held(slow: InProc
 async def test_a_prompt_without_an_effect_is_named(app: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     for prompt, named in ((True, None), (False, "prompt")):
         known = replace(CAPABILITIES, prompt=prompt)
-        monkeypatch.setattr(app.services.engines.image, "abilities", lambda _, known=known: known)
+        monkeypatch.setattr(app.services.engines.image, "capabilities", lambda _, known=known: known)
         answer = await app.client.post(DRAW, json=BODY)
         assert answer.status_code == 200, answer.text
         assert answer.headers.get("x-darkroom-ignored") == named
