@@ -16,7 +16,6 @@ from server.services import Services
 OPERATOR_COOKIE = "darkroom-operator"
 FORWARDED_OPERATOR = "operator"  # before a colon and the name, in place of the id of a key
 ADMIN_KEY = KeyScheme(scheme_name="admin_key", description="`admin-key` in the server's home.")
-ADMIN_KEY = KeyScheme(scheme_name="admin_key", description="`admin-key` in the server's home.")
 HOME_KEY = "admin"  # the operator's name that the key in the server's home stands for
 
 
