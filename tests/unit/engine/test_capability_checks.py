@@ -72,7 +72,7 @@ async def test_what_works_stays() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fails", "withdrawn", "what"),
+    ("fails", "failed_checks", "what"),
     [
         (lambda job: "no" if len(job.references) > 1 else None, {"references": 1}, ["two references"]),
         (

@@ -25,7 +25,7 @@ def test_other_parameters_are_another_request(one: dict[str, object], other: dic
 
 
 @pytest.mark.parametrize(
-    "pictures",
+    "images",
     [
         [],
         [Reference("image[0]", b"b")],
