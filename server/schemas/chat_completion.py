@@ -38,7 +38,7 @@ class CompletionToolCall(TypedDict):
     function: CompletionFunction
 
 
-class ImageUrl(TypedDict):
+class CompletionImageUrl(TypedDict):
     """A data URI."""
 
     url: str
@@ -49,7 +49,7 @@ class CompletionImage(TypedDict):
 
     index: int
     type: Literal["image_url"]
-    image_url: ImageUrl
+    image_url: CompletionImageUrl
 
 
 class CompletionMessage(TypedDict):
