@@ -68,7 +68,7 @@ async def app(tmp_path_factory: pytest.TempPathFactory, other: ImageServer) -> A
     configs = Path(shutil.copytree(REPOSITORY / "model_configs", home / "model_configs"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("THEIR_KEY", "secret-key")
-        patch.setattr(transport, "PROBE_S", 0.2)
+        patch.setattr(transport, "CHECK_S", 0.2)
         patch.setattr(drawing, "RETRY_DELAYS_S", (0.05, 0.1))
         write_model(configs, "glide", other.url, "sglang", table=f'{ALL}\napi_key_env = "THEIR_KEY"')
         write_model(configs, "plain", other.url, "vllm", table='supports = ["text"]')
