@@ -219,7 +219,7 @@ def test_a_paid_image_of_a_dead_server_is_added_too(database: Database, store: R
 def test_what_is_put_into_conversations_is_bounded(
     database: Database, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conversations, "MAX_PICTURES", 2)
+    monkeypatch.setattr(conversations, "MAX_IMAGES", 2)
     monkeypatch.setattr(conversations, "MAX_ITEM_BYTES", 4000)
     store = ConversationStore(database)
     store.create(Conversation("one", {}, 0), key, [replace(item("first"), image="1.png")])

@@ -112,7 +112,7 @@ async def test_an_answer_goes_on_while_the_database_is_away_and_ends_once_its_se
         if message.get("body"):
             began.set()
 
-    monkeypatch.setattr(forwarding, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(forwarding, "POLL_EVERY_S", 0.05)
     with Cluster.temporary() as cluster:
         database = Database(cluster.new("template0"))
         database.migrate()

@@ -194,7 +194,7 @@ async def test_compaction_returns_the_newest_images(app: InProcess, monkeypatch:
 
 
 async def test_what_a_key_puts_in_is_bounded(app: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversations, "MAX_PICTURES", 2)
+    monkeypatch.setattr(conversations, "MAX_IMAGES", 2)
     name = await begin(app, shown("red", "green"))
     for path in ("conversations", f"conversations/{name}/items"):
         refused = (await post(app, path, 400, json={"items": [shown("blue")]}))["error"]
