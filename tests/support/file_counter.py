@@ -42,6 +42,6 @@ class FileCounter:
                 counter.in_memory -= 1
 
         monkeypatch.setattr(LocalStorage, "read", counted)
-        monkeypatch.setattr(DecoderPool, "decode_picture", decoded)
+        monkeypatch.setattr(DecoderPool, "decode_image", decoded)
         monkeypatch.setattr(DecoderPool, "make_thumbnail", shrunk)
         return counter
