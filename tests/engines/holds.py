@@ -28,7 +28,7 @@ def hold_steps(monkeypatch: pytest.MonkeyPatch, may_go_on: Callable[[str, int], 
 
             return ImagePipeline.draw(replace(self, on_step=on_step))
 
-    monkeypatch.setattr("pipelines.images.drawing.run.PicturePipeline", Held)
+    monkeypatch.setattr("pipelines.images.drawing.run.ImagePipeline", Held)
 
 
 def hold_tokens(monkeypatch: pytest.MonkeyPatch, module: str, may_go_on: Callable[[int], object]) -> None:

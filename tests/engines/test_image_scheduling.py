@@ -191,7 +191,7 @@ async def test_out_of_memory_is_tried_again_with_the_device_to_itself_and_then_f
             tries.append(self.row.exclusive)
             raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("pipelines.images.drawing.run.PicturePipeline", Failing)
+    monkeypatch.setattr("pipelines.images.drawing.run.ImagePipeline", Failing)
     ended = await asyncio.gather(run(engine, job("sd", prompt="large")), run(engine, job("sd", id="other", steps=9)))
     failed = ended[0][-1]
     assert isinstance(failed, Failed)
@@ -327,7 +327,7 @@ async def test_others_start_when_a_job_that_blocked_them_is_cancelled(
             assert released.wait(240)
             return super().draw()
 
-    monkeypatch.setattr("pipelines.images.drawing.run.PicturePipeline", Slow)
+    monkeypatch.setattr("pipelines.images.drawing.run.ImagePipeline", Slow)
     monkeypatch.setattr("pipelines.images.engine.FAIR_WAIT_S", 0.0)
     check = ImageEngine(CPU)
     large = max([(await check.load(spec(name))).weights_bytes for name in ("sd", "klein")])
