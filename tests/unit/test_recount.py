@@ -30,7 +30,7 @@ def results(tmp_path: Path) -> ReadImage:
 
 
 def books(**changes: Any) -> Books:
-    return Books(**{"charges": [CHARGE], "pictures": [IMAGE], "budgets": {"k1": 1000}, "left": LEFT, **changes})
+    return Books(**{"charges": [CHARGE], "images": [IMAGE], "budgets": {"k1": 1000}, "left": LEFT, **changes})
 
 
 def test_sound_books_have_no_problem(results: ReadImage) -> None:
@@ -45,10 +45,10 @@ def test_sound_books_have_no_problem(results: ReadImage) -> None:
         ({}, {"i1", "i2"}, {"i1", "i2"}, "i2 was answered and is not charged"),
         ({"charges": [CHARGE, CHARGE]}, {"i1"}, {"i1"}, "i1 is charged 2 times"),
         ({}, set(), set(), "i1 failed and is charged"),
-        ({"pictures": []}, {"i1"}, {"i1"}, "charged without a picture"),
-        ({"pictures": [IMAGE, {**IMAGE, "call_id": "c2"}]}, {"i1"}, {"i1"}, "c2 has pictures and no charge"),
-        ({"pictures": [{**IMAGE, "sha256": "0"}]}, {"i1"}, {"i1"}, "missing or damaged"),
-        ({"pictures": [{**IMAGE, "name": "1" * 32 + ".png"}]}, {"i1"}, {"i1"}, "missing or damaged"),
+        ({"images": []}, {"i1"}, {"i1"}, "charged without a picture"),
+        ({"images": [IMAGE, {**IMAGE, "call_id": "c2"}]}, {"i1"}, {"i1"}, "c2 has pictures and no charge"),
+        ({"images": [{**IMAGE, "sha256": "0"}]}, {"i1"}, {"i1"}, "missing or damaged"),
+        ({"images": [{**IMAGE, "name": "1" * 32 + ".png"}]}, {"i1"}, {"i1"}, "missing or damaged"),
         ({"charges": [{**CHARGE, "amount": 1}]}, {"i1"}, {"i1"}, "charged 1"),
         ({"charges": [{**CHARGE, "state": "void"}]}, {"i1"}, {"i1"}, "c1 is void"),
         ({"budgets": {"k1": 999}}, {"i1"}, {"i1"}, "k1 spent 1000 of 999"),

@@ -190,7 +190,7 @@ BLANK: dict[str, tuple[Any, dict[str, Any], str]] = {
     "a mask": (lambda job: job.mask is not None, {"mask": False}, "a mask"),
     "guidance": (lambda job: job.sampling.guidance > 4, {"guidance": False, "negative_prompt_above": None}, "guidance"),
     "a scheduler": (
-        lambda job: job.sampling.scheduler is not None, {"unfit_schedulers": ("AScheduler",)},
+        lambda job: job.sampling.scheduler is not None, {"unsupported_schedulers": ("AScheduler",)},
         "the scheduler AScheduler",
     ),
     "a second pass": (lambda job: two_passes(job), {"second_pass": False}, "a second pass"),

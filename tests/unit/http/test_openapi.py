@@ -50,7 +50,7 @@ from server.routes import (
 )
 from server.schemas.admin import SwapRequest
 from server.schemas.chat import ChatBody
-from server.schemas.checkpoints import AddRequest, ProofRequest, InspectRequest, RemoveRequest, VerifyRequest
+from server.schemas.checkpoints import AddRequest, InspectRequest, ProofRequest, RemoveRequest, VerifyRequest
 from server.schemas.conversations import AddItems, ChangeConversation, CreateConversation
 from server.schemas.images import EditForm, GenerationBody
 from server.schemas.keys import ChangeKey, CreateKey, RotateKey

@@ -126,7 +126,7 @@ async def test_other_maps_are_another_call_for_retries(app: InProcess) -> None:
 @pytest.mark.parametrize(
     ("found", "names", "way", "message"),
     [
-        ({"unfit_controls": ("edges",)}, ["edges"], "text", "has no control 'edges'"),
+        ({"unsupported_controls": ("edges",)}, ["edges"], "text", "has no control 'edges'"),
         ({"controlnets_at_once": 1}, ["edges", "depth"], "text", "one ControlNet at a time: send one of edges, depth"),
         ({"controlnets_with": ("text", "mask")}, ["edges"], "image", "with reference images, but with a prompt alone"),
         ({"ip_adapters_with": ()}, ["style"], "text", "but with nothing that it draws"),
