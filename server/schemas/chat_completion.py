@@ -45,11 +45,12 @@ class PictureUrl(TypedDict):
 
 
 class CompletionImage(TypedDict):
-    """An image of the answer."""
+    """An image of the answer. `truncated`: what of its prompt was not read, as in `x-darkroom-truncated`."""
 
     index: int
     type: Literal["image_url"]
     image_url: PictureUrl
+    truncated: NotRequired[str]
 
 
 class CompletionMessage(TypedDict):

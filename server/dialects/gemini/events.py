@@ -26,6 +26,7 @@ class CandidateWriter:
         self._head: Json = {"modelVersion": model, "responseId": response_id}
         self._calls: dict[int, dict[int, Json]] = {}  # by choice and the call's index; arguments are text
         self._images = False
+        self._cut: dict[int, str] = {}  # by choice: what of an image's prompt was not read
         self._ends: list[Json] = []  # kept for the last chunk, which has the usage
 
     def write(self, event: AnswerEvent) -> Iterator[Json]:
@@ -37,6 +38,8 @@ class CandidateWriter:
                 yield self._chunk(event.choice, {"text": event.text, "thought": True})
             case ImageDelta():
                 self._images = True
+                if event.truncated:
+                    self._cut[event.choice] = event.truncated
                 yield self._chunk(event.choice, {"inlineData": {"mimeType": event.media_type, "data": event.data}})
             case ToolCallDelta():
                 calls = self._calls.setdefault(event.choice, {})
@@ -46,7 +49,8 @@ class CandidateWriter:
                 for call in self._calls.get(event.choice, {}).values():
                     made = {"id": call["id"], "name": call["name"], "args": read_arguments(call["arguments"])}
                     yield self._chunk(event.choice, {"functionCall": made})
-                self._ends.append({"index": event.choice, "finishReason": REASONS[event.reason]})
+                cut = {"finishMessage": self._cut[event.choice]} if event.choice in self._cut else {}
+                self._ends.append({"index": event.choice, "finishReason": REASONS[event.reason], **cut})
             case ChatFinished():
                 yield {"candidates": self._ends, "usageMetadata": self._usage(event.usage), **self._head}
 
@@ -85,7 +89,7 @@ async def collect(chunks: AsyncIterator[Json]) -> Json:
             candidate = candidates.setdefault(piece["index"], {"index": piece["index"], "content": content})
             for part in piece.get("content", {}).get("parts", ()):
                 _append(candidate["content"]["parts"], part)
-            candidate |= {name: value for name, value in piece.items() if name == "finishReason"}
+            candidate |= {name: value for name, value in piece.items() if name.startswith("finish")}
     return {"candidates": [candidate for _, candidate in sorted(candidates.items())], **rest}
 
 

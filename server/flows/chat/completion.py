@@ -180,7 +180,8 @@ def _custom_call_delta(event: CustomCallDelta) -> Json:
 
 
 def _image(event: ImageDelta) -> Json:
-    return {"index": event.index, "type": "image_url", "image_url": {"url": event.data_uri}}
+    cut = {"truncated": event.truncated} if event.truncated else {}
+    return {"index": event.index, "type": "image_url", "image_url": {"url": event.data_uri}, **cut}
 
 
 def _add(choice: _Choice, event: Delta) -> None:

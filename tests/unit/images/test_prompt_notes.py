@@ -1,5 +1,7 @@
 """What of a prompt had no effect, as headers name it."""
 
+import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -97,6 +99,22 @@ async def test_a_chat_with_images_tells_it(cutting: InProcess) -> None:
     assert answer.status_code == 200
     assert answer.headers["x-darkroom-truncated"].startswith("prompt: 14 of 89 tokens")
     assert answer.headers["x-darkroom-ignored"] == 'prompt:<lora:ink:1> (send loras: {"ink": 1})'
+    cut = answer.headers["x-darkroom-truncated"]
+    assert [image["truncated"] for image in answer.json()["choices"][0]["message"]["images"]] == [cut]
+    stream = await cutting.client.post("/v1/chat/completions", json={**body, "stream": True})
+    chunks = [json.loads(line[6:]) for line in stream.text.splitlines() if line.startswith("data: {")]
+    images = [image for chunk in chunks for each in chunk["choices"] for image in each["delta"].get("images", ())]
+    assert [image["truncated"] for image in images] == [cut]
+
+
+@in_module_loop
+@pytest.mark.parametrize("action", ["generateContent", "streamGenerateContent?alt=sse"])
+async def test_a_gemini_candidate_tells_it(cutting: InProcess, action: str) -> None:
+    body = {"contents": [{"parts": [{"text": PROMPT}]}]}
+    answer = await cutting.client.post(f"/v1beta/models/alpha-image-2-count:{action}", json=body)
+    assert answer.status_code == 200
+    (said,) = re.findall(r'"finishMessage": ?"([^"]*(?:\\.[^"]*)*)"', answer.text)
+    assert said.startswith("prompt: 14 of 89 tokens")
 
 
 @in_module_loop
