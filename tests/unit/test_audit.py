@@ -38,7 +38,7 @@ def export(folder: Path, *records: dict[str, Any]) -> Path:
         (record("pillow", {"introduced": "11.0.1"}), False),
         (record("pillow", {"introduced": "0"}, {"fixed": "10.1"}, {"introduced": "10.5"}), True),
         (record("python_multipart", versions=["0.0.19", "0.0.20"]), True),
-        (record("pillow", {"introduced": "0"}, failed_checks="2026-01-01T00:00:00Z"), False),
+        (record("pillow", {"introduced": "0"}, withdrawn="2026-01-01T00:00:00Z"), False),
         (record("numpy", {"introduced": "0"}), False),
     ],
 )
