@@ -1,4 +1,4 @@
-"""What every request passes before its flow begins."""
+"""The checks that every request passes before its flow begins."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from server.flows.references import ReferenceLoader
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The limits of its key, the moderation of what it says, and the loading of the images that it names."""
+    """The rate limits, the moderation and the loading of references that every request passes."""
 
     limiter: RateLimiter
     moderator: Moderator

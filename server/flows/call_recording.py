@@ -18,8 +18,8 @@ MAX_TEXT = 200  # of a parameter
 
 
 class CallRecorder:
-    """`refusals_per_minute`: more of one key are counted in metrics alone, so that a flood can't fill the disk.
-    `keep_prompts`: with what was asked for."""
+    """Records calls. Of one key, refusals beyond `refusals_per_minute` are counted in metrics alone, so that a flood
+    can't fill the disk. `keep_prompts` keeps prompts and parameters in the rows."""
 
     def __init__(
         self, call_log: CallLog, background: BackgroundTasks, *, refusals_per_minute: int, keep_prompts: bool
@@ -31,7 +31,7 @@ class CallRecorder:
         self._refusals = CallRate()
 
     def record(self, trace: CallTrace, endpoint: str, status: int, seconds: float, replayed: bool) -> None:
-        """In the background: no answer waits for it. `endpoint` is the route."""
+        """Write the row of a call in the background: no answer waits for it. `endpoint` is the route."""
         if trace.key_id is None:
             return
         refused = status >= 400 and trace.run_s is None
@@ -60,7 +60,8 @@ class CallRecorder:
         self._background.spawn(self._write(call))
 
     async def _write(self, call: LoggedCall) -> None:
-        """Not patiently: on a full disk, the rows of refused calls would keep those that pay from the writer."""
+        """Write the row without patience: on a full disk, rows of refused calls would keep paid calls from the
+        writer."""
         try:
             await self._log.in_writer(self._log.add, call)
         except (DatabaseBusy, DatabaseFailed) as error:  # its money is in the ledger, whatever becomes of this row
@@ -68,7 +69,8 @@ class CallRecorder:
 
 
 def describe_body(trace: CallTrace, values: Mapping[str, Any]) -> None:
-    """What a body of any protocol asks for: the model, the prompt or what the user said last, and plain parameters."""
+    """Note in the trace what a body of any protocol asks for: the model, the prompt or the last text of the user, and
+    the plain parameters."""
     trace.model = _text(values.get("model")) or trace.model
     said = values.get("messages") or values.get("contents") or values.get("input")
     trace.prompt = (_text(values.get("prompt")) or _last_text(said) or "")[:MAX_PROMPT] or None
@@ -80,7 +82,7 @@ def describe_body(trace: CallTrace, values: Mapping[str, Any]) -> None:
 
 
 def _last_text(said: object) -> str | None:
-    """Of a text, or of the last message or part that has one."""
+    """Return a text itself, or the text of the last message or part that has one."""
     for _ in range(4):  # a list of messages, its content, a list of parts, a part
         if isinstance(said, str):
             return said

@@ -1,7 +1,7 @@
-"""Checkpoints on the disk and their catalog files: look at one, add it, check its sums, remove it.
+"""Looks at checkpoints on the disk and their catalog files, adds them, checks their sums, and removes them.
 
-Blocking, and without a running server: commands use it as they are, routes in threads. A running server serves what was
-added once it reloads its catalog.
+Blocking, and without a running server: commands use it as they are, routes in threads. A running server serves a new
+checkpoint once it reloads its catalog.
 """
 
 import re
@@ -62,8 +62,9 @@ class CheckpointManager:
     def inspect(
         self, checkpoint: str, base: str | None = None, config: str | None = None, like: CheckpointSpec | None = None
     ) -> tuple[Inspection, Suggestion]:
-        """What it is and can do, and the values that fit it. `base` and `config` go with a single file; of several
-        folders that fit, that of `like` is taken. Raises NotFound, and BadRequest if one must be named."""
+        """Return the facts and capabilities of a checkpoint, and the values that fit it. `base` and `config` go with a
+        single file; of several folders that fit, that of `like` is taken. Raises NotFound, and BadRequest if one must
+        be named."""
         path = self._locate(checkpoint, "checkpoint")
         if base is not None and config is not None:
             raise BadRequest("'base' is for a denoiser alone and 'config' for a whole checkpoint.", param="config")
@@ -78,7 +79,8 @@ class CheckpointManager:
         return inspection, suggest(inspection)
 
     def _inspect_file(self, path: Path, like: CheckpointSpec | None) -> Inspection:
-        """A single file with the folder that fits. A class that loads no whole files gets the denoiser alone."""
+        """Inspect a single file with the folder that fits. With a class that loads no whole files, only the denoiser is
+        used."""
         current = (like.config or like.base) if like is not None else None
         found = self._fitting(path, current)
         folder = found or (like.config if like is not None and is_whole(path) else None)
@@ -103,7 +105,7 @@ class CheckpointManager:
         base: str | None = None,
         config: str | None = None,
     ) -> Added:
-        """Write its catalog file and its manifest. Raises ApiError; then no file was written."""
+        """Write the catalog file and the manifest of a checkpoint. Raises ApiError; then no file was written."""
         inspection, suggestion = self.inspect(checkpoint, base, config)
         if inspection.folder is None and is_whole(inspection.path):
             folders = ", ".join(self._name(folder) for folder in self._on_disk() if folder.is_dir())
@@ -129,9 +131,9 @@ class CheckpointManager:
         return Added(file, text, tuple(model.name for model in models), _try_manifest(path), inspection.needs)
 
     def fit(self, model: ImageModel, checkpoint: str) -> list[SettingChange]:
-        """The values of a model's catalog file that a swap to another checkpoint should change: those for which the two
-        checkpoints call for different ones. What was tuned for both stays. Raises NotFound, and BadRequest if several
-        folders go with it."""
+        """Return the values of a model's catalog file that a swap to another checkpoint should change: those for which
+        the two checkpoints call for different ones. Settings that were tuned for both stay. Raises NotFound, and
+        BadRequest if several folders go with it."""
         spec = model.checkpoint
         try:
             inspection, suggestion = self.inspect(checkpoint, like=spec)
@@ -165,7 +167,7 @@ class CheckpointManager:
         return [SettingChange(key, current[key], new) for key, new in wanted.items() if current[key] != new]
 
     def list_all(self) -> list[Found]:
-        """Those of the catalog, then the others under the weights folder."""
+        """List the checkpoints of the catalog, then the others under the weights folder."""
         try:
             served = list(self._catalog().models.values())
         except BadRequest:  # a broken catalog names none
@@ -179,7 +181,7 @@ class CheckpointManager:
         return [self._found(path, used.get(path, [])) for path in paths]
 
     def adapters(self) -> dict[str, list[Adapter]]:
-        """By the name of each model that takes adapters by request: those of its folder."""
+        """Return the adapters of each model that takes them by request, by its name: those of its folder."""
         folders = {model.name: model.checkpoint.runtime.lora_folder for model in self._catalog().models.values()}
         return {
             name: [read_adapter(file) for file in sorted(folder.glob("*.safetensors"))]
@@ -188,7 +190,7 @@ class CheckpointManager:
         }
 
     def verify(self, checkpoint: str) -> list[Checked]:
-        """Every file against its manifest. Reads them whole. Raises NotFound."""
+        """Check every file against its manifest. Reads them whole. Raises NotFound."""
         path = self._locate(checkpoint, "checkpoint")
         if not manifest_of(path).is_file():
             message = f"There is no {manifest_of(path)}: `darkroom checkpoints add` writes it."
@@ -223,8 +225,8 @@ class CheckpointManager:
         return deleted
 
     def _deletable(self, source: Path, text: str, catalog: Catalog) -> Path | None:
-        """The checkpoint of a catalog file: exactly what the file names. None for another server's model. Raises
-        BadRequest if it must stay."""
+        """Return the checkpoint of a catalog file, exactly as the file names it; None for another server's model.
+        Raises BadRequest if it must stay."""
         name = tomllib.loads(text).get("checkpoint")
         if name is None:
             return None
@@ -246,7 +248,7 @@ class CheckpointManager:
             raise BadRequest(f"The catalog is invalid:\n{error}", code="invalid_catalog") from error
 
     def _locate(self, text: str, param: str) -> Path:
-        """A path under the weights folder, or any other. Raises NotFound."""
+        """Find a path under the weights folder, or anywhere else. Raises NotFound."""
         for path in (self._weights / text, Path(text).absolute()):
             try:
                 if path.exists():
@@ -259,7 +261,7 @@ class CheckpointManager:
         raise NotFound(f"There is no checkpoint at {text[:200]}{hint}", param=param)
 
     def _name(self, path: Path) -> str:
-        """As catalog files name it: relative to the weights folder if it is inside."""
+        """Return a path as catalog files name it: relative to the weights folder if it is inside."""
         weights, path = self._weights.absolute(), shortened(path)
         return str(path.absolute().relative_to(weights)) if path.absolute().is_relative_to(weights) else str(path)
 
@@ -267,8 +269,8 @@ class CheckpointManager:
         return self._name(path) if path is not None else None
 
     def _fitting(self, file: Path, current: Path | None) -> Path | None:
-        """The folder whose denoiser has as many weights as a single file's: the current one, or the only one. Raises
-        BadRequest if there are several: trainings of one architecture differ in what they do."""
+        """Return the folder whose denoiser has as many weights as a single file's: the current one, or the only one.
+        Raises BadRequest if there are several: trainings of one architecture differ in what they do."""
         found = find_bases(file, self._folders())
         if current is not None and current in map(find_snapshot, found):
             return current
@@ -289,7 +291,7 @@ class CheckpointManager:
                 yield path
 
     def _paths_of(self, model: ImageModel) -> list[Path]:
-        """All that a model is drawn with, as its catalog file has it."""
+        """Return the paths of all that a model is drawn with, as its catalog file has them."""
         paths = (self._weights / self._name(path) for spec in model.checkpoints for path in spec.paths)
         return list(dict.fromkeys(paths))
 
@@ -307,7 +309,8 @@ class CheckpointManager:
         )
 
     def _write(self, file: Path, text: str) -> None:
-        """Raises ApiError if the catalog with this file would be refused; the file is gone then."""
+        """Write a catalog file. Raises ApiError if the catalog with this file would be refused; the file is gone
+        then."""
         try:
             with file.open("x") as stream:
                 stream.write(text)
@@ -323,15 +326,15 @@ class CheckpointManager:
 
 
 def _changed_config(before: Setting, after: Setting, current: Setting) -> Setting:
-    """A scheduler's config key by key: what the old checkpoint asked for goes, what the new one asks for comes, and the
-    rest is the operator's."""
+    """Merge a scheduler's config key by key: values of the old checkpoint go, values of the new one come, and the
+    operator's own stay."""
     old, new, own = (dict(each) if isinstance(each, Mapping) else {} for each in (before, after, current))
     kept = {key: value for key, value in own.items() if key not in old or old[key] != value}
     return kept | new or None
 
 
 def _family_of(catalog: Catalog, conditioning: str) -> str:
-    """The family whose checkpoints take references as this one does. Raises BadRequest if there is none."""
+    """Find the family whose checkpoints take references as this one does. Raises BadRequest if there is none."""
     families = {model.checkpoint.conditioning: model.checkpoint.family for model in catalog.models.values()}
     if conditioning not in families:
         raise BadRequest(f"No family here has conditioning {conditioning!r}: name a family for it.", param="family")
@@ -339,7 +342,7 @@ def _family_of(catalog: Catalog, conditioning: str) -> str:
 
 
 def _price_of(catalog: Catalog, family: str, tier: Tier) -> str:
-    """What the family's models of this tier cost, the most of them. Raises BadRequest if there are none."""
+    """Return the highest price among the family's models of this tier. Raises BadRequest if there are none."""
     prices = [m.price_units for m in catalog.models.values() if (m.checkpoint.family, m.tier) == (family, tier)]
     if not prices:
         message = f"Family '{family}' has no {tier} model whose price could be taken: give the price of a call."
@@ -348,7 +351,8 @@ def _price_of(catalog: Catalog, family: str, tier: Tier) -> str:
 
 
 def _slug(path: Path) -> str:
-    """A model's name, or a file's, from a path: a snapshot has a hash for a name, so its repository's."""
+    """Derive the name of a model or a catalog file from a path. A snapshot is named by a hash, so its repository's name
+    is used."""
     path = (cache_of(path) or path) if path.parent.name == "snapshots" else path
     stem = path.name.removesuffix(".safetensors").removesuffix(".gguf").removeprefix(HUB_CACHE)
     return re.sub(r"[^a-z0-9.]+", "-", stem.lower()).strip("-.") or "checkpoint"

@@ -1,6 +1,6 @@
-"""A contact sheet of several checkpoints, drawn by the running engine for the operator: nothing is held or charged.
+"""Comparison grids of several checkpoints, drawn by the running engine for the operator: nothing is held or charged.
 
-The sheet's metadata have the whole recipe, with every value that was used, so that sending it again draws it again.
+The grid's metadata have the whole recipe, with every value that was used, so that sending it again draws it again.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ SHEET = "pipelines.images.contact_sheet"
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A column of the sheet: a checkpoint, and how it draws."""
+    """A column of the grid: a checkpoint, and how it draws."""
 
     name: str
     checkpoint: CheckpointSpec
@@ -37,7 +37,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A proof. `values` of `axis` are drawn side by side for each candidate; None is no axis."""
+    """A comparison grid. `values` of `axis` are drawn side by side for each candidate; None is no axis."""
 
     candidates: tuple[Candidate, ...]
     prompts: tuple[str, ...]
@@ -50,15 +50,17 @@ class Recipe:
 
     @property
     def columns(self) -> list[tuple[Candidate, Any]]:
+        """Return each candidate with each value of the axis, or with None if there is no axis."""
         return [(candidate, value) for candidate in self.candidates for value in self.values or (None,)]
 
     @property
     def rows(self) -> list[tuple[str, int]]:
+        """Return each prompt with each seed."""
         return [(prompt, seed) for prompt in self.prompts for seed in self.seeds]
 
 
 class ComparisonGrids:
-    """Draws contact sheets."""
+    """Draws comparison grids."""
 
     def __init__(
         self, catalog: ServedCatalog, engine: WorkerPool, checkpoints: CheckpointManager,
@@ -70,8 +72,8 @@ class ComparisonGrids:
         self._time_limit_s = time_limit_s
 
     def candidate(self, name: str, changes: dict[str, Any]) -> Candidate:
-        """A served model, or a checkpoint on the disk with the values that were found in it. `changes` are fields of
-        Sampling. Blocking. Raises ApiError."""
+        """Return the column of a served model, or of a checkpoint on the disk with the values that were found in it.
+        `changes` are fields of Sampling. Blocking. Raises ApiError."""
         catalog: Catalog = self._catalog.current
         model = catalog.find(name)
         if model is not None:
@@ -88,7 +90,7 @@ class ComparisonGrids:
         return Candidate(name, spec, replace(spec.sampling.resolve(steps), **changes))
 
     async def draw(self, recipe: Recipe) -> bytes:
-        """The sheet as a PNG. Raises ApiError."""
+        """Draw the grid as a PNG. Raises ApiError."""
         with tempfile.TemporaryDirectory(prefix="darkroom-proof-") as name:
             folder = Path(name)
             await self._draw_cells(recipe, folder)
@@ -108,7 +110,7 @@ class ComparisonGrids:
             return await asyncio.to_thread((folder / "sheet.png").read_bytes)
 
     async def _draw_cells(self, recipe: Recipe, folder: Path) -> None:
-        """Column by column, so that a checkpoint is loaded once. The first failure ends it all."""
+        """Draw the cells column by column, so that a checkpoint is loaded once. The first failure ends it all."""
         places = asyncio.Semaphore(AT_ONCE)
 
         async def draw(job: ImageJob, file: Path) -> None:
@@ -164,7 +166,7 @@ def _column_title(candidate: Candidate, axis: str | None, value: Any) -> str:
 
 
 def _as_json(recipe: Recipe) -> dict[str, Any]:
-    """As POST /admin/checkpoints/proof takes it."""
+    """Return the recipe as POST /admin/checkpoints/proof takes it."""
     return {
         "candidates": [
             {"name": candidate.name, "sampling": dict(_changes(candidate.sampling))} for candidate in recipe.candidates

@@ -9,10 +9,8 @@ from server.flows.references import Reference, StoredImage
 
 
 def fingerprint(parameters: Mapping[str, Any], images: Iterable[Reference]) -> str:
-    """SHA-256 of the parameters in a canonical form and of the images' contents, by field.
-
-    The encoding does not count: key order, spaces, a form's boundary, file names and content types.
-    """
+    """Return the SHA-256 of the parameters in a canonical form and of the images' contents, by field. The encoding does
+    not count: key order, spaces, a form's boundary, file names and content types."""
     digest = hashlib.sha256(json.dumps(parameters, sort_keys=True).encode())
     for image in images:
         source = image.source.name if isinstance(image.source, StoredImage) else image.source

@@ -12,20 +12,20 @@ ServedModel = TypeVar("ServedModel", ImageModel, ChatModel)
 
 
 def unknown_model(name: str | None, known: Iterable[str]) -> str:
-    """What is said of a name that no model has: with the known name that it is probably meant to be."""
+    """Return the message for a name that no model has, with the known name that is probably meant."""
     near = get_close_matches(name or "", known, n=1, cutoff=0.75)
     meant = f" Did you mean `{near[0]}`?" if near else ""
     return f"The model `{name}` does not exist or you do not have access to it.{meant}"
 
 
 def find_image_model(catalog: Catalog, name: str | None, groups: frozenset[str]) -> ImageModel:
-    """The image model of a name or an alias; without a name, the default. Raises NotFound or Forbidden."""
+    """Find the image model of a name or an alias; without a name, the default. Raises NotFound or Forbidden."""
     message = unknown_model(name, catalog.names)
     return _check_served(catalog.find(name), groups, f"{message} Image models here: {', '.join(catalog.models)}.")
 
 
 def find_chat_model(catalog: Catalog, name: str | None, groups: frozenset[str]) -> ChatModel:
-    """The chat model of a name or an alias; without a name, the default, which a catalog need not have. Raises
+    """Find the chat model of a name or an alias; without a name, the default, which is optional in a catalog. Raises
     ApiError."""
     chat = catalog.chat
     known = f"Chat models here: {', '.join(chat.models) or 'none; model_configs/chat.toml would name them'}."

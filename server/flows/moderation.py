@@ -29,7 +29,8 @@ log = structlog.stdlib.get_logger("darkroom.moderation")
 
 @dataclass(frozen=True, slots=True)
 class ModerationContext:
-    """Which call is moderated. `low`: it asks for OpenAI's moderation "low", which is less strict if the policy is."""
+    """The call that is moderated. `low`: it asks for OpenAI's moderation "low", which is less strict if the policy
+    is."""
 
     call_id: str
     key_id: str
@@ -56,6 +57,7 @@ class Moderator:
         self._database = database
 
     async def check_texts(self, context: ModerationContext, stage: Stage, texts: Sequence[str]) -> None:
+        """Check texts of a call against the policy. Raises ModerationBlocked for a breach."""
         policy = self._policy.current
         findings = await self.search(context, stage, texts, policy, policy.checkpoints)
         await self._refuse(context, stage, findings)
@@ -68,7 +70,7 @@ class Moderator:
         policy: Policy,
         loaded: Collection[ClassifierSpec],
     ) -> list[Finding]:
-        """The breaches of this policy's rules or, without one, of its classifiers, as far as they are loaded."""
+        """Return the breaches of this policy's rules or, without one, of its classifiers, as far as they are loaded."""
         findings = await asyncio.to_thread(policy.search, texts, context.group, stage, low=context.low)
         classifiers = policy.classifiers_for("prompts", context.group, stage)
         for classifier in classifiers if texts and not findings else ():
@@ -80,6 +82,7 @@ class Moderator:
     async def check_images(
         self, context: ModerationContext, stage: Stage, images: Sequence[RawImage | EncodedImage]
     ) -> None:
+        """Check images of a call with the policy's classifiers. Raises ModerationBlocked for a breach."""
         findings: list[Finding] = []
         classifiers = self._policy.current.classifiers_for("pictures", context.group, stage)
         for classifier in classifiers if images else ():
@@ -90,7 +93,8 @@ class Moderator:
     async def moderate_stream(
         self, context: ModerationContext, events: AsyncGenerator[ChatEvent, None]
     ) -> AsyncGenerator[ChatEvent, None]:
-        """A chat's events. Where the policy covers answers, events are buffered until the whole answer is checked.
+        """Yield a chat's events. Where the policy covers answers, events are buffered until the whole answer is
+        checked.
 
         Raises what the checks raise, and what `events` raises.
         """

@@ -22,7 +22,8 @@ class PeerRefused(Exception):
 
 
 class OtherGateways:
-    """Those that run by their leases. A gateway that stops answering is waited for as long as it renews its lease."""
+    """The gateways that run by their leases. A gateway that stops answering is waited for as long as it renews its
+    lease."""
 
     def __init__(self, gateways: GatewayStore, link: GatewayLink, clock: Clock) -> None:
         self._gateways = gateways
@@ -30,11 +31,11 @@ class OtherGateways:
         self._clock = clock
 
     async def others(self) -> list[Gateway]:
-        """Those that can be asked."""
+        """Return the other gateways that can be asked."""
         return [each for each in await self._gateways.in_reader(self._gateways.others) if each.url is not None]
 
     async def request(self, gateway: Gateway, method: str, path: str, body: bytes = b"") -> Mapping[str, Any]:
-        """Its answer. Raises GatewayGone and PeerRefused."""
+        """Send a request to another gateway, and return its answer. Raises GatewayGone and PeerRefused."""
         asking = asyncio.create_task(self._link.request(gateway.url or "", method, path, body, self._clock.now()))
         try:
             while not (await asyncio.wait({asking}, timeout=POLL_EVERY_S))[0]:

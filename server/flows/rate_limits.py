@@ -59,8 +59,8 @@ class RateLimiter:
     async def claimed(
         self, key: Key, call: CallId, *, find_equal: bool = False, counted: bool = True
     ) -> AsyncIterator[None]:
-        """While this is entered, the call is in `claimed_ids`, and the other gateways know that it runs here. Raises
-        RateLimited, RunsElsewhere and DatabaseBusy."""
+        """Claim the call while this is entered: it is in `claimed_ids`, and the other gateways know that it runs here.
+        Raises RateLimited, RunsElsewhere and DatabaseBusy."""
         self._claimed.add(call.id)
         try:
             async with self._claim(key, call, find_equal=find_equal, counted=counted):
@@ -99,24 +99,24 @@ class RateLimiter:
             await self._running.background.settle(self._claims.in_patient_writer(self._claims.end, call.id))
 
     def counted(self, key: Key) -> AbstractContextManager[None]:
-        """One more of the key's concurrent calls while this is entered."""
+        """Count one more of the key's concurrent calls while this is entered."""
         return self._slots.acquire(key.id)
 
     @asynccontextmanager
     async def slot(self, key: Key) -> AsyncIterator[None]:
-        """One of the key's concurrent calls while this is entered. Raises RateLimited."""
+        """Take one of the key's concurrent calls while this is entered. Raises RateLimited."""
         self.check(key)
         with self.counted(key):
             async with self.claimed(key, CallId(f"slot_{uuid.uuid4().hex}", key.id, "chat", "", None)):
                 yield
 
     def max_running(self, key: Key) -> int:
-        """How many calls this key may have at once."""
+        """Return how many calls this key may have at once."""
         return self._max_running_per_key if key.max_running is None else key.max_running
 
     def headers(self, key: Key) -> dict[str, str]:
-        """OpenAI's x-ratelimit headers: of the calls a minute if those are limited, else of the concurrent calls, which
-        reset when the running ones have ended."""
+        """Return OpenAI's x-ratelimit headers: of the calls a minute if those are limited, else of the concurrent
+        calls, which reset when the running ones have ended."""
         if key.per_minute is not None:
             return _headers(key.per_minute, self._remaining(key, key.per_minute), self._reset_s(key))
         limit = self.max_running(key)
@@ -153,21 +153,22 @@ class RateLimiter:
         )
 
     def running(self, key: Key) -> int:
-        """How many calls this key has now."""
+        """Return how many calls this key has now."""
         return self._running.calls.count(key.id) + self._chats(key)
 
     def _chats(self, key: Key) -> int:
         return self._running.responses.count(key.id) + self._slots.count(key.id)
 
     def _next_end_s(self, key: Key) -> float:
-        """When the first of the key's calls may end: by an image's work left, by the average of recent chats."""
+        """Estimate when the first of the key's calls may end, in seconds from now: by an image's work left, by the
+        average of recent chats."""
         chats = self._chats(key)
         images_s = [self._running.backlog.next_end_s(key.id)] if self._running.calls.count(key.id) else []
         return min([*images_s, *([self._chat_engine.job_s / chats] if chats else [])], default=0.0)
 
 
 def go_duration(seconds: float) -> str:
-    """As Go writes durations: 120ms, 1s, 6m0s, 1h0m0s."""
+    """Write a duration as Go does: 120ms, 1s, 6m0s, 1h0m0s."""
     if seconds < 1:
         return f"{round(seconds * 1000)}ms"
     minutes, rest_s = divmod(round(seconds), 60)

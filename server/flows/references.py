@@ -78,13 +78,13 @@ class ReferenceLoader:
         self._data_uris, self._files, self._downloads = Turns(TURNS), Turns(TURNS), Turns(TURNS, DOWNLOADS_PER_KEY)
 
     async def load(self, key_id: str, references: Sequence[Reference]) -> tuple[DecodedImage, ...]:
-        """All references, decoded. Raises ApiError for the first that can't be used."""
+        """Decode all references. Raises ApiError for the first that can't be used."""
         return tuple([await self._load_one(key_id, item, is_first=i == 0) for i, item in enumerate(references)])
 
     async def load_mask(
         self, key_id: str, mask: Reference | None, first_reference: DecodedImage | None
     ) -> RawImage | None:
-        """The mask as "L" pixels in the size of the first reference, 255 where to paint. Raises ApiError."""
+        """Read the mask as "L" pixels in the size of the first reference, 255 where to paint. Raises ApiError."""
         if mask is None:
             return None
         if first_reference is None:
@@ -98,7 +98,7 @@ class ReferenceLoader:
                 raise _to_api_error(error, "mask") from error
 
     async def decode(self, key_id: str, field: str, data: bytes, max_area_px: int) -> DecodedImage:
-        """A file that is in memory. Raises ApiError."""
+        """Decode a file that is in memory. Raises ApiError."""
         try:
             image, original = await self._decoders.decode_image(key_id, data, max_area_px)
         except (ImageError, DecoderFailed) as error:
@@ -107,7 +107,7 @@ class ReferenceLoader:
 
     @asynccontextmanager
     async def in_memory(self, key_id: str, reference: Reference) -> AsyncIterator[bytes]:
-        """The file of a reference, which takes one of the key's turns while this is entered. Raises ApiError."""
+        """Read the file of a reference, and take one of the key's turns while this is entered. Raises ApiError."""
         _check_form(reference)
         source = await self._locate(reference.source)
         async with self._turn(key_id, source):
@@ -122,8 +122,8 @@ class ReferenceLoader:
             return await self.decode(key_id, reference.field, data, MAX_FIRST_PX if is_first else MAX_OTHER_PX)
 
     async def _locate(self, source: Source) -> Source:
-        """The URL of a stored result as its file. Only the file name is compared: it has 128 random bits, and a result
-        is reached by every address of the server."""
+        """Replace the URL of a stored result with its file. Only the file name is compared: it has 128 random bits, and
+        a result is reached by every address of the server."""
         if not isinstance(source, str) or _is_data_uri(source):
             return source
         try:
@@ -134,7 +134,7 @@ class ReferenceLoader:
         return source if found is None else StoredImage(name)
 
     def _turn(self, key_id: str, source: Source) -> AbstractAsyncContextManager[None]:
-        """None for a file part: it came with the request."""
+        """Take one of the key's turns. A file part needs none: it came with the request."""
         if isinstance(source, bytes):
             return nullcontext()
         if isinstance(source, StoredImage):
@@ -154,7 +154,7 @@ class ReferenceLoader:
             raise _to_api_error(error, reference.field) from error
 
     async def _read_file(self, reference: Reference, name: str) -> bytes:
-        """Raises BadRequest for a deleted image."""
+        """Read a stored image. Raises BadRequest if it was deleted."""
         try:
             return await self._storage.in_thread(self._storage.read, name)
         except FileNotFoundError as error:
@@ -174,13 +174,13 @@ class ReferenceLoader:
 
 
 def deleted_from_chain() -> BadRequest:
-    """The error of a chain, one of whose images was deleted."""
+    """Return the error of a chain, one of whose images was deleted."""
     message = "A picture of this chain has been deleted; begin a new one."
     return BadRequest(message, param="previous_response_id")
 
 
 def _check_form(reference: Reference) -> None:
-    """Raises BadRequest for base64 alone, as some servers take it, with the form that works here."""
+    """Refuse base64 without a data URI, which some servers take. Raises BadRequest with the form that works here."""
     source = reference.source
     if not isinstance(source, str) or not BASE64.fullmatch(source[:1000]):
         return

@@ -1,4 +1,4 @@
-"""What images, chats and responses have in common in their retries: what a request says of itself, and what is kept."""
+"""The rules that images, chats and responses share for retries: what a request says of itself, and what is kept."""
 
 from dataclasses import dataclass
 
@@ -23,12 +23,12 @@ class RetryInfo:
 
     @property
     def finds_equal(self) -> bool:
-        """Whether it may be for an equal call that runs on another gateway."""
+        """Whether the request may be for an equal call that runs on another gateway."""
         return bool(self.retry_count) and not self.forwarded
 
 
 def check_fingerprint(recorded: str | None, retry: RetryInfo) -> None:
-    """Raises KeyReused for an Idempotency-Key that was used with other parameters."""
+    """Check that an Idempotency-Key came with the same parameters as before. Raises KeyReused if not."""
     if recorded != retry.fingerprint:
         raise KeyReused(
             "This Idempotency-Key was used with other parameters before. Send a new key with a new request, and the "
@@ -37,5 +37,5 @@ def check_fingerprint(recorded: str | None, retry: RetryInfo) -> None:
 
 
 def is_replayable(status: int, code: str | None) -> bool:
-    """Whether a retry gets this error again: one that depends on the request alone."""
+    """Return whether a retry gets this error again: it does if the error depends on the request alone."""
     return status in {400, 404, 413, 422} and code not in TRANSIENT_CODES

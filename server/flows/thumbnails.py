@@ -27,8 +27,8 @@ class Thumbnails:
         self._making: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by name, while they are used
 
     async def path(self, name: str, width_px: int) -> Path:
-        """A WebP file of about width_px x width_px pixels in the image's shape. Raises FileNotFoundError without the
-        image, and EngineFailure."""
+        """Return the path of a WebP file of about width_px x width_px pixels in the image's shape, which is made if it
+        is missing. Raises FileNotFoundError without the image, and EngineFailure."""
         small = _names(name)[WIDTHS_PX.index(width_px)]
         if (path := await self._cached(small)) is not None:
             return path
@@ -53,7 +53,7 @@ class Thumbnails:
         await self._cache.in_thread(self._cache.write, small, webp)
 
     async def delete(self, name: str) -> None:
-        """With its image."""
+        """Delete the small copies of an image, together with it."""
         await self._cache.in_thread(self._cache.delete, _names(name))
 
     async def sweep(self, max_age_s: float) -> None:

@@ -62,6 +62,8 @@ class ClusterCatalogUpdater(CatalogUpdater):
     async def swap(
         self, model: str, checkpoint: str, send: Send = say_nothing, *, keep_settings: bool = False
     ) -> CatalogDiff:
+        """Give a model another checkpoint on all gateways. Raises ApiError."""
+
         def swapped(current: CatalogVersion) -> tuple[CatalogContent, list[SettingChange]]:
             image_model = find_local(self._catalog.current, model)
             settings = fitting(self._checkpoints, image_model, checkpoint, keep_settings=keep_settings)
@@ -73,6 +75,8 @@ class ClusterCatalogUpdater(CatalogUpdater):
         return await self._change(swapped, send)
 
     async def undo(self, send: Send = say_nothing) -> CatalogDiff:
+        """Take back the latest swap on all gateways. Raises ApiError."""
+
         def undone(current: CatalogVersion) -> tuple[CatalogContent, list[SettingChange]]:
             files, edits = current.content.files, current.content.edits
             last = last_edit(edits, files.get)
@@ -81,7 +85,7 @@ class ClusterCatalogUpdater(CatalogUpdater):
         return await self._change(undone, send)
 
     async def reload(self, send: Send = say_nothing) -> CatalogDiff:
-        """The files of this gateway's folder become the catalog of all."""
+        """Make the files of this gateway's folder the catalog of all gateways."""
 
         def read(current: CatalogVersion) -> tuple[CatalogContent, list[SettingChange]]:
             return self._content(read_files(self._model_configs), current.content.edits), []
@@ -89,7 +93,7 @@ class ClusterCatalogUpdater(CatalogUpdater):
         return await self._change(read, send)
 
     def _content(self, files: dict[str, str], edits: tuple[Edit, ...]) -> CatalogContent:
-        """Blocking. Raises CatalogError."""
+        """Parse the files, and return them with the sums of their weights. Blocking. Raises CatalogError."""
         catalog = parse(files, self._model_configs, self._weights)
         return CatalogContent(files, self._member.sums(catalog), edits)
 
@@ -123,7 +127,7 @@ class ClusterCatalogUpdater(CatalogUpdater):
         return Proposal(change, current.version + 1, content), settings
 
     async def _prepare(self, proposal: Proposal) -> None:
-        """Here and on all others at once. Each is awaited even when another one fails."""
+        """Prepare the proposal here and on all others at once. Each is awaited even when another one fails."""
         here, elsewhere = await asyncio.gather(
             self._member.prepare(proposal), self._prepare_others(proposal), return_exceptions=True
         )
@@ -134,7 +138,8 @@ class ClusterCatalogUpdater(CatalogUpdater):
                 raise outcome
 
     async def _prepare_others(self, proposal: Proposal) -> None:
-        """Those that start meanwhile too. One that does not answer is left out once its lease has run out."""
+        """Prepare the proposal on all other gateways, those that start meanwhile too. A gateway that does not answer is
+        left out once its lease has run out."""
         prepared: set[str] = set()
         until = time.monotonic() + 2 * self._lease_s
         while waiting := [each for each in await self._other_gateways.others() if each.owner not in prepared]:
@@ -157,7 +162,7 @@ class ClusterCatalogUpdater(CatalogUpdater):
                 await asyncio.sleep(AGAIN_S)
 
     async def _commit(self, proposal: Proposal) -> None:
-        """Repeated if the connection breaks: then it may have been recorded or not."""
+        """Record the new version. It is repeated if the connection breaks: then it may have been recorded or not."""
         arguments = (proposal.version, proposal.content, proposal.change)
         try:
             try:
@@ -168,8 +173,8 @@ class ClusterCatalogUpdater(CatalogUpdater):
             raise Conflict(f"{NOTHING} Another change was made meanwhile, or this server was given up.", 2) from error
 
     async def _end_turn(self) -> CatalogDiff | None:
-        """Then every gateway, this one first, looks at what has come of it. Those that can't be told look by
-        themselves."""
+        """End the turn, and have every gateway, this one first, look at the outcome. A gateway that can't be told looks
+        by itself."""
         await self._store.in_patient_writer(self._store.end_turn)
         diff = await self._member.settle()
         others = await self._other_gateways.others()
@@ -185,7 +190,7 @@ class ClusterCatalogUpdater(CatalogUpdater):
 
 
 def _at(url: str, message: str) -> str:
-    """A server's message, with its address."""
+    """Add the address of a server to its message."""
     reason = message.removeprefix("Nothing has changed").lstrip(".: ")
     return f"{NOTHING} At {url}: {reason}"
 

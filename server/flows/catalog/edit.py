@@ -1,4 +1,4 @@
-"""Edits of a catalog file by a swap: only the values that change, and they can be undone."""
+"""Edits of a catalog file by a swap: only the changed values are written, and each edit can be undone."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ MAX_EDITS = 50  # that can be undone
 
 @dataclass(frozen=True, slots=True)
 class SettingChange:
-    """A key of a catalog file. None: the file has no such key."""
+    """A key of a catalog file, before and after a change. None: the file has no such key."""
 
     key: str
     old: Setting
@@ -48,7 +48,7 @@ def edit_catalog_file(source: Path, checkpoint: str, settings: Sequence[SettingC
 
 
 def edited_text(text: str, checkpoint: str, settings: Sequence[SettingChange]) -> str:
-    """A catalog file's text with another checkpoint and these settings. Raises TOMLKitError."""
+    """Return a catalog file's text with another checkpoint and these settings. Raises TOMLKitError."""
     document = tomlkit.parse(text)
     document["checkpoint"] = checkpoint
     for change in settings:
@@ -82,7 +82,7 @@ def _inline(table: Mapping[str, Scalar]) -> InlineTable:
 
 
 def write_text(file: Path, text: str) -> None:
-    """All of it or nothing. Raises OSError."""
+    """Write all of the text or nothing. Raises OSError."""
     part = file.with_suffix(".part")
     part.write_text(text)
     if file.exists():
@@ -116,7 +116,7 @@ class EditHistory:
         self._file = file
 
     def record(self, edit: Edit) -> None:
-        """Raises OSError."""
+        """Add an edit, and drop the oldest beyond MAX_EDITS. Raises OSError."""
         write_text(self._file, json.dumps([*map(asdict, self._read()), asdict(edit)][-MAX_EDITS:]))
 
     def last(self) -> Edit:
@@ -124,7 +124,7 @@ class EditHistory:
         return last_edit(self._read(), _read_source)
 
     def delete_last(self) -> None:
-        """Raises OSError."""
+        """Delete the latest edit. Raises OSError."""
         write_text(self._file, json.dumps([asdict(edit) for edit in self._read()[:-1]]))
 
     def _read(self) -> list[Edit]:

@@ -17,7 +17,7 @@ log = structlog.stdlib.get_logger("darkroom.catalog")
 
 
 def read_files(folder: Path) -> dict[str, str]:
-    """The text of each catalog file, by its name. Raises CatalogError."""
+    """Return the text of each catalog file, by its name. Raises CatalogError."""
     try:
         return {file.name: file.read_text() for file in sorted(folder.glob("*.toml"))}
     except (OSError, UnicodeDecodeError) as error:
@@ -25,7 +25,7 @@ def read_files(folder: Path) -> dict[str, str]:
 
 
 def parse(files: Mapping[str, str], configs: Path, weights: Path) -> Catalog:
-    """The catalog that these files would make in the folder `configs`. Raises CatalogError."""
+    """Return the catalog that these files would make in the folder `configs`. Raises CatalogError."""
     with tempfile.TemporaryDirectory(prefix="darkroom-catalog-") as scratch:
         for name, text in files.items():
             (Path(scratch) / name).write_text(text)
@@ -57,8 +57,8 @@ def write_files(folder: Path, files: Mapping[str, str], known: Collection[tuple[
 def weight_sums(
     catalog: Catalog, weights: Path, digests: Digests, send: TellRead = lambda _done, _total: None
 ) -> dict[str, str]:
-    """The SHA-256 of everything that is loaded, by its path as catalog files name it. Blocking: reads what has changed
-    since the last time. Raises CatalogError for what is not there."""
+    """Return the SHA-256 of everything that is loaded, by its path as catalog files name it. Blocking: reads the files
+    that have changed since the last time. Raises CatalogError for a missing file."""
     sums: dict[str, str] = {}
     paths = list(dict.fromkeys(_paths(catalog)))
     done = 0
@@ -79,7 +79,7 @@ def weight_sums(
 
 
 def compare_sums(own: Mapping[str, str], expected: Mapping[str, str]) -> None:
-    """Raises CatalogError if this server has other weights than the others."""
+    """Check that this server has the weights of the others. Raises CatalogError if any differ."""
     if different := sorted(name for name in expected if own.get(name) != expected[name]):
         raise CatalogError(
             f"the weights of {', '.join(different)} are not those of the other servers (by SHA-256 of their files): "

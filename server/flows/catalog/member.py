@@ -1,7 +1,7 @@
 """A gateway's part in the catalog of all: it prepares what another one proposes, and serves what is recorded.
 
-What is recorded decides. So nothing depends on a message that is lost: each gateway looks at the database when it is
-told to, and every few seconds.
+The recorded version decides. So nothing depends on a message that is lost: each gateway looks at the database when it
+is told to, and every few seconds.
 """
 
 import asyncio
@@ -33,10 +33,12 @@ class Proposal:
 
     @classmethod
     def read(cls, body: ProposedCatalog) -> "Proposal":
+        """Read a proposal from the body that another gateway sent."""
         edits = tuple(Edit(each.source, each.before, each.after) for each in body.edits)
         return cls(body.change, body.version, CatalogContent(body.files, body.weights, edits))
 
     def to_json(self) -> bytes:
+        """Return the proposal as the body that other gateways read."""
         content = self.content
         body = ProposedCatalog(
             change=self.change,
@@ -76,7 +78,7 @@ class CatalogMember:
 
     @property
     def is_current(self) -> bool:
-        """Whether it serves what the others do."""
+        """Whether this gateway serves the version that the others do."""
         return self.version >= self.current
 
     async def prepare(self, proposal: Proposal) -> None:
@@ -138,11 +140,12 @@ class CatalogMember:
         return await self._switch.prepare(after)
 
     def sums(self, catalog: Catalog) -> dict[str, str]:
-        """Of the weights that it names. Blocking. Raises CatalogError."""
+        """Return the SHA-256 of the weights that the catalog names, by their paths. Blocking. Raises CatalogError."""
         return weight_sums(catalog, self._weights, self._digests)
 
     async def _record(self) -> None:
-        """In the database, what is served; in the catalog's folder its files, but for those that somebody edited."""
+        """Record in the database which version is served, and write its files to the catalog's folder, except those
+        that somebody edited."""
         await self._store.in_writer(self._store.serves, self.version)
         current = await self._store.in_reader(self._store.current)
         if current is not None and current.version == self.version:

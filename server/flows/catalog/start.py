@@ -22,9 +22,9 @@ class StartCatalog:
 
 
 def catalog_at_start(settings: Settings, send: TellRead = lambda _done, _total: None) -> StartCatalog:
-    """Blocking: of several servers each reads its weights whole at its first start, and tells how far it is. The first
-    one's files become the catalog of all. Raises CatalogError, and StartError for a server that can't be one of
-    several."""
+    """Return the catalog that the server begins with. Blocking: each server of a cluster reads its weights whole at its
+    first start, and reports its progress to `send`. The files of the first one become the catalog of all. Raises
+    CatalogError, and StartError for a server that can't join a cluster."""
     if settings.gateway_url is None:
         return StartCatalog(load_catalog(settings.model_configs, settings.weights))
     _check_cluster(settings)
@@ -53,7 +53,8 @@ def _current(settings: Settings, store: CatalogStore, send: TellRead) -> Catalog
 
 
 def _check_cluster(settings: Settings) -> None:
-    """Raises StartError for a server that is one of several but shares too little with the others."""
+    """Check that a server of a cluster shares enough with the others: PostgreSQL, a storage and a secret. Raises
+    StartError."""
     if make_url(settings.database_url).get_backend_name() == "sqlite":
         raise StartError("DARKROOM_GATEWAY_URL is for servers that share PostgreSQL: set DARKROOM_DATABASE to it too.")
     if settings.storage is None:

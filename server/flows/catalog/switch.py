@@ -28,7 +28,7 @@ Send = Callable[[Stage], None]  # how far a change is
 
 
 def say_nothing(_: Stage) -> None:
-    return None
+    """Ignore the stage of a change: for callers that show no progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class CatalogSwitch:
         self._preload = preload
 
     async def replace(self, after: Catalog) -> CatalogDiff:
-        """Both steps. Raises ApiError, and then nothing has changed."""
+        """Prepare and serve another catalog. Raises ApiError, and then nothing has changed."""
         return self.switch(await self.prepare(after))
 
     async def prepare(self, after: Catalog) -> Prepared:
@@ -98,7 +98,7 @@ class CatalogSwitch:
         return Prepared(after, plan, descriptions | {spec.name: str(spec.path) for spec in chats})
 
     def switch(self, prepared: Prepared) -> CatalogDiff:
-        """Serve it."""
+        """Serve the prepared catalog, and return how it differs from the one before."""
         before, after = self._catalog.current, prepared.catalog
         self._catalog.current = after
         self._unload_except(prepared.plan, after.chat.checkpoints)
@@ -113,7 +113,8 @@ class CatalogSwitch:
     async def _prepare_and_describe(
         self, images: Sequence[CheckpointSpec], chats: Sequence[ChatSpec], plan: Plan
     ) -> dict[str, str]:
-        """Both at once, since hashing takes as long as loading. Each is awaited even when the other fails."""
+        """Load and hash checkpoints at once, since hashing takes as long as loading. Each task is awaited even when the
+        other fails."""
         error, descriptions = await asyncio.gather(
             self._prepare(images, chats, plan), asyncio.to_thread(self._describe, images), return_exceptions=True
         )

@@ -62,6 +62,7 @@ class FileCatalogUpdater(CatalogUpdater):
     async def swap(
         self, model: str, checkpoint: str, send: Send = say_nothing, *, keep_settings: bool = False
     ) -> CatalogDiff:
+        """Serve a model with another checkpoint, then write that to its catalog file. Raises ApiError."""
         async with self._catalog.lock:
             send("inspecting")
             before = self._catalog.current
@@ -85,6 +86,8 @@ class FileCatalogUpdater(CatalogUpdater):
             return replace(diff, settings=tuple(settings), saved=edit is not None)
 
     async def undo(self, send: Send = say_nothing) -> CatalogDiff:
+        """Put the catalog file back as it was before the latest swap, and serve it. Raises ApiError, and then nothing
+        has changed."""
         edit = await asyncio.to_thread(self._history.last)
         source = Path(edit.source)
         await asyncio.to_thread(write_text, source, edit.before)
@@ -97,6 +100,7 @@ class FileCatalogUpdater(CatalogUpdater):
         return diff
 
     async def reload(self, send: Send = say_nothing) -> CatalogDiff:
+        """Serve the catalog of the files as they are now. Raises ApiError."""
         async with self._catalog.lock:
             send("loading")
             try:
@@ -107,7 +111,7 @@ class FileCatalogUpdater(CatalogUpdater):
 
 
 def find_local(catalog: Catalog, model: str) -> ImageModel:
-    """A model that is drawn here. Raises ApiError."""
+    """Find a model that is drawn on this server. Raises ApiError."""
     image_model = catalog.find(model)
     if image_model is None:
         known = f"Image models here: {', '.join(catalog.models)}. Chat models change with chat.toml."
@@ -121,7 +125,8 @@ def find_local(catalog: Catalog, model: str) -> ImageModel:
 def fitting(
     checkpoints: CheckpointManager, model: ImageModel, checkpoint: str, *, keep_settings: bool
 ) -> list[SettingChange]:
-    """What of the model's settings changes with the checkpoint. Blocking. Raises ApiError."""
+    """Return the settings of the model that change with the checkpoint; none with `keep_settings`. Blocking. Raises
+    ApiError."""
     try:
         return [] if keep_settings else checkpoints.fit(model, checkpoint)
     except NotFound:
@@ -129,4 +134,5 @@ def fitting(
 
 
 def refused(error: CatalogError) -> BadRequest:
+    """Turn the error of an invalid catalog into the error that the caller gets."""
     return BadRequest(f"Nothing has changed. The catalog is refused:\n{error}", code="invalid_catalog")

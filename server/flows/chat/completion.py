@@ -47,6 +47,7 @@ class CompletionHead:
         return self._object("chat.completion.chunk", choices)
 
     def completion(self, choices: list[Json], usage: ChatUsage) -> Json:
+        """Return the object of a whole completion, with its choices and usage."""
         return {**self._object("chat.completion", choices), "usage": usage_json(usage)}
 
     def _object(self, kind: str, choices: list[Json]) -> Json:

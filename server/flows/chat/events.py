@@ -32,6 +32,7 @@ class ImageDelta:
 
     @property
     def data_uri(self) -> str:
+        """Return the image as a data URI."""
         return f"data:{self.media_type};base64,{self.data}"
 
     @property

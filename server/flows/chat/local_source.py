@@ -35,6 +35,7 @@ class LocalSource(ChatSource):
         self._spec = spec
 
     async def prepare(self, call: ChatCall) -> Chat:
+        """Check a call, and return the chat that answers it. Raises ApiError."""
         request, unseen = await self._read(call)
         ineffective = ineffective_fields(call.values) if call.verbatim else []
         writer = CompletionWriter(
@@ -48,9 +49,11 @@ class LocalSource(ChatSource):
         return Chat(events, writer, (*ineffective, *unseen))
 
     def run(self, request: ChatRequest, usage: UsageContext) -> AsyncGenerator[ChatEvent, None]:
+        """Run a checked request under a new id, and yield its events."""
         return self._run(f"chat_{uuid.uuid4().hex}", request, usage)
 
     async def count_tokens(self, call: ChatCall) -> int:
+        """Count the tokens of a call's prompt, images and tools included, without an answer. Raises ApiError."""
         request, _ = await self._read(call)
         images = await self._load_images(call.key, request)
         job = CountJob(f"count_{uuid.uuid4().hex}", self._spec, request.messages, images, request.tools)

@@ -15,6 +15,7 @@ TEMPLATE_FIELDS = ("tools", "functions", "documents", "chat_template", "chat_tem
 
 
 def chat_moderation_context(chat_id: str, key: Key, model: ChatModel) -> ModerationContext:
+    """Return the moderation context of a chat."""
     return ModerationContext(chat_id, key.id, "chat.completions", model.name, model.group)
 
 

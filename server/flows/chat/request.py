@@ -20,8 +20,8 @@ ENGINE_PATH = re.compile(r"tools\[(\d+)\]\.(?:function|format)")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
     """What a chat model is asked: a conversation, and how it is answered. `build_job` makes an engine's job of it,
-    `upstream_body.to_body` another server's body. Whether the model supports everything in it, `check_abilities` says.
-    """
+    `upstream_body.to_body` another server's body. `check_capabilities` says whether the model supports everything in
+    it."""
 
     messages: tuple[Message, ...]
     images: tuple[Reference, ...] = ()

@@ -45,12 +45,14 @@ def check_unique_names(names: Sequence[str], paths: Sequence[str]) -> None:
 
 
 def require_tools(names: Sequence[str]) -> None:
+    """Check that a required tool call has tools to choose from. Raises BadRequest."""
     if not names:
         message = "'tool_choice': 'required' needs 'tools': send some, or leave it out."
         raise BadRequest(message, param="tool_choice")
 
 
 def require_known_tool(name: str, names: Sequence[str]) -> str:
+    """Return the name of the chosen tool. Raises BadRequest if no tool has it."""
     if name not in names:
         message = f"Invalid 'tool_choice': '{name}' is not among the tools: {', '.join(names) or 'there are none'}."
         raise BadRequest(message, param="tool_choice")

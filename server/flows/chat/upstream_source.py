@@ -40,6 +40,7 @@ class UpstreamSource(ChatSource):
         return Chat(partial(events, call, writer.head.id), writer)
 
     def run(self, request: ChatRequest, usage: UsageContext) -> AsyncGenerator[ChatEvent, None]:
+        """Send a checked request to the upstream, and yield the events of its answer."""
         return self._events(to_body(request), usage)
 
     async def count_tokens(self, call: ChatCall) -> int:

@@ -1,4 +1,5 @@
-"""What is drawn of a conversation: the last thing that the user said, from the images since the last one drawn."""
+"""The drawing that a conversation asks for: the last thing that the user said, from the images since the last one
+drawn."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -24,7 +25,7 @@ DATA_URI = re.compile(r"data:image/[a-z+.-]+;base64,", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """The prompt and the references of an image call, and the texts that are no part of it, by their fields."""
+    """The prompt and the references of an image call, and the fields of the texts that it leaves out."""
 
     prompt: str
     references: tuple[Reference, ...]

@@ -1,4 +1,4 @@
-"""Image calls, in the order in which one runs:
+"""Image calls, in the order in which one runs.
 
 - `idempotency`: which call a request is for: running, recorded or new
 - `request`: the fields of a request, what a model refuses of them, and the job that they become

@@ -22,7 +22,7 @@ class ControlRequest:
 
 
 def offered_controls(model: ImageModel, capabilities: Capabilities | None) -> list[Control]:
-    """Those of the catalog file, without those that failed in warmup."""
+    """Return the controls of the catalog file, without those that failed in warmup."""
     unsupported = capabilities.unsupported_controls if capabilities is not None else ()
     return [control for control in model.checkpoint.controls if control.name not in unsupported]
 
@@ -56,7 +56,7 @@ def check_controls(
 def control_inputs(
     requested: Iterable[ControlRequest], images: Iterable[DecodedImage], model: ImageModel
 ) -> tuple[ControlInput, ...]:
-    """Of a job, in the order of the catalog file: so the order in a request changes nothing."""
+    """Return the controls of a job in the order of the catalog file: so the order in a request changes nothing."""
     given = {each.name: (each, image) for each, image in zip(requested, images, strict=True)}
     return tuple(
         ControlInput(

@@ -168,7 +168,8 @@ class ImageCreator:
         check_options(request, model, self._rules.max_n, self._engine.capabilities(model.checkpoint))
 
     async def _hold(self, call: BilledCall, running: ActiveCall, webhook: str | None) -> None:
-        """Raises QuotaExceeded and DatabaseBusy. A call that is cancelled meanwhile may be held."""
+        """Hold the price of a call and record the call. A call that is cancelled meanwhile may be held. Raises
+        QuotaExceeded and DatabaseBusy."""
         writes = [self._call_store.begin_write(running.call)]
         if webhook is not None:
             writes.append(self._webhooks.begin_write(call.call_id, webhook))
@@ -212,8 +213,8 @@ class ImageCreator:
         raise EngineFailure("The image engine ended without a result; nothing was charged.")
 
     async def _to_captured(self, call: ActiveCall, work: Coroutine[Any, Any, ImageResult]) -> ImageResult:
-        """The result of storing and charging. A cancellation that comes meanwhile is too late if the charge is written:
-        its caller would be told that nothing was, and send the call again."""
+        """Return the result of storing and charging. A cancellation is too late once the charge is written: its caller
+        would believe that nothing was charged, and send the call again."""
         try:
             with self._telemetry.tracing.span("store"):
                 return await run_to_completion(work)
@@ -230,8 +231,8 @@ class ImageCreator:
         to_result: Callable[[Sequence[StoredResult]], ImageResult],
         extra_writes: Sequence[ExtraWrites],
     ) -> ImageResult:
-        """Files first, then one transaction with the charge, the images' records and the answer, so that a retry
-        finds all or nothing. A file without a record is swept later."""
+        """Store the files first, then write one transaction with the charge, the images' records and the answer, so
+        that a retry finds all or nothing. A file without a record is swept later."""
         stored = [
             await self._storage.in_thread(self._store, position, image)
             for position, image in enumerate(finished.images)
@@ -296,7 +297,7 @@ class ImageCreator:
 
 
 def _texts(request: ImageRequest) -> list[str]:
-    """What the caller wrote: names of adapters say what they draw."""
+    """Return the texts that the caller wrote: the prompts, and names of adapters, which say what they draw."""
     sampling = request.sampling
     return [text for text in (request.prompt, sampling.negative_prompt, *(sampling.loras or {})) if text]
 

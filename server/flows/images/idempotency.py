@@ -42,7 +42,8 @@ class ImageCalls:
         self._retry_grace_s = retry_grace_s
 
     async def find_or_start(self, key: Key, request: ImageRequest, retry: RetryInfo) -> ActiveCall:
-        """The call to follow. Raises KeyReused, Conflict, RateLimited and Overloaded; other failures are the call's."""
+        """Return the call to follow. Raises KeyReused, Conflict, RateLimited and Overloaded; other failures are the
+        call's."""
         identity = (key.id, request.endpoint, retry.fingerprint)
         if running := self._find_running(identity, retry):
             return running
@@ -55,8 +56,8 @@ class ImageCalls:
         return self._start(key, request, retry)
 
     def start_nested(self, key: Key, request: ImageRequest, extra_writes: ExtraWrites) -> ActiveCall:
-        """A call that is part of a response. Its own client can't ask for it again, and it ends with its listener.
-        `extra_writes` records the response's item with the charge."""
+        """Start a call that is part of a response. Its own client can't ask for it again, and it ends with its
+        listener. `extra_writes` records the response's item with the charge."""
         call_id = CallId(f"{CALL_PREFIX}{uuid.uuid4().hex}", key.id, request.endpoint, uuid.uuid4().hex, None)
         call = ActiveCall(call_id, 0.0, is_nested=True)
         work = self._creator.create(key, request, call, extra_writes)
@@ -88,7 +89,7 @@ class ImageCalls:
         return match_retry(records, another_expected=another_expected)
 
     async def _replay(self, record: CallRecord) -> ActiveCall:
-        """The stored answer, as a call that has ended."""
+        """Return the stored answer as a call that has ended. Raises RunsElsewhere if another server still runs it."""
         if record.state == "running":  # not in this process: servers share the database
             message = "A call with this Idempotency-Key runs on another server. Try again in a moment."
             raise RunsElsewhere(message, owner=record.owner, key_id=record.call.key_id, code=IN_USE)
@@ -129,7 +130,7 @@ class ImageCalls:
             return await self._creator.create(key, request, call)
 
     async def _record_failures(self, call: ActiveCall, work: Coroutine[Any, Any, ImageResult]) -> ImageResult:
-        """A success is recorded together with its charge; everything else is recorded here."""
+        """Await the work, and record a failure. A success is recorded together with its charge instead."""
         try:
             return await work
         except IdempotencyKeyInUse as error:
@@ -141,8 +142,8 @@ class ImageCalls:
             raise
 
     async def _record_failure(self, call: ActiveCall, error: BaseException) -> None:
-        """A refusal that depends on the request alone is replayable. Any other failure is replayable once, for a client
-        that could not get the error because its answer had begun."""
+        """Record how a call failed. A refusal that depends on the request alone is replayable. Any other failure is
+        replayable once, for a client whose answer had begun and which therefore could not get the error."""
         failed = call.to_api_error(error)
         replayable = call.response_started or is_replayable(failed.status, failed.code)
         told_to_retry = failed.triggers_sdk_retry and not isinstance(failed, RunsElsewhere)

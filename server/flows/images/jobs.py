@@ -28,7 +28,7 @@ class ImageJobs:
         self._backlog = backlog
 
     async def describe(self, key: Key, call_id: str, *, previews: bool = False) -> ImageJobState:
-        """The state of this key's call. Raises NotFound, for other keys' calls too, and RunsElsewhere."""
+        """Return the state of this key's call. Raises NotFound, for other keys' calls too, and RunsElsewhere."""
         running = self._active.find(call_id, key.id)
         if running is not None and not running.done:
             return self._running_state(running, previews=previews)
@@ -49,7 +49,7 @@ class ImageJobs:
         return await self._recorded_state(record)
 
     async def list(self, key: Key, state: JobState | None, page: Page) -> ImageJobList:
-        """A page of this key's calls, without results. Raises NotFound for an unknown `after`."""
+        """Return a page of this key's calls, without results. Raises NotFound for an unknown `after`."""
         stored = "running" if state == "queued" else state
         records = await self._store.in_reader(self._store.page, key.id, ENDPOINTS, stored, page)
         if records is None:
@@ -101,7 +101,7 @@ class ImageJobs:
 
 
 def ended_state(record: CallRecord) -> ImageJobState:
-    """The state of a call that has ended, with its images' URLs."""
+    """Return the state of a call that has ended, with its images' URLs."""
     state = _recorded(record)
     if record.state == "succeeded" and record.answer is not None:
         state.result = ImageResult.from_record(record.call.id, record.answer).answer
@@ -109,7 +109,7 @@ def ended_state(record: CallRecord) -> ImageJobState:
 
 
 def _recorded(record: CallRecord) -> ImageJobState:
-    """Without its result."""
+    """Return the state of a recorded call, without its result."""
     return ImageJobState(
         id=record.call.id,
         created=int(record.created_at),

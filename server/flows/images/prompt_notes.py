@@ -1,4 +1,5 @@
-"""What of a prompt had no effect, for a header: an end that no text encoder read, and syntax of other programs."""
+"""The parts of a prompt that had no effect, for a header: an end that no text encoder read, and syntax of other
+programs."""
 
 import json
 import re
@@ -14,8 +15,8 @@ SAFE: Final = " !#$&'()*+/:;<=>?@[]{}\"|^`"  # in a header whose entries are sep
 
 
 def truncated(parameters: Mapping[str, Any], prompts: Mapping[str, str | None]) -> str:
-    """What of a call's prompts no text encoder read, by the answer's `parameters`: `prompt: 14 of 89 tokens, from "."`
-    with the text as JSON; "" if they read all of it."""
+    """Describe the parts of a call's prompts that no text encoder read, by the answer's `parameters`: `prompt: 14 of 89
+    tokens, from "."` with the text as JSON; "" if they read all of it."""
     return "; ".join(_cuts(parameters, prompts))
 
 
@@ -31,7 +32,7 @@ def _cuts(parameters: Mapping[str, Any], prompts: Mapping[str, str | None]) -> I
 
 
 def foreign_syntax(prompts: Mapping[str, str | None]) -> list[str]:
-    """Adapters and weights as AUTOMATIC1111's prompts name them, which are drawn as plain words here:
+    """Return the adapters and weights that are written as in AUTOMATIC1111's prompts and drawn as plain words here:
     `prompt:<lora:ink:1>`, with the field that works, and `prompt:(red:1.5)`. Once each, percent-encoded."""
     found = [
         f"{field}:{quote(match[0], safe=SAFE)}{hint}"

@@ -47,6 +47,7 @@ class ImageRequest:
     controls: tuple[ControlRequest, ...] = ()
 
     def task(self, model: ImageModel) -> Task:
+        """Return the task that this request is for a model: it depends on references and mask."""
         return find_task(model.checkpoint, has_references=bool(self.references), has_mask=self.mask is not None)
 
 
@@ -160,7 +161,8 @@ def _check_capabilities(request: ImageRequest, model: ImageModel, capabilities: 
 def unused_fields(
     request: ImageRequest, catalog: Catalog, capabilities_of: Callable[[CheckpointSpec], Capabilities | None]
 ) -> list[str]:
-    """Fields of the request that have no effect with its model: the prompt, where the checkpoint draws without one."""
+    """Return the fields of the request that have no effect with its model: the prompt, where the checkpoint draws
+    without one."""
     model = catalog.find(request.model)
     if model is None:
         return []
@@ -169,32 +171,33 @@ def unused_fields(
 
 
 def _why(adapter: str, capabilities: Capabilities) -> str:
-    """The reason that warmup found."""
+    """Return the reason for which an adapter failed in warmup, as a sentence; "" if there is none."""
     reasons = (each.why for each in capabilities.failed_checks if each.what == f"the adapter {adapter}")
     return next((f" The reason: {why}." for why in reasons), "")
 
 
 def offered_loras(model: ImageModel, capabilities: Capabilities | None) -> list[str]:
-    """The names of the adapters that a request may use, without those that failed in warmup. Reads a folder."""
+    """Return the names of the adapters that a request may use, without those that failed in warmup. Reads a folder."""
     folder = model.checkpoint.runtime.lora_folder
     unsupported = capabilities.unsupported_adapters if capabilities is not None else ()
     return sorted({file.stem for file in folder.glob("*.safetensors")} - {*unsupported}) if folder else []
 
 
 def offered_schedulers(model: ImageModel, capabilities: Capabilities | None) -> list[str]:
-    """Schedulers that a request may choose: those of the catalog file, without those that failed in warmup."""
+    """Return the schedulers that a request may choose: those of the catalog file, without those that failed in
+    warmup."""
     unsupported = capabilities.unsupported_schedulers if capabilities is not None else ()
     return [name for name in model.checkpoint.schedulers if name not in unsupported]
 
 
 def reference_limit(model: ImageModel, capabilities: Capabilities | None) -> int:
-    """How many references a call may have."""
+    """Return how many references a call may have."""
     at_once = _references_at_once(model, capabilities)
     return MAX_REFERENCES if model.checkpoint.sheet else at_once
 
 
 def _references_at_once(model: ImageModel, capabilities: Capabilities | None) -> int:
-    """How many references the pipeline takes, without a sheet of several."""
+    """Return how many references the pipeline takes, without a sheet of several."""
     if capabilities is not None and not capabilities.references and not capabilities.mask:
         return 0
     if capabilities is None or not capabilities.references:  # with a mask, there is one all the same
@@ -228,8 +231,8 @@ def build_job(
     capabilities: Capabilities | None = None,
     control_images: tuple[DecodedImage, ...] = (),
 ) -> ImageJob:
-    """The job. `control_pictures` are those of the request's controls. Raises BadRequest for a size that the model does
-    not draw."""
+    """Build the job of a request. `control_images` are those of its controls. Raises BadRequest for a size that the
+    model does not draw."""
     shown = [*references, *control_images]
     first = (shown[0].original_width_px, shown[0].original_height_px) if shown else None
     controls = control_inputs(request.controls, control_images, model)
@@ -281,7 +284,7 @@ def build_job(
 
 
 def _resolve_sampling(request: ImageRequest, model: ImageModel) -> Sampling:
-    """The checkpoint's defaults, replaced by what the request sets."""
+    """Return the checkpoint's defaults, replaced by the values that the request sets."""
     defaults = model.checkpoint.sampling
     if request.mask is not None:
         defaults = replace(defaults, strength=1.0)  # the masked area is repainted completely

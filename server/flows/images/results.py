@@ -1,4 +1,4 @@
-"""The answer of an image call, from its job and its images. Of a call that ended before they are read from the
+"""The answer of an image call, from its job and its images. The images of a call that ended earlier are read from the
 storage."""
 
 import base64
@@ -28,13 +28,13 @@ EventKind = Literal["image_generation", "image_edit"]
 
 
 def shape_of(request: ImageRequest, model: ImageModel, job: ImageJob) -> ImageShape:
-    """Size, quality and format as the answer names them."""
+    """Return size, quality and format as the answer names them."""
     return ImageShape(f"{job.width_px}x{job.height_px}", model.resolved_quality(request.quality), request.output_format)
 
 
 def answer_format(request: ImageRequest, catalog: Catalog, *, with_bytes: bool) -> AnswerFormat:
-    """What the request asks for, else what the clients of the name that it asked for read. `with_bytes`: other names
-    answer with bytes beside the URL."""
+    """Return the format that the request asks for, or else the one that clients of its model name read. `with_bytes`:
+    other names answer with bytes beside the URL."""
     if request.response_format is not None:
         return request.response_format
     if request.model in catalog.bytes_aliases:
@@ -75,13 +75,13 @@ def build_result(
 
 
 def truncated_of(request: ImageRequest, result: ImageResult) -> str:
-    """What of the call's prompts no text encoder read, in words; "" if they read all."""
+    """Describe the parts of the call's prompts that no text encoder read; "" if they read all."""
     parameters = result.answer.parameters
     return truncated(parameters, {"prompt": request.prompt, "negative_prompt": parameters.get("negative_prompt")})
 
 
 def sent_images(request: ImageRequest) -> SentImages:
-    """What is known of the references without decoding them. Blocking: it hashes files."""
+    """Return the facts about the references that need no decoding. Blocking: it hashes files."""
     sources = [each.source for each in request.references]
     return SentImages([_result_name(source) for source in sources], [_hash(source) for source in sources])
 
@@ -89,8 +89,9 @@ def sent_images(request: ImageRequest) -> SentImages:
 def origins_write(
     request: ImageRequest, job: ImageJob, finished: Finished, sent: SentImages, result: ImageResult
 ) -> Callable[[Session], None]:
-    """The write that records what each image was made from, to be asked for again: its prompt, its seed, the values
-    that were used, how many references there were, whether there was a mask, and the results among the references."""
+    """Return the write that records what each image was made from, to be asked for again: its prompt, its seed, the
+    values that were used, how many references there were, whether there was a mask, and the results among the
+    references."""
     shape = result.shape
     values = {"n": request.n, "size": shape.size, "quality": shape.quality, "output_format": shape.output_format}
     if request.references:
@@ -105,12 +106,13 @@ def origins_write(
 
 
 def read_image(storage: Storage, result: ImageResult, name: str) -> bytes:
-    """Blocking. Raises FileNotFoundError if the file was deleted, and PictureMissing."""
+    """Read the bytes of a result's image. Blocking. Raises FileNotFoundError if the file was deleted, and
+    ImageMissing."""
     return result.images.get(name) or storage.read(name)
 
 
 async def load_answer(storage: Storage, result: ImageResult) -> ImageAnswer:
-    """The answer with URLs, base64, or both. Raises NotFound if a file was deleted."""
+    """Return the answer with URLs, base64, or both. Raises NotFound if a file was deleted."""
     if result.response_format == "url":
         if not result.images:
             await storage.in_thread(_require_files, storage, result)
@@ -121,7 +123,7 @@ async def load_answer(storage: Storage, result: ImageResult) -> ImageAnswer:
 
 
 def _result_name(source: Source) -> str | None:
-    """The name of a result that this may be the URL of."""
+    """Return the name of the result whose URL this may be; None if it is no such URL."""
     if isinstance(source, StoredImage):
         return source.name
     if isinstance(source, bytes) or _is_data_uri(source):
@@ -135,7 +137,7 @@ def _is_data_uri(source: str) -> bool:
 
 
 def _hash(source: Source) -> str | None:
-    """The SHA-256 of an image that came with the request."""
+    """Return the SHA-256 of an image that came with the request; None for a URL."""
     if isinstance(source, str) and _is_data_uri(source):
         try:
             source = decode_data_uri(source)
@@ -156,7 +158,7 @@ def _with_bytes(storage: Storage, result: ImageResult, name: str, item: ImageIte
 async def image_events(
     storage: Storage, call: ActiveCall, kind: EventKind
 ) -> AsyncIterator[PartialEvent | CompletedEvent]:
-    """The call's previews as they come, then each finished image. Raises ApiError."""
+    """Yield the call's previews as they come, then each finished image. Raises ApiError."""
     shape = await call.admission()
     async for preview in call.follow():
         yield _partial(preview, shape, kind)
@@ -222,7 +224,7 @@ def _usage(job: ImageJob) -> Usage:
 
 
 def _share(whole: Usage, position: int, n: int) -> Usage:
-    """One image's share. The shares add up: the input is counted with the first image."""
+    """Return one image's share of the usage. The shares add up: the input is counted with the first image."""
     inputs = whole.input_tokens_details if position == 0 else {"text_tokens": 0, "image_tokens": 0}
     return _count(inputs["text_tokens"], inputs["image_tokens"], whole.output_tokens // n)
 

@@ -1,4 +1,4 @@
-"""What can't end within the time limit is not begun: it would hold the device up to the limit, and give nothing."""
+"""Calls that can't end within the time limit are not begun: they would hold the device up to the limit, for nothing."""
 
 from typing import Final
 
@@ -23,7 +23,7 @@ def check_time(job: ImageJob, least_s: float | None) -> None:
 
 
 def _remedy(job: ImageJob, share: float) -> tuple[str, str]:
-    """The field to change, and how, for the work to shrink to this share of itself."""
+    """Return the field to change, and the advice for it, so that the work shrinks to this share of itself."""
     if images := int(job.n * share):
         return "n", f"Ask for {_at_most(images, 'picture')} in a call."
     steps = int(job.n * job.sampling.steps * share)

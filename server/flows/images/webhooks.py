@@ -33,7 +33,7 @@ class Webhooks:
         self._read_secret = read_secret
 
     def check(self, url: str, *, in_background: bool) -> None:
-        """Raises BadRequest for a webhook that would never be sent."""
+        """Check that a webhook could be sent. Raises BadRequest if not."""
         if self._reach == "off":
             message = "'webhook' is not allowed on this server (DARKROOM_WEBHOOKS): ask for the job's state instead."
             raise BadRequest(message, param="webhook", code="unsupported_parameter")
@@ -46,7 +46,7 @@ class Webhooks:
             raise BadRequest(f"Invalid 'webhook': {error}", param="webhook", code="invalid_value") from error
 
     async def deliver_due(self, now: float | None = None) -> None:
-        """One attempt for each that is due."""
+        """Try once to deliver each webhook that is due."""
         now = self._store.now() if now is None else now
         if not await self._store.in_reader(self._store.any_due, now):
             return
@@ -54,7 +54,7 @@ class Webhooks:
         await asyncio.gather(*(self._deliver(webhook, now) for webhook in due))
 
     async def remove_orphans(self) -> None:
-        """Forget those whose calls are not known any more."""
+        """Forget the webhooks whose calls are not known any more."""
         await self._store.in_patient_writer(self._store.remove_orphans)
 
     async def _deliver(self, webhook: Webhook, now: float) -> None:
@@ -77,17 +77,17 @@ class Webhooks:
 
 
 def signing_key(secret: bytes, key_id: str) -> bytes:
-    """Each key has its own, so that no caller can sign for another."""
+    """Derive the signing key of one API key. Each has its own, so that no caller can sign for another."""
     return hmac.digest(secret, key_id.encode(), hashlib.sha256)
 
 
 def shown_key(secret: bytes, key_id: str) -> str:
-    """As receivers are given it."""
+    """Return the signing key in the form that receivers are given."""
     return f"whsec_{base64.b64encode(signing_key(secret, key_id)).decode()}"
 
 
 def signature(key: bytes, message_id: str, now: float, content: bytes) -> dict[str, str]:
-    """The three headers of Standard Webhooks (github.com/standard-webhooks/standard-webhooks, version 1)."""
+    """Return the three headers of Standard Webhooks (github.com/standard-webhooks/standard-webhooks, version 1)."""
     timestamp = str(int(now))
     signed = f"{message_id}.{timestamp}.".encode() + content
     digest = base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()

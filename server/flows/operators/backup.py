@@ -57,7 +57,7 @@ def make_backup(settings: Settings, folder: Path) -> Backup:
 
 
 def _write(settings: Settings, copy: Path, schema: str, file: Path) -> int:
-    """The whole archive; returns how many images are in it."""
+    """Write the whole archive, and return how many images are in it."""
     with tarfile.open(file, "w") as archive:
         sums = {copy.name: _add(archive, copy, copy.name)}
         sums |= _add_small(archive, settings)
@@ -90,7 +90,8 @@ def restore_backup(settings: Settings, file: Path, *, keep_catalog: bool) -> Bac
 
 
 def _verified(folder: Path) -> dict[str, Any]:
-    """The manifest, when every file is as it says, and this version can read the database."""
+    """Return the manifest of a backup. Raises StartError if a file is damaged, or if the database's schema is newer
+    than this version."""
     manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
     if manifest["schema"] > newest_schema():
         raise StartError(
@@ -104,7 +105,8 @@ def _verified(folder: Path) -> dict[str, Any]:
 
 
 def _put_back(settings: Settings, folder: Path, aside: Path, *, keep_catalog: bool) -> None:
-    """The database comes first: if PostgreSQL does not take it, nothing has changed."""
+    """Restore the database, the images, the secrets and the catalog. The database comes first: if PostgreSQL does not
+    take it, nothing has changed."""
     database = Database(settings.database_url)
     url = database.url
     database.dispose()
@@ -132,7 +134,8 @@ def _move_aside(aside: Path, paths: list[Path]) -> None:
 
 
 def _move(source: Path, target: Path) -> None:
-    """Also to another disk. What a folder has is moved, and the folder stays: a container can't move a volume."""
+    """Move a file or a folder's content, also to another disk. The folder itself stays: a container can't move a
+    volume."""
     if source.is_dir():
         for path in list(source.iterdir()):
             _move(path, target / path.name)

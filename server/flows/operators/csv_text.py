@@ -12,7 +12,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with which a spreadsheet takes a t
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, header: bool) -> str:
-    """The rows with these columns. Times are ISO 8601 in UTC; objects are JSON."""
+    """Write rows with these columns as CSV text. Times are ISO 8601 in UTC; objects are JSON."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     if header:

@@ -24,7 +24,7 @@ ASK_TORCH = (
 
 
 def examine(settings: Settings) -> list[Finding]:
-    """Every check; the server may run meanwhile."""
+    """Run every check; the server may run meanwhile."""
     checks: tuple[Callable[[Settings], Finding], ...] = (
         _settings, _driver, _cuda, _memory, _disk, _port, _permissions, _database, _catalog, _egress,
     )  # fmt: skip
@@ -73,7 +73,7 @@ def _disk(settings: Settings) -> Finding:
 
 
 def port_problem(settings: Settings) -> str | None:
-    """Why the server can't listen where it should, and what would help; None if it can."""
+    """Return why the server can't listen where it should, and a remedy; None if it can."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.socket(family) as check:
         check.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -138,7 +138,7 @@ def _catalog(settings: Settings) -> Finding:
 
 
 def _egress(settings: Settings) -> Finding:
-    """What the server may connect to; nothing is tried."""
+    """List the hosts to which the server may connect. No connection is tried."""
     allowed = [f"references from https URLs (DARKROOM_FETCH={settings.fetch})"] if settings.fetch else []
     if settings.webhooks != "off":
         allowed.append(f"webhooks (DARKROOM_WEBHOOKS={settings.webhooks})")
@@ -157,7 +157,7 @@ def _folders(settings: Settings) -> list[tuple[str, Path]]:
 
 
 def _existing(path: Path) -> Path:
-    """The path, or the nearest folder above it that is there."""
+    """Return the path, or the nearest folder above it that exists."""
     return next(each for each in _upwards(path.absolute()) if each.exists())
 
 
@@ -167,7 +167,7 @@ def _upwards(path: Path) -> Iterator[Path]:
 
 
 def _run(*command: str) -> str | None:
-    """What it prints; None if it can't be run, or fails."""
+    """Run a command and return its output; None if it can't be run, fails, or prints nothing."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_LIMIT_S, check=True)
     except (OSError, subprocess.SubprocessError):

@@ -21,7 +21,7 @@ ANSWER_LIMIT_S = 5.0
 async def describe_gateways(
     gateways: GatewayStore, other_gateways: OtherGateways | None, own_state: Callable[[], ReadinessDetails]
 ) -> list[GatewayCard]:
-    """Oldest first. All are asked at once."""
+    """Describe every gateway, oldest first. All are asked at once."""
     reports = await gateways.in_reader(gateways.list_all)
 
     async def state_of(report: GatewayReport) -> ReadinessDetails | None:

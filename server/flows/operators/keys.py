@@ -39,7 +39,7 @@ class KeyMoney:
     last_used_at: float | None
 
     def available(self, key: Key) -> int | None:
-        """The least that its budgets leave; None is no limit."""
+        """Return the least that the key's budgets leave, in 1/10000 CNY; None is no limit."""
         monthly = (
             None if key.monthly_budget is None else key.monthly_budget - self.spent_this_month - self.balance.held_units
         )
@@ -55,23 +55,23 @@ class KeyAdmin:
         self._groups = groups
 
     def list_all(self) -> list[KeyEntry]:
-        """Oldest first."""
+        """List all keys, oldest first."""
         money = read_money(self._database)
         return [key_entry(key, money[key.id]) for key in list_keys(self._database)]
 
     def show(self, text: str) -> KeyEntry:
-        """By id, name or unique prefix. Raises NotFound."""
+        """Return a key by id, name or unique prefix, as operators see it. Raises NotFound."""
         return self._entry(self.find(text))
 
     def find(self, text: str) -> Key:
-        """By id, name or unique prefix. Raises NotFound."""
+        """Find a key by id, name or unique prefix. Raises NotFound."""
         try:
             return find_key(self._database, text)
         except KeyNotFound as error:
             raise NotFound(str(error), param="key", code="key_not_found") from error
 
     def create(self, body: CreateKey, *, by: str) -> KeyWithSecret:
-        """Raises BadRequest."""
+        """Create a key, and return it with its secret. Raises BadRequest."""
         changes = self._changes(body, {})
         groups = changes.pop("groups", frozenset(self._groups))
         budget, expires_at = changes.pop("budget", None), changes.pop("expires_at", None)
@@ -79,7 +79,8 @@ class KeyAdmin:
         return _with_secret(self._entry(key), secret)
 
     def change(self, text: str, body: KeyFields, sent: Mapping[str, Any], *, by: str) -> KeyEntry:
-        """`sent` are the fields as they were sent: null takes a limit away. Raises NotFound, BadRequest."""
+        """Change a key. `sent` are the fields as they were sent: null takes a limit away. Raises NotFound and
+        BadRequest."""
         changes = self._changes(body, sent)
         try:
             changed = update_key(self._database, self.find(text).id, changes, by=by)
@@ -90,7 +91,8 @@ class KeyAdmin:
         return self._entry(changed)
 
     def rotate(self, text: str, overlap_s: float, *, by: str) -> KeyWithSecret:
-        """Raises NotFound, and Conflict for a revoked key."""
+        """Give a key a new secret; the old one works for `overlap_s` more seconds. Raises NotFound, and Conflict for a
+        revoked key."""
         key = self.find(text)
         rotated = rotate_key(self._database, key.id, overlap_s, by=by)
         if rotated is None:
@@ -99,7 +101,7 @@ class KeyAdmin:
         return _with_secret(self._entry(renewed), secret)
 
     def revoke(self, text: str, *, by: str) -> KeyEntry:
-        """Raises NotFound."""
+        """Revoke a key. Raises NotFound."""
         revoked = revoke_key(self._database, self.find(text).id, by=by)
         if revoked is None:
             raise NotFound(f"There is no key '{text[:60]}'.", param="key", code="key_not_found")
@@ -135,14 +137,14 @@ class KeyAdmin:
 
 
 def read_money(database: Database) -> Mapping[str, KeyMoney]:
-    """Of every key, by id."""
+    """Return the money of every key, by id."""
     months, used = months_spent(database), CallLog(database).last_used()
     balances = report.balances(database)
     return {each.key_id: KeyMoney(each, months.get(each.key_id, 0), used.get(each.key_id)) for each in balances}
 
 
 def key_entry(key: Key, money: KeyMoney) -> KeyEntry:
-    """As operators see it."""
+    """Return a key as operators see it."""
     revoked_at, rotating = key.revoked_at, key.rotating_until
     return KeyEntry(
         **_shared(key, money),
@@ -156,7 +158,7 @@ def key_entry(key: Key, money: KeyMoney) -> KeyEntry:
 
 
 def own_key(key: Key, money: KeyMoney, max_running: int, running: int) -> OwnKey:
-    """As its owner sees it."""
+    """Return a key as its owner sees it."""
     return OwnKey(**_shared(key, money), max_running=max_running, running=running)
 
 

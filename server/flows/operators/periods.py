@@ -13,8 +13,8 @@ MONTH = re.compile(r"\d{4}-\d{2}", re.ASCII)
 
 
 def read_period(since: str | None, until: str | None) -> Period:
-    """From the beginning of `since` to the end of `until`: days or months in UTC, or before those Unix seconds. Raises
-    BadRequest, with the parameters `from` and `to`."""
+    """Return the period from the beginning of `since` to the end of `until`: days or months in UTC, or Unix seconds, of
+    which `until` is excluded. Raises BadRequest, with the parameters `from` and `to`."""
     period = Period(_moment("from", since), _moment("to", until))
     if period.since is not None and period.until is not None and period.since > period.until:
         raise BadRequest("Invalid 'to': it is before 'from'.", param="to")

@@ -42,7 +42,7 @@ class PolicyAdmin:
         self._weights = weights
 
     def describe(self) -> PolicySummary:
-        """The policy in use."""
+        """Return a summary of the policy in use."""
         return self._summary(self._policy.current)
 
     async def reload(self, *, by: str) -> PolicySummary:
@@ -73,7 +73,8 @@ class PolicyAdmin:
         return summary
 
     async def test(self, request: ModerationTestRequest) -> ModerationTest:
-        """What the policy in use, or a draft of one, says to a text. Nothing is recorded. Raises BadRequest."""
+        """Return the findings of the policy in use, or of a draft of one, in a text. Nothing is recorded. Raises
+        BadRequest."""
         policy = self._policy.current
         if request.policy_toml is not None:
             policy = await self._draft(request.policy_toml)

@@ -29,12 +29,12 @@ class JobQueue:
         self._workers = workers
 
     async def snapshot(self) -> QueueSnapshot:
-        """The jobs in the order in which they began, and the workers."""
+        """Return the jobs in the order in which they began, and the workers."""
         names = await self._database.in_reader(key_names, self._database)
         return QueueSnapshot(jobs=[self._describe(job, names) for job in self._jobs()], workers=[*self._workers()])
 
     async def watch(self) -> AsyncIterator[QueueSnapshot]:
-        """The queue now, and whenever it has changed, until the server stops."""
+        """Yield the queue now, and whenever it has changed, until the server stops."""
         shown: QueueSnapshot | None = None
         while not self._running.drain.draining:
             snapshot = await self.snapshot()
@@ -44,7 +44,7 @@ class JobQueue:
             await asyncio.sleep(WATCH_S)
 
     async def jobs_of(self, key_id: str) -> list[QueuedJob]:
-        """The jobs of one key, as it sees them itself."""
+        """Return the jobs of one key, as it sees them itself."""
         return [job for job in (await self.snapshot()).jobs if job.key_id == key_id]
 
     async def cancel(self, job_id: str, *, by: str) -> None:
@@ -55,7 +55,7 @@ class JobQueue:
         await self._database.in_writer(record_change, self._database, by, "job.cancel", job_id, **details)
 
     async def cancel_own(self, job_id: str, key_id: str) -> None:
-        """The same by the key whose job it is."""
+        """Cancel a job for the key whose job it is, and wait for its end."""
         await self._find(job_id, key_id).cancel_and_wait()
 
     def _find(self, job_id: str, key_id: str | None = None) -> Job:
@@ -101,7 +101,7 @@ class JobQueue:
 
 
 def worker_reports(hosts: Sequence[EngineHost[Any, Any]]) -> list[WorkerReport]:
-    """Of the hosts that have, or have had, a worker."""
+    """Return a report of each host that has, or has had, a worker."""
     return [
         WorkerReport(
             name=host.name,

@@ -22,7 +22,7 @@ MONEY = ("budget", "monthly_budget")  # of an audited change, where the database
 
 
 def usage_report(database: Database, wanted: UsageFilter, by: Collection[Grouping]) -> UsageReport:
-    """The groups and their sum."""
+    """Return the usage of each group, and the sum of all."""
     rows = usage(database, wanted, by)
     return UsageReport(
         data=[UsageRow(**_usage_values(row)) for row in rows], total=UsageSums(**_usage_values(total(rows)))
@@ -30,26 +30,28 @@ def usage_report(database: Database, wanted: UsageFilter, by: Collection[Groupin
 
 
 def usage_columns(by: Collection[Grouping]) -> list[str]:
-    """Of a table of usage: what it is grouped by, then the sums."""
+    """Return the columns of a table of usage: the groups, then the sums."""
     groups = {"key": ["key_id", "key_name"], "month": ["month"], "day": ["day"], "model": ["model"]}
     return [column for name, columns in groups.items() if name in by for column in columns] + list(SUMS)
 
 
 def key_names(database: Database) -> Mapping[str, str]:
-    """By id."""
+    """Return the names of all keys, by key id."""
     return {key.id: key.name for key in list_keys(database)}
 
 
 def call_entry(call: LoggedCall) -> CallEntry:
+    """Return a logged call as a row of the list of calls."""
     return CallEntry(**_call_values(call))
 
 
 def call_details(call: LoggedCall) -> CallDetails:
+    """Return a logged call with its prompt and parameters, as far as they were kept."""
     return CallDetails(**_call_values(call), prompt=call.prompt, parameters=_plain(call.parameters))
 
 
 def ledger_entries(entries: Sequence[Entry], names: Mapping[str, str]) -> list[LedgerEntry]:
-    """`names` are of the keys."""
+    """Return entries of the ledger as rows. `names` are of the keys."""
     return [
         LedgerEntry(
             id=str(entry.id),
@@ -65,7 +67,7 @@ def ledger_entries(entries: Sequence[Entry], names: Mapping[str, str]) -> list[L
 
 
 def refusal_entries(refusals: Sequence[Refusal], names: Mapping[str, str]) -> list[RefusalEntry]:
-    """`names` are of the keys."""
+    """Return refusals as rows. `names` are of the keys."""
     return [
         RefusalEntry(
             **{
@@ -80,12 +82,13 @@ def refusal_entries(refusals: Sequence[Refusal], names: Mapping[str, str]) -> li
 
 
 def audit_record(entry: AuditEntry) -> AuditRecord:
+    """Return an entry of the audit log as a row, with amounts of money in CNY."""
     details = {name: _money(value) if name in MONEY else value for name, value in entry.details.items()}
     return AuditRecord(**{**asdict(entry), "id": str(entry.id), "details": details})
 
 
 def result_entry(result: Result, base: str) -> ResultEntry:
-    """`base` is the URL of results, without a slash at the end."""
+    """Return a stored image as a row. `base` is the URL of results, without a slash at the end."""
     origin = result.origin
     return ResultEntry(
         id=result.name,
@@ -116,7 +119,7 @@ def _call_values(call: LoggedCall) -> dict[str, Any]:
 
 
 def _money(value: Any) -> Any:
-    """An amount, or those before and after a change; None is no limit."""
+    """Format an amount, or those before and after a change; None is no limit."""
     if isinstance(value, list):
         return [_money(each) for each in value]
     return format_money(value) if isinstance(value, int) else value

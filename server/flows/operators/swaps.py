@@ -70,7 +70,7 @@ class CatalogJobs:
         return self._begin(self._new("reload", by), self._updater.reload)
 
     async def wait(self, job_id: str) -> CatalogDiff:
-        """What the job changed. Raises its ApiError."""
+        """Wait for the end of a job, and return the changes that it made. Raises the job's ApiError."""
         job = self._find(job_id)
         if job.task is not None:
             await asyncio.wait({job.task})
@@ -79,16 +79,16 @@ class CatalogJobs:
         raise job.outcome or EngineFailure("The change was cut off by the server's end.")
 
     def show(self, job_id: str) -> CatalogJob:
-        """Raises NotFound."""
+        """Return the state of a job. Raises NotFound."""
         return _describe(self._find(job_id))
 
     async def find_owner(self, job_id: str) -> str | None:
-        """The other server that makes the change; None for those of this one."""
+        """Find the other server that makes the change; None for changes of this one."""
         others = await self._gateways.in_reader(self._gateways.others)
         return next((other.owner for other in others if job_id.startswith(_prefix(other.owner))), None)
 
     def list_all(self) -> list[CatalogJob]:
-        """Newest first."""
+        """List all jobs, newest first."""
         return [_describe(job) for job in reversed(self._jobs)]
 
     def _new(self, action: Action, by: str, model: str | None = None, checkpoint: str | None = None) -> _Job:

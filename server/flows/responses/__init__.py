@@ -1,4 +1,4 @@
-"""Responses, in the order in which one runs:
+"""Responses, in the order in which one runs.
 
 - `create`: which response a request is for; a new one is recorded and started
 - `planner`, `plan`: everything that the response needs, looked up and checked

@@ -38,7 +38,7 @@ class Compactor:
         self._storage = storage
 
     async def compact(self, key: Key, body: CompactBody) -> Json:
-        """The compacted items: the user's messages, the newest image, and the summary. Raises ApiError."""
+        """Return the compacted items: the user's messages, the newest image, and the summary. Raises ApiError."""
         model = find_chat_model(self._catalog.current, body.model, key.groups)
         chain = await self._history.read_chain(key, body.previous_response_id)
         items = [*chain, *await self._history.read_inputs(key, body.input)]
@@ -58,13 +58,15 @@ class Compactor:
         }
 
     async def _messages(self, kept: Sequence[StoredItem]) -> list[Json]:
-        """As clients get them. Of more images than fit into an answer, the newest ones."""
+        """Return the messages as clients get them. If more images than fit into an answer are there, the newest ones
+        stay."""
         newest = await render_page(kept[::-1], self._storage)
         older = map(without_images, kept[: len(kept) - len(newest)])
         return [*[render(item, self._storage) for item in older], *newest[::-1]]
 
     async def _summarise(self, key: Key, model: ChatModel, conversation: str) -> tuple[str, ChatUsage]:
-        """Of a conversation that is too long for the model, its newer half is read, or half of that, and so on."""
+        """Summarise a conversation. If it is too long for the model, its newer half is read, or half of that, and so
+        on."""
         while True:
             messages = [{"role": "system", "content": TASK}, {"role": "user", "content": conversation}]
             values = {"messages": messages, "max_tokens": SUMMARY_TOKENS, "temperature": 0}
@@ -85,7 +87,7 @@ class Compactor:
 
 
 def transcript(items: Sequence[StoredItem], instructions: str | None) -> str:
-    """The conversation as one text, in which tool calls are their JSON."""
+    """Write the conversation as one text, in which tool calls are their JSON."""
     lines = []
     for message in build_context(items, instructions, tools=True, vision=False).messages:
         calls = [call["function"] for call in message.get("tool_calls", ())]
@@ -95,5 +97,5 @@ def transcript(items: Sequence[StoredItem], instructions: str | None) -> str:
 
 
 def compaction_item(summary: str) -> Json:
-    """The summary as an item, which is sent back instead of what it stands for."""
+    """Return the item that clients send back in place of the items that its summary covers."""
     return {"id": new_id("compaction"), "type": "compaction", "encrypted_content": write_summary(summary)}

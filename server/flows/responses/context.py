@@ -35,7 +35,8 @@ class Context:
 
 
 def build_context(items: Iterable[StoredItem], instructions: str | None, *, tools: bool, vision: bool) -> Context:
-    """For a model that does not call tools or see images, text stands for calls and images."""
+    """Build the context of these items. For a model that does not call tools or see images, text stands for calls and
+    images."""
     messages: list[Json] = [{"role": "system", "content": instructions}] if instructions else []
     images: list[ImageRef] = []
     for item in items:
@@ -67,7 +68,7 @@ def build_context(items: Iterable[StoredItem], instructions: str | None, *, tool
 
 
 def with_newest_images(context: Context, count: int) -> Context:
-    """The context with this many of its images at most; text stands for the older ones."""
+    """Keep at most this many of the context's images, the newest; text stands for the older ones."""
     left_out = max(0, len(context.images) - count)
     messages = []
     for message in context.messages:
@@ -97,13 +98,13 @@ def _add_exchange(messages: list[Json], exchange: Exchange, *, tools: bool) -> N
 
 
 def image_call_arguments(body: Any) -> str:
-    """The arguments of an image_generation_call item, as JSON."""
+    """Return the arguments of an image_generation_call item, as JSON."""
     prompt = body.get("revised_prompt") or ""
     return json.dumps({"prompt": prompt, "action": body.get("action") or "generate"}, ensure_ascii=False)
 
 
 def newest_image(items: Sequence[StoredItem]) -> ImageRef | None:
-    """The last image that was drawn or sent."""
+    """Return the last image that was drawn or sent."""
     for item in reversed(items):
         if found := images_of(item):
             return found[-1]
@@ -111,7 +112,7 @@ def newest_image(items: Sequence[StoredItem]) -> ImageRef | None:
 
 
 def images_of(item: StoredItem) -> list[ImageRef]:
-    """The images of one item."""
+    """Return the images of one item."""
     if item.image is not None:
         return [ImageRef(item.image, is_file=True)]
     if item.body["type"] == "image_generation_call" and "image_url" in item.body:
@@ -124,7 +125,7 @@ def images_of(item: StoredItem) -> list[ImageRef]:
 
 
 def last_user_text(messages: Sequence[Message]) -> str:
-    """The text of the last user message, without marks for images."""
+    """Return the text of the last user message, without marks for images; "" if there is none."""
     for message in reversed(messages):
         if message["role"] == "user":
             content = message["content"]
@@ -157,7 +158,7 @@ def _text(part: Json) -> str:
 
 
 def _add_call(messages: list[Json], call_id: str, name: str, arguments: str) -> None:
-    """Parallel calls belong to one message."""
+    """Add a call to the last message of the assistant, since parallel calls belong to one message."""
     call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
     last = messages[-1] if messages else None
     if last is not None and last["role"] == "assistant":

@@ -57,7 +57,7 @@ class Conversations:
         self._limiter = limiter
 
     async def create(self, key: Key, items: list[Item], metadata: Mapping[str, str]) -> Json:
-        """Raises BadRequest."""
+        """Create a conversation with these items. Raises BadRequest."""
         conversation = Conversation(f"conv_{uuid.uuid4().hex}", metadata, int(time.time()))
         stored = await self._stored(key, items)
         try:
@@ -67,22 +67,22 @@ class Conversations:
         return _json(conversation)
 
     async def show(self, key: Key, conversation_id: str) -> Json:
-        """Raises NotFound, for other keys' conversations too."""
+        """Return a conversation. Raises NotFound, for other keys' conversations too."""
         return _json(_found(await self._store.in_reader(self._store.find, conversation_id, key.id), conversation_id))
 
     async def label(self, key: Key, conversation_id: str, metadata: Mapping[str, str]) -> Json:
-        """Replace its metadata. Raises NotFound."""
+        """Replace the metadata of a conversation. Raises NotFound."""
         labelled = await self._store.in_writer(self._store.label, conversation_id, key.id, metadata)
         return _json(_found(labelled, conversation_id))
 
     async def delete(self, key: Key, conversation_id: str) -> Json:
-        """Raises NotFound."""
+        """Delete a conversation. Raises NotFound."""
         if not await self._store.in_writer(self._store.delete, conversation_id, key.id):
             raise _not_found(conversation_id)
         return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
 
     async def add(self, key: Key, conversation_id: str, items: list[Item]) -> Json:
-        """Put items at its end; returns them. Raises NotFound or BadRequest."""
+        """Put items at the end of a conversation, and return them. Raises NotFound or BadRequest."""
         await self.show(key, conversation_id)  # before images are written
         stored = await self._stored(key, items)
         try:
@@ -93,7 +93,7 @@ class Conversations:
         return item_list(await self._rendered(stored), has_more=False)
 
     async def list_items(self, key: Key, conversation_id: str, page: Page) -> Json:
-        """Raises NotFound, or BadRequest for an unknown `after`."""
+        """Return a page of a conversation's items. Raises NotFound, or BadRequest for an unknown `after`."""
         try:
             found = await self._store.in_reader(self._store.page, conversation_id, key.id, page)
         except UnknownEntry as error:
@@ -103,17 +103,17 @@ class Conversations:
         return item_list(rendered, has_more=len(items) > len(rendered))
 
     async def show_item(self, key: Key, conversation_id: str, item_id: str) -> Json:
-        """Raises NotFound."""
+        """Return one item of a conversation. Raises NotFound."""
         found = await self._store.in_reader(self._store.find_item, conversation_id, key.id, item_id)
         return (await self._rendered([_found(found, item_id)]))[0]
 
     async def delete_item(self, key: Key, conversation_id: str, item_id: str) -> Json:
-        """Returns the conversation. Raises NotFound."""
+        """Delete an item, and return its conversation. Raises NotFound."""
         found = await self._store.in_writer(self._store.delete_item, conversation_id, key.id, item_id)
         return _json(_found(found, item_id))
 
     async def _stored(self, key: Key, items: list[Item]) -> Sequence[StoredItem]:
-        """Those with images count as a call: they take a decoder's time, and stay on the disk."""
+        """Store the items. Items with images count as a call: they take a decoder's time, and stay on the disk."""
         read = await self._history.read_inputs(key, items)
         async with self._limiter.slot(key) if any(map(has_data_uri, read)) else nullcontext():
             return await self._history.store_inputs(key, read, field="items", decoded=False)

@@ -28,7 +28,7 @@ class TokenCounter:
         self._limiter = limiter
 
     async def count(self, key: Key, body: ResponseBody) -> int:
-        """Tokens of the whole chain, with instructions and tools. Raises ApiError."""
+        """Count the tokens of the whole chain, with instructions and tools. Raises ApiError."""
         model = find_chat_model(self._catalog.current, body.model, key.groups)
         spec = model.spec
         if spec is None:

@@ -62,9 +62,10 @@ class ResponseCreator:
         self._leave_out_images = leave_out_pictures
 
     def leave_out_unknown(self, key: Key, body: ResponseBody) -> tuple[ResponseBody, list[str]]:
-        """The body without what its models do not know and the caller need not know either, and the paths of that:
-        options of the image tool whose model the caller did not choose, items that are not part of the prompt, images
-        for a model that does not see (with `truncation: "auto"`, or if a setting allows it). Raises ApiError."""
+        """Leave out the fields that the body's models do not know and its caller can do without; return the body, and
+        the paths of those fields. They are options of the image tool whose model the caller did not choose, items that
+        are not part of the prompt, images for a model that does not see (with `truncation: "auto"`, or if a setting
+        allows it). Raises ApiError."""
         catalog = self._catalog.current
         chat = find_chat_model(catalog, body.model, key.groups)
         tools, left_out = list(body.tools), unread_items(body)
@@ -82,7 +83,8 @@ class ResponseCreator:
         return body, left_out
 
     async def find_or_start(self, key: Key, body: ResponseBody, results_base: str, retry: RetryInfo) -> ActiveResponse:
-        """The response to follow. Raises ApiError, and then nothing runs and nothing is recorded."""
+        """Return the response to follow: an earlier one that is retried, or a new one. Raises ApiError, and then
+        nothing runs and nothing is recorded."""
         if retry.idempotency_key is None and not retry.retry_count:
             return await self._start(key, body, results_base, retry)
         async with self._running.responses.opening(retry.idempotency_key or retry.fingerprint, key.id):
@@ -104,7 +106,7 @@ class ResponseCreator:
             raise
 
     async def _claim_and_run(self, key: Key, body: ResponseBody, results_base: str, retry: RetryInfo) -> ActiveResponse:
-        """The claim lasts as long as the response."""
+        """Claim a place within the key's limits, and start the response. The claim lasts as long as the response."""
         response_id = f"resp_{uuid.uuid4().hex}"
         call = CallId(response_id, key.id, ENDPOINT, retry.fingerprint, retry.idempotency_key)
         async with AsyncExitStack() as claim:

@@ -1,4 +1,4 @@
-"""What a request names and the server has stored: the chain of earlier responses, items by their ids, images."""
+"""The stored things that a request names: the chain of earlier responses, items by their ids, images."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -21,8 +21,8 @@ CHECKED_PX = 10_000  # of an image that is decoded only to see whether it can be
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What came before a request. `unchecked`: those of the items that the client put into a conversation by itself, so
-    that no response has had them moderated."""
+    """The items before a request. `unchecked`: the items that the client put into a conversation by itself, so that no
+    response has had them moderated."""
 
     items: Sequence[StoredItem] = ()
     unchecked: Sequence[StoredItem] = ()
@@ -40,7 +40,7 @@ class History:
         self._references = references
 
     async def read_past(self, key: Key, body: ResponseBody) -> Past:
-        """The conversation or the chain that a request goes on from. Raises BadRequest or NotFound."""
+        """Read the conversation or the chain that a request goes on from. Raises BadRequest or NotFound."""
         if body.conversation is None:
             return Past(await self.read_chain(key, body.previous_response_id))
         name, store = body.conversation.id, self._conversations
@@ -55,7 +55,8 @@ class History:
         return Past(items, unchecked)
 
     async def read_chain(self, key: Key, previous_id: str | None) -> list[StoredItem]:
-        """The items of all rounds up to that response. Raises BadRequest if this key has none, or if it still runs."""
+        """Read the items of all rounds up to that response. Raises BadRequest if this key has no such response, or if
+        it still runs."""
         if previous_id is None:
             return []
         chain = await self._store.in_reader(self._store.find_chain, previous_id, key.id)
@@ -69,7 +70,7 @@ class History:
         return items
 
     async def read_inputs(self, key: Key, sent: str | list[Item]) -> list[StoredItem]:
-        """The items of a request; those that are sent as ids alone are looked up. Raises BadRequest."""
+        """Read the items of a request; those that are sent as ids alone are looked up. Raises BadRequest."""
         if isinstance(sent, str):
             return [user_text(sent)]
         ids = {item.id for item in sent if isinstance(item, ItemReference | ImageCallItem)}
@@ -86,7 +87,7 @@ class History:
         return items
 
     async def require(self, images: Iterable[ImageRef]) -> None:
-        """Raises BadRequest if one of them was deleted."""
+        """Check that all stored images are still there. Raises BadRequest if one of them was deleted."""
         for image in images:
             try:
                 if image.is_file:
@@ -97,9 +98,9 @@ class History:
     async def store_inputs(
         self, key: Key, inputs: Sequence[StoredItem], *, field: str = "input", decoded: bool
     ) -> tuple[StoredItem, ...]:
-        """The items with their images written to files. What no decoder accepts is not stored: no later response
-        could read it. `decoded` says that the images of messages were, just now. Raises ApiError.
-        """
+        """Write the images of items to files, and return the items with these files. An image that no decoder accepts
+        is not stored: no later response could read it. `decoded` says that the images of messages were just decoded.
+        Raises ApiError."""
         stored = []
         for item in inputs:
             check = not decoded or is_sent_drawing(item)
@@ -116,10 +117,11 @@ class History:
 
 
 def to_references(images: Iterable[ImageRef]) -> tuple[Reference, ...]:
-    """Images as the image routes take them. Files are named, and read when each is decoded."""
+    """Turn images into the references that the image routes take. Files are named, and read when each is decoded."""
     return tuple(Reference("input", StoredImage(one.source) if one.is_file else one.source) for one in images)
 
 
 def _lacks_image(item: ImageCallItem) -> bool:
-    """Whether there should be one: a call that has failed is told as that."""
+    """Return whether an image is missing that should be there. A call that failed needs none: the model is told of the
+    failure."""
     return not item.result and item.status in {None, "completed"}

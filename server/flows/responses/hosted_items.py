@@ -1,4 +1,4 @@
-"""What the model is shown of items of tools that other servers ran: calls, and their results as text. Pure."""
+"""How the model is shown items of tools that other servers ran: calls, and their results as text. Pure."""
 
 import json
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ NO_RESULT = "There is no result."
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A call (without `name`, none), and its result if that is known."""
+    """A call, and its result if that is known. Without `name` there is no call."""
 
     call_id: str
     name: str | None
@@ -21,7 +21,7 @@ class Exchange:
 
 
 def read_exchange(body: Mapping[str, Any]) -> Exchange | None:
-    """None for an item of another kind, or one that says nothing by itself."""
+    """Read the call and the result of an item. None for an item of another kind, or one that says nothing by itself."""
     match body["type"]:
         case "code_interpreter_call":
             logs = [output["logs"] for output in body.get("outputs", ()) if output.get("logs")]

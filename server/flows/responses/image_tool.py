@@ -112,7 +112,7 @@ class ImageToolRunner:
     async def _follow(
         self, running: ActiveCall, response: ActiveResponse, fields: Json, request: ImageRequest
     ) -> tuple[ImageResult, bool]:
-        """The result, and whether the response was cancelled meanwhile but the image had been captured."""
+        """Return the result, and whether the response was cancelled after the image had been captured."""
         try:
             with running.listening():
                 await _emit_previews(response, running, fields, request)
@@ -125,7 +125,7 @@ class ImageToolRunner:
 
 
 def fit_tool(tool: ImageTool, model: ImageModel) -> tuple[ImageTool, list[str]]:
-    """The tool without the options that this model does not know, for a caller who did not choose it; and their
+    """Remove the options that this model does not know, for a caller who did not choose it; return the tool and their
     names. `input_fidelity` has no effect with any model."""
     left_out = ["input_fidelity"] if tool.input_fidelity else []
     if tool.quality not in {None, "auto"} and model.quality is None:
@@ -134,7 +134,7 @@ def fit_tool(tool: ImageTool, model: ImageModel) -> tuple[ImageTool, list[str]]:
 
 
 def parse_tool_arguments(arguments: str, fallback_prompt: str | None, *, can_edit: bool) -> ToolArguments:
-    """Raises BadRequest for arguments without a prompt, if there is no fallback."""
+    """Read the arguments of a tool call. Raises BadRequest if there is neither a prompt nor a fallback."""
     value: Any = None
     with suppress(ValueError):
         value = from_json(arguments)
@@ -148,7 +148,7 @@ def parse_tool_arguments(arguments: str, fallback_prompt: str | None, *, can_edi
 
 
 def build_image_request(plan: ImagePlan, arguments: ToolArguments) -> ImageRequest:
-    """The image request of a tool call. An action in the tool's definition wins over the model's."""
+    """Build the image request of a tool call. An action in the tool's definition wins over the model's."""
     tool = plan.tool
     action = arguments.action if tool.action in {None, "auto"} else tool.action
     references: tuple[Reference, ...] = ()
@@ -202,7 +202,7 @@ async def _emit_previews(response: ActiveResponse, running: ActiveCall, fields: 
 
 
 def _item(call: ToolCall, arguments: ToolArguments, request: ImageRequest, result: ImageResult) -> Json:
-    """The output item of an image, without its bytes."""
+    """Return the output item of an image, without its bytes."""
     answer = result.answer
     details = {
         "revised_prompt": arguments.prompt,

@@ -57,17 +57,18 @@ PREFIXES = {
 
 
 def new_id(kind: str) -> str:
-    """An id for an item of this type."""
+    """Return a new id for an item of this type."""
     return f"{PREFIXES[kind]}_{uuid.uuid4().hex}"
 
 
 def user_text(text: str) -> StoredItem:
-    """The user message that a plain string as `input` stands for."""
+    """Return the user message that a plain string as `input` stands for."""
     return StoredItem("input", _message("user", [{"type": "input_text", "text": text}]))
 
 
 def to_stored(item: Item) -> StoredItem:
-    """An item that was sent in full. Item references and bare image calls are looked up instead. Raises BadRequest."""
+    """Return the stored form of an item that was sent in full. Item references and bare image calls are looked up
+    instead. Raises BadRequest."""
     if isinstance(item, MessageItem):
         return StoredItem("input", _message(item.role, _parts(item.role, item.content), item.id))
     if isinstance(item, CompactionItem):
@@ -88,12 +89,12 @@ def to_stored(item: Item) -> StoredItem:
 
 
 def write_summary(summary: str) -> str:
-    """The content of a compaction item: opaque to clients. It is encoded, not secret."""
+    """Encode a summary as the content of a compaction item: opaque to clients, but not secret."""
     return base64.urlsafe_b64encode(json.dumps({"summary": summary}).encode()).decode()
 
 
 def read_summary(content: str) -> str:
-    """Raises BadRequest for what another server has made."""
+    """Decode the content of a compaction item. Raises BadRequest if another server has made it."""
     try:
         summary = from_json(base64.urlsafe_b64decode(content))["summary"]
     except (ValueError, TypeError, KeyError) as error:
@@ -103,7 +104,7 @@ def read_summary(content: str) -> str:
 
 
 def render(item: StoredItem, storage: Storage) -> Json:
-    """The item as clients get it. An image that was deleted is null. Reads files: call it in a thread."""
+    """Return the item as clients get it. An image that was deleted is null. Reads files: call it in a thread."""
     body = dict(item.body)
     if body["type"] == "image_generation_call":
         body["result"] = _base64(storage, item.image) if item.image else None
@@ -114,7 +115,7 @@ def render(item: StoredItem, storage: Storage) -> Json:
 
 
 def without_images(item: StoredItem) -> StoredItem:
-    """A message with text in the place of its images: nothing has to be read to render it."""
+    """Put text in the place of a message's images, so that the message is rendered without reading files."""
     content = item.body.get("content")
     if not isinstance(content, list):
         return item
@@ -125,7 +126,7 @@ def without_images(item: StoredItem) -> StoredItem:
 
 
 async def render_page(items: Sequence[StoredItem], storage: Storage) -> list[Json]:
-    """The items as clients get them, up to the one whose images fill the page."""
+    """Return the items as clients get them, up to the one whose images fill the page."""
     page: list[Json] = []
     characters = 0
     for item in items:
@@ -138,7 +139,7 @@ async def render_page(items: Sequence[StoredItem], storage: Storage) -> list[Jso
 
 
 def with_images(value: Any, images: Mapping[str, str | None]) -> Any:
-    """JSON in which every image_generation_call has its bytes from `images` (by item id), or null."""
+    """Return JSON in which every completed image_generation_call has its bytes from `images` (by item id), or null."""
     if isinstance(value, list):
         return [with_images(one, images) for one in value]
     if not isinstance(value, Mapping):
@@ -149,7 +150,7 @@ def with_images(value: Any, images: Mapping[str, str | None]) -> Any:
 
 
 async def store_images(item: StoredItem, store: Callable[[str, str], Awaitable[str]]) -> StoredItem:
-    """The item with its data URIs in files: `store` writes one, with an extension, and returns the file's name.
+    """Move the data URIs of an item to files: `store` writes one, with an extension, and returns the file's name.
 
     A stored part has a `file` instead of an image_url. No client can send one: `to_stored` drops it.
     """
@@ -169,7 +170,7 @@ async def store_images(item: StoredItem, store: Callable[[str, str], Awaitable[s
 
 
 def has_data_uri(item: StoredItem) -> bool:
-    """Whether `store_pictures` would write a file."""
+    """Return whether `store_images` would write a file."""
     parts = item.body.get("content")
     if item.body["type"] != "message" or not isinstance(parts, list):
         return is_sent_drawing(item)
@@ -177,7 +178,7 @@ def has_data_uri(item: StoredItem) -> bool:
 
 
 def is_sent_drawing(item: StoredItem) -> bool:
-    """A drawn image that was sent in full: no route has decoded it yet."""
+    """Return whether an item is a drawn image that was sent in full: no route has decoded it yet."""
     return item.body["type"] == "image_generation_call" and item.image is None and "image_url" in item.body
 
 

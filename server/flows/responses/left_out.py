@@ -12,7 +12,8 @@ MARK = "[image]"  # in an image's place: the model may say that it saw none
 
 
 def leave_out_pictures(body: ResponseBody) -> tuple[ResponseBody, list[str]]:
-    """For a model that does not see. The image tool still could."""
+    """Leave out the images for a model that does not see, unless the image tool is there, which still could use
+    them."""
     if isinstance(body.input, str) or any(isinstance(tool, ImageTool) for tool in body.tools):
         return body, []
     items, paths = list(body.input), []
@@ -26,7 +27,7 @@ def leave_out_pictures(body: ResponseBody) -> tuple[ResponseBody, list[str]]:
 
 
 def unknown_options(values: Mapping[str, Any]) -> list[str]:
-    """Fields of a valid body's image tool that this server's tool does not have, such as `loras`."""
+    """Return the fields of a valid body's image tool that this server's tool does not have, such as `loras`."""
     return [
         f"tools[{index}].{name}"
         for index, tool in enumerate(values.get("tools") or ())
@@ -36,13 +37,13 @@ def unknown_options(values: Mapping[str, Any]) -> list[str]:
 
 
 def unread_items(body: ResponseBody) -> list[str]:
-    """Items of other servers' tools that are not part of the prompt."""
+    """Return the items of other servers' tools that are not part of the prompt."""
     items = () if isinstance(body.input, str) else body.input
     return [f"input[{index}]" for index, item in enumerate(items) if isinstance(item, UnreadItem)]
 
 
 def unenforced_grammars(body: ResponseBody) -> list[str]:
-    """The grammars that a model on another server can only be told."""
+    """Return the paths of grammars that the server can't enforce: a model on another server reads them as text."""
     paths = []
     for index, tool in enumerate(body.tools):
         inner = enumerate(tool.tools) if isinstance(tool, NamespaceTool) else ()

@@ -1,4 +1,4 @@
-"""What one response needs to run, looked up and checked. Every field has its final value."""
+"""The plan of one response: everything that it needs, looked up and checked. Every field has its final value."""
 
 from dataclasses import dataclass
 

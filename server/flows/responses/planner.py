@@ -68,7 +68,7 @@ class Planner:
         inputs: Sequence[StoredItem],
         results_base: str,
     ) -> ResponsePlan:
-        """Raises ApiError."""
+        """Check a request, and plan its response. Raises ApiError."""
         context = self.context(model, body, [*past.items, *inputs])
         new_images = await self._new_images(key, body, past, inputs, vision=bool(model.vision))
         image = await self._image_plan(key, model, body, past.items, inputs, results_base)
@@ -87,7 +87,8 @@ class Planner:
         )
 
     def context(self, model: ChatModel, body: ResponseBody, items: Sequence[StoredItem]) -> Context:
-        """What the model reads. Raises BadRequest if it would see too many images and nothing may be dropped."""
+        """Return the context that the model reads. Raises BadRequest if it would see too many images and the request
+        does not allow to leave out the oldest."""
         tools = model.tools is not False  # another server checks them itself
         context = build_context(items, body.instructions, tools=tools, vision=bool(model.vision))
         count = len(context.images)
@@ -102,14 +103,15 @@ class Planner:
         return with_newest_images(context, MAX_SHOWN)
 
     async def decode(self, key: Key, images: Sequence[ImageRef]) -> tuple[RawImage, ...]:
-        """The pixels of stored or sent images. Raises ApiError."""
+        """Decode stored or sent images to pixels. Raises ApiError."""
         decoded = await self._references.load(key.id, to_references(images))
         return tuple(one.image for one in decoded)
 
     async def _new_images(
         self, key: Key, body: ResponseBody, past: Past, inputs: Sequence[StoredItem], *, vision: bool
     ) -> tuple[RawImage, ...]:
-        """The images that no moderation has seen, whether the model, the image tool or it alone reads them."""
+        """Decode the images that moderation has not seen yet, also those that only the image tool or moderation reads.
+        Raises ApiError."""
         new = [image for item in inputs if item.body["type"] == "message" for image in images_of(item)]
         if len(new) > MAX_IMAGES:
             message = f"Invalid 'input': too many pictures. Expected at most {MAX_IMAGES}, but got {len(new)}."
@@ -129,7 +131,8 @@ class Planner:
         inputs: Sequence[StoredItem],
         results_base: str,
     ) -> ImagePlan | None:
-        """None without the image tool. Raises ApiError for what no prompt could mend: model, group, size, an option."""
+        """Plan the image tool; None without it. Raises ApiError for what no prompt could mend: model, group, size, an
+        option."""
         index, tool = next(((i, t) for i, t in enumerate(body.tools) if isinstance(t, ImageTool)), (0, None))
         if tool is None:
             return None
@@ -180,7 +183,7 @@ def check_combinations(body: ResponseBody, model: ChatModel) -> None:
 
 
 def _new_texts(body: ResponseBody, inputs: Sequence[StoredItem]) -> list[str]:
-    """The texts of this round, for moderation."""
+    """Return the texts of this round, for moderation."""
     new = build_context(inputs, body.instructions, tools=True, vision=False)
     tools = [tool.model_dump() for tool in body.tools if not isinstance(tool, ImageTool)]
     return chat_texts(new.messages, [*tools, _template_options(body)])

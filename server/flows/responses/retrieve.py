@@ -41,7 +41,7 @@ class Responses:
         self._owner = owner
 
     async def show(self, key: Key, response_id: str) -> Json:
-        """The response object. Raises NotFound, for other keys' responses too."""
+        """Return the response object. Raises NotFound, for other keys' responses too."""
         running = self._active.find_stored(response_id, key.id)
         if running is not None:
             return running.object()
@@ -49,12 +49,12 @@ class Responses:
         return await self._storage.in_thread(self._object, record, items)
 
     def summaries(self, key_id: str, page: Page, *, roots_only: bool) -> list[ResponseSummary]:
-        """This key's stored responses, and one more than the page has room for if there are more. Blocks. Raises
+        """List this key's stored responses, and one more than the page has room for if there are more. Blocking. Raises
         UnknownEntry."""
         return [_summary(*found) for found in self._store.page(key_id, page, roots_only=roots_only)]
 
     async def stream(self, key: Key, response_id: str, after: int) -> AsyncIterator[Json]:
-        """The events of a background response after the one with that number, also those to come.
+        """Return the events of a background response after the one with that number, also those to come.
 
         Raises NotFound or BadRequest before the first.
         """
@@ -91,7 +91,7 @@ class Responses:
         return {"id": response_id, "object": "response", "deleted": True}
 
     async def list_inputs(self, key: Key, response_id: str, limit: int, order: Order, after: str | None) -> Json:
-        """A page of input items. Raises NotFound or BadRequest."""
+        """Return a page of input items. Raises NotFound or BadRequest."""
         _, items = await self._find(key, response_id)
         inputs = [item for item in items if item.side == "input"]
         if order == "desc":
@@ -105,7 +105,7 @@ class Responses:
         return item_list(page, has_more=len(inputs) > len(page))
 
     async def find_retried(self, key: Key, retry: RetryInfo) -> ActiveResponse | None:
-        """The response that this request retries, running or ended. Raises KeyReused or Conflict."""
+        """Find the response that this request retries, running or ended. Raises KeyReused or Conflict."""
         if retry.idempotency_key is None:
             return await self._find_by_fingerprint((key.id, ENDPOINT, retry.fingerprint))
         running = self._active.find_keyed(key.id, ENDPOINT, retry.idempotency_key)
@@ -123,7 +123,7 @@ class Responses:
         return await self._replay(record, items)
 
     async def _find_by_fingerprint(self, identity: CallIdentity) -> ActiveResponse | None:
-        """For an SDK that retries by itself, by the same rules as for image calls."""
+        """Find an equal response for an SDK that retries by itself, by the same rules as for image calls."""
         another_expected = self._expected_retries.contains(identity)
         running = self._active.find_by_fingerprint(identity)
         if running is not None and not (running.has_listeners and another_expected):
@@ -146,7 +146,7 @@ class Responses:
         return recorded
 
     async def _find_here(self, key: Key, response_id: str) -> tuple[StoredResponse, list[StoredItem]]:
-        """One that does not run on another server. Raises NotFound and RunsElsewhere."""
+        """Find a response that does not run on another server. Raises NotFound and RunsElsewhere."""
         record, items = await self._find(key, response_id)
         if record.running and record.owner != self._owner:
             message = f"The response '{response_id}' runs on another server. Try again in a moment."
@@ -159,7 +159,8 @@ class Responses:
         return response_object(record.id, record.created_at, record.echo, status, output, record.ended)
 
     def _recorded_events(self, record: StoredResponse, items: Sequence[StoredItem]) -> list[Json]:
-        """The events with the images' bytes again. Of a response whose server died there is the last one alone."""
+        """Return the recorded events, with the images' bytes put back. Of a response whose server died, only the last
+        event is left."""
         images = {item.id: render(item, self._storage)["result"] for item in items if item.image is not None}
         if record.events or record.running:
             return [with_images(event, images) for event in record.events or ()]
@@ -199,7 +200,7 @@ def _summary(record: StoredResponse, inputs: Sequence[StoredItem]) -> ResponseSu
 
 
 def _texts(content: object) -> Iterator[str]:
-    """Of a message's content: a string, or parts."""
+    """Yield the texts of a message's content: a string, or parts."""
     if isinstance(content, str):
         yield content
     elif isinstance(content, list):

@@ -42,7 +42,7 @@ class ToolCall:
 
     @property
     def is_image_call(self) -> bool:
-        """Whether it is for the image tool."""
+        """Whether the call is for the image tool."""
         return self.name == IMAGE_FUNCTION and self.namespace is None
 
 
@@ -175,7 +175,7 @@ class EventWriter:
             self._response.emit("response.custom_tool_call_input.delta", **fields, delta=text)
 
     def _begin_call(self, name: str, call_id: str) -> ToolCall | None:
-        """None for an image call beyond max_tool_calls, which is ignored."""
+        """Begin a tool call. None for an image call beyond max_tool_calls, which is ignored."""
         if self._hosted and name == IMAGE_FUNCTION:
             if self._max_image_calls <= len(self.image_calls):
                 return None

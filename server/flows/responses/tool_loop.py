@@ -121,7 +121,7 @@ class ToolLoop:
         await self._moderator.check_images(plan.moderation, "input", plan.new_images)
 
     async def _run_turns(self, plan: ResponsePlan, response: ActiveResponse, state: LoopState) -> FinishReason:
-        """The model's turns, until it calls nothing that the server can run. Returns why the last one ended."""
+        """Run the model's turns until it calls nothing that the server can run, and return why the last turn ended."""
         for number in range(MAX_TURNS):
             calls_left = min(MAX_IMAGE_CALLS, plan.max_tool_calls or MAX_IMAGE_CALLS) - state.image_calls
             turn = next_turn(plan, state, number, calls_left)
@@ -173,7 +173,7 @@ class ToolLoop:
         return reason
 
     async def _admit(self, plan: ResponsePlan, response: ActiveResponse) -> None:
-        """The request is sound. A background response has its row already."""
+        """Record and announce a response whose request is sound. A background response has its row already."""
         if response.recorded and not response.record.background:
             await self._store.in_writer(self._store.begin, response.record, plan.inputs)
         response.admit()
@@ -233,7 +233,7 @@ class ToolLoop:
             await self._store.in_patient_writer(self._record_events, response)
 
     def _record_events(self, response: ActiveResponse) -> None:
-        """The events without previews and images' bytes, which are in the items. Blocks."""
+        """Record the events without previews and images' bytes, which are in the items. Blocking."""
         events = [with_images(event, {}) for event in response.events if event["type"] != PREVIEW]
         self._store.save_events(response.call.id, events)
 
@@ -255,7 +255,8 @@ def next_turn(plan: ResponsePlan, state: LoopState, number: int, calls_left: int
 
 
 def _end_of_failure(response: ActiveResponse, error: ApiError) -> tuple[ResponseStatus, ApiError | None]:
-    """A response with a charged image is delivered as it is."""
+    """Return the status and the error of a response that failed. A response with a charged image is delivered as it is,
+    without an error."""
     if not response.charged:
         return "failed", error
     log.warning("the response ends early, after its picture", response=response.call.id, error=error.message)
@@ -263,7 +264,7 @@ def _end_of_failure(response: ActiveResponse, error: ApiError) -> tuple[Response
 
 
 def _finished_item(item: Json) -> Json:
-    """An item that was never finished is not in progress any more."""
+    """Mark an item that was in progress as failed or incomplete, since nothing will finish it."""
     if item["status"] != "in_progress":
         return item
     return {**item, "status": "failed" if item["type"] == "image_generation_call" else "incomplete"}

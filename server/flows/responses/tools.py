@@ -52,7 +52,7 @@ class ResponseTools:
     allowed: tuple[str, ...] = ()  # functions' names; empty for all
 
     def request_path(self, param: str | None) -> str | None:
-        """Where the request has what an engine calls `tools[i].function...`."""
+        """Return where the request has what an engine calls `tools[i].function...`."""
         paths = [tool.path for tool in self.called.values()]
         found = ENGINE_PATH.match(param or "")
         if param is None or found is None or int(found[1]) >= len(paths):
@@ -61,7 +61,7 @@ class ResponseTools:
 
 
 def read_tools(tools: Sequence[Tool], choice: ToolChoice) -> ResponseTools:
-    """Raises BadRequest for a schema, a name or a choice that is not valid."""
+    """Turn declared tools into functions of the model. Raises BadRequest for an invalid schema, name or choice."""
     declared = list(_declared(tools))
     names = [_function_name(tool, called) for tool, called in declared]
     check_unique_names(names, [called.path for _, called in declared])
@@ -80,7 +80,8 @@ def read_tools(tools: Sequence[Tool], choice: ToolChoice) -> ResponseTools:
 
 
 def function_name(name: str, namespace: str | None) -> str:
-    """The name that the model reads and writes. Of one that is too long, the end says more."""
+    """Return the name that the model reads and writes. A name that is too long loses its beginning, because its end is
+    more specific."""
     if namespace is None:
         return name
     return f"{namespace.removesuffix('__')}__{name}"[-MAX_NAME:]
