@@ -95,7 +95,7 @@ class ImageEngine:
         self._paused_for_load = False  # a load has waited long for memory: no image starts
 
     async def submit(self, job: ImageJob) -> AsyncGenerator[Event, None]:
-        """The job's events, up to Finished or Failed."""
+        """Queue the job and yield its events, up to Finished or Failed."""
         events: asyncio.Queue[Event] = asyncio.Queue()
         active = EngineJob(job, events.put_nowait)
         yield Queued()
@@ -155,7 +155,7 @@ class ImageEngine:
         return replace(capabilities, unit_s=self._speeds.unit_s(spec), notes=(*checkpoint.notes, *partial))
 
     def unload_except(self, specs: Iterable[CheckpointSpec]) -> None:
-        """The catalog names exactly these checkpoints: evict the others once no job needs them."""
+        """Evict all other checkpoints than these, which the catalog names, once no job needs them."""
         self._catalog_specs = frozenset(specs)
         retained = {weights_key(spec) for spec in self._catalog_specs}
         self._warmup.unload_except(retained)
@@ -253,7 +253,7 @@ class ImageEngine:
             self._dispatch()
 
     def _on_drawn(self, run: Run) -> None:
-        """The device is free; the run's image is finished on the host."""
+        """Take note that the device is free and the run's image is finished on the host."""
         self._drawing.discard(run)
         self._dispatch()
 
@@ -315,7 +315,7 @@ class ImageEngine:
             self._wait(row)
 
     def _active_job(self, run: Run) -> EngineJob | None:
-        """The run's job, unless it is done."""
+        """Return the run's job, unless it is done."""
         active = self._jobs.get(run.row.job.id)
         return active if active and not active.done else None
 

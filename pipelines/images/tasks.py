@@ -24,7 +24,7 @@ class UnsupportedTask(Exception):
 
 
 def controlnet_class(own: type[Any], task: Task, infix: str) -> type[Any] | None:
-    """The class that draws a task with ControlNets: XControlNetPipeline, XControlNetImg2ImgPipeline and
+    """Return the class that draws a task with ControlNets: XControlNetPipeline, XControlNetImg2ImgPipeline and
     XControlNetInpaintPipeline beside XPipeline, or ControlNetUnion as the infix."""
     stem = family_stem(own.__name__)
     suffixes = {Task.TEXT: ("",), Task.REDRAW: ("Img2Img",), Task.INPAINT: ("Inpaint", "Inpainting")}
@@ -33,7 +33,7 @@ def controlnet_class(own: type[Any], task: Task, infix: str) -> type[Any] | None
 
 
 def task_classes(own: type[Any]) -> Mapping[Task, type[Any]]:
-    """The class that draws each task on the weights of a checkpoint whose model_index.json names `own`.
+    """Return the class that draws each task on the weights of a checkpoint whose model_index.json names `own`.
 
     An XPipeline has siblings for the same weights, XImg2ImgPipeline and XInpaintPipeline. A checkpoint for one task
     alone names that task's class, such as an inpainting checkpoint; what its siblings make of its weights is found when
@@ -52,7 +52,7 @@ def task_classes(own: type[Any]) -> Mapping[Task, type[Any]]:
 
 
 def check_conditioning(spec: CheckpointSpec, own: type[Any], tasks: Mapping[Task, type[Any]]) -> None:
-    """Raises CheckpointError for a mode of which the class has no pipeline, where it has one of another mode."""
+    """Raise CheckpointError for a mode of which the class has no pipeline, where it has one of another mode."""
     if MODES[spec.conditioning].task in tasks:
         return
     if fitting := [name for name, mode in MODES.items() if mode.task in tasks]:

@@ -50,7 +50,7 @@ class Fingerprints:
         self._known = WeakTensorKeyDictionary()
 
     def of(self, tensor: torch.Tensor) -> bytes:
-        """The digest of a tensor's values."""
+        """Return the digest of a tensor's values."""
         known: bytes | None = self._known.get(tensor)  # type: ignore[no-untyped-call]
         if known is None:
             values = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
@@ -98,7 +98,7 @@ def _item_key(item: Any, *, is_image: bool) -> Hashable:
 
 
 def merge(passes: Sequence[Mapping[str, Any]], layouts: Sequence[Layout]) -> dict[str, Any]:
-    """The arguments of one pass for several whose keys are equal."""
+    """Return the arguments of one pass for several whose keys are equal."""
     masked = {TEXT, MASK} if _is_masked(passes[0], layouts[0]) else set()
     merged = {name: _concatenate([each[name] for each in passes], layouts) for name in passes[0].keys() - masked}
     return merged | _pad_text(passes) if masked else merged
@@ -124,7 +124,7 @@ def _pad_text(passes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _concatenate(values: Sequence[Any], layouts: Sequence[Layout]) -> Any:
-    """An argument of several passes as one argument for all of their rows."""
+    """Return an argument of several passes as one argument for all of their rows."""
     first, layout = values[0], layouts[0]
     if isinstance(first, torch.Tensor):
         if first.dim() == 0:
@@ -163,7 +163,7 @@ def split(output: Any, layouts: Sequence[Layout]) -> list[Any]:
 
 
 def structure(key: Hashable) -> Hashable:
-    """A key without sizes and values: what was shown to be safe for one size is safe for all."""
+    """Return a key without sizes and values: what was shown to be safe for one size is safe for all."""
     match key:
         case ("rows", dtype, device, tuple() as shape):
             return "rows", dtype, device, len(shape)
@@ -222,7 +222,7 @@ def _holds_tensor(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Hashable:
-    """A value that must be equal in all passes. Raises Unmergeable for an object that has no plain value."""
+    """Return a value that must be equal in all passes. Raises Unmergeable for an object that has no plain value."""
     if isinstance(value, list | tuple):
         return tuple(_plain(item) for item in value)
     if value is None or isinstance(value, bool | int | float | str | bytes | torch.dtype | torch.device):

@@ -48,7 +48,7 @@ class LateStart:
         pipeline.scheduler.set_timesteps = set_timesteps
 
     def wrap_callback(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The call's step callback, after which what the mask leaves out is put back."""
+        """Wrap the call's step callback, so that what the mask leaves out is put back after it."""
         if self._mask is None:
             return arguments
         if "callback_on_step_end" in arguments:
@@ -95,7 +95,7 @@ class LateStart:
             self._latents.copy_(self._noised(0))
 
     def _noised(self, step: int) -> torch.Tensor:
-        """The image's latents, noised as they are before a step."""
+        """Return the image's latents, noised as they are before a step."""
         scheduler = self._pipeline.scheduler
         timestep = scheduler.timesteps[step : step + 1]
         if not len(timestep):
@@ -117,7 +117,7 @@ class LateStart:
             latents.copy_(torch.lerp(kept, latents, self._painted.to(latents.dtype)))
 
     def _encode(self, like: torch.Tensor) -> torch.Tensor:
-        """The image's latents, in the size of those of the call: some pipelines draw in a size of their own."""
+        """Return the image's latents, in the size of those of the call: some pipelines draw in a size of their own."""
         codec = self._pipeline.vae
         if hasattr(codec, "bn") or getattr(codec.config, "latents_mean", None) is not None:
             raise UnsupportedTask(f"the latents of {type(codec).__name__} have another scale")

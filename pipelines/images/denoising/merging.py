@@ -63,7 +63,7 @@ class ForwardMerger:
         denoiser.forward = forward
 
     def _meet(self, positional: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-        """The denoiser's output for these arguments, computed alone or with those of others. Blocks."""
+        """Return the denoiser's output for these arguments, computed alone or with those of others. Blocks."""
         turn = self._scheduler.current
         if turn is None:
             return self._forward(*positional, **named)

@@ -55,8 +55,8 @@ class PreviewMap:
             self._targets = DECAY * self._targets + targets
 
     def render(self, latents: torch.Tensor, width: int, height: int) -> NDArray[np.uint8] | None:
-        """The preview of an image of width x height pixels, 512 pixels on its long side; None before an update, and
-        for latents that are not finite."""
+        """Return the preview of an image of width x height pixels, 512 pixels on its long side; None before an
+        update, and for latents that are not finite."""
         grid = _tokens(latents, height, width)
         if grid is None or not grid[2].isfinite().all() or self._products is None or self._targets is None:
             return None
@@ -75,7 +75,7 @@ class PreviewMap:
 
 
 def noise_schedule(scheduler: Any) -> list[tuple[float, float]] | None:
-    """(a, s) before each step and after the last, where latents are a * x0 + s * noise; None for other samplers.
+    """Return (a, s) before each step and after the last, where latents are a * x0 + s * noise; None for other samplers.
 
     Flow matching interpolates, a = 1 - sigma and s = sigma (Lipman et al., arXiv 2210.02747); DDIM keeps the variance,
     a = sqrt(alpha_bar) and s = sqrt(1 - alpha_bar) (Song et al., arXiv 2010.02502, equation 12); EDM adds noise to the

@@ -45,7 +45,7 @@ class StepCaches:
                 del states[name]
 
     def end_step(self) -> None:
-        """The next forward pass is the first one of a step."""
+        """Mark the next forward pass as the first one of a step."""
         self._current.forwards = 0
 
     @contextlib.contextmanager

@@ -33,7 +33,7 @@ class StepObserver:
         self._timestep: Any = None
 
     def callback(self, accepted: Mapping[str, Any]) -> dict[str, Any]:
-        """The step callback as an argument. Pipelines that predate callback_on_step_end take `callback`."""
+        """Return the step callback as an argument. Pipelines that predate callback_on_step_end take `callback`."""
 
         def after_step(pipeline: Any, _: int, timestep: Any, tensors: dict[str, Any]) -> dict[str, Any]:
             self._after_step(pipeline.scheduler, timestep, tensors.get("latents"))
@@ -63,7 +63,7 @@ class StepObserver:
         return self._preview_map.render(latents, *self._size)
 
     def _noise_around_step(self) -> tuple[tuple[float, float], tuple[float, float]] | None:
-        """(a, s) before and after the step that has just ended; None for a sampler whose schedule is unknown."""
+        """Return (a, s) before and after the step that has just ended; None for a sampler whose schedule is unknown."""
         if self._scheduler is None or (schedule := noise_schedule(self._scheduler)) is None:
             return None
         at = (torch.as_tensor(self._scheduler.timesteps) == self._timestep).nonzero()

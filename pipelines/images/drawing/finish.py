@@ -13,15 +13,15 @@ ASPECT_TOLERANCE = 0.03  # sizes on the grid differ by less from the aspect rati
 
 
 def center_crop(image: Image.Image, size: tuple[int, int]) -> Image.Image:
-    """The middle of an image that is larger by less than the pipeline's multiple."""
+    """Return the middle of an image that is larger by less than the pipeline's multiple."""
     left, top = (image.width - size[0]) // 2, (image.height - size[1]) // 2
     return image.crop((left, top, left + size[0], top + size[1]))
 
 
 def to_drawn_size(image: Image.Image, job: ImageJob, plan: Plan) -> Image.Image:
-    """A reference, a mask or a map, cut to the image's shape, at the size that is drawn, so that every pixel comes
-    back to its place: with the edges continued where `center_crop` cuts, or scaled where what is drawn is scaled back.
-    """
+    """Return a reference, a mask or a map, cut to the image's shape, at the size that is drawn, so that every pixel
+    comes back to its place: with the edges continued where `center_crop` cuts, or scaled where what is drawn is
+    scaled back."""
     if plan.finish == "crop":
         return _continue_edges(fit_image(image, job), plan)
     scale = min(image.width / job.width_px, image.height / job.height_px)
@@ -47,12 +47,13 @@ def composite(image: Image.Image, job: ImageJob) -> Image.Image:
 
 
 def fit_image(image: Image.Image, job: ImageJob) -> Image.Image:
-    """A reference, a mask or a map at the finished size, cut to its shape: the same pixels if it has that size."""
+    """Return a reference, a mask or a map at the finished size, cut to its shape: the same pixels if it has that
+    size."""
     return ImageOps.fit(image, (job.width_px, job.height_px), _method(image))
 
 
 def _method(image: Image.Image) -> Image.Resampling:
-    """A mask must not ring: what it leaves out stays as it was."""
+    """Choose how an image is scaled: a mask must not ring, since what it leaves out stays as it was."""
     return Image.Resampling.BILINEAR if image.mode == "L" else Image.Resampling.LANCZOS
 
 
@@ -62,7 +63,7 @@ def whole_paint(mask: Image.Image) -> Image.Image:
 
 
 def align_reference(reference: Image.Image, job: ImageJob, plan: Plan) -> Image.Image:
-    """A reference of the image's aspect ratio at the size that is drawn, so that the two align.
+    """Return a reference of the image's aspect ratio at the size that is drawn, so that the two align.
 
     A pipeline with native references crops other sizes to its multiple, which shifts the content.
     """
@@ -75,7 +76,7 @@ def align_reference(reference: Image.Image, job: ImageJob, plan: Plan) -> Image.
 
 
 def thumbnail(image: Image.Image) -> NDArray[np.uint8]:
-    """A preview of the second pass: the image so far."""
+    """Return a preview of the second pass: the image so far."""
     small = image.copy()
     small.thumbnail((LONG_SIDE_PX, LONG_SIDE_PX))
     return np.asarray(small)

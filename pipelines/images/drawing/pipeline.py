@@ -58,7 +58,7 @@ class Drawn:
     dtype: torch.dtype  # that the checkpoint computes in
 
     def image(self, preview_map: PreviewMap) -> Image.Image:
-        """The image, at `size`. Fits the preview map. Blocks; needs no device. Raises InvalidPicture and
+        """Return the image, at `size`. Fits the preview map. Blocks; needs no device. Raises InvalidPicture and
         WrongSize."""
         if not self.returned.is_finite:
             raise InvalidImage(self.dtype)
@@ -89,6 +89,7 @@ class ImagePipeline:
 
     @property
     def plan(self) -> Plan:
+        """Plan the size that is drawn for the job's image."""
         return plan_image(self.job.checkpoint, self.job.width_px, self.job.height_px, self.checkpoint.multiple_px)
 
     @property
@@ -113,7 +114,7 @@ class ImagePipeline:
         return lambda: self._finish(canvas)
 
     def generate(self) -> Pixels:
-        """The image, where no other run waits for the device. Raises what `draw` raises."""
+        """Return the image, where no other run waits for the device. Raises what `draw` raises."""
         return self.draw()()
 
     def _resize(self, image: Image.Image, size: tuple[int, int]) -> Image.Image:
@@ -175,7 +176,7 @@ class ImagePipeline:
         self.on_step(preview)
 
     def _at_drawn_size(self, image: RawImage) -> Image.Image:
-        """A reference, a mask or a map, each pixel where the finished image has it."""
+        """Return a reference, a mask or a map, each pixel where the finished image has it."""
         return to_drawn_size(to_image(image), self.job, self.plan)
 
     def _bounded(self, reference: Image.Image) -> Image.Image:
@@ -187,7 +188,7 @@ class ImagePipeline:
         return reference.resize(size, Image.Resampling.LANCZOS)
 
     def _redraw(self, tile: Image.Image, number: int, canvas: Image.Image) -> Callable[[], Image.Image]:
-        """A tile in the second pass. Its seed derives from the image's seed and the tile's number."""
+        """Return a tile in the second pass. Its seed derives from the image's seed and the tile's number."""
         seed = (row_seed(self.row) * 1_000_003 + number + 1) % SEED_MODULUS
         strength = self.job.sampling.refine_strength
         observer = StepObserver(self._after_step, self.preview_map, tile.size, lambda: thumbnail(canvas))

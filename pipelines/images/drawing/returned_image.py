@@ -35,7 +35,7 @@ class ReturnedImage:
         return all(math.isfinite(each.wait()) for each in self._sums)
 
     def image(self) -> Image.Image:
-        """The image. Blocks until it has arrived."""
+        """Return the image. Blocks until it has arrived."""
         if self._image is None and self._transfer is not None:
             self._image = Image.fromarray(self._transfer.wait().numpy())
         if self._image is None:
@@ -44,10 +44,9 @@ class ReturnedImage:
 
 
 def sums_of_decoded(pipeline: Any) -> list[torch.Tensor]:
-    """A list to which a pipeline's call adds the sum of what its codec decodes. What a call returns shows less: it is
-    cut to the range of colours, infinite values too, and may be a Pillow image. The pipeline must be of this call
-    alone.
-    """
+    """Return a list to which a pipeline's call adds the sum of what its codec decodes. What a call returns shows
+    less: it is cut to the range of colours, infinite values too, and may be a Pillow image. The pipeline must be of
+    this call alone."""
     sums: list[torch.Tensor] = []
     processor: Any = getattr(pipeline, "image_processor", None)
     if not hasattr(processor, "postprocess") or "image_processor" in pipeline.components:

@@ -50,7 +50,7 @@ class Run:
         return self._pipeline.plan.finish == "refine"
 
     def execute(self) -> Pixels:
-        """The image. Blocks. Raises Cancelled, Preempted, and what the pipeline raises."""
+        """Draw the image and return it. Blocks. Raises Cancelled, Preempted, and what the pipeline raises."""
         checkpoint, job = self.loaded.checkpoint, self.row.job
         device = checkpoint.device
         checkpoint.read_adapters(job.sampling, job.controls)
@@ -100,7 +100,7 @@ class Run:
 
 
 def due_preview(job: ImageJob, step: int, steps: int) -> int | None:
-    """The number of the preview that is due after a step, if one is. They divide the steps evenly."""
+    """Return the number of the preview that is due after a step, if one is. They divide the steps evenly."""
     for number in range(job.previews):
         if step == max(1, round(steps * (number + 1) / (job.previews + 1))):
             return number

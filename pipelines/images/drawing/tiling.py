@@ -30,7 +30,7 @@ def refine(
 
 
 def feather(tile: Tile) -> Image.Image:
-    """The blend mask of a tile, mode "L": a ramp over the overlap with the tiles to the left and above."""
+    """Return the blend mask of a tile, mode "L": a ramp over the overlap with the tiles to the left and above."""
     across = _ramp(tile.width, has_neighbour=tile.left > 0)
     down = _ramp(tile.height, has_neighbour=tile.top > 0)
     return Image.fromarray((np.outer(down, across) * 255).round().astype(np.uint8))

@@ -72,7 +72,7 @@ def _is_finite(weight: torch.Tensor) -> bool:
 
 
 def _peft_config(path: Path, metadata: Mapping[str, str]) -> Mapping[str, Any]:
-    """What peft keeps of the adapter's strength: in the header, by diffusers, or in a file beside it. Raises
+    """Read from the header (diffusers) or a file beside it (peft) how strong peft keeps the adapter. Raises
     CheckpointError for one that is missing: the strength would be a guess."""
     beside = path.with_name(PEFT_CONFIG)
     try:
@@ -135,8 +135,8 @@ def energy(weights: Mapping[str, torch.Tensor], contents: Contents) -> float:
 
 
 def by_own_names(file: AdapterFile, layers: Mapping[str, Mapping[str, torch.nn.Module]]) -> dict[str, str]:
-    """The layers of a file that have a name of the model's own, with dots or underscores, and what peft calls them.
-    `layers` has the model's by component, the denoiser first."""
+    """Return the layers of a file that have a name of the model's own, with dots or underscores, and what peft calls
+    them. `layers` has the model's by component, the denoiser first."""
     if not file.strength_known:
         return {}
     known = {component: {name.replace(".", "_"): name for name in modules} for component, modules in layers.items()}
@@ -153,7 +153,7 @@ def by_own_names(file: AdapterFile, layers: Mapping[str, Mapping[str, torch.nn.M
 
 
 def renamed(file: AdapterFile, names: Mapping[str, str]) -> dict[str, torch.Tensor]:
-    """The weights of these layers by peft's names."""
+    """Return the weights of these layers by peft's names."""
     weights: dict[str, torch.Tensor] = {}
     for layer, name in names.items():
         if layer in file.contents.kronecker:
@@ -169,8 +169,8 @@ def renamed(file: AdapterFile, names: Mapping[str, str]) -> dict[str, torch.Tens
 
 
 def respelled(file: AdapterFile) -> dict[str, torch.Tensor]:
-    """The weights with kohya's word for the factors in place of peft's: some classes read the names of layers of their
-    first publishers with that alone."""
+    """Return the weights with kohya's word for the factors in place of peft's: some classes read the names of layers
+    of their first publishers with that alone."""
     weights = {}
     for name, weight in file.usable.items():
         spelled = name.replace(".lora_A.", ".lora_down.").replace(".lora_B.", ".lora_up.").replace(".default.", ".")

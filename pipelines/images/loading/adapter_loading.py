@@ -42,7 +42,7 @@ Weights = Mapping[str, torch.Tensor]
 
 
 def adapted_components(pipeline: Any) -> dict[str, torch.nn.Module]:
-    """What a pipeline puts adapters on, the denoiser first."""
+    """Return the components that a pipeline puts adapters on, the denoiser first."""
     names = getattr(pipeline, "_lora_loadable_modules", ())
     parts = {name: getattr(pipeline, name, None) for name in names}
     return {name: part for name, part in parts.items() if isinstance(part, torch.nn.Module)}
@@ -84,7 +84,8 @@ def _load(pipeline: Any, file: AdapterFile, stem: str, name: str, *, proved: boo
 
 
 def _read(pipeline: Any, file: AdapterFile, name: str, *, proved: bool) -> "_Reading":
-    """The first way of naming the layers of which diffusers makes something. Raises what it raises at the first."""
+    """Return the first way of naming the layers of which diffusers makes something. Raises what it raises at the
+    first."""
     failed: Exception | None = None
     for weights in _namings(file, by_own_names(file, _layers(pipeline))):
         reading = _Reading(pipeline, weights, proved=proved)
@@ -102,8 +103,8 @@ def _read(pipeline: Any, file: AdapterFile, name: str, *, proved: bool) -> "_Rea
 
 
 def _namings(file: AdapterFile, own: Mapping[str, str]) -> Iterator[Weights]:
-    """The model's own names, if all layers have one; else the trainer's, and those with another trainer's word for the
-    factors; then the model's own of those that have one."""
+    """Return the model's own names, if all layers have one; else the trainer's, and those with another trainer's
+    word for the factors; then the model's own of those that have one."""
     if own and len(own) == file.contents.layers:
         yield renamed(file, own)
         return
@@ -126,7 +127,7 @@ class _Reading:
         self._lost = 0  # pairs of which it has made nothing
 
     def load(self, name: str) -> None:
-        """Raises CheckpointError, and what diffusers raises."""
+        """Load the adapter under this name. Raises CheckpointError, and what diffusers raises."""
         convert = self._pipeline.lora_state_dict
         self._pipeline.lora_state_dict = lambda weights, **options: self._convert(convert, weights, options)
         try:
@@ -135,7 +136,7 @@ class _Reading:
             del self._pipeline.lora_state_dict  # the pipeline's own again
 
     def _convert(self, convert: Callable[..., Any], weights: Weights, options: Mapping[str, Any]) -> Any:
-        """What diffusers makes of the weights, after the checks that need no model touched."""
+        """Return the result of diffusers' conversion of the weights, after the checks that need no model touched."""
         result = convert(weights, **options)
         state = dict(result[0] if isinstance(result, tuple) else result)
         layers = {f"{part}.{name}": each for part, of in _layers(self._pipeline).items() for name, each in of.items()}
@@ -205,14 +206,14 @@ def _check_shapes(state: Weights, contents: Contents, layers: Mapping[str, Any])
 
 
 def _sizes(layer: Any) -> tuple[int, int]:
-    """Inputs of one group, and outputs."""
+    """Return a layer's inputs of one group, and its outputs."""
     if hasattr(layer, "in_features"):
         return layer.in_features, layer.out_features
     return layer.in_channels // layer.groups, layer.out_channels
 
 
 def _layers(pipeline: Any) -> dict[str, dict[str, torch.nn.Module]]:
-    """What adapters can be put on, by component and name."""
+    """Return the layers that adapters can be put on, by component and name."""
     return {
         component: {name: each for name, each in base_modules(module) if isinstance(each, ADAPTED)}
         for component, module in adapted_components(pipeline).items()
@@ -220,7 +221,7 @@ def _layers(pipeline: Any) -> dict[str, dict[str, torch.nn.Module]]:
 
 
 def _loaded(pipeline: Any, name: str) -> Iterator[Any]:
-    """The layers that have this adapter."""
+    """Return the layers that have this adapter."""
     for component in adapted_components(pipeline).values():
         for module in component.modules():
             if isinstance(module, BaseTunerLayer) and any(
@@ -230,8 +231,8 @@ def _loaded(pipeline: Any, name: str) -> Iterator[Any]:
 
 
 def _dropped(weights: Weights, contents: Contents, convert: Callable[[Weights], Any]) -> set[str] | None:
-    """The layers of which a conversion makes nothing: those whose number is nowhere in what it makes of pairs of rank
-    1, each filled with its number. None if it can't be told: a conversion may look for more than names."""
+    """Return the layers of which a conversion makes nothing: those whose number is nowhere in what it makes of pairs
+    of rank 1, each filled with its number. None if it can't be told: a conversion may look for more than names."""
     marks: dict[str, torch.Tensor] = {}
     for number, (layer, (down, up)) in enumerate(contents.pairs.items(), 1):
         marks[down] = torch.full((1,) * weights[down].dim(), float(number))

@@ -43,7 +43,7 @@ class Adapters:
         return tuple(sorted(known for known in self.known.values() if isinstance(known, AdapterFit)))
 
     def refuse(self, path: Path, reason: str) -> None:
-        """A file, as it is now, has changed what the checkpoint draws without it."""
+        """Refuse a file, as it is now, that has changed what the checkpoint draws without it."""
         if (version := FileVersion.find(path)) is not None:
             self.known[version] = reason
         self.spoiled = True

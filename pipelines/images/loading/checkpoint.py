@@ -71,7 +71,7 @@ class Checkpoint:
     def pipeline(
         self, task: Task | None = None, sampling: SamplingDefaults | None = None, nets: Sequence[ControlInput] = ()
     ) -> Any:
-        """A pipeline for a task, or of the class in model_index.json, with a scheduler of its own.
+        """Return a pipeline for a task, or of the class in model_index.json, with a scheduler of its own.
 
         `sampling` chooses the scheduler, by default the spec's; `nets` are ControlNets. Raises UnsupportedTask.
         """
@@ -132,7 +132,7 @@ class Checkpoint:
         return self._with_controls(replace(announced, prompt="prompt" in accepted, long_prompts=long_prompts))
 
     def _with_controls(self, announced: Capabilities) -> Capabilities:
-        """What its classes announce of its controls."""
+        """Add to the capabilities what its classes announce of its controls."""
         controls = self.spec.controls
         nets = [ControlInput(each.name, BLANK, 1.0) for each in controls if each.kind == "controlnet"]
         tasks: dict[ControlledWith, Task] = {

@@ -79,19 +79,20 @@ class CheckpointCache:
         self._catalog_keys: set[WeightsKey] | None = None  # None until `retain` is called
 
     def find(self, spec: CheckpointSpec) -> LoadedCheckpoint | None:
-        """The checkpoint, if it is on the device and ready."""
+        """Return the checkpoint, if it is on the device and ready."""
         loaded = self._loaded.get(weights_key(spec))
         ready = loaded and loaded.on_device and not loaded.checkpoint.adapters.spoiled
         return loaded if ready and weights_key(spec) not in self._loading else None
 
     def acquire(self, loaded: LoadedCheckpoint) -> None:
-        """A run starts with it: it is not evicted until `release`."""
+        """Keep the checkpoint for a run that starts with it: it is not evicted until `release`."""
         loaded.ref_count += 1
         loaded.used_at = time.monotonic()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
 
     def release(self, loaded: LoadedCheckpoint) -> None:
+        """Count one run less that uses the checkpoint, which may be evicted once none does."""
         loaded.ref_count -= 1
         loaded.used_at = time.monotonic()
         if not any(each.ref_count for each in self._loaded.values()):
@@ -100,7 +101,8 @@ class CheckpointCache:
             self._idle_timer = asyncio.get_running_loop().call_later(IDLE_S, self._release_unused_memory)
 
     def _release_unused_memory(self) -> None:
-        """What the allocator keeps of the largest image, other processes on the device can use meanwhile."""
+        """Release the memory that the allocator keeps of the largest image: other processes on the device can use it
+        meanwhile."""
         self._loader.submit(free_memory, self._device)
 
     async def load(self, spec: CheckpointSpec) -> LoadedCheckpoint:
@@ -173,8 +175,8 @@ class CheckpointCache:
     def _without_spoiled(
         self, key: WeightsKey
     ) -> tuple[LoadedCheckpoint | None, Mapping[FileVersion, AdapterFit | str]]:
-        """What is in memory of these weights, unless an adapter has spoiled them: those are dropped, and what is known
-        of adapters is kept. Raises InsufficientMemory while a run uses them."""
+        """Return the entry in memory of these weights, unless an adapter has spoiled them: those are dropped, and
+        what is known of adapters is kept. Raises InsufficientMemory while a run uses them."""
         loaded = self._loaded.get(key)
         if loaded is None or not loaded.checkpoint.adapters.spoiled:
             return loaded, {}
@@ -214,7 +216,7 @@ class CheckpointCache:
     def _select_evictions(
         self, size: int, spec: CheckpointSpec, *, on_device: bool, sizes: Sizes | None = None
     ) -> list[WeightsKey]:
-        """What to evict for `size` bytes, of which components with `sizes` are there already.
+        """Select what to evict for `size` bytes, of which components with `sizes` are there already.
 
         Raises CheckpointError, or InsufficientMemory while too much is in use.
         """

@@ -33,6 +33,7 @@ class PlainDenoiser:
 
     @classmethod
     def of(cls, denoiser: Any) -> "PlainDenoiser":
+        """Read the attention processors and the image projection of a denoiser."""
         projection = getattr(denoiser, "encoder_hid_proj", None)
         return cls(dict(denoiser.attn_processors), projection, denoiser.config.get("encoder_hid_dim_type"))
 
@@ -59,6 +60,7 @@ class Controls:
 
     @property
     def modules(self) -> list[torch.nn.Module]:
+        """Return the modules of all ControlNets and image encoders."""
         return [*self.nets.values(), *(encoder for encoder, _ in self.encoders.values())]
 
     def of_kind(self, kind: str, inputs: Sequence[ControlInput]) -> list[ControlInput]:
@@ -66,7 +68,8 @@ class Controls:
         return [each for each in inputs if self.by_name[each.name].kind == kind]
 
     def infix(self, nets: Sequence[ControlInput]) -> str:
-        """What diffusers has in the names of the classes that take these ControlNets. Raises UnsupportedTask."""
+        """Return the part that diffusers has in the names of the classes that take these ControlNets. Raises
+        UnsupportedTask."""
         infixes = {_infix(type(self.nets[self.by_name[each.name].path]).__name__) for each in nets}
         if len(infixes) > 1:
             raise UnsupportedTask("it takes ControlNets for several kinds of maps and those for one apart", "controls")
@@ -115,6 +118,7 @@ class Controls:
         return {"ip_adapter_image": [to_image(each.image) for each in adapters]}
 
     def adapter_files(self, inputs: Sequence[ControlInput]) -> list[Path]:
+        """Return the files of the IP-Adapters among the inputs."""
         return [self.by_name[each.name].path for each in self.of_kind("ip-adapter", inputs)]
 
     def read(self, inputs: Sequence[ControlInput]) -> None:
@@ -134,7 +138,7 @@ class Controls:
         return tuple((each.name, FileVersion.find(self.by_name[each.name].path)) for each in adapters)
 
     def found(self, inputs: Sequence[ControlInput]) -> dict[str, str]:
-        """The hashes of what a run draws with, by name: the files as they were read."""
+        """Return the hashes of what a run draws with, by name: the files as they were read."""
         versions = dict(self._active)
         found = {}
         for each in inputs:

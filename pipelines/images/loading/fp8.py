@@ -118,7 +118,7 @@ def has_products(device: torch.device) -> bool:
 
 
 def suitable_linears(denoiser: Any) -> dict[str, nn.Linear]:
-    """The linear layers that may be replaced, by name."""
+    """Return the linear layers that may be replaced, by name."""
     patterns = getattr(denoiser, "_skip_layerwise_casting_patterns", None) or ()
     return {
         name: layer

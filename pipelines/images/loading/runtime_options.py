@@ -57,8 +57,8 @@ def loading_options(runtime: Runtime, denoiser: str) -> dict[str, Any]:
 def resolve(
     spec: CheckpointSpec, device: torch.device, budget_bytes: int, devices: int = 1
 ) -> tuple[Runtime, tuple[str, ...]]:
-    """The options to load with, and notes on what was chosen, for a worker with so many devices and this budget for
-    weights on each.
+    """Return the options to load with, and notes on what was chosen, for a worker with so many devices and this budget
+    for weights on each.
 
     Raises CheckpointError for options that defeat each other, or that the worker does not suit.
     """
@@ -119,12 +119,13 @@ def _activate_adapters(pipeline: Any, adapters: dict[str, Lora]) -> None:
 
 
 def catalog_adapters(runtime: Runtime) -> dict[str, Lora]:
-    """The catalog's adapters, by their names in diffusers."""
+    """Return the catalog's adapters, by their names in diffusers."""
     return {f"catalog-{number}": lora for number, lora in enumerate(runtime.loras)}
 
 
 def requested_adapters(runtime: Runtime, loras: Iterable[tuple[str, float]]) -> dict[str, Lora]:
-    """A request's adapters in the checkpoint's `lora_folder`, by their names in diffusers: those may have no dot."""
+    """Return a request's adapters in the checkpoint's `lora_folder`, by their names in diffusers: those may have no
+    dot."""
     if runtime.lora_folder is None:
         return {}
     folder = runtime.lora_folder

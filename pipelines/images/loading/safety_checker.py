@@ -12,7 +12,7 @@ class BlockedImage(Exception):
 
 
 def check_flags(output: Any) -> None:
-    """Raises BlockedPicture if an image of a pipeline's output was flagged, and so is black."""
+    """Raise BlockedPicture if an image of a pipeline's output was flagged, and so is black."""
     if any(getattr(output, FLAGS, None) or ()):
         raise BlockedImage(WITHOUT)
 

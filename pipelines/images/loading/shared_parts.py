@@ -21,7 +21,7 @@ class SharedParts:
         self._parts: weakref.WeakValueDictionary[Key, torch.nn.Module] = weakref.WeakValueDictionary()
 
     def find(self, spec: CheckpointSpec, dtype: torch.dtype, device: torch.device) -> dict[str, torch.nn.Module]:
-        """The components that are on the device already, by name; none of a checkpoint that changes its own."""
+        """Return the components that are on the device already, by name; none of a checkpoint that changes its own."""
         folder = _folder(spec)
         if folder is None:
             return {}
@@ -45,7 +45,7 @@ class SharedParts:
 
 
 def sizes_of(parts: Iterable[Any]) -> Sizes:
-    """The bytes of each module."""
+    """Return the bytes of each module."""
     modules = [part for part in parts if isinstance(part, torch.nn.Module)]
     return {id(part): sum(weight.nbytes for weight in (*part.parameters(), *part.buffers())) for part in modules}
 

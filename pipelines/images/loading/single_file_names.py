@@ -39,6 +39,7 @@ class StandIn(torch.Tensor):
 
     @classmethod
     def of(cls, name: str, shape: Sequence[int]) -> "StandIn":
+        """Make a tensor without memory, of this shape, whose origin is this name."""
         made = torch.empty(tuple(shape), device="meta").as_subclass(cls)
         made.origins = frozenset({name})
         return made

@@ -22,7 +22,7 @@ PLANS: dict[Parallel, str] = {"context": "_cp_plan", "tensor": "_tp_plan"}  # of
 
 
 def choose_parallel(spec: CheckpointSpec, devices: int) -> Runtime:
-    """The spec's options with a `parallel` that is not "auto", for a worker with so many devices.
+    """Return the spec's options with a `parallel` that is not "auto", for a worker with so many devices.
 
     Raises CheckpointError.
     """
@@ -56,7 +56,7 @@ def choose_parallel(spec: CheckpointSpec, devices: int) -> Runtime:
 
 
 def check_attention(denoiser: Any) -> None:
-    """Raises CheckpointError for a backend that can't exchange tokens between devices."""
+    """Raise CheckpointError for a backend that can't exchange tokens between devices."""
     from diffusers.models.attention_dispatch import _AttentionBackendRegistry as Registry
 
     for module in denoiser.modules():

@@ -12,7 +12,7 @@ from pipelines.catalog.checkpoint_files import is_text_encoder
 
 
 def text_encoders(components: Mapping[str, Any]) -> list[torch.nn.Module]:
-    """The components that read prompts."""
+    """Return the components that read prompts."""
     return [part for name, part in components.items() if is_text_encoder(name) and isinstance(part, torch.nn.Module)]
 
 
@@ -30,6 +30,6 @@ def call_from(device: torch.device, encoder: torch.nn.Module, own: torch.device)
 
 
 def on_device(pipeline_class: type[Any], device: torch.device) -> type[Any]:
-    """The class, with a device of its own: the library takes that of any component."""
+    """Return the class, with a device of its own: the library takes that of any component."""
     here = property(lambda _: device)
     return type(pipeline_class.__name__, (pipeline_class,), {"device": here, "_execution_device": here})

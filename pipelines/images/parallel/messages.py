@@ -56,6 +56,7 @@ class PassFailed:
 
     @classmethod
     def of(cls, error: Exception, number: int, position: int) -> "PassFailed":
+        """Make the message of an error, which says whether memory ran out."""
         return cls(number, position, f"{type(error).__name__}: {error}", is_out_of_memory(error))
 
 

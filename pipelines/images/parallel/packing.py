@@ -64,7 +64,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def pack(value: Any, apart: Callable[[torch.Tensor], bool]) -> tuple[Packed, list[torch.Tensor]]:
-    """The object, and the tensors for which `apart` is true, in the order of its forms. Raises Unpackable."""
+    """Return the object, and the tensors for which `apart` is true, in the order of its forms. Raises Unpackable."""
     file = io.BytesIO()
     pickler = _Pickler(file, apart)
     try:
@@ -76,19 +76,19 @@ def pack(value: Any, apart: Callable[[torch.Tensor], bool]) -> tuple[Packed, lis
 
 
 def unpack(packed: Packed, tensors: Sequence[torch.Tensor]) -> Any:
-    """The object again, with these tensors in it."""
+    """Build the object again, with these tensors in it."""
     return _Unpickler(io.BytesIO(packed.data), tensors).load()
 
 
 def pack_module(module: nn.Module) -> tuple[Packed, list[torch.Tensor]]:
-    """A module, and its parameters and buffers. Other tensors that it holds, such as tables of positions, stay in the
-    pickle. Raises Unpackable."""
+    """Return a module, and its parameters and buffers. Other tensors that it holds, such as tables of positions,
+    stay in the pickle. Raises Unpackable."""
     weights = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
     return pack(module, lambda tensor: id(tensor) in weights)
 
 
 def unpack_module(packed: Packed) -> tuple[Any, list[torch.Tensor]]:
-    """The module with weights that have no memory yet, and these, in order."""
+    """Return the module with weights that have no memory yet, and these, in order."""
     weights = [torch.empty(form.shape, dtype=form.dtype, device="meta") for form in packed.forms]
     weights = [
         nn.Parameter(weight, requires_grad=False) if form.parameter else weight

@@ -41,6 +41,7 @@ class RankDenoisers:
         self._sharing: tuple[Share, Any, list[torch.Tensor], list[torch.Tensor]] | None = None
 
     def handle(self, command: Command) -> None:
+        """Carry out one command."""
         match command:
             case Share():
                 self._make_room(command)

@@ -29,7 +29,7 @@ class _Rows(RowwiseParallel):
 
 
 def reserve(denoiser: Any, group: ProcessGroup) -> None:
-    """Raises RuntimeError if this rank's device has no room for what `shard` takes there at most: the parts, and one
+    """Raise RuntimeError if this rank's device has no room for what `shard` takes there at most: the parts, and one
     whole weight."""
     from diffusers.hooks.tensor_parallel import resolve_tp_shard_specs
 
@@ -66,13 +66,14 @@ def shard(denoiser: Any, weights: list[torch.Tensor], group: ProcessGroup) -> No
 
 
 def _part(whole: torch.Tensor, dim: int, blocks: list[int], group: ProcessGroup) -> torch.Tensor:
-    """This rank's part of every block."""
+    """Return this rank's part of every block."""
     pieces = [block.chunk(group.size, dim)[group.rank] for block in torch.split(whole, blocks, dim)]
     return torch.cat(pieces, dim)
 
 
 def local_bytes(weight: torch.Tensor) -> int:
-    """What it takes on this rank's device. A tensor that wraps others, as those of torchao, says nothing of them."""
+    """Return the bytes that a weight takes on this rank's device. A tensor that wraps others, as those of torchao,
+    says nothing of them."""
     if not is_traceable_wrapper_subclass(weight):
         return weight.nbytes
     names, _ = weight.__tensor_flatten__()

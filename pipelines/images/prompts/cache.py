@@ -48,7 +48,7 @@ class PromptCache:
             pipeline.encode_prompt = partial(self._encode, pipeline, pipeline.encode_prompt)
 
     def set_adapters(self, active: Hashable) -> None:
-        """The adapters that change what the encoders compute from now on, with their weights and hashes."""
+        """Return the adapters that change what the encoders compute from now on, with their weights and hashes."""
         self._adapters = active
 
     def clear(self) -> None:
@@ -162,7 +162,7 @@ class EncoderCode(NamedTuple):
         return cls(hashlib.sha256(repr(sorted(methods.items())).encode()).hexdigest(), tuple(sorted(names)))
 
     def on(self, pipeline: Any) -> Hashable:
-        """The code with the pipeline's plain values that it reads."""
+        """Return the code with the pipeline's plain values that it reads."""
         values = vars(pipeline)
         return self.digest, tuple((name, values[name]) for name in self.names if isinstance(values.get(name), PLAIN))
 
@@ -186,7 +186,7 @@ def _plain(code: types.CodeType) -> Iterator[Hashable]:
 
 
 def _copy(result: Any) -> Any:
-    """The pipelines may change what they get in place."""
+    """Copy a result: the pipelines may change what they get in place."""
     if isinstance(result, torch.Tensor):
         return result.clone()
     return type(result)(map(_copy, result)) if isinstance(result, list | tuple) else result

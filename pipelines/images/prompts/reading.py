@@ -80,6 +80,7 @@ class Encoder(NamedTuple):
     call: Callable[..., Any]
 
     def ids(self, text: str, *, special: bool) -> list[int]:
+        """Return the ids of a text's tokens, with the tokenizer's special ones if `special`."""
         found: list[int] = self.call(self.tokenizer, text, add_special_tokens=special)["input_ids"]
         return found
 
@@ -183,7 +184,7 @@ class PromptReader:
                 self._read[index] = measure.cut_to(reading, length), measure
 
     def _fit(self, encoder: Encoder, text: str, limit: int | None, *, special: bool) -> str:
-        """The text, whose prompt is cut if it has an end beyond the prompt that would be cut off."""
+        """Return the text, whose prompt is cut if it has an end beyond the prompt that would be cut off."""
 
         def count(part: str) -> int:
             return len(encoder.ids(part, special=special))
@@ -259,7 +260,7 @@ def _watch(name: str, tokenizer: Any) -> None:
 
 
 def _window(encoder: Encoder, texts: Sequence[str], window: int, limit: int, options: Mapping[str, Any]) -> Any:
-    """The tokens of one window of each text, between CLIP's two special ones, padded."""
+    """Return the tokens of one window of each text, between CLIP's two special ones, padded."""
     start, *end = encoder.ids("", special=True)
     size = limit - 1 - len(end)
     parts = [encoder.ids(text, special=False)[window * size :][:size] for text in texts]

@@ -71,17 +71,17 @@ class Shares:
         self._claims: defaultdict[str, dict[Claim, None]] = defaultdict(dict)  # by owner
 
     def enter(self, claim: Claim) -> None:
-        """It waits from now on. Nothing happens if it does already."""
+        """Let the claim wait from now on. Nothing happens if it does already."""
         self._claims[claim.owner][claim] = None
 
     def leave(self, claim: Claim) -> None:
-        """It needs the device no more. Nothing happens if it has not entered."""
+        """Remove the claim, which needs the device no more. Nothing happens if it has not entered."""
         self._claims[claim.owner].pop(claim, None)
         if not self._claims[claim.owner]:
             del self._claims[claim.owner]
 
     def credit(self, seconds: float) -> None:
-        """The device was used for so long, by whomever."""
+        """Count that the device was used for so long, by whomever."""
         for claims in self._claims.values():
             for claim in claims:
                 claim.owed_s += seconds / len(self._claims) / len(claims)

@@ -60,7 +60,7 @@ class DeviceTurn:
 
 
 def select_next(waiting: Sequence[DeviceTurn], used_s: Mapping[str, float]) -> DeviceTurn:
-    """The next turn. `used_s` is what each owner has used of the device lately."""
+    """Return the next turn. `used_s` is what each owner has used of the device lately."""
     if served := [turn for turn in waiting if turn.request is not None and turn.request.done]:
         return served[0]
     ordered = in_order(sorted(waiting, key=lambda turn: turn.since), used_s)
@@ -114,7 +114,7 @@ class DeviceScheduler:
             return bool(self._waiting)
 
     def in_order(self, turns: Iterable[DeviceTurn]) -> list[DeviceTurn]:
-        """The one that should have the device first in front; among equals the one that has waited longest."""
+        """Return the one that should have the device first in front; among equals the one that has waited longest."""
         with self._lock:
             by_wait = sorted(turns, key=lambda turn: turn.since)
             return in_order(by_wait, self._used_s(by_wait))
@@ -125,7 +125,7 @@ class DeviceScheduler:
             self._shares.enter(turn)
 
     def leave(self, turn: DeviceTurn) -> None:
-        """It will not need the device."""
+        """Remove the turn, which will not need the device."""
         with self._lock:
             self._shares.leave(turn)
 
@@ -154,7 +154,7 @@ class DeviceScheduler:
 
     @contextlib.contextmanager
     def release(self) -> Iterator[None]:
-        """The calling thread's turn ends while it works on the host with what the device has computed for it, and it
+        """End the calling thread's turn while it works on the host with what the device has computed for it; it
         waits for its next one afterwards. Threads that hold nothing go on."""
         turn = self.current
         if turn is None:
@@ -223,13 +223,14 @@ class DeviceScheduler:
         self.yield_point()
 
     def companions(self, request: ForwardRequest, most: int) -> list[ForwardRequest]:
-        """Requests of waiting runs with the key of `request`, the next ones in order, at most `most`."""
+        """Return requests of waiting runs with the key of `request`, the next ones in order, at most `most`."""
         waiting = self.in_order(self._waiting)
         same = [turn.request for turn in waiting if turn.request is not None and turn.request.key == request.key]
         return [other for other in same if not other.done][: max(0, most)]
 
     def record_pass(self, requests: Sequence[ForwardRequest], elapsed_s: float) -> None:
-        """The calling thread has computed `requests` in one pass: each of their runs has used an equal part of it."""
+        """Record that the calling thread has computed `requests` in one pass: each of their runs has used an equal
+        part of it."""
         own = self.current
         if own is None:
             return
@@ -278,7 +279,7 @@ class DeviceScheduler:
         turn.since = now
 
     def _count_arriving(self) -> None:
-        """What the device has done since nobody has it, for those who wait for that."""
+        """Count what the device has done since nobody has it as used by the turns that are arriving."""
         if self._holder is not None:
             return
         now = self.clock()

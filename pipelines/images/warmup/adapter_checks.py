@@ -28,7 +28,8 @@ class AdapterChecker:
     refuse: Callable[[Path, str], None]
 
     async def find(self, capabilities: Capabilities) -> Capabilities:
-        """What of the folder works. Raises CheckpointError if there are adapters and none fits."""
+        """Return the capabilities with what works of the folder. Raises CheckpointError if there are adapters and
+        none fits."""
         folder = self.spec.runtime.lora_folder
         files = sorted(folder.glob("*.safetensors")) if folder is not None else []
         if not files:

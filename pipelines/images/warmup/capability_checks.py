@@ -150,14 +150,14 @@ class CapabilityChecker:
         return _withdraw(capabilities, Check(A_PROMPT, images[0].job, {"prompt": False, "text": False}), why)
 
     async def _change(self, job: ImageJob, before: Images) -> Shown | str:
-        """The images of the job, which must not be those before it."""
+        """Draw the images of the job, which must not be those before it."""
         shown = await self.try_job(job)
         if not isinstance(shown, str) and shown.job is job and difference(before[0], shown.images[0]) == 0:
             return NO_CHANGE
         return shown
 
     async def _try_inputs(self, capabilities: Capabilities, first: Check, job: ImageJob, short: Shown) -> Capabilities:
-        """References, a mask and another shape. `short` is the first image in as few steps as these."""
+        """Try references, a mask and another shape. `short` is the first image in as few steps as these."""
         for check in self.jobs.others(job, short.job):
             if check.name == first.name or not check.needs(capabilities):
                 continue
@@ -200,7 +200,7 @@ class CapabilityChecker:
         return replace(capabilities, negative_prompt_above=0.0 if works else 1.0)
 
     async def _try_two_passes(self, capabilities: Capabilities, job: ImageJob) -> Capabilities:
-        """A larger image, whose second pass takes some of a checkpoint's own steps if it can't take others."""
+        """Try a larger image, whose second pass takes some of a checkpoint's own steps if it can't take others."""
         if not capabilities.second_pass:
             return capabilities
         check = Check(TWO_PASSES, self.jobs.two_passes(capabilities, job), {"second_pass": False})

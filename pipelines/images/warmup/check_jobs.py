@@ -65,8 +65,8 @@ class CheckJobs:
         return self._job(self._side_px, references=int(way != "text"), mask=way == "mask", steps=steps)
 
     def two_passes(self, capabilities: Capabilities, shown: ImageJob) -> ImageJob:
-        """The smallest image with a second pass, when its height is the native side. Also of a checkpoint whose
-        larger images are only scaled: capabilities are those of its weights."""
+        """Return the smallest image with a second pass, when its height is the native side. Also of a checkpoint
+        whose larger images are only scaled: capabilities are those of its weights."""
         height_px = width_px = shown.height_px
         checkpoint = replace(shown.checkpoint, max_area_px=height_px**2, enlarge="redraw")
         while plan_image(checkpoint, width_px, height_px, self.multiple_px).finish != "refine":
@@ -103,7 +103,7 @@ class CheckJobs:
         return replace(job, checkpoint=checkpoint, width_px=width_px)
 
     def _job(self, side_px: int, *, references: int = 0, mask: bool = False, steps: int = FIRST_STEPS) -> ImageJob:
-        """A square, from up to two references that differ."""
+        """Return the job of a square image, from up to two references that differ."""
         images = (_gradient(side_px), turned(_gradient(side_px)))
         return ImageJob(
             id="probe",
@@ -141,15 +141,15 @@ def with_other_second(job: ImageJob) -> ImageJob:
 
 
 def again(job: ImageJob) -> Iterator[ImageJob]:
-    """The job in more steps from other noise; then from that noise alone, for what draws in no other steps."""
+    """Return the job in more steps from other noise; then from that noise alone, for what draws in no other steps."""
     more = replace(job.sampling, steps=max(4, 2 * job.sampling.steps))
     yield replace(job, sampling=more, seed=job.seed + 1)
     yield replace(job, seed=job.seed + 1)
 
 
 def painted(job: ImageJob) -> list[tuple[int, int, int, int] | None]:
-    """The parts of the image that the checkpoint has drawn apart, as boxes: under the mask, or in the tiles of a
-    second pass. None is all of it."""
+    """Return the parts of the image that the checkpoint has drawn apart, as boxes: under the mask, or in the tiles
+    of a second pass. None is all of it."""
     left, right = (0, 0, job.width_px // 2, job.height_px), (job.width_px // 2, 0, job.width_px, job.height_px)
     if job.mask is not None:
         return [left]
@@ -168,5 +168,5 @@ def _gradient(side_px: int) -> RawImage:
 
 
 def _left_half(side_px: int) -> RawImage:
-    """A mask that repaints the left half."""
+    """Return a mask that repaints the left half."""
     return RawImage(side_px, side_px, "L", (b"\xff" * (side_px // 2) + b"\0" * (side_px - side_px // 2)) * side_px)

@@ -47,8 +47,8 @@ class Subject:
 
 
 def describe(spec: CheckpointSpec, runtime: Runtime, device: torch.device) -> Subject:
-    """A checkpoint's files as they are now, its options with the runtime as it was loaded, the device and the software.
-    Reads small files; blocks."""
+    """Return a checkpoint's files as they are now, its options with the runtime as it was loaded, the device and the
+    software. Reads small files; blocks."""
     options = asdict(replace(spec, runtime=runtime, name="", family="", version=0))
     facts = {
         "checkpoint": str(spec.path),
@@ -61,8 +61,8 @@ def describe(spec: CheckpointSpec, runtime: Runtime, device: torch.device) -> Su
 
 
 def list_files(spec: CheckpointSpec) -> list[str]:
-    """A line for each file that is loaded: name, size, the times when its content and its entry changed last, and a
-    digest of a small one's content. Blocks."""
+    """Return a line for each file that is loaded: name, size, the times when its content and its entry changed last,
+    and a digest of a small one's content. Blocks."""
     sources = (*spec.paths, *(lora.path for lora in spec.runtime.loras), spec.runtime.lora_folder)
     return [line for source in sources if source is not None for line in _lines(source)]
 
@@ -74,7 +74,7 @@ class CheckRecords:
         self._folder = folder
 
     def read(self, subject: Subject) -> Capabilities | None:
-        """What was found, `unit_s` included. None if there is no record that can be read."""
+        """Read what was found, `unit_s` included. Returns None if there is no record that can be read."""
         path = self._path(subject)
         try:
             found = _to_capabilities(json.loads(path.read_text())["abilities"])
@@ -160,7 +160,7 @@ def _version(name: str) -> str:
 
 
 def _code() -> str:
-    """A digest of this package's source: a version number does not change with every commit."""
+    """Return a digest of this package's source: a version number does not change with every commit."""
     return _digest(file.read_bytes() for file in sorted(Path(pipelines.__file__).parent.rglob("*.py")))
 
 

@@ -29,7 +29,8 @@ class ControlChecker:
     job_with: Callable[[ControlledWith], ImageJob]
 
     async def find(self, capabilities: Capabilities) -> Capabilities:
-        """What of the controls works. Raises CheckpointError if there are some and none does."""
+        """Return the capabilities with what works of the controls. Raises CheckpointError if there are some and none
+        does."""
         controls = self.spec.controls
         if not controls:
             return capabilities

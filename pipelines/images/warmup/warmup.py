@@ -107,7 +107,7 @@ class Warmup:
     async def _remembered(
         self, checker: CapabilityChecker, loaded: LoadedCheckpoint, subject: Subject | None
     ) -> Capabilities | None:
-        """What was found before, once it has drawn an image here too."""
+        """Return what was found before, once it has drawn an image here too."""
         if self._records is None or subject is None:
             return None
         found = await asyncio.to_thread(self._records.read, subject)
@@ -160,16 +160,17 @@ class Warmup:
         return self._device.type != "cpu"
 
     def _warms_native(self, loaded: LoadedCheckpoint) -> bool:
-        """A GPU's kernels are built for sizes; on a CPU a smaller image is enough."""
+        """Tell whether the native size is warmed: a GPU's kernels are built for sizes; on a CPU a smaller image is
+        enough."""
         return self._on_gpu and not loaded.warmed_up
 
     def record_failure(self, job_id: str, error: BaseException) -> None:
-        """A trial has failed."""
+        """Record that a capability check has failed."""
         self._errors[job_id] = error
 
     def record_check(self, run: Run) -> None:
-        """A trial was drawn. On a CPU its last step alone is timed, if it is not the first: the rest of so small a
-        image takes longer."""
+        """Record that a capability check's image was drawn. On a CPU its last step alone is timed, if it is not the
+        first: the rest of so small an image takes longer."""
         timings = self._timings.get(weights_key(run.row.job.checkpoint))
         if timings is None or run.row.job.n > 1 or run.is_refined or (run.steps < 2 and not self._on_gpu):
             return
@@ -177,7 +178,7 @@ class Warmup:
         timings.append(Timing(units, run.turn.device_s) if self._on_gpu else Timing(units / run.steps, run.last_step_s))
 
     def record_speed(self, spec: CheckpointSpec) -> None:
-        """An image that somebody asked for has changed the checkpoint's speed: the next start goes by it."""
+        """Record the checkpoint's speed, changed by an image that somebody asked for: the next start goes by it."""
         found, unit_s = self._found.get(_key(spec)), self._speeds.unit_s(spec)
         if found is None or found.subject is None:
             return
@@ -204,7 +205,7 @@ class _Trials:
         self.prompt_tokens: int | None = None  # the most that the first one's prompt may have
 
     async def draw(self, job: ImageJob) -> tuple[EncodedImage, ...] | str:
-        """The images, or why they fail, in one line."""
+        """Return the images, or why they fail, in one line."""
         job = replace(job, id=f"{CHECK_PREFIX}{uuid.uuid4().hex}")
         async with contextlib.aclosing(self._submit(job)) as events:
             async for event in events:
