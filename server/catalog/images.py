@@ -8,7 +8,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from pipelines.catalog.folder_problems import similar_names
 from pipelines.protocol.images import CheckpointSpec
@@ -23,7 +22,7 @@ from server.catalog.schema import (
     validate_file,
 )
 from server.catalog.sizes import SizeRules, Tier
-from server.catalog.specs import checkpoint_spec, with_weights
+from server.catalog.specs import checkpoint_spec
 from server.catalog.toml import KeyPath, error_at, read_toml
 from server.money import parse_money
 
@@ -131,21 +130,6 @@ class Catalog:
     @property
     def _drawn_by(self) -> tuple[CheckpointSpec, ...]:
         return tuple(dict.fromkeys(spec for model in self.models.values() for spec in model.checkpoints))
-
-    def with_checkpoint(
-        self, source: Path, checkpoint: str, weights: Path, settings: Mapping[str, Any] | None = None
-    ) -> "Catalog":
-        """The catalog as if `source`, one of its files, named this checkpoint and had these settings, by their keys."""
-        own = [model for model in self.models.values() if model.source == source]
-        areas = [math.prod(size) for model in own for size in model.sizes.presets.values()]
-        changed = {
-            model.name: _with_steps(
-                replace(model, checkpoint=with_weights(model.checkpoint, checkpoint, weights, settings or {}, areas)),
-                (settings or {}).get("steps"),
-            )
-            for model in own
-        }
-        return replace(self, models={**self.models, **changed})
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -265,13 +249,6 @@ def _qualities(table: QualityTable) -> tuple[dict[str, int], dict[str, str]]:
     steps: dict[str, int] = {name: tier.steps for name in QUALITIES if (tier := getattr(table, name)) is not None}
     names: dict[str, str] = {"standard": table.standard, "hd": table.hd}
     return steps, names | dict.fromkeys(set(QUALITIES) - steps.keys(), list(steps)[-1])
-
-
-def _with_steps(model: ImageModel, steps: int | None) -> ImageModel:
-    """With other steps by default, and in proportion for every quality."""
-    if steps is None:
-        return model
-    return replace(model, steps=steps, quality=scaled_qualities(model.quality, model.steps, steps))
 
 
 def scaled_qualities(quality: Mapping[str, int] | None, before: int, after: int) -> Mapping[str, int] | None:
