@@ -127,7 +127,8 @@ def _area_px(header: Header) -> int | None:
 
 
 def _prediction(header: Header, marks: Container[str]) -> tuple[str | None, str]:
-    """What the denoiser predicts, and what says so. A tensor is newer than the header of a merge, which is copied."""
+    """Return the denoiser's type of prediction and the mark that says so. A tensor is newer than the header of a merge,
+    which is copied."""
     if "v_pred" in marks:
         return "v_prediction", "v_pred"
     metadata = header.metadata
@@ -154,7 +155,8 @@ def _unsupported(prediction: str, source: str, beside: Beside) -> str | None:
 
 
 def _zero_snr(header: Header, marks: Container[str]) -> str | None:
-    """What says that the noise of training ended without a rest of the image; None if nothing does."""
+    """Return the mark by which the noise of training ended without a rest of the image; None if there is no such
+    mark."""
     if "ztsnr" in marks:
         return "ztsnr"
     keys = ("ss_zero_terminal_snr", "modelspec.ztsnr", "ztsnr")
@@ -162,7 +164,7 @@ def _zero_snr(header: Header, marks: Container[str]) -> str | None:
 
 
 def _problems(file: Path, marks: Mapping[str, Tensor], beside: Beside) -> Iterator[str]:
-    """What can't be followed, whatever the scheduler."""
+    """Yield the marks that can't be followed with any scheduler, as messages."""
     if {"edm_mean", "edm_std"} & marks.keys() and not _has_edm_latents(file, marks, beside):
         yield (
             "edm_mean, edm_std: it was trained with EDM's noise, on latents of this mean and deviation, and the "

@@ -20,7 +20,7 @@ class WeightsKey(NamedTuple):
 
 
 def weights_key(spec: CheckpointSpec) -> WeightsKey:
-    """The key of a spec's weights."""
+    """Return the key of a spec's weights: specs with equal keys share one copy."""
     return WeightsKey(spec.path, spec.config, spec.base, spec.runtime, spec.version, spec.controls)
 
 
@@ -32,7 +32,7 @@ def replaces(new: CheckpointSpec, old: CheckpointSpec) -> bool:
 
 
 def weights_state(job: ImageJob) -> Hashable:
-    """What a job changes in the weights while it is drawn: its LoRA adapters, and its IP-Adapters with their strengths.
+    """Return the state in which a job needs the weights: its LoRA adapters, and its IP-Adapters with their strengths.
     Only jobs with equal ones can be drawn at once."""
     adapters = {control.name for control in job.checkpoint.controls if control.kind == "ip-adapter"}
     inputs = ((control.name, control.strength) for control in job.controls if control.name in adapters)

@@ -125,7 +125,7 @@ def _inverse_cdf(
 
 
 def _nucleus(weights: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """The smallest set of likeliest tokens that reaches top_p; the others get weight 0."""
+    """Keep the smallest set of likeliest tokens that reaches top_p; the others get weight 0."""
     for count in (min(TOP_P_CANDIDATES, weights.shape[-1]), weights.shape[-1]):
         values, tokens = weights.topk(count, dim=-1)
         before = values.cumsum(dim=-1) - values

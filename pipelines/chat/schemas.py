@@ -25,7 +25,7 @@ def tighten(schema: Mapping[str, Any], max_string: int) -> Schema:
 
 
 def tighten_parameters(schema: Mapping[str, Any], max_string: int) -> Schema:
-    """The same for a tool's parameters."""
+    """Tighten the schema of a tool's parameters, as `tighten` does: a tool without parameters takes none."""
     tight = tighten(schema, max_string)
     if not schema.get("properties") and not schema.keys() & (OPEN | COMBINED) and not schema.get("required"):
         tight["additionalProperties"] = False
@@ -71,7 +71,7 @@ def _is_free_string(schema: Mapping[str, Any]) -> bool:
 
 
 def _parts(schema: Any) -> Iterator[Mapping[str, Any]]:
-    """The schema and every schema in it."""
+    """Yield the schema and every schema in it."""
     if not isinstance(schema, Mapping):
         return
     yield schema

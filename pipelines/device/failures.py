@@ -81,7 +81,7 @@ def watch_device(device: torch.device, work: Callable[..., Result], *arguments: 
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and what it was raised from, as libraries wrap what they catch."""
+    """Yield the error and those that it was raised from, as libraries wrap what they catch."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:

@@ -95,14 +95,14 @@ class ClaimStore(Store):
             return KeyCounts(counts.running_elsewhere, counts.begun + (limits is not None), counts.reset_s or WINDOW_S)
 
     def end(self, *call_ids: str) -> None:
-        """The calls do not run any more. They are counted until their minute is over."""
+        """Note that these calls have ended. They are counted until their minute is over."""
         with self._database.write() as session:
             now = self._database.lease_now(session)
             running = (ClaimRow.id.in_(call_ids), ClaimRow.ended_at.is_(None))
             session.execute(update(ClaimRow).where(*running).values(ended_at=now))
 
     def running_here(self) -> set[str]:
-        """The ids of this gateway's claims that have not ended."""
+        """Return the ids of this gateway's claims that have not ended."""
         with self._database.read() as session:
             running = (ClaimRow.owner == self._owner, ClaimRow.ended_at.is_(None))
             return set(session.scalars(select(ClaimRow.id).where(*running)))

@@ -21,6 +21,7 @@ class ClusterBoxStore(Store):
     """The boxes of the one cluster that uses this database."""
 
     def read(self) -> KnownBoxes:
+        """Return the boxes that are used, and those of them that were taken out of use."""
         with self._database.read() as session:
             rows = session.scalars(select(ClusterBoxRow)).all()
             return KnownBoxes(frozenset(row.node for row in rows), frozenset(row.node for row in rows if row.drained))

@@ -101,7 +101,8 @@ def _multiply_in(weights: dict[str, torch.Tensor], layer: str, down: str, up: st
 
 
 def _multiply_into_kronecker(weights: dict[str, torch.Tensor], layer: str) -> None:
-    """The same for LoKr, of which LyCORIS scales factors that are pairs themselves, and no others."""
+    """Multiply the strength of a LoKr layer into its weights. LyCORIS scales only the factors that are pairs
+    themselves."""
     alpha = weights.pop(f"{layer}.alpha", None)
     inner = weights.get(f"{layer}.lokr_w2_b", weights.get(f"{layer}.lokr_w1_b"))
     if alpha is not None and inner is not None:

@@ -119,8 +119,8 @@ def load_checkpoint(
 
 
 def _of_single_file(spec: CheckpointSpec, folder: Path, index: dict[str, Any]) -> tuple[Said, tuple[str, ...]]:
-    """What a file says of how it is sampled, with notes for the operator; nothing of a folder. Raises CheckpointError
-    for what can't be followed."""
+    """Return how a single file says that it is sampled, with notes for the operator; nothing of a folder. Raises
+    CheckpointError for what can't be followed."""
     if not spec.path.is_file():
         return Said(), ()
     try:
@@ -264,10 +264,12 @@ def _let_runs_share(
     device: torch.device,
     family: Family,
 ) -> ForwardMerger | None:
-    """A turn starts with every forward pass of a component, and with every tile that a codec encodes or decodes; on a
-    CPU, where a tile can take as long as a whole draft, with every block of the codec. Runs meet in the denoiser,
-    unless it caches steps: those caches work within a pass. A codec that pipelines cast around its passes must not be
-    among the components: another run would meet it in the wrong dtype.
+    """Let several runs take turns on the device. A turn starts with every forward pass of a component, and with every
+    tile that a codec encodes or decodes; on a CPU, where a tile can take as long as a whole draft, with every block of
+    the codec.
+
+    Runs meet in the denoiser, unless it caches steps: those caches work within a pass. A codec that pipelines cast
+    around its passes must not be among the components: another run would meet it in the wrong dtype.
     """
     merger = None
     if runtime.cache is None:

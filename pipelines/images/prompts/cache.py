@@ -142,6 +142,7 @@ class EncoderCode(NamedTuple):
 
     @classmethod
     def of(cls, kind: type[Any]) -> "EncoderCode":
+        """Read the code of a pipeline class."""
         methods: dict[str, Hashable] = {}
         names: set[str] = set()
 

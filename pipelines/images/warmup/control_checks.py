@@ -72,7 +72,8 @@ class ControlChecker:
         announced: tuple[ControlledWith, ...],
         failed_checks: list[FailedCheck],
     ) -> tuple[ControlledWith, ...]:
-        """What the first of them works with, of what is announced and works without. Adds what fails to `withdrawn`."""
+        """Find the inputs that the first control works with, among those that are announced and work without it.
+        Failures are appended to `failed_checks`."""
         works = {"text": capabilities.text, "image": capabilities.references > 0, "mask": capabilities.mask}
         ways: list[ControlledWith] = []
         for way in [way for way in announced if works[way]] if controls else []:
