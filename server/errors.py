@@ -3,7 +3,7 @@
 ApiError
 ├── Unauthorized 401      ├── UnsupportedMedia 415
 ├── Forbidden 403         ├── QuotaExceeded 429
-├── NotFound 404          ├── EngineFailure 500; InvalidPicture, PictureMissing
+├── NotFound 404          ├── EngineFailure 500; InvalidPicture, ImageMissing
 ├── MethodNotAllowed 405  ├── Overloaded 503; DatabaseBusy and -Failed, StorageFailed
 ├── Conflict, Cancelled 409  ├── TimedOut 504
 ├── TooLarge 413          ├── KeyReused 422

@@ -1,4 +1,4 @@
-"""Which boxes of a Ray cluster are used, and which were taken out of use, for a supervisor that is started again."""
+"""The boxes of a Ray cluster that are used or were taken out of use, for a supervisor that is started again."""
 
 from collections.abc import Collection
 from dataclasses import dataclass

@@ -13,7 +13,8 @@ MOST_SESSIONS = 50  # of one subject: others can not end them
 
 
 class ConsoleSessions(Store):
-    """Who the browsers are that have signed in. Each has at most MOST_SESSIONS: a new one ends its oldest."""
+    """The sessions of the browsers that have signed in. A subject has at most MOST_SESSIONS: a new one ends its
+    oldest."""
 
     def open(self, subject: str) -> str:
         """Open a session, and return its cookie's value, of 256 random bits. A browser's oldest session ends if there

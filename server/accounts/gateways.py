@@ -103,13 +103,13 @@ class GatewayStore(Store):
             return not session.scalar(select(exists(select(GatewayRow.owner).where(alive, earlier))))
 
     def find(self, owner: str) -> Gateway | None:
-        """A server that runs, or did so lately."""
+        """Return a server that runs, or did so lately, None if there is none."""
         with self._database.read() as session:
             row = session.get(GatewayRow, owner)
         return None if row is None else Gateway(row.owner, row.url)
 
     def others(self) -> list[Gateway]:
-        """The other servers whose leases have not run out."""
+        """List the other servers whose leases have not run out."""
         return [each for each in self.list_all() if each.alive and each.owner != self.owner]
 
     def list_all(self) -> list[GatewayReport]:
@@ -138,5 +138,5 @@ def lapsed(lease_until: InstrumentedAttribute[float], now: float) -> ColumnEleme
 
 
 def live_owners() -> Select[str]:
-    """The owners that have a server."""
+    """Return the query of the owners that have a server."""
     return select(GatewayRow.owner)

@@ -31,7 +31,7 @@ class ToSrgb:
     transform: ImageCms.ImageCmsTransform
 
     def apply(self, image: Image.Image) -> Image.Image:
-        """The same image as RGB in sRGB, without its alpha."""
+        """Convert an image to RGB in sRGB, without its alpha."""
         pixels = image if image.mode == self.mode else eight_bits(image).convert(self.mode)
         return self.transform.apply(pixels)
 
@@ -112,7 +112,8 @@ def eight_bits(image: Image.Image) -> Image.Image:
 
 
 def _input_mode(image: Image.Image, space: str) -> str | None:
-    """What the transform takes. A gray image with a profile for RGB has equal red, green and blue."""
+    """Return the mode that the transform takes, None if the profile does not fit. A gray image with a profile for RGB
+    has equal red, green and blue."""
     if space == "CMYK":
         return "CMYK" if image.mode == "CMYK" else None
     if space == "GRAY":
