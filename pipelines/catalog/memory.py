@@ -13,8 +13,9 @@ CONTEXT_BYTES: Final = 2**29  # of a process on a GPU: CUDA's context and the li
 
 
 def worker_bytes(folders: Iterable[Path]) -> int:
-    """Return the bytes that a worker with these checkpoints takes: as many as their files, without a KV cache. 0 for a
-    worker without checkpoints, which does not run. Folders that are not there count nothing: loading them says so."""
+    """Return the bytes that a worker with these checkpoints takes: as many as their files and CUDA's context, without a
+    KV cache. 0 for a worker without checkpoints, which does not run. Folders that are not there count nothing: loading
+    them says so."""
     listed = set(folders)
     files = (file for folder in listed for file in folder.glob("*.safetensors"))
     return sum(file.stat().st_size for file in files) + CONTEXT_BYTES if listed else 0

@@ -70,8 +70,8 @@ class ImageModel:
         return tuple(self.sizes.presets)
 
     def drawn_with(self, references: int) -> "ImageModel":
-        """The model as it draws a call with so many references: under the same name, size and price, but perhaps with
-        another checkpoint, in as many steps for every quality."""
+        """Return the model as it draws a call with so many references: under the same name, size and price, but perhaps
+        with another checkpoint, in as many steps for every quality."""
         other = self.references
         if other is None or references < other.first:
             return self
@@ -84,7 +84,7 @@ class ImageModel:
         return (self.checkpoint, *([self.references.checkpoint] if self.references is not None else []))
 
     def resolved_quality(self, requested: str | None) -> str | None:
-        """The quality of a call, never "auto"; None for a model without qualities."""
+        """Return the quality of a call, never "auto"; None for a model without qualities."""
         if requested is None or requested == "auto":
             return self.default_quality
         return self.quality_names.get(requested, requested)
@@ -170,7 +170,7 @@ def load_catalog(configs: Path, weights: Path) -> Catalog:
 
 
 def tier_of_name(name: str) -> Tier:
-    """The API's naming rule."""
+    """Return the tier that a model's name stands for, by the API's naming rule."""
     if "4k-count" in name:
         return "4K"
     return "2K" if "hd-count" in name else "1K"
@@ -245,14 +245,14 @@ def _adapter_errors(path: Path, table: KeyPath, spec: CheckpointSpec) -> list[st
 
 
 def _qualities(table: QualityTable) -> tuple[dict[str, int], dict[str, str]]:
-    """Steps by quality, and the other names that a caller may use."""
+    """Return the steps by quality, and the other names that a caller may use with the qualities that they stand for."""
     steps: dict[str, int] = {name: tier.steps for name in QUALITIES if (tier := getattr(table, name)) is not None}
     names: dict[str, str] = {"standard": table.standard, "hd": table.hd}
     return steps, names | dict.fromkeys(set(QUALITIES) - steps.keys(), list(steps)[-1])
 
 
 def scaled_qualities(quality: Mapping[str, int] | None, before: int, after: int) -> Mapping[str, int] | None:
-    """The steps of each quality when the default's change from `before` to `after`."""
+    """Return the steps of each quality when the default's change from `before` to `after`."""
     if quality is None:
         return None
     return {name: max(1, min(200, round(steps * after / before))) for name, steps in quality.items()}

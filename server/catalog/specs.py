@@ -54,7 +54,8 @@ def checkpoint_spec(file: CheckpointTable, family: str, weights: Path, largest_p
 
 
 def _of_upstream(file: CheckpointTable, table: UpstreamTable, family: str) -> CheckpointSpec:
-    """A second pass is the other server's own: what is larger than `max_area_px` is scaled here."""
+    """Build the spec of a model that another server draws. A second pass is the other server's own: an image larger
+    than `max_area_px` is scaled here."""
     conditioning = file.conditioning or "native"
     url = table.url.rstrip("/")
     return CheckpointSpec(

@@ -60,7 +60,7 @@ async def is_operator(request: Request, services: Services) -> bool:
 
 
 async def operator(request: Request, services: ServicesDep, _: Annotated[None, Depends(ADMIN_KEY)] = None) -> str:
-    """The operator's name. Raises Unauthorized."""
+    """Return the operator's name. Raises Unauthorized."""
     found = await find_operator_of(request, services)
     if found is None:
         bearer(request)

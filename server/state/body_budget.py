@@ -35,6 +35,7 @@ class BodyBudget:
 
     @property
     def in_flight_bytes(self) -> int:
+        """Return the bytes of bodies that are in memory."""
         return self._in_flight.total()
 
     @asynccontextmanager
