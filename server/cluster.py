@@ -147,7 +147,7 @@ class Gateway:
 
 
 def is_free(address: str, port: int) -> bool:
-    """Whether a server may listen there."""
+    """Return whether a server may listen there."""
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as check:
         check.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -65,7 +65,7 @@ class ApiError(Exception):
 
     @property
     def triggers_sdk_retry(self) -> bool:
-        """Whether OpenAI's SDKs retry after this answer."""
+        """Return whether OpenAI's SDKs retry after this answer."""
         return (self.status in {408, 409, 429} or self.status >= 500) and self.headers.get("x-should-retry") != "false"
 
     def body(self) -> dict[str, Any]:

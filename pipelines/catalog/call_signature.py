@@ -71,7 +71,7 @@ class PipelineSource:
         return None
 
     def loads_single_files(self, class_name: str) -> bool:
-        """Whether the class, or one that it derives from, loads all components from one file."""
+        """Return whether the class, or one that it derives from, loads all components from one file."""
         found = self._find(class_name)
         bases = [base.id for base in found.bases if isinstance(base, ast.Name)] if found is not None else []
         return "FromSingleFileMixin" in bases or any(self.loads_single_files(base) for base in bases)

@@ -110,7 +110,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def is_text_encoder(component: str) -> bool:
-    """Whether a component reads prompts: text_encoder, text_encoder_2, ..."""
+    """Return whether a component reads prompts: text_encoder, text_encoder_2, ..."""
     return component.startswith("text_encoder")
 
 
@@ -185,8 +185,8 @@ def control_bytes(controls: Iterable[Control], item_bytes: int) -> int:
 
 
 def stored_as_float8(spec: CheckpointSpec) -> bool:
-    """Whether the denoiser is a single file of float8 weights, which stay so on the device unless [runtime] has another
-    `quantize`. Weights with scales beside them are multiplied out as they are read."""
+    """Return whether the denoiser is a single file of float8 weights, which stay so on the device unless [runtime] has
+    another `quantize`. Weights with scales beside them are multiplied out as they are read."""
     if spec.runtime.quantize != "none" or spec.path.suffix != ".safetensors" or spec.base is None:
         return False
     tensors = denoiser_tensors(_tensors(spec.path))

@@ -111,7 +111,7 @@ class Speeds:
 
 
 def is_duration(seconds: float) -> bool:
-    """Whether it is a time that something took. All means and smoothed values are of these alone."""
+    """Return whether it is a time that something took. All means and smoothed values are of these alone."""
     return math.isfinite(seconds) and seconds > 0
 
 

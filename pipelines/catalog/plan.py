@@ -53,7 +53,7 @@ def plan_image(spec: CheckpointSpec, width: int, height: int, multiple: int) -> 
 
 
 def needs_two_passes(area_px: int, native_area_px: int, max_area_px: int) -> bool:
-    """Whether an image of this area gets the second, tiled pass."""
+    """Return whether an image of this area gets the second, tiled pass."""
     return area_px > max(max_area_px, MAX_UPSCALE * native_area_px)
 
 

@@ -108,7 +108,7 @@ def _name(quantize: Quantize, offload: Offload) -> str:
 
 
 def _divided(runtime: Runtime) -> bool:
-    """Whether several devices compute a forward pass."""
+    """Return whether several devices compute a forward pass."""
     return runtime.gpus > 1 and runtime.parallel in {"context", "tensor"}
 
 

@@ -70,13 +70,14 @@ class Beside:
 
     @property
     def is_flow(self) -> bool:
-        """Whether it follows a flow from noise to the image, which has a single kind of prediction."""
+        """Return whether it follows a flow from noise to the image, which has a single kind of prediction."""
         by_setting = self.scheduler.get("use_flow_sigmas") or self.scheduler.get("prediction_type") == "flow_prediction"
         return bool(by_setting) or self.scheduler_class.startswith("FlowMatch")
 
 
 def read_said(file: Path, beside: Beside, keys_of: SchedulerKeys) -> Said:
-    """Read what a .safetensors or .gguf file says, for the folder that goes with it. Raises BrokenFile."""
+    """Read the sampling that a .safetensors or .gguf file names, for the folder that goes with it. Raises
+    BrokenFile."""
     header = read_header(file)
     marks = {tensor.name.rpartition("model.diffusion_model.")[2]: tensor for tensor in header.tensors}
     marks = {name: tensor for name, tensor in marks.items() if is_statement(tensor)}
@@ -181,7 +182,7 @@ def _problems(file: Path, marks: Mapping[str, Tensor], beside: Beside) -> Iterat
 
 
 def _has_edm_latents(file: Path, marks: Mapping[str, Tensor], beside: Beside) -> bool:
-    """Whether the folder's configs are those of such latents, with the file's numbers if it has some."""
+    """Return whether the folder's configs are those of such latents, with the file's numbers if it has some."""
     pairs = (("edm_mean", "latents_mean"), ("edm_std", "latents_std"))
     for mark, key in pairs:
         configured = beside.codec.get(key)

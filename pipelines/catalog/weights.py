@@ -25,8 +25,8 @@ def weights_key(spec: CheckpointSpec) -> WeightsKey:
 
 
 def replaces(new: CheckpointSpec, old: CheckpointSpec) -> bool:
-    """Whether `new` is a swap of `old`: other files for an otherwise equal catalog file, or the same files with other
-    settings."""
+    """Return whether `new` is a swap of `old`: other files for an otherwise equal catalog file, or the same files with
+    other settings."""
     as_old = replace(new, name=old.name, path=old.path, version=old.version, sampling=old.sampling)
     return new.path == old.path or as_old == old
 

@@ -44,7 +44,7 @@ class Constraint:
         return not self._starts_after and not self._has_text and self._matcher.is_accepting()
 
     def near_limit(self, remaining: int) -> bool:
-        """Whether the next token has to be checked by `closing_token`, with so many tokens left."""
+        """Return whether the next token has to be checked by `closing_token`, with so many tokens left."""
         return not self._starts_after and remaining <= self._check_at
 
     def token_mask(self) -> torch.Tensor | None:
@@ -105,7 +105,7 @@ class StringState:
 
 
 def path_to_end(tokenizer: LLTokenizer, matcher: LLMatcher, strings: StringState) -> list[int] | None:
-    """Tokens that close a JSON text soon, though not always soonest; None if none are found.
+    """Find tokens that close a JSON text soon, though not always soonest; None if none are found.
 
     Zeros make the shortest numbers; where they lead nowhere, as with multiples of seven, other digits are tried.
     """

@@ -64,7 +64,7 @@ class ChoiceOutput:
 
     @property
     def in_reasoning(self) -> bool:
-        """Whether the next token belongs to the reasoning."""
+        """Return whether the next token belongs to the reasoning."""
         return self._parser is not None and self._parser.in_reasoning
 
     @property

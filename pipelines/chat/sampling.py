@@ -40,10 +40,10 @@ class SampledToken:
 def sample(
     logits: torch.Tensor, rows: Sequence[SamplerState], masks: Sequence[torch.Tensor | None]
 ) -> list[SampledToken]:
-    """One token for each row. `logits` is [rows, vocabulary] in float32, and is overwritten.
+    """Sample one token for each row. `logits` is [rows, vocabulary] in float32, and is overwritten.
 
-    `masks` are bool over the vocabulary, true for allowed tokens. Logprobs are the model's own, before bias,
-    penalties and mask.
+    `masks` are bool over the vocabulary, true for allowed tokens. Logprobs are the model's own, before bias, penalties
+    and mask.
     """
     logprobs = [_logprobs(logits[i], row) for i, row in enumerate(rows)]
     for i, (row, mask) in enumerate(zip(rows, masks, strict=True)):

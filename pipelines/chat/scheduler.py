@@ -94,7 +94,8 @@ class Scheduler:
             self._waiting.appendleft(sequence)
 
     def requeue(self, sequence: Sequence) -> None:
-        """There is no memory for it while others run. Raises MemoryError if there are no others."""
+        """Put a sequence back into the queue, for which there is no memory while others run. Raises MemoryError if
+        there are no others."""
         if not self.running:
             raise MemoryError(f"{len(sequence.tokens)} tokens of context do not fit into memory")
         self._prefilling = None

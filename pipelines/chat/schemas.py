@@ -33,7 +33,8 @@ def tighten_parameters(schema: Mapping[str, Any], max_string: int) -> Schema:
 
 
 def _combines(schema: Mapping[str, Any]) -> bool:
-    """Whether its objects have properties of several schemas, so that closing one would forbid those of another."""
+    """Return whether its objects have properties of several schemas, so that closing one would forbid those of
+    another."""
     return "allOf" in schema or ("properties" in schema and bool(schema.keys() & COMBINED))
 
 

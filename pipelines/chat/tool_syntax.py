@@ -70,7 +70,7 @@ class OutputSyntax:
 
     @property
     def has_reasoning(self) -> bool:
-        """Whether reasoning can precede the answer."""
+        """Return whether reasoning can precede the answer."""
         return any(name not in ("tool_calls", "content") for name in self.fields)
 
 

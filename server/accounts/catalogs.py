@@ -103,7 +103,7 @@ class CatalogStore(Store):
             session.execute(update(GatewayRow).where(GatewayRow.owner == self._owner).values(changing=None))
 
     def goes_on(self, change: str) -> bool:
-        """Whether a live gateway still makes the change."""
+        """Return whether a live gateway still makes the change."""
         with self._database.read() as session:
             alive = ~lapsed(GatewayRow.lease_until, self._database.lease_now(session))
             return bool(session.scalar(select(exists().where(GatewayRow.changing == change, alive))))

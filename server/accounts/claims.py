@@ -108,7 +108,7 @@ class ClaimStore(Store):
             return set(session.scalars(select(ClaimRow.id).where(*running)))
 
     def delete_ended(self) -> None:
-        """Delete what ended more than a minute ago, or was left by a dead gateway."""
+        """Delete the claims that ended more than a minute ago, or were left by a dead gateway."""
         with self._database.write() as session:
             now = self._database.lease_now(session)
             lost = ClaimRow.owner.not_in(live_owners()) & ~_within(ClaimRow.begun_at, now, WINDOW_S)
@@ -140,7 +140,8 @@ class ClaimStore(Store):
 
 
 def _within(column: InstrumentedAttribute[Any], now: float, limit_s: float) -> ColumnElement[bool]:
-    """Whether a time is near. One that lies ahead by more was written while the clock was ahead, and is long over."""
+    """Return whether a time is near. One that lies ahead by more was written while the clock was ahead, and is long
+    over."""
     return column.between(now - limit_s, now + limit_s)
 
 

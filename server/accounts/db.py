@@ -283,7 +283,7 @@ def _alembic() -> "Config":
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Whether a transaction that could not begin may do so soon."""
+    """Return whether a transaction that could not begin may do so soon."""
     if isinstance(error, DBAPIError):
         error = translated(error, began=False) or error
     return isinstance(error, DatabaseBusy) and not isinstance(error, DatabaseFailed)

@@ -90,7 +90,7 @@ class GatewayStore(Store):
             return len(dead)
 
     def does_chores(self) -> bool:
-        """Whether this is the oldest of the servers that renew their leases: it alone sweeps."""
+        """Return whether this is the oldest of the servers that renew their leases: it alone sweeps."""
         with self._database.read() as session:
             row = session.get(GatewayRow, self.owner)
             if row is None:
@@ -132,8 +132,8 @@ class GatewayStore(Store):
 
 
 def lapsed(lease_until: InstrumentedAttribute[float], now: float) -> ColumnElement[bool]:
-    """Whether a lease has run out, or would last longer than any: then it was written while the clock was ahead, and
-    whoever lives renews it."""
+    """Return whether a lease has run out, or would last longer than any: then it was written while the clock was ahead,
+    and whoever lives renews it."""
     return or_(lease_until < now, lease_until > now + LONGEST_LEASE_S)
 
 

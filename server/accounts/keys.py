@@ -156,7 +156,7 @@ def find_key(database: Database, text: str) -> Key:
 
 
 def has_keys(database: Database) -> bool:
-    """Whether a key was ever created."""
+    """Return whether a key was ever created."""
     with database.read() as session:
         return bool(session.scalar(select(exists(select(KeyRow.id)))))
 

@@ -67,17 +67,17 @@ class StoredResponse:
 
     @property
     def replayable(self) -> bool:
-        """Whether a retry gets this answer."""
+        """Return whether a retry gets this answer."""
         return self.state in {"completed", "incomplete"}
 
     @property
     def survives_disconnect(self) -> bool:
-        """Whether it continues without a client: the client will ask for it later."""
+        """Return whether it continues without a client: the client will ask for it later."""
         return self.background or self.idempotency_key is not None
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended; a queued response counts as running."""
+        """Return whether it has not ended; a queued response counts as running."""
         return self.state in RUNNING
 
 

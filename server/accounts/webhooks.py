@@ -38,7 +38,7 @@ class WebhookStore(Store):
         return self._database.clock.now()
 
     def any_due(self, now: float) -> bool:
-        """Whether `claim_due` would find any. It does not wait for the writer."""
+        """Return whether `claim_due` would find any. It does not wait for the writer."""
         with self._database.read() as session:
             ended = select(WebhookRow.call_id).join(CallRow, CallRow.id == WebhookRow.call_id)
             due = ended.where(WebhookRow.next_at <= now, CallRow.state != "running")

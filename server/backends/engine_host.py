@@ -173,7 +173,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
 
     @property
     def ready(self) -> bool:
-        """Whether the worker is up and has loaded, or failed to load, every checkpoint to preload."""
+        """Return whether the worker is up and has loaded, or failed to load, every checkpoint to preload."""
         return self.device is not None and all(spec in self.checkpoints for spec in self._preload)
 
     def capabilities(self, spec: Spec) -> Capabilities | None:

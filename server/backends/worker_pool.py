@@ -90,8 +90,8 @@ class WorkerPool:
 
     @property
     def ready(self) -> bool:
-        """Whether calls are taken: no worker is still in its first start, unless it has failed, and one is ready. Other
-        servers are not waited for."""
+        """Return whether calls are taken: no worker is still in its first start, unless it has failed, and one is
+        ready. Other servers are not waited for."""
         started = all(host.ready or host.restarts > 0 for host in self._local)
         return started and any(host.ready for host in self._local)
 

@@ -22,7 +22,7 @@ class Connection(Protocol):
 
     @property
     def has_unsent(self) -> bool:
-        """Whether its client has not read all of the last answer."""
+        """Return whether its client has not read all of the last answer."""
 
     def drop(self) -> None:
         """Close it at once."""
@@ -43,7 +43,8 @@ class ConnectionLimits:
         return len(self._sources)
 
     def admit(self, connection: Connection, address: str | None) -> bool:
-        """Whether there is room for this one; it then waits for its first request. Another one may be dropped."""
+        """Return whether there is room for this one; it then waits for its first request. Another one may be
+        dropped."""
         source = self._source(address)
         of_source = source is not None and self._by_source[source] >= self._per_address
         if of_source or len(self) >= self._total:

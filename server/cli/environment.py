@@ -26,7 +26,7 @@ def read_settings() -> "Settings":
 
 
 def open_database(settings: "Settings") -> "Database":
-    """At this version's schema."""
+    """Open the database, at this version's schema."""
     from server.accounts.db import Database
 
     database = Database(settings.database_url)

@@ -89,7 +89,7 @@ class LimitedProtocol(H11Protocol):
 
     @property
     def has_unsent(self) -> bool:
-        """Whether the client has not read all that was sent."""
+        """Return whether the client has not read all that was sent."""
         return self.transport.get_write_buffer_size() > 0
 
     def drop(self) -> None:
@@ -109,7 +109,7 @@ class LimitedProtocol(H11Protocol):
             self.drop()
 
     def _note_request(self, before: object) -> None:
-        """Whether a request has begun."""
+        """Return whether a request has begun."""
         if self.cycle is not before:
             self._waiting_since = None
             self._limits.work(self)

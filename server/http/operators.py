@@ -55,7 +55,7 @@ async def find_operator_of(request: Request, services: Services) -> OperatorOf |
 
 
 async def is_operator(request: Request, services: Services) -> bool:
-    """Whether the request is an operator's."""
+    """Return whether the request is an operator's."""
     return await find_operator_of(request, services) is not None
 
 

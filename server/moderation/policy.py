@@ -190,7 +190,7 @@ class Policy:
         return tuple(c for c in self.classifiers if c.spec.reads == reads and c.scope.covers(group, stage))
 
     def moderates_output(self, group: str) -> bool:
-        """Whether the text output of this group's models is moderated."""
+        """Return whether the text output of this group's models is moderated."""
         rules = any(rule.scope.covers(group, "output") for rule in self.rules)
         return rules or bool(self.classifiers_for("prompts", group, "output"))
 

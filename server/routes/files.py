@@ -102,7 +102,7 @@ async def _pieces(storage: Storage, name: str, start: int, end: int) -> AsyncIte
 
 
 def _is_outdated(request: Request, etag: str) -> bool:
-    """Whether the client has a part of another file than this one, and wants all of this one."""
+    """Return whether the client has a part of another file than this one, and wants all of this one."""
     return request.headers.get("if-range", etag) != etag
 
 

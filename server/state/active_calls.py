@@ -36,12 +36,12 @@ class ActiveCall(ActiveJob[Preview]):
 
     @property
     def done(self) -> bool:
-        """Whether `result` returns or raises at once."""
+        """Return whether `result` returns or raises at once."""
         return self._result is not None or self.failure is not None
 
     @property
     def admitted(self) -> bool:
-        """Whether the price is held and the job has its place in the queue."""
+        """Return whether the price is held and the job has its place in the queue."""
         return self.shape is not None
 
     def admit(self, shape: ImageShape) -> None:

@@ -37,16 +37,16 @@ class ActiveJob(DetachedTask, Generic[EventT]):
     @property
     @abstractmethod
     def admitted(self) -> bool:
-        """Whether the request is sound and has its place: its answer begins with status 200."""
+        """Return whether the request is sound and has its place: its answer begins with status 200."""
 
     @property
     def joinable_by_key(self) -> bool:
-        """Whether a request with the same Idempotency-Key may join it."""
+        """Return whether a request with the same Idempotency-Key may join it."""
         return not self.cancelled
 
     @property
     def joinable_by_fingerprint(self) -> bool:
-        """Whether an automatic retry of an equal request may join it."""
+        """Return whether an automatic retry of an equal request may join it."""
         return not self.cancelled
 
     def begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:

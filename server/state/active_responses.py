@@ -80,17 +80,17 @@ class ActiveResponse(ActiveJob[Json]):
 
     @property
     def done(self) -> bool:
-        """Whether it has ended."""
+        """Return whether it has ended."""
         return self.phase is Phase.ENDED
 
     @property
     def admitted(self) -> bool:
-        """Whether the request is sound."""
+        """Return whether the request is sound."""
         return self.phase in {Phase.ADMITTED, Phase.CHARGED}
 
     @property
     def charged(self) -> bool:
-        """Whether an image of it is paid for."""
+        """Return whether an image of it is paid for."""
         return self.phase is Phase.CHARGED
 
     @property

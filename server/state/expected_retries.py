@@ -26,7 +26,7 @@ class ExpectedRetries:
         self._expected.append((identity, self._clock()))
 
     def contains(self, identity: CallIdentity) -> bool:
-        """Whether a retry of this call is expected."""
+        """Return whether a retry of this call is expected."""
         return any(expected == identity for expected, _ in self._recent())
 
     def consume(self, identity: CallIdentity) -> None:

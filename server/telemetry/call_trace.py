@@ -58,7 +58,7 @@ class CallTrace:
 
     @property
     def runs(self) -> bool:
-        """Whether something of the request runs."""
+        """Return whether something of the request runs."""
         return self._open > 0
 
     def open(self) -> Callable[[], None]:

@@ -72,8 +72,8 @@ def _is_finite(weight: torch.Tensor) -> bool:
 
 
 def _peft_config(path: Path, metadata: Mapping[str, str]) -> Mapping[str, Any]:
-    """Read from the header (diffusers) or a file beside it (peft) how strong peft keeps the adapter. Raises
-    CheckpointError for one that is missing: the strength would be a guess."""
+    """Read peft's config, which has the adapter's strength, from the header (diffusers) or a file beside it (peft).
+    Raises CheckpointError if it can't be read: the strength would be a guess."""
     beside = path.with_name(PEFT_CONFIG)
     try:
         if "lora_adapter_metadata" in metadata:
@@ -136,8 +136,8 @@ def energy(weights: Mapping[str, torch.Tensor], contents: Contents) -> float:
 
 
 def by_own_names(file: AdapterFile, layers: Mapping[str, Mapping[str, torch.nn.Module]]) -> dict[str, str]:
-    """Return the layers of a file that have a name of the model's own, with dots or underscores, and what peft calls
-    them. `layers` has the model's by component, the denoiser first."""
+    """Match a file's layers with the model's own names, written with dots or underscores, and return peft's names by
+    layer. `layers` has the model's by component, the denoiser first."""
     if not file.strength_known:
         return {}
     known = {component: {name.replace(".", "_"): name for name in modules} for component, modules in layers.items()}

@@ -169,7 +169,7 @@ def _read(
 
 
 def _missing_libraries(error: Exception, spec: CheckpointSpec, index: dict[str, Any]) -> tuple[str, ...]:
-    """Name the libraries that components need and that are not installed, by what transformers says of it."""
+    """Name the libraries that components need and that are not installed, by the error of transformers."""
     text = str(error)
     if found := NEEDED_LIBRARY.search(text):
         return ((found[1] or found[2]).lower(),)
@@ -239,7 +239,7 @@ def _place(
 def _denoiser_of_file(
     spec: CheckpointSpec, index: dict[str, Any], options: dict[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the denoiser as an argument of from_pretrained, in place of its quantization; and notes. Raises
+    """Load a single file's denoiser, as an argument of from_pretrained in place of its quantization; with notes. Raises
     CheckpointError."""
     name = denoiser_name(index)
     kind = getattr(diffusers, index[name][1])
@@ -288,6 +288,6 @@ def _let_runs_share(
 
 
 def _blocks(half: torch.nn.Module) -> list[torch.nn.Module]:
-    """Return the parts of a codec's encoder or decoder that come one after another, and theirs."""
+    """List the parts of a codec's encoder or decoder that come one after another, and the parts of these."""
     lists = (each for each in half.modules() if isinstance(each, torch.nn.ModuleList | torch.nn.Sequential))
     return [block for each in lists for block in each.children()]  # some list None

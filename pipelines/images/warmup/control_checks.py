@@ -29,8 +29,8 @@ class ControlChecker:
     job_with: Callable[[ControlledWith], ImageJob]
 
     async def find(self, capabilities: Capabilities) -> Capabilities:
-        """Return the capabilities with what works of the controls. Raises CheckpointError if there are some and none
-        does."""
+        """Try the controls, and return the capabilities with those that work. Raises CheckpointError if there are
+        controls and none works."""
         controls = self.spec.controls
         if not controls:
             return capabilities

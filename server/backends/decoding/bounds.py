@@ -121,7 +121,7 @@ def _inspect_png(data: bytes) -> Facts:
 
 
 def _inflates(chunk: bytes) -> bool:
-    """Whether an iCCP chunk has a profile of bounded size."""
+    """Return whether an iCCP chunk has a profile of bounded size."""
     _, _, rest = chunk.partition(b"\0")
     try:
         inflater = zlib.decompressobj()

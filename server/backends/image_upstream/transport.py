@@ -165,7 +165,7 @@ class UpstreamTransport:
             self._inbox.put_nowait(state)
 
     async def _check(self, spec: CheckpointSpec, upstream: ImageUpstream) -> CheckpointState:
-        """Whether the server answers; another Darkroom also says what its model supports."""
+        """Return whether the server answers; another Darkroom also says what its model supports."""
         told = capabilities_of(upstream, spec.max_references) if upstream.api != "darkroom" else None
         path = f"/models/{quote(upstream.model)}" if upstream.api == "darkroom" else "/models"
         headers = self._client.headers(upstream)

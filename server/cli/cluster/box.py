@@ -34,7 +34,7 @@ class Box:
     moderation: str
 
     def differences(self, other: "Box") -> list[str]:
-        """In words, as this box's against the other's."""
+        """Describe the differences in words, this box's against the other's."""
         mine, theirs = asdict(self), asdict(other)
         return [
             f"{WORDS[name]}: {mine[name]} here, {theirs[name]} there" for name in mine if mine[name] != theirs[name]
@@ -59,7 +59,7 @@ def examine_box(settings: Settings) -> Box:
 
 
 def compare_weights(settings: Settings, content: CatalogContent, send: TellRead = lambda _done, _total: None) -> None:
-    """Whether this box has the catalog's weights. Reads those that have changed since the last time. Raises
+    """Return whether this box has the catalog's weights. Reads those that have changed since the last time. Raises
     StartError."""
     try:
         catalog = parse(content.files, settings.model_configs, settings.weights)
