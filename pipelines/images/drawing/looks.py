@@ -19,7 +19,7 @@ WIDER: Final = {  # what may give finite images: half precision overflows in som
 
 
 class InvalidImage(Exception):
-    """What a pipeline drew is not finite."""
+    """A drawn image has values that are not finite."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         """Note a remedy by `dtype`, in which the checkpoint computes."""

@@ -96,7 +96,8 @@ def exchanges_of(job: ImageJob, upstream: ImageUpstream, capabilities: Capabilit
 
 
 def _common(job: ImageJob, upstream: ImageUpstream, capabilities: Capabilities) -> dict[str, Any]:
-    """PNG whatever the job's format: the file that callers get is made here, from what was lost nothing of."""
+    """Return the fields that every server takes. The format is PNG whatever the job's: the file that callers get is
+    made here, and PNG has lost nothing."""
     fields: dict[str, Any] = {
         "model": upstream.model,
         "prompt": job.prompt,
