@@ -132,7 +132,8 @@ def _of_darkroom(job: ImageJob, capabilities: Capabilities) -> dict[str, Any]:
 
 
 def _of_others(job: ImageJob, upstream: ImageUpstream, capabilities: Capabilities) -> dict[str, Any]:
-    """They draw the size that they get, so an image far from the model's area is drawn at that area, and scaled."""
+    """Return the fields that other servers take. They draw the size that they get, so an image far from the model's
+    area is drawn at that area, and scaled."""
     plan = plan_image(job.checkpoint, job.width_px, job.height_px, GRID_PX)
     fields: dict[str, Any] = {"size": f"{plan.width}x{plan.height}"}
     if capabilities.any_steps:
