@@ -1,4 +1,4 @@
-"""One image on the device: what happens on its thread."""
+"""One image on the device: the work of its thread."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

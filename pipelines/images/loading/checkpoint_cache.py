@@ -139,7 +139,8 @@ class CheckpointCache:
             self._loader.submit(free_memory, self._device)
 
     def close(self) -> None:
-        """End the loader's thread, after what it has to do, and the timer: nothing keeps what is loaded."""
+        """End the loader's thread, after the work that waits for it, and the timer: nothing keeps the loaded
+        checkpoints."""
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         self._loader.shutdown()
@@ -282,7 +283,8 @@ class CheckpointCache:
 
 
 def _used_bytes(checkpoints: Iterable[LoadedCheckpoint], new: Sizes) -> int:
-    """Return the memory of these checkpoints beside a new one with such components: what several share counts once."""
+    """Return the bytes of these checkpoints beside a new one with such components: those that several share count
+    once."""
     listed = list(checkpoints)
     used = sum(each.bytes for each in listed)
     return used - counted_twice([new, *(each.part_sizes for each in listed)])

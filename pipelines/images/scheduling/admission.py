@@ -59,7 +59,8 @@ class Started(Protocol):
 
 class Admission:
     """`runs` are all that have started, `drawing` those that still need the device, `one_by_one` the weights of which
-    two images at once come out wrong: the engine's own sets. What all hold between turns stays below `held_bytes`."""
+    two images at once come out wrong: the engine's own sets. The memory that all hold between turns stays below
+    `held_bytes`."""
 
     def __init__(
         self,
