@@ -56,8 +56,8 @@ def _compile(built: Path) -> None:
     command = [
         str(_compiler()), *FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
         f"-DTORCH_EXTENSION_NAME={NAME}", *(f"-I{folder}" for folder in include), str(SOURCES / "extension.cpp"),
-        "-o", str(under_way), *(f"-L{folder}" for folder in libraries), *(f"-Wl,-rpath,{folder}" for folder in libraries),
-        "-ltorch", "-ltorch_cpu", "-ltorch_python", "-lc10",
+        "-o", str(under_way), *(f"-L{folder}" for folder in libraries),
+        *(f"-Wl,-rpath,{folder}" for folder in libraries), "-ltorch", "-ltorch_cpu", "-ltorch_python", "-lc10",
     ]  # fmt: skip
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode:

@@ -10,7 +10,8 @@ import pytest
 
 from tests.simulated_gpu import device
 
-os.environ.update(device.environment(int(os.environ.get(device.COUNT, "1"))))
+if device.COUNT not in os.environ:
+    os.environ.update(device.environment())
 device.install_from_environment()
 
 

@@ -6,7 +6,6 @@ import sys
 import pytest
 
 from tests.simulated_gpu.build import REPOSITORY, build, unavailable
-from tests.simulated_gpu.device import environment
 
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
 
@@ -16,9 +15,14 @@ def run(*arguments: str, limit_s: float) -> None:
     build()
     command = [sys.executable, "-m", "pytest", "-p", "tests.simulated_gpu.plugin", "-p", "no:cacheprovider", *arguments]
     ended = subprocess.run(
-        command, cwd=REPOSITORY, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        timeout=limit_s, check=False,
-    )  # fmt: skip
+        command,
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=limit_s,
+        check=False,
+    )
     assert ended.returncode == 0, ended.stdout[-20_000:]
 
 
