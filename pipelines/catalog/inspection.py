@@ -80,7 +80,7 @@ class Inspection:
         return sum(part.weights for part in self.parts)
 
     def device_bytes(self, item_bytes: int) -> int:
-        """Memory of the weights on a device at `item_bytes` a weight; GGUF stays as it is in the file."""
+        """Return the bytes of the weights on a device at `item_bytes` a weight; GGUF stays as it is in the file."""
         is_gguf = self.path.suffix == ".gguf"
         name = denoiser_name(dict(self.index))
         return sum(part.bytes if is_gguf and part.name == name else part.weights * item_bytes for part in self.parts)
@@ -194,7 +194,8 @@ def _part(name: str, class_name: str, tensors: list[Tensor]) -> Part:
 
 
 def foreign_parts(index: Mapping[str, Any], folder: Path | None, source: PipelineSource) -> Iterator[str]:
-    """Components of libraries that are not here. A folder of diffusers' own pipelines may be a library too."""
+    """Yield the components of libraries that are not here, as messages. A folder of diffusers' own pipelines may be a
+    library too."""
     for name in component_names(dict(index)):
         library = index[name][0]
         own = source.folder is not None and (source.folder / "pipelines" / str(library)).is_dir()
@@ -275,8 +276,8 @@ def read_card(folder: Path) -> str:
 
 
 def codec_scale(folder: Path) -> int:
-    """Pixels to a latent, along a side, from the codec's config as diffusers' pipelines compute it; 8 if it does not
-    say."""
+    """Return the pixels to a latent, along a side, from the codec's config as diffusers' pipelines compute it; 8 if it
+    does not say."""
     config = read_config(folder, "vae")
     for key in ("block_out_channels", "encoder_block_out_channels"):
         if isinstance(blocks := config.get(key), list):

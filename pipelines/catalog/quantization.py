@@ -140,8 +140,8 @@ def _is_packed(tensor: Tensor) -> bool:
 
 
 def _said_by_layer(file: Path, header: Header) -> Layers:
-    """Return what the file says of its layers, by their names. What is no JSON says nothing: the names of tensors show
-    the rest."""
+    """Return the quantization that the file names for its layers, by their names. Metadata that is no JSON is left out:
+    the names of tensors show the rest."""
     layers: dict[str, Mapping[str, Any]] = {}
     said = _json(header.metadata.get("_quantization_metadata")).get("layers")
     if isinstance(said, dict):

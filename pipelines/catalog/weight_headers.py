@@ -113,7 +113,8 @@ def read_numbers(file: Path, tensor: Tensor) -> tuple[float, ...]:
 
 
 def _read_gguf(stream: BinaryIO) -> tuple[Header, int]:
-    """Versions 2 and 3: counts, key-value pairs, one record a tensor (dimensions fastest first), then aligned data."""
+    """Read a GGUF header, versions 2 and 3: counts, key-value pairs, one record a tensor (dimensions fastest first),
+    then aligned data. Returns the length in bytes that the file must have, too."""
     magic, version, tensor_count, pair_count = struct.unpack("<4sIQQ", stream.read(24))
     if magic != b"GGUF" or version not in {2, 3}:
         raise ValueError(magic)

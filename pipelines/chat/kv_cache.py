@@ -50,7 +50,8 @@ class KVCacheLayer(CacheLayerMixin):  # type: ignore[misc]
         self.shape = shape
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Zeros, not uninitialized memory: a masked position weighs nothing only if it is a number."""
+        """Allocate the buffers as zeros, not uninitialized memory: a masked position weighs nothing only if it is a
+        number."""
         size = self.shape.rows, self.shape.tokens
         self.keys, self.values = _zeros(key_states, size), _zeros(value_states, size)
         self.is_initialized = True
@@ -82,15 +83,15 @@ class KVCacheLayer(CacheLayerMixin):  # type: ignore[misc]
                 buffer[target, :, :length] = buffer[source, :, :length]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """`ModelRunner` makes the masks; this is for models that request it anyway."""
+        """Return the length and offset of a mask, for models that request it: `ModelRunner` makes the masks."""
         return self.shape.window.length, 0
 
     def get_seq_length(self) -> int:
-        """Tokens that were there before the window's."""
+        """Return the number of tokens that were there before the window's."""
         return self.shape.window.start
 
     def get_max_length(self) -> int:
-        """No bound of its own."""
+        """Return -1: the layer has no bound of its own."""
         return -1
 
     def token_bytes(self) -> int:
@@ -150,7 +151,7 @@ class KVCache:
         shape.rows, shape.tokens = size
 
     def token_bytes(self) -> int:
-        """Bytes of one token, over all layers. 0 before the first forward pass."""
+        """Return the bytes of one token, over all layers. 0 before the first forward pass."""
         return sum(layer.token_bytes() for layer in self._layers)
 
     def set_window(self, window: CacheWindow) -> None:
@@ -158,7 +159,7 @@ class KVCache:
         self._shape.window = window
 
     def attention_length(self, tokens: int) -> int:
-        """How far attention reaches when the longest row has so many tokens."""
+        """Return the number of positions that attention covers when the longest row has so many tokens."""
         return min(_round_up(tokens, LENGTH_MULTIPLE), self._shape.tokens)
 
     def copy_row(self, source: int, target: int, length: int) -> None:

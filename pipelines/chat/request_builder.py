@@ -21,7 +21,7 @@ from pipelines.protocol.images import Failed, Started
 def build_sequences(
     checkpoint: ChatCheckpoint, job: ChatJob, emit: Callable[[ChatEvent], None]
 ) -> tuple[list[Sequence], int]:
-    """One sequence for each choice, and how many messages were dropped. Raises InvalidRequest."""
+    """Build one sequence for each choice, and return how many messages were dropped, too. Raises InvalidRequest."""
     _check_bias(checkpoint, job)
     grammar = build_grammar(checkpoint.tokens, job, checkpoint.syntax.call_format)
     tools = job.tools if job.tool_choice != "none" else ()
@@ -51,7 +51,7 @@ def count_prompt_tokens(checkpoint: ChatCheckpoint, job: CountJob, emit: Callabl
 def _sequence(
     request: Request, choice: int, max_new_tokens: int, grammar: Grammar | None, prompt_text: str
 ) -> Sequence:
-    """`prompt_text` is empty where the output can have neither reasoning nor calls."""
+    """Build the sequence of a choice. `prompt_text` is empty where the output can have neither reasoning nor calls."""
     job, tokens = request.job, request.checkpoint.tokens
     seen = frozenset(request.prompt if job.sampling.repetition_penalty != 1.0 else ())
     sampler = SamplerState(job.sampling, job.seed + choice, job.top_logprobs if job.logprobs else None, seen)

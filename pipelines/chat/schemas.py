@@ -18,7 +18,7 @@ Schema = dict[str, Any]
 
 
 def tighten(schema: Mapping[str, Any], max_string: int) -> Schema:
-    """`max_string` bounds free strings, in characters."""
+    """Tighten a schema as the module says. `max_string` bounds free strings, in characters."""
     closes = not any(_combines(part) for part in _parts(schema))
     tight: Schema = _tightened(schema, max_string, closes=closes)
     return tight

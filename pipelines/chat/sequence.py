@@ -42,7 +42,7 @@ class Request:
 
     @property
     def usage(self) -> ChatUsage:
-        """What it has used so far: nothing before it was scheduled."""
+        """Return the tokens that the request has used so far: none before it was scheduled."""
         if self.started_at is None:
             return ChatUsage(0, 0)
         return ChatUsage(len(self.prompt), self.completion_tokens, self.reasoning_tokens)
@@ -83,5 +83,5 @@ class Sequence:
 
     @property
     def remaining_tokens(self) -> int:
-        """How many tokens may still come."""
+        """Return how many tokens may still come."""
         return self.max_new_tokens - (len(self.tokens) - len(self.request.prompt))

@@ -65,8 +65,8 @@ class ImageEngine:
         checks: Path | None = None,
         group: Group | None = None,
     ) -> None:
-        """`probes` is the folder where what warmup finds is kept. `group` has the further devices that a checkpoint may
-        use, by default none."""
+        """Start the engine. `checks` is the folder where warmup's findings are kept. `group` has the further devices
+        that a checkpoint may use, by default none."""
         self.device = device
         self._loop = asyncio.get_running_loop()
         budgets = budgets or Budgets.of(device)
@@ -302,7 +302,8 @@ class ImageEngine:
         freeing.add_done_callback(self._freeing.discard)
 
     async def _free_and_retry(self, row: Row) -> None:
-        """Weights move on the loader's thread, so that cancels and other jobs' events are handled meanwhile."""
+        """Free memory, and let the row wait again. Weights move on the loader's thread, so that cancels and other jobs'
+        events are handled meanwhile."""
         try:
             await self._cache.free_memory()
         finally:

@@ -135,7 +135,7 @@ class CheckpointSpec:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """All folders and files that it is loaded from; none of another server's."""
+        """Return all folders and files that the checkpoint is loaded from; none of another server's."""
         if self.upstream is not None:
             return ()
         of_controls = (path for control in self.controls for path in (control.path, control.image_encoder))

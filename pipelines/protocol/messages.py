@@ -158,7 +158,7 @@ class Capabilities:
 
     @property
     def names(self) -> list[str]:
-        """By the request's fields, for people and clients."""
+        """Return the capabilities by the request's fields, for people and clients."""
         has = {
             "text": self.text,
             "image": self.references > 0,

@@ -163,7 +163,8 @@ class _Reading:
         _check_strength(energy(self._weights, kept), self._energy)
 
     def fitting(self, name: str) -> int:
-        """How many of the file's layers are in the model now. Raises CheckpointError if their strength is another."""
+        """Return how many of the file's layers are in the model now. Raises CheckpointError if their strength is
+        another."""
         loaded = list(_loaded(self._pipeline, name))
         if self.converted is None or not loaded:
             return 0

@@ -49,7 +49,7 @@ class Adapters:
         self.spoiled = True
 
     def read(self, requested: Mapping[str, Lora]) -> None:
-        """Before a run has the device: read the files that it will load. Those that can't be read are left to it."""
+        """Read the files that a run will load, before it has the device. Those that can't be read are left to it."""
         for name, lora in requested.items():
             version = FileVersion.find(lora.path)
             if version is not None and self._loaded.get(name) != version:
@@ -94,7 +94,7 @@ class Adapters:
         return {lora.path.stem: self._hashes.known[self._loaded[name]] for name, lora in requested.items()}
 
     def of_encoders(self, pipeline: Any, active: Mapping[str, Lora]) -> Hashable:
-        """Those that change the embeddings of prompts, by name, weight and hash of the file."""
+        """Return the adapters that change the embeddings of prompts, by name, weight and hash of the file."""
         parts = pipeline.get_list_adapters()
         encoders = list(adapted_components(pipeline))[1:]
         names = {name for part in encoders for name in parts.get(part, ())}

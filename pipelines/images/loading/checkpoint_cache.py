@@ -116,9 +116,9 @@ class CheckpointCache:
         return await asyncio.shield(self._loading[key])
 
     async def free_memory(self) -> None:
-        """After an out-of-memory error: forget kept prompts, evict every checkpoint that no run uses, and return
-        unreferenced memory to the device. A load under way ends first: it may have found its components in one of them.
-        """
+        """Free memory after an out-of-memory error: forget kept prompts, evict every checkpoint that no run uses, and
+        return unreferenced memory to the device. A load under way ends first: it may have found its components in one
+        of them."""
         async with self._load_lock:
             for loaded in self._loaded.values():
                 loaded.checkpoint.prompts.clear()
@@ -190,7 +190,7 @@ class CheckpointCache:
         return estimate_bytes(replace(spec, runtime=runtime), compute_dtype(runtime.dtype, self._device).itemsize)
 
     def _load_weights(self, on_host: LoadedCheckpoint | None, spec: CheckpointSpec) -> LoadedCheckpoint:
-        """On the loader thread: from host memory or from the disk."""
+        """Load weights on the loader thread: from host memory or from the disk."""
         if on_host is not None:
             watch_device(self._device, on_host.checkpoint.move, self._device)
             on_host.on_device = True
@@ -289,5 +289,5 @@ def _used_bytes(checkpoints: Iterable[LoadedCheckpoint], new: Sizes) -> int:
 
 
 def _eviction_order(loaded: LoadedCheckpoint) -> tuple[bool, float]:
-    """Return what LRU sorts by, checkpoints with `runtime.resident` last."""
+    """Return the key by which LRU sorts, checkpoints with `runtime.resident` last."""
     return loaded.checkpoint.spec.runtime.resident, loaded.used_at

@@ -36,13 +36,13 @@ MOST_RECORDS: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a record is of, for people too: JSON."""
+    """The subject of a record, for people too: JSON."""
 
     facts: dict[str, Any]
 
     @property
     def name(self) -> str:
-        """A digest of all of it."""
+        """Return a digest of all facts."""
         return _digest([json.dumps(self.facts, sort_keys=True).encode()])
 
 
@@ -110,8 +110,8 @@ class CheckRecords:
 
 
 def _to_capabilities(record: dict[str, Any]) -> Capabilities:
-    """From JSON, which has lists for tuples. Raises TypeError, KeyError and ValueError for anything else than was
-    written: Python's JSON has NaN and Infinity."""
+    """Build capabilities from JSON, which has lists for tuples. Raises TypeError, KeyError and ValueError for anything
+    else than was written: Python's JSON has NaN and Infinity."""
     values: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in record.items()
     }
