@@ -1,4 +1,4 @@
-"""What commands start from: the settings, the database, and whose command it is."""
+"""The settings, the database and the operator of a command."""
 
 import atexit
 import getpass
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def read_settings() -> "Settings":
-    """The settings of the environment; ends the command if one is invalid."""
+    """Read the settings from the environment; ends the command if one is invalid."""
     from pydantic import ValidationError
 
     from server.settings import PREFIX, Settings
