@@ -3,7 +3,7 @@
 ApiError
 ├── Unauthorized 401      ├── UnsupportedMedia 415
 ├── Forbidden 403         ├── QuotaExceeded 429
-├── NotFound 404          ├── EngineFailure 500; InvalidPicture, PictureMissing
+├── NotFound 404          ├── EngineFailure 500; InvalidImage, ImageMissing
 ├── MethodNotAllowed 405  ├── Overloaded 503; DatabaseBusy and -Failed, StorageFailed
 ├── Conflict, Cancelled 409  ├── TimedOut 504
 ├── TooLarge 413          ├── KeyReused 422
@@ -288,7 +288,7 @@ class ImageMissing(EngineFailure):
     default_code: ClassVar[str | None] = "picture_missing"
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"The picture '{name}' is missing from the server's storage, though it was not deleted.")
+        super().__init__(f"The image '{name}' is missing from the server's storage, though it was not deleted.")
 
 
 class TimedOut(ServerError):

@@ -32,7 +32,7 @@ class Storage(ABC):
         return f"{secrets.token_hex(16)}.{extension}"
 
     def require(self, name: str) -> None:
-        """Raises FileNotFoundError for a file that was deleted, and PictureMissing for one that should be there."""
+        """Raises FileNotFoundError for a file that was deleted, and ImageMissing for one that should be there."""
         if not self.exists(name):
             raise self.absent(name)
 

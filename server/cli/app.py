@@ -128,7 +128,7 @@ def backup(
     except OSError as error:
         fail(f"The backup can't be written: {error}")
     record_change(open_database(settings), user(), "backup.make", str(made.path), images=made.images)
-    typer.echo(f"{made.path}: {made.size_bytes / 2**20:.1f} MiB, {made.images} pictures, schema {made.schema}.")
+    typer.echo(f"{made.path}: {made.size_bytes / 2**20:.1f} MiB, {made.images} images, schema {made.schema}.")
 
 
 @app.command()
@@ -148,7 +148,7 @@ def restore(
             restored = restore_backup(settings, file, keep_catalog=keep_catalog)
     except HomeInUse as error:
         fail(str(error))
-    typer.echo(f"Restored {restored.images} pictures and the database, schema {restored.schema}.")
+    typer.echo(f"Restored {restored.images} images and the database, schema {restored.schema}.")
 
 
 @app.command()

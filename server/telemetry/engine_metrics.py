@@ -72,7 +72,7 @@ class DecoderCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         family = CounterMetricFamily(
             "darkroom_decoders_ended",
-            "Picture decoders that ended before their picture was decoded",
+            "Image decoders that ended before their image was decoded",
             labels=["reason"],
         )
         for reason in self._reasons:

@@ -58,7 +58,7 @@ class Drawn:
     dtype: torch.dtype  # that the checkpoint computes in
 
     def image(self, preview_map: PreviewMap) -> Image.Image:
-        """Return the image, at `size`. Fits the preview map. Blocks; needs no device. Raises InvalidPicture and
+        """Return the image, at `size`. Fits the preview map. Blocks; needs no device. Raises InvalidImage and
         WrongSize."""
         if not self.returned.is_finite:
             raise InvalidImage(self.dtype)
@@ -100,7 +100,7 @@ class ImagePipeline:
     def draw(self) -> Callable[[], Pixels]:
         """All that needs the device. What it returns needs none, and gives the image, at exactly its size.
 
-        Raises UnsupportedTask and BlockedPicture; both raise InvalidPicture and WrongSize.
+        Raises UnsupportedTask and BlockedImage; both raise InvalidImage and WrongSize.
         """
         self._check_capabilities()
         plan = self.plan
@@ -204,7 +204,7 @@ class ImagePipeline:
         strength: float | None = None, *, is_tile: bool = False, **images: Any,
     ) -> Drawn:  # fmt: skip
         """One pipeline call. Arguments that its signature lacks are left out, but for images. Raises UnsupportedTask if
-        it takes no such image, and BlockedPicture if the checkpoint's own safety checker flags what it draws.
+        it takes no such image, and BlockedImage if the checkpoint's own safety checker flags what it draws.
 
         `strength` is None for a call that starts from noise.
         """

@@ -85,7 +85,7 @@ def load_checkpoint(
     if foreign := next(foreign_parts(index, folder, PipelineSource()), None):
         raise CheckpointError(foreign)
     if "num_frames" in inspect.signature(pipeline_class.__call__).parameters:
-        raise CheckpointError(f"{folder}: {name} draws videos, and Darkroom pictures")
+        raise CheckpointError(f"{folder}: {name} draws videos, and Darkroom images")
     said, of_file = _of_single_file(spec, folder, index)
     found = shared.find(resolved, dtype, device)
     encoders_device = group.second if runtime.gpus > 1 and runtime.parallel == "encoders" else None

@@ -12,7 +12,7 @@ class BlockedImage(Exception):
 
 
 def check_flags(output: Any) -> None:
-    """Raise BlockedPicture if an image of a pipeline's output was flagged, and so is black."""
+    """Raise BlockedImage if an image of a pipeline's output was flagged, and so is black."""
     if any(getattr(output, FLAGS, None) or ()):
         raise BlockedImage(WITHOUT)
 
@@ -21,7 +21,7 @@ def safety_note(components: Mapping[str, Any]) -> tuple[str, ...]:
     """For the operator: that the checkpoint has one."""
     if components.get("safety_checker") is None:
         return ()
-    return (f"its own safety checker blocks pictures; {WITHOUT}",)
+    return (f"its own safety checker blocks images; {WITHOUT}",)
 
 
 def ignore_flags(pipeline: Any) -> None:

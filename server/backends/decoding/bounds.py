@@ -35,7 +35,7 @@ class Facts:
 
 
 def inspect(data: bytes) -> Facts:
-    """Raises PictureError for a file with too many scans, chunks or metadata. Other formats are left to the decoder."""
+    """Raises ImageError for a file with too many scans, chunks or metadata. Other formats are left to the decoder."""
     if data.startswith(b"\xff\xd8"):
         return _inspect_jpeg(data)
     if data.startswith(PNG_SIGNATURE):
@@ -48,7 +48,7 @@ def inspect(data: bytes) -> Facts:
 
 
 class _Count:
-    """Parts and bytes of metadata so far. Raises PictureError beyond the bounds."""
+    """Parts and bytes of metadata so far. Raises ImageError beyond the bounds."""
 
     def __init__(self, noun: str) -> None:
         self._noun = noun
@@ -58,7 +58,7 @@ class _Count:
         self._parts += 1
         self._metadata_bytes += metadata_bytes
         if self._parts > MAX_PARTS:
-            raise ImageError(f"The image has more than {MAX_PARTS:,} {self._noun}. Save it again as a plain picture.")
+            raise ImageError(f"The image has more than {MAX_PARTS:,} {self._noun}. Save it again as a plain image.")
         if self._metadata_bytes > MAX_METADATA_BYTES:
             limit = MAX_METADATA_BYTES // 1024**2
             raise ImageError(f"The image has more than {limit} MiB of metadata. Save it again without it.")

@@ -65,7 +65,7 @@ class DecodedImage:
 def decode_image(data: bytes, max_area_px: int, max_bytes: int) -> DecodedImage:
     """RGB pixels of the first frame in sRGB, on white where it is transparent, scaled down to at most max_area_px.
 
-    Raises PictureError, and TooMuchMemory before it decodes what would take more than about max_bytes. Pillow may
+    Raises ImageError, and TooMuchMemory before it decodes what would take more than about max_bytes. Pillow may
     raise anything else for hostile bytes.
     """
     facts = inspect(data)
@@ -97,7 +97,7 @@ def decode_image(data: bytes, max_area_px: int, max_bytes: int) -> DecodedImage:
 
 def decode_mask(data: bytes, original: tuple[int, int], target: tuple[int, int], max_bytes: int) -> DecodedImage:
     """The inpainting mask, as "L" pixels of the target size: 255 paints, 0 keeps, what is between blends. Raises as
-    decode_picture does.
+    decode_image does.
 
     Where alpha differs, alpha 0 is painted, as in OpenAI's API; else white is. Profiles are not applied: a mask is
     numbers, not colours. `original` is the original size of the first reference, which the mask must have.
@@ -124,7 +124,7 @@ def decode_mask(data: bytes, original: tuple[int, int], target: tuple[int, int],
 
 @contextmanager
 def _open_image(data: bytes, facts: Facts, max_bytes: int) -> Iterator[Image.Image]:
-    """The image with its header read. The errors that Pillow raises for bad files become PictureErrors."""
+    """The image with its header read. The errors that Pillow raises for bad files become ImageErrors."""
     if not data:
         raise ImageError("The file is empty.")
     if facts.canvas_px <= MAX_SOURCE_PX:  # else the size is reported below
