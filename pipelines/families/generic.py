@@ -84,8 +84,8 @@ class Family:
         return {"width": width_px, "height": height_px}
 
     def size_multiple(self, pipeline: Any) -> int:
-        """Return what both sides of an image must be multiples of, in px: a latent of a U-Net, a patch of 2 x 2 of a
-        transformer, or twice or four times as much where the pipeline's own check refuses less.
+        """Return the number of px that both sides of an image must be multiples of: a latent of a U-Net, a patch of 2 x
+        2 of a transformer, or twice or four times as much where the pipeline's own check refuses less.
 
         Nothing is drawn. A check that refuses all of these sizes has another reason, and so says nothing about them.
         """
@@ -97,7 +97,7 @@ class Family:
     # -- tasks
 
     def own_task(self, call: Call) -> Task:
-        """Return what a pipeline draws by itself."""
+        """Return the task that a pipeline draws by itself."""
         if "mask_image" in call:
             return Task.INPAINT
         if "image" not in call:

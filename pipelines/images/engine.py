@@ -65,8 +65,8 @@ class ImageEngine:
         checks: Path | None = None,
         group: Group | None = None,
     ) -> None:
-        """`probes` is the folder where what warmup finds is kept. `group` has the further devices that a checkpoint may
-        use, by default none."""
+        """Start the engine. `checks` is the folder where warmup's findings are kept. `group` has the further devices
+        that a checkpoint may use, by default none."""
         self.device = device
         self._loop = asyncio.get_running_loop()
         budgets = budgets or Budgets.of(device)
@@ -180,7 +180,7 @@ class ImageEngine:
             pass
 
     def _dispatch_one(self) -> bool:
-        """Whether one was started: what runs has changed for the others."""
+        """Return whether one was started: what runs has changed for the others."""
         now = self._scheduler.clock()
         running = [run.turn for run in self._drawing]
         for row, ahead in start_order(self._waiting, running, self._speeds, self._scheduler.in_order):
@@ -253,7 +253,7 @@ class ImageEngine:
             self._dispatch()
 
     def _on_drawn(self, run: Run) -> None:
-        """Take note that the device is free and the run's image is finished on the host."""
+        """Note that the device is free, and that the run's image is finished on the host."""
         self._drawing.discard(run)
         self._dispatch()
 
@@ -302,7 +302,8 @@ class ImageEngine:
         freeing.add_done_callback(self._freeing.discard)
 
     async def _free_and_retry(self, row: Row) -> None:
-        """Weights move on the loader's thread, so that cancels and other jobs' events are handled meanwhile."""
+        """Free memory, and let the row wait again. Weights move on the loader's thread, so that cancels and other jobs'
+        events are handled meanwhile."""
         try:
             await self._cache.free_memory()
         finally:

@@ -39,7 +39,7 @@ class SamplingDefaults:
     long_prompt: LongPrompt = "tell"  # "chunk" reads all of it, in windows or up to the longest that a class takes
 
     def resolve(self, steps: int, **overrides: Any) -> "Sampling":
-        """The defaults, replaced by what a request sets. Raises TypeError for a name that is not a field."""
+        """Return the defaults, replaced by what a request sets. Raises TypeError for a name that is not a field."""
         defaults = {each.name: getattr(self, each.name) for each in fields(SamplingDefaults)}
         return Sampling(**{**defaults, "steps": steps, **overrides})
 
@@ -135,7 +135,7 @@ class CheckpointSpec:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """All folders and files that it is loaded from; none of another server's."""
+        """Return all folders and files that the checkpoint is loaded from; none of another server's."""
         if self.upstream is not None:
             return ()
         of_controls = (path for control in self.controls for path in (control.path, control.image_encoder))

@@ -60,18 +60,18 @@ class CatalogStore(Store):
         self._owner = owner
 
     def current(self) -> CatalogVersion | None:
-        """None before the first gateway of a cluster has started."""
+        """Return the current version; None before the first gateway of a cluster has started."""
         with self._database.read() as session:
             row = session.scalars(select(CatalogRow).order_by(CatalogRow.version.desc()).limit(1)).first()
         return None if row is None else _version(row)
 
     def current_number(self) -> int:
-        """Of the current version; 0 if there is none."""
+        """Return the number of the current version; 0 if there is none."""
         with self._database.read() as session:
             return session.scalars(select(func.coalesce(func.max(CatalogRow.version), 0))).one()
 
     def begin(self, content: CatalogContent) -> CatalogVersion:
-        """The current version; if there is none, this becomes the first."""
+        """Return the current version; if there is none, record this content as the first."""
         with self._database.write() as session:
             self._lock(session)
             row = session.scalars(select(CatalogRow).order_by(CatalogRow.version.desc()).limit(1)).first()
@@ -81,7 +81,8 @@ class CatalogStore(Store):
             return _version(row)
 
     def known_files(self) -> set[tuple[str, str]]:
-        """Names and texts of the files of the latest versions: what else a folder has, somebody has edited."""
+        """Return the names and texts of the files of the latest versions: any other file in a folder was edited by
+        somebody."""
         with self._database.read() as session:
             latest = select(CatalogRow.files).order_by(CatalogRow.version.desc()).limit(KNOWN_VERSIONS)
             return {file for files in session.scalars(latest) for file in files.items()}
@@ -98,18 +99,18 @@ class CatalogStore(Store):
             return True
 
     def end_turn(self) -> None:
-        """The change is made, or given up."""
+        """End this gateway's turn: its change is made, or given up."""
         with self._database.write() as session:
             session.execute(update(GatewayRow).where(GatewayRow.owner == self._owner).values(changing=None))
 
     def goes_on(self, change: str) -> bool:
-        """Whether a live gateway still makes the change."""
+        """Return whether a live gateway still makes the change."""
         with self._database.read() as session:
             alive = ~lapsed(GatewayRow.lease_until, self._database.lease_now(session))
             return bool(session.scalar(select(exists().where(GatewayRow.changing == change, alive))))
 
     def commit(self, version: int, content: CatalogContent, change: str) -> None:
-        """All gateways serve this version from now on. May be repeated. Raises TurnLost."""
+        """Record a version, which all gateways serve from now on. May be repeated. Raises TurnLost."""
         with self._database.write() as session:
             self._lock(session)
             existing = session.get(CatalogRow, version)
@@ -127,7 +128,7 @@ class CatalogStore(Store):
             session.execute(update(GatewayRow).where(GatewayRow.owner == self._owner).values(catalog_version=version))
 
     def _lock(self, session: Session) -> None:
-        """Changes of the catalogs' rows one after another."""
+        """Let changes of the catalogs' rows wait for each other, until the transaction ends."""
         if not self._database.is_sqlite:
             session.execute(select(func.pg_advisory_xact_lock(TURN_LOCK)))
 

@@ -22,7 +22,8 @@ class LateStart:
     call if the latents are of a form that is not known."""
 
     def __init__(self, pipeline: Any, image: Image.Image, run: int, mask: Image.Image | None = None) -> None:
-        """`mask` is of mode "L"; white is painted. The pipeline and its scheduler must be of this call alone."""
+        """Wrap the pipeline's methods for the call. `mask` is of mode "L"; white is painted. The pipeline and its
+        scheduler must be of this call alone."""
         self._pipeline = pipeline
         self._image = image
         self._mask = mask
@@ -48,7 +49,7 @@ class LateStart:
         pipeline.scheduler.set_timesteps = set_timesteps
 
     def wrap_callback(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Wrap the call's step callback, so that what the mask leaves out is put back after it."""
+        """Wrap the call's step callback, so that the part that the mask leaves out is put back after it."""
         if self._mask is None:
             return arguments
         if "callback_on_step_end" in arguments:
@@ -90,7 +91,8 @@ class LateStart:
         self._begin()
 
     def _begin(self) -> None:
-        """Once both are there, in whichever order the pipeline makes them."""
+        """Noise the latents for the first step, once the latents and the schedule are there, in whichever order the
+        pipeline makes them."""
         if self._begun and self._latents is not None:
             self._latents.copy_(self._noised(0))
 

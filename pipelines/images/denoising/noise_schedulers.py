@@ -95,7 +95,8 @@ def _check_meaning(kind: Any, config: Mapping[str, Any]) -> None:
 
 
 def _expected(parameter: inspect.Parameter, value: Scalar) -> str | None:
-    """Return what the parameter takes instead of the value, if its annotation or default tells; else None."""
+    """Return the values that the parameter takes instead, if its annotation or default tells; None if it takes the
+    value, or if nothing tells."""
     if get_origin(parameter.annotation) is Literal:
         choices = get_args(parameter.annotation)
         return None if value in choices else " or ".join(map(repr, choices))

@@ -45,7 +45,7 @@ class StepObserver:
 
     @property
     def last_latents(self) -> torch.Tensor | None:
-        """After the last step; None if the pipeline shows none."""
+        """Return the latents after the last step; None if the pipeline shows none."""
         return self._latents[-1][0] if self._latents else None
 
     def _after_step(self, scheduler: Any, timestep: Any, latents: torch.Tensor | None) -> None:

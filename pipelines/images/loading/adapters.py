@@ -43,13 +43,13 @@ class Adapters:
         return tuple(sorted(known for known in self.known.values() if isinstance(known, AdapterFit)))
 
     def refuse(self, path: Path, reason: str) -> None:
-        """Refuse a file, as it is now, that has changed what the checkpoint draws without it."""
+        """Refuse a file, as it is now, that has changed the images of the checkpoint without it."""
         if (version := FileVersion.find(path)) is not None:
             self.known[version] = reason
         self.spoiled = True
 
     def read(self, requested: Mapping[str, Lora]) -> None:
-        """Before a run has the device: read the files that it will load. Those that can't be read are left to it."""
+        """Read the files that a run will load, before it has the device. Those that can't be read are left to it."""
         for name, lora in requested.items():
             version = FileVersion.find(lora.path)
             if version is not None and self._loaded.get(name) != version:
@@ -58,7 +58,7 @@ class Adapters:
                     pass
 
     def is_outdated(self, requested: Mapping[str, Lora]) -> bool:
-        """Whether one that is loaded has another file by now."""
+        """Return whether one that is loaded has another file by now."""
         return any(
             name in self._loaded and self._loaded[name] != FileVersion.find(lora.path)
             for name, lora in requested.items()
@@ -94,7 +94,7 @@ class Adapters:
         return {lora.path.stem: self._hashes.known[self._loaded[name]] for name, lora in requested.items()}
 
     def of_encoders(self, pipeline: Any, active: Mapping[str, Lora]) -> Hashable:
-        """Those that change the embeddings of prompts, by name, weight and hash of the file."""
+        """Return the adapters that change the embeddings of prompts, by name, weight and hash of the file."""
         parts = pipeline.get_list_adapters()
         encoders = list(adapted_components(pipeline))[1:]
         names = {name for part in encoders for name in parts.get(part, ())}

@@ -12,13 +12,13 @@ class BlockedImage(Exception):
 
 
 def check_flags(output: Any) -> None:
-    """Raise BlockedImage if an image of a pipeline's output was flagged, and so is black."""
+    """Check that no image of a pipeline's output was flagged, which makes it black. Raises BlockedImage."""
     if any(getattr(output, FLAGS, None) or ()):
         raise BlockedImage(WITHOUT)
 
 
 def safety_note(components: Mapping[str, Any]) -> tuple[str, ...]:
-    """For the operator: that the checkpoint has one."""
+    """Note for the operator that the checkpoint has a safety checker, if it has one."""
     if components.get("safety_checker") is None:
         return ()
     return (f"its own safety checker blocks images; {WITHOUT}",)

@@ -95,7 +95,7 @@ def _wrong_worker(gpus: int, devices: int) -> str:
 
 
 def _heads(folder: Path) -> int | None:
-    """Attention heads, by the denoiser's config; None if it does not say."""
+    """Return the number of attention heads, by the denoiser's config; None if it does not say."""
     try:
         heads = json.loads((folder / "config.json").read_text()).get("num_attention_heads")
     except (OSError, ValueError):  # loading says what is wrong with it

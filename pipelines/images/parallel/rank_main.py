@@ -65,7 +65,7 @@ class RankDenoisers:
                 free_memory(self._group.device)
 
     def _make_room(self, command: Share) -> None:
-        """Before rank 0 sends, so that a device without room is an error of the checkpoint."""
+        """Reserve memory before rank 0 sends, so that a device without room is an error of the checkpoint."""
         denoiser, weights = unpack_module(command.denoiser)
         room: list[torch.Tensor] = []
         try:

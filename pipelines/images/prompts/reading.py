@@ -127,8 +127,8 @@ class PromptReader:
     def gather(
         self, encode: Callable[[], Any], length: int | None, is_cut: Callable[[Any], bool]
     ) -> tuple[Any, tuple[Reading, ...]]:
-        """Return what `encode` gives, and what was read for it. `length`: the most tokens of the result, by which some
-        classes cut what they have tokenized; `is_cut` says whether the result may be."""
+        """Return the result of `encode`, and the readings that were made for it. `length`: the most tokens of the
+        result, by which some classes cut the tokens that they have; `is_cut` tells whether the result may be cut."""
         before, self._read = self._read, []
         try:
             result = encode()
@@ -184,7 +184,7 @@ class PromptReader:
                 self._read[index] = measure.cut_to(reading, length), measure
 
     def _fit(self, encoder: Encoder, text: str, limit: int | None, *, special: bool) -> str:
-        """Return the text, whose prompt is cut if it has an end beyond the prompt that would be cut off."""
+        """Return the text. Its prompt is cut if the text goes on after it and that end would be cut off."""
 
         def count(part: str) -> int:
             return len(encoder.ids(part, special=special))
@@ -271,7 +271,8 @@ def _window(encoder: Encoder, texts: Sequence[str], window: int, limit: int, opt
 
 
 def _within(reading: Reading, measure: Measure | None, length: int | None, may_be_cut: bool) -> Reading:
-    """With what was cut off the embeddings, where that is more than what the tokenizer cut."""
+    """Return a reading with the tokens that were cut off the embeddings, where those are more than the tokenizer
+    cut."""
     if length is None or reading.of is None or measure is None:
         return reading
     if reading.used <= length:
@@ -280,12 +281,13 @@ def _within(reading: Reading, measure: Measure | None, length: int | None, may_b
 
 
 def loses_text(readings: Sequence[Reading]) -> bool:
-    """Whether there is a text of which every encoder cuts something off."""
+    """Return whether there is a text of which every encoder cuts something off."""
     return any(_best(_by_encoder(readings, text)).cut for text in {reading.text for reading in readings})
 
 
 def _by_encoder(readings: Sequence[Reading], text: str) -> dict[str, Reading]:
-    """Each encoder's reading of a text: where it tokenizes it more than once, the one with a limit counts."""
+    """Return each encoder's reading of a text: where it tokenizes the text more than once, the one with a limit
+    counts."""
     of_text = [reading for reading in readings if reading.text == text]
     return {each.encoder: each for each in sorted(of_text, key=lambda each: (each.of is not None, each.cut))}
 

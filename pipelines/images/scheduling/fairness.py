@@ -40,13 +40,14 @@ ClaimType = TypeVar("ClaimType", bound=Claim)
 
 
 def overdue_s(claim: Claim) -> float:
-    """Seconds of the device by which it is behind its equal share and its allowance. Negative while it is not."""
+    """Return the seconds of the device by which a claim is behind its equal share and its allowance. Negative while it
+    is not."""
     return claim.owed_s - claim.device_s - ALLOWANCE * (claim.device_s + claim.remaining_s)
 
 
 def in_order(claims: Iterable[ClaimType], used_s: Mapping[str, float]) -> list[ClaimType]:
-    """All of them, the one that goes first in front; among equals as they come. `used_s` is what each owner has used
-    lately."""
+    """Order all claims, the one that goes first in front; among equals as they come. `used_s` is the device time that
+    each owner has used lately."""
     overdue = []
     by_owner: defaultdict[str, list[ClaimType]] = defaultdict(list)
     for claim in claims:
@@ -94,11 +95,11 @@ class RecentUse:
         self._used: dict[str, tuple[float, float]] = {}  # by key: seconds, and when they were counted
 
     def add(self, owner: str, seconds: float, now: float) -> None:
-        """`owner` has used the device."""
+        """Add the seconds for which `owner` has used the device."""
         self._used[owner] = (self.of(owner, now) + seconds, now)
 
     def of(self, owner: str, now: float) -> float:
-        """Seconds, at most MEMORY_S and a little."""
+        """Return the seconds of an owner's recent use, at most MEMORY_S and a little."""
         seconds, counted_at = self._used.get(owner, (0.0, now))
         return seconds * math.exp(-(now - counted_at) / MEMORY_S)
 

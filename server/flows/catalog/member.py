@@ -79,7 +79,7 @@ class CatalogMember:
 
     @property
     def is_current(self) -> bool:
-        """Whether this gateway serves the version that the others do."""
+        """Return whether this gateway serves the version that the others do."""
         return self.version >= self.current
 
     async def prepare(self, proposal: Proposal) -> None:
