@@ -11,7 +11,7 @@ from server.accounts.tables import ClusterBoxRow
 
 @dataclass(frozen=True, slots=True)
 class KnownBoxes:
-    """By Ray's ids of nodes, which are others after each start. What is drained was admitted before."""
+    """By Ray's ids of nodes, which are others after each start. A drained box was admitted before."""
 
     admitted: frozenset[str]
     drained: frozenset[str]

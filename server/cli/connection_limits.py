@@ -18,7 +18,7 @@ IPV6_PREFIX = 64  # what one customer of a provider has at least
 
 
 class Connection(Protocol):
-    """What is counted."""
+    """A connection as it is counted."""
 
     @property
     def has_unsent(self) -> bool:

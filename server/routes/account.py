@@ -1,4 +1,4 @@
-"""/v1/darkroom: what a key may know of itself: its limits and money, its usage, its calls, what it has running."""
+"""/v1/darkroom: the reports of a key about itself: its limits and money, its usage, its calls, its running jobs."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -63,7 +63,7 @@ async def own_usage(
 
 
 async def call_filter(period: PeriodDep, status: Status = None, model: OfModel = None, code: Code = None) -> CallFilter:
-    """Return which calls the query asks for, of whatever key. Raises BadRequest."""
+    """Return the filter of the calls that the query asks for, of any key. Raises BadRequest."""
     return CallFilter(None, status, model, code, period)
 
 

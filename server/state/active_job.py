@@ -97,7 +97,7 @@ class ActiveJob(DetachedTask, Generic[EventT]):
         """End the job if its work did not."""
 
     def _delete(self, task: asyncio.Task[Any]) -> None:
-        """Let go of the task, and of what the functions that its failure has left still hold, such as a body: they know
+        """Let go of the task, and of the values that the frames of its failure still hold, such as a body: they know
         this job, which knows its failure, and Python's collector finds such a circle only many bodies later."""
         self._task = None
         error = None if task.cancelled() else task.exception()

@@ -1,4 +1,4 @@
-"""What a job is in the fields that each kind of server takes. Pure.
+"""Translates a job into the fields that each kind of server takes. Pure.
 
 A job's values are final, so all of them that the model takes are sent, and the other server's defaults do not matter.
 """
