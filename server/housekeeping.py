@@ -226,7 +226,7 @@ async def _sweep_files(services: Services) -> None:
 
 
 async def _in_pages(store: Store, change: Callable[[], int]) -> int:
-    """Repeat it while there is more; returns how many rows it has changed. Others write between two pages."""
+    """Repeat a change while there is more; returns how many rows it has changed. Others write between two pages."""
     total = 0
     while True:
         changed = await store.in_patient_writer(change)

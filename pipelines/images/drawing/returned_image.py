@@ -31,7 +31,7 @@ class ReturnedImage:
 
     @property
     def is_finite(self) -> bool:
-        """Return whether it is made of numbers. Blocks until it has arrived."""
+        """Return whether the image is made of numbers. Blocks until it has arrived."""
         return all(math.isfinite(each.wait()) for each in self._sums)
 
     def image(self) -> Image.Image:

@@ -119,7 +119,7 @@ def load_checkpoint(
 
 
 def _of_single_file(spec: CheckpointSpec, folder: Path, index: dict[str, Any]) -> tuple[Said, tuple[str, ...]]:
-    """Return how a single file says that it is sampled, with notes for the operator; nothing of a folder. Raises
+    """Return the sampling that a single file names, with notes for the operator; nothing of a folder. Raises
     CheckpointError for a mark that can't be followed."""
     if not spec.path.is_file():
         return Said(), ()

@@ -191,7 +191,7 @@ class Warmup:
             task.add_done_callback(self._writes.discard)
 
     def unload_except(self, keys: Iterable[WeightsKey]) -> None:
-        """Forget all others, as far as they are not on disk."""
+        """Forget the findings about all other weights, as far as they are not on disk."""
         retained = set(keys)
         self._found = {key: found for key, found in self._found.items() if key[0] in retained}
 
@@ -232,7 +232,7 @@ def _reason(error: BaseException, event: Failed) -> str:
 
 
 def _is_passing(error: BaseException) -> bool:
-    """Return whether it is of the moment, not of the checkpoint."""
+    """Return whether an error is of the moment, not of the checkpoint."""
     return isinstance(error, Cancelled | OutOfTime) or is_out_of_memory(error) or is_device_error(error)
 
 
