@@ -1,4 +1,4 @@
-"""What an adapter's file says of itself: its kind, layers and rank, what it can't be used for, and the words that its
+"""The facts in an adapter's file: its kind, layers and rank, the reason why it can't be used, and the words that its
 trainer gave to call it up."""
 
 import json
@@ -30,7 +30,7 @@ MOST_NAMES: Final = 4  # of weights, in a message
 
 
 class Contents(NamedTuple):
-    """The tensors of an adapter, by what they are."""
+    """The tensors of an adapter, by their kind."""
 
     pairs: Mapping[str, tuple[str, str]]  # low-rank pairs: the names of both factors, by layer
     kronecker: frozenset[str]  # layers of LoKr

@@ -37,7 +37,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """The scheduler for the catalog file, where it is not the one of the checkpoint's folder, and what changes of its
+    """The scheduler for the catalog file, where it is not the one of the checkpoint's folder, and the changes of its
     config."""
 
     scheduler: str | None = None

@@ -42,7 +42,7 @@ class Detokenizer:
 
 
 class ChoiceOutput:
-    """What one choice has written so far. `finish_reason` is set once no more tokens come."""
+    """The output of one choice so far. `finish_reason` is set once no more tokens come."""
 
     def __init__(
         self,

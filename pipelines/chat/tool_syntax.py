@@ -19,7 +19,7 @@ REASONING: Final[ParserFields] = {
 
 @dataclass(frozen=True, slots=True)
 class ToolCallFormat:
-    """What surrounds a call, which itself is {"name": ..., `arguments`: ...}."""
+    """The delimiters around a call, which itself is {"name": ..., `arguments`: ...}."""
 
     opening: str
     closing: str

@@ -1,4 +1,4 @@
-"""The `darkroom` command. Each command imports what it needs itself, so that `--help` is fast."""
+"""The `darkroom` command. Each command itself imports the modules that it needs, so that `--help` is fast."""
 
 import os
 from pathlib import Path

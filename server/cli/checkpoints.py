@@ -1,4 +1,4 @@
-"""`darkroom checkpoints`: what is on the disk, what it can do, and its catalog files."""
+"""`darkroom checkpoints`: the checkpoints on the disk, their capabilities, and their catalog files."""
 
 import contextlib
 import json

@@ -209,7 +209,7 @@ class Usage(Answer):
 
 
 class ImageAnswer(Answer):
-    """What both image routes return; `parameters` is this server's own addition. Models without qualities have no
+    """The answer of both image routes; `parameters` is this server's own addition. Models without qualities have no
     `quality`."""
 
     created: int
@@ -223,7 +223,7 @@ class ImageAnswer(Answer):
 
 
 class _ImageEvent(Answer):
-    """What both events of a stream say. `image_index`, which of n images, is this server's own addition."""
+    """The fields of both events of a stream. `image_index`, which of n images, is this server's own addition."""
 
     b64_json: str
     created_at: int

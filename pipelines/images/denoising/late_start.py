@@ -1,8 +1,8 @@
 """Image to image and inpainting by a pipeline that only draws from text: it starts late, from noised latents.
 
 A pipeline's own `prepare_latents` makes the noise, and its scheduler the schedule. Both are of one call, so both are
-wrapped: the schedule loses its first steps, and the noise is mixed with the image's latents in place. With a mask,
-what it leaves out is put back at every step, noised as far as the step is.
+wrapped: the schedule loses its first steps, and the noise is mixed with the image's latents in place. With a mask, the
+part that it leaves out is put back at every step, noised as far as the step is.
 """
 
 import functools
@@ -112,7 +112,7 @@ class LateStart:
         return noised
 
     def _restore(self, latents: torch.Tensor) -> None:
-        """Put back what the mask leaves out, after a step."""
+        """Put back the part that the mask leaves out, after a step."""
         self._steps += 1
         if self._painted is not None:
             kept = self._noised(self._steps).to(latents.dtype)

@@ -25,8 +25,8 @@ def safety_note(components: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def ignore_flags(pipeline: Any) -> None:
-    """Let a pipeline's safety checker run, and return every image as it is: what warmup draws is for nobody, and
-    black images would show nothing of what the checkpoint can do."""
+    """Let a pipeline's safety checker run, and return every image as it is: warmup's images are for nobody, and black
+    ones would show nothing of the checkpoint's capabilities."""
     checker = getattr(pipeline, "safety_checker", None)
     if checker is None:
         return

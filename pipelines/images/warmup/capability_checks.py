@@ -1,8 +1,9 @@
-"""What warmup finds of a checkpoint before it serves: one image that measures its speed, and one for each capability.
+"""The capability checks of a checkpoint before it serves: one image that measures its speed, and one for each
+capability.
 
-What a class announces may still break on its weights, or in diffusers itself. So each capability is tried at the
-smallest size, and one that fails is withdrawn: its callers get a 400 that names the field, not a failed call. Fails,
-too, what draws no image (NaN, or one colour), and what changes nothing in it.
+A capability that a class announces may still break on its weights, or in diffusers itself. So each capability is tried
+at the smallest size, and one that fails is withdrawn: its callers get a 400 that names the field, not a failed call. A
+check fails, too, if it draws no image (NaN, or one colour), or changes nothing in it.
 """
 
 from dataclasses import dataclass, replace

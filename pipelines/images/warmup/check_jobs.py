@@ -23,7 +23,8 @@ TWO_PASSES: Final = "a second pass"
 
 
 class Check(NamedTuple):
-    """An image to try while `needs` is true of the capabilities. `without` is what is withdrawn if it fails."""
+    """An image to try while `needs` is true of the capabilities. `without` are the capabilities that are withdrawn if
+    it fails."""
 
     name: str
     job: ImageJob

@@ -1,4 +1,4 @@
-"""One request to an image server, and what came back: images, previews on the way, or an error."""
+"""One request to an image server, and its answer: images, previews on the way, or an error."""
 
 import asyncio
 import base64
@@ -29,7 +29,7 @@ OnBegun = Callable[[str], None]  # with the id of another Darkroom's call
 
 
 class Answered(NamedTuple):
-    """The images of one request, in order, and what another Darkroom says of how its prompts were read."""
+    """The images of one request, in order, and another Darkroom's counts of how its prompts were read."""
 
     images: Sequence[bytes]
     found: Json
@@ -112,7 +112,7 @@ def _form(fields: Any) -> dict[str, str]:
 
 @asynccontextmanager
 async def _transport_errors(upstream: ImageUpstream) -> AsyncIterator[None]:
-    """Raise them as UpstreamErrors. The address is for the log alone."""
+    """Raise transport errors as UpstreamErrors. The address is for the log alone."""
     who = f"The server behind model `{upstream.model}`"
     try:
         yield
