@@ -86,12 +86,12 @@ def _without_images(books: Books) -> list[str]:
     wrong = [c for c in books.charges if c["state"] != "captured" or c["amount"] != c["price"]]
     return [
         *[
-            f"{charge['call_id']} is charged without a picture"
+            f"{charge['call_id']} is charged without an image"
             for charge in books.charges
             if charge["call_id"] not in drawn
         ],
         *[f"{charge['call_id']} is {charge['state']}, and charged {charge['amount']}" for charge in wrong],
-        *[f"{call_id} has pictures and no charge" for call_id in drawn - {c["call_id"] for c in books.charges}],
+        *[f"{call_id} has images and no charge" for call_id in drawn - {c["call_id"] for c in books.charges}],
     ]
 
 

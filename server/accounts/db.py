@@ -67,7 +67,8 @@ CONNECT_LIMITS = {"connect_timeout": 5, "tcp_user_timeout": 10_000}  # in s and 
 class Database:
     """A SQLite or PostgreSQL database, chosen by the URL.
 
-    `write` and `read` block. On an event loop, `in_reader` and `in_writer` run what uses them in the threads for it.
+    `write` and `read` block. On an event loop, `in_reader` and `in_writer` run a function that uses them in their
+    threads.
     """
 
     def __init__(self, url: str | URL) -> None:
@@ -237,8 +238,8 @@ class Database:
 
     def _begin_writable(self, engine: Engine) -> None:
         """Begin transactions only on a server that takes writes. A connection to a server that was demoted or fenced is
-        dropped: the next one may reach the server in its place. Then readers connect anew, too, and read there what was
-        written."""
+        dropped: the next one may reach the server in its place. Then readers connect anew, too, and read there the rows
+        that were written."""
 
         @event.listens_for(engine, "begin")
         def begin(connection: Connection) -> None:
@@ -327,8 +328,9 @@ def _set_up_sqlite(engine: Engine, *, read_only: bool) -> None:
 
     @event.listens_for(engine, "handle_error")
     def delete_pages(context: ExceptionContext) -> None:
-        """Close a connection after a failure: it keeps what it has read of a damaged file, also when that has been
-        mended. It is rolled back too, for it would keep its lock until the last object that refers to it is gone."""
+        """Close a connection after a failure: it keeps the pages that it has read of a damaged file, also when that has
+        been mended. It is rolled back too, for it would keep its lock until the last object that refers to it is
+        gone."""
         if is_failure(context.original_exception):
             context.is_disconnect = True
             if context.connection is not None and not context.connection.invalidated:

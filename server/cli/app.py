@@ -1,4 +1,4 @@
-"""The `darkroom` command. Each command imports what it needs itself, so that `--help` is fast."""
+"""The `darkroom` command. Each command itself imports the modules that it needs, so that `--help` is fast."""
 
 import os
 import sys
@@ -130,7 +130,7 @@ def backup(
         fail(f"The backup can't be written: {error}")
     if made.schema == newest_schema():  # else it is of before an upgrade, whose audit this version can't write
         record_change(open_database(settings), user(), "backup.make", str(made.path), images=made.images)
-    typer.echo(f"{made.path}: {made.size_bytes / 2**20:.1f} MiB, {made.images} pictures, schema {made.schema}.")
+    typer.echo(f"{made.path}: {made.size_bytes / 2**20:.1f} MiB, {made.images} images, schema {made.schema}.")
 
 
 @app.command()
@@ -150,7 +150,7 @@ def restore(
             restored = restore_backup(settings, file, keep_catalog=keep_catalog)
     except HomeInUse as error:
         fail(str(error))
-    typer.echo(f"Restored {restored.images} pictures and the database, schema {restored.schema}.")
+    typer.echo(f"Restored {restored.images} images and the database, schema {restored.schema}.")
 
 
 @app.command()

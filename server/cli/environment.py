@@ -64,6 +64,6 @@ def user() -> str:
 
 
 def fail(message: str) -> NoReturn:
-    """End the command."""
+    """End the command with a message."""
     typer.echo(message, err=True)
     sys.exit(1)
