@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from sqlalchemy import delete, func, select, update
 
+from server.accounts.dated_ahead import has_been, redate
 from server.accounts.db import PAGE
 from server.accounts.operator_tables import CallLogRow
 from server.accounts.paging import ALWAYS, Page, Period, read_page
@@ -105,7 +106,8 @@ class CallLog(Store):
 
     def last_used(self) -> dict[str, float]:
         """Return the time of each key's last call that is still in the log, in Unix seconds."""
-        query = select(CallLogRow.key_id, func.max(CallLogRow.created_at)).group_by(CallLogRow.key_id)
+        past = has_been(CallLogRow.created_at, self._database.clock)
+        query = select(CallLogRow.key_id, func.max(CallLogRow.created_at)).where(past).group_by(CallLogRow.key_id)
         with self._database.read() as session:
             return {key_id: float(at) for key_id, at in session.execute(query)}
 
@@ -115,6 +117,7 @@ class CallLog(Store):
         old = CallLogRow.created_at < self._database.clock.cautious() - max_age_s
         page = select(CallLogRow.id).where(old).limit(limit)
         with self._database.write() as session:
+            redate(session, CallLogRow.created_at, self._database.clock, max_age_s)
             deleted = session.scalars(delete(CallLogRow).where(CallLogRow.id.in_(page)).returning(CallLogRow.id))
             return len(deleted.all())
 

@@ -12,6 +12,7 @@ from sqlalchemy import Select, delete, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from server.accounts.dated_ahead import is_near, redate
 from server.accounts.db import PAGE, Database
 from server.accounts.gateways import live_owners
 from server.accounts.paging import Page
@@ -130,7 +131,7 @@ class CallStore(Store):
 
     def find_keyed(self, key_id: str, endpoint: str, idempotency_key: str) -> CallRecord | None:
         """Return the call with this Idempotency-Key, None if there is none within the retention."""
-        recent = CallRow.created_at > self._database.clock.cautious() - self._retention_s
+        recent = is_near(CallRow.created_at, self._database.clock, self._retention_s)
         records = self._select(
             CallRow.key_id == key_id, CallRow.endpoint == endpoint, CallRow.idempotency_key == idempotency_key, recent
         )
@@ -142,7 +143,7 @@ class CallStore(Store):
             CallRow.key_id == key_id,
             CallRow.endpoint == endpoint,
             CallRow.fingerprint == fingerprint,
-            CallRow.ended_at > self._database.clock.cautious() - within_s,
+            is_near(CallRow.ended_at, self._database.clock, within_s),
         )
 
     def begin_write(self, call: CallId) -> Write:
@@ -229,6 +230,7 @@ class CallStore(Store):
         expired = CallRow.created_at < self._database.clock.cautious() - self._retention_s
         page = select(CallRow.id).where(expired, CallRow.state != "running").limit(limit)
         with self._database.write() as session:
+            redate(session, CallRow.created_at, self._database.clock, self._retention_s)
             deleted = session.scalars(delete(CallRow).where(CallRow.id.in_(page)).returning(CallRow.id))
             return len(deleted.all())
 
@@ -244,7 +246,7 @@ class CallStore(Store):
         same_route = (CallRow.key_id == call.key_id, CallRow.endpoint == call.endpoint)
         expired = (
             CallRow.idempotency_key == call.idempotency_key,
-            CallRow.created_at <= self._database.clock.cautious() - self._retention_s,
+            ~is_near(CallRow.created_at, self._database.clock, self._retention_s),
         )
         return update(CallRow).where(*same_route, *expired).values(idempotency_key=None)
 

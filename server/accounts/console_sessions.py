@@ -2,7 +2,7 @@
 
 import secrets
 
-from sqlalchemy import delete, select
+from sqlalchemy import ColumnElement, and_, delete, select
 
 from server.accounts.keys import hash_secret
 from server.accounts.store import Store
@@ -22,7 +22,7 @@ class ConsoleSessions(Store):
         cookie = secrets.token_urlsafe(32)
         with self._database.write() as session:
             now = self._database.lease_now(session)
-            session.execute(delete(ConsoleSessionRow).where(ConsoleSessionRow.ends_at <= now))
+            session.execute(delete(ConsoleSessionRow).where(~_lasts(now)))
             mine = ConsoleSessionRow.subject == subject
             newest = select(ConsoleSessionRow.ends_at).where(mine).order_by(ConsoleSessionRow.ends_at.desc())
             if (oldest := session.scalar(newest.offset(MOST_SESSIONS - 1).limit(1))) is not None:
@@ -34,10 +34,17 @@ class ConsoleSessions(Store):
     def subject(self, cookie: str) -> str | None:
         """Return the subject of a session; None for one that has ended."""
         with self._database.read() as session:
-            row = session.get(ConsoleSessionRow, hash_secret(cookie))
-            return row.subject if row is not None and self._database.lease_now(session) < row.ends_at else None
+            mine = ConsoleSessionRow.cookie_hash == hash_secret(cookie)
+            now = self._database.lease_now(session)
+            return session.scalar(select(ConsoleSessionRow.subject).where(mine, _lasts(now)))
 
     def close(self, cookie: str) -> None:
         """Delete the session of this cookie."""
         with self._database.write() as session:
             session.execute(delete(ConsoleSessionRow).where(ConsoleSessionRow.cookie_hash == hash_secret(cookie)))
+
+
+def _lasts(now: float) -> ColumnElement[bool]:
+    """Return the condition that a session goes on: one that would for longer than any was opened while the clock was
+    ahead."""
+    return and_(ConsoleSessionRow.ends_at > now, ConsoleSessionRow.ends_at <= now + LIFETIME_S)

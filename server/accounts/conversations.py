@@ -12,6 +12,7 @@ from sqlalchemy import Text, cast, delete, func, select
 from sqlalchemy.orm import Session
 
 from server.accounts.conversation_tables import ConversationFileRow, ConversationItemRow, ConversationRow
+from server.accounts.dated_ahead import redate
 from server.accounts.db import PAGE
 from server.accounts.paging import Page, read_page
 from server.accounts.response_items import StoredItem
@@ -144,6 +145,7 @@ class ConversationStore(Store):
         """Delete conversations that were not used for this long; returns how many."""
         unused = ConversationRow.used_at < self._database.clock.cautious() - max_age_s
         with self._database.write() as session:
+            redate(session, ConversationRow.used_at, self._database.clock, max_age_s)
             ids = list(session.scalars(select(ConversationRow.id).where(unused).limit(limit)))
             _delete(session, ids)
             return len(ids)

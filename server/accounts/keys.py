@@ -18,6 +18,7 @@ from server.accounts.tables import KeyRow
 from server.money import format_money
 
 PREFIX = "sk-dr-"
+LONGEST_OVERLAP_S = 90 * 86_400.0  # of the secrets of a rotation
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,9 @@ def create_key(
 def authenticate(database: Database, secret: str) -> Key | None:
     """Return the key of a secret; None when it is unknown, revoked or expired."""
     hashed = hash_secret(secret)
-    rotated = (KeyRow.previous_hash == hashed) & (KeyRow.previous_until > database.clock.now())
+    now = database.clock.now()
+    overlaps = KeyRow.previous_until.between(now, now + LONGEST_OVERLAP_S)  # else the clock was ahead at the rotation
+    rotated = (KeyRow.previous_hash == hashed) & overlaps
     return _find_usable(database, (KeyRow.secret_hash == hashed) | rotated)
 
 
@@ -187,7 +190,7 @@ def rotate_key(database: Database, key_id: str, overlap_s: float, *, by: str) ->
         row = session.get(KeyRow, key_id, with_for_update=True)
         if row is None or row.revoked_at is not None:
             return None
-        row.previous_hash, row.previous_until = row.secret_hash, database.clock.now() + overlap_s
+        row.previous_hash, row.previous_until = row.secret_hash, database.clock.cautious() + overlap_s
         row.secret_hash, row.tail = hash_secret(secret), secret[-4:]
         audit(session, by, "key.rotate", key_id, overlap_s=overlap_s)
     return _key(row, database.clock.now()), secret
@@ -235,7 +238,7 @@ def _described(row: KeyRow) -> dict[str, Any]:
 
 
 def _key(row: KeyRow, now: float) -> Key:
-    rotating = row.previous_until is not None and row.previous_until > now
+    rotating = row.previous_until is not None and now < row.previous_until <= now + LONGEST_OVERLAP_S
     return Key(
         id=row.id,
         name=row.name,

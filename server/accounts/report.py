@@ -8,7 +8,10 @@ from datetime import UTC, datetime
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
+from server.accounts.dated_ahead import has_been
 from server.accounts.db import Database
+from server.accounts.gateways import lapsed
+from server.accounts.ledger import lock_key
 from server.accounts.paging import ALWAYS, Order, Page, Period, month_end, month_start, read_numbered
 from server.accounts.tables import EntryRow, HoldRow, KeyMonthRow, KeyRow
 
@@ -74,7 +77,8 @@ def entries(
 
 def last_charges(database: Database) -> dict[str, float]:
     """Return the time of each model's last charge, in Unix seconds."""
-    query = select(EntryRow.model, func.max(EntryRow.created_at)).group_by(EntryRow.model)
+    past = has_been(EntryRow.created_at, database.clock)
+    query = select(EntryRow.model, func.max(EntryRow.created_at)).where(past).group_by(EntryRow.model)
     with database.read() as session:
         return {model: float(at) for model, at in session.execute(query)}
 
@@ -84,14 +88,14 @@ def check(database: Database) -> list[str]:
     no_entry = ~select(EntryRow.id).where(EntryRow.call_id == HoldRow.call_id).exists()
     captured, void = HoldRow.state == "captured", HoldRow.state == "void"
     with database.read() as session:
-        expired = (HoldRow.state == "held") & (HoldRow.lease_until < database.lease_now(session))
+        expired = (HoldRow.state == "held") & lapsed(HoldRow.lease_until, database.lease_now(session))
         problems = [
             *call_problems(session, captured & no_entry, "is captured and has no entry"),
             *call_problems(session, void & ~no_entry, "is void and has an entry"),
             *call_problems(session, (HoldRow.state == "held") & ~no_entry, "is still held and has an entry"),
             *call_problems(session, expired, "is held past its lease; a running server voids it within a minute"),
             *_wrong_amounts(session),
-            *_wrong_totals(session),
+            *(total.line for total in _wrong_totals(session)),
             *_orphans(session),
         ]
     problems += [
@@ -113,7 +117,38 @@ def _wrong_amounts(session: Session) -> list[str]:
     return [f"call {call_id} has an entry of another price or key than its hold" for call_id in session.scalars(query)]
 
 
-def _wrong_totals(session: Session) -> list[str]:
+def mend_totals(database: Database) -> int:
+    """Write the sums of the charges in place of the totals that differ from them, and return how many did: budgets are
+    compared with totals, and charges are what is true."""
+    with database.write() as session:
+        suspects = sorted({total.key_id for total in _wrong_totals(session)})
+        keys = {key_id: lock_key(session, key_id) for key_id in suspects}  # then they are charged nothing meanwhile
+        wrong = [total for total in _wrong_totals(session) if total.key_id in keys]
+        for total in wrong:
+            if total.month is None:
+                keys[total.key_id].settled = total.charged
+            else:
+                session.merge(KeyMonthRow(key_id=total.key_id, month=total.month, settled=total.charged))
+    return len(wrong)
+
+
+@dataclass(frozen=True, slots=True)
+class _WrongTotal:
+    """A total of a key, of one month unless that is None, that is not the sum of its charges."""
+
+    key_id: str
+    month: float | None
+    recorded: int
+    charged: int
+
+    @property
+    def line(self) -> str:
+        """Say what differs."""
+        of_month = "" if self.month is None else f" in {datetime.fromtimestamp(self.month, UTC):%Y-%m}"
+        return f"key {self.key_id} has a settled total of {self.recorded} and charges of {self.charged}{of_month}"
+
+
+def _wrong_totals(session: Session) -> list[_WrongTotal]:
     """Compare the totals of all charges of a key, and of those of each month."""
     totals = dict(session.execute(select(KeyRow.id, KeyRow.settled)).all())
     charged: dict[str, int] = defaultdict(int)
@@ -124,20 +159,14 @@ def _wrong_totals(session: Session) -> list[str]:
         for key_id, amount in session.execute(query):
             months[key_id, month] = int(amount)
             charged[key_id] += int(amount)
-    recorded = {(row.key_id, row.month): row.settled for row in session.scalars(select(KeyMonthRow))}
-    return [
-        *(
-            f"key {key_id} has a settled total of {total} and charges of {charged[key_id]}"
-            for key_id, total in totals.items()
-            if total != charged[key_id]
-        ),
-        *(
-            f"key {key_id} has a settled total of {recorded.get((key_id, month), 0)} and charges of "
-            f"{months.get((key_id, month), 0)} in {datetime.fromtimestamp(month, UTC):%Y-%m}"
-            for key_id, month in sorted(recorded.keys() | months.keys())
-            if recorded.get((key_id, month), 0) != months.get((key_id, month), 0)
-        ),
+    of_months = session.execute(select(KeyMonthRow.key_id, KeyMonthRow.month, KeyMonthRow.settled))
+    recorded = {(key_id, month): settled for key_id, month, settled in of_months}
+    compared = [_WrongTotal(key_id, None, total, charged[key_id]) for key_id, total in totals.items()]
+    compared += [
+        _WrongTotal(*each, recorded.get(each, 0), months.get(each, 0))
+        for each in sorted(recorded.keys() | months.keys())
     ]
+    return [each for each in compared if each.recorded != each.charged]
 
 
 def charged_months(session: Session) -> Iterator[float]:

@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, Select, delete, literal, or_, select, upda
 from sqlalchemy.orm import Session
 
 from server.accounts.conversations import add_rounds
+from server.accounts.dated_ahead import is_near, redate
 from server.accounts.db import PAGE, Database
 from server.accounts.gateways import live_owners
 from server.accounts.paging import Page, read_page
@@ -204,8 +205,8 @@ class ResponseStore(Store):
     def find_by_fingerprint(self, key_id: str, fingerprint: str, within_s: float) -> list[StoredResponse]:
         """Return responses with the same parameters and without an Idempotency-Key that ended in the last `within_s`
         seconds, newest first."""
-        since = self._database.clock.cautious() - within_s
-        recent = (ResponseRow.fingerprint == fingerprint, ResponseRow.ended_at > since)
+        ended_lately = is_near(ResponseRow.ended_at, self._database.clock, within_s)
+        recent = (ResponseRow.fingerprint == fingerprint, ended_lately)
         own = (ResponseRow.key_id == key_id, ResponseRow.idempotency_key.is_(None))
         newest = (
             select(ResponseRow)
@@ -282,6 +283,7 @@ class ResponseStore(Store):
         expired = or_(ResponseRow.created_at < now - max_age_s, for_retries)
         page = select(ResponseRow.id).where(expired, ResponseRow.state.not_in(RUNNING)).limit(limit)
         with self._database.write() as session:
+            redate(session, ResponseRow.created_at, self._database.clock, max_age_s)
             return _delete(session, page)
 
     def needed(self, names: Collection[str]) -> set[str]:

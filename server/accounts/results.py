@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from server.accounts.dated_ahead import redate
 from server.accounts.db import PAGE, Database
 from server.accounts.paging import ALWAYS, Page, Period, read_page
 from server.accounts.report import call_problems
@@ -148,6 +149,7 @@ class ResultStore(Store):
         page = select(row.name).where(row.created_at < clock.cautious() - max_age_s, row.deleted_at.is_(None))
         statement = update(row).where(row.name.in_(page.order_by(row.created_at).limit(limit)))
         with self._database.write() as session:
+            redate(session, row.created_at, clock, max_age_s)
             statement = statement.values(deleted_at=clock.now())
             return len(session.scalars(statement.returning(row.name)).all())
 

@@ -3,13 +3,14 @@ that none is lost with its server."""
 
 from dataclasses import dataclass
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import ColumnElement, delete, or_, select, update
 from sqlalchemy.orm import Session
 
 from server.accounts.calls import CallRecord, call_record
 from server.accounts.store import Store, Write
 from server.accounts.tables import CallRow, HoldRow, WebhookRow
 
+LONGEST_PAUSE_S = 21_600.0  # before a webhook is tried again
 CLAIM_S = 120.0  # longer than a delivery may take: then another server may try
 
 
@@ -41,7 +42,7 @@ class WebhookStore(Store):
         """Return whether `claim_due` would find any. It does not wait for the writer."""
         with self._database.read() as session:
             ended = select(WebhookRow.call_id).join(CallRow, CallRow.id == WebhookRow.call_id)
-            due = ended.where(WebhookRow.next_at <= now, CallRow.state != "running")
+            due = ended.where(_is_due(now), CallRow.state != "running")
             return session.scalars(due.limit(1)).first() is not None
 
     def claim_due(self, now: float, limit: int) -> list[Webhook]:
@@ -50,7 +51,7 @@ class WebhookStore(Store):
             select(WebhookRow, CallRow, HoldRow.model)
             .join(CallRow, CallRow.id == WebhookRow.call_id)
             .outerjoin(HoldRow, HoldRow.call_id == CallRow.id)
-            .where(WebhookRow.next_at <= now, CallRow.state != "running")
+            .where(_is_due(now), CallRow.state != "running")
             .order_by(WebhookRow.next_at)
             .limit(limit)
             .with_for_update(of=WebhookRow, skip_locked=True)
@@ -78,3 +79,9 @@ class WebhookStore(Store):
         """Remove a webhook that was delivered or given up."""
         with self._database.write() as session:
             session.execute(delete(WebhookRow).where(WebhookRow.call_id == call_id))
+
+
+def _is_due(now: float) -> ColumnElement[bool]:
+    """Return the condition that a webhook is to be tried: also one that waits for longer than any, since the clock was
+    ahead when it failed."""
+    return or_(WebhookRow.next_at <= now, WebhookRow.next_at > now + LONGEST_PAUSE_S)

@@ -177,7 +177,9 @@ def ledger(
     since: Since = None,
     to: Until = None,
     entries: Limit = 20,
-    check: Annotated[bool, typer.Option("--check", help="Check that charges, holds and results agree.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Check that charges, holds and results agree; mend totals.")
+    ] = False,
     as_json: JsonFlag = False,
     as_csv: CsvFlag = False,
 ) -> None:
@@ -204,6 +206,8 @@ def ledger(
     problems = report.check(database) + results.check(database, open_storage(settings.images).exists)
     for problem in problems:
         typer.echo(problem, err=True)
+    if problems and (mended := report.mend_totals(database)):
+        fail(f"The ledger had {len(problems)} problem(s), listed above. {mended} total(s) are the sums of charges now.")
     if problems:
         fail(f"The ledger has {len(problems)} problem(s), listed above.")
     typer.echo("The ledger is clean: charges, holds and results agree, and every result has its file.")

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import structlog
 
-from server.accounts.webhooks import Webhook, WebhookStore
+from server.accounts.webhooks import LONGEST_PAUSE_S, Webhook, WebhookStore
 from server.backends.fetch import FetchFailed, FetchRefused
 from server.backends.webhook_post import Reach, check_url, post
 from server.errors import BadRequest
@@ -19,7 +19,7 @@ from server.flows.images.jobs import ended_state
 log = structlog.stdlib.get_logger("darkroom.webhooks")
 
 TIMEOUT_S = 15.0
-RETRY_AFTER_S = (5, 60, 300, 1800, 7200, 21_600)  # then it is given up
+RETRY_AFTER_S = (5, 60, 300, 1800, 7200, LONGEST_PAUSE_S)  # then it is given up
 AT_ONCE = 20
 GONE = 410  # its receiver wants no more
 

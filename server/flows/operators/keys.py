@@ -125,7 +125,9 @@ class KeyAdmin:
         if body.expires_at is not None:
             changes["expires_at"] = datetime.fromtimestamp(body.expires_at, UTC)
         if body.days is not None:
-            changes["expires_at"] = datetime.now(UTC) + timedelta(days=body.days)
+            changes["expires_at"] = datetime.fromtimestamp(self._database.clock.cautious(), UTC) + timedelta(
+                days=body.days
+            )
         typed: KeyChanges = changes  # type: ignore[assignment]  # the names are those of KeyChanges
         return typed
 

@@ -21,9 +21,11 @@ def test_a_session_is_of_one_subject_until_it_is_closed(database: Database) -> N
 
 def test_a_session_ends_by_itself(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     sessions = ConsoleSessions(database)
+    with monkeypatch.context() as patch:
+        patch.setattr(console_sessions, "LIFETIME_S", 0)
+        ended = sessions.open("key_1")
+    assert sessions.subject(ended) is None
     lasting = sessions.open("key_1")
-    monkeypatch.setattr(console_sessions, "LIFETIME_S", 0)
-    ended = sessions.open("key_1")
     assert [sessions.subject(cookie) for cookie in (lasting, ended)] == ["key_1", None]
 
 
