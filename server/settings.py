@@ -252,6 +252,13 @@ class Settings(BaseSettings):
 
     moderation: Path | None = Field(None, description="The moderation policy, a TOML file. Unset: no moderation.")
 
+    proxy: BaseUrl | None = Field(
+        None,
+        description="The HTTP proxy by which the server reaches upstreams, an object store and a collector of traces "
+        "with public addresses. Loopback and private addresses are reached directly, always. HTTP_PROXY and the like "
+        "are not read.",
+    )
+
     tracing: BaseUrl | None = Field(
         None,
         description="Base URL of a collector that takes OpenTelemetry's traces (OTLP over HTTP); no traces when unset.",

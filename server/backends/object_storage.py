@@ -4,12 +4,14 @@ Credentials and endpoints are read from the environment by the names of each sto
 AWS_ENDPOINT_URL, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME, ...), or from the machine's role.
 """
 
+import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
 import structlog
 
+from server.backends.proxies import store_options
 from server.backends.storage import NAME, Storage
 from server.clock import Clock
 from server.errors import StartError, StorageFailed
@@ -17,6 +19,7 @@ from server.errors import StartError, StorageFailed
 log = structlog.stdlib.get_logger("darkroom.storage")
 
 SCHEMES = ("s3", "gs", "az")
+ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
 ATTEMPTS = 3
 RETRY_FOR = timedelta(seconds=15)
 TIMEOUT = "30s"
@@ -26,7 +29,7 @@ PAGE = 1000  # names in one answer of a store
 class ObjectStorage(Storage):
     """A bucket, or the objects with a prefix in one: `s3://bucket/prefix`."""
 
-    def __init__(self, url: str, is_recorded: Callable[[str], bool]) -> None:
+    def __init__(self, url: str, is_recorded: Callable[[str], bool], proxy: str | None = None) -> None:
         """Open the store of a URL. Raises StartError for a URL that names no store, and where obstore is not
         installed."""
         super().__init__(is_recorded)
@@ -41,11 +44,13 @@ class ObjectStorage(Storage):
             raise StartError(message) from error
         self._obstore = obstore
         self._error = BaseError
+        endpoint = next((os.environ[name] for name in ENDPOINTS if os.environ.get(name)), None)
+        way = store_options(endpoint, proxy)
         try:
             self._store = from_url(
                 url,
                 # an endpoint without TLS is the operator's own choice
-                client_options={"timeout": TIMEOUT, "connect_timeout": "5s", "allow_http": True},
+                client_options={"timeout": TIMEOUT, "connect_timeout": "5s", "allow_http": True, **way},
                 retry_config={"max_retries": ATTEMPTS - 1, "retry_timeout": RETRY_FOR},
             )
         except (BaseError, ValueError) as error:

@@ -8,10 +8,12 @@ from server.backends.object_storage import ObjectStorage
 from server.backends.storage import Storage
 
 
-def open_storage(location: str, is_recorded: Callable[[str], bool] = lambda _: False) -> Storage:
+def open_storage(
+    location: str, is_recorded: Callable[[str], bool] = lambda _: False, proxy: str | None = None
+) -> Storage:
     """Open the storage of a folder or of a URL. `is_recorded` is told names of files that are not there. Raises
     StartError."""
     scheme, separator, path = location.partition("://")
     if separator and scheme != "file":
-        return ObjectStorage(location, is_recorded)
+        return ObjectStorage(location, is_recorded, proxy)
     return LocalStorage(Path(path if separator else location), is_recorded)

@@ -13,6 +13,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from pydantic_core import from_json, to_json
 
 from pipelines.protocol.upstream import Upstream
+from server.backends.proxies import http_client
 from server.errors import EngineFailure, Overloaded, StartError, TimedOut
 
 TRACE_CONTEXT = TraceContextTextMapPropagator()
@@ -34,13 +35,15 @@ class UpstreamResponse:
 class UpstreamClient:
     """The connections to all upstreams, and their API keys. `close` after use."""
 
-    def __init__(self, upstreams: Iterable[Upstream], environment: Mapping[str, str], timeout_s: float) -> None:
+    def __init__(
+        self, upstreams: Iterable[Upstream], environment: Mapping[str, str], timeout_s: float, proxy: str | None = None
+    ) -> None:
         """Open the client with the keys of these upstreams. Raises StartError as `load_keys` does."""
         self._environment = environment
         self._keys: dict[str, str] = {}
         self.load_keys(upstreams)
         timeout = httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
-        self._client = httpx.AsyncClient(timeout=timeout, limits=httpx.Limits(max_connections=None), trust_env=False)
+        self._client = http_client(timeout, proxy)
 
     def load_keys(self, upstreams: Iterable[Upstream]) -> None:
         """Read the API keys from the environment, at start or for a changed catalog. Raises StartError if one is

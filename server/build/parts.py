@@ -20,6 +20,7 @@ from server.accounts.webhooks import WebhookStore
 from server.backends.decoding.pool import KILL_REASONS, DecoderPool
 from server.backends.engines import build_engines
 from server.backends.open_storage import open_storage
+from server.backends.proxies import proxy_for
 from server.backends.upstream import UpstreamClient
 from server.backends.worker_pool import WorkerPool
 from server.catalog.images import Catalog
@@ -66,7 +67,11 @@ def build_parts(settings: Settings, catalog: Catalog) -> Parts:
 
 def _build_telemetry(settings: Settings) -> Telemetry:
     return Telemetry(
-        version("darkroom"), time.time(), Metrics(), Tracing(settings.tracing), CrashPoints(settings.crash_at)
+        version("darkroom"),
+        time.time(),
+        Metrics(),
+        Tracing(settings.tracing, proxy_for(settings.tracing or "", settings.proxy)),
+        CrashPoints(settings.crash_at),
     )
 
 
@@ -80,7 +85,7 @@ def _build_served(settings: Settings, catalog: Catalog) -> Served:
 
 def _build_engines(settings: Settings, served: Served) -> Engines:
     catalog = served.catalog.current
-    upstreams = UpstreamClient(catalog.upstreams, os.environ, settings.job_time_limit_s)
+    upstreams = UpstreamClient(catalog.upstreams, os.environ, settings.job_time_limit_s, settings.proxy)
     return build_engines(settings, catalog, served.policy.current.checkpoints, upstreams, DecoderPool(settings.pixels))
 
 
@@ -102,7 +107,7 @@ def _build_stores(settings: Settings, crash_points: CrashPoints) -> Stores:
         results=results,
         webhooks=WebhookStore(database),
         console_sessions=ConsoleSessions(database),
-        files=open_storage(settings.images, lambda name: any(find([name]) for find in naming)),
+        files=open_storage(settings.images, lambda name: any(find([name]) for find in naming), settings.proxy),
     )
 
 

@@ -203,7 +203,9 @@ def ledger(
         if not (as_json or as_csv):
             show(tokens_table(database, key_id))
         return
-    problems = report.check(database) + results.check(database, open_storage(settings.images).exists)
+    problems = report.check(database) + results.check(
+        database, open_storage(settings.images, proxy=settings.proxy).exists
+    )
     for problem in problems:
         typer.echo(problem, err=True)
     if problems and (mended := report.mend_totals(database)):

@@ -47,27 +47,37 @@ class RequestSpan:
 
 
 class Tracing:
-    """`endpoint` is the base URL of a collector that takes OTLP over HTTP; None for no traces. Raises StartError."""
+    """`endpoint` is the base URL of a collector that takes OTLP over HTTP; None for no traces. `proxy` is the
+    way to it, if it is not reached directly. Raises StartError."""
 
-    def __init__(self, endpoint: str | None = None) -> None:
+    def __init__(self, endpoint: str | None = None, proxy: str | None = None) -> None:
         self._tracer: Tracer = NoOpTracer()
         self._shut_down: Callable[[], None] = lambda: None
         if endpoint is not None:
-            self._export_to(endpoint)
+            self._export_to(endpoint, proxy)
 
-    def _export_to(self, endpoint: str) -> None:
+    def _export_to(self, endpoint: str, proxy: str | None) -> None:
         try:
-            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
             from opentelemetry.sdk.resources import Resource
             from opentelemetry.sdk.trace import TracerProvider
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+            from server.telemetry.span_export import CollectorExporter
         except ImportError as error:
             raise StartError("DARKROOM_TRACING needs more packages: pip install -e '.[tracing]'") from error
         resource = Resource.create({"service.name": "darkroom", "service.version": version("darkroom")})
         provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-        exporter = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces")
+        exporter = CollectorExporter(f"{endpoint.rstrip('/')}/v1/traces", proxy)
         provider.add_span_processor(BatchSpanProcessor(exporter))
-        self._tracer, self._shut_down = provider.get_tracer("darkroom"), provider.shutdown
+
+        def shut_down() -> None:
+            """Send the rest, unless the collector was away just now: its thread ends with the process."""
+            if exporter.is_away:
+                exporter.shutdown()
+            else:
+                provider.shutdown()
+
+        self._tracer, self._shut_down = provider.get_tracer("darkroom"), shut_down
 
     @contextmanager
     def request(self, headers: Mapping[str, str]) -> Iterator[RequestSpan]:
