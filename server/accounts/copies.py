@@ -49,6 +49,20 @@ def check_kind(url: URL, copy: Path) -> None:
         raise StartError(f"The backup has a {kind} database, and DARKROOM_DATABASE names another kind.")
 
 
+def check_copy(copy: Path) -> None:
+    """Check that a copy can be read whole. Raises StartError."""
+    if copy.name == POSTGRESQL_NAME:
+        _call(("pg_restore", "--file=/dev/null", str(copy)), None)
+        return
+    try:
+        with closing(sqlite3.connect(f"{copy.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as reader:
+            found = reader.execute("PRAGMA integrity_check").fetchone()[0]
+    except sqlite3.Error as error:
+        found = error
+    if found != "ok":
+        raise StartError(f"The backup's database is damaged: {found}.")
+
+
 def restore_database(url: URL, copy: Path, tables: Collection[str]) -> None:
     """Put a copy of the same kind in place of the database, which nobody may use. Of PostgreSQL these tables are
     replaced, also those that the copy, of an older version, does not have. Raises StartError, without a change then."""

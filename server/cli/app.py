@@ -131,6 +131,7 @@ def backup(
     if made.schema == newest_schema():  # else it is of before an upgrade, whose audit this version can't write
         record_change(open_database(settings), user(), "backup.make", str(made.path), images=made.images)
     typer.echo(f"{made.path}: {made.size_bytes / 2**20:.1f} MiB, {made.images} images, schema {made.schema}.")
+    typer.echo(f"Not in it: {made.left_out + '; ' if made.left_out else ''}checkpoints ({settings.weights}).")
 
 
 @app.command()
@@ -139,18 +140,25 @@ def restore(
     keep_catalog: Annotated[
         bool, typer.Option("--keep-catalog", help="Leave the catalog's files as they are.")
     ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Prove the backup alone: nothing is touched.")] = False,
 ) -> None:
     """Put a backup in place of what is there, which is moved to a folder of the home. The server may not run."""
-    from server.flows.operators.backup import restore_backup
+    from server.flows.operators.backup import check_backup, restore_backup
     from server.housekeeping import HomeInUse, lock_home
 
     settings = read_settings()
+    if check:
+        found = check_backup(settings, file)  # without a lock: the server may run
+        typer.echo(f"{file} is whole: {found.images} images and the database, schema {found.schema}.")
+        return
     try:
         with lock_home(settings.home):
             restored = restore_backup(settings, file, keep_catalog=keep_catalog)
     except HomeInUse as error:
         fail(str(error))
     typer.echo(f"Restored {restored.images} images and the database, schema {restored.schema}.")
+    if restored.left_out:
+        fail(f"Not restored: {restored.left_out}.")
 
 
 @app.command()

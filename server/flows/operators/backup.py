@@ -18,9 +18,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from server.accounts.copies import POSTGRESQL_NAME, SQLITE_NAME, check_kind, copy_database, restore_database
+from server.accounts.copies import (
+    POSTGRESQL_NAME,
+    SQLITE_NAME,
+    check_copy,
+    check_kind,
+    copy_database,
+    restore_database,
+)
 from server.accounts.db import Database
 from server.accounts.schema import is_newer, newest_schema, schema_problem, table_names
+from server.backends.open_storage import local_folder
 from server.errors import StartError
 from server.settings import Settings
 
@@ -36,6 +44,7 @@ class Backup:
     size_bytes: int
     images: int
     schema: str
+    left_out: str | None  # what a person might look for in it
 
 
 def make_backup(settings: Settings, folder: Path) -> Backup:
@@ -52,11 +61,19 @@ def make_backup(settings: Settings, folder: Path) -> Backup:
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             part = Path(scratch) / target.name  # nobody else's, also where two begin in the same second
             images = _write(settings, copy_database(database.url, Path(scratch)), schema, part)
-            part.chmod(0o600)
+            with suppress(PermissionError):  # some disks have no modes
+                part.chmod(0o600)
             part.replace(target)
     finally:
         database.dispose()
-    return Backup(target, target.stat().st_size, images, schema)
+    return Backup(target, target.stat().st_size, images, schema, _left_out(settings))
+
+
+def _left_out(settings: Settings) -> str | None:
+    """Name what a backup of these settings has not, beside checkpoints."""
+    if local_folder(settings.images) is not None:
+        return None
+    return f"the images, which are in {settings.images}: copy them with the store's own tools"
 
 
 def _write(settings: Settings, copy: Path, schema: str, file: Path) -> int:
@@ -65,7 +82,8 @@ def _write(settings: Settings, copy: Path, schema: str, file: Path) -> int:
         sums = {copy.name: _add(archive, copy, copy.name)}
         sums |= _add_small(archive, settings)
         images = 0
-        for path in sorted(settings.results.glob("??/*")):
+        folder = local_folder(settings.images)
+        for path in sorted(folder.glob("??/*")) if folder is not None else ():
             name = f"{RESULTS}/{path.parent.name}/{path.name}"
             with suppress(FileNotFoundError):  # it was deleted meanwhile
                 sums[name] = _add(archive, path, name)
@@ -78,32 +96,77 @@ def _write(settings: Settings, copy: Path, schema: str, file: Path) -> int:
 def restore_backup(settings: Settings, file: Path, *, keep_catalog: bool) -> Backup:
     """Put a backup in place of the present files, which are moved aside. The server may not run. Raises StartError."""
     try:
-        with tarfile.open(file) as archive, tempfile.TemporaryDirectory(dir=file.resolve().parent) as scratch:
+        settings.home.mkdir(parents=True, exist_ok=True)  # the file's own disk may be read-only
+        with tarfile.open(file) as archive, tempfile.TemporaryDirectory(dir=settings.home) as scratch:
             archive.extractall(scratch, filter="data")
             manifest = _verified(Path(scratch))
             aside = settings.home / f"before-restore-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
             _put_back(settings, Path(scratch), aside, keep_catalog=keep_catalog)
     except (tarfile.TarError, KeyError, ValueError) as error:
-        reason = str(error).partition("\n")[0].rstrip(":")  # tarfile lists each compression that it has tried
-        raise StartError(f"{file} is no backup of Darkroom: {reason}.") from error
+        raise _no_backup(file, error) from error
     except OSError as error:
         raise StartError(f"{file} can't be restored: {error}") from error
+    return _described(settings, file, manifest)
+
+
+def check_backup(settings: Settings, file: Path) -> Backup:
+    """Prove a backup, and touch nothing: every file is as it was written, and the database can be read. Raises
+    StartError."""
+    try:
+        with tarfile.open(file) as archive, tempfile.TemporaryDirectory() as scratch:
+            manifest = _manifest(archive)
+            members = {member.name: member for member in archive.getmembers()}
+            for name, expected in manifest["sha256"].items():
+                content = archive.extractfile(members[name]) if name in members else None
+                if content is None or hashlib.file_digest(content, "sha256").hexdigest() != expected:  # type: ignore[arg-type]  # reads as a file does
+                    raise StartError(f"The backup is damaged: {name} is not as it was written.")
+            copy = next(name for name in (SQLITE_NAME, POSTGRESQL_NAME) if name in members)
+            archive.extract(members[copy], scratch, filter="data")
+            check_kind(settings.database_url, Path(scratch) / copy)
+            check_copy(Path(scratch) / copy)
+    except (tarfile.TarError, KeyError, ValueError, StopIteration) as error:
+        raise _no_backup(file, error) from error
+    except OSError as error:
+        raise StartError(f"{file} can't be read: {error}") from error
+    return _described(settings, file, manifest)
+
+
+def _described(settings: Settings, file: Path, manifest: dict[str, Any]) -> Backup:
     images = sum(name.startswith(f"{RESULTS}/") for name in manifest["sha256"])
-    return Backup(file, file.stat().st_size, images, str(manifest["schema"]))
+    left_out = None
+    if images and local_folder(settings.images) is None:
+        left_out = f"its images, since DARKROOM_STORAGE is {settings.images}: unpack {RESULTS}/ and copy them there"
+    return Backup(file, file.stat().st_size, images, str(manifest["schema"]), left_out)
+
+
+def _no_backup(file: Path, error: Exception) -> StartError:
+    reason = str(error).partition("\n")[0].rstrip(":")  # tarfile lists each compression that it has tried
+    return StartError(f"{file} is no backup of Darkroom: {reason}.")
 
 
 def _verified(folder: Path) -> dict[str, Any]:
-    """Return the manifest of a backup. Raises StartError if a file is damaged, or if the database's schema is newer
-    than this version."""
-    manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
+    """Return the manifest of an unpacked backup. Raises StartError as `_usable` does, and if a file is damaged."""
+    manifest = _usable(json.loads((folder / MANIFEST).read_text()))
+    for name, expected in manifest["sha256"].items():
+        if _sum(folder / name) != expected:
+            raise StartError(f"The backup is damaged: {name} is not as it was written.")
+    return manifest
+
+
+def _manifest(archive: tarfile.TarFile) -> dict[str, Any]:
+    content = archive.extractfile(MANIFEST)
+    if content is None:
+        raise KeyError(f"it has no {MANIFEST}")
+    return _usable(json.loads(content.read()))
+
+
+def _usable(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return the manifest. Raises StartError if the database's schema is newer than this version's."""
     if is_newer(manifest["schema"]):
         raise StartError(
             f"The backup is of Darkroom {manifest['version']} with the schema {manifest['schema']}, which is newer "
             f"than this version's {newest_schema()}. Install that version, or a later one."
         )
-    for name, expected in manifest["sha256"].items():
-        if _sum(folder / name) != expected:
-            raise StartError(f"The backup is damaged: {name} is not as it was written.")
     return manifest
 
 
@@ -119,8 +182,10 @@ def _put_back(settings: Settings, folder: Path, aside: Path, *, keep_catalog: bo
         path = Path(url.database)
         _move_aside(aside, [path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")])
     restore_database(url, copy, table_names())
-    _move_aside(aside, [settings.results, *(settings.home / name for name in SECRETS)])
-    _move(folder / RESULTS, settings.results)
+    _move_aside(aside, [settings.home / name for name in SECRETS])
+    if (images := local_folder(settings.images)) is not None:
+        _move(images, aside / RESULTS)
+        _move(folder / RESULTS, images)
     for name in SECRETS:
         _move(folder / name, settings.home / name)
     if not keep_catalog:

@@ -17,7 +17,7 @@ from server.accounts.ledger import Ledger
 from server.accounts.schema import _alembic, newest_schema, table_names
 from server.errors import StartError
 from server.flows.operators import backup
-from server.flows.operators.backup import make_backup, restore_backup
+from server.flows.operators.backup import check_backup, make_backup, restore_backup
 from server.flows.operators.doctor import _database
 from server.settings import Settings
 from tests.support.postgresql import Cluster
@@ -77,6 +77,54 @@ def test_a_backup_brings_everything_back(settings: Settings, books: Database, tm
     (aside,) = settings.home.glob("before-restore-*")
     assert (aside / "results" / "aa" / "a.png").read_bytes() == b"damaged"
     assert (aside / "configs" / "alpha.toml").read_text() == "price = 2"
+
+
+@pytest.mark.parametrize("written", ["{}", "file://{}"])
+def test_a_folder_of_images_elsewhere_is_in_it(
+    settings: Settings, books: Database, tmp_path: Path, written: str
+) -> None:
+    folder = tmp_path / "pool" / "images"
+    (settings.home / "results").rename(tmp_path / "moved")
+    folder.parent.mkdir()
+    (tmp_path / "moved").rename(folder)
+    settings = settings.model_copy(update={"storage": written.format(folder)})
+    made = make_backup(settings, tmp_path / "backups")
+    assert (made.images, made.left_out) == (1, None)
+    (folder / "aa" / "a.png").write_bytes(b"damaged")
+    books.dispose()
+    restore_backup(settings, made.path, keep_catalog=False)
+    assert (folder / "aa" / "a.png").read_bytes() == b"picture"
+    (aside,) = settings.home.glob("before-restore-*")
+    assert (aside / "results" / "aa" / "a.png").read_bytes() == b"damaged"
+
+
+def test_images_in_an_object_store_are_named_as_left_out(settings: Settings, books: Database, tmp_path: Path) -> None:
+    full = make_backup(settings, tmp_path / "full")
+    settings = settings.model_copy(update={"storage": "s3://bucket/images"})
+    made = make_backup(settings, tmp_path / "backups")
+    assert made.images == 0
+    assert "s3://bucket/images" in str(made.left_out)
+    books.dispose()
+    assert restore_backup(settings, made.path, keep_catalog=False).left_out is None
+    assert "s3://bucket/images" in str(restore_backup(settings, full.path, keep_catalog=False).left_out)
+
+
+def test_a_backup_is_proved_without_a_change(settings: Settings, books: Database, tmp_path: Path) -> None:
+    made = make_backup(settings, tmp_path / "backups")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    checked = check_backup(settings, made.path)
+    assert (checked.images, checked.schema) == (1, newest_schema())
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    damaged = tmp_path / "damaged.tar"
+    content = made.path.read_bytes()
+    damaged.write_bytes(content.replace(b"picture", b"pictXre"))
+    cut = tmp_path / "cut.tar"
+    cut.write_bytes(content[: len(content) // 2])
+    other = tmp_path / "other.tar"
+    other.write_text("no archive")
+    for file, words in ((damaged, "is not as it was written"), (cut, "cut.tar"), (other, "no backup")):
+        with pytest.raises(StartError, match=words):
+            check_backup(settings, file)
 
 
 def test_the_catalog_may_stay(settings: Settings, books: Database, tmp_path: Path) -> None:
