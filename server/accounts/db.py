@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import structlog
 from sqlalchemy import (
@@ -40,14 +40,11 @@ from sqlalchemy.pool import QueuePool
 
 from server.accounts.copies import copy_sqlite
 from server.accounts.db_errors import READ_ONLY, is_failure, sqlstate, translated
+from server.accounts.postgresql import ANSWER_LIMIT_S, limit_answers, replace_nul
 from server.accounts.schema import is_newer, newest_schema, schema_problem, upgrade
 from server.clock import Clock
 from server.errors import DatabaseBusy, DatabaseFailed, StartError
 from server.threads import NotBegun, Threads
-
-if TYPE_CHECKING:
-    import psycopg
-    from psycopg.abc import Buffer
 
 log = structlog.stdlib.get_logger("darkroom.database")
 
@@ -79,6 +76,7 @@ class Database:
         self._write_threads = Threads("db-write", 1)
         self._read_threads = Threads("db-read", READERS)
         self._wait = _Wait()
+        self.answer_limit_s = ANSWER_LIMIT_S  # of PostgreSQL, for a statement
         self.clock = Clock()  # the database's own, once `lease_now` has asked it
         self._stop_waiting_at = math.inf
         self.is_read_only = False  # PostgreSQL, when a write was last begun
@@ -97,7 +95,11 @@ class Database:
             before = _schema_version(session)
             if before is not None and is_newer(before):
                 raise StartError(schema_problem(before))
-            upgrade(session.connection())
+            self.answer_limit_s, limit_s = math.inf, self.answer_limit_s
+            try:
+                upgrade(session.connection())
+            finally:
+                self.answer_limit_s = limit_s
 
     def schema_version(self) -> str | None:
         """Return the number of the last migration; None for a database without tables. A SQLite file that is not there
@@ -214,6 +216,8 @@ class Database:
                 is_late = time.monotonic() >= min(until, self._stop_waiting_at)
                 if is_late or not _may_pass(error):
                     raise
+                if "too many connections" in str(error) or "connection slots" in str(error):
+                    self._readers.dispose()  # idle ones have the last that the server allows
             else:
                 return session
             if not self.is_sqlite:  # which has waited in BEGIN
@@ -229,7 +233,8 @@ class Database:
         if self.is_sqlite:
             _set_up_sqlite(engine, read_only=read_only)
             return engine
-        _replace_nul(engine)
+        limit_answers(engine, lambda: self.answer_limit_s)
+        replace_nul(engine)
         if read_only:
             _use_snapshot_isolation(engine)
         else:
@@ -336,20 +341,6 @@ def _set_up_sqlite(engine: Engine, *, read_only: bool) -> None:
             if context.connection is not None and not context.connection.invalidated:
                 with suppress(sqlite3.Error):
                     context.connection.connection.rollback()
-
-
-def _replace_nul(engine: Engine) -> None:
-    """Replace the character NUL, which PostgreSQL's text can't hold, and JSON and SQLite's can: it is written, and
-    looked for, as U+FFFD. A prompt with one is no failure, and an id with one is nobody's."""
-    from psycopg.types.string import StrDumperUnknown
-
-    class WithoutNul(StrDumperUnknown):
-        def dump(self, obj: str) -> "Buffer | None":
-            return super().dump(obj.replace("\0", "\ufffd"))
-
-    @event.listens_for(engine, "connect")
-    def connect(connection: "psycopg.Connection[Any]", _: object) -> None:
-        connection.adapters.register_dumper(str, WithoutNul)
 
 
 def _use_snapshot_isolation(engine: Engine) -> None:

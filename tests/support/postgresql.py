@@ -114,6 +114,19 @@ class Cluster:
                 os.kill(pid, signal.SIGKILL)
         until(lambda: not any((PROC / str(pid)).exists() for pid in killed))  # else the next one would not start
 
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """It keeps its connections and answers nothing, as on a disk that hangs."""
+        pids = group(int((self.folder / "data" / "postmaster.pid").read_text().split()[0]))
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
     def new(self, template: str = "test_0") -> str:
         """The URL of a new database."""
         name = f"test_{next(self._numbers)}"
