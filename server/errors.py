@@ -8,7 +8,8 @@ ApiError
 ├── Conflict, Cancelled 409  ├── TimedOut 504
 ├── TooLarge 413          ├── KeyReused 422
 ├── RequestTimedOut 408   ├── RateLimited 429
-├── BadRequest 400        └── ReplayedError: any of these, from an earlier call
+├── BadRequest 400        ├── UpstreamRefused: another server's own status
+                         └── ReplayedError: any of these, from an earlier call
 """
 
 import math
@@ -296,6 +297,17 @@ class TimedOut(ServerError):
 
     status: ClassVar[int] = 504
     default_code: ClassVar[str | None] = "timeout"
+
+
+class UpstreamRefused(ApiError):
+    """What another server answered in place of a chat: its status and its words, and when it may be asked again."""
+
+    def __init__(self, status: int, error: Mapping[str, Any], headers: Mapping[str, str]) -> None:
+        super().__init__(
+            str(error.get("message")), param=error.get("param"), code=error.get("code"), headers=dict(headers)
+        )
+        self.status = status  # type: ignore[misc]  # the other server's, not the class's
+        self.type = str(error.get("type"))  # type: ignore[misc]
 
 
 class ReplayedError(ApiError):

@@ -13,6 +13,8 @@ class FunctionChunk(LenientModel):
 
 
 class ToolCallChunk(LenientModel):
+    """A piece of a call, as `server.flows.chat.upstream_repair` leaves it."""
+
     index: int = 0
     id: str | None = None
     function: FunctionChunk = Field(default_factory=FunctionChunk)

@@ -33,6 +33,7 @@ class ChatRequest:
     format: JsonFormat | None = None
     max_tokens: int | None = None
     sampling: ChatSampling = field(default_factory=ChatSampling)
+    chosen: frozenset[str] = frozenset()  # the caller's own fields, by name: another server has other defaults
     stop: tuple[str, ...] = ()
     n: int = 1
     seed: int | None = None

@@ -213,6 +213,7 @@ def _request(
             min_p=body.min_p,
             repetition_penalty=body.repetition_penalty,
         ),
+        chosen=frozenset(body.model_fields_set),
         truncate=body.truncation == "auto",
         logprobs=logprobs,
         top_logprobs=body.top_logprobs if logprobs else 0,
