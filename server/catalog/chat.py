@@ -13,7 +13,7 @@ from pipelines.protocol.upstream import Upstream
 from server.catalog.toml import KeyPath, ServerUrl, Strict, error_at, read_toml
 
 CREATED = 1_760_000_000  # as the image models' date: OpenAI's model objects must have one
-FOLDER_KEYS = ("tools", "vision", "context", "max_batch", "max_string", "dtype")
+FOLDER_KEYS = ("tools", "context", "max_batch", "max_string", "dtype")
 UPSTREAM_KEYS = ("upstream_model", "api_key_env")
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]*$")]
 
@@ -29,8 +29,8 @@ class ChatTable(Strict):
     """A transformers folder, in the weights folder."""
     tools: bool = False
     """Whether its chat template supports tools."""
-    vision: bool = False
-    """Whether it reads images."""
+    vision: bool | None = None
+    """Whether it reads images. Another server is sent them unless this is `false`."""
     context: Annotated[int, Field(ge=16)] | None = None
     """Tokens of prompt and answer together; if unset, the model's own limit."""
     max_batch: Annotated[int, Field(ge=1, le=1024)] = 32
@@ -93,7 +93,7 @@ class ChatModel:
     @property
     def vision(self) -> bool | None:
         """Return whether it sees images; None if only its server knows."""
-        return self.spec.vision if self.spec else None
+        return self.source.vision
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,15 +174,16 @@ def _validate_model(table: ChatTable) -> Iterator[tuple[str, str]]:
 
 
 def _options(table: ChatTable) -> dict[str, object]:
-    return {key: getattr(table, key) for key in FOLDER_KEYS}
+    return {key: getattr(table, key) for key in (*FOLDER_KEYS, "vision")}
 
 
 def _model(table: ChatTable, file: ChatFile, weights: Path) -> ChatModel:
     source: ChatSpec | Upstream
     if table.upstream is not None:
-        source = Upstream(table.upstream.rstrip("/"), table.upstream_model or table.name, table.api_key_env)
+        name = table.upstream_model or table.name
+        source = Upstream(table.upstream.rstrip("/"), name, table.api_key_env, table.vision)
     else:
         folder = table.checkpoint or ""
         options = table.model_dump(include=set(FOLDER_KEYS))
-        source = ChatSpec(name=folder, path=weights / folder, **options)
+        source = ChatSpec(name=folder, path=weights / folder, vision=bool(table.vision), **options)
     return ChatModel(table.name, table.group or file.group, source, table.image_model or file.image_model)

@@ -51,11 +51,23 @@ class TextSource(LenientModel):
     data: BoundedText
 
 
+class ContentSource(LenientModel):
+    """A document whose text is in blocks."""
+
+    type: Literal["content"]
+    content: Annotated[Text | Annotated[list[TextBlock], Tag("parts")], TEXT_OR_PARTS]
+
+    @property
+    def data(self) -> str:
+        """Return the text."""
+        return self.content if isinstance(self.content, str) else "\n".join(block.text for block in self.content)
+
+
 class DocumentBlock(LenientModel):
     """A document as text. Files and PDFs can't be read here."""
 
     type: Literal["document"]
-    source: Annotated[TextSource, Field()]
+    source: Annotated[TextSource | ContentSource, Field(discriminator="type")]
     title: str | None = None
     context: str | None = None
 

@@ -3,7 +3,7 @@
 import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pipelines.protocol.chat import ChatJob, ChatSampling, ChatSpec, JsonFormat, Message
@@ -33,6 +33,7 @@ class ChatRequest:
     format: JsonFormat | None = None
     max_tokens: int | None = None
     sampling: ChatSampling = field(default_factory=ChatSampling)
+    left_out: tuple[str, ...] = ()  # paths of what a text stands for, or nothing
     chosen: frozenset[str] = frozenset()  # the caller's own fields, by name: another server has other defaults
     stop: tuple[str, ...] = ()
     n: int = 1
@@ -71,19 +72,6 @@ def check_capabilities(request: ChatRequest, spec: ChatSpec, catalog: Catalog) -
     if len(request.images) > MAX_IMAGES:
         text = f"Invalid 'messages': too many images. Expected at most {MAX_IMAGES}, but got {len(request.images)}."
         raise BadRequest(text, param="messages", code="array_above_max_length")
-
-
-def without_images(request: ChatRequest) -> ChatRequest:
-    """Return the request with a mark in the place of each image."""
-    return replace(request, messages=tuple(_marked(message) for message in request.messages), images=())
-
-
-def _marked(message: Message) -> Message:
-    content = message.get("content")
-    if not isinstance(content, list):
-        return message
-    mark = {"type": "text", "text": "[image]"}
-    return {**message, "content": [mark if part["type"] == "image_url" else part for part in content]}
 
 
 def build_job(request: ChatRequest, spec: ChatSpec, job_id: str, time_limit_s: float) -> ChatJob:

@@ -89,8 +89,7 @@ class StreamRepair:
     def _choice(self, choice: Json) -> Json:
         index, delta = choice.get("index"), choice.get("delta")
         calls = self._calls.setdefault(index if isinstance(index, int) else 0, _Calls())
-        pieces = delta.get("tool_calls") if isinstance(delta, dict) else None
-        if isinstance(pieces, list):
+        if isinstance(delta, dict) and isinstance(pieces := delta.get("tool_calls"), list):
             placed = [calls.place(piece) if _is_call(piece) else piece for piece in pieces]
             choice = {**choice, "delta": {**delta, "tool_calls": placed}}
         return _with_reason(choice, called=bool(calls))
@@ -119,11 +118,10 @@ def as_chunks(body: Json) -> Iterator[Json]:
 
 def _whole_choice(choice: Json) -> Json:
     message, calls = choice.get("message"), _Calls()
-    sent = message.get("tool_calls") if isinstance(message, dict) else None
-    if not isinstance(sent, list) or not sent:
+    if not isinstance(message, dict) or not isinstance(sent := message.get("tool_calls"), list) or not sent:
         return choice
     made = [_whole_call(call, calls, index) if _is_call(call) else call for index, call in enumerate(sent)]
-    return _with_reason({**choice, "message": {**(message or {}), "tool_calls": made}}, called=True)
+    return _with_reason({**choice, "message": {**message, "tool_calls": made}}, called=True)
 
 
 def _whole_call(call: Json, calls: _Calls, index: int) -> Json:
