@@ -68,8 +68,8 @@ def _forced(kind: str, chosen: Mapping[str, Any], *, only: bool, choice: object)
 
 def _refusal(index: int, kind: str, served: Sequence[str]) -> BadRequest:
     message = (
-        f"'{kind[:60]}' is a tool of the hosted service, and this server {HOSTED[_base(kind) or '']}. Declare a function and run it "
-        f"yourself. Tools here: {', '.join(served)}."
+        f"'{kind[:60]}' is a tool of the hosted service, and this server {HOSTED[_base(kind) or '']}. Declare a "
+        f"function and run it yourself. Tools here: {', '.join(served)}."
     )
     return BadRequest(message, param=f"tools[{index}].type")
 

@@ -49,8 +49,12 @@ TWO = [("look", ROME), ("look", OSLO)]
             id="no index, in pieces",
         ),
         pytest.param(
-            [piece(ROME[:5], "look", id="a", index=0), piece(ROME[5:], "look", id="a", index=0)]
-            + [piece(OSLO[:5], "look", id="b", index=0), piece(OSLO[5:], "look", id="b", index=0)],
+            [
+                piece(ROME[:5], "look", id="a", index=0),
+                piece(ROME[5:], "look", id="a", index=0),
+                piece(OSLO[:5], "look", id="b", index=0),
+                piece(OSLO[5:], "look", id="b", index=0),
+            ],
             id="ids and names with every piece",
         ),
         pytest.param(
@@ -58,8 +62,12 @@ TWO = [("look", ROME), ("look", OSLO)]
             id="names with every piece, no ids",
         ),
         pytest.param(
-            [piece("", "look", id="a", index=0), piece("", "look", id="b", index=1)]
-            + [piece(ROME, index=0), piece(OSLO, index=1)],
+            [
+                piece("", "look", id="a", index=0),
+                piece("", "look", id="b", index=1),
+                piece(ROME, index=0),
+                piece(OSLO, index=1),
+            ],
             id="interleaved",
         ),
         pytest.param(
