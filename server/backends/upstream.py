@@ -1,4 +1,5 @@
-"""Client of other OpenAI-compatible servers: their connections and keys, and chats with models that don't run here."""
+"""A client of other OpenAI-compatible servers: their connections and keys, and chats with models that don't run
+here."""
 
 import asyncio
 import html
@@ -40,7 +41,7 @@ class UpstreamClient:
     """The connections to all upstreams, and their API keys. `close` after use."""
 
     def __init__(self, upstreams: Iterable[Upstream], environment: Mapping[str, str], timeout_s: float) -> None:
-        """Raises StartError as `load_keys` does."""
+        """Open the client with the keys of these upstreams. Raises StartError as `load_keys` does."""
         self._environment = environment
         self._keys: dict[str, str] = {}
         self.load_keys(upstreams)
@@ -59,14 +60,16 @@ class UpstreamClient:
 
     @property
     def http(self) -> httpx.AsyncClient:
-        """The connections. Raises what httpx does."""
+        """Return the connections. They raise httpx's errors."""
         return self._client
 
     async def close(self) -> None:
+        """Close the connections to all upstreams."""
         await self._client.aclose()
 
     async def complete(self, upstream: Upstream, body: Json) -> UpstreamResponse:
-        """One chat completion. Raises ApiError when there is no answer that can be forwarded."""
+        """Send a chat completion, and return the answer. Raises ApiError when there is no answer that can be
+        forwarded."""
         with _translate_errors(upstream):
             content = await asyncio.to_thread(to_json, body)
             response = await self._client.post(
@@ -76,7 +79,8 @@ class UpstreamClient:
 
     @asynccontextmanager
     async def stream(self, upstream: Upstream, body: Json) -> AsyncIterator[UpstreamResponse | AsyncIterator[Json]]:
-        """The chunks, or the JSON answer that came instead of a stream. Raises ApiError, also between chunks."""
+        """Send a chat, and return its chunks, or the JSON answer that came instead of a stream. Raises ApiError, also
+        between chunks."""
         with _translate_errors(upstream):
             content, headers = await asyncio.to_thread(to_json, body), self._json_headers(upstream)
             async with self._client.stream("POST", self._url(upstream), content=content, headers=headers) as response:
@@ -90,7 +94,7 @@ class UpstreamClient:
         return f"{upstream.base_url}/chat/completions"
 
     def headers(self, upstream: Upstream) -> dict[str, str]:
-        """Its key, and the trace of the call that is running."""
+        """Return the headers with the upstream's key, and the trace of the call that is running."""
         headers = {"Authorization": f"Bearer {self._keys[upstream.api_key_env]}"} if upstream.api_key_env else {}
         TRACE_CONTEXT.inject(headers)  # the other server's spans belong to the caller's trace, as ours do
         return headers

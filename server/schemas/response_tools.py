@@ -27,7 +27,7 @@ HOSTED = {  # tools of the hosted service -> what this server does not do
 
 
 def refuse_hosted_tools(tools: object, served: Sequence[str]) -> None:
-    """Raises BadRequest for a tool that OpenAI's own service runs."""
+    """Refuse a tool that OpenAI's own service runs. Raises BadRequest with the types that are `served` instead."""
     for index, tool in enumerate(tools if isinstance(tools, list) else ()):
         if (kind := _hosted(tool, served)) is not None:
             raise _refusal(index, kind, served)
@@ -200,7 +200,7 @@ ToolChoice = Annotated[
 
 
 def echo_tool(tool: FunctionTool | CustomTool | NamespaceTool | ImageTool) -> dict[str, Any]:
-    """The tool as the response object repeats it: with the defaults that OpenAI fills in."""
+    """Return the tool as the response object repeats it: with the defaults that OpenAI fills in."""
     match tool:
         case FunctionTool():
             return {**tool.model_dump(), "strict": True if tool.strict is None else tool.strict}

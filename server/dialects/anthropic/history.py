@@ -90,7 +90,7 @@ def _is_result(block: Any) -> bool:
 
 
 def _check_readable(block: Any, path: str) -> None:
-    """Raises BadRequest for a block of a type that no chat model here reads."""
+    """Refuse a block of a type that no chat model here reads. Raises BadRequest."""
     kind = block.get("type") if isinstance(block, Mapping) else None
     if isinstance(kind, str) and kind in UNREADABLE:
         source = block.get("source")

@@ -161,7 +161,7 @@ def _has_parts(content: object) -> bool:
 
 
 def _check_readable(part: Any, path: str) -> None:
-    """Raises BadRequest for a part of a type that no chat model here reads."""
+    """Refuse a part of a type that no chat model here reads. Raises BadRequest."""
     kind = part.get("type") if isinstance(part, Mapping) else None
     if isinstance(kind, str) and kind in UNREADABLE:
         message = f"'{kind}' can't be read: this server's chat models read {UNREADABLE[kind]}."
