@@ -2,7 +2,8 @@
 
 import codecs
 
-from pipelines.chat.output_parser import OutputParser, Piece, ReasoningPiece, TextPiece, ToolCallPiece
+from pipelines.chat.output_parser import OutputParser
+from pipelines.chat.syntax.pieces import Piece, ReasoningPiece, TextPiece, ToolCallPiece
 from pipelines.chat.sampling import SampledToken
 from pipelines.chat.stops import StopFilter
 from pipelines.chat.tokens import TokenTable
