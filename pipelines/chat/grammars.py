@@ -105,14 +105,16 @@ def _thinking(rules: Rules, syntax: OutputSyntax, thoughts: ThoughtState) -> str
 
 def _thinking_or(rules: Rules, syntax: OutputSyntax, thoughts: ThoughtState, calls: CallRules) -> str:
     """Return text with calls, behind thoughts that may end or not."""
-    body = rules.add(calls.text_with_calls())
-    if syntax.thoughts is None or thoughts == "closed":
-        return body
+    if syntax.thoughts is None:
+        return calls.text_with_calls()
     opening, closing = syntax.thoughts.opening.rstrip(), syntax.thoughts.closing
+    body = rules.add(calls.text_with_calls(opening))
+    if thoughts == "closed":
+        return body
     rest = rules.add(f"{rules.free(closing)}* | {rules.until(closing)} {body}")
     if thoughts == "open":
         return rest
-    return f"{body} | /[ \\n]*/ {rules.literal(opening)} {rest}"
+    return f"{body} | PLAIN? {rules.literal(opening)} {rest}"
 
 
 def _input_grammars(job: ChatJob) -> dict[str, str]:

@@ -38,16 +38,17 @@ class CallRules:
             return block
         return f"{block} ({quoted(self.form.separator)} {block}){{0,{MAX_CALLS - 1}}}"
 
-    def text_with_calls(self) -> str:
-        """Return free text, in which every call that begins is whole and valid."""
+    def text_with_calls(self, thoughts: str = "") -> str:
+        """Return free text, in which every call that begins is whole and valid. `thoughts` is what opens them."""
         if not self.form.opening:
-            return self._call_or_text()
+            return self._call_or_text(thoughts)
         rules, times = self.rules, "*" if self._repeats else "?"
         _, token, after = rules.split(self.form.opening)
         if token:
-            controls = rules.control_tokens(token)
             # a marker in quotes is one that the text is about
-            text = rules.add(f"(PLAIN | QUOTE {rules.literal(token)}?{f' | {controls}' if controls else ''})*")
+            marks = " | ".join(rules.literal(mark) for mark in (token, thoughts) if rules.split(mark)[1])
+            controls = rules.control_tokens(token, thoughts)
+            text = rules.add(f"(PLAIN | QUOTE ({marks})?{f' | {controls}' if controls else ''})*")
             block = rules.add(f"{rules.literal(token + after)} {self._rest()}")
             return f"{text} ({block} {text}){times}"
         lead = f"[ \\n]*{lark(self.form.lead)}" if self.form.lead else ""
@@ -58,11 +59,11 @@ class CallRules:
     def _repeats(self) -> bool:
         return self.several and self.form.repeats
 
-    def _call_or_text(self) -> str:
+    def _call_or_text(self, thoughts: str) -> str:
         """Return a call without markers, or text that does not begin as one."""
         rules = self.rules
         text = rules.add(f"{SPACE} /{not_prefix(self.form.lead)}/ {rules.free()}*")
-        controls = rules.control_tokens()
+        controls = rules.control_tokens(thoughts)
         first = rules.add(f"{controls} {rules.free()}*") if controls else text
         return f"{rules.add(self._rest())} | {text}? | {first}"
 
