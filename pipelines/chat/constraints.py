@@ -36,24 +36,25 @@ class Constraint:
 
     @property
     def complete(self) -> bool:
-        """Nothing more may come."""
+        """Return whether the output has ended, so that nothing more may come."""
         return bool(self._matcher.is_stopped())
 
     @property
     def satisfied(self) -> bool:
-        """What was asked for is there, so that it may end here."""
+        """Return whether the output may end here, since the required value is there."""
         return not self._has_text and self._matcher.is_accepting()
 
     def near_limit(self, remaining: int) -> bool:
-        """Whether the next token has to be checked by `closing_token`, with so many tokens left."""
+        """Return whether the next token has to be checked by `closing_token`, with so many tokens left."""
         return remaining <= self._check_at
 
     def token_mask(self) -> torch.Tensor:
-        """Return which tokens may come, bool over the vocabulary."""
+        """Return the tokens that may come, as bools over the vocabulary."""
         return unpack_mask(self._matcher.compute_bitmask(), self._table.grammar.vocab_size)
 
     def closing_token(self, token: int, remaining: int) -> int | None:
-        """Another token, where this one would leave too few to close the value. Needed only when `near_limit`."""
+        """Return another token, where this one would leave too few to close the value; else None. Needed only when
+        `near_limit`."""
         ahead = self._matcher.deep_copy()
         if token not in self._table.eos_ids and ahead.consume_token(token):
             path = path_to_end(self._table.grammar, ahead, self._endings)
@@ -69,7 +70,7 @@ class Constraint:
         return path[0] if path else self._table.eos_id
 
     def accept(self, token: int) -> None:
-        """Raises RuntimeError where the grammar does not allow the token."""
+        """Advance the grammar by a token. Raises RuntimeError where the grammar does not allow the token."""
         if not self._matcher.consume_token(token):
             raise RuntimeError(f"the grammar can't go on: {self._matcher.get_error()}")
 
@@ -133,7 +134,7 @@ def _closers(first_digit: int) -> str:
 
 
 def _allowed(tokenizer: LLTokenizer, matcher: LLMatcher, preferred: str) -> Iterator[int]:
-    """The tokens that may come: those of the preferred characters in their order, then all others."""
+    """Yield the tokens that may come: those of the preferred characters in their order, then all others."""
     for character in preferred:
         token = tokenizer.greedy_tokenize(character)[0]
         if matcher.validate_tokens([token]):
@@ -142,6 +143,6 @@ def _allowed(tokenizer: LLTokenizer, matcher: LLMatcher, preferred: str) -> Iter
 
 
 def unpack_mask(packed: bytes, count: int) -> torch.Tensor:
-    """A bit mask as bools."""
+    """Return a bit mask as bools."""
     unpacked = np.unpackbits(np.frombuffer(packed, dtype=np.uint8), bitorder="little", count=count)
     return torch.from_numpy(unpacked).bool()

@@ -54,29 +54,35 @@ def build_grammar(table: TokenTable, job: ChatJob, syntax: OutputSyntax, thought
     rules = Rules(table, job.checkpoint.max_string)
     answer = None if schema is None else _json(schema)
     if not job.tools or job.tool_choice == "none":
-        return None if answer is None else _grammar(rules, syntax, _value(rules, syntax, thoughts, answer))
+        return None if answer is None else _grammar(rules, syntax, _value(rules, syntax, thoughts, answer), {})
     form = syntax.calls or (BARE if job.tool_choice == "required" else None)
     tools, inputs = _callable_tools(table, job), _input_grammars(job)
     if form is None:
-        return None if answer is None else _grammar(rules, syntax, _value(rules, syntax, thoughts, answer))
+        return None if answer is None else _grammar(rules, syntax, _value(rules, syntax, thoughts, answer), {})
     calls = CallRules(rules, form, tools, several=job.parallel_tool_calls)
     required = harmony.call(calls) if syntax.is_harmony else _thinking(rules, syntax, thoughts) + calls.required()
     if job.tool_choice == "required":
-        return _grammar(rules, syntax, required, **inputs)
+        return _grammar(rules, syntax, required, inputs)
     if answer is not None:
         value = _value(rules, syntax, thoughts, answer)
-        return _grammar(rules, syntax, f"{rules.add(required)} | {rules.add(value)}", **inputs)
+        return _grammar(rules, syntax, f"{rules.add(required)} | {rules.add(value)}", inputs)
     text = harmony.text_or_call(calls) if syntax.is_harmony else _thinking_or(rules, syntax, thoughts, calls)
-    return _grammar(rules, syntax, text, has_text=True, **inputs)
+    return _grammar(rules, syntax, text, inputs, has_text=True)
 
 
-def _grammar(rules: Rules, syntax: OutputSyntax, start: str, *, has_text: bool = False, **inputs: str) -> Grammar:
+def _grammar(
+    rules: Rules, syntax: OutputSyntax, start: str, inputs: Mapping[str, str], *, has_text: bool = False
+) -> Grammar:
     return Grammar(_lark(f"start: {start}", *rules.lines, **inputs), has_text, _endings(syntax))
 
 
 def _endings(syntax: OutputSyntax) -> tuple[str, ...]:
     if syntax.is_harmony:
-        return ("<|end|><|start|>assistant<|channel|>final<|message|>", "<|end|>", "<|channel|>commentary to=functions.")
+        return (
+            "<|end|><|start|>assistant<|channel|>final<|message|>",
+            "<|end|>",
+            "<|channel|>commentary to=functions.",
+        )
     own = (syntax.thoughts.closing,) if syntax.thoughts else ()
     return own + (syntax.calls.arguments.endings() if syntax.calls else ())
 

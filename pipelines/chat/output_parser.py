@@ -51,7 +51,7 @@ class OutputParser:
         return [piece for event in self._parser.feed(text) for piece in self._handle(event)]
 
     def flush(self) -> list[Piece]:
-        """The output has ended."""
+        """Return what was held back until the end."""
         self._ending = True
         try:
             _, events = self._parser.finalize()

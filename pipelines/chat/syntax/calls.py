@@ -74,7 +74,7 @@ class CallFormat:
         """Return what may stand between calls: white space, punctuation, markers, and what follows arguments."""
         markers = (self.outer_begin, self.outer_end, self.begin, self.end, self.tail.strip())
         marks = "|".join(re.escape(marker) for marker in markers if marker)
-        return re.compile(r'(?:\s|[\[\],;}]|,\s*"\w+"\s*:\s*"[^"]*"' + (f"|{marks})*" if marks else ")*"))
+        return re.compile(r'(?:,\s*"\w+"\s*:\s*"[^"]*"|\s|[\[\],;}]' + (f"|{marks})*" if marks else ")*"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +111,8 @@ class CallsReader:
         return list(self._steps())
 
     def finish(self, value: Any = None, *, closed: bool) -> list[Piece]:
-        """The region has ended. Calls in another shape are parsed as a whole, here or as `value`; what is none is text,
-        unless it is the beginning of a call that was cut short."""
+        """Return what the region's end completes. Calls in another shape are parsed as a whole, here or as `value`;
+        what is no call is text, unless it is the beginning of one that was cut short."""
         if self._arguments is not None:
             pieces: list[Piece] = self._more(self._arguments.finish(closed=closed))
             self._end_call()

@@ -64,7 +64,9 @@ FUNCTION_XML: Final = CallFormat(
 TABLE: Final[Mapping[str, Known]] = {
     "harmony": Known(harmony.CALLS, ("<|channel|>", "<|message|>"), model_types=("gpt_oss",)),
     "gemma4": Known(
-        CallFormat(head="call:{name}", arguments=GemmaArguments(), begin="<|tool_call>", end="<tool_call|>", separator=""),
+        CallFormat(
+            head="call:{name}", arguments=GemmaArguments(), begin="<|tool_call>", end="<tool_call|>", separator=""
+        ),
         ("<|tool_call>call:",),
         model_types=("gemma4", "gemma4_text"),
         tokens=("<|tool_call>",),
@@ -274,9 +276,7 @@ TABLE: Final[Mapping[str, Known]] = {
         ("Action:", "```json"),
         model_types=("cohere",),
     ),
-    "toolcall-list": Known(
-        _json_call(outer_begin="<TOOLCALL>", outer_end="</TOOLCALL>", lead="["), ("<TOOLCALL>",)
-    ),
+    "toolcall-list": Known(_json_call(outer_begin="<TOOLCALL>", outer_end="</TOOLCALL>", lead="["), ("<TOOLCALL>",)),
     "functools": Known(_json_call(outer_begin="functools", lead="["), ("functools[",)),
     "phi4": Known(
         _json_call(
@@ -287,7 +287,9 @@ TABLE: Final[Mapping[str, Known]] = {
         tokens=("<|/tool_call|>",),
     ),
     "granite3": Known(
-        _json_call(outer_begin="<|tool_call|>", lead="[", opening_pattern=r"\s*(?:<\|tool_call\|>|<tool_call>\s*(?=\[))"),
+        _json_call(
+            outer_begin="<|tool_call|>", lead="[", opening_pattern=r"\s*(?:<\|tool_call\|>|<tool_call>\s*(?=\[))"
+        ),
         ("<|tool_call|>",),
         model_types=("granite", "granitemoe"),
         tokens=("<|tool_call|>",),
@@ -295,7 +297,17 @@ TABLE: Final[Mapping[str, Known]] = {
     "hermes": Known(
         HERMES,
         ("<tool_call>",),
-        model_types=("smollm3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next", "qwen2_vl", "qwen2_5_vl", "qwen3_vl"),
+        model_types=(
+            "smollm3",
+            "qwen2",
+            "qwen2_moe",
+            "qwen3",
+            "qwen3_moe",
+            "qwen3_next",
+            "qwen2_vl",
+            "qwen2_5_vl",
+            "qwen3_vl",
+        ),
         tokens=("<tool_call>",),
     ),
     "json": Known(BARE, ('"parameters"',), model_types=("llama", "mllama")),

@@ -6,8 +6,8 @@
 
 from typing import Final
 
-from pipelines.chat.syntax.calls import CallFormat, ParserFields
 from pipelines.chat.syntax.call_rules import CallRules
+from pipelines.chat.syntax.calls import CallFormat, ParserFields
 from pipelines.chat.syntax.rules import Rules
 
 START: Final = r"(?:(?:<\|end\|>)?\s*<\|start\|>assistant)?"

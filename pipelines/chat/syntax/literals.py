@@ -64,9 +64,7 @@ class GemmaArguments(ArgumentStyle):
         properties = schema.get("properties")
         if not isinstance(properties, Mapping) or not properties:
             return '"{" "}"' if schema is root and "properties" in schema else self._any(rules)
-        values = {
-            key: f"{quoted(f'{key}:')} {self._value(rules, value, root)}" for key, value in properties.items()
-        }
+        values = {key: f"{quoted(f'{key}:')} {self._value(rules, value, root)}" for key, value in properties.items()}
         return f'"{{" {_listed(rules, values, schema.get("required") or [])} "}}"'
 
     def _value(self, rules: Rules, schema: Any, root: Schema) -> str:
@@ -108,14 +106,14 @@ class GemmaArguments(ArgumentStyle):
         return "any_value"
 
 
-def _listed(rules: Rules, values: Mapping[str, str], required: list[str]) -> str:
+def _listed(rules: Rules, values: dict[str, str], required: list[str]) -> str:
     """Return the values in their order with commas between them, whichever of those that are not required come."""
     rest = ""  # what may follow when something came before
     first = ""  # the same when nothing came
     for key, value in reversed(values.items()):
         name = rules.add(value)
         if key in required:
-            first, rest = rules.add(f"{name} {rest}"), rules.add(f'/, ?/ {name} {rest}')
+            first, rest = rules.add(f"{name} {rest}"), rules.add(f"/, ?/ {name} {rest}")
         else:
             began = f"{name} {rest}"
             first = rules.add(f"{began} | {first}" if first else f"({began})?")

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, Self
 
 from pipelines.chat.syntax import harmony
 from pipelines.chat.syntax.calls import CallFormat, ParserFields
-from pipelines.chat.syntax.families import ALL_THOUGHTS, BARE, HERMES, TABLE, Known, Thoughts
+from pipelines.chat.syntax.families import ALL_THOUGHTS, BARE, HERMES, TABLE, Thoughts
 
 ThoughtState = Literal["open", "closed", "free"]  # where a prompt ends: in thoughts, behind them, or before any
 CONTENT: Final[ParserFields] = {"content": {"content": "text"}}
@@ -33,12 +33,12 @@ class OutputSyntax:
 
     @classmethod
     def of(cls, tokenizer: Any, chat_template: str, model_type: str = "", chosen: str | None = None) -> Self:
-        """Return the `chosen` syntax of the table, else what files and type say. Raises KeyError for a name that it lacks."""
+        """Return the `chosen` syntax of the table, else what files and type say. Raises KeyError for an unknown one."""
         vocabulary = {str(token) for token in tokenizer.added_tokens_decoder.values()}
         thoughts = _thoughts(chat_template, vocabulary)
         name = chosen or _name(chat_template, model_type, vocabulary)
         own = getattr(tokenizer, "response_template", None)
-        if own and not chosen:
+        if own and not chosen and (name is None or _is_hermes(own, chat_template)):
             return cls._own(own, chat_template, thoughts)
         if name == "harmony":
             fields = {**harmony.FIELDS, **harmony.CALLS.parser_fields(), **CONTENT}
@@ -129,7 +129,7 @@ def _is_hermes(response_template: Mapping[str, Any], chat_template: str) -> bool
 
 
 def _as_text(field: ParserFields) -> ParserFields:
-    """Return a field of JSON calls as text: a `CallsReader` parses them as they come, the library waits for their end."""
+    """Return a field of JSON calls as text: a `CallsReader` reads them as they come, the library at their end."""
     if field.get("content") != "json" or field.get("transform") != {"type": "function", "function": "{content}"}:
         return field
     return {**{key: value for key, value in field.items() if key != "transform"}, "content": "text"}

@@ -70,7 +70,7 @@ class Rules:
         return self.add(f"PLAIN | QUOTE | {others}") if others else self.add("PLAIN | QUOTE")
 
     def control_tokens(self, *excluded: str) -> str:
-        """Return the expression of one control token that is not excluded and ends no answer; empty if there is none."""
+        """Return the expression of one control token that is not excluded and ends no answer; empty for none."""
         taken = {self._table.control_tokens[text] for text in excluded if text in self._table.control_tokens}
         others = sorted(set(self._table.control_tokens.values()) - taken - self._table.eos_ids)
         return f"<[{','.join(_ranges(others))}]>" if others else ""
