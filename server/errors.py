@@ -153,8 +153,8 @@ class Conflict(ApiError):
 
 
 class RunsElsewhere(Conflict):
-    """What the request is about runs on another server of the same database. Where servers forward to each other, its
-    client gets that server's answer in place of this error."""
+    """The call that the request is about runs on another server of the same database. Where servers forward to each
+    other, its client gets that server's answer in place of this error."""
 
     def __init__(self, message: str, *, owner: str, key_id: str, code: str | None = None) -> None:
         super().__init__(message, 2, code=code)
@@ -229,8 +229,8 @@ class EngineFailure(ServerError):
 
 
 class InvalidImage(EngineFailure):
-    """What the engine drew is not finite; nothing was charged. The same call would draw the same again, so a header
-    tells SDKs not to send it."""
+    """The drawn image has values that are not finite; nothing was charged. The same call would draw the same again, so
+    a header tells SDKs not to send it."""
 
     default_code: ClassVar[str | None] = "invalid_picture"
 
@@ -290,7 +290,7 @@ class ImageMissing(EngineFailure):
     default_code: ClassVar[str | None] = "picture_missing"
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"The picture '{name}' is missing from the server's storage, though it was not deleted.")
+        super().__init__(f"The image '{name}' is missing from the server's storage, though it was not deleted.")
 
 
 class TimedOut(ServerError):

@@ -1,4 +1,4 @@
-"""What an adapter's file says of itself: its kind, layers and rank, what it can't be used for, and the words that its
+"""The facts in an adapter's file: its kind, layers and rank, the reason why it can't be used, and the words that its
 trainer gave to call it up."""
 
 import json
@@ -30,7 +30,7 @@ MOST_NAMES: Final = 4  # of weights, in a message
 
 
 class Contents(NamedTuple):
-    """The tensors of an adapter, by what they are."""
+    """The tensors of an adapter, by their kind."""
 
     pairs: Mapping[str, tuple[str, str]]  # low-rank pairs: the names of both factors, by layer
     kronecker: frozenset[str]  # layers of LoKr
@@ -71,7 +71,7 @@ def replaces_weights(names: Iterable[str]) -> str:
     """Return the reason for refusing an adapter that puts other weights in place of the model's."""
     listed = list(dict.fromkeys(names))
     shown = ", ".join(listed[:MOST_NAMES]) + (", ..." if len(listed) > MOST_NAMES else "")
-    return f"it replaces weights of the model ({shown}): a control LoRA needs a control picture"
+    return f"it replaces weights of the model ({shown}): a control LoRA needs a control image"
 
 
 def sort_contents(names: Iterable[str]) -> Contents:

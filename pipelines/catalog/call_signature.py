@@ -1,7 +1,7 @@
 """A pipeline's call, read from the source of the installed diffusers without importing it, which takes seconds.
 
-What follows from a signature is said by its family (pipelines/families), so that the engine, which has the class, and
-the checkpoint manager, which has its source, agree.
+Its family (pipelines/families) derives everything from a signature, so that the engine, which has the class, and the
+checkpoint manager, which has its source, agree.
 """
 
 import ast

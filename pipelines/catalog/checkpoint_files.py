@@ -1,4 +1,4 @@
-"""What a checkpoint's files say without loading them: whether they are safe to load, its class, size and hashes."""
+"""Facts from a checkpoint's files without loading them: whether they are safe to load, its class, size and hashes."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ WEIGHTS = re.compile(r"(?P<stem>[^.]+?)(?P<variant>\.[^.]+?)?(-\d{5}-of-\d{5})?\
 
 
 class CheckpointError(Exception):
-    """A checkpoint can't be served. The message names the file or key, and what would be right."""
+    """A checkpoint can't be served. The message names the file or key, and the right value."""
 
 
 def find_snapshot(path: Path) -> Path:

@@ -102,7 +102,8 @@ class Speeds:
 
     def record(self, checkpoint: CheckpointSpec, units: float, elapsed_s: float) -> None:
         """Add a measurement. The first image builds kernels and may compile, so a measurement of less than half the
-        smoothed value replaces it. What is no duration would stay in all later ones, and is left out."""
+        smoothed value replaces it. A value that is no duration, such as NaN, would stay in all later ones, and is left
+        out."""
         if units > 0 and is_duration(elapsed_s):
             unit_s, key = elapsed_s / units, _weights(checkpoint)
             old = unit_s if key in self._guessed else self._unit_s.get(key, unit_s)
@@ -111,7 +112,7 @@ class Speeds:
 
 
 def is_duration(seconds: float) -> bool:
-    """Return whether it is a time that something took. All means and smoothed values are of these alone."""
+    """Return whether a value is a duration, above 0 and finite. All means and smoothed values are of these alone."""
     return math.isfinite(seconds) and seconds > 0
 
 

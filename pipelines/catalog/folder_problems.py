@@ -1,4 +1,4 @@
-"""What is wrong with a checkpoint's folder, by looking at its files: for inspecting it, and before it is loaded."""
+"""Finds the faults of a checkpoint's folder by looking at its files: for inspecting it, and before it is loaded."""
 
 import difflib
 import json

@@ -1,5 +1,5 @@
-"""What a checkpoint is and can do, from its configs and the headers of its files: no weights are read, nothing is
-imported, so it takes a fraction of a second."""
+"""A checkpoint's class, parts and capabilities, from its configs and the headers of its files: no weights are read,
+nothing is imported, so it takes a fraction of a second."""
 
 import importlib.util
 import re
@@ -43,7 +43,7 @@ OWN_LIBRARIES = ("diffusers", "transformers")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A component: its class, and what the headers of its files say."""
+    """A component: its class, and the facts in the headers of its files."""
 
     name: str
     class_name: str
@@ -55,7 +55,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What the files say. With `problems` it can't be served as it is."""
+    """The facts in the files. With `problems` the checkpoint can't be served as it is."""
 
     path: Path  # a hub cache folder's snapshot
     folder: Path | None  # with model_index.json: the checkpoint itself, its base, or its configs
@@ -88,8 +88,8 @@ class Inspection:
 
 def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None = None) -> Inspection:
     """Look at a diffusers folder, a hub cache folder or a single file. `base` is the folder with the other components
-    of a single file that has the denoiser alone, `config` that of the configs of one that has all. Raises nothing: what
-    is wrong is in `problems`."""
+    of a single file that has the denoiser alone, `config` that of the configs of one that has all. Raises nothing:
+    faults are in `problems`."""
     source = PipelineSource()
     path, base, config = find_snapshot(path), base and find_snapshot(base), config and find_snapshot(config)
     folder = path if path.is_dir() else base or config
@@ -114,7 +114,7 @@ def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None
     if class_name and signature is None:
         problems.append(f"{folder}: the installed diffusers has no pipeline {class_name}")
     if signature is not None and "num_frames" in signature:
-        problems.append(f"{folder}: {class_name} draws videos, and Darkroom pictures")
+        problems.append(f"{folder}: {class_name} draws videos, and Darkroom images")
     problems += foreign_parts(index, folder, source)
     denoiser_config = read_json(folder / denoiser_name(index) / "config.json") if folder else {}
     conditioning = _conditioning(class_name, signature or {})

@@ -31,7 +31,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`width` x `height` is what the pipeline draws; `finish` is how it becomes the final size."""
+    """The pipeline draws `width` x `height`; `finish` is how that becomes the final size."""
 
     width: int
     height: int
@@ -40,7 +40,7 @@ class Plan:
 
 
 def plan_image(spec: CheckpointSpec, width: int, height: int, multiple: int) -> Plan:
-    """Plan an image of width x height pixels. `multiple` divides both sides of what the pipeline draws."""
+    """Plan an image of width x height pixels. `multiple` divides both sides of the image that the pipeline draws."""
     area = width * height
     if spec.native_area_px * MIN_NATIVE_SHARE <= area <= spec.max_area_px:
         return Plan(_round_up(width, multiple), _round_up(height, multiple), "crop")

@@ -1,4 +1,4 @@
-"""What a denoiser's tensors take once they are quantized, by their names and shapes in a file's header."""
+"""The bytes of a denoiser's tensors once they are quantized, by their names and shapes in a file's header."""
 
 import re
 from typing import Final

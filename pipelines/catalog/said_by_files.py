@@ -1,4 +1,4 @@
-"""What one file of weights says of how it is sampled, and what of its scheduler's config follows.
+"""The sampling that one file of weights names, and the changes of its scheduler's config that follow from it.
 
 Trainers and ComfyUI say it by tensors without values (`v_pred`, `ztsnr`), by tensors of numbers (`edm_mean`,
 `edm_vpred.sigma_max`), and in the header (`modelspec.prediction_type`).
@@ -38,8 +38,8 @@ COSXL_SIGMAS: Final = {"sigma_max": 120.0, "sigma_min": 0.002}  # unless the fil
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What the file says, and how it is followed: by `config` over that of the folder's scheduler, which becomes one of
-    the class `scheduler` if its own can't. With `problems` it can't be followed."""
+    """The sampling that the file names, and how it is followed: by `config` over that of the folder's scheduler, which
+    becomes one of the class `scheduler` if its own can't. With `problems` it can't be followed."""
 
     scheduler: str | None = None
     config: SchedulerConfig = ()
@@ -70,7 +70,8 @@ class Beside:
 
     @property
     def is_flow(self) -> bool:
-        """Return whether it follows a flow from noise to the image, which has a single kind of prediction."""
+        """Return whether the scheduler follows a flow from noise to the image, which has a single kind of
+        prediction."""
         by_setting = self.scheduler.get("use_flow_sigmas") or self.scheduler.get("prediction_type") == "flow_prediction"
         return bool(by_setting) or self.scheduler_class.startswith("FlowMatch")
 

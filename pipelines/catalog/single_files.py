@@ -1,4 +1,4 @@
-"""One file of weights beside a folder: what it says of itself, and what of it is not used."""
+"""One file of weights beside a folder: the sampling that it names, and its parts that are not used."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -37,7 +37,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """The scheduler for the catalog file, where it is not the one of the checkpoint's folder, and what changes of its
+    """The scheduler for the catalog file, where it is not the one of the checkpoint's folder, and the changes of its
     config."""
 
     scheduler: str | None = None
@@ -81,7 +81,7 @@ def suggest(inspection: Inspection, source: PipelineSource | None = None) -> Sug
         steps=_steps(inspection, few),
         guidance=_guidance(inspection, few),
         native_area_px=area,
-        max_area_px=Value(area.value, "the native area: raise it if the checkpoint draws larger pictures well"),
+        max_area_px=Value(area.value, "the native area: raise it if the checkpoint draws larger images well"),
         enlarge="redraw" if inspection.capabilities is None or inspection.capabilities.second_pass else "resize",
         noise=_noise(inspection, source),
     )

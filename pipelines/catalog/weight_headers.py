@@ -45,7 +45,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a weight file says of itself. The metadata are text, as trainers write them."""
+    """The header of a weight file. The metadata are text, as trainers write them."""
 
     tensors: tuple[Tensor, ...]
     metadata: Mapping[str, Any]

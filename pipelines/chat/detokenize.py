@@ -2,9 +2,10 @@
 
 import codecs
 
-from pipelines.chat.output_parser import OutputParser, Piece, ReasoningPiece, TextPiece, ToolCallPiece
+from pipelines.chat.output_parser import OutputParser
 from pipelines.chat.sampling import SampledToken
 from pipelines.chat.stops import StopFilter
+from pipelines.chat.syntax.pieces import Piece, ReasoningPiece, TextPiece, ToolCallPiece
 from pipelines.chat.tokens import TokenTable
 from pipelines.protocol.chat import (
     ChatDelta,
@@ -42,7 +43,7 @@ class Detokenizer:
 
 
 class ChoiceOutput:
-    """What one choice has written so far. `finish_reason` is set once no more tokens come."""
+    """The output of one choice so far. `finish_reason` is set once no more tokens come."""
 
     def __init__(
         self,

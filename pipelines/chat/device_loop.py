@@ -75,7 +75,8 @@ class DeviceLoop:
         return all(generator.idle for generator in self._batched.values())
 
     def _receive(self) -> bool:
-        """Add what has come; without work, wait for it. Returns early, with True, where eviction was asked for."""
+        """Add the sequences that have come; without work, wait for some. Returns early, with True, where eviction was
+        asked for."""
         while self._idle or not self._inbox.empty():
             if not self._add(self._inbox.get()):
                 return True

@@ -98,7 +98,7 @@ class ChatEngine:
         return run_and_release(lambda: watch_device(self._device, load_chat, spec, self._device))
 
     async def prepare(self, spec: ChatSpec) -> tuple[str, ...]:
-        """Load it before the first job. Returns notes on its files. Raises CheckpointError."""
+        """Load a checkpoint before the first job. Returns notes on its files. Raises CheckpointError."""
         return (await self.load(spec)).notes
 
     def unload_except(self, specs: Iterable[ChatSpec]) -> None:

@@ -17,7 +17,7 @@ LENGTH_MULTIPLE = 64  # the length that attention covers is the longest row's, r
 
 @dataclass(frozen=True, slots=True)
 class CacheWindow:
-    """What one forward pass writes, and the `length` of the cache that it attends to.
+    """The tokens that one forward pass writes, and the `length` of the cache that it attends to.
 
     In a prefill, `row` takes `count` tokens from position `start` on. In a decode step, rows 0 to `rows` - 1 take one
     token each, at `positions` [rows].
@@ -33,7 +33,7 @@ class CacheWindow:
 
 @dataclass(slots=True)
 class CacheShape:
-    """What the buffers of every layer have room for, shared by all layers."""
+    """The rows and tokens that the buffers of every layer have room for, shared by all layers."""
 
     rows: int = 0
     tokens: int = 0  # a row
@@ -59,7 +59,7 @@ class KVCacheLayer(CacheLayerMixin):  # type: ignore[misc]
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *_: object, **__: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write the window's tokens; return what it attends to."""
+        """Write the window's tokens, and return the keys and values that it attends to."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         window = self.shape.window
@@ -122,8 +122,8 @@ class KVCache:
     def reserve(self, rows: int, tokens: int) -> bool:
         """Make room for so many rows, the longest of so many tokens; False if that exceeds the capacity.
 
-        Rows and tokens beyond that may be lost. Where the device has no memory for just that much either, that is
-        raised, and what fits both the old size and the new one is kept.
+        Rows and tokens beyond that may be lost. If the device has no memory for just that much either, that error is
+        raised, and the tokens that fit both the old size and the new one are kept.
         """
         shape = self._shape
         if rows <= shape.rows and tokens <= shape.tokens:

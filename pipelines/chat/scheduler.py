@@ -112,7 +112,7 @@ class Scheduler:
         self._prefilling = None
 
     def remove_ended(self) -> None:
-        """Fail what has run for too long, and drop it with what was cancelled."""
+        """Fail the sequences that have run for too long, and drop them with those that were cancelled."""
         now = time.monotonic()
         for sequence in (*self.scheduled, *self._waiting):
             if sequence.request.timed_out(now):

@@ -1,4 +1,4 @@
-"""What the engine has of a job while it runs: the request, and one sequence for each choice."""
+"""The engine's state of a job while it runs: the request, and one sequence for each choice."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -48,7 +48,7 @@ class Request:
         return ChatUsage(len(self.prompt), self.completion_tokens, self.reasoning_tokens)
 
     def fail(self, error: BaseException) -> None:
-        """End it, with all its choices."""
+        """End the request with an error, with all its choices."""
         if not self.done:
             self.done = True
             self.emit(to_failed_event(error, self.job))
@@ -65,7 +65,7 @@ class Request:
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One choice of a request: its tokens so far, and what decides the next ones."""
+    """One choice of a request: its tokens so far, and the state that decides the next ones."""
 
     request: Request
     choice: int

@@ -90,8 +90,8 @@ class ClassifyEngine:
         self._active: set[str] = set()
 
     async def prepare(self, spec: ClassifierSpec) -> tuple[str, ...]:
-        """Load it before the first job. Returns notes on its files. Raises CheckpointError, or what transformers raises
-        for a broken folder."""
+        """Load a classifier before the first job. Returns notes on its files. Raises CheckpointError, or transformers'
+        errors for a broken folder."""
         return (await asyncio.get_running_loop().run_in_executor(self._thread, self._load, spec)).notes
 
     async def submit(self, job: ClassifyJob) -> AsyncIterator[ClassifyEvent]:

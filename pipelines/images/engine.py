@@ -142,8 +142,8 @@ class ImageEngine:
             self._dispatch()
 
     async def prepare(self, spec: CheckpointSpec) -> Capabilities:
-        """Load it and draw with it: this builds kernels, times the steps, fits the preview map, and finds what of its
-        classes' capabilities works (pipelines.images.warmup.warmup). Raises CheckpointError."""
+        """Load a checkpoint and draw with it: this builds kernels, times the steps, fits the preview map, and finds
+        which of its classes' capabilities work (pipelines.images.warmup.warmup). Raises CheckpointError."""
         if self._catalog_specs is not None:
             self._catalog_specs |= {spec}  # the next catalog will name it
         files = await self._warmup.list_files(spec)
@@ -184,7 +184,8 @@ class ImageEngine:
             pass
 
     def _dispatch_one(self) -> bool:
-        """Return whether one was started: what runs has changed for the others."""
+        """Start the first image that may start, and return whether there was one: the others then face other running
+        images."""
         now = self._scheduler.clock()
         running = [run.turn for run in self._drawing]
         for row, ahead in start_order(self._waiting, running, self._speeds, self._scheduler.in_order):
@@ -292,7 +293,7 @@ class ImageEngine:
             self._warmup.record_speed(job.checkpoint)
 
     def _recover(self, run: Run, error: BaseException) -> None:
-        """Fail its job. But a run out of memory is first retried with the device to itself."""
+        """Fail the run's job. But a run out of memory is first retried with the device to itself."""
         active = self._active_job(run)
         if active is None:
             return
@@ -331,7 +332,7 @@ class ImageEngine:
         active.emit(to_failed(error, active.job))
 
     def _drop(self, active: EngineJob) -> None:
-        """Remove all its rows, from the queue and from the device."""
+        """Remove all rows of a job, from the queue and from the device."""
         active.done = True
         for row in self._waiting:
             if row.job is active.job:

@@ -1,4 +1,4 @@
-"""Who changed what: one row for each change that an operator made, written in the transaction of the change."""
+"""The audit: one row for each change that an operator made, written in the transaction of the change."""
 
 import time
 from collections.abc import Mapping

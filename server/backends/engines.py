@@ -28,7 +28,7 @@ from server.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Engines:
-    """What works for a server outside of its own process: the hosts of its workers, decoders, other servers."""
+    """The helpers of a server outside of its own process: the hosts of its workers, decoders, other servers."""
 
     image: WorkerPool
     chat: EngineHost[ChatJob | CountJob, ChatEvent]  # started only if the catalog has local chat models

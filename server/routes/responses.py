@@ -1,4 +1,4 @@
-"""/v1/responses: create, retrieve, delete, cancel, and list what went in."""
+"""/v1/responses: create, retrieve, delete, cancel, and list the input items."""
 
 import asyncio
 import json
@@ -65,7 +65,7 @@ from server.state.active_responses import ActiveResponse
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A response that a request asks for. `headers` name what has no effect."""
+    """A response that a request asks for. `headers` name the fields without effect."""
 
     key: Key
     body: ResponseBody

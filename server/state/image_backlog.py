@@ -41,7 +41,7 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What a job has to expect. `position` is 0 on the device, else its place in the queue."""
+    """The outlook of a job. `position` is 0 on the device, else its place in the queue."""
 
     model: str | None
     position: int
@@ -52,7 +52,7 @@ class Backlog:
     """The image jobs of a server by estimated device time.
 
     A key may take `key_share` of both limits, so that there is room for the others. `warmup_unit_s` gives the seconds
-    that a unit of work took during warmup, if that was measured. What finished jobs report replaces it. `workers` is
+    that a unit of work took during warmup, if that was measured. The reports of finished jobs replace it. `workers` is
     how many draw at the same time: `max_s` is for each. Other servers are taken to draw all that they have at once:
     they have queues of their own, and say when those are full.
     """

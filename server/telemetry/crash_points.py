@@ -1,4 +1,5 @@
-"""Crash points: named moments at which a test can have the server killed, to check what a crash leaves behind."""
+"""Crash points: named moments at which a test can have the server killed, to check the state that a crash leaves
+behind."""
 
 import os
 import signal

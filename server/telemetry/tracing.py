@@ -88,5 +88,5 @@ class Tracing:
         self._tracer.start_span(name, start_time=end - int(seconds * S_IN_NS)).end(end)
 
     def stop(self) -> None:
-        """Send what has not been sent. Blocks."""
+        """Send the spans that have not been sent. Blocks."""
         self._shut_down()

@@ -1,4 +1,4 @@
-"""What happens after each denoising step of one pipeline call: the caller's callback, and previews on demand.
+"""The work after each denoising step of one pipeline call: the caller's callback, and previews on demand.
 
 Nothing here reads a value from the device unless a preview is due: a read waits until the device has caught up, and
 after every step that would leave a GPU idle while the next step's kernels are launched.

@@ -1,4 +1,4 @@
-"""Crops, masks and references around what a pipeline draws."""
+"""Crops, masks and references around the image that a pipeline draws."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -49,7 +49,7 @@ SEED_MODULUS = 2**63
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What one pipeline call drew, on its way to the host."""
+    """The image that one pipeline call drew, on its way to the host."""
 
     returned: ReturnedImage
     size: tuple[int, int]  # that was asked for: width, height in px

@@ -1,4 +1,4 @@
-"""One image on the device: what happens on its thread."""
+"""One image on the device: the work of its thread."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ class Run:
 
     @property
     def is_refined(self) -> bool:
-        """Return whether it has a second pass."""
+        """Return whether the image has a second pass."""
         return self._pipeline.plan.finish == "refine"
 
     def execute(self) -> Pixels:

@@ -111,8 +111,8 @@ def _multiply_into_kronecker(weights: dict[str, torch.Tensor], layer: str) -> No
 
 
 def _scale(config: Mapping[str, Any], layer: str, rank: int) -> float:
-    """Return a layer's strength by peft's config: `lora_alpha`, or what `alpha_pattern` says of it. Diffusers' config
-    has one for each component, whose names begin with it."""
+    """Return a layer's strength by peft's config: `lora_alpha`, or its value in `alpha_pattern`. Diffusers' config has
+    one for each component, whose names begin with it."""
     part = next((f"{name}." for name in ("transformer", "unet", *ENCODER_PREFIXES) if f"{name}.r" in config), "")
     if part:
         part = f"{layer.split('.')[0]}."

@@ -1,8 +1,8 @@
 """Loading an adapter by diffusers, so that only low-rank parts of layers that the model has reach it.
 
-Its pipelines read many namings, and each does something else with what it does not know: some drop it, some widen a
-layer of the model or write over its norms. So what a pipeline has made of a file is checked before the model is
-touched, and counted afterwards.
+Its pipelines read many namings, and each does something else with names that it does not know: some drop them, some
+widen a layer of the model or write over its norms. So the converted file is checked before the model is touched, and
+its layers are counted afterwards.
 """
 
 import inspect
@@ -49,7 +49,7 @@ def adapted_components(pipeline: Any) -> dict[str, torch.nn.Module]:
 
 
 def load_adapter(pipeline: Any, path: Path, name: str, *, proved: bool = False) -> AdapterFit:
-    """Load an adapter without activating it, and say how much of it fits. The strength of one that is `proved` was
+    """Load an adapter without activating it, and return how much of it fits. The strength of one that is `proved` was
     compared before. Raises CheckpointError with the reason alone, and leaves no part of it."""
     if not hasattr(pipeline, "load_lora_weights"):
         raise CheckpointError(f"{type(pipeline).__name__} takes no LoRA adapters")
@@ -154,7 +154,7 @@ class _Reading:
         return (state, *result[1:]) if isinstance(result, tuple) else state
 
     def _check_conversion(self, convert: Callable[[Weights], Any]) -> None:
-        """Count what it has dropped, and compare the strengths. Raises CheckpointError."""
+        """Count the layers that the conversion has dropped, and compare the strengths. Raises CheckpointError."""
         lost = _dropped(self._weights, self._contents, convert)
         if lost is None:
             return

@@ -24,12 +24,12 @@ ATTEMPTS: Final = 3  # at reading a file that is being replaced
 
 
 class SpoiledWeights(Exception):
-    """The weights are not what they were when they were loaded: they must be loaded anew."""
+    """The weights differ from those that were loaded: they must be loaded anew."""
 
 
 @dataclass(slots=True)
 class Adapters:
-    """Which adapters are loaded, and what is known of each version of a file: how much of it fits, or why none."""
+    """The adapters that are loaded, and the findings about each version of a file: how much of it fits, or why none."""
 
     known: dict[FileVersion, AdapterFit | str] = field(default_factory=dict)
     spoiled: bool = False
@@ -66,7 +66,7 @@ class Adapters:
 
     def activate(self, pipeline: Any, always: Mapping[str, Lora], requested: Mapping[str, Lora]) -> dict[str, str]:
         """Put the requested adapters beside the catalog's, take out all others, and set their weights. Those that other
-        runs draw with stay, whatever their files are by now. Returns the hashes of the requested files, as they were
+        runs draw with stay, even if their files have changed. Returns the hashes of the requested files, as they were
         read, by name. Raises UnsupportedTask, and SpoiledWeights."""
         if self.spoiled:
             raise SpoiledWeights

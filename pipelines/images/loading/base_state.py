@@ -1,4 +1,4 @@
-"""The weights of a model beneath its adapters, digested, so that what an adapter leaves behind is seen."""
+"""The weights of a model beneath its adapters, digested, so that changes that an adapter leaves behind are seen."""
 
 import hashlib
 from collections.abc import Iterator, Mapping

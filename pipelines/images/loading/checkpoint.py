@@ -195,7 +195,7 @@ class Checkpoint:
         return found | ({"adapters": hashes} if hashes else {})
 
     def is_outdated(self, sampling: Sampling, controls: Sequence[ControlInput]) -> bool:
-        """Return whether what a run draws with has another file by now than what is in the weights."""
+        """Return whether an adapter or control of a run has another file by now than the one in the weights."""
         requested = runtime_options.requested_adapters(self.spec.runtime, sampling.loras)
         return self.adapters.is_outdated(requested) or self.controls.is_outdated(controls)
 

@@ -110,7 +110,8 @@ class CheckpointCache:
         self._loader.submit(free_memory, self._device)
 
     async def load(self, spec: CheckpointSpec) -> LoadedCheckpoint:
-        """Load it onto the device. Raises CheckpointError, or InsufficientMemory while checkpoints in use block it."""
+        """Load a checkpoint onto the device. Raises CheckpointError, or InsufficientMemory while checkpoints in use
+        block it."""
         key = weights_key(spec)
         if loaded := self.find(spec):
             return loaded
@@ -146,7 +147,8 @@ class CheckpointCache:
             self._loader.submit(free_memory, self._device)
 
     def close(self) -> None:
-        """End the loader's thread, after what it has to do, and the timer: nothing keeps what is loaded."""
+        """End the loader's thread, after the work that waits for it, and the timer: nothing keeps the loaded
+        checkpoints."""
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         self._loader.shutdown()
@@ -235,7 +237,7 @@ class CheckpointCache:
         return LoadedCheckpoint(checkpoint, checkpoint.weights_bytes, on_device=True, part_sizes=checkpoint.part_sizes)
 
     def _offload(self, evicted: list[LoadedCheckpoint]) -> None:
-        """Move them to the host and free the device's memory. `find` does not return them any more."""
+        """Move evicted checkpoints to the host and free the device's memory. `find` does not return them any more."""
         for loaded in evicted:
             watch_device(self._device, loaded.checkpoint.move, HOST)
         free_memory(self._device)
@@ -281,8 +283,8 @@ class CheckpointCache:
         return watch_device(self._device, available_bytes, self._device)
 
     def _is_pinned(self, key: WeightsKey, loaded: LoadedCheckpoint, spec: CheckpointSpec) -> bool:
-        """Return whether it is not evicted for `spec`: `resident` is set, the catalog names it, `spec` is no swap of
-        it."""
+        """Return whether a checkpoint is not evicted for `spec`: `resident` is set, the catalog names it, `spec` is no
+        swap of it."""
         own = loaded.checkpoint.spec
         in_catalog = self._catalog_keys is None or key in self._catalog_keys
         return own.runtime.resident and in_catalog and not replaces(spec, own)
@@ -309,14 +311,15 @@ class CheckpointCache:
         return None
 
     def _drop(self, key: WeightsKey) -> None:
-        """Forget it. The loader's next work frees its memory, that of other devices included."""
+        """Forget a checkpoint. The loader's next work frees its memory, that of other devices included."""
         loaded = self._loaded.pop(key)
         if loaded.checkpoint.split is not None:
             self._loader.submit(loaded.checkpoint.split.close)
 
 
 def _used_bytes(checkpoints: Iterable[LoadedCheckpoint], new: Sizes) -> int:
-    """Return the memory of these checkpoints beside a new one with such components: what several share counts once."""
+    """Return the bytes of these checkpoints beside a new one with such components: those that several share count
+    once."""
     listed = list(checkpoints)
     used = sum(each.bytes for each in listed)
     return used - counted_twice([new, *(each.part_sizes for each in listed)])

@@ -25,7 +25,7 @@ UNION = "ControlNetUnion"  # in the names of classes: networks for several kinds
 
 @dataclass(frozen=True, slots=True)
 class PlainDenoiser:
-    """What an IP-Adapter replaces in a denoiser."""
+    """The parts of a denoiser that an IP-Adapter replaces."""
 
     processors: Mapping[str, Any]
     projection: Any  # of text embeddings, in a few
@@ -38,7 +38,7 @@ class PlainDenoiser:
         return cls(dict(denoiser.attn_processors), projection, denoiser.config.get("encoder_hid_dim_type"))
 
     def restore(self, denoiser: Any) -> None:
-        """Take out what was put in since."""
+        """Put back the parts that were there before the IP-Adapters."""
         denoiser.set_attn_processor(dict(self.processors))
         denoiser.encoder_hid_proj = self.projection
         denoiser.config.encoder_hid_dim_type = self.projection_kind
@@ -116,7 +116,7 @@ class Controls:
         if not adapters:
             return {}
         if "ip_adapter_image" not in accepted:
-            raise UnsupportedTask("it takes no IP-Adapter for such a picture", "controls")
+            raise UnsupportedTask("it takes no IP-Adapter for such an image", "controls")
         return {"ip_adapter_image": [to_image(each.image) for each in adapters]}
 
     def adapter_files(self, inputs: Sequence[ControlInput]) -> list[Path]:
@@ -153,7 +153,7 @@ class Controls:
 
     def activate(self, pipeline: Any, denoiser: Any, inputs: Sequence[ControlInput], *, held: bool = False) -> None:
         """Put a run's IP-Adapters into the denoiser, and take out others. While it is `held`, other runs draw with
-        those of these names: they stay, whatever their files are by now. Raises UnsupportedTask."""
+        those of these names: they stay, even if their files have changed. Raises UnsupportedTask."""
         adapters = self.of_kind("ip-adapter", inputs)
         wanted = self._wanted(adapters)
         if wanted != self._active and not (held and self.is_outdated(inputs)):
@@ -176,7 +176,7 @@ class Controls:
             pipeline.set_ip_adapter_scale(strengths if len(strengths) > 1 else strengths[0])
 
     def deactivate(self, denoiser: Any) -> None:
-        """Make the denoiser what it was without IP-Adapters."""
+        """Take all IP-Adapters out of the denoiser."""
         if self._plain is not None:
             self._plain.restore(denoiser)
             self._plain, self._active = None, ()

@@ -48,7 +48,7 @@ class Fp8Linear(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Fp8Report:
-    """What was quantized, and each layer's error against its own weights: |fp8 - exact| / |exact| of its output."""
+    """The quantized layers, and each layer's error against its own weights: |fp8 - exact| / |exact| of its output."""
 
     layers: int
     left_out: int
@@ -91,8 +91,8 @@ def quantize_linears(denoiser: Any, device: torch.device) -> Fp8Report:
 
 
 def _replace_layer(denoiser: Any, name: str, check: torch.Tensor) -> torch.Tensor:
-    """Quantize a layer where its weights are. Returns the error of its output for the probe, which is as wide as the
-    widest layer; reading it waits for the device."""
+    """Quantize a layer where its weights are. Returns the error of its output for the test input, which is as wide as
+    the widest layer; reading it waits for the device."""
     layer: nn.Linear = denoiser.get_submodule(name)
     rows = check[:, : layer.in_features].to(layer.weight.dtype)
     quantized = Fp8Linear(layer)

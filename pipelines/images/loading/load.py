@@ -64,9 +64,9 @@ def load_checkpoint(
     budget_bytes: int | None = None,
     group: Group | None = None,
 ) -> Checkpoint:
-    """Load it onto the device. With `sharing`, its runs take turns, and share the denoiser's forward passes. `shared`
-    has the components of checkpoints that are loaded already. `budget_bytes` is what `runtime = "auto"` may fill, by
-    default the device's share for weights. `group` has further devices.
+    """Load a checkpoint onto the device. With `sharing`, its runs take turns, and share the denoiser's forward passes.
+    `shared` has the components of checkpoints that are loaded already. `budget_bytes` are those that `runtime = "auto"`
+    may fill, by default the device's share for weights. `group` has further devices.
 
     Raises CheckpointError.
     """
@@ -85,7 +85,7 @@ def load_checkpoint(
     if foreign := next(foreign_parts(index, folder, PipelineSource()), None):
         raise CheckpointError(foreign)
     if "num_frames" in inspect.signature(pipeline_class.__call__).parameters:
-        raise CheckpointError(f"{folder}: {name} draws videos, and Darkroom pictures")
+        raise CheckpointError(f"{folder}: {name} draws videos, and Darkroom images")
     said, of_file = _of_single_file(spec, folder, index)
     found = shared.find(resolved, dtype, device)
     encoders_device = group.second if runtime.gpus > 1 and runtime.parallel == "encoders" else None
@@ -120,8 +120,8 @@ def load_checkpoint(
 
 
 def _of_single_file(spec: CheckpointSpec, folder: Path, index: dict[str, Any]) -> tuple[Said, tuple[str, ...]]:
-    """Return how a single file says that it is sampled, with notes for the operator; nothing of a folder. Raises
-    CheckpointError for what can't be followed."""
+    """Return the sampling that a single file names, with notes for the operator; nothing of a folder. Raises
+    CheckpointError for a mark that can't be followed."""
     if not spec.path.is_file():
         return Said(), ()
     try:

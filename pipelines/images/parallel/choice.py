@@ -1,4 +1,5 @@
-"""Which way a checkpoint is divided over the devices of its worker, and what is refused. Nothing is loaded for it."""
+"""Chooses how a checkpoint is divided over the devices of its worker, and refuses those that can't be. Nothing is
+loaded for it."""
 
 import json
 from dataclasses import replace

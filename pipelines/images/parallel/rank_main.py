@@ -1,6 +1,6 @@
 """`python -m pipelines.images.parallel.rank_main PIPE RANK SIZE DEVICE PORT`: a rank above 0.
 
-It does what rank 0 sends, in order. When rank 0 is gone, it ends at once, also in the middle of a pass.
+It carries out rank 0's commands, in order. When rank 0 is gone, it ends at once, also in the middle of a pass.
 """
 
 import argparse

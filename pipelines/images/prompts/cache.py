@@ -105,7 +105,8 @@ class PromptCache:
 
 
 class _Kept(NamedTuple):
-    """A result of `encode_prompt`, what its encoders read, and the sums of its tensors on their way to the host."""
+    """A result of `encode_prompt`, the readings of its encoders, and the sums of its tensors on their way to the
+    host."""
 
     embeddings: Any
     readings: tuple[Reading, ...]
@@ -135,7 +136,7 @@ def _key(value: Any) -> Hashable:
 
 
 class EncoderCode(NamedTuple):
-    """What `encode_prompt` of a class runs: a digest of its bytecode and of the methods' that it calls, and the other
+    """The code of a class's `encode_prompt`: a digest of its bytecode and of the methods' that it calls, and the other
     names that they read. The pipelines of a checkpoint's tasks have equal copies of it, and so share embeddings."""
 
     digest: str
@@ -189,7 +190,7 @@ def _plain(code: types.CodeType) -> Iterator[Hashable]:
 
 
 def _copy(result: Any) -> Any:
-    """Copy a result: the pipelines may change what they get in place."""
+    """Copy a result: the pipelines may change it in place."""
     if isinstance(result, torch.Tensor):
         return result.clone()
     return type(result)(map(_copy, result)) if isinstance(result, list | tuple) else result

@@ -34,11 +34,11 @@ class InMemory(Protocol):
 
     @property
     def checkpoint(self) -> Weights:
-        """Return its weights."""
+        """Return the checkpoint's weights."""
 
     @property
     def ref_count(self) -> int:
-        """Return how many runs use it."""
+        """Return how many runs use the checkpoint."""
 
 
 class Started(Protocol):
@@ -46,7 +46,7 @@ class Started(Protocol):
 
     @property
     def row(self) -> Row:
-        """Return the sample."""
+        """Return the run's row."""
 
     @property
     def loaded(self) -> InMemory:
@@ -54,12 +54,13 @@ class Started(Protocol):
 
     @property
     def turn(self) -> DeviceTurn:
-        """Return its state at the scheduler."""
+        """Return the run's state at the scheduler."""
 
 
 class Admission:
     """`runs` are all that have started, `drawing` those that still need the device, `one_by_one` the weights of which
-    two images at once come out wrong: the engine's own sets. What all hold between turns stays below `held_bytes`."""
+    two images at once come out wrong: the engine's own sets. The memory that all hold between turns stays below
+    `held_bytes`."""
 
     def __init__(
         self,

@@ -1,4 +1,5 @@
-"""Jobs and their images: in which order those that wait start, and what each holds. Pure: no tensor, no thread."""
+"""Jobs and their images: the order in which the waiting ones start, and the memory that each holds. Pure: no tensor, no
+thread."""
 
 from asyncio import Future
 from collections import deque

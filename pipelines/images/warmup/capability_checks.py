@@ -1,8 +1,9 @@
-"""What warmup finds of a checkpoint before it serves: one image that measures its speed, and one for each capability.
+"""The capability checks of a checkpoint before it serves: one image that measures its speed, and one for each
+capability.
 
-What a class announces may still break on its weights, or in diffusers itself. So each capability is tried at the
-smallest size, and one that fails is withdrawn: its callers get a 400 that names the field, not a failed call. Fails,
-too, what draws no image (NaN, or one colour), and what changes nothing in it.
+A capability that a class announces may still break on its weights, or in diffusers itself. So each capability is tried
+at the smallest size, and one that fails is withdrawn: its callers get a 400 that names the field, not a failed call. A
+check fails, too, if it draws no image (NaN, or one colour), or changes nothing in it.
 """
 
 from dataclasses import dataclass, replace
@@ -32,7 +33,7 @@ from pipelines.protocol.messages import Capabilities, FailedCheck
 
 A_PROMPT: Final = "a prompt"
 LONG_PROMPT: Final = ", and ".join([PROMPT] * 120)  # 1500 tokens or more
-AT_ONCE: Final = "two pictures at once"
+AT_ONCE: Final = "two images at once"
 ROUNDING: Final = 4.0  # of 255, the mean by which sharing passes may change an image in low precision
 Images = tuple[EncodedImage, ...]
 

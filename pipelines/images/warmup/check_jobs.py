@@ -23,7 +23,8 @@ TWO_PASSES: Final = "a second pass"
 
 
 class Check(NamedTuple):
-    """An image to try while `needs` is true of the capabilities. `without` is what is withdrawn if it fails."""
+    """An image to try while `needs` is true of the capabilities. `without` are the capabilities that are withdrawn if
+    it fails."""
 
     name: str
     job: ImageJob
@@ -58,7 +59,7 @@ class CheckJobs:
         yield Check(REFERENCE, one, {"references": 0}, lambda has: has.references > 0)
         yield Check(TWO_REFERENCES, two, {"references": 1}, lambda has: has.references > 1)
         yield Check(MASK, masked, {"mask": False}, lambda has: has.mask)
-        yield Check("a picture that is no square", self._wide(shown), {"any_ratio": False})
+        yield Check("an image that is no square", self._wide(shown), {"any_ratio": False})
 
     def with_way(self, way: ControlledWith, steps: int) -> ImageJob:
         """Return a job for a control beside a prompt, a reference or a mask."""

@@ -1,8 +1,8 @@
-"""What warmup has found, kept on disk: a checkpoint that has been tried once is not tried again when it is swapped in,
-or when the server starts.
+"""Warmup's findings, kept on disk: a checkpoint that has been tried once is not tried again when it is swapped in, or
+when the server starts.
 
-A record is of exactly what was tried: the files (by size, times and, of small ones, content), the options, the device,
-the versions of the libraries and the code here. Anything else is tried anew.
+A record belongs to exactly the state that was tried: the files (by size, times and, of small ones, content), the
+options, the device, the versions of the libraries and the code here. Anything else is tried anew.
 """
 
 import contextlib
@@ -87,7 +87,8 @@ class CheckRecords:
         return found
 
     def write(self, subject: Subject, found: Capabilities) -> None:
-        """Keep it, in place of an older record. What can't be written is tried anew next time."""
+        """Write a record, in place of an older one. A checkpoint whose record can't be written is tried anew next
+        time."""
         path = self._path(subject)
         part = path.with_suffix(f".{os.getpid()}.part")
         try:

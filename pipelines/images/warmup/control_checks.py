@@ -1,4 +1,4 @@
-"""The images that find which of a checkpoint's controls work, and with what."""
+"""The images that find which of a checkpoint's controls work, and with which inputs."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ SQUARES_PX: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class ControlChecker:
-    """Tries each control alone, which must change the image, and then what else the fitting ones work with.
+    """Tries each control alone, which must change the image, and then the inputs that the fitting ones work with.
 
     `plain` are the images of `job`, drawn without any. `job_with` makes a job with a reference, or with a mask too.
     """

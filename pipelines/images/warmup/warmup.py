@@ -1,5 +1,5 @@
-"""What a checkpoint draws before it serves, for nobody: images that build kernels, measure its speed and show what it
-can do. Where that is on disk already (pipelines.images.warmup.check_records), one image is enough.
+"""The images that a checkpoint draws before it serves, for nobody: they build kernels, measure its speed and show its
+capabilities. Where that is on disk already (pipelines.images.warmup.check_records), one image is enough.
 """
 
 import asyncio
@@ -37,15 +37,15 @@ CapabilitiesKey = tuple[Hashable, ...]  # what they follow from; first the Weigh
 
 @dataclass(slots=True)
 class _Found:
-    """What a checkpoint can do, and as what it is on disk, if it is."""
+    """A checkpoint's capabilities, and the subject of their record on disk, if there is one."""
 
     capabilities: Capabilities
     subject: Subject | None = None
 
 
 class Warmup:
-    """The engine's, on its event loop. `submit` draws, `find` gives what is in memory; without `records` nothing is
-    kept."""
+    """The engine's, on its event loop. `submit` draws, `find` gives a checkpoint that is in memory; without `records`
+    nothing is kept."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Warmup:
         return () if self._records is None else await asyncio.to_thread(list_files, spec)
 
     async def run(self, spec: CheckpointSpec, loaded: LoadedCheckpoint, files: Sequence[str]) -> Capabilities:
-        """Draw with a loaded checkpoint, and say what it can do. Raises CheckpointError."""
+        """Draw with a loaded checkpoint, and return its capabilities. Raises CheckpointError."""
         checkpoint = loaded.checkpoint
         trials = _Trials(self._submit, self._errors)
         checker = CapabilityChecker(spec, checkpoint.multiple_px, trials.draw)
@@ -87,7 +87,7 @@ class Warmup:
         capabilities = self._found[_key(spec)].capabilities
         if spec.refined and not capabilities.second_pass:
             raise CheckpointError(
-                f"{spec.path}: {checkpoint.pipeline_class.__name__} can't redraw a part of a picture, which its models "
+                f"{spec.path}: {checkpoint.pipeline_class.__name__} can't redraw a part of an image, which its models "
                 'above max_area_px need for their second pass; leave those models out, or write enlarge = "resize"'
                 f"{_because(capabilities)}"
             )
@@ -191,7 +191,7 @@ class Warmup:
             task.add_done_callback(self._writes.discard)
 
     def unload_except(self, keys: Iterable[WeightsKey]) -> None:
-        """Forget all others, as far as they are not on disk."""
+        """Forget the findings about all other weights, as far as they are not on disk."""
         retained = set(keys)
         self._found = {key: found for key, found in self._found.items() if key[0] in retained}
 
@@ -218,7 +218,7 @@ class _Trials:
                     error = self._errors.pop(job.id)
                     self.passing |= _is_passing(error)
                     return _reason(error, event)
-        return "the engine ended without a picture"
+        return "the engine ended without an image"
 
 
 def _reason(error: BaseException, event: Failed) -> str:
@@ -232,7 +232,7 @@ def _reason(error: BaseException, event: Failed) -> str:
 
 
 def _is_passing(error: BaseException) -> bool:
-    """Return whether it is of the moment, not of the checkpoint."""
+    """Return whether an error is of the moment, not of the checkpoint."""
     return isinstance(error, Cancelled | OutOfTime) or is_out_of_memory(error) or is_device_error(error)
 
 

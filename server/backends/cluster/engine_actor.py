@@ -1,6 +1,6 @@
 """An engine as a Ray actor: a `SharedEngine` whose worker is a child process on the same machine.
 
-A method is never run twice: the server tells its client what was lost with an actor or with its connection.
+A method is never run twice: the server tells its client which jobs were lost with an actor or with its connection.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Errors of image servers as the last event of a job: whose fault it is, and what would help. Pure."""
+"""Errors of image servers as the last event of a job: whose fault it is, and the remedy. Pure."""
 
 import json
 from collections.abc import Mapping
@@ -19,7 +19,8 @@ Json = Mapping[str, Any]
 class UpstreamError(Exception):
     """An upstream drew nothing, for all that is known.
 
-    `cut`: it may have begun, and the same request finds what it drew. `away`: it has not begun, being down or starting.
+    `cut`: it may have begun, and the same request finds the images that it drew. `away`: it has not begun, being down
+    or starting.
     """
 
     def __init__(self, failed: Failed, *, cut: bool = False, away: bool = False) -> None:
@@ -49,7 +50,7 @@ def failure(model: str, status: int, headers: Mapping[str, str], body: Json) -> 
         rejected: FailureCode = "moderation_blocked" if code == "moderation_blocked" else "upstream_rejected"
         return Failed(rejected, f"{who} refused the request: {text}", detail, param)
     if code == "invalid_picture":
-        return Failed("invalid_picture", f"{who} drew no picture: {text}", detail, param)
+        return Failed("invalid_picture", f"{who} drew no image: {text}", detail, param)
     if status in BUSY:
         return Failed("upstream_busy", f"{who} is busy: {text}", detail, retry_after_s=_retry_s(headers))
     if status == 504:

@@ -1,4 +1,4 @@
-"""A server of the cluster as a Ray actor: what `darkroom serve` runs, in a thread of the actor."""
+"""A server of the cluster as a Ray actor: the server of `darkroom serve`, in a thread of the actor."""
 
 import os
 import shutil

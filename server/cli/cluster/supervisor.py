@@ -1,7 +1,7 @@
 """The actor that keeps a cluster's engines and gateways there.
 
-It looks every second. What has died, or belongs to a box that has come or come back, is made; so no actor restarts by
-itself, and none of its calls is ever repeated. It runs on the first box and ends with it.
+It looks every second. An engine or gateway that has died, or belongs to a box that has come or come back, is made; so
+no actor restarts by itself, and none of its calls is ever repeated. It runs on the first box and ends with it.
 """
 
 import threading

@@ -19,7 +19,7 @@ log = structlog.stdlib.get_logger("darkroom.cluster")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a box has for weights, as labels, and why it can't be used, if so."""
+    """A box's memory for weights, as labels, and the reason why it can't be used, if there is one."""
 
     memory: Mapping[str, str]
     problem: str | None = None

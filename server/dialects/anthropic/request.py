@@ -36,7 +36,7 @@ FIELDS = {  # a chat completion's -> those of Messages
 
 
 def check_values(values: Mapping[str, Any]) -> None:
-    """Refuse what only Anthropic's own service has. Raises BadRequest."""
+    """Refuse fields that only Anthropic's own service has. Raises BadRequest."""
     refuse_unsupported(values, UNSUPPORTED)
     tools = values.get("tools")
     for index, tool in enumerate(tools if isinstance(tools, list) else ()):

@@ -15,6 +15,7 @@ from pipelines.images.engine import ImageEngine
 from pipelines.images.loading.checkpoint_cache import HOST, InsufficientMemory
 from pipelines.protocol.images import CheckpointSpec
 from tests.gpu.conftest import draw
+from tests.simulated_gpu import device
 from tests.support.image_jobs import image_job
 
 GPU = torch.device("cuda")
@@ -54,7 +55,7 @@ async def test_a_load_waits_for_the_runs_that_have_the_memory(flux: CheckpointSp
     loaded = engine._cache.find(flux)
     assert loaded is not None
     engine._cache.acquire(loaded)
-    with others_take_all_but(gpu, 200_000):
+    with others_take_all_but(gpu, 20_000):  # the text encoders are there already
         used = torch.cuda.memory_allocated()
         with pytest.raises(InsufficientMemory):
             await engine._cache.load(other_than(flux))
@@ -88,23 +89,52 @@ async def test_a_checkpoint_that_does_not_come_back_is_whole_on_the_host(flux: C
     assert np.array_equal((await draw(engine, image_job(flux)))[0], before)
 
 
-async def fail_at(engine: ImageEngine, spec: CheckpointSpec, gpu: Any, nth: int) -> None:
+def is_nightly(parts: int) -> list[Any]:
+    """One part of so many runs in every test run, the others nightly."""
+    return [pytest.param(part, marks=pytest.mark.nightly if part else ()) for part in range(parts)]
+
+
+async def load_anew(spec: CheckpointSpec, gpu: Any, nth: int) -> int:
+    """Return how many allocations a load made whose n-th one failed."""
+    engine, begin = ImageEngine(GPU, GENEROUS), gpu.allocations()
     gpu.fail_allocation(nth)
     await engine.load(spec)
+    made = gpu.allocations() - begin
     gpu.fail_allocation(-1)
+    engine.close()
+    return int(made)
 
 
-@pytest.mark.parametrize("part", [0, 1, *(pytest.param(n, marks=pytest.mark.nightly) for n in range(2, 8))])
+@pytest.mark.parametrize("part", is_nightly(32))
 async def test_a_load_goes_on_after_any_allocation_that_fails_once(flux: CheckpointSpec, gpu: Any, part: int) -> None:
-    """Nightly each one of them, and else two of an eighth."""
-    begin = gpu.allocations()
-    engine = ImageEngine(GPU, GENEROUS)
-    await engine.load(flux)
-    total = gpu.allocations() - begin
+    total = await load_anew(flux, gpu, -1)
+    gc.collect()
     used = torch.cuda.memory_allocated()
-    for nth in range(part + 1, total + 1, 8 if part > 1 else total // 2):
-        engine.unload_except([])
-        engine = ImageEngine(GPU, GENEROUS)
-        await fail_at(engine, flux, gpu, nth)
+    for nth in range(part + 1, total + 1, 32):
+        assert await load_anew(flux, gpu, nth) > total
         gc.collect()
         assert torch.cuda.memory_allocated() <= used
+
+
+@pytest.mark.parametrize("part", is_nightly(128))
+async def test_an_image_is_the_same_after_any_allocation_that_fails_once(
+    flux: CheckpointSpec, gpu: Any, part: int
+) -> None:
+    engine, job = ImageEngine(GPU, GENEROUS), image_job(flux, steps=2)
+    await draw(engine, job)
+    begin = gpu.allocations()
+    (expected,) = await draw(engine, job)
+    total = gpu.allocations() - begin
+    for nth in range(part + 1, total + 1, 128):
+        gpu.fail_allocation(nth)
+        assert np.array_equal((await draw(engine, job))[0], expected)
+        gpu.fail_allocation(-1)
+
+
+async def test_a_preview_reads_the_schedule_once(flux: CheckpointSpec) -> None:
+    engine = ImageEngine(GPU, GENEROUS)
+    await draw(engine, image_job(flux, id="first", steps=6))
+    device.log.take()
+    await draw(engine, image_job(flux, id="previews", steps=6, previews=1))
+    waits = device.log.waits()
+    assert sum(count for (_, place), count in waits.items() if "noise_schedule" in place) <= 1

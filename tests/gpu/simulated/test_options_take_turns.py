@@ -22,6 +22,7 @@ from tests.support.runtime_pairs import OPTIONS, runtime_of
 
 GPU = torch.device("cuda")
 TOGETHER = (("offload group", "float8"), ("offload model", "float8"))
+EVERY_RUN = ((), ("offload group",), ("offload group", "float8"))
 CHOICES = [(), *((name,) for name in OPTIONS), *TOGETHER]
 
 
@@ -58,7 +59,11 @@ def job_of(spec: CheckpointSpec, steps: int, names: tuple[str, ...]) -> ImageJob
     return image_job(spec, id=f"{steps}", steps=steps, **asked)
 
 
-@pytest.mark.parametrize("names", CHOICES, ids=lambda names: " and ".join(names) or "plain")
+@pytest.mark.parametrize(
+    "names",
+    [pytest.param(each, marks=() if each in EVERY_RUN else pytest.mark.nightly) for each in CHOICES],
+    ids=lambda names: " and ".join(names) or "plain",
+)
 async def test_a_run_meets_the_scheduler_at_every_step(
     names: tuple[str, ...], with_adapter: CheckpointSpec, met: Counter[str]
 ) -> None:
