@@ -2,8 +2,8 @@
 shapes, also where their step counts, guidance or start differ.
 
 Each run keeps its own pipeline and scheduler; only the denoiser's calls are taken over (outer_calls). Passes that can't
-be concatenated run alone. The first shared pass of each structure of arguments is checked against passes alone, so that a
-denoiser whose rows are not independent is never shared.
+be concatenated run alone. The first shared pass of each structure of arguments is checked against passes alone, so that
+a denoiser whose rows are not independent is never shared.
 """
 
 import inspect
