@@ -10,6 +10,7 @@ from pipelines.chat.checkpoint import ChatCheckpoint
 from pipelines.chat.constraints import Constraint
 from pipelines.chat.detokenize import ChoiceOutput
 from pipelines.chat.failures import to_failed_event
+from pipelines.chat.kv_pages import Lease
 from pipelines.chat.sampling import SamplerState
 from pipelines.protocol.chat import ChatEvent, ChatFinished, ChatJob, ChatUsage, ChoiceFinished, FinishReason
 from pipelines.protocol.images import Started
@@ -29,11 +30,19 @@ class Request:
     started_at: float | None = None
     completion_tokens: int = 0
     reasoning_tokens: int = 0
+    cached_tokens: int = 0  # of the prompt, that an earlier request had computed
 
-    def start(self) -> None:
-        """A sequence of it is scheduled. The time limit counts from the first one."""
+    @property
+    def scope(self) -> str:
+        """Whose computed beginnings it may use."""
+        return self.job.cache_scope
+
+    def start(self, cached_tokens: int = 0) -> None:
+        """A sequence of it is scheduled, with so many tokens of its prompt computed already. The time limit counts from
+        the first one."""
         if self.started_at is None:
             self.started_at = time.monotonic()
+            self.cached_tokens = cached_tokens
             self.emit(Started())
 
     def timed_out(self, now: float) -> bool:
@@ -44,7 +53,7 @@ class Request:
         """What it has used so far: nothing before it was scheduled."""
         if self.started_at is None:
             return ChatUsage(0, 0)
-        return ChatUsage(len(self.prompt), self.completion_tokens, self.reasoning_tokens)
+        return ChatUsage(len(self.prompt), self.completion_tokens, self.reasoning_tokens, self.cached_tokens)
 
     def fail(self, error: BaseException) -> None:
         """End it, with all its choices."""
@@ -73,7 +82,8 @@ class Sequence:
     constraint: Constraint | None
     max_new_tokens: int
     tokens: list[int] = field(default_factory=list)  # prompt and completion
-    num_cached_tokens: int = 0  # have their keys and values in the sequence's row of the KV cache
+    num_cached_tokens: int = 0  # have their keys and values in the sequence's pages of the KV cache
+    lease: Lease = field(default_factory=Lease)  # those pages
 
     @property
     def finished(self) -> bool:

@@ -79,6 +79,7 @@ class ChatJob:
     truncate: bool = False  # drop whole turns, the oldest first, until the rest fits; otherwise fail
     template_options: Mapping[str, Any] = field(default_factory=dict)  # further variables of the chat template
     input_grammars: Mapping[str, str] = field(default_factory=dict)  # tool -> Lark grammar of its argument `input`
+    cache_scope: str = ""  # jobs of one scope use what others of it have computed of the same beginning
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +173,7 @@ class ChatUsage:
     prompt_tokens: int
     completion_tokens: int  # of all choices, their end tokens included
     reasoning_tokens: int = 0  # of these, before the answer
+    cached_tokens: int = 0  # of the prompt, that were computed for an earlier request
 
 
 @dataclass(frozen=True, slots=True)
