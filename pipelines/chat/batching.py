@@ -1,8 +1,8 @@
 """Whether a model's answers may be written in one batch, by trying it: no list of architectures is complete.
 
-A batch is right where the logits of a row are those that the bare model computes. That is tried with a dozen tokens, and
-then across every length at which the config says that something changes, as far as the device computes that many tokens
-in a moment; beyond that the rules of `length_rules` are what there is.
+A batch is right where the logits of a row are those that the bare model computes. That is tried with a dozen tokens,
+and then across every length at which the config says that something changes, as far as the device computes that many
+tokens in a moment; beyond that the rules of `length_rules` are what there is.
 """
 
 from dataclasses import dataclass

@@ -16,7 +16,7 @@ from pipelines.chat.tool_syntax import OutputSyntax
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.memory import compute_dtype
 from pipelines.device.weight_names import TELLING, check_loaded
-from pipelines.protocol.chat import ChatSpec
+from pipelines.protocol.chat import ChatFound, ChatSpec
 
 
 @dataclass(slots=True)
@@ -51,6 +51,15 @@ class ChatCheckpoint:
         token_bytes = self.batching.token_bytes
         held = self.cache_share.bytes // token_bytes // PAGE * PAGE if token_bytes else self.most_tokens
         return min(self.most_tokens, held)
+
+    @property
+    def found(self) -> ChatFound:
+        """Return what it is, for the server and its operator."""
+        why = self.batching.why_alone
+        alone = [f"answers one at a time: {why}"] if why else []
+        if self.processor and not why:
+            alone = ["answers to chats with images one at a time"]
+        return ChatFound(self.context, self.processor is not None, why, (*self.notes, *alone))
 
 
 def load_chat(spec: ChatSpec, device: torch.device, cache_share: CacheShare | None = None) -> ChatCheckpoint:

@@ -24,6 +24,7 @@ from pipelines.protocol.chat import (
     Admitted,
     ChatEvent,
     ChatFinished,
+    ChatFound,
     ChatJob,
     ChatSpec,
     Counted,
@@ -91,11 +92,11 @@ class ChatEngine:
             self._checkpoints[spec] = asyncio.create_task(_result(loading))
         try:
             checkpoint = await asyncio.shield(self._checkpoints[spec])
-            self._split_cache()
-            return checkpoint
         except Exception:
             self._checkpoints.pop(spec, None)  # the next job may find the folder repaired
             raise
+        self._split_cache()
+        return checkpoint
 
     def _load(self, spec: ChatSpec) -> ChatCheckpoint:
         return run_and_release(lambda: watch_device(self._device, load_chat, spec, self._device, self._cache_share))
@@ -106,9 +107,9 @@ class ChatEngine:
         batched = sum(checkpoint.batching.why_alone is None for checkpoint in loaded)
         self._cache_share.bytes = self._cache_bytes // max(1, batched)
 
-    async def prepare(self, spec: ChatSpec) -> tuple[str, ...]:
-        """Load it before the first job. Returns notes on its files. Raises CheckpointError."""
-        return (await self.load(spec)).notes
+    async def prepare(self, spec: ChatSpec) -> ChatFound:
+        """Load it before the first job. Returns what it is. Raises CheckpointError."""
+        return (await self.load(spec)).found
 
     def unload_except(self, specs: Iterable[ChatSpec]) -> None:
         """The catalog has these now. Others are evicted as soon as no chat uses them."""

@@ -1,9 +1,9 @@
 """Keys and values of the sequences that decode together, in pages: a sequence has as many as its tokens need.
 
-Each layer has one buffer for keys and one for values, [pages, PAGE, heads, head size]. A forward pass writes its tokens
-to their places there and attends to what `CacheWindow` says. Attention wants rows of one length: those of similar length
-are gathered into one tensor for one layer at a time (`paged_attention`), and a single row whose pages follow each other
-is a view. Writing is idempotent: a step that failed can be repeated.
+Each layer has one buffer for keys and one for values, [pages, PAGE, heads, head size]. A forward pass writes its
+tokens to their places there and attends to what `CacheWindow` says. Attention wants rows of one length: those of
+similar length are gathered into one tensor for one layer at a time (`paged_attention`), and a single row whose pages
+follow each other is a view. Writing is idempotent: a step that failed can be repeated.
 """
 
 from collections.abc import Hashable, Sequence
@@ -25,8 +25,8 @@ class RowGroup:
     first: int
     end: int
     length: int
-    start_page: int | None  # of a single row whose pages follow each other
-    table: torch.Tensor | None  # else the pages of all rows, row by row; 0 beyond a row's own, which its mask hides
+    table: torch.Tensor | None  # the pages of all rows, row by row; 0 beyond a row's own, which its mask hides
+    start_page: int = 0  # without a table: of a single row whose pages follow each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,8 @@ class KVCacheLayer(CacheLayerMixin):  # type: ignore[misc]
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *_: object, **__: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write the pass's tokens. Return what it attends to, or, for several groups of rows, the tokens themselves with
-        this layer as `paged_layer`, by which attention gathers one group after the other."""
+        """Write the pass's tokens. Return what it attends to, or, for several groups of rows, the tokens themselves
+        with this layer as `paged_layer`, by which attention gathers one group after the other."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self._write(self.keys, key_states)
@@ -194,9 +194,9 @@ class KVCache:
     def _group(self, first: int, end: int, leases: Sequence[Lease], tokens: int) -> RowGroup:
         count = -(-tokens // PAGE)
         if end - first == 1 and contiguous(pages := leases[0].pages[:count]):
-            return RowGroup(first, end, count * PAGE, pages[0], None)
+            return RowGroup(first, end, count * PAGE, None, pages[0])
         table = [[*lease.pages[:count], *[0] * (count - len(lease.pages))] for lease in leases]
-        return RowGroup(first, end, count * PAGE, None, torch.tensor(table, device=self._device).flatten())
+        return RowGroup(first, end, count * PAGE, torch.tensor(table, device=self._device).flatten())
 
     def clear(self) -> None:
         """Free all memory, and with it every page. Call it while no sequence has any."""
@@ -238,8 +238,7 @@ def _resized(old: torch.Tensor, pages: int) -> torch.Tensor:
 
 def _gather(buffer: torch.Tensor, group: RowGroup) -> torch.Tensor:
     if group.table is None:
-        assert group.start_page is not None
         start = group.start_page * PAGE
         return buffer.flatten(0, 1)[None, start : start + group.length].transpose(1, 2)
-    rows = buffer.index_select(0, group.table).unflatten(0, (group.end - group.first, -1))
-    return rows.flatten(1, 2).transpose(1, 2)
+    rows = buffer.index_select(0, group.table)
+    return rows.view(group.end - group.first, group.length, *buffer.shape[2:]).transpose(1, 2)

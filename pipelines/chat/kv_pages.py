@@ -9,6 +9,7 @@ others have asked. Pages that nobody uses stay until they are needed, and the lo
 import heapq
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 PAGE: Final = 32  # tokens
@@ -137,5 +138,4 @@ class Pages:
 
 def contiguous(pages: Iterable[int]) -> bool:
     """Tell whether pages follow each other."""
-    listed = list(pages)
-    return all(b == a + 1 for a, b in zip(listed, listed[1:], strict=False))
+    return all(after == page + 1 for page, after in pairwise(pages))

@@ -2,9 +2,9 @@
 
 Three things do. A mask reaches back over a window or to the start of a chunk. A rotary embedding has one set of
 frequencies for short texts and another for long ones, and what was computed with the first is of no use to the second.
-A layer's scale steps up every so many tokens, and the library counts them for the whole batch. Rows on two sides of such
-a step are in two regimes, and decode apart. Any other kind of layer or embedding is one that nothing here knows: its
-answers are written one at a time, by transformers' own `generate`.
+A layer's scale steps up every so many tokens, and the library counts them for the whole batch. Rows on two sides of
+such a step are in two regimes, and decode apart. Any other kind of layer or embedding is one that nothing here knows:
+its answers are written one at a time, by transformers' own `generate`.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,8 +1,8 @@
 """Which sequences run next: they wait, are prefilled, decode together, and leave. It tracks capacity, not tensors.
 
-A step prefills chunks of waiting prompts, then every running sequence decodes one token: a long prompt delays the others
-by a chunk, not by its whole length. Where the KV cache has no page for another token, the sequences that came last are
-preempted: they wait again, with their tokens, and are prefilled once more.
+A step prefills chunks of waiting prompts, then every running sequence decodes one token: a long prompt delays the
+others by a chunk, not by its whole length. Where the KV cache has no page for another token, the sequences that came
+last are preempted: they wait again, with their tokens, and are prefilled once more.
 """
 
 import time

@@ -35,6 +35,7 @@ class Budgets:
         host_gib: float | None = None,
         others_bytes: int = 0,
         image_workers: int = 1,
+        chat_cache_share: float = CHAT_CACHE_SHARE,
     ) -> Self:
         """The operator's figures, or shares of the machine's memory. `others_bytes` is what workers of other kinds will
         use of the device beside the chat's cache (pipelines.catalog.memory); 0 without such workers. The memory of the
@@ -42,7 +43,7 @@ class Budgets:
         """
         host = host_memory_bytes() / image_workers
         free, total = torch.cuda.mem_get_info(device) if device.type == "cuda" else (host, host)
-        others = others_bytes + total * CHAT_CACHE_SHARE if others_bytes else 0
+        others = others_bytes + total * chat_cache_share if others_bytes else 0
         device_bytes = weights_budget(total, free, others) if device_gib is None else device_gib * 2**30
         return cls(
             device_bytes=int(device_bytes),
@@ -51,10 +52,10 @@ class Budgets:
         )
 
 
-def chat_cache_bytes(device: torch.device) -> int:
-    """The KV cache of a chat checkpoint may grow to this."""
+def chat_cache_bytes(device: torch.device, share: float = CHAT_CACHE_SHARE) -> int:
+    """Return what the KV caches of all chat checkpoints may grow to."""
     total = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else host_memory_bytes()
-    return int(total * CHAT_CACHE_SHARE)
+    return int(total * share)
 
 
 def measure_memory(device: torch.device) -> WorkerMemory:

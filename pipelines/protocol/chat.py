@@ -31,6 +31,16 @@ class ChatSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ChatFound:
+    """What a chat checkpoint has been found to be when it was loaded."""
+
+    context: int  # prompt and answer, in tokens
+    vision: bool  # sees images
+    why_alone: str | None  # why its answers are written one at a time; None: they share a batch
+    notes: tuple[str, ...] = ()  # for the operator
+
+
+@dataclass(frozen=True, slots=True)
 class ChatSampling:
     """How the next token is sampled. Temperature 0 is greedy."""
 

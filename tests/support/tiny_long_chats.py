@@ -1,4 +1,4 @@
-"""Untrained chat checkpoints whose configs name lengths beyond which they compute otherwise, each with small lengths."""
+"""Untrained chat checkpoints whose configs name small lengths, beyond which they compute otherwise."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -140,7 +140,7 @@ def test_a_long_chat_and_many_short_ones_run_together_in_the_memory_of_their_tok
 
 def test_a_text_that_becomes_long_is_computed_again_and_decodes_apart() -> None:
     scheduled = Scheduled(capacity_tokens=2048, rules=LengthRules(long_from=60))
-    (short,), (growing,), (long,) = scheduled.add(10), scheduled.add(58), scheduled.add(70)
+    (short,), (growing,), (long,) = scheduled.add(10), scheduled.add(58, scope="other"), scheduled.add(70)
     while len(scheduled.step()) < 3:
         assert scheduled.scheduler.scheduled, "it makes progress"
     while len(growing.tokens) < 61:
