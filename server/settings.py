@@ -19,7 +19,7 @@ CrashPoint = Literal["after-hold", "after-store", "before-capture-commit", "afte
 
 
 def _like(pattern: str, example: str) -> AfterValidator:
-    """Of a text that is not like the example, the error says what would be."""
+    """Return a check of a text by a pattern, whose error shows the example."""
 
     def check(value: str) -> str:
         if not re.fullmatch(pattern, value):
@@ -38,7 +38,7 @@ DatabaseUrl = Annotated[
 
 
 def _split(value: object) -> object:
-    """A list, as text with commas."""
+    """Split a list that is written as text with commas. Other values stay as they are."""
     return [item.strip() for item in value.split(",") if item.strip()] if isinstance(value, str) else value
 
 
@@ -273,52 +273,53 @@ class Settings(BaseSettings):
 
     @property
     def database_url(self) -> str:
+        """Return the URL of the database, by default a SQLite file in the home."""
         return self.database or f"sqlite:///{self.home / 'darkroom.db'}"
 
     @property
     def local_url(self) -> str:
-        """The server's base URL for clients on this machine."""
+        """Return the server's base URL for clients on this machine."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     @property
     def admin_key(self) -> Path:
-        """The file with the secret for the admin routes."""
+        """Return the file with the secret for the admin routes."""
         return self.home / "admin-key"
 
     @property
     def webhook_secret(self) -> Path:
-        """The file of which the keys' secrets for webhooks are made."""
+        """Return the file of which the keys' secrets for webhooks are made."""
         return self.home / "webhook-secret"
 
     @property
     def results(self) -> Path:
-        """The home's own folder of finished images."""
+        """Return the home's own folder of finished images."""
         return self.home / "results"
 
     @property
     def images(self) -> str:
-        """Where finished images are: a folder, or the URL of an object store."""
+        """Return the place of finished images: a folder, or the URL of an object store."""
         return self.storage or str(self.results)
 
     @property
     def weight_digests(self) -> Path:
-        """The file of the sums of checkpoints."""
+        """Return the file of the sums of checkpoints."""
         return self.home / "weight-digests.json"
 
     @property
     def thumbnails(self) -> Path:
-        """The folder of small copies of results."""
+        """Return the folder of small copies of results."""
         return self.home / "thumbnails"
 
     @property
     def pixels(self) -> Path:
-        """The folder of decoded references, while their calls run."""
+        """Return the folder of decoded references, while their calls run."""
         return self.home / "pixels"
 
 
 def unknown_settings(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """A line for each DARKROOM_ variable that no setting has, such as a misspelled one, which has no effect."""
+    """Return a line for each DARKROOM_ variable that no setting has, such as a misspelled one, which has no effect."""
     given = sorted(name.removeprefix(PREFIX) for name in environ if name.startswith(PREFIX))
     known = [field.upper() for field in Settings.model_fields]
     lines = []

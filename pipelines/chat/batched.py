@@ -40,23 +40,26 @@ class BatchedGenerator:
 
     @property
     def idle(self) -> bool:
+        """Return whether no sequence waits or runs."""
         return self._scheduler.idle
 
     @property
     def cache_budget_bytes(self) -> int:
+        """Return the bytes that the KV cache may grow to."""
         return self._capacity_tokens * self._token_bytes
 
     def set_cache_budget(self, budget_bytes: int) -> None:
-        """It has effect as soon as nothing runs: what was admitted keeps the room that it was promised."""
+        """Set those bytes, as soon as nothing runs: what was admitted keeps the room that it was promised."""
         if budget_bytes // self._token_bytes != self._capacity_tokens:
             self._capacity_tokens = budget_bytes // self._token_bytes
             self._resize()
 
     def add(self, sequence: Sequence) -> None:
+        """Queue a sequence."""
         self._scheduler.add(sequence)
 
     def step(self, max_threads: int) -> None:
-        """Chunks of the prompts that wait, then one token for every row."""
+        """Prefill chunks of the prompts that wait, then decode one token for every row."""
         self._set_threads(max_threads)
         self._scheduler.remove_ended()
         self._prefill()
@@ -70,12 +73,12 @@ class BatchedGenerator:
         self._resize()
 
     def fail(self, error: BaseException) -> None:
-        """After a failure that no row survives. What waits is not affected."""
+        """Fail the sequences that have a row, after a failure that no row survives. Waiting ones are not affected."""
         self._scheduler.fail_scheduled(error)
         self._runner.kv_cache.clear()
 
     def preempt_half(self) -> bool:
-        """After running out of memory: fewer rows for now. False if there was only one."""
+        """Go on with fewer rows, after running out of memory. Returns False if there was only one."""
         count = len(self._scheduler.scheduled)
         if count > 1:
             self._scheduler.preempt(keep=count // 2)

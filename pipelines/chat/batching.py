@@ -66,7 +66,7 @@ def _positions(model: Any) -> int:
 
 
 def _agrees(runner: ModelRunner, model: Any, count: int, vocab_size: int) -> bool:
-    """Whether the row of so many tokens that decodes beside a shorter one, and is prefilled in two chunks, has the
+    """Tell whether a row of so many tokens that decodes beside a shorter one, and is prefilled in two chunks, has the
     logits that it has alone."""
     tokens = _tokens(count, vocab_size)
     device = next(model.parameters()).device
@@ -89,7 +89,7 @@ def _agrees(runner: ModelRunner, model: Any, count: int, vocab_size: int) -> boo
 
 
 def _mixes(runner: ModelRunner, vocab_size: int, positions: int) -> bool:
-    """Whether a row has the same logits beside one that is much longer, which attends apart from it."""
+    """Tell whether a row has the same logits beside one that is much longer, which attends apart from it."""
     tokens, cache = _tokens(12, vocab_size), runner.kv_cache
     (row, _), (long, _) = cache.begin(None, []), cache.begin(None, [])
     cache.reserve(row, 12)

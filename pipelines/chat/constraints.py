@@ -35,26 +35,27 @@ class Constraint:
 
     @property
     def complete(self) -> bool:
-        """Nothing more may come."""
+        """Return whether the value has ended, so that nothing more may come."""
         return not self._starts_after and self._matcher.is_stopped()
 
     @property
     def satisfied(self) -> bool:
-        """What was asked for is there, so that it may end here."""
+        """Return whether the output may end here, since the required value is there."""
         return not self._starts_after and not self._has_text and self._matcher.is_accepting()
 
     def near_limit(self, remaining: int) -> bool:
-        """Whether the next token has to be checked by `closing_token`, with so many tokens left."""
+        """Return whether the next token has to be checked by `closing_token`, with so many tokens left."""
         return not self._starts_after and remaining <= self._check_at
 
     def token_mask(self) -> torch.Tensor | None:
-        """Bool over the vocabulary; None where any token may come."""
+        """Return the tokens that may come, as bools over the vocabulary; None where any token may come."""
         if self._starts_after:
             return None
         return unpack_mask(self._matcher.compute_bitmask(), self._table.grammar.vocab_size)
 
     def closing_token(self, token: int, remaining: int) -> int | None:
-        """Another token, where this one would leave too few to close the value. Needed only when `near_limit`."""
+        """Return another token, where this one would leave too few to close the value; else None. Needed only when
+        `near_limit`."""
         ahead, strings = self._matcher.deep_copy(), self._strings.copy()
         if token not in self._table.eos_ids and ahead.consume_token(token):
             strings.feed(self._table.bytes_of(token))
@@ -71,7 +72,7 @@ class Constraint:
         return path[0] if path else self._table.eos_id
 
     def accept(self, token: int) -> None:
-        """Raises RuntimeError where the grammar does not allow the token."""
+        """Advance the grammar by a token. Raises RuntimeError where the grammar does not allow the token."""
         if self._starts_after:
             self._recent = (self._recent + self._table.bytes_of(token))[-64:]
             if self._starts_after in self._recent:
@@ -90,6 +91,7 @@ class StringState:
         self._escaped = escaped
 
     def feed(self, data: bytes) -> None:
+        """Follow the text through these bytes."""
         for byte in data:
             if self._escaped:
                 self._escaped = False
@@ -99,11 +101,12 @@ class StringState:
                 self.inside = not self.inside
 
     def copy(self) -> "StringState":
+        """Return a copy of the state."""
         return StringState(inside=self.inside, escaped=self._escaped)
 
 
 def path_to_end(tokenizer: LLTokenizer, matcher: LLMatcher, strings: StringState) -> list[int] | None:
-    """Tokens that close a JSON text soon, though not always soonest; None if none are found.
+    """Find tokens that close a JSON text soon, though not always soonest; None if none are found.
 
     Zeros make the shortest numbers; where they lead nowhere, as with multiples of seven, other digits are tried.
     """
@@ -135,7 +138,7 @@ def _closers(first_digit: int) -> str:
 
 
 def _allowed(tokenizer: LLTokenizer, matcher: LLMatcher, preferred: str) -> Iterator[int]:
-    """The tokens that may come: those of the preferred characters in their order, then all others."""
+    """Yield the tokens that may come: those of the preferred characters in their order, then all others."""
     for character in preferred:
         token = tokenizer.greedy_tokenize(character)[0]
         if matcher.validate_tokens([token]):
@@ -144,6 +147,6 @@ def _allowed(tokenizer: LLTokenizer, matcher: LLMatcher, preferred: str) -> Iter
 
 
 def unpack_mask(packed: bytes, count: int) -> torch.Tensor:
-    """A bit mask as bools."""
+    """Return a bit mask as bools."""
     unpacked = np.unpackbits(np.frombuffer(packed, dtype=np.uint8), bitorder="little", count=count)
     return torch.from_numpy(unpacked).bool()

@@ -29,11 +29,11 @@ class DeviceLoop:
         threading.Thread(target=self._run, name="chat", daemon=True).start()
 
     def add(self, sequences: list[Sequence]) -> None:
-        """The choices of one request."""
+        """Queue the sequences of one request."""
         self._inbox.put(sequences)
 
     def unload_except(self, specs: frozenset[ChatSpec]) -> None:
-        """Other checkpoints are evicted, with their weights, as soon as they are idle."""
+        """Evict other checkpoints than these, with their weights, as soon as they are idle."""
         self._retained = specs
         self.evict_idle()
 
@@ -74,7 +74,8 @@ class DeviceLoop:
         return all(generator.idle for generator in self._batched.values())
 
     def _receive(self) -> bool:
-        """Add what has come; without work, wait for it. Returns early, with True, where eviction was asked for."""
+        """Add the sequences that have come; without work, wait for some. Returns early, with True, where eviction was
+        asked for."""
         while self._idle or not self._inbox.empty():
             if not self._add(self._inbox.get()):
                 return True
@@ -90,8 +91,8 @@ class DeviceLoop:
         return bool(sequences)
 
     def _generator(self, sequence: Sequence) -> BatchedGenerator | SequentialGenerator:
-        """Made when a checkpoint's first sequence comes. What has more inputs than tokens, as a chat with images has,
-        can't share a batch, but other chats of that model can."""
+        """Return the generator for a sequence, made when the first one comes. What has more inputs than tokens, as a
+        chat with images has, can't share a batch, but other chats of that model can."""
         checkpoint = sequence.request.checkpoint
         if checkpoint.batching.why_alone is None and not sequence.request.inputs:
             if checkpoint not in self._batched:
@@ -103,7 +104,7 @@ class DeviceLoop:
         return self._sequential[checkpoint]
 
     def _split_cache_budget(self) -> None:
-        """In equal parts. A generator that has more releases it when it is idle."""
+        """Split the budget in equal parts. A generator that has more releases it when it is idle."""
         for generator in self._batched.values():
             generator.set_cache_budget(self._cache_share.bytes)
 

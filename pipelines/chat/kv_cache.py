@@ -55,7 +55,7 @@ class KVCacheLayer(CacheLayerMixin):  # type: ignore[misc]
         self.window = CacheWindow(torch.zeros(0), (), 0)
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Zeros, not uninitialized memory: a masked position weighs nothing only if it is a number."""
+        """Allocate zeros, not uninitialized memory: a masked position weighs nothing only if it is a number."""
         self.keys, self.values = _zeros(key_states, self.pages), _zeros(value_states, self.pages)
         self.is_initialized = True
 
@@ -90,7 +90,7 @@ class KVCacheLayer(CacheLayerMixin):  # type: ignore[misc]
             del self.keys, self.values
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """`ModelRunner` makes the masks; this is for models that request it anyway."""
+        """Return the length and offset of a mask, for models that request it: `ModelRunner` makes the masks."""
         return self.window.length, 0
 
     def get_seq_length(self) -> int:
@@ -98,7 +98,7 @@ class KVCacheLayer(CacheLayerMixin):  # type: ignore[misc]
         return self.window.start
 
     def get_max_length(self) -> int:
-        """No bound of its own."""
+        """Return -1: the layer has no bound of its own."""
         return -1
 
     def token_bytes(self) -> int:
@@ -207,7 +207,7 @@ class KVCache:
             layer.release()
 
     def _grow(self, pages: int) -> bool:
-        """Growing copies everything, so to twice as much if there is memory for it."""
+        """Make the buffers larger: twice as large if there is memory for it, since growing copies everything."""
         for size in (min(max(pages, 2 * self._room), self._pages.limit), pages):
             try:
                 for layer in self._layers:
@@ -221,7 +221,7 @@ class KVCache:
         return False
 
     def _give_back(self, lease: Lease) -> None:
-        """The device has no memory for the pages beyond the buffers: from now on there are no more than these."""
+        """Do without the pages beyond the buffers, for which the device has no memory."""
         self._pages.limit = self._room
         self._pages.drop_beyond(self._room, lease)
 

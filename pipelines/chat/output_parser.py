@@ -52,6 +52,7 @@ class ToolCallParser:
         self.has_name = False
 
     def feed(self, text: str) -> list[Piece]:
+        """Add a call's text, and return the pieces that it completes."""
         self._text += text
         if self._is_input:
             return [ToolCallPiece(self._index, _inside_json(text))]
@@ -70,7 +71,8 @@ class ToolCallParser:
         return pieces
 
     def finish(self, value: Any = None) -> list[Piece]:
-        """The call has ended. One in another shape is parsed as a whole, here or as `value`; other JSON is text."""
+        """End the call, and return its last pieces. A call in another shape is parsed as a whole, here or as `value`;
+        other JSON is text."""
         if self._is_input:
             return [ToolCallPiece(self._index, '"}')]
         if self.has_name:
@@ -85,7 +87,7 @@ class ToolCallParser:
         return ToolCallPiece(self._index, "", name, f"call_{uuid.uuid4().hex[:24]}")
 
     def _arguments(self) -> str:
-        """What is new of the arguments, which end with the brace that closes their first one."""
+        """Return the part of the arguments that is new. They end with the brace that closes their first one."""
         start = self._parsed
         while self._parsed < len(self._text) and not self._closed:
             self._track(self._text[self._parsed])
@@ -118,8 +120,8 @@ class OutputParser:
         tools: list[Any],
         by_grammar: frozenset[str] = frozenset(),
     ) -> None:
-        """`prefix` is the prompt; the parser starts behind the last anchor in it. `by_grammar` names the tools whose
-        input has a grammar."""
+        """Begin a choice. `prefix` is the prompt; the parser starts behind the last anchor in it. `by_grammar` names
+        the tools whose input has a grammar."""
         self._by_grammar = by_grammar
         template = {"fields": fields, **(anchor or {"start_anchor": "\0"})}
         self._parser = ResponseParser(template, prefix=prefix, tools=tools)
@@ -132,13 +134,15 @@ class OutputParser:
 
     @property
     def in_call(self) -> bool:
+        """Return whether the output is inside a tool call."""
         return self._call is not None
 
     def feed(self, text: str) -> list[Piece]:
+        """Add text, and return the pieces that it completes."""
         return [piece for event in self._parser.feed(text) for piece in self._handle(event)]
 
     def flush(self) -> list[Piece]:
-        """The output has ended."""
+        """End the output, and return its last pieces."""
         try:
             _, events = self._parser.finalize()
         except ValueError:  # an unfinished call in a syntax that the parser parses only as a whole
@@ -178,7 +182,7 @@ class OutputParser:
 
 
 def _inside_json(text: str) -> str:
-    """As it stands in a JSON string."""
+    """Return the text as it stands in a JSON string."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
@@ -190,7 +194,8 @@ def _json_or_none(text: str) -> Any:
 
 
 def _name_and_arguments(value: Any) -> tuple[str, str] | None:
-    """Of a call that was parsed as a whole; the arguments as JSON text."""
+    """Return the name and the arguments of a call that was parsed as a whole; the arguments as JSON text. None if it is
+    no call."""
     call = value.get("function", value) if isinstance(value, dict) else None
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         return None

@@ -55,7 +55,7 @@ def _by_group(registered: Attention | None) -> Attention:
 
 
 def _eager(module: torch.nn.Module) -> Attention:
-    """Each model's own, which is in no registry."""
+    """Return the model's own, which is in no registry."""
     for kind in type(module).__mro__:
         if found := getattr(sys.modules[kind.__module__], "eager_attention_forward", None):
             attention: Attention = found

@@ -21,7 +21,7 @@ from pipelines.protocol.images import Failed, Started
 def build_sequences(
     checkpoint: ChatCheckpoint, job: ChatJob, emit: Callable[[ChatEvent], None]
 ) -> tuple[list[Sequence], int]:
-    """One sequence for each choice, and how many messages were dropped. Raises InvalidRequest."""
+    """Build one sequence for each choice, and return how many messages were dropped, too. Raises InvalidRequest."""
     _check_bias(checkpoint, job)
     grammar = build_grammar(checkpoint.tokens, job, checkpoint.syntax.call_format)
     tools = job.tools if job.tool_choice != "none" else ()
@@ -37,12 +37,12 @@ def build_sequences(
 
 
 def unused_options(template: str, job: ChatJob) -> tuple[str, ...]:
-    """The template options of the job that the template does not name."""
+    """List the template options of the job that the template does not name."""
     return tuple(name for name in job.template_options if not re.search(rf"\b{re.escape(name)}\b", template))
 
 
 def count_prompt_tokens(checkpoint: ChatCheckpoint, job: CountJob, emit: Callable[[ChatEvent], None]) -> int:
-    """Raises InvalidRequest."""
+    """Count the tokens of a conversation's prompt. Raises InvalidRequest."""
     emit(Started())  # the server's time limit begins here: it kills a worker that hangs
     messages = template_messages(checkpoint, job.messages, job.images)
     return len(encode_prompt(checkpoint, Conversation(messages, job.tools)).tokens)
@@ -51,7 +51,7 @@ def count_prompt_tokens(checkpoint: ChatCheckpoint, job: CountJob, emit: Callabl
 def _sequence(
     request: Request, choice: int, max_new_tokens: int, grammar: Grammar | None, prompt_text: str
 ) -> Sequence:
-    """`prompt_text` is empty where the output can have neither reasoning nor calls."""
+    """Build the sequence of a choice. `prompt_text` is empty where the output can have neither reasoning nor calls."""
     job, tokens = request.job, request.checkpoint.tokens
     seen = frozenset(request.prompt if job.sampling.repetition_penalty != 1.0 else ())
     sampler = SamplerState(job.sampling, job.seed + choice, job.top_logprobs if job.logprobs else None, seen)
@@ -77,7 +77,7 @@ def _output(request: Request, choice: int, prompt_text: str) -> ChoiceOutput:
 
 
 def _parsed_tokens(checkpoint: ChatCheckpoint, fields: ParserFields) -> frozenset[int]:
-    """The special tokens that the parser needs to see, because its patterns contain them."""
+    """Return the special tokens that the parser needs to see, because its patterns contain them."""
     patterns = json.dumps(fields, ensure_ascii=False).replace("\\", "")
     return frozenset(token for token, text in checkpoint.tokens.special.items() if text in patterns)
 

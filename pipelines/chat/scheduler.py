@@ -39,19 +39,21 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
+        """Return whether no sequence waits or runs."""
         return not (self._waiting or self.running or self._prefilling)
 
     @property
     def scheduled(self) -> list[Sequence]:
-        """All that have pages."""
+        """Return all that have pages."""
         return [*self.running, *([self._prefilling] if self._prefilling else [])]
 
     def add(self, sequence: Sequence) -> None:
+        """Let a sequence wait for its prefill."""
         self._waiting.append(sequence)
 
     def schedule_prefill(self, max_tokens: int) -> PrefillChunk | None:
-        """The next chunk of a prompt; None if none waits, or there is no memory for it. Raises MemoryError where there
-        never will be."""
+        """Return the next chunk of a prompt; None if none waits, or there is no memory for it. Raises MemoryError where
+        there never will be."""
         sequence = self._next_prefill() if max_tokens > 0 else None
         if sequence is None:
             return None
@@ -59,7 +61,8 @@ class Scheduler:
         return PrefillChunk(sequence, start, sequence.tokens[start : start + max_tokens])
 
     def finish_prefill(self, chunk: PrefillChunk) -> bool:
-        """The chunk is cached. True if it was the last of its prompt: the sequence decodes from now on."""
+        """Note that a chunk is cached. Returns True if it was the last of its prompt: the sequence decodes from now
+        on."""
         sequence = chunk.sequence
         sequence.num_cached_tokens += len(chunk.tokens)
         self._kv_cache.share(sequence.lease, sequence.tokens, sequence.num_cached_tokens)
@@ -70,8 +73,8 @@ class Scheduler:
         return True
 
     def schedule_decode(self) -> list[list[Sequence]]:
-        """The sequences that decode a token now, in the batches that their lengths allow, the longest first in each.
-        Raises MemoryError."""
+        """Return the sequences that decode a token now, in the batches that their lengths allow, the longest first in
+        each. Raises MemoryError."""
         for sequence in [each for each in self.running if self._rules.starts_anew(len(each.tokens) - 1)]:
             if sequence.num_cached_tokens:
                 self.running.remove(sequence)
@@ -83,12 +86,12 @@ class Scheduler:
         return list(batches.values())
 
     def finish_decode(self, sequences: list[Sequence]) -> None:
-        """Their tokens but the last one are cached."""
+        """Note that their tokens but the last one are cached."""
         for sequence in sequences:
             self._kv_cache.share(sequence.lease, sequence.tokens, sequence.num_cached_tokens)
 
     def ensure_capacity(self) -> None:
-        """Room for one more token of each; preempts until there is. Raises MemoryError where one alone is too long."""
+        """Make room for one more token of each, by preempting. Raises MemoryError where one alone is too long."""
         for sequence in list(self.running):
             while sequence in self.running and not self._kv_cache.reserve(sequence.lease, len(sequence.tokens)):
                 if len(self.scheduled) == 1:
@@ -96,7 +99,7 @@ class Scheduler:
                 self.preempt(keep=len(self.scheduled) - 1)
 
     def preempt(self, keep: int) -> None:
-        """Only the first ones go on. The others wait, and what they have written is prefilled with their prompts."""
+        """Let only the first ones go on. The others wait, and what they have written is prefilled with their prompts."""
         preempted = self.scheduled[keep:]
         self._max_running = max(1, keep)  # until others finish: a sequence readmitted at once would be preempted again
         self.running, self._prefilling = self.running[:keep], None
@@ -104,7 +107,7 @@ class Scheduler:
             self._wait_again(sequence)
 
     def fail_scheduled(self, error: BaseException) -> None:
-        """After a failure that no sequence survives. What waits is not affected."""
+        """Fail what is scheduled, after a failure that no sequence survives. What waits is not affected."""
         for sequence in self.scheduled:
             sequence.request.fail(error)
             self._release(sequence)
@@ -112,7 +115,7 @@ class Scheduler:
         self._prefilling = None
 
     def remove_ended(self) -> None:
-        """Fail what has run for too long, and drop it with what was cancelled."""
+        """Fail the sequences that have run for too long, and drop them with those that were cancelled."""
         now = time.monotonic()
         for sequence in (*self.scheduled, *self._waiting):
             if sequence.request.timed_out(now):
@@ -124,14 +127,14 @@ class Scheduler:
         self.remove_finished()
 
     def remove_finished(self) -> None:
-        """Their pages are free, or stay for others that begin alike."""
+        """Drop them. Their pages are free, or stay for others that begin alike."""
         for sequence in [sequence for sequence in self.running if sequence.finished]:
             self.running.remove(sequence)
             self._release(sequence)
             self._max_running = min(self._max_running + 1, self._max_batch)
 
     def _next_prefill(self) -> Sequence | None:
-        """The sequence whose prefill goes on, or the next that waits while there is room for it."""
+        """Return the sequence whose prefill goes on, or the next that waits while there is room for it."""
         if self._prefilling is None and self._waiting and len(self.running) < self._max_running:
             sequence = self._waiting[0]
             scope = (sequence.request.scope, self._is_long(sequence))
@@ -147,7 +150,7 @@ class Scheduler:
         return self._prefilling
 
     def _is_long(self, sequence: Sequence) -> bool:
-        """Texts that are long compute even their beginning in another way."""
+        """Tell whether it computes even its beginning in another way."""
         return self._rules.long_from is not None and len(sequence.tokens) > self._rules.long_from
 
     def _wait_again(self, sequence: Sequence) -> None:

@@ -19,7 +19,7 @@ REASONING: Final[ParserFields] = {
 
 @dataclass(frozen=True, slots=True)
 class ToolCallFormat:
-    """What surrounds a call, which itself is {"name": ..., `arguments`: ...}."""
+    """The delimiters around a call, which itself is {"name": ..., `arguments`: ...}."""
 
     opening: str
     closing: str
@@ -28,7 +28,8 @@ class ToolCallFormat:
     repeats: bool  # several calls in one answer
 
     def parser_fields(self) -> ParserFields:
-        """For the response parser. Without delimiters, an answer that begins with a brace is a call."""
+        """Return the calls' fields for the response parser. Without delimiters, an answer that begins with a brace is a
+        call."""
         call = {"repeats": True, "content": "text"}
         if self.opening:
             return {"tool_calls": {"open_pattern": rf"\s*{self.opening}", "close": self.closing, **call}}
@@ -51,7 +52,7 @@ class OutputSyntax:
 
     @classmethod
     def of(cls, tokenizer: Any, chat_template: str) -> Self:
-        """By the tokenizer's own response template, else by what the chat template contains."""
+        """Derive the syntax from the tokenizer's own response template, else from the content of the chat template."""
         if own := getattr(tokenizer, "response_template", None):
             fields = {name: _as_text(field) for name, field in own["fields"].items()}
             anchor = {key: own[key] for key in ("start_anchor", "start_anchor_pattern") if key in own}
@@ -61,6 +62,8 @@ class OutputSyntax:
         return cls({**reasoning, **call_format.parser_fields(), **CONTENT}, {}, call_format)
 
     def parser_fields(self, *, tools: bool, required: bool) -> ParserFields:
+        """Return the fields of the response parser: with tool calls if there are `tools`; with calls in the
+        checkpoint's own format or as bare JSON if a call is `required`."""
         reasoning = {name: field for name, field in self.fields.items() if name != "tool_calls"}
         if required:
             return {**reasoning, **(self.call_format or BARE).parser_fields()}
@@ -68,7 +71,7 @@ class OutputSyntax:
 
     @property
     def has_reasoning(self) -> bool:
-        """Whether reasoning can precede the answer."""
+        """Return whether reasoning can precede the answer."""
         return any(name not in ("tool_calls", "content") for name in self.fields)
 
 
@@ -79,7 +82,8 @@ def _is_hermes(response_template: dict[str, Any], chat_template: str) -> bool:
 
 
 def _as_text(field: ParserFields) -> ParserFields:
-    """`ToolCallParser` parses JSON calls as they come; the library waits for their end and fails on a truncated one."""
+    """Return a field with JSON calls as text, for `ToolCallParser`, which parses them as they come; the library waits
+    for their end and fails on a truncated one."""
     if field.get("content") != "json" or field.get("transform") != {"type": "function", "function": "{content}"}:
         return field
     return {**{key: value for key, value in field.items() if key != "transform"}, "content": "text"}

@@ -139,45 +139,46 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
 
     @property
     def jobs(self) -> int:
-        """Jobs waiting or running."""
+        """Return how many jobs wait or run."""
         return len(self._pending)
 
     def pending(self) -> list[tuple[Job, float]]:
-        """Those jobs, each with the part of its work that is left: from 1 down to 0 for image jobs, else 1."""
+        """Return the jobs that wait or run, each with the part of its work that is left: from 1 down to 0 for image
+        jobs, else 1."""
         return [(pending.job, pending.share_left) for pending in self._pending.values()]
 
     @property
     def running(self) -> int:
-        """Those of them that have started on the device."""
+        """Return how many of the jobs have started on the device."""
         return sum(pending.on_device for pending in self._pending.values())
 
     @property
     def job_s(self) -> float:
-        """How long a job runs, smoothed."""
+        """Return the seconds that a job runs, smoothed."""
         return self._run_s
 
     @property
     def problem(self) -> str | None:
-        """Why the last worker ended, while none is up after it."""
+        """Return the reason of the last worker's end, while none is up after it."""
         return self._last_end if self.device is None else None
 
     @property
     def pid(self) -> int | None:
-        """The worker's process id while it lives, if it is on this machine."""
+        """Return the worker's process id while it lives, if it is on this machine."""
         return self._transport.pid if self._transport is not None else None
 
     @property
     def weights_bytes(self) -> int:
-        """Memory of the weights on an image worker's device."""
+        """Return the bytes of the weights on an image worker's device."""
         return self.cached_checkpoints.device_bytes if self.cached_checkpoints is not None else 0
 
     @property
     def ready(self) -> bool:
-        """Whether the worker is up and has loaded, or failed to load, every checkpoint to preload."""
+        """Return whether the worker is up and has loaded, or failed to load, every checkpoint to preload."""
         return self.device is not None and all(spec in self.checkpoints for spec in self._preload)
 
     def capabilities(self, spec: Spec) -> Capabilities | None:
-        """What an image checkpoint supports; None until it is loaded."""
+        """Return the capabilities of an image checkpoint; None until it is loaded."""
         state = self.checkpoints.get(spec)
         return state.capabilities if state else None
 
@@ -187,8 +188,8 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         return state.chat if state else None
 
     def unit_s(self, spec: Spec) -> float | None:
-        """The duration of a unit of work (pipelines.catalog.estimate), of the last image or of warmup. None if it was
-        not measured here."""
+        """Return the seconds of a unit of work (pipelines.catalog.estimate), of the last image or of warmup. None if it
+        was not measured here."""
         capabilities = self.capabilities(spec)
         return self._unit_s.get(spec) or (capabilities.unit_s if capabilities else None)
 
@@ -220,8 +221,8 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         return state.capabilities
 
     def unload_except(self, specs: Sequence[Spec], preload: Sequence[Spec] = ()) -> None:
-        """The catalog names exactly these: the worker may evict others. It loads those of `preload` that it has not
-        loaded, and so does every later worker."""
+        """Keep only these checkpoints, which are those of the catalog: the worker may evict others. It loads those of
+        `preload` that it has not loaded, and so does every later worker."""
         self._preload, self._retained = tuple(preload), tuple(specs)
         self.checkpoints = {spec: state for spec, state in self.checkpoints.items() if spec in set(specs)}
         self._unit_s = {spec: unit_s for spec, unit_s in self._unit_s.items() if spec in set(specs)}
@@ -369,7 +370,8 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
                 return
 
     def _stuck(self, now: float) -> str | None:
-        """Why the worker is stuck; None if it is not. A preempted job has fewer events, but it has some."""
+        """Return the reason why the worker is stuck; None if it is not. A preempted job has fewer events, but it has
+        some."""
         started = [pending for pending in self._pending.values() if pending.started]
         if now - self._last_message_at > self._silence_s:
             return "it does not answer"
@@ -395,7 +397,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
             self._deliver(job_id, Failed("worker_died", self._death_notice()))
 
     def _death_notice(self) -> str:
-        """What the callers of a dead worker's jobs are told."""
+        """Return the message for the callers of a dead worker's jobs."""
         worker = f"The {self.kind} worker"
         if self._no_device is not None:
             return f"{worker} has no device to compute on; nothing was charged. Try again later."

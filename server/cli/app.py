@@ -1,4 +1,4 @@
-"""The `darkroom` command. Each command imports what it needs itself, so that `--help` is fast."""
+"""The `darkroom` command. Each command itself imports the modules that it needs, so that `--help` is fast."""
 
 import os
 from pathlib import Path
@@ -28,7 +28,7 @@ app.add_typer(cluster.app, name="cluster")
 
 
 def main() -> None:
-    """The entry point of the `darkroom` script."""
+    """Run the `darkroom` script."""
     os.umask(0o077)  # images, prompts and keys are the operator's alone
     try:
         app()

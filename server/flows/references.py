@@ -3,8 +3,8 @@
 A URL of one of this server's own results is read from storage and never from the network, so a chain of calls works
 without internet access.
 
-A request of a hundred bytes can name gigabytes of images. So what a request does not carry itself is read when its
-turn has come, and its turn lasts until it is decoded: few files are in memory, whatever is asked for at once.
+A request of a hundred bytes can name gigabytes of images. So an image that a request does not carry itself is read when
+its turn has come, and its turn lasts until it is decoded: few files are in memory, however many are asked for at once.
 """
 
 import asyncio

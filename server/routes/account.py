@@ -1,4 +1,4 @@
-"""/v1/darkroom: what a key may know of itself: its limits and money, its usage, its calls, what it has running."""
+"""/v1/darkroom: the reports of a key about itself: its limits and money, its usage, its calls, its running jobs."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -63,7 +63,7 @@ async def own_usage(
 
 
 async def call_filter(period: PeriodDep, status: Status = None, model: OfModel = None, code: Code = None) -> CallFilter:
-    """Return which calls the query asks for, of whatever key. Raises BadRequest."""
+    """Return the filter of the calls that the query asks for, of any key. Raises BadRequest."""
     return CallFilter(None, status, model, code, period)
 
 
@@ -118,7 +118,7 @@ async def find_call(services: Services, call_id: str, key_id: str | None) -> Cal
 
 
 def fetch_calls(services: Services, wanted: CallFilter) -> Fetch:
-    """Return what fetches a page of these calls."""
+    """Return a function that fetches a page of these calls."""
 
     def fetch(page: Page) -> list[CallEntry]:
         return [call_entry(call) for call in services.stores.call_log.page(wanted, page)]

@@ -1,6 +1,7 @@
-"""/admin/checkpoints: what is on the disk, what it can do, and its catalog files. They need the admin key.
+"""/admin/checkpoints: the checkpoints on the disk, their capabilities, and their catalog files. They need the admin
+key.
 
-Nothing here changes what is served: POST /admin/reload does.
+Nothing here changes the served catalog: POST /admin/reload does.
 """
 
 import asyncio

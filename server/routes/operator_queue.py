@@ -1,4 +1,4 @@
-"""/admin/jobs, /admin/events and /admin/status: what runs, watched and cancelled. They need an admin key."""
+"""/admin/jobs, /admin/events and /admin/status: the running jobs, watched and cancelled. They need an admin key."""
 
 import asyncio
 import shutil

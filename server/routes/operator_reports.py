@@ -1,4 +1,4 @@
-"""/admin/usage, /ledger, /calls, /refusals and /audit: who used, paid, failed and changed what. They need an admin
+"""/admin/usage, /ledger, /calls, /refusals and /audit: usage, charges, calls, refusals and changes. They need an admin
 key."""
 
 from dataclasses import replace

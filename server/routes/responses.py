@@ -1,4 +1,4 @@
-"""/v1/responses: create, retrieve, delete, cancel, and list what went in."""
+"""/v1/responses: create, retrieve, delete, cancel, and list the input items."""
 
 import asyncio
 import json
@@ -65,7 +65,7 @@ from server.state.active_responses import ActiveResponse
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A response that a request asks for. `headers` name what has no effect."""
+    """A response that a request asks for. `headers` name the fields without effect."""
 
     key: Key
     body: ResponseBody
@@ -252,7 +252,7 @@ async def _answer(request: Request, services: Services, asked: Asked, stack: Asy
 
 
 async def _body(response: ActiveResponse) -> bytes:
-    """The body, once the response has ended. Raises ApiError."""
+    """Return the body, once the response has ended. Raises ApiError."""
     await response.wait_done()
     if response.failure is not None:
         raise response.failure
@@ -272,5 +272,5 @@ async def _json(value: dict[str, Any], headers: dict[str, str]) -> Response:
 
 
 async def _encoded(value: dict[str, Any]) -> bytes:
-    """Images make large bodies: they are written in a thread."""
+    """Encode JSON in a thread, since images make large bodies."""
     return await asyncio.to_thread(lambda: json.dumps(value, separators=(",", ":")).encode())

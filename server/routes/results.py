@@ -1,4 +1,4 @@
-"""/v1/darkroom/results and /v1/darkroom/responses: what a key has made, to find it again."""
+"""/v1/darkroom/results and /v1/darkroom/responses: a key's images and responses, to find them again."""
 
 from typing import Annotated
 

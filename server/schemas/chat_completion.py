@@ -1,4 +1,4 @@
-"""What POST /v1/chat/completions answers: one completion, or the chunks of a stream."""
+"""The answers of POST /v1/chat/completions: one completion, or the chunks of a stream."""
 
 from typing import Annotated, Any, Literal, NotRequired
 

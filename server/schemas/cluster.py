@@ -1,4 +1,4 @@
-"""What gateways of a cluster ask each other, and what operators see of them."""
+"""The questions of a cluster's gateways to each other, and their reports for operators."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""What /healthz and /readyz answer."""
+"""The answers of /healthz and /readyz."""
 
 from typing import Literal
 

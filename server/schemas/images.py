@@ -34,7 +34,7 @@ def _as_list(value: object) -> object:
 
 
 def _from_form(value: object) -> object:
-    """Forms have text alone: an object comes as JSON."""
+    """Parse an object that comes as JSON: forms have text alone."""
     try:
         return from_json(value) if isinstance(value, str) else value
     except ValueError:
@@ -42,7 +42,7 @@ def _from_form(value: object) -> object:
 
 
 def _as_url(value: object) -> object:
-    """OpenAI's JSON edits have objects where this server's references are strings."""
+    """Return the text of a reference, which OpenAI's JSON edits have as an object."""
     if isinstance(value, dict) and value.get("file_id") is not None:
         raise PydanticCustomError("file_id", "there are no files here: send the picture itself, as 'image_url'")
     return value.get("image_url", value) if isinstance(value, dict) else value
@@ -142,7 +142,8 @@ class SamplingOptions(BaseModel):
 
 
 class ImageOptions(SamplingOptions, OpenAIOptions):
-    """What both routes share. SDKs send this server's extensions, the seed and the sampling, through `extra_body`."""
+    """The fields that both routes share. SDKs send this server's extensions, the seed and the sampling, through
+    `extra_body`."""
 
     seed: Seed = None
     webhook: Annotated[str, Field(max_length=2000)] | None = None  # told of the end, in the background
@@ -152,7 +153,7 @@ class ImageOptions(SamplingOptions, OpenAIOptions):
 
     @model_validator(mode="after")
     def _merge_synonyms(self) -> Self:
-        """Raises BadRequest for two names of one option that differ."""
+        """Merge the names of each option. Raises BadRequest for two names of one option that differ."""
         for name, ours in SYNONYMS.items():
             _merge(self, name, ours)
         return self

@@ -1,4 +1,4 @@
-"""What runs on a server, and the server itself, as operators see them."""
+"""The jobs of a server, and the server itself, as operators see them."""
 
 from typing import Literal
 

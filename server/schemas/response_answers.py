@@ -1,4 +1,4 @@
-"""What the routes of /v1/responses answer: the response, its items, and pages of them."""
+"""The answers of /v1/responses: the response, its items, and pages of them."""
 
 from typing import Annotated, Any, Literal, NotRequired
 

@@ -1,4 +1,4 @@
-"""What a key has used, its calls and its images. Money is text in CNY, times are Unix seconds."""
+"""A key's usage, its calls and its images. Money is text in CNY, times are Unix seconds."""
 
 from typing import Any, Literal
 

@@ -38,7 +38,7 @@ TEXT_FIELDS = ("speechConfig", "mediaResolution", "responseLogprobs", "logprobs"
 
 
 def check_values(values: Mapping[str, Any]) -> None:
-    """Refuse what only Google's own service has. Raises BadRequest."""
+    """Refuse fields that only Google's own service has. Raises BadRequest."""
     refuse_unsupported(values, UNSUPPORTED)
     tools = values.get("tools")
     for index, tool in enumerate(tools if isinstance(tools, list) else ()):

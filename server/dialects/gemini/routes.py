@@ -200,7 +200,8 @@ for _action in UNSUPPORTED_ACTIONS:
 async def _generate(
     name: str, request: Request, key: Key, services: Services, *, stream: bool, as_array: bool = False
 ) -> Response:
-    """Answer by the model, or by a chat model where only text is wanted, whatever model is named. Raises ApiError."""
+    """Answer by the model, or by a chat model where only text is wanted, also if an image model is named. Raises
+    ApiError."""
     values = await read_json(request, key, services)
     check_values(values)
     body = await asyncio.to_thread(partial(validate, GenerateBody, values, strict=True))

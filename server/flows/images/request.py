@@ -52,7 +52,7 @@ class ImageRequest:
 
 
 def check_options(request: ImageRequest, model: ImageModel, max_n: int, capabilities: Capabilities | None) -> None:
-    """Refuse what this model or this server can't do, by field. Raises BadRequest.
+    """Refuse fields that this model or this server can't serve. Raises BadRequest.
 
     `capabilities` is None until the checkpoint has been loaded; until then the job itself fails.
     """

@@ -10,7 +10,7 @@ SETTING: Final = "DARKROOM_JOB_TIME_LIMIT_S"
 
 def check_time(job: ImageJob, least_s: float | None) -> None:
     """Refuse a job that can't end in time. `least_s` is the least device time that it may take, None where none is
-    known. Raises BadRequest, which says what would end in time: a retry does not."""
+    known. Raises BadRequest, which says which job would end in time: a retry does not."""
     if least_s is None or least_s <= job.time_limit_s:
         return
     param, remedy = _remedy(job, job.time_limit_s / least_s)

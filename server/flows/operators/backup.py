@@ -29,7 +29,7 @@ SECRETS = ("admin-key", "dev-key", "webhook-secret", "swaps.json")
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """A file, and what is in it."""
+    """A file, and its content."""
 
     path: Path
     size_bytes: int
@@ -73,7 +73,7 @@ def _write(settings: Settings, copy: Path, schema: str, file: Path) -> int:
 
 
 def restore_backup(settings: Settings, file: Path, *, keep_catalog: bool) -> Backup:
-    """Put a backup in place of what is there, which is moved aside. The server may not run. Raises StartError."""
+    """Put a backup in place of the present files, which are moved aside. The server may not run. Raises StartError."""
     try:
         with tarfile.open(file) as archive, tempfile.TemporaryDirectory(dir=file.resolve().parent) as scratch:
             archive.extractall(scratch, filter="data")

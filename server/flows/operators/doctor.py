@@ -1,4 +1,4 @@
-"""`darkroom doctor`: whether this machine can run the server, and what is in the way. All functions block."""
+"""`darkroom doctor`: whether this machine can run the server, and which obstacles there are. All functions block."""
 
 import errno
 import os

@@ -1,6 +1,6 @@
 """From the body of a request to a ResponsePlan: the chain is read, images are decoded, the image tool is checked.
 
-Whatever can be known to fail before the chat model runs fails here.
+Every error that can be known before the chat model runs is raised here.
 """
 
 import asyncio
@@ -131,8 +131,8 @@ class Planner:
         inputs: Sequence[StoredItem],
         results_base: str,
     ) -> ImagePlan | None:
-        """Plan the image tool; None without it. Raises ApiError for what no prompt could mend: model, group, size, an
-        option."""
+        """Plan the image tool; None without it. Raises ApiError for errors that no prompt could mend: model, group,
+        size, an option."""
         index, tool = next(((i, t) for i, t in enumerate(body.tools) if isinstance(t, ImageTool)), (0, None))
         if tool is None:
             return None
@@ -192,7 +192,7 @@ def _new_texts(body: ResponseBody, inputs: Sequence[StoredItem]) -> list[str]:
 def _request(
     body: ResponseBody, tools: ResponseTools, messages: tuple[Json, ...], images: tuple[RawImage, ...]
 ) -> ChatRequest:
-    """Return what the model is asked first."""
+    """Return the first request to the model."""
     logprobs = "message.output_text.logprobs" in body.include
     return ChatRequest(
         messages=messages,
