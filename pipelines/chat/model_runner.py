@@ -43,7 +43,7 @@ class ModelRunner:
         return self._forward(ids, positions, torch.cat([at[:1].expand(len(leads)), at])[None])
 
     def decode(self, tokens: Sequence[int], leases: Sequence[Lease], lengths: Sequence[int]) -> torch.Tensor:
-        """Write one more token of each row, at positions `lengths`, the longest first. Returns logits [rows, vocabulary]."""
+        """Write one more token of each row, at positions `lengths`, the longest first. Returns [rows, vocabulary]."""
         positions = torch.tensor(lengths, device=self._device)
         groups = self.kv_cache.group(leases, [length + 1 for length in lengths], apart=self.by_group)
         self.kv_cache.set_window(CacheWindow(self._slots(leases, positions), groups, lengths[0]))
@@ -61,7 +61,7 @@ class ModelRunner:
         return torch.tensor(pages, device=self._device) * PAGE + positions % PAGE
 
     def _forward(self, ids: torch.Tensor, positions: torch.Tensor, sees: torch.Tensor) -> torch.Tensor:
-        """Return logits [rows, vocabulary]. All are [rows, tokens]; a token attends to no position behind the one it `sees`."""
+        """Return logits [rows, vocabulary]. All are [rows, tokens]; tokens attend to positions up to what they see."""
         logits: torch.Tensor = self._model(
             input_ids=ids,
             position_ids=positions,
@@ -75,7 +75,7 @@ class ModelRunner:
         return logits
 
     def _mask(self, sees: torch.Tensor) -> Mask:
-        """Return which positions each token attends to, [rows, 1, tokens, length]; by kind of layer if there are several."""
+        """Return what each token attends to, [rows, 1, tokens, length]; by kind of layer if there are several."""
         rules = self.rules
         keys = torch.arange(self.kv_cache.window_length, device=self._device)
         here = sees[:, None, :, None]

@@ -99,7 +99,7 @@ class Scheduler:
                 self.preempt(keep=len(self.scheduled) - 1)
 
     def preempt(self, keep: int) -> None:
-        """Let only the first ones go on. The others wait, and what they have written is prefilled with their prompts."""
+        """Let only the first ones go on. The others wait, and what they wrote is prefilled with their prompts."""
         preempted = self.scheduled[keep:]
         self._max_running = max(1, keep)  # until others finish: a sequence readmitted at once would be preempted again
         self.running, self._prefilling = self.running[:keep], None
