@@ -208,7 +208,7 @@ def _register_shutdown(services: Services, shutdown: AsyncExitStack) -> None:
 
 
 async def _cancel_tasks(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Cancel them, and log those that had failed before."""
+    """Cancel tasks, and log those that had failed before."""
     for task in tasks:
         task.cancel()
     for task, outcome in zip(tasks, await asyncio.gather(*tasks, return_exceptions=True), strict=True):

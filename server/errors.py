@@ -290,7 +290,7 @@ class ImageMissing(EngineFailure):
     default_code: ClassVar[str | None] = "picture_missing"
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"The picture '{name}' is missing from the server's storage, though it was not deleted.")
+        super().__init__(f"The image '{name}' is missing from the server's storage, though it was not deleted.")
 
 
 class TimedOut(ServerError):

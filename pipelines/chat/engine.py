@@ -102,13 +102,13 @@ class ChatEngine:
         return run_and_release(lambda: watch_device(self._device, load_chat, spec, self._device, self._cache_share))
 
     def _split_cache(self) -> None:
-        """In equal parts between the checkpoints that have loaded and keep anything there."""
+        """Split the memory in equal parts between the checkpoints that have loaded and keep anything there."""
         loaded = (task.result() for task in self._checkpoints.values() if task.done() and not task.exception())
         batched = sum(checkpoint.batching.why_alone is None for checkpoint in loaded)
         self._cache_share.bytes = self._cache_bytes // max(1, batched)
 
     async def prepare(self, spec: ChatSpec) -> ChatFound:
-        """Load it before the first job. Returns what it is. Raises CheckpointError."""
+        """Load a checkpoint before the first job. Returns what it is. Raises CheckpointError."""
         return (await self.load(spec)).found
 
     def unload_except(self, specs: Iterable[ChatSpec]) -> None:

@@ -57,7 +57,7 @@ class Request:
         return ChatUsage(len(self.prompt), self.completion_tokens, self.reasoning_tokens, self.cached_tokens)
 
     def fail(self, error: BaseException) -> None:
-        """End it, with all its choices."""
+        """End the request with an error, with all its choices."""
         if not self.done:
             self.done = True
             self.emit(to_failed_event(error, self.job))

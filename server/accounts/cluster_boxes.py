@@ -35,7 +35,7 @@ class ClusterBoxStore(Store):
         self._set(nodes, drained=True)
 
     def keep(self, nodes: Collection[str]) -> None:
-        """Forget all others: a node that has ended never comes back under its id."""
+        """Forget all other boxes: a node that has ended never comes back under its id."""
         with self._database.write() as session:
             session.execute(delete(ClusterBoxRow).where(ClusterBoxRow.node.not_in(nodes)))
 

@@ -87,7 +87,7 @@ class ConversationStore(Store):
         return True
 
     def add(self, conversation_id: str, key_id: str, items: Sequence[StoredItem]) -> bool:
-        """Put items at its end. False when there is no such conversation. Raises TooMany."""
+        """Put items at the end of a conversation. Returns False when there is no such conversation. Raises TooMany."""
         with self._database.write() as session:
             row = _own(session, conversation_id, key_id)
             if row is None:

@@ -117,7 +117,7 @@ class Ledger(Store):
         self._crash_hook("after-capture-commit")
 
     def void(self, call_id: str, reason: str) -> bool:
-        """Release the hold. False when this owner holds none for the call."""
+        """Release the hold. Returns False when this owner holds none for the call."""
         statement = self._void_statement(reason, HoldRow.call_id == call_id, HoldRow.owner == self._owner)
         with self._database.write() as session:
             return _count_updated(session, statement) == 1

@@ -25,7 +25,7 @@ class Connection(Protocol):
         """Return whether its client has not read all of the last answer."""
 
     def drop(self) -> None:
-        """Close it at once."""
+        """Close the connection at once."""
 
 
 class ConnectionLimits:

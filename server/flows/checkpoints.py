@@ -199,7 +199,7 @@ class CheckpointManager:
 
     def remove(self, model: str, *, delete_files: bool = False) -> list[Path]:
         """Delete the catalog file of a model and, if told so, the files that its `checkpoint` names. Returns the
-        deleted names.
+        deleted paths.
 
         Raises ApiError, then nothing was deleted: also where the rest of the catalog needs those files.
         """

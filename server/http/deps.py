@@ -26,7 +26,7 @@ class KeyScheme(HTTPBearer):
     """Describes in /openapi.json how a key is sent. `caller` and `operator` read it, from other places too."""
 
     async def __call__(self, request: HTTPConnection) -> None:
-        """Do nothing."""
+        """Do nothing: the scheme is there for /openapi.json alone."""
 
 
 API_KEY = KeyScheme(scheme_name="api_key", description="A key of `darkroom keys create`.")

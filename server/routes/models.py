@@ -33,7 +33,7 @@ async def list_models(_: Caller, services: ServicesDep) -> ModelList:
     """List models.
 
     Lists every model of the catalog, also those that the key's groups do not allow: image models with their sizes,
-    qualities, adapters, limits and price, chat models with what they take. `type` and `architecture` tell them apart.
+    qualities, adapters, limits and price, chat models with their inputs. `type` and `architecture` tell them apart.
     """
     return ModelList(data=await asyncio.to_thread(_cards, services))
 

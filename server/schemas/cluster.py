@@ -28,7 +28,7 @@ class ProposedCatalog(BaseModel):
 
 class GatewayCard(Listed):
     """A server. `id` changes with every start; `url` is where the others reach it, null for one that is the only one.
-    `alive`: it renews its lease. `state` is what its /readyz says, null if it does not answer."""
+    `alive`: it renews its lease. `state` is that of its /readyz, null if it does not answer."""
 
     object: Literal["gateway"] = "gateway"
     url: str | None

@@ -254,7 +254,7 @@ class SentMessage(TypedDict):
 
 
 class FunctionOutput(TypedDict):
-    """What the caller's function or custom tool returned."""
+    """The result of the caller's function or custom tool."""
 
     id: str
     type: Literal["function_call_output", "custom_tool_call_output"]

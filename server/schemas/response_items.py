@@ -108,7 +108,7 @@ class ReasoningItem(LenientModel):
 
 
 class CompactionItem(LenientModel):
-    """What /v1/responses/compact made of earlier items."""
+    """The item that /v1/responses/compact made of earlier ones."""
 
     type: Literal["compaction"]
     encrypted_content: BoundedText

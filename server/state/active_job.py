@@ -57,7 +57,7 @@ class ActiveJob(DetachedTask, Generic[EventT]):
         return task
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        """Call this when the job's task has ended."""
+        """Call `callback` when the job's task has ended."""
         if self._task is not None:
             self._task.add_done_callback(lambda _: callback())
         elif self.done:

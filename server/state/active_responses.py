@@ -80,7 +80,7 @@ class ActiveResponse(ActiveJob[Json]):
 
     @property
     def done(self) -> bool:
-        """Return whether it has ended."""
+        """Return whether the response has ended."""
         return self.phase is Phase.ENDED
 
     @property

@@ -88,7 +88,7 @@ class BodyBudget:
         return not mine or mine + size_bytes <= self._per_key_bytes
 
     async def _wait(self, key_id: str, ready: Callable[[], bool]) -> bool:
-        """Return whether it is ready before patience ends. Nothing else runs between that and the return."""
+        """Return whether there is room before patience ends. Nothing else runs between that and the return."""
         if ready():
             return True
         self._waiting[key_id] += 1

@@ -46,7 +46,7 @@ class Run:
 
     @property
     def is_refined(self) -> bool:
-        """Return whether it has a second pass."""
+        """Return whether the image has a second pass."""
         return self._pipeline.plan.finish == "refine"
 
     def execute(self) -> Pixels:

@@ -34,11 +34,11 @@ class InMemory(Protocol):
 
     @property
     def checkpoint(self) -> Weights:
-        """Return its weights."""
+        """Return the checkpoint's weights."""
 
     @property
     def ref_count(self) -> int:
-        """Return how many runs use it."""
+        """Return how many runs use the checkpoint."""
 
 
 class Started(Protocol):
@@ -46,7 +46,7 @@ class Started(Protocol):
 
     @property
     def row(self) -> Row:
-        """Return the sample."""
+        """Return the run's row."""
 
     @property
     def loaded(self) -> InMemory:
@@ -54,7 +54,7 @@ class Started(Protocol):
 
     @property
     def turn(self) -> DeviceTurn:
-        """Return its state at the scheduler."""
+        """Return the run's state at the scheduler."""
 
 
 class Admission:

@@ -94,8 +94,8 @@ def to_srgb(image: Image.Image, profile: bytes | None) -> ToSrgb | None:
 
 
 def _is_endless(profile: bytes) -> bool:
-    """Return whether it chains so many operations that a table of them would take long to compute. Real ones have
-    ten."""
+    """Return whether a profile chains so many operations that a table of them would take long to compute. Real ones
+    have ten."""
     for kind, start, length in ((b"mpet", 12, 4), (b"curf", 8, 2)):
         position = profile.find(kind)
         while position >= 0:

@@ -50,7 +50,7 @@ def failure(model: str, status: int, headers: Mapping[str, str], body: Json) -> 
         rejected: FailureCode = "moderation_blocked" if code == "moderation_blocked" else "upstream_rejected"
         return Failed(rejected, f"{who} refused the request: {text}", detail, param)
     if code == "invalid_picture":
-        return Failed("invalid_picture", f"{who} drew no picture: {text}", detail, param)
+        return Failed("invalid_picture", f"{who} drew no image: {text}", detail, param)
     if status in BUSY:
         return Failed("upstream_busy", f"{who} is busy: {text}", detail, retry_after_s=_retry_s(headers))
     if status == 504:

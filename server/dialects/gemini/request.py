@@ -59,7 +59,7 @@ def ignored(values: Mapping[str, Any]) -> list[str]:
 
 
 def asks_for_image(body: GenerateBody) -> bool | None:
-    """Return whether the answer shall have images, None where nothing is said."""
+    """Return whether the answer shall have images, None where the body names no modalities."""
     modalities = [name.upper() for name in body.generation_config.response_modalities]
     return IMAGE in modalities if modalities else None
 

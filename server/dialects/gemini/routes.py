@@ -103,8 +103,8 @@ async def generate(model: ModelName, request: Request, key: Caller, services: Se
     """Generate content.
 
     Answers a conversation as Google's API does: with images of an image model, or with a chat model's text.
-    `responseModalities` says which; without them, an image model draws and a chat model writes. What the policy refuses
-    has no candidates, or one without content.
+    `responseModalities` says which; without them, an image model draws and a chat model writes. An answer that the
+    policy refuses has no candidates, or one without content.
     """
     return await _generate(model, request, key, services, stream=False)
 

@@ -259,7 +259,7 @@ def _end_of_failure(response: ActiveResponse, error: ApiError) -> tuple[Response
     without an error."""
     if not response.charged:
         return "failed", error
-    log.warning("the response ends early, after its picture", response=response.call.id, error=error.message)
+    log.warning("the response ends early, after its image", response=response.call.id, error=error.message)
     return "completed", None
 
 

@@ -102,9 +102,9 @@ def test_the_least_time_of_a_job_goes_by_the_fastest_image() -> None:
 @pytest.mark.parametrize(
     ("n", "steps", "least_s", "param", "remedy"),
     [
-        (4, 100, 18.0, "n", "Ask for at most 2 pictures in a call."),
-        (3, 100, 20.0, "n", "Ask for at most 1 picture in a call."),
-        (2, 100, 90.0, "steps", "Ask for at most 20 steps and one picture, or for a smaller size."),
+        (4, 100, 18.0, "n", "Ask for at most 2 images in a call."),
+        (3, 100, 20.0, "n", "Ask for at most 1 image in a call."),
+        (2, 100, 90.0, "steps", "Ask for at most 20 steps and one image, or for a smaller size."),
         (1, 30, 90.0, "steps", "Ask for at most 3 steps, or for a smaller size."),
         (1, 2, 90.0, "size", "Ask for a smaller size, or for another model."),
     ],
