@@ -75,8 +75,8 @@ class ModelCard(Answer):
 
 
 class ChatCard(Answer):
-    """A chat model. Values that are not known here are null: `tools` and `vision` of an upstream's model, and until it is loaded
-    `max_model_len` (prompt and answer, in tokens) and `batched`, whether several answers are written at once;
+    """A chat model. Values that are not known here are null: `tools` and `vision` of an upstream's model, and until it
+    is loaded `max_model_len` (prompt and answer, in tokens) and `batched`, whether several answers are written at once;
     `why_not_batched` says why they are not."""
 
     id: str
