@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import create_engine, text
+from sqlalchemy import URL, create_engine, text
 
 CHARGES = """
 SELECT e.call_id, e.key_id, e.amount, h.state, h.price, c.idempotency_key, c.state AS call_state, c.endpoint
@@ -34,7 +34,7 @@ class Books:
     left: dict[str, int]
 
 
-def read_books(database_url: str) -> Books:
+def read_books(database_url: URL | str) -> Books:
     """All tables as of one moment, since calls go on."""
     engine = create_engine(database_url)
     with contextlib.closing(engine.connect()) as connection:

@@ -10,11 +10,13 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from sqlalchemy import URL, make_url
 
 from pipelines.protocol.messages import DeviceChoice
 from server.data_folders import default_folder, default_home
 
 PREFIX = "DARKROOM_"
+DATABASE = "darkroom.db"  # in the home
 CrashPoint = Literal["after-hold", "after-store", "before-capture-commit", "after-capture-commit"]
 
 
@@ -261,9 +263,20 @@ class Settings(BaseSettings):
     )
 
     @property
-    def database_url(self) -> str:
-        """Return the URL of the database, by default a SQLite file in the home."""
-        return self.database or f"sqlite:///{self.home / 'darkroom.db'}"
+    def database_url(self) -> URL:
+        """Return the database's URL. A path is no part of a URL's text: it may have any letters."""
+        return make_url(self.database) if self.database else URL.create("sqlite", database=str(self.home / DATABASE))
+
+    @property
+    def no_server_message(self) -> str:
+        """Say that a command found nothing of a server, and where it looked."""
+        given = "home" in self.model_fields_set
+        home = f"{self.home}, which DARKROOM_HOME names" if given else f"{self.home} (DARKROOM_HOME is not set)"
+        looked = home if self.database is None else f"{home}, and the database of DARKROOM_DATABASE"
+        return (
+            f"No server has run with these settings. Looked in: {looked}. Set them as the server has them; `darkroom "
+            "serve` makes what is missing."
+        )
 
     @property
     def local_url(self) -> str:
