@@ -9,8 +9,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageText
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.folder_problems import PICKLES
+from pipelines.chat.syntax.output_syntax import OutputSyntax
 from pipelines.chat.tokens import TokenTable
-from pipelines.chat.tool_syntax import OutputSyntax
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.memory import compute_dtype
 from pipelines.device.weight_names import TELLING, check_loaded
@@ -74,7 +74,7 @@ def load_chat(spec: ChatSpec, device: torch.device) -> ChatCheckpoint:
         device=device,
         context=_context_length(spec, model),
         eos_ids=frozenset(eos_ids),
-        syntax=OutputSyntax.of(tokenizer, template),
+        syntax=OutputSyntax.of(tokenizer, template, model.config.get_text_config().model_type),
         notes=tuple(notes),
     )
 
