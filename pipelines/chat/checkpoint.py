@@ -11,8 +11,8 @@ from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.folder_problems import PICKLES
 from pipelines.chat.batching import Batching, find_batching
 from pipelines.chat.kv_pages import PAGE
+from pipelines.chat.syntax.output_syntax import OutputSyntax
 from pipelines.chat.tokens import TokenTable
-from pipelines.chat.tool_syntax import OutputSyntax
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.memory import compute_dtype
 from pipelines.device.weight_names import TELLING, check_loaded
@@ -102,9 +102,9 @@ def load_chat(spec: ChatSpec, device: torch.device, cache_share: CacheShare | No
         device=device,
         most_tokens=_context_length(spec, model),
         eos_ids=frozenset(eos_ids),
-        syntax=OutputSyntax.of(tokenizer, template),
         batching=find_batching(model, device, tokens.vocab_size),
         cache_share=cache_share or CacheShare(),
+        syntax=OutputSyntax.of(tokenizer, template, model.config.get_text_config().model_type),
         notes=tuple(notes),
     )
 
