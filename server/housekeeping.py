@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import IO
 
 import structlog
-from sqlalchemy import make_url
 
 from server.accounts.db import PAGE
 from server.accounts.store import Store
@@ -68,7 +67,7 @@ def make_private(home: Path) -> None:
 def lock_database(settings: Settings) -> IO[str] | None:
     """Lock the SQLite file until this is closed or the process dies: its home is not the only place from which a server
     may use it. None for PostgreSQL. Raises DatabaseInUse."""
-    url = make_url(settings.database_url)
+    url = settings.database_url
     if url.get_backend_name() != "sqlite" or not url.database:
         return None
     path = Path(url.database)

@@ -204,5 +204,5 @@ async def _recipe(body: ProofRequest, services: Services) -> Recipe:
         cell_px=body.cell_px,
     )
     if (cells := len(recipe.columns) * len(recipe.rows)) > MAX_CELLS:
-        raise BadRequest(f"These are {cells} pictures; a sheet has {MAX_CELLS} at most.", param="prompts")
+        raise BadRequest(f"These are {cells} images; a sheet has {MAX_CELLS} at most.", param="prompts")
     return recipe

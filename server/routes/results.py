@@ -16,9 +16,9 @@ from server.schemas.usage import DeletedResult, ResponseSummary, ResponseSummary
 
 router = APIRouter(prefix="/v1/darkroom")
 
-Name = Annotated[str, Path(description="The picture's id: the last part of its URL.")]
-OfModel = Annotated[str | None, Query(description="Only pictures of this model.")]
-Words = Annotated[str, Query(description="Only pictures whose prompt has all of these words.")]
+Name = Annotated[str, Path(description="The image's id: the last part of its URL.")]
+OfModel = Annotated[str | None, Query(description="Only images of this model.")]
+Words = Annotated[str, Query(description="Only images whose prompt has all of these words.")]
 Roots = Annotated[str, Query(description="`true` for those that continue no other.")]
 
 
@@ -40,7 +40,7 @@ async def list_results(
     return fetch
 
 
-@router.get("/results/{name}", response_description="The picture.", responses=errors(404))
+@router.get("/results/{name}", response_description="The image.", responses=errors(404))
 async def show_result(request: Request, name: Name, key: Caller, services: ServicesDep) -> ResultEntry:
     """Show one of the key's images.
 
@@ -52,7 +52,7 @@ async def show_result(request: Request, name: Name, key: Caller, services: Servi
     return result_entry(result, public_base(request, services))
 
 
-@router.delete("/results/{name}", response_description="The picture is gone.", responses=errors(404))
+@router.delete("/results/{name}", response_description="The image is gone.", responses=errors(404))
 async def delete_result(name: Name, key: Caller, services: ServicesDep) -> DeletedResult:
     """Delete an image.
 
@@ -82,5 +82,5 @@ async def list_responses(key: Caller, services: ServicesDep, roots: Roots = "") 
 
 
 def _no_image(name: str) -> NotFound:
-    message = f"There is no picture '{name[:60]}' of this key; it may have been deleted."
+    message = f"There is no image '{name[:60]}' of this key; it may have been deleted."
     return NotFound(message, code="result_not_found")

@@ -9,8 +9,8 @@ from PIL import Image
 
 from pipelines.protocol.images import EncodedImage
 
-NOT_NUMBERS: Final = "its pictures are not numbers (NaN or infinite)"
-ONE_COLOUR: Final = "its pictures have one colour"
+NOT_NUMBERS: Final = "its images are not numbers (NaN or infinite)"
+ONE_COLOUR: Final = "its images have one colour"
 NO_CHANGE: Final = "it changes nothing"
 WIDER: Final = {  # what may give finite images: half precision overflows in some codecs and text encoders
     torch.float16: 'runtime.dtype = "bfloat16" or "float32"',

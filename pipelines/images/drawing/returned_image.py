@@ -39,7 +39,7 @@ class ReturnedImage:
         if self._image is None and self._transfer is not None:
             self._image = Image.fromarray(self._transfer.wait().numpy())
         if self._image is None:
-            raise RuntimeError("a pipeline returned no picture")
+            raise RuntimeError("a pipeline returned no image")
         return self._image
 
 

@@ -87,7 +87,7 @@ class Warmup:
         capabilities = self._found[_key(spec)].capabilities
         if spec.refined and not capabilities.second_pass:
             raise CheckpointError(
-                f"{spec.path}: {checkpoint.pipeline_class.__name__} can't redraw a part of a picture, which its models "
+                f"{spec.path}: {checkpoint.pipeline_class.__name__} can't redraw a part of an image, which its models "
                 'above max_area_px need for their second pass; leave those models out, or write enlarge = "resize"'
                 f"{_because(capabilities)}"
             )
@@ -218,7 +218,7 @@ class _Trials:
                     error = self._errors.pop(job.id)
                     self.passing |= _is_passing(error)
                     return _reason(error, event)
-        return "the engine ended without a picture"
+        return "the engine ended without an image"
 
 
 def _reason(error: BaseException, event: Failed) -> str:

@@ -60,7 +60,7 @@ class _Count:
         self._parts += 1
         self._metadata_bytes += metadata_bytes
         if self._parts > MAX_PARTS:
-            raise ImageError(f"The image has more than {MAX_PARTS:,} {self._noun}. Save it again as a plain picture.")
+            raise ImageError(f"The image has more than {MAX_PARTS:,} {self._noun}. Save it again as a plain image.")
         if self._metadata_bytes > MAX_METADATA_BYTES:
             limit = MAX_METADATA_BYTES // 1024**2
             raise ImageError(f"The image has more than {limit} MiB of metadata. Save it again without it.")

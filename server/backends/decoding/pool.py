@@ -193,7 +193,7 @@ class DecoderPool:
         elif isinstance(error, DecoderDied):
             reason, failure = "died", DecoderFailed(str(error))
         self._kills[reason] += 1
-        log.warning("a decoder ended before its picture was decoded", reason=reason, pid=decoder.pid)
+        log.warning("a decoder ended before its image was decoded", reason=reason, pid=decoder.pid)
         raise failure from error.__cause__
 
     def _clear_folder(self) -> None:

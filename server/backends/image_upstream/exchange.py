@@ -180,7 +180,7 @@ def _numbers(counts: Json) -> Json:
 def _images(upstream: ImageUpstream, body: Json, count: int) -> Sequence[bytes]:
     items = body.get("data")
     if not isinstance(items, list) or len(items) != count or not all(isinstance(item, dict) for item in items):
-        raise _invalid(upstream, f"where {count} pictures were asked for, {str(items)[:200]}")
+        raise _invalid(upstream, f"where {count} images were asked for, {str(items)[:200]}")
     return [_decode(upstream, item.get("b64_json")) for item in items]
 
 
@@ -188,7 +188,7 @@ def _decode(upstream: ImageUpstream, text: object) -> bytes:
     try:
         return base64.b64decode(text, validate=True) if isinstance(text, str) else b""
     except (binascii.Error, ValueError) as error:
-        raise _invalid(upstream, "a picture that is no base64") from error
+        raise _invalid(upstream, "an image that is no base64") from error
 
 
 def _parse(upstream: ImageUpstream, text: bytes) -> Json:

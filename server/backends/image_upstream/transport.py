@@ -130,7 +130,7 @@ class UpstreamTransport:
         elif (error := task.exception()) is not None:
             log.error("a job at an upstream failed", job=job.id, exc_info=error)
             self._notify(
-                job, Failed("upstream_failed", "The picture could not be drawn; nothing was charged.", str(error))
+                job, Failed("upstream_failed", "The image could not be drawn; nothing was charged.", str(error))
             )
 
     def _notify(self, job: ImageJob, event: Event) -> None:

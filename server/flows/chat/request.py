@@ -75,7 +75,7 @@ def check_capabilities(request: ChatRequest, spec: ChatSpec, catalog: Catalog) -
         raise BadRequest(text, param="messages", code="array_above_max_length")
 
 
-def build_job(request: ChatRequest, spec: ChatSpec, job_id: str, time_limit_s: float) -> ChatJob:
+def build_job(request: ChatRequest, spec: ChatSpec, job_id: str, time_limit_s: float, cache_scope: str = "") -> ChatJob:
     """Return the job, in which every value is explicit: a seed is drawn if the request has none."""
     return ChatJob(
         id=job_id,
@@ -98,6 +98,7 @@ def build_job(request: ChatRequest, spec: ChatSpec, job_id: str, time_limit_s: f
         truncate=request.truncate,
         template_options=request.template_options,
         input_grammars=request.input_grammars,
+        cache_scope=cache_scope,
     )
 
 

@@ -261,7 +261,7 @@ class ImageCreator:
                 if not error.began or attempts == CAPTURE_ATTEMPTS:
                     raise
             except HoldLost as error:
-                log.exception("hold lost: the pictures were drawn and are not charged", job=call_id)
+                log.exception("hold lost: the images were drawn and are not charged", job=call_id)
                 raise EngineFailure(
                     "The call lost its hold on the ledger; nothing was charged. Please send it again."
                 ) from error

@@ -184,7 +184,7 @@ def _read_base64(storage: Storage, result: ImageResult, name: str) -> str:
 
 
 def _deleted(name: str) -> NotFound:
-    return NotFound(f"The picture '{name}' has been deleted.", code="result_not_found")
+    return NotFound(f"The image '{name}' has been deleted.", code="result_not_found")
 
 
 def _partial(preview: Preview, shape: ImageShape, kind: EventKind) -> PartialEvent:

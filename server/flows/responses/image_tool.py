@@ -157,7 +157,7 @@ def build_image_request(plan: ImagePlan, arguments: ToolArguments) -> ImageReque
     elif action == "edit":
         references = (plan.newest,) if plan.newest else ()
         if not references:
-            raise BadRequest("There is no picture to edit: send one, or continue a response that has one.")
+            raise BadRequest("There is no image to edit: send one, or continue a response that has one.")
     return replace(
         request_from_tool(tool, plan.model, arguments.prompt),
         results_base=plan.results_base,

@@ -122,7 +122,7 @@ class Planner:
         spoken = [item for item in inputs if item.body.get("role") == "user"]
         count = sum(len(images_of(item)) for item in spoken[-1:])
         if count > MAX_IMAGES:
-            message = f"Invalid 'input': too many pictures. Expected at most {MAX_IMAGES}, but got {count}."
+            message = f"Invalid 'input': too many images. Expected at most {MAX_IMAGES}, but got {count}."
             raise BadRequest(message, param="input", code="array_above_max_length")
         if new and not vision and not any(isinstance(tool, ImageTool) for tool in body.tools):
             message = "This model does not see images: send the image_generation tool to edit them, or text alone."
@@ -146,7 +146,7 @@ class Planner:
             return None
         image_model = find_image_model(self._catalog.current, tool.model or model.image_model, key.groups)
         try:
-            self._creator.check(request_from_tool(tool, image_model, "a picture"), image_model)
+            self._creator.check(request_from_tool(tool, image_model, "an image"), image_model)
             resolve_size(image_model.sizes, tool.size, None)
         except SizeError as error:
             raise BadImageRequest(str(error), param=f"tools[{index}].size") from error
