@@ -1,7 +1,7 @@
 """Forward passes of a denoiser that several runs share: whoever has the turn takes along all that wait with equal
 shapes, also where their step counts, guidance or start differ.
 
-Each run keeps its own pipeline and scheduler; only the denoiser's calls are taken over (device.outer_calls). Passes that can't
+Each run keeps its own pipeline and scheduler; only the denoiser's calls are taken over. Passes that can't
 be concatenated run alone. The first shared pass of each structure of arguments is checked against passes alone, so that
 a denoiser whose rows are not independent is never shared.
 """
