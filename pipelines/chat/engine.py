@@ -108,23 +108,24 @@ class ChatEngine:
         self._device_loop.unload_except(retained)
 
     async def _admit(self, task: Task) -> None:
-        """Load the checkpoint, build the prompt, and hand the sequences to the device loop."""
-        job = task.job
+        """Bring a job as far as the device loop, or end it: whatever fails on the way, its caller gets an event."""
         try:
-            checkpoint = await self.load(job.checkpoint)
-            emit = self._emitter(task)
-            if isinstance(job, CountJob):
-                tokens = await self._loop.run_in_executor(
-                    self._prompt_builder, count_prompt_tokens, checkpoint, job, emit
-                )
-                self._emit(task, Counted(tokens))
-                return
-            sequences, dropped = await self._loop.run_in_executor(
-                self._prompt_builder, build_sequences, checkpoint, job, emit
-            )
+            await self._build(task)
         except Exception as error:
             self._fail(task, error)
+
+    async def _build(self, task: Task) -> None:
+        """Load the checkpoint, build the prompt, and hand the sequences to the device loop."""
+        job = task.job
+        checkpoint = await self.load(job.checkpoint)
+        emit = self._emitter(task)
+        if isinstance(job, CountJob):
+            tokens = await self._loop.run_in_executor(self._prompt_builder, count_prompt_tokens, checkpoint, job, emit)
+            self._emit(task, Counted(tokens))
             return
+        sequences, dropped = await self._loop.run_in_executor(
+            self._prompt_builder, build_sequences, checkpoint, job, emit
+        )
         task.request = sequences[0].request
         if task.done:
             return

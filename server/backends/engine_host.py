@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar, cast
 
 import structlog
@@ -46,6 +45,7 @@ from pipelines.protocol.messages import (
 )
 from server.backends.child_process import ChildProcess
 from server.backends.job_events import TERMINAL_EVENTS, EventT, JobEvents
+from server.backends.pending_jobs import PendingJob, bring_nearer, due_jobs
 from server.backends.transport import NO_MEMORY, Launcher, Transport
 
 log = structlog.stdlib.get_logger("darkroom.engine")
@@ -54,7 +54,6 @@ HEALTHY_UPTIME_S = 30.0  # after which a death is not counted as a failed start
 MAX_BACKOFF_S = 10.0
 HEARTBEAT_S = 10.0  # at most, from one question whether the worker answers to the next
 SILENCE_S = 300.0  # longer than any forward pass, decode or compilation takes
-STUCK_GRACE_S = 30.0  # without an event for its time limit and this, a job is stuck in native code
 INITIAL_JOB_S = 10.0  # assumed duration of a job until one has finished
 RUN_SMOOTHING = 0.2  # weight of a new job's duration
 
@@ -75,20 +74,6 @@ class WorkerDied(Exception):
 
     def __init__(self, kind: Kind) -> None:
         super().__init__(f"the {kind} worker died while the checkpoint was loading")
-
-
-@dataclass(slots=True)
-class _Pending:
-    """A job that was submitted and has not ended."""
-
-    job: Job
-    events: asyncio.Queue[AnyEvent] = field(default_factory=asyncio.Queue)
-    acknowledged: bool = False  # the worker has sent an event of it
-    started: bool = False
-    admitted: bool = False  # a chat's prompt is built
-    on_device: bool = False
-    share_left: float = 1.0  # of an image job's steps
-    last_event_at: float = 0.0  # by the monotonic clock
 
 
 class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
@@ -116,7 +101,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         self._concurrency = concurrency  # jobs that share the device
         self._preload = tuple(checkpoints)
         self._max_jobs = max_jobs
-        self._pending: dict[str, _Pending] = {}
+        self._pending: dict[str, PendingJob] = {}
         # Before the worker acknowledged them; Cancel is sent when it does. Until their end it may read their images.
         self._cancelled_early: dict[str, Job] = {}
         self._transport: Transport | None = None  # None while there is no worker
@@ -232,7 +217,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         """Send the job to the worker. Raises QueueFull."""
         if len(self._pending) >= self._max_jobs:
             raise QueueFull(self.kind, self._run_s * len(self._pending) / self._concurrency)
-        pending = self._pending[job.id] = _Pending(job)
+        pending = self._pending[job.id] = PendingJob(job)
         if self._transport is None:  # restarting: the next worker gets it
             pending.events.put_nowait(Queued())
         else:
@@ -320,6 +305,10 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         told = {(known.spec.name, known.state, known.detail) for known in self.checkpoints.values()}
         if (state.spec.name, state.state, state.detail) not in told:  # several models may share one
             log.info("checkpoint", worker=self.name, name=state.spec.name, state=state.state, detail=state.detail)
+        self._last_event_at = time.monotonic()
+        for pending in self._pending.values():
+            if pending.job.checkpoint == state.spec:  # what waited for it begins to wait for its prompt
+                pending.last_event_at = self._last_event_at
         self._loading.discard(state.spec)
         self.checkpoints[state.spec] = state
         if (future := self._preparing.pop(state.spec, None)) and not future.done():
@@ -339,6 +328,8 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
             pending.on_device = pending.admitted or not isinstance(pending.job, ChatJob)
         pending.started = pending.started or isinstance(event, Started | Admitted)
         pending.last_event_at = self._last_event_at = time.monotonic()
+        if isinstance(event, Started | Admitted | TERMINAL_EVENTS):
+            bring_nearer(self._pending, job_id)
         if isinstance(event, TERMINAL_EVENTS):
             del self._pending[job_id]
         if isinstance(event, Progress):
@@ -364,13 +355,14 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
                 return
 
     def _stuck(self, now: float) -> str | None:
-        """Why the worker is stuck; None if it is not. A preempted job has fewer events, but it has some."""
-        started = [pending for pending in self._pending.values() if pending.started]
+        """Return why the worker is stuck; None if it is not."""
         if now - self._last_message_at > self._silence_s:
             return "it does not answer"
-        if started and now - self._last_event_at > self._silence_s:
+        loaded = {spec for spec, state in self.checkpoints.items() if state.state == "loaded"}
+        due = due_jobs(self._pending.values(), loaded)
+        if due and now - self._last_event_at > self._silence_s:
             return "none of its jobs makes progress"
-        if any(now - pending.last_event_at > pending.job.time_limit_s + STUCK_GRACE_S for pending in started):
+        if any(job.is_stuck(now) for job in due):
             return "a job makes no progress"
         return None
 
