@@ -9,6 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageText
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.folder_problems import PICKLES
+from pipelines.chat.chat_template import ChatTemplates
 from pipelines.chat.tokens import TokenTable
 from pipelines.chat.tool_syntax import OutputSyntax
 from pipelines.device.failures import is_device_error, is_out_of_memory
@@ -25,7 +26,7 @@ class ChatCheckpoint:
     model: Any
     tokenizer: Any  # only the thread that prepares prompts may use it
     processor: Any  # of a vision model: prompts of text and images; else None
-    template: str  # the chat template
+    templates: ChatTemplates  # for prompts
     tokens: TokenTable
     device: torch.device
     context: int  # prompt and answer, in tokens
@@ -61,6 +62,7 @@ def load_chat(spec: ChatSpec, device: torch.device) -> ChatCheckpoint:
     template = getattr(processor, "chat_template", None) or getattr(tokenizer, "chat_template", None)
     if not template:
         raise CheckpointError(f"{spec.path}: the tokenizer has no chat template")
+    templates = ChatTemplates.of(processor or tokenizer, template)
     eos_ids = _eos_ids(model, tokenizer)
     if not eos_ids:
         raise CheckpointError(f"{spec.path}: neither generation_config.json nor the tokenizer names an end token")
@@ -69,13 +71,13 @@ def load_chat(spec: ChatSpec, device: torch.device) -> ChatCheckpoint:
         model=model.eval(),
         tokenizer=tokenizer,
         processor=processor,
-        template=template,
+        templates=templates,
         tokens=TokenTable(tokenizer, eos_ids),
         device=device,
         context=_context_length(spec, model),
         eos_ids=frozenset(eos_ids),
-        syntax=OutputSyntax.of(tokenizer, template),
-        notes=tuple(notes),
+        syntax=OutputSyntax.of(tokenizer, templates.text),
+        notes=(*notes, *(templates.notes if spec.tools else ())),
     )
 
 

@@ -15,13 +15,12 @@ import torch
 from pipelines.chat.checkpoint import ChatCheckpoint, load_chat
 from pipelines.chat.device_loop import DeviceLoop
 from pipelines.chat.failures import to_failed_event
-from pipelines.chat.request_builder import build_sequences, count_prompt_tokens, unused_options
+from pipelines.chat.request_builder import build_sequences, count_prompt_tokens
 from pipelines.chat.sequence import Request
 from pipelines.device.failures import Cancelled, watch_device
 from pipelines.device.memory import chat_cache_bytes
 from pipelines.device.openmp import run_and_release
 from pipelines.protocol.chat import (
-    Admitted,
     ChatEvent,
     ChatFinished,
     ChatJob,
@@ -123,14 +122,13 @@ class ChatEngine:
             tokens = await self._loop.run_in_executor(self._prompt_builder, count_prompt_tokens, checkpoint, job, emit)
             self._emit(task, Counted(tokens))
             return
-        sequences, dropped = await self._loop.run_in_executor(
+        sequences, admitted = await self._loop.run_in_executor(
             self._prompt_builder, build_sequences, checkpoint, job, emit
         )
         task.request = sequences[0].request
         if task.done:
             return
-        unused = unused_options(checkpoint.template, job)
-        self._emit(task, Admitted(len(task.request.prompt), dropped, unused))
+        self._emit(task, admitted)
         self._device_loop.add(sequences)
 
     def _emitter(self, task: Task) -> Callable[[ChatEvent], None]:

@@ -1,8 +1,8 @@
 """From a job to the sequences that answer it. Every invalid request is found here."""
 
 import json
-import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from pipelines.chat.checkpoint import ChatCheckpoint
 from pipelines.chat.constraints import Constraint
@@ -10,35 +10,45 @@ from pipelines.chat.detokenize import ChoiceOutput
 from pipelines.chat.failures import InvalidRequest
 from pipelines.chat.grammars import Grammar, build_grammar
 from pipelines.chat.output_parser import OutputParser
-from pipelines.chat.prompts import Conversation, encode_prompt, fit_prompt, template_messages
+from pipelines.chat.prompts import (
+    Conversation,
+    encode_prompt,
+    fit_prompt,
+    template_messages,
+    template_use,
+    unread_thoughts,
+)
 from pipelines.chat.sampling import SamplerState
 from pipelines.chat.sequence import Request, Sequence
+from pipelines.chat.thinking import OFF, asks_to_think, unused_options
 from pipelines.chat.tool_syntax import THINK_BEGIN, THINK_END, ParserFields
-from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
+from pipelines.protocol.chat import Admitted, ChatEvent, ChatJob, CountJob
 from pipelines.protocol.images import Failed, Started
 
 
 def build_sequences(
     checkpoint: ChatCheckpoint, job: ChatJob, emit: Callable[[ChatEvent], None]
-) -> tuple[list[Sequence], int]:
-    """One sequence for each choice, and how many messages were dropped. Raises InvalidRequest."""
+) -> tuple[list[Sequence], Admitted]:
+    """Return one sequence for each choice, and what is known of the job now. Raises InvalidRequest."""
     _check_bias(checkpoint, job)
     grammar = build_grammar(checkpoint.tokens, job, checkpoint.syntax.call_format)
     tools = job.tools if job.tool_choice != "none" else ()
-    # no reasoning where the grammar prescribes all of the output
-    options = dict(job.template_options) | ({"enable_thinking": False} if grammar and not grammar.has_text else {})
     messages = template_messages(checkpoint, job.messages, job.images)
-    prompt = fit_prompt(checkpoint, Conversation(messages, tools, options), truncate=job.truncate)
+    conversation = Conversation(messages, tools, job.template_options)
+    traits = template_use(checkpoint, conversation).traits
+    unused = unused_options(job.template_options, traits)
+    if grammar and not grammar.has_text:  # no reasoning where the grammar prescribes all of the output
+        conversation = replace(conversation, options={**job.template_options, **OFF})
+        unused += asks_to_think(job.template_options) if traits.switch else ()
+    prompt = fit_prompt(checkpoint, conversation, truncate=job.truncate)
     request = Request(job, checkpoint, prompt.tokens, prompt.inputs, emit, open_choices=job.n)
     prompt_text = checkpoint.tokenizer.decode(prompt.tokens) if checkpoint.syntax.has_reasoning or tools else ""
     max_new_tokens = min(job.max_tokens, checkpoint.context - len(prompt.tokens))
     sequences = [_sequence(request, choice, max_new_tokens, grammar, prompt_text) for choice in range(job.n)]
-    return sequences, prompt.dropped_messages
-
-
-def unused_options(template: str, job: ChatJob) -> tuple[str, ...]:
-    """The template options of the job that the template does not name."""
-    return tuple(name for name in job.template_options if not re.search(rf"\b{re.escape(name)}\b", template))
+    dropped = len(messages) - len(prompt.messages)
+    unread = unread_thoughts(checkpoint, conversation, prompt)
+    ignored = tuple(f"messages[{index}].reasoning_content" for index in unread)
+    return sequences, Admitted(len(prompt.tokens), dropped, unused, ignored)
 
 
 def count_prompt_tokens(checkpoint: ChatCheckpoint, job: CountJob, emit: Callable[[ChatEvent], None]) -> int:

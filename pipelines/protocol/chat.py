@@ -106,7 +106,8 @@ class Admitted:
 
     prompt_tokens: int
     dropped_messages: int = 0  # by `truncate`
-    unused_options: tuple[str, ...] = ()  # template options that the template does not know
+    unused_options: tuple[str, ...] = ()  # template options that have no effect
+    ignored: tuple[str, ...] = ()  # paths of what else has none, as a chat completion's body has them
 
 
 @dataclass(frozen=True, slots=True)
