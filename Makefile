@@ -14,7 +14,7 @@ PYTEST  := $(BIN)/pytest --numprocesses 2 --dist worksteal --durations 25 --dura
 CLIENTS := .venv-clients/installed
 SUPPLY  := .venv-supply/installed
 
-.PHONY: help docs reference screenshots setup install serve bundle wheel verify install-offline prove-offline test nightly nightly-turn families clients conformance check lint types quick format bench bench-chat gpu soak chaos fuzz load audit sbom memory starters measure-starters clean
+.PHONY: help docs reference screenshots setup install serve bundle wheel verify install-offline prove-offline test nightly nightly-turn families clients conformance check lint types quick format bench bench-chat gpu soak chaos fuzz load audit sbom memory clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -157,12 +157,6 @@ reference: $(STAMP) ## write the pages of docs/reference/ that the code says: se
 
 memory: $(STAMP) ## peak memory of 1K, 2K and 4K pictures
 	@$(BIN)/python -m benchmarks.memory
-
-starters: $(STAMP) ## train the starter checkpoints, or resume: hours without a GPU (see starters/README.md)
-	@$(BIN)/python -m starters.train
-
-measure-starters: $(STAMP) ## how often the starters do what they are asked
-	@$(BIN)/python -m starters.measure
 
 clean: ## remove the environment and caches, keep results and keys
 	rm -rf $(VENV) .nightly .venv-clients .venv-supply tests/node/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info

@@ -138,7 +138,7 @@ async def serve(connection: Connection, options: argparse.Namespace, start: Star
 
 
 def start_engine(options: argparse.Namespace, send: Callable[[FromWorker], None]) -> Hosted:
-    """Return the engine of this kind on its device. Raises NoDevice. Imports torch, which takes seconds."""
+    """Start the engine of this kind on its device. Raises NoDevice. Imports torch, which takes seconds."""
     quiet_libraries()
 
     from pipelines.device.choice import choose_device, describe
@@ -196,7 +196,8 @@ async def _load(connection: Connection, engine: AnyEngine, checkpoints: tuple[Sp
 
 
 def _set_environment(kernel_cache: Path | None) -> None:
-    """Set what torch reads when it is imported, and when it first uses a GPU; the operator's own values stay."""
+    """Set the variables that torch reads when it is imported, and when it first uses a GPU; the operator's own values
+    stay."""
     # Images come in many sizes: without this, blocks of memory that fit none of the later ones are kept
     if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # its older name, over which it has precedence
         os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")

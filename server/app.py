@@ -162,7 +162,7 @@ def _add_middleware(app: FastAPI, services: Services, dialects: Sequence[Dialect
 
 
 def _engines(services: Services) -> list[WorkerPool | EngineHost[Any, Any]]:
-    """The workers that this catalog and this policy need."""
+    """List the workers that this catalog and this policy need."""
     chat = [services.engines.chat] if services.served.catalog.current.chat.checkpoints else []
     classifiers = [services.engines.classify] if services.served.policy.current.classifiers else []
     return [services.engines.image, *chat, *classifiers]

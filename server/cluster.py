@@ -51,7 +51,8 @@ class Arguments(BaseModel):
 
 
 def app(arguments: Arguments) -> serve.Application:
-    """What Serve deploys. Raises StartError for what `darkroom cluster up` refuses too."""
+    """Build the application that Serve deploys. Raises StartError for a cluster that `darkroom cluster up` refuses
+    too."""
     settings = Settings()
     if settings.cluster_secret is None:
         raise StartError("Set DARKROOM_CLUSTER_SECRET: 32 characters or more, such as of `openssl rand -hex 32`.")
@@ -146,7 +147,7 @@ class Gateway:
 
 
 def is_free(address: str, port: int) -> bool:
-    """Whether a server may listen there."""
+    """Return whether a server may listen there."""
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as check:
         check.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -164,6 +165,8 @@ class ServedApp:
         self._services: Services = app.state.services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a connection. The app's shutdown waits until its calls have ended."""
+
         async def receive_drained() -> Message:
             message = await receive()
             if message["type"] == "lifespan.shutdown":

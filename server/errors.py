@@ -3,7 +3,7 @@
 ApiError
 ├── Unauthorized 401      ├── UnsupportedMedia 415
 ├── Forbidden 403         ├── QuotaExceeded 429
-├── NotFound 404          ├── EngineFailure 500; InvalidPicture, PictureMissing
+├── NotFound 404          ├── EngineFailure 500; InvalidImage, ImageMissing
 ├── MethodNotAllowed 405  ├── Overloaded 503; DatabaseBusy and -Failed, StorageFailed
 ├── Conflict, Cancelled 409  ├── TimedOut 504
 ├── TooLarge 413          ├── KeyReused 422
@@ -22,7 +22,7 @@ STATUS_NAMES = {status.value: status.name.lower() for status in HTTPStatus}
 
 
 def retry_after_header(retry_after_s: float) -> str:
-    """The value of a Retry-After header, in whole seconds. SDKs give up above 120 s, so that is the maximum."""
+    """Return the value of a Retry-After header, in whole seconds. SDKs give up above 120 s, so that is the maximum."""
     return str(max(1, min(120, math.ceil(retry_after_s))))
 
 
@@ -65,10 +65,11 @@ class ApiError(Exception):
 
     @property
     def triggers_sdk_retry(self) -> bool:
-        """Whether OpenAI's SDKs retry after this answer."""
+        """Return whether OpenAI's SDKs retry after this answer."""
         return (self.status in {408, 409, 429} or self.status >= 500) and self.headers.get("x-should-retry") != "false"
 
     def body(self) -> dict[str, Any]:
+        """Return the error as the body of an answer."""
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
 
@@ -95,6 +96,7 @@ class ModerationBlocked(BadRequest):
         self.details = {"moderation_stage": stage, "categories": categories}
 
     def body(self) -> dict[str, Any]:
+        """Return the error as the body of an answer, with the details of the moderation."""
         return {"error": {**super().body()["error"], "moderation_details": self.details}}
 
 
@@ -307,4 +309,5 @@ class ReplayedError(ApiError):
         self._error = dict(error)
 
     def body(self) -> dict[str, Any]:
+        """Return the earlier call's error as the body of an answer."""
         return {"error": self._error}

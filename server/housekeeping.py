@@ -139,7 +139,8 @@ async def _update_engines(services: Services) -> None:
 
 
 async def _every(seconds: float, work: Callable[[], Awaitable[object]], *, at_once: bool = False) -> None:
-    """A failure is logged and tried again: a full disk must not end the renewals."""
+    """Repeat work for ever, with pauses. A failure is logged and the work tried again: a full disk must not end the
+    renewals."""
     pause_s = 0 if at_once else seconds
     while True:
         await asyncio.sleep(pause_s)
@@ -172,8 +173,8 @@ async def _renew_leases(services: Services) -> None:
 
 
 async def _end_lost(services: Services) -> None:
-    """What has ended here while the database was away, or when it broke off. The records are read before what runs is
-    looked at: so whatever begins meanwhile is known."""
+    """End the claims and responses that ended here while the database was away, or when it broke off. The records are
+    read before the running ones are listed: so whatever begins meanwhile is known."""
     responses, claims, limiter = services.stores.responses, services.stores.claims, services.admission.limiter
     if claims is not None and (lost := await claims.in_reader(claims.running_here) - limiter.claimed_ids):
         await claims.in_patient_writer(claims.end, *lost)

@@ -38,7 +38,7 @@ DatabaseUrl = Annotated[
 
 
 def _split(value: object) -> object:
-    """A list, as text with commas."""
+    """Split a list that is written as text with commas. Other values stay as they are."""
     return [item.strip() for item in value.split(",") if item.strip()] if isinstance(value, str) else value
 
 
@@ -261,6 +261,7 @@ class Settings(BaseSettings):
 
     @property
     def database_url(self) -> str:
+        """Return the URL of the database, by default a SQLite file in the home."""
         return self.database or f"sqlite:///{self.home / 'darkroom.db'}"
 
     @property
@@ -306,7 +307,7 @@ class Settings(BaseSettings):
 
 
 def unknown_settings(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """A line for each DARKROOM_ variable that no setting has, such as a misspelled one, which has no effect."""
+    """Return a line for each DARKROOM_ variable that no setting has, such as a misspelled one, which has no effect."""
     given = sorted(name.removeprefix(PREFIX) for name in environ if name.startswith(PREFIX))
     known = [field.upper() for field in Settings.model_fields]
     lines = []

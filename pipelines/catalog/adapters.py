@@ -50,6 +50,7 @@ class Contents(NamedTuple):
 
     @property
     def layers(self) -> int:
+        """Return the number of layers that the adapter changes."""
         return len(self.pairs) + len(self.kronecker) + sum(self.others.values())
 
     @property
@@ -66,7 +67,7 @@ class Contents(NamedTuple):
 
 
 def replaces_weights(names: Iterable[str]) -> str:
-    """The reason why an adapter is refused that puts other weights in place of the model's."""
+    """Return the reason for refusing an adapter that puts other weights in place of the model's."""
     listed = list(dict.fromkeys(names))
     shown = ", ".join(listed[:MOST_NAMES]) + (", ..." if len(listed) > MOST_NAMES else "")
     return f"it replaces weights of the model ({shown}): a control LoRA needs a control picture"
@@ -123,7 +124,7 @@ def _short(name: str) -> str:
 
 
 def _unused(name: str) -> str:
-    """The kind of such a tensor, for people."""
+    """Return the kind of a tensor that is not used, for people."""
     return name.split(".")[0] if name.startswith(EMBEDDINGS) else name.split(".")[-1]
 
 
@@ -155,7 +156,7 @@ def read_adapter(file: Path) -> Adapter:
 
 
 def _rank(down: list[Tensor]) -> int | None:
-    """The rank of most layers: a matrix from the layer's inputs to `rank` values."""
+    """Return the rank of most layers, None without layers: a matrix goes from a layer's inputs to `rank` values."""
     ranks = Counter(tensor.shape[0] for tensor in down if tensor.shape)
     return ranks.most_common(1)[0][0] if ranks else None
 

@@ -42,7 +42,7 @@ class PipelineSource:
     folder: Path | None = field(default_factory=lambda: _installed("diffusers"))
 
     def parameters(self, class_name: str) -> Call | None:
-        """The parameters of the class's call, its own or an inherited one; None if there is no such pipeline."""
+        """Return the parameters of the class's call, its own or an inherited one; None if there is no such pipeline."""
         if (found := self._find(class_name)) is None:
             return None
         for node in found.body:
@@ -59,7 +59,8 @@ class PipelineSource:
         return frozenset(own).union(*(self.methods(base.id) for base in found.bases if isinstance(base, ast.Name)))
 
     def default_sample_size(self, class_name: str) -> int | None:
-        """The side in latents that the class draws unless it is told: a constant of its constructor."""
+        """Return the side in latents that the class draws unless it is told: a constant of its constructor. None if
+        there is no such constant."""
         found = self._find(class_name)
         for node in ast.walk(found) if found is not None else ():
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
@@ -70,13 +71,14 @@ class PipelineSource:
         return None
 
     def loads_single_files(self, class_name: str) -> bool:
-        """Whether the class, or one that it derives from, loads all components from one file."""
+        """Return whether the class, or one that it derives from, loads all components from one file."""
         found = self._find(class_name)
         bases = [base.id for base in found.bases if isinstance(base, ast.Name)] if found is not None else []
         return "FromSingleFileMixin" in bases or any(self.loads_single_files(base) for base in bases)
 
     def scheduler_keys(self, class_name: str) -> frozenset[str]:
-        """The keys of a scheduler's config that the class takes: its constructor's; none if there is no such class."""
+        """Return the keys of a scheduler's config that the class takes, those of its constructor; none if there is no
+        such class."""
         for file in sorted((self.folder / "schedulers").glob("*.py")) if self.folder is not None else ():
             text = file.read_text(encoding="utf-8")
             if f"class {class_name}(" in text:
@@ -84,6 +86,7 @@ class PipelineSource:
         return frozenset()
 
     def has(self, class_name: str) -> bool:
+        """Return whether the library has a pipeline of this class."""
         return class_name in self._folders
 
     def _find(self, class_name: str) -> ast.ClassDef | None:

@@ -27,7 +27,7 @@ def memory_limits(root: Path = Path("/")) -> Iterator[int]:
 
 
 def _own_groups(root: Path) -> dict[str, PurePosixPath]:
-    """The process's group for memory, by type of file system."""
+    """Return the process's group for memory, by type of file system."""
     groups = {}
     for line in _lines(root / "proc/self/cgroup"):
         number, controllers, path = line.split(":", 2)
@@ -39,7 +39,8 @@ def _own_groups(root: Path) -> dict[str, PurePosixPath]:
 
 
 def _upwards(group: PurePosixPath, shown: PurePosixPath) -> list[PurePosixPath]:
-    """The group and those above it, as paths below the one that is shown; that one alone where the group is outside."""
+    """Return the group and those above it, as paths below the one that is shown; that one alone where the group is
+    outside."""
     if not group.is_relative_to(shown) or ".." in group.parts:
         return [PurePosixPath()]
     inside = group.relative_to(shown)

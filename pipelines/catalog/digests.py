@@ -39,7 +39,7 @@ class Digests:
         return sums
 
     def unread_bytes(self, checkpoint: Path) -> int:
-        """What `of` will read. Raises OSError."""
+        """Return how many bytes `of` will read. Raises OSError."""
         known = self._read()
         states = {str(file): _state(file) for file in checkpoint_files(checkpoint)}
         return sum(state[0] for file, state in states.items() if known.get(file, [])[:-1] != state)

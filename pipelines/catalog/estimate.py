@@ -30,9 +30,8 @@ def image_steps(job: ImageJob, plan: Plan) -> int:
 
 
 def work_units(job: ImageJob) -> float:
-    """The work of the whole job. References that the denoiser attends to count like pixels drawn. ControlNets run at
-    every step of the first pass; an IP-Adapter adds next to nothing to it.
-    """
+    """Return the work of the whole job. References that the denoiser attends to count like pixels drawn. ControlNets
+    run at every step of the first pass; an IP-Adapter adds next to nothing to it."""
     plan = plan_image(job.checkpoint, job.width_px, job.height_px, GRID_PX)
     attended = len(job.references) if task_of(job).reads_references else 0
     passes = 1 + attended + CONTROLNET_SHARE * _controlnets(job)
@@ -88,7 +87,7 @@ class Speeds:
         self._guessed: set[Weights] = set()  # not measured on an image that somebody asked for
 
     def unit_s(self, checkpoint: CheckpointSpec) -> float:
-        """The duration of a unit on this checkpoint; the mean of the others until it has been measured."""
+        """Return the seconds of a unit on this checkpoint; the mean of the others until it has been measured."""
         measured = self._unit_s
         mean = sum(measured.values()) / len(measured) if measured else FIRST_UNIT_S
         return measured.get(_weights(checkpoint)) or mean
@@ -112,7 +111,7 @@ class Speeds:
 
 
 def is_duration(seconds: float) -> bool:
-    """Whether it is a time that something took. All means and smoothed values are of these alone."""
+    """Return whether it is a time that something took. All means and smoothed values are of these alone."""
     return math.isfinite(seconds) and seconds > 0
 
 

@@ -12,7 +12,7 @@ WITHOUT_WEIGHTS = re.compile(r"Tokenizer|Processor|Scheduler|FeatureExtractor") 
 
 
 def other_kind(folder: Path) -> str:
-    """What a folder without model_index.json is instead."""
+    """Describe a folder without model_index.json, for the operator."""
     index = folder / "model_index.json"
     if index.is_symlink():
         return f"{index}: a link to a file that is missing, so the download or the copy is not whole"

@@ -76,6 +76,7 @@ class Inspection:
 
     @property
     def weights(self) -> int:
+        """Return how many weights all parts have together."""
         return sum(part.weights for part in self.parts)
 
     def device_bytes(self, item_bytes: int) -> int:
@@ -209,13 +210,14 @@ def _variants(folder: Path | None, index: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def missing_libraries(path: Path, folder: Path | None, index: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a checkpoint's parts need and is not installed, by the names that pip takes. `folder` has the parts."""
+    """List the libraries that a checkpoint's parts need and that are not installed, by the names that pip takes.
+    `folder` has the parts."""
     needed = dict.fromkeys(_libraries(path, folder, index))
     return tuple(library for library in needed if not _installed(library))
 
 
 def _libraries(path: Path, folder: Path | None, index: Mapping[str, Any]) -> Iterator[str]:
-    """What its parts need beside the libraries that are always there."""
+    """Yield the libraries that a checkpoint's parts need beside those that are always there."""
     if path.suffix == ".gguf":
         yield "gguf"
     for name in component_names(dict(index)) if folder else []:
@@ -241,7 +243,8 @@ def _capabilities(
     class_name: str, signature: Call, index: Mapping[str, Any], denoiser: Mapping[str, Any],
     codec: Mapping[str, Any], source: PipelineSource,
 ) -> Capabilities:  # fmt: skip
-    """What the classes promise. A codec with means has latents of another scale, at which no image can start late."""
+    """Return the capabilities that the classes announce. A codec with means has latents of another scale, at which no
+    image can start late."""
     family = family_of(class_name)
     tasks = {sibling for sibling, name in family.siblings(class_name).items() if source.has(name)}
     tasks.add(family.own_task(signature))
@@ -264,7 +267,7 @@ def _conditioning(class_name: str | None, signature: Call) -> Conditioning:
 
 
 def read_card(folder: Path) -> str:
-    """The card beside the weights, which its author wrote: README.md, or nothing."""
+    """Read the card beside the weights, which its author wrote: README.md. It is empty if there is none."""
     try:
         return (folder / "README.md").read_text(errors="replace")
     except OSError:
@@ -286,6 +289,6 @@ NUMBER = r"\s*=\s*([0-9]+(?:\.[0-9]+)?)"
 
 
 def card_value(card: str, argument: str) -> float | None:
-    """The value of a call's argument in the card's first example."""
+    """Return the value of a call's argument in the card's first example, None if it has none."""
     found = re.search(rf"\b{argument}{NUMBER}", card)
     return float(found[1]) if found else None

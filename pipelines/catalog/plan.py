@@ -40,7 +40,7 @@ class Plan:
 
 
 def plan_image(spec: CheckpointSpec, width: int, height: int, multiple: int) -> Plan:
-    """The plan for width x height pixels. `multiple` divides both sides of what the pipeline draws."""
+    """Plan an image of width x height pixels. `multiple` divides both sides of what the pipeline draws."""
     area = width * height
     if spec.native_area_px * MIN_NATIVE_SHARE <= area <= spec.max_area_px:
         return Plan(_round_up(width, multiple), _round_up(height, multiple), "crop")
@@ -53,12 +53,13 @@ def plan_image(spec: CheckpointSpec, width: int, height: int, multiple: int) -> 
 
 
 def needs_two_passes(area_px: int, native_area_px: int, max_area_px: int) -> bool:
-    """Whether an image of this area gets the second, tiled pass."""
+    """Return whether an image of this area gets the second, tiled pass."""
     return area_px > max(max_area_px, MAX_UPSCALE * native_area_px)
 
 
 def fit_to_area(width: int, height: int, area_px: int, multiple: int) -> tuple[int, int]:
-    """The sides nearest to this aspect ratio that are multiples of `multiple`, with at most this area if possible."""
+    """Return the sides nearest to this aspect ratio that are multiples of `multiple`, with at most this area if
+    possible."""
     scale = math.sqrt(area_px / (width * height)) / multiple
     sides = [{max(1, math.floor(side * scale + 1e-9)), math.ceil(side * scale - 1e-9)} for side in (width, height)]
     fits = [(w, h) for w, h in itertools.product(*sides) if w * h * multiple**2 <= area_px]
@@ -86,7 +87,7 @@ class Partial:
 
 
 def partial(steps: int, strength: float) -> Partial:
-    """The arguments with which a pipeline runs about steps * strength of `steps`, and at least one.
+    """Return the arguments with which a pipeline runs about steps * strength of `steps`, and at least one.
 
     Below strength 1 it also skips at least one: the first step starts from pure noise, so a flow-matching pipeline,
     which rounds its steps up where the others round down, would lose the image altogether. A strength without a

@@ -133,7 +133,7 @@ def _companions(tensors: Sequence[Tensor]) -> dict[str, str]:
 
 
 def _is_packed(tensor: Tensor) -> bool:
-    """Whether its values can't be weights as they are."""
+    """Return whether its values can't be weights as they are."""
     is_matrix = len(tensor.shape) > 1 or tensor.name.endswith("weight")
     integers = tensor.dtype in INTEGERS and not BUFFERS.search(tensor.name)
     return is_matrix and (integers or tensor.dtype.startswith(NO_FLOATS))
@@ -182,7 +182,7 @@ def _json(text: Any) -> dict[str, Any]:
 
 
 def is_quantized(file: Path, *, denoiser_alone: bool = False) -> bool:
-    """Whether some weights of a file have scales beside them. False for a file that can't be read."""
+    """Return whether some weights of a file have scales beside them. False for a file that can't be read."""
     try:
         return bool(read_quantization(file, denoiser_alone=denoiser_alone).scales)
     except BrokenFile:

@@ -68,7 +68,7 @@ CONFLICTS: Final[tuple[tuple[str, Callable[[Runtime], bool], str, Callable[[Runt
 
 
 def check_conflicts(runtime: Runtime) -> None:
-    """Raises CheckpointError for two options that defeat each other."""
+    """Check that no two options defeat each other. Raises CheckpointError."""
     for one, has_one, other, has_other, reason in CONFLICTS:
         if has_one(runtime) and has_other(runtime):
             raise CheckpointError(f"runtime: {one} and {other} defeat each other: {reason}")
@@ -79,8 +79,8 @@ def choose_runtime(
     budget_bytes: int,
     capability: tuple[int, int] | None,
 ) -> tuple[Runtime, str]:
-    """What `runtime = "auto"` stands for, and why, for components whose tensors take these bytes with the denoiser
-    quantized so.
+    """Choose the settings that `runtime = "auto"` stands for, and say why. `sizes_of` returns the bytes of the
+    components' tensors with the denoiser quantized so.
 
     `budget_bytes` is what the device has for weights, `capability` its compute capability, None without a GPU. The
     first choice that fits is the fastest one. Where nothing fits, it is the smallest, and loading refuses it.
@@ -108,7 +108,7 @@ def _name(quantize: Quantize, offload: Offload) -> str:
 
 
 def _divided(runtime: Runtime) -> bool:
-    """Whether several devices compute a forward pass."""
+    """Return whether several devices compute a forward pass."""
     return runtime.gpus > 1 and runtime.parallel in {"context", "tensor"}
 
 

@@ -70,13 +70,14 @@ class Beside:
 
     @property
     def is_flow(self) -> bool:
-        """Whether it follows a flow from noise to the image, which has a single kind of prediction."""
+        """Return whether it follows a flow from noise to the image, which has a single kind of prediction."""
         by_setting = self.scheduler.get("use_flow_sigmas") or self.scheduler.get("prediction_type") == "flow_prediction"
         return bool(by_setting) or self.scheduler_class.startswith("FlowMatch")
 
 
 def read_said(file: Path, beside: Beside, keys_of: SchedulerKeys) -> Said:
-    """Read what a .safetensors or .gguf file says, for the folder that goes with it. Raises BrokenFile."""
+    """Read the sampling that a .safetensors or .gguf file names, for the folder that goes with it. Raises
+    BrokenFile."""
     header = read_header(file)
     marks = {tensor.name.rpartition("model.diffusion_model.")[2]: tensor for tensor in header.tensors}
     marks = {name: tensor for name, tensor in marks.items() if is_statement(tensor)}
@@ -127,7 +128,8 @@ def _area_px(header: Header) -> int | None:
 
 
 def _prediction(header: Header, marks: Container[str]) -> tuple[str | None, str]:
-    """What the denoiser predicts, and what says so. A tensor is newer than the header of a merge, which is copied."""
+    """Return the denoiser's type of prediction and the mark that says so. A tensor is newer than the header of a merge,
+    which is copied."""
     if "v_pred" in marks:
         return "v_prediction", "v_pred"
     metadata = header.metadata
@@ -154,7 +156,8 @@ def _unsupported(prediction: str, source: str, beside: Beside) -> str | None:
 
 
 def _zero_snr(header: Header, marks: Container[str]) -> str | None:
-    """What says that the noise of training ended without a rest of the image; None if nothing does."""
+    """Return the mark by which the noise of training ended without a rest of the image; None if there is no such
+    mark."""
     if "ztsnr" in marks:
         return "ztsnr"
     keys = ("ss_zero_terminal_snr", "modelspec.ztsnr", "ztsnr")
@@ -162,7 +165,7 @@ def _zero_snr(header: Header, marks: Container[str]) -> str | None:
 
 
 def _problems(file: Path, marks: Mapping[str, Tensor], beside: Beside) -> Iterator[str]:
-    """What can't be followed, whatever the scheduler."""
+    """Yield the marks that can't be followed with any scheduler, as messages."""
     if {"edm_mean", "edm_std"} & marks.keys() and not _has_edm_latents(file, marks, beside):
         yield (
             "edm_mean, edm_std: it was trained with EDM's noise, on latents of this mean and deviation, and the "
@@ -179,7 +182,7 @@ def _problems(file: Path, marks: Mapping[str, Tensor], beside: Beside) -> Iterat
 
 
 def _has_edm_latents(file: Path, marks: Mapping[str, Tensor], beside: Beside) -> bool:
-    """Whether the folder's configs are those of such latents, with the file's numbers if it has some."""
+    """Return whether the folder's configs are those of such latents, with the file's numbers if it has some."""
     pairs = (("edm_mean", "latents_mean"), ("edm_std", "latents_std"))
     for mark, key in pairs:
         configured = beside.codec.get(key)

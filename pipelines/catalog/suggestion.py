@@ -72,7 +72,7 @@ class Suggestion:
 
 
 def suggest(inspection: Inspection, source: PipelineSource | None = None) -> Suggestion:
-    """What to write into the checkpoint's catalog file."""
+    """Suggest the values to write into the checkpoint's catalog file."""
     source = source or PipelineSource()
     few = next(_signs_of_few_steps(inspection), None)
     area = _native_area(inspection, source)
@@ -88,7 +88,8 @@ def suggest(inspection: Inspection, source: PipelineSource | None = None) -> Sug
 
 
 def _noise(inspection: Inspection, source: PipelineSource) -> Noise:
-    """What a single file says, and what its name suggests beside that. A folder has a scheduler's config of its own."""
+    """Return the scheduler and the values of its config that a single file says, and beside them those that its name
+    suggests. A folder has a scheduler's config of its own."""
     if inspection.path.is_dir():
         return Noise()
     said, named = inspection.said, _named(inspection)
@@ -143,7 +144,7 @@ def _guidance(inspection: Inspection, few: str | None) -> Value:
 
 
 def _native_area(inspection: Inspection, source: PipelineSource) -> Value:
-    """The area that the file was trained on, or that the class draws when it is called without a size."""
+    """Return the area that the file was trained on, or that the class draws when it is called without a size."""
     said = inspection.said.area_px
     if said is not None and 4096 <= said <= MAX_AREA_PX:
         return Value(said, "modelspec.resolution in the file")
@@ -178,7 +179,7 @@ def _signs_of_few_steps(inspection: Inspection) -> Iterator[str]:
 
 
 def _named(inspection: Inspection) -> NamedAfter:
-    """What the name of the checkpoint says, or of the download that it is in."""
+    """Read the name of the checkpoint, or of the download that it is in."""
     return _read_name(inspection.path)
 
 
@@ -188,7 +189,7 @@ def _read_name(path: Path) -> NamedAfter:
 
 
 def _default(inspection: Inspection, name: str) -> Any:
-    """A number that the call has as a default; None if it has none."""
+    """Return a number that the call has as a default; None if it has none."""
     parameter = inspection.signature.get(name)
     default = parameter.default if parameter is not None else None
     return default if isinstance(default, int | float) else None
@@ -208,7 +209,7 @@ def _cards(inspection: Inspection) -> Iterator[tuple[str, str]]:
 
 
 def suggested_spec(name: str, inspection: Inspection, suggestion: Suggestion) -> CheckpointSpec:
-    """The checkpoint with the suggested values, for drawing it without a catalog file."""
+    """Return the checkpoint with the suggested values, for drawing with it before it has a catalog file."""
     return CheckpointSpec(
         name=name,
         path=inspection.path,

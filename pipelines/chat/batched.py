@@ -38,16 +38,20 @@ class BatchedGenerator:
 
     @property
     def idle(self) -> bool:
+        """Return whether no sequence waits or runs."""
         return self._scheduler.idle
 
     @property
     def cache_budget_bytes(self) -> int:
+        """Return the bytes that the KV cache may grow to."""
         return self._runner.kv_cache.capacity_tokens * self._token_bytes
 
     def set_cache_budget(self, budget_bytes: int) -> None:
+        """Set the bytes that the KV cache may grow to."""
         self._runner.kv_cache.capacity_tokens = budget_bytes // self._token_bytes
 
     def add(self, sequence: Sequence) -> None:
+        """Queue a sequence."""
         self._scheduler.add(sequence)
 
     def step(self, max_threads: int) -> None:

@@ -37,7 +37,7 @@ class ChatCheckpoint:
 
 
 def load_chat(spec: ChatSpec, device: torch.device) -> ChatCheckpoint:
-    """Raises CheckpointError for a folder that does not load."""
+    """Load a chat checkpoint. Raises CheckpointError for a folder that does not load."""
     _check_files(spec.path)
     try:
         load_kwargs = {"local_files_only": True, "trust_remote_code": False}
@@ -82,7 +82,7 @@ def load_chat(spec: ChatSpec, device: torch.device) -> ChatCheckpoint:
 
 
 def _check_files(folder: Path) -> None:
-    """What needs no loading. Raises CheckpointError."""
+    """Check a folder as far as that needs no loading. Raises CheckpointError."""
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"{folder}: no config.json, so this is no transformers folder")
     if code := next(folder.rglob("*.py"), None):
@@ -96,14 +96,15 @@ def _check_files(folder: Path) -> None:
 
 
 def _eos_ids(model: Any, tokenizer: Any) -> list[int]:
-    """The tokenizer's own first, then what the generation config adds."""
+    """Return the tokens that end an answer: the tokenizer's own first, then those that the generation config adds."""
     configured = model.generation_config.eos_token_id
     eos_ids = [tokenizer.eos_token_id, *(configured if isinstance(configured, list) else [configured])]
     return list(dict.fromkeys(eos_id for eos_id in eos_ids if eos_id is not None))
 
 
 def _context_length(spec: ChatSpec, model: Any) -> int:
-    """Raises CheckpointError where neither the catalog nor the checkpoint has one."""
+    """Return the context length in tokens. Raises CheckpointError where neither the catalog nor the checkpoint has
+    one."""
     max_positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if context := spec.context or max_positions:
         return int(context)

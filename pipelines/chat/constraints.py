@@ -44,7 +44,7 @@ class Constraint:
         return not self._starts_after and not self._has_text and self._matcher.is_accepting()
 
     def near_limit(self, remaining: int) -> bool:
-        """Whether the next token has to be checked by `closing_token`, with so many tokens left."""
+        """Return whether the next token has to be checked by `closing_token`, with so many tokens left."""
         return not self._starts_after and remaining <= self._check_at
 
     def token_mask(self) -> torch.Tensor | None:
@@ -71,7 +71,7 @@ class Constraint:
         return path[0] if path else self._table.eos_id
 
     def accept(self, token: int) -> None:
-        """Raises RuntimeError where the grammar does not allow the token."""
+        """Advance the grammar by a token. Raises RuntimeError where the grammar does not allow the token."""
         if self._starts_after:
             self._recent = (self._recent + self._table.bytes_of(token))[-64:]
             if self._starts_after in self._recent:
@@ -90,6 +90,7 @@ class StringState:
         self._escaped = escaped
 
     def feed(self, data: bytes) -> None:
+        """Follow the text through these bytes."""
         for byte in data:
             if self._escaped:
                 self._escaped = False
@@ -99,11 +100,12 @@ class StringState:
                 self.inside = not self.inside
 
     def copy(self) -> "StringState":
+        """Return a copy of the state."""
         return StringState(inside=self.inside, escaped=self._escaped)
 
 
 def path_to_end(tokenizer: LLTokenizer, matcher: LLMatcher, strings: StringState) -> list[int] | None:
-    """Tokens that close a JSON text soon, though not always soonest; None if none are found.
+    """Find tokens that close a JSON text soon, though not always soonest; None if none are found.
 
     Zeros make the shortest numbers; where they lead nowhere, as with multiples of seven, other digits are tried.
     """
@@ -135,7 +137,7 @@ def _closers(first_digit: int) -> str:
 
 
 def _allowed(tokenizer: LLTokenizer, matcher: LLMatcher, preferred: str) -> Iterator[int]:
-    """The tokens that may come: those of the preferred characters in their order, then all others."""
+    """Yield the tokens that may come: those of the preferred characters in their order, then all others."""
     for character in preferred:
         token = tokenizer.greedy_tokenize(character)[0]
         if matcher.validate_tokens([token]):
@@ -144,6 +146,6 @@ def _allowed(tokenizer: LLTokenizer, matcher: LLMatcher, preferred: str) -> Iter
 
 
 def unpack_mask(packed: bytes, count: int) -> torch.Tensor:
-    """A bit mask as bools."""
+    """Return a bit mask as bools."""
     unpacked = np.unpackbits(np.frombuffer(packed, dtype=np.uint8), bitorder="little", count=count)
     return torch.from_numpy(unpacked).bool()

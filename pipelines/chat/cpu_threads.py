@@ -20,7 +20,7 @@ LONG_STEP_S: Final = 0.02  # a step that takes this long on all threads has work
 
 
 def choose_thread_count(runner: ModelRunner, checkpoint: ChatCheckpoint, max_threads: int) -> int:
-    """The fewest of 1, 2, 4, ... threads whose steps are nearly as fast as the fastest.
+    """Return the fewest of 1, 2, 4, ... threads whose steps are nearly as fast as the fastest.
 
     Call it in inference mode. It leaves the calling thread with any of these counts.
     """

@@ -30,7 +30,7 @@ def _append(row: Sequence, sampled: SampledToken, logits: torch.Tensor | None) -
 
 
 def _keep_closable(row: Sequence, sampled: SampledToken, logits: torch.Tensor) -> SampledToken:
-    """The sampled token, or the one that has to come instead, out of logits [1, vocabulary]."""
+    """Return the sampled token, or the one that has to come instead, out of logits [1, vocabulary]."""
     token = row.constraint.closing_token(sampled.token, row.remaining_tokens) if row.constraint else None
     if token is None:
         return sampled

@@ -27,7 +27,7 @@ class Detokenizer:
         self._strip_space = table.strips_first_space
 
     def feed(self, token: int) -> str:
-        """The characters that this token completes."""
+        """Return the characters that this token completes."""
         if token in self._hidden:
             return ""
         data = self._table.bytes_of(token)
@@ -37,7 +37,7 @@ class Detokenizer:
         return self._decoder.decode(data)
 
     def flush(self) -> str:
-        """What is left of a character that was never completed."""
+        """Return the replacement for a character that was never completed, an empty text if there is none."""
         return self._decoder.decode(b"", final=True)
 
 
@@ -64,7 +64,7 @@ class ChoiceOutput:
 
     @property
     def in_reasoning(self) -> bool:
-        """Whether the next token belongs to the reasoning."""
+        """Return whether the next token belongs to the reasoning."""
         return self._parser is not None and self._parser.in_reasoning
 
     @property
@@ -73,6 +73,8 @@ class ChoiceOutput:
         return self._stops.matched
 
     def feed(self, sampled: SampledToken) -> list[ChatDelta]:
+        """Add a token, and return the deltas that it completes. A stop string or the last allowed call ends the
+        choice."""
         if sampled.logprob is not None:
             self._logprobs.append(self._token_logprob(sampled.token, sampled.logprob, sampled.top))
         deltas = self._parse(self._detokenizer.feed(sampled.token))
@@ -89,7 +91,7 @@ class ChoiceOutput:
             self.finish_reason = "tool_calls" if calls and reason == "stop" else reason
 
     def flush(self) -> list[ChatDelta]:
-        """What was held back until the end."""
+        """Return the deltas that were held back until the end."""
         deltas = self._parse(self._detokenizer.flush())
         if self._parser:
             deltas += self._deltas(self._parser.flush())

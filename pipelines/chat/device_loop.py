@@ -30,7 +30,7 @@ class DeviceLoop:
         threading.Thread(target=self._run, name="chat", daemon=True).start()
 
     def add(self, sequences: list[Sequence]) -> None:
-        """The choices of one request."""
+        """Queue the sequences of one request."""
         self._inbox.put(sequences)
 
     def unload_except(self, specs: frozenset[ChatSpec]) -> None:

@@ -60,7 +60,7 @@ class ChatEngine:
         self._device_loop = DeviceLoop(device, budget)
 
     async def submit(self, job: ChatJob | CountJob) -> AsyncIterator[ChatEvent]:
-        """The job's events, up to a terminal one."""
+        """Run a job, and yield its events up to a terminal one."""
         task = self._tasks[job.id] = Task(job, asyncio.Queue())
         yield Queued()
         admission = asyncio.create_task(self._admit(task))
@@ -83,7 +83,7 @@ class ChatEngine:
             self._fail(task, Cancelled())
 
     async def load(self, spec: ChatSpec) -> ChatCheckpoint:
-        """Raises CheckpointError."""
+        """Return the loaded checkpoint, after loading it if necessary. Raises CheckpointError."""
         if spec not in self._checkpoints:
             loading = self._loop.run_in_executor(self._loader, self._load, spec)
             self._checkpoints[spec] = asyncio.create_task(_result(loading))
@@ -101,7 +101,8 @@ class ChatEngine:
         return (await self.load(spec)).notes
 
     def unload_except(self, specs: Iterable[ChatSpec]) -> None:
-        """The catalog has these now. Others are evicted as soon as no chat uses them."""
+        """Keep the checkpoints of these specs, those of the catalog now. Others are evicted as soon as no chat uses
+        them."""
         retained = frozenset(specs)
         self._checkpoints = {spec: loading for spec, loading in self._checkpoints.items() if spec in retained}
         self._device_loop.unload_except(retained)

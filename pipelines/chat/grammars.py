@@ -114,7 +114,7 @@ def _json(schema: Mapping[str, Any]) -> str:
 
 
 def _lark(*rules: str, **others: str) -> str:
-    """The grammar of these rules, which may refer to the `others` by name."""
+    """Return the grammar of these rules, which may refer to the `others` by name."""
     named = [{"name": name, "lark_grammar": text} for name, text in others.items()]
     return json.dumps({"grammars": [{"lark_grammar": "\n".join(rules)}, *named]})
 

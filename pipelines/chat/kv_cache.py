@@ -70,11 +70,13 @@ class KVCacheLayer(CacheLayerMixin):  # type: ignore[misc]
             self.keys, self.values = _resized(self.keys, size), _resized(self.values, size)
 
     def release(self) -> None:
+        """Free the layer's keys and values."""
         if self.is_initialized:
             self.is_initialized = False
             del self.keys, self.values
 
     def copy_row(self, source: int, target: int, length: int) -> None:
+        """Copy the first `length` tokens of a row into another row."""
         if self.is_initialized:
             for buffer in (self.keys, self.values):
                 buffer[target, :, :length] = buffer[source, :, :length]
@@ -92,6 +94,7 @@ class KVCacheLayer(CacheLayerMixin):  # type: ignore[misc]
         return -1
 
     def token_bytes(self) -> int:
+        """Return the bytes of one token's keys and values; 0 until the first forward pass."""
         if not self.is_initialized:
             return 0
         return sum(buffer[0, :, 0].numel() * buffer.element_size() for buffer in (self.keys, self.values))
@@ -138,7 +141,8 @@ class KVCache:
         return False
 
     def _resize(self, size: tuple[int, int]) -> None:
-        """A layer may run out of memory, which leaves those after it at the old size."""
+        """Resize every layer to rows x tokens. A layer may run out of memory, which leaves those after it at the old
+        size."""
         shape = self._shape
         shape.rows, shape.tokens = min(shape.rows, size[0]), min(shape.tokens, size[1])
         for layer in self._layers:
@@ -150,7 +154,7 @@ class KVCache:
         return sum(layer.token_bytes() for layer in self._layers)
 
     def set_window(self, window: CacheWindow) -> None:
-        """What the next forward pass writes and attends to."""
+        """Set the rows and tokens that the next forward pass writes and attends to."""
         self._shape.window = window
 
     def attention_length(self, tokens: int) -> int:
@@ -158,6 +162,7 @@ class KVCache:
         return min(_round_up(tokens, LENGTH_MULTIPLE), self._shape.tokens)
 
     def copy_row(self, source: int, target: int, length: int) -> None:
+        """Copy the first `length` tokens of a row into another row, in every layer."""
         for layer in self._layers:
             layer.copy_row(source, target, length)
 

@@ -52,6 +52,7 @@ class ToolCallParser:
         self.has_name = False
 
     def feed(self, text: str) -> list[Piece]:
+        """Add a call's text, and return the pieces that it completes."""
         self._text += text
         if self._is_input:
             return [ToolCallPiece(self._index, _inside_json(text))]
@@ -70,7 +71,8 @@ class ToolCallParser:
         return pieces
 
     def finish(self, value: Any = None) -> list[Piece]:
-        """The call has ended. One in another shape is parsed as a whole, here or as `value`; other JSON is text."""
+        """End the call, and return its last pieces. A call in another shape is parsed as a whole, here or as `value`;
+        other JSON is text."""
         if self._is_input:
             return [ToolCallPiece(self._index, '"}')]
         if self.has_name:
@@ -85,7 +87,7 @@ class ToolCallParser:
         return ToolCallPiece(self._index, "", name, f"call_{uuid.uuid4().hex[:24]}")
 
     def _arguments(self) -> str:
-        """What is new of the arguments, which end with the brace that closes their first one."""
+        """Return the part of the arguments that is new. They end with the brace that closes their first one."""
         start = self._parsed
         while self._parsed < len(self._text) and not self._closed:
             self._track(self._text[self._parsed])
@@ -132,13 +134,15 @@ class OutputParser:
 
     @property
     def in_call(self) -> bool:
+        """Return whether the output is inside a tool call."""
         return self._call is not None
 
     def feed(self, text: str) -> list[Piece]:
+        """Add text, and return the pieces that it completes."""
         return [piece for event in self._parser.feed(text) for piece in self._handle(event)]
 
     def flush(self) -> list[Piece]:
-        """The output has ended."""
+        """End the output, and return its last pieces."""
         try:
             _, events = self._parser.finalize()
         except ValueError:  # an unfinished call in a syntax that the parser parses only as a whole

@@ -36,7 +36,8 @@ class Conversation:
 
 
 def fit_prompt(checkpoint: ChatCheckpoint, conversation: Conversation, *, truncate: bool) -> Prompt:
-    """A prompt that leaves room for an answer. `truncate` drops the oldest turns for it. Raises InvalidRequest."""
+    """Return a prompt that leaves room for an answer. `truncate` drops the oldest turns for it. Raises
+    InvalidRequest."""
     full = encode_prompt(checkpoint, conversation)
     if len(full.tokens) < checkpoint.context:
         return replace(full, messages=conversation.messages)
@@ -148,7 +149,7 @@ def _template_call(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def _turns(messages: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[list[dict[str, Any]]]]:
-    """The instructions that come first, and then turns: each begins with a user's message."""
+    """Split messages into the instructions that come first, and turns: each begins with a user's message."""
     first = next((i for i, message in enumerate(messages) if message["role"] not in ("system", "developer")), 0)
     turns: list[list[dict[str, Any]]] = []
     for message in messages[first:]:

@@ -52,7 +52,7 @@ def build_sequences(
 
 
 def count_prompt_tokens(checkpoint: ChatCheckpoint, job: CountJob, emit: Callable[[ChatEvent], None]) -> int:
-    """Raises InvalidRequest."""
+    """Count the tokens of a conversation's prompt. Raises InvalidRequest."""
     emit(Started())  # the server's time limit begins here: it kills a worker that hangs
     messages = template_messages(checkpoint, job.messages, job.images)
     return len(encode_prompt(checkpoint, Conversation(messages, job.tools)).tokens)
@@ -87,7 +87,7 @@ def _output(request: Request, choice: int, prompt_text: str) -> ChoiceOutput:
 
 
 def _parsed_tokens(checkpoint: ChatCheckpoint, fields: ParserFields) -> frozenset[int]:
-    """The special tokens that the parser needs to see, because its patterns contain them."""
+    """Return the special tokens that the parser needs to see, because its patterns contain them."""
     patterns = json.dumps(fields, ensure_ascii=False).replace("\\", "")
     return frozenset(token for token, text in checkpoint.tokens.special.items() if text in patterns)
 

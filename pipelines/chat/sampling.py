@@ -40,10 +40,10 @@ class SampledToken:
 def sample(
     logits: torch.Tensor, rows: Sequence[SamplerState], masks: Sequence[torch.Tensor | None]
 ) -> list[SampledToken]:
-    """One token for each row. `logits` is [rows, vocabulary] in float32, and is overwritten.
+    """Sample one token for each row. `logits` is [rows, vocabulary] in float32, and is overwritten.
 
-    `masks` are bool over the vocabulary, true for allowed tokens. Logprobs are the model's own, before bias,
-    penalties and mask.
+    `masks` are bool over the vocabulary, true for allowed tokens. Logprobs are the model's own, before bias, penalties
+    and mask.
     """
     logprobs = [_logprobs(logits[i], row) for i, row in enumerate(rows)]
     for i, (row, mask) in enumerate(zip(rows, masks, strict=True)):
@@ -125,7 +125,7 @@ def _inverse_cdf(
 
 
 def _nucleus(weights: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """The smallest set of likeliest tokens that reaches top_p; the others get weight 0."""
+    """Keep the smallest set of likeliest tokens that reaches top_p; the others get weight 0."""
     for count in (min(TOP_P_CANDIDATES, weights.shape[-1]), weights.shape[-1]):
         values, tokens = weights.topk(count, dim=-1)
         before = values.cumsum(dim=-1) - values

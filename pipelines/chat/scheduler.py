@@ -37,6 +37,7 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
+        """Return whether no sequence waits or runs."""
         return not (self._waiting or self.running or self._prefilling)
 
     @property
@@ -45,10 +46,11 @@ class Scheduler:
         return [*self.running, *([self._prefilling] if self._prefilling else [])]
 
     def add(self, sequence: Sequence) -> None:
+        """Let a sequence wait for its prefill."""
         self._waiting.append(sequence)
 
     def schedule_prefill(self, max_tokens: int) -> PrefillChunk | None:
-        """The next chunk of a prompt; None if none waits, or there is no row or no memory for it."""
+        """Return the next chunk of a prompt; None if none waits, or there is no row or no memory for it."""
         sequence = self._next_prefill() if max_tokens > 0 else None
         if sequence is None:
             return None
@@ -59,7 +61,8 @@ class Scheduler:
         return PrefillChunk(sequence, len(self.running), start, sequence.tokens[start : start + max_tokens])
 
     def finish_prefill(self, chunk: PrefillChunk) -> bool:
-        """The chunk is cached. True if it was the last of its prompt: the sequence decodes from now on."""
+        """Note that a chunk is cached. Returns True if it was the last of its prompt: the sequence decodes from now
+        on."""
         sequence = chunk.sequence
         sequence.num_cached_tokens += len(chunk.tokens)
         if sequence.num_cached_tokens < len(sequence.tokens):
@@ -69,7 +72,7 @@ class Scheduler:
         return True
 
     def schedule_decode(self) -> list[Sequence]:
-        """The rows that decode a token now. Raises MemoryError."""
+        """Return the rows that decode a token now, after making room for it. Raises MemoryError."""
         if self.running:
             self.ensure_capacity()
         return self.running
@@ -91,7 +94,8 @@ class Scheduler:
             self._waiting.appendleft(sequence)
 
     def requeue(self, sequence: Sequence) -> None:
-        """There is no memory for it while others run. Raises MemoryError if there are no others."""
+        """Put a sequence back into the queue, for which there is no memory while others run. Raises MemoryError if
+        there are no others."""
         if not self.running:
             raise MemoryError(f"{len(sequence.tokens)} tokens of context do not fit into memory")
         self._prefilling = None
@@ -117,7 +121,7 @@ class Scheduler:
         self.remove_finished()
 
     def remove_finished(self) -> None:
-        """The last row moves into each that becomes free."""
+        """Remove the sequences that have finished. The last row moves into each row that becomes free."""
         for sequence in [sequence for sequence in self.running if sequence.finished]:
             row = self.running.index(sequence)
             last = self.running.pop()
@@ -129,7 +133,7 @@ class Scheduler:
                 self._kv_cache.copy_row(len(self.running) + 1, len(self.running), self._prefilling.num_cached_tokens)
 
     def _next_prefill(self) -> Sequence | None:
-        """The sequence whose prefill goes on, or the next that waits while there is a row."""
+        """Return the sequence whose prefill goes on, or the next that waits while there is a row."""
         if self._prefilling is None and self._waiting and len(self.running) < self._max_running:
             self._prefilling = self._waiting.popleft()
             self._prefilling.request.start()

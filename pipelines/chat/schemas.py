@@ -25,7 +25,7 @@ def tighten(schema: Mapping[str, Any], max_string: int) -> Schema:
 
 
 def tighten_parameters(schema: Mapping[str, Any], max_string: int) -> Schema:
-    """The same for a tool's parameters."""
+    """Tighten the schema of a tool's parameters, as `tighten` does: a tool without parameters takes none."""
     tight = tighten(schema, max_string)
     if not schema.get("properties") and not schema.keys() & (OPEN | COMBINED) and not schema.get("required"):
         tight["additionalProperties"] = False
@@ -33,7 +33,8 @@ def tighten_parameters(schema: Mapping[str, Any], max_string: int) -> Schema:
 
 
 def _combines(schema: Mapping[str, Any]) -> bool:
-    """Whether its objects have properties of several schemas, so that closing one would forbid those of another."""
+    """Return whether its objects have properties of several schemas, so that closing one would forbid those of
+    another."""
     return "allOf" in schema or ("properties" in schema and bool(schema.keys() & COMBINED))
 
 
@@ -71,7 +72,7 @@ def _is_free_string(schema: Mapping[str, Any]) -> bool:
 
 
 def _parts(schema: Any) -> Iterator[Mapping[str, Any]]:
-    """The schema and every schema in it."""
+    """Yield the schema and every schema in it."""
     if not isinstance(schema, Mapping):
         return
     yield schema

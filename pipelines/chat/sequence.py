@@ -31,12 +31,13 @@ class Request:
     reasoning_tokens: int = 0
 
     def start(self) -> None:
-        """A sequence of it is scheduled. The time limit counts from the first one."""
+        """Note that a sequence of the request is scheduled. The time limit counts from the first one."""
         if self.started_at is None:
             self.started_at = time.monotonic()
             self.emit(Started())
 
     def timed_out(self, now: float) -> bool:
+        """Return whether the request has run for longer than its time limit. `now` is of the monotonic clock."""
         return self.started_at is not None and now - self.started_at > self.job.time_limit_s
 
     @property
@@ -53,7 +54,7 @@ class Request:
             self.emit(to_failed_event(error, self.job))
 
     def finish_choice(self, choice: int, reason: FinishReason, stop: str | None) -> None:
-        """The last choice finishes the request."""
+        """End a choice. The last one finishes the request."""
         self.emit(ChoiceFinished(choice, reason, stop))
         self.open_choices -= 1
         if not self.open_choices:
@@ -77,6 +78,7 @@ class Sequence:
 
     @property
     def finished(self) -> bool:
+        """Return whether the choice or its request has ended."""
         return self.request.done or self.output.finish_reason is not None
 
     @property

@@ -28,10 +28,11 @@ class SequentialGenerator:
         threading.Thread(target=self._run, name="sequential chat", daemon=True).start()
 
     def add(self, sequence: Sequence) -> None:
+        """Queue a sequence."""
         self._inbox.put(sequence)
 
     def close(self) -> None:
-        """The thread ends after what waits now."""
+        """End the thread after the sequences that wait now."""
         self._inbox.put(None)
 
     def _run(self) -> None:

@@ -61,6 +61,8 @@ class OutputSyntax:
         return cls({**reasoning, **call_format.parser_fields(), **CONTENT}, {}, call_format)
 
     def parser_fields(self, *, tools: bool, required: bool) -> ParserFields:
+        """Return the fields of the response parser: with tool calls if there are `tools`; with calls in the
+        checkpoint's own format or as bare JSON if a call is `required`."""
         reasoning = {name: field for name, field in self.fields.items() if name != "tool_calls"}
         if required:
             return {**reasoning, **(self.call_format or BARE).parser_fields()}
@@ -68,7 +70,7 @@ class OutputSyntax:
 
     @property
     def has_reasoning(self) -> bool:
-        """Whether reasoning can precede the answer."""
+        """Return whether reasoning can precede the answer."""
         return any(name not in ("tool_calls", "content") for name in self.fields)
 
 

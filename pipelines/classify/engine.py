@@ -62,6 +62,7 @@ class Classifier:
         return self._by_label(torch.cat(rows).amax(dim=0))
 
     def score_image(self, image: RawImage | EncodedImage) -> dict[str, float]:
+        """Score an image by label."""
         encoded = self.processor(images=_to_image(image), return_tensors="pt")
         return self._by_label(self._forward(dict(encoded))[0])
 

@@ -47,7 +47,7 @@ class StagedCopy:
                     part._buffers[name] = copies[id(buffer)]
 
     def copy(self, source: torch.Tensor) -> torch.Tensor:
-        """A tensor on the target with the same strides, complete after `finish`."""
+        """Copy a tensor to the target with the same strides. It is complete after `finish`."""
         with self._on_stream():
             target = torch.empty_like(source, device=self._target)
         if self._gpu is not None and target.is_cuda:
@@ -76,7 +76,7 @@ class StagedCopy:
             self._empty_buffer()
 
     def _empty_buffer(self) -> None:
-        """The one that was filled longest ago."""
+        """Empty the buffer that was filled longest ago into its target."""
         number, target = self._arriving.popleft()
         if (event := self._events[number]) is not None:
             event.synchronize()
@@ -94,7 +94,7 @@ class StagedCopy:
         return ((begin, min(begin + size, source.nbytes)) for begin in range(0, source.nbytes, size))
 
     def _take_buffer(self) -> torch.Tensor:
-        """The one that was used longer ago, once the GPU is done with it."""
+        """Return the buffer that was used longer ago, once the GPU is done with it."""
         self._next = 1 - self._next
         if (event := self._events[self._next]) is not None:
             event.synchronize()
@@ -119,7 +119,7 @@ class StagedCopy:
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """A dense tensor's bytes in the order in which they are in memory."""
+    """View a dense tensor's bytes in the order in which they are in memory."""
     return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 

@@ -39,7 +39,7 @@ TELLING: Final[Mapping[str, bool]] = {"output_loading_info": True, "ignore_misma
 def check_loaded(
     path: Path, part: str, model: torch.nn.Module, info: Mapping[str, Any], extra: Iterable[str] = ()
 ) -> list[str]:
-    """Compare by what a library's `output_loading_info` says of a model from `from_pretrained`. `extra` are further
+    """Check the weights of a model from `from_pretrained`, by a library's `output_loading_info`. `extra` are further
     names of the files, which the library has not seen.
 
     Returns notes for the operator. Raises CheckpointError.
@@ -87,7 +87,7 @@ def _missing(model: torch.nn.Module, names: Iterable[str]) -> set[str]:
 
 
 def _is_harmless(model: torch.nn.Module, name: str) -> bool:
-    """Whether the model is the same without this weight of its files."""
+    """Return whether the model is the same without this weight of its files."""
     kind = type(model)
     of_families = [family.unneeded_weights.get(kind.__name__) for family in all_families()]
     always = (COMPUTED, TIED, COPIES, BY_CLASS.get(kind.__name__), *of_families)
@@ -100,7 +100,7 @@ def _is_harmless(model: torch.nn.Module, name: str) -> bool:
 
 
 def _has(model: torch.nn.Module, path: str) -> bool:
-    """Whether a module or weight is at a path. What is in a module that is there may change what it computes."""
+    """Return whether a module or weight is at a path. What is in a module that is there may change what it computes."""
     for step in path.split("."):
         if not hasattr(model, step):
             return False

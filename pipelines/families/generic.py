@@ -97,7 +97,7 @@ class Family:
     # -- tasks
 
     def own_task(self, call: Call) -> Task:
-        """Return what a pipeline draws by itself."""
+        """Return the task that a pipeline draws by itself."""
         if "mask_image" in call:
             return Task.INPAINT
         if "image" not in call:

@@ -180,7 +180,7 @@ class ImageEngine:
             pass
 
     def _dispatch_one(self) -> bool:
-        """Whether one was started: what runs has changed for the others."""
+        """Return whether one was started: what runs has changed for the others."""
         now = self._scheduler.clock()
         running = [run.turn for run in self._drawing]
         for row, ahead in start_order(self._waiting, running, self._speeds, self._scheduler.in_order):
@@ -253,7 +253,7 @@ class ImageEngine:
             self._dispatch()
 
     def _on_drawn(self, run: Run) -> None:
-        """Take note that the device is free and the run's image is finished on the host."""
+        """Note that the device is free, and that the run's image is finished on the host."""
         self._drawing.discard(run)
         self._dispatch()
 

@@ -18,7 +18,7 @@ class Engine(Protocol[JobT, SpecT, EventT]):
     """Runs jobs of one kind. All calls are made on one event loop."""
 
     def submit(self, job: JobT) -> AsyncIterator[EventT]:
-        """The job's events, up to the last one."""
+        """Run a job, and yield its events up to the last one."""
 
     def cancel(self, job_id: str) -> None:
         """Stop a job within one step, or before it starts. Unknown ids are ignored."""
@@ -28,4 +28,5 @@ class Engine(Protocol[JobT, SpecT, EventT]):
         Raises CheckpointError."""
 
     def unload_except(self, specs: Sequence[SpecT]) -> None:
-        """The catalog names exactly these checkpoints: evict the others once no job needs them."""
+        """Evict the checkpoints that the catalog does not name, `specs` being those that it names, once no job needs
+        them."""

@@ -39,7 +39,7 @@ class SamplingDefaults:
     long_prompt: LongPrompt = "tell"  # "chunk" reads all of it, in windows or up to the longest that a class takes
 
     def resolve(self, steps: int, **overrides: Any) -> "Sampling":
-        """The defaults, replaced by what a request sets. Raises TypeError for a name that is not a field."""
+        """Return the defaults, replaced by what a request sets. Raises TypeError for a name that is not a field."""
         defaults = {each.name: getattr(self, each.name) for each in fields(SamplingDefaults)}
         return Sampling(**{**defaults, "steps": steps, **overrides})
 

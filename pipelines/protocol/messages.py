@@ -119,6 +119,7 @@ class AdapterFit(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
+        """Return whether the checkpoint takes all of the adapter's layers, and nothing of it was left out."""
         return self.layers == self.of and not self.left_out
 
     def __str__(self) -> str:
@@ -221,13 +222,13 @@ FromWorker = Ready | NoGpu | Pong | CheckpointState | CachedCheckpoints | Sharin
 
 
 def frame(messages: Sequence[ToWorker | FromWorker]) -> bytes:
-    """The messages as one frame, header included."""
+    """Return the messages as one frame, header included."""
     body = pickle.dumps(messages, protocol=pickle.HIGHEST_PROTOCOL)
     return HEADER.pack(len(body)) + body
 
 
 def read_frame(stream: BinaryIO) -> Sequence[ToWorker | FromWorker]:
-    """The next messages of a blocking stream; empty when the other end has closed it."""
+    """Read the next messages of a blocking stream; none when the other end has closed it."""
     header = stream.read(HEADER.size)
     if len(header) < HEADER.size:
         return ()

@@ -68,6 +68,7 @@ class CallLog(Store):
     """Rows that are added once, read, and deleted by age."""
 
     def add(self, call: LoggedCall) -> None:
+        """Add the row of a call."""
         row = CallLogRow(**{name: getattr(call, name) for name in COLUMNS})
         row.parameters = None if call.parameters is None else dict(call.parameters)
         with self._database.write() as session:
@@ -109,7 +110,8 @@ class CallLog(Store):
             return {key_id: float(at) for key_id, at in session.execute(query)}
 
     def delete_older(self, max_age_s: float, limit: int = PAGE) -> int:
-        """Returns how many. If as many as `limit`, there may be more."""
+        """Delete up to `limit` rows older than `max_age_s`, and return how many. If as many as `limit`, there may be
+        more."""
         old = CallLogRow.created_at < self._database.clock.cautious() - max_age_s
         page = select(CallLogRow.id).where(old).limit(limit)
         with self._database.write() as session:

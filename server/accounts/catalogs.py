@@ -71,7 +71,7 @@ class CatalogStore(Store):
             return session.scalars(select(func.coalesce(func.max(CatalogRow.version), 0))).one()
 
     def begin(self, content: CatalogContent) -> CatalogVersion:
-        """The current version; if there is none, this becomes the first."""
+        """Return the current version; if there is none, record this content as the first."""
         with self._database.write() as session:
             self._lock(session)
             row = session.scalars(select(CatalogRow).order_by(CatalogRow.version.desc()).limit(1)).first()
@@ -98,12 +98,12 @@ class CatalogStore(Store):
             return True
 
     def end_turn(self) -> None:
-        """The change is made, or given up."""
+        """End this gateway's turn: its change is made, or given up."""
         with self._database.write() as session:
             session.execute(update(GatewayRow).where(GatewayRow.owner == self._owner).values(changing=None))
 
     def goes_on(self, change: str) -> bool:
-        """Whether a live gateway still makes the change."""
+        """Return whether a live gateway still makes the change."""
         with self._database.read() as session:
             alive = ~lapsed(GatewayRow.lease_until, self._database.lease_now(session))
             return bool(session.scalar(select(exists().where(GatewayRow.changing == change, alive))))
@@ -127,7 +127,7 @@ class CatalogStore(Store):
             session.execute(update(GatewayRow).where(GatewayRow.owner == self._owner).values(catalog_version=version))
 
     def _lock(self, session: Session) -> None:
-        """Changes of the catalogs' rows one after another."""
+        """Let changes of the catalogs' rows wait for each other, until the transaction ends."""
         if not self._database.is_sqlite:
             session.execute(select(func.pg_advisory_xact_lock(TURN_LOCK)))
 

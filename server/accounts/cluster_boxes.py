@@ -1,4 +1,4 @@
-"""Which boxes of a Ray cluster are used, and which were taken out of use, for a supervisor that is started again."""
+"""The boxes of a Ray cluster that are used or were taken out of use, for a supervisor that is started again."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ class ClusterBoxStore(Store):
     """The boxes of the one cluster that uses this database."""
 
     def read(self) -> KnownBoxes:
+        """Return the boxes that are used, and those of them that were taken out of use."""
         with self._database.read() as session:
             rows = session.scalars(select(ClusterBoxRow)).all()
             return KnownBoxes(frozenset(row.node for row in rows), frozenset(row.node for row in rows if row.drained))

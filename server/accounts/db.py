@@ -89,7 +89,8 @@ class Database:
             command.upgrade(config, "head")
 
     def schema_version(self) -> str | None:
-        """The number of the last migration; None for a database without tables. Raises DatabaseBusy, DatabaseFailed."""
+        """Return the number of the last migration; None for a database without tables. Raises DatabaseBusy,
+        DatabaseFailed."""
         with self.read() as session:
             if not inspect(session.connection()).has_table("alembic_version"):
                 return None
@@ -105,7 +106,7 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Session]:
-        """A transaction on the single writer connection; commits at the end, rolls back on an exception.
+        """Open a transaction on the single writer connection; it commits at the end, and rolls back on an exception.
 
         Raises DatabaseBusy if it can't begin in time, or is cut off, and DatabaseFailed.
         """
@@ -122,8 +123,8 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A read-only transaction on one snapshot; it never waits for the writer. Raises DatabaseBusy if the database
-        can't be reached, and DatabaseFailed."""
+        """Open a read-only transaction on one snapshot; it never waits for the writer. Raises DatabaseBusy if the
+        database can't be reached, and DatabaseFailed."""
         try:
             with Session(self._readers) as session:
                 yield session
@@ -164,7 +165,7 @@ class Database:
         return now
 
     def stop_waiting(self) -> None:
-        """The server ends: from now on no write waits for longer than a request's would."""
+        """Let no write wait for longer than a request's would, from now on: the server ends."""
         self._stop_waiting_at = time.monotonic() + REQUEST_LIMIT_S
 
     def dispose(self) -> None:
@@ -173,8 +174,8 @@ class Database:
         self._writer.dispose()
 
     async def _write_within(self, limit_s: float, work: Callable[[], Result], *, patient: bool) -> Result:
-        """Writes begin in the order in which they came. However many requests come, those that wait are REQUEST_LIMIT_S
-        old at most: so the renewal of leases gets its turn."""
+        """Run a write in the writer's thread. Writes begin in the order in which they came. However many requests come,
+        those that wait are REQUEST_LIMIT_S old at most: so the renewal of leases gets its turn."""
         until = time.monotonic() + limit_s
 
         def write() -> Result:
@@ -190,7 +191,7 @@ class Database:
         return await _run(self._write_threads, limit_s, write)
 
     def _begin_write(self) -> Session:
-        """A session whose transaction has begun, once there is a connection and it has the lock."""
+        """Return a session whose transaction has begun, once there is a connection and it has the lock."""
         until = self._wait.until or time.monotonic() + COMMAND_LIMIT_S
         while True:
             session = Session(self._writer, expire_on_commit=False)
@@ -224,8 +225,9 @@ class Database:
         return engine
 
     def _begin_writable(self, engine: Engine) -> None:
-        """A connection to a server that was demoted or fenced is dropped: the next one may reach the server in its
-        place. Then readers connect anew, too, and read there what was written."""
+        """Begin transactions only on a server that takes writes. A connection to a server that was demoted or fenced is
+        dropped: the next one may reach the server in its place. Then readers connect anew, too, and read there what was
+        written."""
 
         @event.listens_for(engine, "begin")
         def begin(connection: Connection) -> None:
@@ -258,7 +260,7 @@ class Database:
 
 
 def newest_schema() -> str:
-    """The number of this version's last migration."""
+    """Return the number of this version's last migration."""
     from alembic.script import ScriptDirectory
 
     return str(ScriptDirectory.from_config(_alembic()).get_current_head())
@@ -281,7 +283,7 @@ def _alembic() -> "Config":
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Whether a transaction that could not begin may do so soon."""
+    """Return whether a transaction that could not begin may do so soon."""
     if isinstance(error, DBAPIError):
         error = translated(error, began=False) or error
     return isinstance(error, DatabaseBusy) and not isinstance(error, DatabaseFailed)
@@ -324,8 +326,8 @@ def _set_up_sqlite(engine: Engine, *, read_only: bool) -> None:
 
     @event.listens_for(engine, "handle_error")
     def delete_pages(context: ExceptionContext) -> None:
-        """A connection keeps what it has read of a damaged file, also when that has been mended. So it is closed; but
-        it would keep its lock until the last object that refers to it is gone."""
+        """Close a connection after a failure: it keeps what it has read of a damaged file, also when that has been
+        mended. It is rolled back too, for it would keep its lock until the last object that refers to it is gone."""
         if is_failure(context.original_exception):
             context.is_disconnect = True
             if context.connection is not None and not context.connection.invalidated:

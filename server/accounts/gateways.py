@@ -90,7 +90,7 @@ class GatewayStore(Store):
             return len(dead)
 
     def does_chores(self) -> bool:
-        """Whether this is the oldest of the servers that renew their leases: it alone sweeps."""
+        """Return whether this is the oldest of the servers that renew their leases: it alone sweeps."""
         with self._database.read() as session:
             row = session.get(GatewayRow, self.owner)
             if row is None:
@@ -103,13 +103,13 @@ class GatewayStore(Store):
             return not session.scalar(select(exists(select(GatewayRow.owner).where(alive, earlier))))
 
     def find(self, owner: str) -> Gateway | None:
-        """A server that runs, or did so lately."""
+        """Return a server that runs, or did so lately, None if there is none."""
         with self._database.read() as session:
             row = session.get(GatewayRow, owner)
         return None if row is None else Gateway(row.owner, row.url)
 
     def others(self) -> list[Gateway]:
-        """The other servers whose leases have not run out."""
+        """List the other servers whose leases have not run out."""
         return [each for each in self.list_all() if each.alive and each.owner != self.owner]
 
     def list_all(self) -> list[GatewayReport]:
@@ -132,11 +132,11 @@ class GatewayStore(Store):
 
 
 def lapsed(lease_until: InstrumentedAttribute[float], now: float) -> ColumnElement[bool]:
-    """Whether a lease has run out, or would last longer than any: then it was written while the clock was ahead, and
-    whoever lives renews it."""
+    """Return whether a lease has run out, or would last longer than any: then it was written while the clock was ahead,
+    and whoever lives renews it."""
     return or_(lease_until < now, lease_until > now + LONGEST_LEASE_S)
 
 
 def live_owners() -> Select[str]:
-    """The owners that have a server."""
+    """Return the query of the owners that have a server."""
     return select(GatewayRow.owner)

@@ -81,7 +81,7 @@ def create_key(
     limits: KeyChanges | None = None,
     by: str = SERVER,
 ) -> tuple[Key, str]:
-    """A new key and its secret, which can't be read again. `by` is the operator, for the audit."""
+    """Create a key, and return it with its secret, which can't be read again. `by` is the operator, for the audit."""
     secret = _new_secret()
     row = KeyRow(
         id=f"key_{uuid.uuid4().hex[:20]}",
@@ -108,14 +108,14 @@ def create_key(
 
 
 def authenticate(database: Database, secret: str) -> Key | None:
-    """The key of a secret; None when it is unknown, revoked or expired."""
+    """Return the key of a secret; None when it is unknown, revoked or expired."""
     hashed = hash_secret(secret)
     rotated = (KeyRow.previous_hash == hashed) & (KeyRow.previous_until > database.clock.now())
     return _find_usable(database, (KeyRow.secret_hash == hashed) | rotated)
 
 
 def find_usable_key(database: Database, key_id: str) -> Key | None:
-    """The key with this id; None when it is unknown, revoked or expired."""
+    """Return the key with this id; None when it is unknown, revoked or expired."""
     return _find_usable(database, KeyRow.id == key_id)
 
 
@@ -136,8 +136,8 @@ def list_keys(database: Database) -> list[Key]:
 
 
 def find_key(database: Database, text: str) -> Key:
-    """The key with this id or name, else the only one whose id or name begins so. Keys that are not revoked come first.
-    Raises KeyNotFound."""
+    """Return the key with this id or name, else the only one whose id or name begins so. Keys that are not revoked come
+    first. Raises KeyNotFound."""
     keys = list_keys(database)
     for matches in (
         [key for key in keys if key.id == text],
@@ -156,7 +156,7 @@ def find_key(database: Database, text: str) -> Key:
 
 
 def has_keys(database: Database) -> bool:
-    """Whether a key was ever created."""
+    """Return whether a key was ever created."""
     with database.read() as session:
         return bool(session.scalar(select(exists(select(KeyRow.id)))))
 
@@ -179,8 +179,8 @@ def update_key(database: Database, key_id: str, changes: KeyChanges, *, by: str)
 
 
 def rotate_key(database: Database, key_id: str, overlap_s: float, *, by: str) -> tuple[Key, str] | None:
-    """The key with a new secret; the old one works for `overlap_s` more. None when there is no such id, or it is
-    revoked. A rotation within the overlap of another ends the first secret."""
+    """Give a key a new secret, and return both; the old one works for `overlap_s` more. None when there is no such id,
+    or it is revoked. A rotation within the overlap of another ends the first secret."""
     secret = _new_secret()
     with database.write() as session:
         row = session.get(KeyRow, key_id, with_for_update=True)
@@ -205,7 +205,7 @@ def revoke_key(database: Database, key_id: str, *, by: str) -> Key | None:
 
 
 def hash_secret(secret: str) -> str:
-    """A plain SHA-256 is enough: the secret has 256 random bits, so it can't be guessed."""
+    """Hash a secret. A plain SHA-256 is enough: the secret has 256 random bits, so it can't be guessed."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
@@ -229,7 +229,7 @@ def _columns(changes: KeyChanges) -> Mapping[str, Any]:
 
 
 def _described(row: KeyRow) -> dict[str, Any]:
-    """What the audit names of a key."""
+    """Return the values of a key that the audit names."""
     return {name: getattr(row, name) for name in KeyChanges.__annotations__}
 
 

@@ -31,7 +31,7 @@ class NameTaken(Exception):
 
 
 def create_operator(database: Database, name: str, *, by: str) -> tuple[Operator, str]:
-    """A new operator and its secret, which can't be read again. Raises NameTaken."""
+    """Create an operator, and return it with its secret, which can't be read again. Raises NameTaken."""
     secret = PREFIX + secrets.token_urlsafe(32)
     row = OperatorRow(
         id=f"adm_{uuid.uuid4().hex[:20]}",

@@ -29,7 +29,7 @@ class Period:
     until: float | None = None
 
     def bounds(self, column: InstrumentedAttribute[float]) -> list[ColumnElement[bool]]:
-        """What a row of the period fulfils."""
+        """Return the conditions that a row of the period fulfils."""
         bounds = []
         if self.since is not None:
             bounds.append(column >= self.since)
@@ -52,7 +52,7 @@ def read_page(
     page: Page,
     after: RowT | None,
 ) -> list[RowT]:
-    """The rows by `age`, and one more than the page has room for if there are more. `after` is the row that
+    """Read the rows by `age`, and one more than the page has room for if there are more. `after` is the row that
     `page.after` names. Raises UnknownEntry if that is None."""
     if page.after is not None:
         if after is None:

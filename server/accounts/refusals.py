@@ -31,6 +31,7 @@ class Refusal:
 
 
 def record_refusals(database: Database, refusals: Sequence[Refusal]) -> None:
+    """Record refusals for the operator to review."""
     with database.write() as session:
         session.add_all(_row(refusal) for refusal in refusals)
 

@@ -141,7 +141,7 @@ def _wrong_totals(session: Session) -> list[str]:
 
 
 def charged_months(session: Session) -> Iterator[float]:
-    """The beginnings of the months that have entries, the earliest first."""
+    """Yield the beginnings of the months that have entries, in Unix seconds, the earliest first."""
     first = session.scalar(select(func.min(EntryRow.created_at)))
     while first is not None:
         yield month_start(first)

@@ -17,6 +17,7 @@ class StoredItem:
 
     @property
     def id(self) -> str:
+        """Return the item's id."""
         return str(self.body["id"])
 
     @property

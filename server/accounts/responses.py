@@ -67,17 +67,17 @@ class StoredResponse:
 
     @property
     def replayable(self) -> bool:
-        """Whether a retry gets this answer."""
+        """Return whether a retry gets this answer."""
         return self.state in {"completed", "incomplete"}
 
     @property
     def survives_disconnect(self) -> bool:
-        """Whether it continues without a client: the client will ask for it later."""
+        """Return whether it continues without a client: the client will ask for it later."""
         return self.background or self.idempotency_key is not None
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended; a queued response counts as running."""
+        """Return whether it has not ended; a queued response counts as running."""
         return self.state in RUNNING
 
 
@@ -120,7 +120,7 @@ class ResponseStore(Store):
             session.execute(update(ResponseRow).where(*queued).values(state="in_progress"))
 
     def output_write(self, response: StoredResponse, position: int, item: StoredItem) -> Write:
-        """The write that records a finished item. `position` continues the numbering of the inputs."""
+        """Return the write that records a finished item. `position` continues the numbering of the inputs."""
 
         def write(session: Session) -> None:
             if session.get(ResponseRow, response.id) is not None:  # it may have been deleted meanwhile
@@ -147,7 +147,8 @@ class ResponseStore(Store):
         return bool(ended_now)
 
     def finish_later(self, response_id: str, end: ResponseEnd) -> None:
-        """The end could not be recorded. `finish_unrecorded` tries again; the database need not be there."""
+        """Keep an end that could not be recorded, for `finish_unrecorded` to try again; the database need not be
+        there."""
         self._unrecorded[response_id] = end
 
     def finish_unrecorded(self) -> None:
@@ -162,7 +163,7 @@ class ResponseStore(Store):
         return frozenset(self._unrecorded)
 
     def running_here(self) -> set[str]:
-        """The ids of this server's responses that have not ended by their records."""
+        """Return the ids of this server's responses that have not ended by their records."""
         running = (ResponseRow.owner == self._owner, ResponseRow.state.in_(RUNNING))
         with self._database.read() as session:
             return set(session.scalars(select(ResponseRow.id).where(*running)))
@@ -174,12 +175,12 @@ class ResponseStore(Store):
             session.execute(statement)
 
     def find(self, response_id: str, key_id: str) -> tuple[StoredResponse, list[StoredItem]] | None:
-        """A stored response of this key, with all its items in order."""
+        """Return a stored response of this key, with all its items in order; None if there is none."""
         return self._find(ResponseRow.id == response_id, ResponseRow.key_id == key_id, ResponseRow.stored.is_(True))
 
     def page(self, key_id: str, page: Page, *, roots_only: bool) -> list[tuple[StoredResponse, list[StoredItem]]]:
-        """This key's stored responses with their inputs, and one more than the page has room for if there are more.
-        Raises UnknownEntry."""
+        """Return this key's stored responses with their inputs, and one more than the page has room for if there are
+        more. Raises UnknownEntry."""
         row = ResponseRow
         query = select(row).where(row.key_id == key_id, row.stored)
         if roots_only:
@@ -197,7 +198,7 @@ class ResponseStore(Store):
             return [(_response(each), inputs[each.id]) for each in rows]
 
     def find_keyed(self, idempotency_key: str, key_id: str) -> tuple[StoredResponse, list[StoredItem]] | None:
-        """A response by its Idempotency-Key, stored or not."""
+        """Return the response of this Idempotency-Key, stored or not; None if there is none."""
         return self._find(ResponseRow.idempotency_key == idempotency_key, ResponseRow.key_id == key_id)
 
     def find_by_fingerprint(self, key_id: str, fingerprint: str, within_s: float) -> list[StoredResponse]:
@@ -226,7 +227,8 @@ class ResponseStore(Store):
             return _with_items(session, *conditions)
 
     def find_chain(self, response_id: str, key_id: str) -> tuple[str, list[StoredItem]] | None:
-        """The state of a response, and the items of it and of all its predecessors, oldest first, in one query."""
+        """Return the state of a response, and the items of it and of all its predecessors, oldest first, in one query;
+        None if there is no such response."""
         with self._database.read() as session:
             rows = session.execute(_chain_query(response_id, key_id)).all()
         if not rows:
@@ -259,7 +261,8 @@ class ResponseStore(Store):
         return self._give_up(ResponseRow.id.in_(response_ids), END_LOST)
 
     def _give_up(self, which: ColumnElement[bool], error: Mapping[str, str]) -> int:
-        """A response with an image was charged for it, so it is completed as it is: a retry is not charged again."""
+        """End running responses with an error, and return how many. A response with an image was charged for it, so it
+        is completed as it is: a retry is not charged again."""
         images = (ItemRow.response_id == ResponseRow.id, ItemRow.side == "output", ItemRow.image.is_not(None))
         charged = select(ItemRow.id).where(*images).exists()
         now = self._database.clock.now()

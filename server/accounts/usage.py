@@ -53,7 +53,7 @@ class UsageFilter:
 
 
 def usage(database: Database, wanted: UsageFilter, by: Collection[Grouping]) -> list[Usage]:
-    """The sums of each group that has any, by key, time and model."""
+    """Return the sums of each group that has any, by key, time and model."""
     groups: dict[Usage, Usage] = {}
     with database.read() as session:
         names = {row.id: row.name for row in session.execute(select(KeyRow.id, KeyRow.name))}
@@ -80,7 +80,8 @@ def total(rows: Iterable[Usage]) -> Usage:
 
 
 def months_spent(database: Database) -> dict[str, int]:
-    """What each key was charged in this month, in 1/10000 CNY, by id: what its monthly budget is compared with."""
+    """Return the charges of each key in this month, in 1/10000 CNY, by id: they are compared with its monthly
+    budget."""
     this_month = KeyMonthRow.month == month_start(database.clock.now())
     with database.read() as session:
         return dict(session.execute(select(KeyMonthRow.key_id, KeyMonthRow.settled).where(this_month)).all())

@@ -158,17 +158,17 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
 
     @property
     def ready(self) -> bool:
-        """Whether the worker is up and has loaded, or failed to load, every checkpoint to preload."""
+        """Return whether the worker is up and has loaded, or failed to load, every checkpoint to preload."""
         return self.device is not None and all(spec in self.checkpoints for spec in self._preload)
 
     def capabilities(self, spec: Spec) -> Capabilities | None:
-        """What an image checkpoint supports; None until it is loaded."""
+        """Return the capabilities of an image checkpoint; None until it is loaded."""
         state = self.checkpoints.get(spec)
         return state.capabilities if state else None
 
     def unit_s(self, spec: Spec) -> float | None:
-        """The duration of a unit of work (pipelines.catalog.estimate), of the last image or of warmup. None if it was
-        not measured here."""
+        """Return the seconds of a unit of work (pipelines.catalog.estimate), of the last image or of warmup. None if it
+        was not measured here."""
         capabilities = self.capabilities(spec)
         return self._unit_s.get(spec) or (capabilities.unit_s if capabilities else None)
 
@@ -200,8 +200,8 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         return state.capabilities
 
     def unload_except(self, specs: Sequence[Spec], preload: Sequence[Spec] = ()) -> None:
-        """The catalog names exactly these: the worker may evict others. It loads those of `preload` that it has not
-        loaded, and so does every later worker."""
+        """Keep only these checkpoints, which are those of the catalog: the worker may evict others. It loads those of
+        `preload` that it has not loaded, and so does every later worker."""
         self._preload, self._retained = tuple(preload), tuple(specs)
         self.checkpoints = {spec: state for spec, state in self.checkpoints.items() if spec in set(specs)}
         self._unit_s = {spec: unit_s for spec, unit_s in self._unit_s.items() if spec in set(specs)}
@@ -382,7 +382,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
             self._deliver(job_id, Failed("worker_died", self._death_notice()))
 
     def _death_notice(self) -> str:
-        """What the callers of a dead worker's jobs are told."""
+        """Return the message for the callers of a dead worker's jobs."""
         worker = f"The {self.kind} worker"
         if self._no_device is not None:
             return f"{worker} has no device to compute on; nothing was charged. Try again later."

@@ -73,6 +73,7 @@ class Slot:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def shares_device(self, other: "Slot") -> bool:
+        """Return whether both workers compute on the CPU, or have a GPU in common."""
         return self.device == other.device and (self.gpus == other.gpus or bool(set(self.gpus) & set(other.gpus)))
 
 
@@ -105,7 +106,7 @@ def automatic_layout(device: DeviceChoice, gpus: Sequence[Gpu], needs: Collectio
 
 
 def group_sizes(gpus: int, needs: Collection[int]) -> list[int]:
-    """The numbers of GPUs of image workers, so that each number that checkpoints need has workers: in turns, the
+    """Return the numbers of GPUs of image workers, so that each number that checkpoints need has workers: in turns, the
     largest first, until no more fit. A checkpoint can be drawn by a worker with more GPUs than it needs."""
     sizes: list[int] = []
     fitting = sorted({need for need in needs if need <= gpus}, reverse=True) or [1]
@@ -118,7 +119,8 @@ def group_sizes(gpus: int, needs: Collection[int]) -> list[int]:
 
 
 def read_layout(path: Path, gpus: Sequence[Gpu], models: Collection[str], cores: int) -> Layout:
-    """What the file says. `cores` are divided between image workers on the CPU. Raises StartError with every error."""
+    """Read the layout from a file. `cores` are divided between image workers on the CPU. Raises StartError with every
+    error."""
     errors: list[str] = []
     file = read_toml(path, EnginesFile, errors)
     if file is None:

@@ -85,7 +85,7 @@ def _layout(settings: Settings, catalog: Catalog) -> Layout:
 def _member(
     settings: Settings, layout: Layout, slot: Slot, catalog: Catalog, classifiers: Sequence[ClassifierSpec]
 ) -> Member:
-    """An image worker, and what it has for weights beside the workers of other kinds on its device."""
+    """Build an image worker, with the bytes that it has for weights beside the workers of other kinds on its device."""
     beside = sum(slot.shares_device(other) for other in layout.images)
     chat = worker_bytes(spec.path for spec in catalog.chat.checkpoints) if slot.shares_device(layout.chat) else 0
     classify = worker_bytes(spec.path for spec in classifiers) if slot.shares_device(layout.classify) else 0
@@ -123,14 +123,14 @@ def _chat(
 
 
 def _launcher(kind: EngineKind, slot: Slot, roster: Roster | None) -> Launcher:
-    """The cluster's engine of this kind, if it has one, else a process of this server."""
+    """Return the launcher of the cluster's engine of this kind, if it has one, else of a process of this server."""
     if roster is not None and roster.of_kind(kind):
         return cluster_launcher(kind)
     return ChildProcess(kind, (), slot.environment)
 
 
 def read_roster(settings: Settings) -> Roster | None:
-    """The engines of the cluster, if this server uses one. Only then is Ray imported. Raises StartError."""
+    """Return the engines of the cluster, if this server uses one. Only then is Ray imported. Raises StartError."""
     if settings.cluster is None:
         return None
     from server.backends.cluster.membership import connect
@@ -142,14 +142,14 @@ def read_roster(settings: Settings) -> Roster | None:
 
 
 def cluster_launcher(name: str) -> Launcher:
-    """The link to an engine of the cluster."""
+    """Return the launcher of a link to an engine of the cluster."""
     from server.backends.cluster.transport import RayLauncher
 
     return RayLauncher(name)
 
 
 def cluster_member(settings: Settings, engine: Engine) -> Member:
-    """An image engine of the cluster, for a fleet."""
+    """Build a fleet's member of an image engine of the cluster."""
     host = EngineHost[ImageJob, Event](
         "image", (), settings.max_queue, silence_s=settings.worker_silence_s, device=engine.device,
         launcher=cluster_launcher(engine.name), name=engine.name,

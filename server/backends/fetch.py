@@ -63,7 +63,8 @@ async def fetch_image(
     ports: tuple[int, ...] = (443,),
     ca_file: str | None = None,
 ) -> bytes:
-    """The body of a URL. Raises FetchRefused before anything is sent, FetchFailed and FetchTooLarge afterwards."""
+    """Fetch the body of a URL. Raises FetchRefused before anything is sent, FetchFailed and FetchTooLarge
+    afterwards."""
     _check_url(url, ports)
     if not allow:
         raise FetchRefused(
@@ -144,7 +145,7 @@ def _check_url(url: str, ports: tuple[int, ...]) -> tuple[str, int]:
 
 
 async def resolve_checked(host: str, port: int, resolve: Resolver, is_allowed: Callable[[Address], bool]) -> str:
-    """An address of the host, all of whose addresses are allowed. Raises FetchRefused and FetchFailed."""
+    """Return an address of the host, all of whose addresses are allowed. Raises FetchRefused and FetchFailed."""
     try:
         addresses = await resolve(host, port)
     except (OSError, UnicodeError) as error:
@@ -174,6 +175,7 @@ class PinnedBackend(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
+        """Connect to the checked address. Raises ConnectError for another host."""
         if host.strip("[]").lower() != self._host:
             raise httpcore.ConnectError(f"{host} was not checked")
         return await self._backend.connect_tcp(self._address, port, timeout, local_address, socket_options)

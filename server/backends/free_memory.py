@@ -4,7 +4,7 @@ import ctypes
 
 
 def release_free_memory() -> None:
-    """Takes milliseconds, without the interpreter lock.
+    """Give freed memory back to the system. It takes milliseconds, without the interpreter lock.
 
     glibc keeps what was freed unless it is asked. Other C libraries have no such function.
     """

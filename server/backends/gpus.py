@@ -61,7 +61,7 @@ def _parts(index: int) -> Iterator[Gpu]:
 
 
 def _instances(handle: Any) -> Iterator[Any]:
-    """The MIG instances of a divided GPU; none of any other."""
+    """Yield the MIG instances of a divided GPU; none of any other."""
     try:
         current, _ = pynvml.nvmlDeviceGetMigMode(handle)
     except pynvml.NVMLError:  # it can't be divided

@@ -51,5 +51,6 @@ SPECIAL = [
 
 
 def is_public(address: Address) -> bool:
-    """Whether a server on the internet may have it. Addresses that carry another one (mapped, 6to4, NAT64) are none."""
+    """Return whether a server on the internet may have it. Addresses that carry another one (mapped, 6to4, NAT64) are
+    none."""
     return address.is_global and not any(address in block for block in SPECIAL)

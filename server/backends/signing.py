@@ -38,7 +38,7 @@ class ImageSigner:
         self._context = context
 
     async def signed(self, finished: Finished, encoding: Encoding) -> Finished:
-        """The job's end with signed files, in its format. Raises EngineFailure."""
+        """Return the job's end with signed files, in its format. Raises EngineFailure."""
         if encoding.source is None:
             return finished
         try:
@@ -49,7 +49,7 @@ class ImageSigner:
         return replace(finished, images=tuple(images))
 
     def sign(self, data: bytes, media_type: str, source: DigitalSource) -> bytes:
-        """The file with a manifest. Blocks. Raises C2paError, as for a certificate that is not one for signing."""
+        """Sign a file with a manifest. Blocks. Raises C2paError, as for a certificate that is not one for signing."""
         from c2pa import Builder
 
         signed = io.BytesIO()
@@ -107,7 +107,8 @@ def _algorithm(key: bytes) -> str:
 
 
 def _manifest(source: DigitalSource) -> dict[str, Any]:
-    """That a model made the image, or changed one. Nothing of the caller's image is named in it."""
+    """Return the manifest, which says that a model made the image, or changed one. Nothing of the caller's image is
+    named in it."""
     described = {"digitalSourceType": digital_source_type(source), "softwareAgent": {"name": "Darkroom"}}
     actions = [{"action": "c2pa.created", **described}]
     if source == "compositeWithTrainedAlgorithmicMedia":

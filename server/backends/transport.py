@@ -20,7 +20,7 @@ class Transport(Protocol):
         """The worker's process id while it lives, if it is on this machine."""
 
     async def receive(self) -> Sequence[FromWorker]:
-        """The next messages; none when the worker's life is over."""
+        """Wait for the next messages; there are none when the worker's life is over."""
 
     def send(self, messages: Sequence[ToWorker]) -> None:
         """Send without waiting. What is sent after the end is lost."""

@@ -1,4 +1,5 @@
-"""Client of other OpenAI-compatible servers: their connections and keys, and chats with models that don't run here."""
+"""A client of other OpenAI-compatible servers: their connections and keys, and chats with models that don't run
+here."""
 
 import asyncio
 import json
@@ -34,7 +35,7 @@ class UpstreamClient:
     """The connections to all upstreams, and their API keys. `close` after use."""
 
     def __init__(self, upstreams: Iterable[Upstream], environment: Mapping[str, str], timeout_s: float) -> None:
-        """Raises StartError as `load_keys` does."""
+        """Open the client with the keys of these upstreams. Raises StartError as `load_keys` does."""
         self._environment = environment
         self._keys: dict[str, str] = {}
         self.load_keys(upstreams)
@@ -57,6 +58,7 @@ class UpstreamClient:
         return self._client
 
     async def close(self) -> None:
+        """Close the connections to all upstreams."""
         await self._client.aclose()
 
     async def complete(self, upstream: Upstream, body: Json) -> UpstreamResponse:
@@ -70,7 +72,8 @@ class UpstreamClient:
 
     @asynccontextmanager
     async def stream(self, upstream: Upstream, body: Json) -> AsyncIterator[UpstreamResponse | AsyncIterator[Json]]:
-        """The chunks, or the JSON answer that came instead of a stream. Raises ApiError, also between chunks."""
+        """Send a chat, and return its chunks, or the JSON answer that came instead of a stream. Raises ApiError, also
+        between chunks."""
         with _translate_errors(upstream):
             content, headers = await asyncio.to_thread(to_json, body), self._json_headers(upstream)
             async with self._client.stream("POST", self._url(upstream), content=content, headers=headers) as response:
@@ -119,7 +122,7 @@ def _parse_response(upstream: Upstream, response: httpx.Response) -> UpstreamRes
 
 
 def _error_body(response: httpx.Response, body: Json) -> Json:
-    """The upstream's error in OpenAI's format: some servers omit fields, or have another format altogether."""
+    """Return the upstream's error in OpenAI's format: some servers omit fields, or have another format altogether."""
     error = body.get("error", body.get("detail", body))
     fields = error if isinstance(error, dict) else {"message": error}
     message = fields.get("message")
@@ -136,7 +139,7 @@ def _error_body(response: httpx.Response, body: Json) -> Json:
 
 
 async def _chunks(upstream: Upstream, response: httpx.Response) -> AsyncIterator[Json]:
-    """The JSON of each event, up to [DONE]. Raises EngineFailure for a stream that ends without it."""
+    """Yield the JSON of each event, up to [DONE]. Raises EngineFailure for a stream that ends without it."""
     async for line in response.aiter_lines():
         data = line.removeprefix("data:").strip() if line.startswith("data:") else ""
         if data == "[DONE]":

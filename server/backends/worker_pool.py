@@ -90,8 +90,8 @@ class WorkerPool:
 
     @property
     def ready(self) -> bool:
-        """Whether calls are taken: no worker is still in its first start, unless it has failed, and one is ready. Other
-        servers are not waited for."""
+        """Return whether calls are taken: no worker is still in its first start, unless it has failed, and one is
+        ready. Other servers are not waited for."""
         started = all(host.ready or host.restarts > 0 for host in self._local)
         return started and any(host.ready for host in self._local)
 
@@ -111,11 +111,11 @@ class WorkerPool:
         return found
 
     def capabilities(self, spec: CheckpointSpec) -> Capabilities | None:
-        """What a checkpoint supports; None until some worker has loaded it."""
+        """Return the capabilities of a checkpoint; None until some worker has loaded it."""
         return next((found for host in self.hosts if (found := host.capabilities(spec)) is not None), None)
 
     def unit_s(self, spec: CheckpointSpec) -> float | None:
-        """The duration of a unit of work, on the fastest worker that has measured it."""
+        """Return the seconds of a unit of work, on the fastest worker that has measured it."""
         return min((found for host in self.hosts if (found := host.unit_s(spec)) is not None), default=None)
 
     async def wait_ready(self) -> None:
@@ -212,8 +212,8 @@ class WorkerPool:
                 raise WorkerDied(host.kind)
 
     def unload_except(self, plan: Plan, *, preload: bool = True) -> None:
-        """The catalog names exactly the plan's checkpoints: workers may evict others. With `preload` each worker loads
-        its part of them, now and when it is started again."""
+        """Keep only the plan's checkpoints, which are those of the catalog: workers may evict others. With `preload`
+        each worker loads its part of them, now and when it is started again."""
         self.current, self._preloads, self._prepared = plan, preload, False
         for host in self._local:
             host.unload_except(plan.specs, plan.placement.get(host.name, ()) if preload else ())
@@ -225,7 +225,7 @@ class WorkerPool:
             self._upstream_host(url).unload_except(specs, specs)
 
     def _upstream_host(self, url: str) -> ImageHost:
-        """The host of another server, made when it is first named."""
+        """Return the host of another server, made when it is first named."""
         if url not in self._upstreams:
             if self._open_upstream is None:
                 raise ValueError(f"this fleet has no way to {url}")
@@ -252,8 +252,8 @@ class WorkerPool:
         return others_s + sum(each for each in left if at_most_s is None or each <= at_most_s)
 
     def _choose(self, job: ImageJob) -> ImageHost:
-        """The worker that finishes it first, its load included, or of several that are as quick the least busy one.
-        Another server's model has one place."""
+        """Choose the worker that finishes a job first, its load included, or of several that are as quick the least
+        busy one. Another server's model has one place."""
         if job.checkpoint.upstream is not None:
             return self._upstream_host(job.checkpoint.upstream.base_url)
         allowed = self.current.allowed.get(weights_key(job.checkpoint))
@@ -312,7 +312,8 @@ def _has_weights(state: CheckpointState, key: WeightsKey) -> bool:
 
 
 def _demands(catalog: Catalog, members: Sequence[Member], replicas: Mapping[str, int]) -> Iterable[Demand]:
-    """The catalog's checkpoints by their weights. With one worker sizes do not matter, and no file is read."""
+    """Yield the catalog's checkpoints by their weights, with the workers that may have them. With one worker sizes do
+    not matter, and no file is read."""
     groups: dict[WeightsKey, dict[CheckpointSpec, set[str]]] = {}
     for spec in catalog.checkpoints:
         groups.setdefault(weights_key(spec), {})[spec] = set()
@@ -332,7 +333,8 @@ def _demands(catalog: Catalog, members: Sequence[Member], replicas: Mapping[str,
 
 
 def _with_devices(members: Sequence[Member], gpus: int) -> list[Member]:
-    """The workers with the fewest devices that are enough. Where none has enough, all: loading says what is wrong."""
+    """Return the workers with the fewest devices that are enough. Where none has enough, all: loading says what is
+    wrong."""
     fewest = min((member.devices for member in members if member.devices >= gpus), default=None)
     return [member for member in members if fewest is None or member.devices == fewest]
 

@@ -127,7 +127,7 @@ class ChatCatalog:
 
 
 def read_chat(path: Path, weights: Path, image_models: Collection[str], errors: list[str]) -> ChatCatalog:
-    """The catalog in the file; an empty one if there is no file. `image_models` are names that it may not use."""
+    """Read the catalog from the file; it is empty if there is no file. `image_models` are names that it may not use."""
     if not path.exists():
         return ChatCatalog()
     file = read_toml(path, ChatFile, errors)

@@ -52,7 +52,8 @@ class SizeRules:
 
 
 def resolve_size(rules: SizeRules, size: str | None, reference: tuple[int, int] | None) -> Size:
-    """The size of a call with this `size` field, and the width and height of its first reference. Raises SizeError."""
+    """Return the size of a call with this `size` field, and the width and height of its first reference. Raises
+    SizeError."""
     if size is None or size == "auto":
         return _default_size(rules) if reference is None else _from_reference(rules, *reference)
     ratio = LISTED_SIZES.get(size, size)
@@ -74,7 +75,8 @@ def _default_size(rules: SizeRules) -> Size:
 
 
 def _from_reference(rules: SizeRules, width: int, height: int) -> Size:
-    """The reference's own size; of one outside the tier, the size on the grid that is nearest to it there."""
+    """Return the reference's own size; of one outside the tier, the size on the grid that is nearest to it there.
+    Raises SizeError."""
     if not _accepts_ratio(rules, width, height):
         raise SizeError(
             f"The first reference image is {width}x{height}; {_ratios_hint(rules)} Send 'size' to choose one of them."
@@ -123,7 +125,7 @@ def _heights(rules: SizeRules, width: int) -> Iterator[tuple[float, float]]:
 
 
 def _outward(side: float, least: float, most: float) -> list[int]:
-    """The multiples of the grid from `least` to `most`, those nearest to `side` first."""
+    """Return the multiples of the grid from `least` to `most`, those nearest to `side` first."""
     first, last = math.ceil(least / GRID_PX - EPSILON), math.floor(most / GRID_PX + EPSILON)
     return sorted((i * GRID_PX for i in range(first, last + 1)), key=lambda multiple: abs(multiple - side))
 

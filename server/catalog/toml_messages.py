@@ -91,14 +91,14 @@ def _description_in(annotation: Any) -> str | None:
 
 
 def _field_at(shape: Shape, path: Sequence[str | int]) -> FieldInfo | None:
-    """The field of the last key of a path."""
+    """Return the field of the last key of a path, None if there is none."""
     keys = [part for part in path if isinstance(part, str)]
     table = _table_at(shape, keys[:-1])
     return _named(table, keys[-1]) if table is not None and keys else None
 
 
 def _table_at(shape: Shape, path: Sequence[str | int]) -> Shape | None:
-    """The model of the table at a path of keys and list indices; None where keys are free."""
+    """Return the model of the table at a path of keys and list indices; None where keys are free."""
     table: Shape | None = shape
     for key in path:
         if isinstance(key, str):

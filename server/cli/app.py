@@ -28,7 +28,7 @@ app.add_typer(cluster.app, name="cluster")
 
 
 def main() -> None:
-    """The entry point of the `darkroom` script."""
+    """Run the `darkroom` script."""
     os.umask(0o077)  # images, prompts and keys are the operator's alone
     try:
         app()

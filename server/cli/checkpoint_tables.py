@@ -44,7 +44,7 @@ def _adapter_cards(settings: Settings) -> list[AdapterCard]:
 
 
 def _from_server(settings: Settings, route: str, shape: type[Shape]) -> Shape | None:
-    """What the running server answers; None if there is none."""
+    """Ask the running server; None if it does not answer."""
     try:
         headers = {"Authorization": f"Bearer {settings.admin_key.read_text().strip()}"}
         answer = httpx.get(f"{settings.local_url}{route}", headers=headers, timeout=60, trust_env=False)
@@ -83,7 +83,7 @@ def checkpoint_cards(settings: Settings) -> list[CheckpointCard]:
 
 
 def show_report(report: CheckpointFindings) -> None:
-    """What `darkroom checkpoints inspect` prints."""
+    """Print the report of `darkroom checkpoints inspect`."""
     console = Console(soft_wrap=True, highlight=False)
     parts = Table("Component", "Class", "Weights", "Size", "Type", title=report.class_name or "Not a checkpoint")
     for part in report.parts:

@@ -157,7 +157,7 @@ def comparison_grid(
 
 
 def read_recipe(sheet: Path) -> dict[str, Any]:
-    """The request in the metadata of a sheet. Raises StartError."""
+    """Read the request in the metadata of a sheet. Raises StartError."""
     try:
         for keyword, text in _texts(sheet.read_bytes()):
             if keyword == "proof":
@@ -169,7 +169,8 @@ def read_recipe(sheet: Path) -> dict[str, Any]:
 
 
 def _texts(png: bytes) -> Iterator[tuple[str, str]]:
-    """The iTXt chunks of a PNG: keyword, compression flag and method, language, translated keyword, UTF-8 text."""
+    """Yield the keywords and texts of the iTXt chunks of a PNG: keyword, compression flag and method, language,
+    translated keyword, UTF-8 text."""
     place = 8
     while place < len(png):
         length, kind = struct.unpack(">I4s", png[place : place + 8])

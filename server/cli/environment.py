@@ -1,4 +1,4 @@
-"""What commands start from: the settings, the database, and whose command it is."""
+"""The settings, the database and the operator of a command."""
 
 import getpass
 import sys
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def read_settings() -> "Settings":
-    """The settings of the environment; ends the command if one is invalid."""
+    """Read the settings from the environment; ends the command if one is invalid."""
     from pydantic import ValidationError
 
     from server.settings import PREFIX, Settings
@@ -26,7 +26,7 @@ def read_settings() -> "Settings":
 
 
 def open_database(settings: "Settings") -> "Database":
-    """At this version's schema."""
+    """Open the database, at this version's schema."""
     from server.accounts.db import Database
 
     database = Database(settings.database_url)
@@ -46,7 +46,7 @@ def read_catalog(settings: "Settings") -> "Catalog":
 
 
 def user() -> str:
-    """The operator of a command, for the audit."""
+    """Return the operator of a command, for the audit."""
     return f"cli:{getpass.getuser()}"
 
 

@@ -36,7 +36,8 @@ class DrainingServer(uvicorn.Server):
         self._logged = False  # not in the signal handler, which may interrupt another log line
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The signal handler."""
+        """Handle a signal: the first one drains the server, the second one cancels the running calls, the third one
+        ends it."""
         if self.should_exit or not self.started:
             self.should_exit = self.force_exit = True
         elif self._drain_until is not None:

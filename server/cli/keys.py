@@ -157,7 +157,7 @@ def _fields(
     keepalive: bool | None,
     note: str | None,
 ) -> dict[str, Any]:
-    """What was given, as the HTTP routes take it: null takes a limit away."""
+    """Return the options that were given, as the HTTP routes take them: null takes a limit away."""
     fields: dict[str, Any] = {"groups": group or None, "keepalive": keepalive, "note": note}
     fields = {name: value for name, value in fields.items() if value is not None}
     for name, text in (("budget", budget), ("monthly_budget", monthly_budget)):

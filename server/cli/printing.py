@@ -28,8 +28,8 @@ def show(*tables: Table) -> None:
 
 
 def fitted(console: Console, table: Table) -> RenderableType:
-    """The table, with its widest column folded if need be. If that is not enough, a list of each row's fields, as long
-    as there are rows: ids of two letters a line can't be copied."""
+    """Fit a table to the screen, with its widest column folded if need be. If that is not enough, return a list of each
+    row's fields, as long as there are rows: ids of two letters a line can't be copied."""
     options = console.options.update(max_width=UNLIMITED)
     excess = Measurement.get(console, options, table).maximum - console.width
     widths = [
@@ -59,7 +59,7 @@ def _records(table: Table) -> Table:
 def show_rows(
     title: str, headings: Mapping[str, str], rows: Sequence[Mapping[str, Any]], *, as_json: bool, as_csv: bool
 ) -> None:
-    """A table of the fields that have headings; or all fields as JSON or CSV. Rows have the same fields."""
+    """Print a table of the fields that have headings; or all fields as JSON or CSV. Rows have the same fields."""
     if as_json:
         typer.echo(json.dumps(list(rows), indent=2, ensure_ascii=False))
     elif as_csv:

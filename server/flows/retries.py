@@ -23,7 +23,7 @@ class RetryInfo:
 
     @property
     def finds_equal(self) -> bool:
-        """Whether the request may be for an equal call that runs on another gateway."""
+        """Return whether the request may be for an equal call that runs on another gateway."""
         return bool(self.retry_count) and not self.forwarded
 
 

@@ -80,7 +80,8 @@ class _Body:
         self._late_at: float | None = None
 
     async def receive(self) -> Message:
-        """The next message. Raises TooLarge, RequestTimedOut, RateLimited and Overloaded, while the body comes."""
+        """Return the next message. Raises TooLarge, RequestTimedOut, RateLimited and Overloaded, while the body
+        comes."""
         if self._complete:
             return await self._receive()
         message = await self._receive_in_time()
@@ -93,7 +94,7 @@ class _Body:
         return message
 
     async def _receive_in_time(self) -> Message:
-        """A slow body gets more time with every 64 KiB."""
+        """Return the next message within its time: a slow body gets more with every 64 KiB. Raises RequestTimedOut."""
         now = asyncio.get_running_loop().time()
         if self._late_at is None or self._received - self._counted >= FREE_BYTES:
             self._counted, self._late_at = self._received, now + self._timeout_s
@@ -108,7 +109,7 @@ class _Body:
 
 
 def body_lease(request: Request) -> BodyLease:
-    """What the request has of the budget for bodies."""
+    """Return the request's share of the budget for bodies."""
     lease: BodyLease = request.scope[LEASE]
     return lease
 

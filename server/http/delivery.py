@@ -151,6 +151,7 @@ class KeepAliveJson:
         del self._start.headers["content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response: its head at once, spaces while the body is not known, then the body."""
         await send({"type": "http.response.start", "status": 200, "headers": self._start.raw_headers})
         try:
             body = await cancel_on_disconnect(receive, self._send_spaces(send))
@@ -171,14 +172,15 @@ class KeepAliveJson:
 
 
 async def prepend(first: Result, rest: AsyncIterator[Result]) -> AsyncIterator[Result]:
-    """A stream whose first item was awaited, so that what fails does so before the answer begins."""
+    """Yield the awaited first item of a stream, then the rest: so a failure of the first comes before the answer
+    begins."""
     yield first
     async for item in rest:
         yield item
 
 
 async def cancel_on_disconnect(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result | None:
-    """The result of `work`, or None if the client disconnects first; `work` is then cancelled."""
+    """Return the result of `work`, or None if the client disconnects first; `work` is then cancelled."""
     task = asyncio.create_task(work)
     watch = asyncio.create_task(_wait_disconnect(receive))
     try:

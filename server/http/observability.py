@@ -75,7 +75,7 @@ class ObservabilityMiddleware:
         return nullcontext() if scope["path"] in UNLOGGED else self.tracing.request(Headers(scope=scope))
 
     def _account(self, scope: Scope, trace: CallTrace, status: int, started_at: float, *, replayed: bool) -> None:
-        """The answer has been sent, or nobody waits for it any more."""
+        """Count and log an answer: it has been sent, or nobody waits for it any more."""
         seconds = time.perf_counter() - started_at
         route = _route(scope)
         method = scope["method"] if scope["method"] in METHODS else "other"
@@ -106,7 +106,7 @@ class ObservabilityMiddleware:
 
 
 def _known(trace: CallTrace) -> dict[str, Any]:
-    """What is known of a call, for the log. No prompt is."""
+    """Return the known facts of a call, for the log, without its prompt."""
     if trace.key_id is None:
         return {}
     values: dict[str, Any] = {"key": trace.key_id, "model": trace.model, "job": trace.job, "code": trace.code}
@@ -118,7 +118,8 @@ def _known(trace: CallTrace) -> dict[str, Any]:
 
 
 def _route(scope: Scope) -> str:
-    """The raw path and arbitrary methods would make unbounded label values."""
+    """Return the route for the labels of metrics: the raw path and arbitrary methods would make unbounded label
+    values."""
     if (route := scope.get("route")) is not None:
         path: str = route.path
         return path
@@ -126,7 +127,7 @@ def _route(scope: Scope) -> str:
 
 
 def _log_names(request_id: str, span: RequestSpan | None) -> dict[str, str]:
-    """What every line of the log has that is written for this request."""
+    """Return the fields of every line of the log that is written for this request."""
     trace_id = span.trace_id if span is not None else None
     return {"request": request_id} | ({"trace": trace_id} if trace_id is not None else {})
 

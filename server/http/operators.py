@@ -55,12 +55,12 @@ async def find_operator_of(request: Request, services: Services) -> OperatorOf |
 
 
 async def is_operator(request: Request, services: Services) -> bool:
-    """Whether the request is an operator's."""
+    """Return whether the request is an operator's."""
     return await find_operator_of(request, services) is not None
 
 
 async def operator(request: Request, services: ServicesDep, _: Annotated[None, Depends(ADMIN_KEY)] = None) -> str:
-    """The operator's name. Raises Unauthorized."""
+    """Return the operator's name. Raises Unauthorized."""
     found = await find_operator_of(request, services)
     if found is None:
         bearer(request)

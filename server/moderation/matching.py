@@ -31,12 +31,12 @@ class Expression:
     """Blocked terms, as whole words in the skeletons of texts, and patterns in both forms."""
 
     def __init__(self, terms: Iterable[str], patterns: Iterable[str]) -> None:
-        """Raises re.error."""
+        """Compile the terms and patterns. Raises re.error."""
         self._terms = _compile([spelling for term in terms for spelling in _spellings(term)])
         self._patterns = _compile([f"(?:{pattern})" for pattern in patterns])
 
     def search(self, texts: SearchedTexts) -> str | None:
-        """What matches in one of the texts, or over several of them."""
+        """Return the first match in one of the texts, or over several of them; None if there is none."""
         for normalised, bare in zip(texts.normalised, texts.skeletons, strict=True):
             for expression, text in ((self._terms, bare), (self._patterns, normalised), (self._patterns, bare)):
                 if expression is not None and (found := expression.search(text)):

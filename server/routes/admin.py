@@ -137,7 +137,7 @@ async def try_policy(body: Check, services: ServicesDep) -> ModerationTest:
 
 
 async def _answer(request: Request, jobs: CatalogJobs, job_id: str) -> Response:
-    """What changed or, if the client prefers that, 202 and the job at once."""
+    """Answer with the change or, if the client prefers that, with 202 and the job at once."""
     if wants_async(request):
         headers = {"Location": f"/admin/swaps/{job_id}", "Preference-Applied": "respond-async"}
         return Response(jobs.show(job_id).model_dump_json(), 202, headers, "application/json")

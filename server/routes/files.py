@@ -75,7 +75,7 @@ async def show_result(name: Name, request: Request, services: ServicesDep, w: Wi
 
 
 async def _from_store(request: Request, storage: Storage, record: StoredResult) -> Response:
-    """What is in an object store passes through here: its clients need not reach the store."""
+    """Send an image from an object store through this server: its clients need not reach the store."""
     headers = HEADERS | {"Accept-Ranges": "bytes", "ETag": f'"{record.sha256}"'}
     size = record.size_bytes
     try:
@@ -102,10 +102,10 @@ async def _pieces(storage: Storage, name: str, start: int, end: int) -> AsyncIte
 
 
 def _is_outdated(request: Request, etag: str) -> bool:
-    """Whether the client has a part of another file than this one, and wants all of this one."""
+    """Return whether the client has a part of another file than this one, and wants all of this one."""
     return request.headers.get("if-range", etag) != etag
 
 
 def read_width(text: str) -> int:
-    """The size of a thumbnail. Raises BadRequest."""
+    """Return the size of a thumbnail in px. Raises BadRequest."""
     return int(one_of([str(width) for width in WIDTHS_PX], text, "w"))

@@ -60,7 +60,7 @@ async def settle(member: MemberDep) -> SharedCatalog:
 
 @router.get("/cluster/state", include_in_schema=False, dependencies=[Depends(member_of_cluster)])
 async def state(services: ServicesDep) -> ReadinessDetails:
-    """What operators of another gateway see of this one."""
+    """Return the state of this gateway for the operators of another one."""
     return readiness_details(services)
 
 

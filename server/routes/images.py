@@ -172,7 +172,7 @@ async def edit(request: Request, key: Caller, services: ServicesDep) -> Response
 
 
 async def _answer_json(request: Request, services: Services, key: Key, endpoint: str) -> Response:
-    """The answer to a JSON body. An edit needs a reference."""
+    """Answer a JSON body. An edit needs a reference."""
     values = await read_json(request, key, services)
     body = await asyncio.to_thread(partial(_options, GenerationBody, values, strict=True))
     field = "images" if values.get("images") is not None else "image"
@@ -193,7 +193,7 @@ async def _answer(
     image_request: ImageRequest,
     ignored: list[str],
 ) -> Response:
-    """The answer of the call. A header names the fields that were ignored."""
+    """Answer a call. A header names the fields that were ignored."""
     parameters = body.model_dump(mode="json", exclude={"image", "images", "mask", "controls", *SYNONYMS})
     if image_request.controls:
         parameters["controls"] = {each.name: each.strength for each in image_request.controls}
@@ -228,7 +228,7 @@ def _is_file_field(name: str) -> bool:
 
 
 def _folded(texts: Mapping[str, str]) -> dict[str, Any]:
-    """An object's fields, which SDKs write as `loras[style]`, as an object."""
+    """Fold an object's fields, which SDKs write as `loras[style]`, into an object."""
     values: dict[str, Any] = {}
     for name, text in texts.items():
         if found := MEMBER.fullmatch(name):
@@ -302,5 +302,5 @@ async def _references(form: FormData) -> tuple[Reference, ...]:
 
 
 async def _read(part: UploadFile | str) -> bytes:
-    """A file part's bytes. Its name and content type are the client's fancy; the bytes are sniffed later."""
+    """Read a file part's bytes. Its name and content type are the client's fancy; the bytes are sniffed later."""
     return await part.read() if isinstance(part, UploadFile) else part.encode()

@@ -62,7 +62,7 @@ def _cards(services: Services) -> list[ModelCard | ChatCard]:
 
 
 def _image_card(model: ImageModel, services: Services) -> ModelCard:
-    """Reads the folder of its adapters."""
+    """Describe an image model. It reads the folder of its adapters."""
     capabilities = services.engines.image.capabilities(model.checkpoint)
     widest = model.drawn_with(MAX_REFERENCES)
     max_references = reference_limit(widest, services.engines.image.capabilities(widest.checkpoint))

@@ -252,7 +252,7 @@ async def _answer(request: Request, services: Services, asked: Asked, stack: Asy
 
 
 async def _body(response: ActiveResponse) -> bytes:
-    """The body, once the response has ended. Raises ApiError."""
+    """Return the body, once the response has ended. Raises ApiError."""
     await response.wait_done()
     if response.failure is not None:
         raise response.failure

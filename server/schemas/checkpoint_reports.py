@@ -30,7 +30,7 @@ def adapter_card(model: str, adapter: Adapter, capabilities: Capabilities | None
 
 
 def report_of(inspection: Inspection, suggestion: Suggestion) -> CheckpointFindings:
-    """As the route and the command show it."""
+    """Report an inspection with its suggestion, as the route and the command show it."""
     capabilities = inspection.capabilities
     found = {
         "steps": suggestion.steps,

@@ -142,7 +142,8 @@ class SamplingOptions(BaseModel):
 
 
 class ImageOptions(SamplingOptions, OpenAIOptions):
-    """What both routes share. SDKs send this server's extensions, the seed and the sampling, through `extra_body`."""
+    """The fields that both routes share. SDKs send this server's extensions, the seed and the sampling, through
+    `extra_body`."""
 
     seed: Seed = None
     webhook: Annotated[str, Field(max_length=2000)] | None = None  # told of the end, in the background
@@ -152,7 +153,7 @@ class ImageOptions(SamplingOptions, OpenAIOptions):
 
     @model_validator(mode="after")
     def _merge_synonyms(self) -> Self:
-        """Raises BadRequest for two names of one option that differ."""
+        """Merge the names of each option. Raises BadRequest for two names of one option that differ."""
         for name, ours in SYNONYMS.items():
             _merge(self, name, ours)
         return self

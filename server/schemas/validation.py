@@ -65,8 +65,8 @@ class MalformedBody(BadRequest):
 
 
 def parse_json(raw: bytes | bytearray) -> dict[str, Any]:
-    """The JSON object in a body. Raises JsonTooComplex, and MalformedBody, also for numbers that can't be forwarded as
-    JSON.
+    """Parse the JSON object in a body. Raises JsonTooComplex, and MalformedBody, also for numbers that can't be
+    forwarded as JSON.
 
     It takes 0.1 s for a string of 60 MB, and holds the interpreter lock, so large bodies must be parsed one at a time.
     """
@@ -90,14 +90,15 @@ def iter_strings(value: Any) -> Iterator[str]:
 
 
 def check_text_length(texts: Iterable[str]) -> None:
-    """Raises BadRequest for more text than any model's context holds, before it is tokenized, which takes minutes."""
+    """Check the length of all texts together, before they are tokenized, which takes minutes. Raises BadRequest for
+    more text than any model's context holds."""
     if (length := sum(map(len, texts))) > MAX_TEXT:
         message = f"The texts of this request have {length} characters together. Expected at most {MAX_TEXT}."
         raise BadRequest(message, code="string_above_max_length")
 
 
 def _iter_scalars(value: Any) -> Iterator[Any]:
-    """What a JSON value has in it, and its objects' keys. Not recursive: values may be nested to any depth."""
+    """Yield the scalars in a JSON value, and its objects' keys. Not recursive: values may be nested to any depth."""
     stack = [value]
     while stack:
         part = stack.pop()
@@ -111,7 +112,7 @@ def _iter_scalars(value: Any) -> Iterator[Any]:
 
 
 def validate(model: type[Body], values: Mapping[str, Any], *, strict: bool) -> Body:
-    """The typed body. Null means absent. Raises BadRequest for the first invalid field.
+    """Return the typed body. Null means absent. Raises BadRequest for the first invalid field.
 
     `strict` is for JSON, where "2" is not a number; form fields are always strings and are parsed.
     """
@@ -123,7 +124,7 @@ def validate(model: type[Body], values: Mapping[str, Any], *, strict: bool) -> B
 
 
 def one_of(allowed: Sequence[Choice], value: str, param: str) -> Choice:
-    """The value, if it is allowed. Raises BadRequest."""
+    """Return the value, if it is allowed. Raises BadRequest."""
     for choice in allowed:
         if choice == value:
             return choice

@@ -36,16 +36,16 @@ class ActiveCall(ActiveJob[Preview]):
 
     @property
     def done(self) -> bool:
-        """Whether `result` returns or raises at once."""
+        """Return whether `result` returns or raises at once."""
         return self._result is not None or self.failure is not None
 
     @property
     def admitted(self) -> bool:
-        """Whether the price is held and the job has its place in the queue."""
+        """Return whether the price is held and the job has its place in the queue."""
         return self.shape is not None
 
     def admit(self, shape: ImageShape) -> None:
-        """The price is held and the job is queued."""
+        """Note that the price is held and the job is queued."""
         self.shape = shape
         self._notify()
 
@@ -74,19 +74,19 @@ class ActiveCall(ActiveJob[Preview]):
         self._notify()
 
     async def admission(self) -> ImageShape:
-        """What will be drawn, once the call is admitted. Raises ApiError if it failed before."""
+        """Return the shape of the images to draw, once the call is admitted. Raises ApiError if it failed before."""
         await self.wait_admitted()
         return self.shape or (await self.result()).shape
 
     async def result(self) -> ImageResult:
-        """The result. Raises the failure. A waiter that is cancelled does not cancel the call."""
+        """Wait for the result. Raises the failure. A waiter that is cancelled does not cancel the call."""
         await self.wait_done()
         if self._result is None:
             raise self.failure or RuntimeError("an ended call has a result or a failure")
         return self._result
 
     def to_api_error(self, error: BaseException) -> ApiError:
-        """What the client gets for any exception that ended the call."""
+        """Return the client's error for any exception that ended the call."""
         if isinstance(error, ApiError):
             return error
         if isinstance(error, asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""What image calls and responses have in common while they run: an event log, an admission, an end; and their registry.
+"""The common part of image calls and responses while they run: an event log, an admission, an end; and their registry.
 
 A retry is matched to a running job by its Idempotency-Key, or by its fingerprint (equal parameters).
 """
@@ -37,16 +37,16 @@ class ActiveJob(DetachedTask, Generic[EventT]):
     @property
     @abstractmethod
     def admitted(self) -> bool:
-        """Whether the request is sound and has its place: its answer begins with status 200."""
+        """Return whether the request is sound and has its place: its answer begins with status 200."""
 
     @property
     def joinable_by_key(self) -> bool:
-        """Whether a request with the same Idempotency-Key may join it."""
+        """Return whether a request with the same Idempotency-Key may join it."""
         return not self.cancelled
 
     @property
     def joinable_by_fingerprint(self) -> bool:
-        """Whether an automatic retry of an equal request may join it."""
+        """Return whether an automatic retry of an equal request may join it."""
         return not self.cancelled
 
     def begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -124,7 +124,7 @@ class ActiveJobs(Generic[JobT]):
         return tuple(self._jobs.values())
 
     def ids(self) -> frozenset[str]:
-        """The ids of all running jobs."""
+        """Return the ids of all running jobs."""
         return frozenset(self._jobs)
 
     def start(self, job: JobT, work: Coroutine[Any, Any, Any]) -> JobT:
@@ -137,18 +137,18 @@ class ActiveJobs(Generic[JobT]):
         return job
 
     def find(self, job_id: str, key_id: str) -> JobT | None:
-        """The job with this id, if it belongs to this key."""
+        """Return the job with this id, if it belongs to this key."""
         job = self._jobs.get(job_id)
         return job if job is not None and job.call.key_id == key_id else None
 
     def find_keyed(self, key_id: str, endpoint: str, idempotency_key: str) -> JobT | None:
-        """The job that an Idempotency-Key names."""
+        """Return the job that an Idempotency-Key names, None if it does not run."""
         wanted = (key_id, endpoint, idempotency_key)
         running = (job for job in self._jobs.values() if job.joinable_by_key)
         return next((job for job in running if _keyed(job.call) == wanted), None)
 
     def find_by_fingerprint(self, identity: CallIdentity) -> JobT | None:
-        """The equal job that an automatic retry joins: the newest without a listener, else the newest."""
+        """Return the equal job that an automatic retry joins: the newest without a listener, else the newest."""
         equal = [job for job in self._jobs.values() if job.call.identity == identity and job.joinable_by_fingerprint]
         return max(reversed(equal), key=lambda job: not job.has_listeners, default=None)
 

@@ -35,6 +35,7 @@ class BodyBudget:
 
     @property
     def in_flight_bytes(self) -> int:
+        """Return the bytes of bodies that are in memory."""
         return self._in_flight.total()
 
     @asynccontextmanager
@@ -85,7 +86,7 @@ class BodyBudget:
         return not mine or mine + size_bytes <= self._per_key_bytes
 
     async def _wait(self, key_id: str, ready: Callable[[], bool]) -> bool:
-        """Whether it is ready before patience ends. Nothing else runs between that and the return."""
+        """Return whether it is ready before patience ends. Nothing else runs between that and the return."""
         if ready():
             return True
         self._waiting[key_id] += 1
@@ -119,7 +120,7 @@ class BodyLease:
 
     @property
     def begun(self) -> bool:
-        """Whether the request's key is known, so that its body may be read."""
+        """Return whether the request's key is known, so that its body may be read."""
         return self._key_id is not None
 
     async def begin(self, key_id: str) -> None:

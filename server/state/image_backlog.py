@@ -100,7 +100,7 @@ class Backlog:
             del self._entries[job.id]
 
     def record(self, job: ImageJob, finished: Finished) -> None:
-        """A finished job has measured the seconds of a unit of work."""
+        """Learn from a finished job the seconds of a unit of work."""
         if is_duration(finished.unit_s):
             self._unit_s[job.checkpoint] = finished.unit_s
         if is_duration(finished.run_s):
@@ -108,10 +108,9 @@ class Backlog:
             self._fastest_s[job.checkpoint] = min(own_s, self._fastest_s.get(job.checkpoint, own_s))
 
     def least_s(self, job: ImageJob) -> float | None:
-        """The least device time that a job may take, at the highest speed that its checkpoint has shown; None before it
-        has shown any. Small images, and what ran beside others, are slower by the unit, so the highest counts, less
-        a margin, which is larger while warmup alone has measured.
-        """
+        """Return the least device time in seconds that a job may take, at the highest speed that its checkpoint has
+        shown; None before it has shown any. Small images, and jobs that ran beside others, are slower by the unit, so
+        the highest counts, less a margin, which is larger while warmup alone has measured."""
         shown = self._fastest_s.get(job.checkpoint)
         speeds = [each for each in (shown, self._warmup_unit_s(job.checkpoint)) if each is not None]
         margin = MARGIN if shown is not None else WARMUP_MARGIN

@@ -1,4 +1,4 @@
-"""What becomes of an image call, as plain values."""
+"""The outcome of an image call, as plain values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -44,6 +44,6 @@ class ImageResult:
 
     @classmethod
     def from_record(cls, call_id: str, record: Mapping[str, Any]) -> "ImageResult":
-        """What `to_record` wrote."""
+        """Build the result from a record that `to_record` wrote."""
         answer = ImageAnswer.model_validate(record["answer"])
         return cls(call_id, answer, tuple(record["files"]), record["response_format"])

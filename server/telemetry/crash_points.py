@@ -14,6 +14,6 @@ class CrashPoints:
     crash_at: CrashPoint | None = None
 
     def hit(self, point: str) -> None:
-        """Called at each crash point of a call."""
+        """Kill the server if this is the point to crash at. Each crash point of a call calls this."""
         if point == self.crash_at:
             os.kill(os.getpid(), signal.SIGKILL)

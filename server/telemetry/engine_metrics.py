@@ -36,6 +36,7 @@ class EngineCollector(Collector):
         self._reports = reports
 
     def collect(self) -> Iterator[Metric]:
+        """Yield the metrics of all workers."""
         reports = self._reports()
         yield _gauge("engine_up", "Whether the worker has loaded its checkpoints", reports, lambda each: each.up)
         yield _gauge("jobs_waiting", "Jobs that have not started", reports, lambda each: each.waiting)
@@ -70,6 +71,7 @@ class DecoderCollector(Collector):
         self._ended = ended
 
     def collect(self) -> Iterator[Metric]:
+        """Yield the number of decoders that ended early, by reason."""
         family = CounterMetricFamily(
             "darkroom_decoders_ended",
             "Picture decoders that ended before their picture was decoded",

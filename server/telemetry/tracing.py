@@ -71,19 +71,19 @@ class Tracing:
 
     @contextmanager
     def request(self, headers: Mapping[str, str]) -> Iterator[RequestSpan]:
-        """The span of a request; what is done within it, in other tasks too, becomes its children."""
+        """Open the span of a request; work within it, in other tasks too, becomes its children."""
         parent = PROPAGATOR.extract(headers)
         with self._tracer.start_as_current_span("request", context=parent, kind=SpanKind.SERVER) as span:
             yield RequestSpan(span)
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
-        """A child for what is done in the block."""
+        """Open a child span for the work in the block."""
         with self._tracer.start_as_current_span(name):
             yield
 
     def phase(self, name: str, seconds: float, ended_ago_s: float = 0.0) -> None:
-        """A child that took so long, and has ended."""
+        """Record a child span that took `seconds`, and ended `ended_ago_s` ago."""
         end = time.time_ns() - int(ended_ago_s * S_IN_NS)
         self._tracer.start_span(name, start_time=end - int(seconds * S_IN_NS)).end(end)
 

@@ -1,14 +1,12 @@
 """The network: a Qwen3 of some 0.8 M parameters, with the embedding as its output layer. Untrained."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import torch
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from starters.chat.induction_heads import init_induction_heads
-from starters.chat.tokens import CONTEXT, END_OF_TEXT, TURN_END, make_tokenizer
+from starters.chat.tokens import CONTEXT, END_OF_TEXT, TURN_END
 
 SEED: Final = 20261121
 HEAD: Final = 64  # wide enough for some slow rotations, which find words at any distance
@@ -18,7 +16,7 @@ ROTATION_BASE: Final = 1e5
 def make_model(
     tokenizer: PreTrainedTokenizerFast, *, width: int = 128, heads: int = 3, layers: int = 3
 ) -> Qwen3ForCausalLM:
-    """The network in float32, initialised from SEED."""
+    """Return the network in float32, with random weights from SEED."""
     torch.manual_seed(SEED)
     ends = tokenizer.convert_tokens_to_ids([TURN_END, END_OF_TEXT])
     config = Qwen3Config(
@@ -36,21 +34,12 @@ def make_model(
         pad_token_id=ends[1],
     )
     model = Qwen3ForCausalLM(config)
-    if width > HEAD:
-        init_induction_heads(model)
     model.generation_config = GenerationConfig(eos_token_id=ends, pad_token_id=ends[1])
     return model
 
 
-def save_tiny(folder: Path, texts: Sequence[str] = ()) -> Path:
-    """An untrained checkpoint for tests, of the starter's architecture: 0.1 M parameters, byte tokens."""
-    tokenizer = make_tokenizer(texts)
-    save(make_model(tokenizer, width=64, heads=1, layers=2), tokenizer, folder)
-    return folder
-
-
 def save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """A folder that `AutoModelForCausalLM` and `AutoTokenizer` load, in float16."""
+    """Write a folder that `AutoModelForCausalLM` and `AutoTokenizer` load, in float16."""
     half = Qwen3ForCausalLM(model.config).to(torch.float16)
     half.load_state_dict(model.state_dict())
     half.generation_config = model.generation_config

@@ -95,11 +95,6 @@ class Scene:
         return next((thing for thing in self.things if thing.kind == kind), None)
 
 
-def with_things(scene: Scene, things: tuple[Thing, ...]) -> Scene:
-    """The scene with these objects, sorted from left to right."""
-    return replace(scene, things=tuple(sorted(things, key=lambda thing: PLACES.index(thing.place))))
-
-
 def with_sky(scene: Scene, sky: Sky) -> Scene:
     """The scene under another sky: an impossible light is removed, and neon becomes flat by daylight."""
     light = scene.light if scene.light in SKY_LIGHTS[sky] else "none"

@@ -163,7 +163,7 @@ def split(output: Any, layouts: Sequence[Layout]) -> list[Any]:
 
 
 def structure(key: Hashable) -> Hashable:
-    """Return a key without sizes and values: what was shown to be safe for one size is safe for all."""
+    """Return a key without sizes and values: a merge that was shown to be safe for one size is safe for all."""
     match key:
         case ("rows", dtype, device, tuple() as shape):
             return "rows", dtype, device, len(shape)
@@ -195,13 +195,13 @@ def largest_difference(one: Any, other: Any) -> float:
 
 
 def _has_rows(tensor: torch.Tensor, layout: Layout) -> bool:
-    """Whether the first dimension counts images. Where those are a list's items, only a vector's may, such as that of
-    the time steps."""
+    """Return whether the first dimension counts images. Where those are a list's items, only a vector's may, such as
+    that of the time steps."""
     return tensor.dim() > 0 and tensor.shape[0] == layout.rows and (not layout.listed or tensor.dim() == 1)
 
 
 def _has_items(value: Any, layout: Layout) -> bool:
-    """Whether it is a list with a tensor, or a list of tensors, for each image."""
+    """Return whether it is a list with a tensor, or a list of tensors, for each image."""
     return layout.listed and isinstance(value, list) and len(value) == layout.rows and _holds_tensor(value)
 
 
@@ -222,7 +222,8 @@ def _holds_tensor(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Hashable:
-    """Return a value that must be equal in all passes. Raises Unmergeable for an object that has no plain value."""
+    """Return a value with the name of its type: both must be equal in all passes. Raises Unmergeable for an object that
+    has no plain value."""
     if isinstance(value, list | tuple):
         return tuple(_plain(item) for item in value)
     if value is None or isinstance(value, bool | int | float | str | bytes | torch.dtype | torch.device):

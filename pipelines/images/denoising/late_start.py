@@ -48,7 +48,7 @@ class LateStart:
         pipeline.scheduler.set_timesteps = set_timesteps
 
     def wrap_callback(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Wrap the call's step callback, so that what the mask leaves out is put back after it."""
+        """Wrap the call's step callback, so that the part that the mask leaves out is put back after it."""
         if self._mask is None:
             return arguments
         if "callback_on_step_end" in arguments:

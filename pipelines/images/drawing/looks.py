@@ -35,7 +35,7 @@ class InvalidImage(Exception):
 
 
 def is_plain(image: EncodedImage, box: tuple[int, int, int, int] | None = None) -> bool:
-    """Whether it has one colour, or the part of it within left, top, right and bottom."""
+    """Return whether it has one colour, or the part of it within left, top, right and bottom."""
     with Image.open(io.BytesIO(image.data)) as opened:
         pixels = np.asarray(opened.convert("RGB").crop(box))
     return bool((pixels == pixels[0, 0]).all())

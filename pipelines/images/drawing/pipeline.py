@@ -58,7 +58,7 @@ class Drawn:
     dtype: torch.dtype  # that the checkpoint computes in
 
     def image(self, preview_map: PreviewMap) -> Image.Image:
-        """Return the image, at `size`. Fits the preview map. Blocks; needs no device. Raises InvalidPicture and
+        """Return the image at `size`, and fit the preview map to it. Blocks; needs no device. Raises InvalidImage and
         WrongSize."""
         if not self.returned.is_finite:
             raise InvalidImage(self.dtype)
@@ -114,7 +114,7 @@ class ImagePipeline:
         return lambda: self._finish(canvas)
 
     def generate(self) -> Pixels:
-        """Return the image, where no other run waits for the device. Raises what `draw` raises."""
+        """Draw the image, where no other run waits for the device. Raises the errors of `draw`."""
         return self.draw()()
 
     def _resize(self, image: Image.Image, size: tuple[int, int]) -> Image.Image:
@@ -176,7 +176,7 @@ class ImagePipeline:
         self.on_step(preview)
 
     def _at_drawn_size(self, image: RawImage) -> Image.Image:
-        """Return a reference, a mask or a map, each pixel where the finished image has it."""
+        """Scale a reference, a mask or a map to the drawn size, each pixel where the finished image has it."""
         return to_drawn_size(to_image(image), self.job, self.plan)
 
     def _bounded(self, reference: Image.Image) -> Image.Image:
@@ -188,7 +188,8 @@ class ImagePipeline:
         return reference.resize(size, Image.Resampling.LANCZOS)
 
     def _redraw(self, tile: Image.Image, number: int, canvas: Image.Image) -> Callable[[], Image.Image]:
-        """Return a tile in the second pass. Its seed derives from the image's seed and the tile's number."""
+        """Redraw a tile in the second pass; the function that is returned waits for it. Its seed derives from the
+        image's seed and the tile's number."""
         seed = (row_seed(self.row) * 1_000_003 + number + 1) % SEED_MODULUS
         strength = self.job.sampling.refine_strength
         observer = StepObserver(self._after_step, self.preview_map, tile.size, lambda: thumbnail(canvas))
@@ -257,8 +258,8 @@ class ImagePipeline:
 
     @property
     def _is_check_of_file(self) -> bool:
-        """Whether warmup tries an adapter or a control in it: a file that nobody need ever ask for, which leaves no
-        trace in the preview map."""
+        """Return whether warmup tries an adapter or a control in it: a file that nobody need ever ask for, which leaves
+        no trace in the preview map."""
         return self.row.is_check and bool(self.job.sampling.loras or self.job.controls)
 
     @property
@@ -267,5 +268,5 @@ class ImagePipeline:
 
 
 def row_seed(row: Row) -> int:
-    """Image i of a job has the job's seed + i."""
+    """Return the seed of a row's image: image i of a job has the job's seed + i."""
     return (row.job.seed + row.index) % SEED_MODULUS

@@ -31,7 +31,7 @@ class ReturnedImage:
 
     @property
     def is_finite(self) -> bool:
-        """Whether it is made of numbers. Blocks until it has arrived."""
+        """Return whether it is made of numbers. Blocks until it has arrived."""
         return all(math.isfinite(each.wait()) for each in self._sums)
 
     def image(self) -> Image.Image:
@@ -44,9 +44,9 @@ class ReturnedImage:
 
 
 def sums_of_decoded(pipeline: Any) -> list[torch.Tensor]:
-    """Return a list to which a pipeline's call adds the sum of what its codec decodes. What a call returns shows
-    less: it is cut to the range of colours, infinite values too, and may be a Pillow image. The pipeline must be of
-    this call alone."""
+    """Return a list to which a pipeline's call adds the sum of each image that its codec decodes. The images that a
+    call returns show less: they are cut to the range of colours, infinite values too, and may be Pillow's. The pipeline
+    must be of this call alone."""
     sums: list[torch.Tensor] = []
     processor: Any = getattr(pipeline, "image_processor", None)
     if not hasattr(processor, "postprocess") or "image_processor" in pipeline.components:

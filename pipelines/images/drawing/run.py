@@ -46,11 +46,11 @@ class Run:
 
     @property
     def is_refined(self) -> bool:
-        """Whether it has a second pass."""
+        """Return whether it has a second pass."""
         return self._pipeline.plan.finish == "refine"
 
     def execute(self) -> Pixels:
-        """Draw the image and return it. Blocks. Raises Cancelled, Preempted, and what the pipeline raises."""
+        """Draw the image and return it. Blocks. Raises Cancelled, Preempted, and the pipeline's errors."""
         checkpoint, job = self.loaded.checkpoint, self.row.job
         device = checkpoint.device
         checkpoint.read_adapters(job.sampling, job.controls)

@@ -72,8 +72,8 @@ def _is_finite(weight: torch.Tensor) -> bool:
 
 
 def _peft_config(path: Path, metadata: Mapping[str, str]) -> Mapping[str, Any]:
-    """Read from the header (diffusers) or a file beside it (peft) how strong peft keeps the adapter. Raises
-    CheckpointError for one that is missing: the strength would be a guess."""
+    """Read peft's config, which has the adapter's strength, from the header (diffusers) or a file beside it (peft).
+    Raises CheckpointError if it can't be read: the strength would be a guess."""
     beside = path.with_name(PEFT_CONFIG)
     try:
         if "lora_adapter_metadata" in metadata:
@@ -101,7 +101,8 @@ def _multiply_in(weights: dict[str, torch.Tensor], layer: str, down: str, up: st
 
 
 def _multiply_into_kronecker(weights: dict[str, torch.Tensor], layer: str) -> None:
-    """The same for LoKr, of which LyCORIS scales factors that are pairs themselves, and no others."""
+    """Multiply the strength of a LoKr layer into its weights. LyCORIS scales only the factors that are pairs
+    themselves."""
     alpha = weights.pop(f"{layer}.alpha", None)
     inner = weights.get(f"{layer}.lokr_w2_b", weights.get(f"{layer}.lokr_w1_b"))
     if alpha is not None and inner is not None:
@@ -135,8 +136,8 @@ def energy(weights: Mapping[str, torch.Tensor], contents: Contents) -> float:
 
 
 def by_own_names(file: AdapterFile, layers: Mapping[str, Mapping[str, torch.nn.Module]]) -> dict[str, str]:
-    """Return the layers of a file that have a name of the model's own, with dots or underscores, and what peft calls
-    them. `layers` has the model's by component, the denoiser first."""
+    """Match a file's layers with the model's own names, written with dots or underscores, and return peft's names by
+    layer. `layers` has the model's by component, the denoiser first."""
     if not file.strength_known:
         return {}
     known = {component: {name.replace(".", "_"): name for name in modules} for component, modules in layers.items()}

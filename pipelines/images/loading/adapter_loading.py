@@ -84,8 +84,8 @@ def _load(pipeline: Any, file: AdapterFile, stem: str, name: str, *, proved: boo
 
 
 def _read(pipeline: Any, file: AdapterFile, name: str, *, proved: bool) -> "_Reading":
-    """Return the first way of naming the layers of which diffusers makes something. Raises what it raises at the
-    first."""
+    """Read an adapter by the first naming of its layers of which diffusers makes something. Raises diffusers' error
+    with the first naming if there is none."""
     failed: Exception | None = None
     for weights in _namings(file, by_own_names(file, _layers(pipeline))):
         reading = _Reading(pipeline, weights, proved=proved)
@@ -103,8 +103,8 @@ def _read(pipeline: Any, file: AdapterFile, name: str, *, proved: bool) -> "_Rea
 
 
 def _namings(file: AdapterFile, own: Mapping[str, str]) -> Iterator[Weights]:
-    """Return the model's own names, if all layers have one; else the trainer's, and those with another trainer's
-    word for the factors; then the model's own of those that have one."""
+    """Yield the weights under the names to try: the model's own, if all layers have one; else the trainer's, and those
+    with another trainer's word for the factors; then the model's own for the layers that have one."""
     if own and len(own) == file.contents.layers:
         yield renamed(file, own)
         return
@@ -127,7 +127,7 @@ class _Reading:
         self._lost = 0  # pairs of which it has made nothing
 
     def load(self, name: str) -> None:
-        """Load the adapter under this name. Raises CheckpointError, and what diffusers raises."""
+        """Load the adapter under this name. Raises CheckpointError, and diffusers' errors."""
         convert = self._pipeline.lora_state_dict
         self._pipeline.lora_state_dict = lambda weights, **options: self._convert(convert, weights, options)
         try:
@@ -136,7 +136,8 @@ class _Reading:
             del self._pipeline.lora_state_dict  # the pipeline's own again
 
     def _convert(self, convert: Callable[..., Any], weights: Weights, options: Mapping[str, Any]) -> Any:
-        """Return the result of diffusers' conversion of the weights, after the checks that need no model touched."""
+        """Convert the weights as diffusers does, and check the result before the model is touched. Raises
+        CheckpointError."""
         result = convert(weights, **options)
         state = dict(result[0] if isinstance(result, tuple) else result)
         layers = {f"{part}.{name}": each for part, of in _layers(self._pipeline).items() for name, each in of.items()}
@@ -221,7 +222,7 @@ def _layers(pipeline: Any) -> dict[str, dict[str, torch.nn.Module]]:
 
 
 def _loaded(pipeline: Any, name: str) -> Iterator[Any]:
-    """Return the layers that have this adapter."""
+    """Yield the layers that have this adapter."""
     for component in adapted_components(pipeline).values():
         for module in component.modules():
             if isinstance(module, BaseTunerLayer) and any(
@@ -231,8 +232,9 @@ def _loaded(pipeline: Any, name: str) -> Iterator[Any]:
 
 
 def _dropped(weights: Weights, contents: Contents, convert: Callable[[Weights], Any]) -> set[str] | None:
-    """Return the layers of which a conversion makes nothing: those whose number is nowhere in what it makes of pairs
-    of rank 1, each filled with its number. None if it can't be told: a conversion may look for more than names."""
+    """Find the layers that a conversion drops. It is given pairs of rank 1, each filled with its number: a number that
+    is nowhere in the result is of a dropped layer. None if it can't be told: a conversion may look for more than
+    names."""
     marks: dict[str, torch.Tensor] = {}
     for number, (layer, (down, up)) in enumerate(contents.pairs.items(), 1):
         marks[down] = torch.full((1,) * weights[down].dim(), float(number))

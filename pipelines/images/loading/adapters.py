@@ -43,7 +43,7 @@ class Adapters:
         return tuple(sorted(known for known in self.known.values() if isinstance(known, AdapterFit)))
 
     def refuse(self, path: Path, reason: str) -> None:
-        """Refuse a file, as it is now, that has changed what the checkpoint draws without it."""
+        """Refuse a file, as it is now, that has changed the images of the checkpoint without it."""
         if (version := FileVersion.find(path)) is not None:
             self.known[version] = reason
         self.spoiled = True
@@ -58,7 +58,7 @@ class Adapters:
                     pass
 
     def is_outdated(self, requested: Mapping[str, Lora]) -> bool:
-        """Whether one that is loaded has another file by now."""
+        """Return whether one that is loaded has another file by now."""
         return any(
             name in self._loaded and self._loaded[name] != FileVersion.find(lora.path)
             for name, lora in requested.items()

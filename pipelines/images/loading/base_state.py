@@ -13,7 +13,7 @@ INTEGERS: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64
 
 
 def base_modules(module: torch.nn.Module, prefix: str = "") -> Iterator[tuple[str, torch.nn.Module]]:
-    """Return a module and all in it, by their names without adapters: a layer with adapters is the one beneath."""
+    """Yield a module and all in it, by their names without adapters: a layer with adapters is the one beneath."""
     if isinstance(module, BaseTunerLayer):
         yield from base_modules(module.get_base_layer(), prefix)
         return
@@ -35,7 +35,7 @@ def base_state(components: Mapping[str, torch.nn.Module]) -> dict[str, str]:
 
 
 def changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """Return the last names of modules that differ, each once."""
+    """Return the last parts of the names of modules whose digests differ, each once."""
     differing = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     return list(dict.fromkeys(name.rsplit(".", 1)[-1] for name in differing))
 
@@ -51,7 +51,7 @@ def _digest(module: torch.nn.Module) -> str:
 
 
 def _parts(tensor: Any) -> Iterator[torch.Tensor]:
-    """Return the plain tensors that a quantized one consists of; a plain one itself."""
+    """Yield the plain tensors that a quantized one consists of; a plain one itself."""
     if hasattr(tensor, "__tensor_flatten__"):
         for name in tensor.__tensor_flatten__()[0]:
             yield from _parts(getattr(tensor, name))

@@ -100,12 +100,12 @@ class Checkpoint:
         return Task.INPAINT if only_inpaints or Task.REDRAW not in tasks else Task.REDRAW
 
     def starts_late(self, task: Task) -> bool:
-        """Whether the class for text draws this task, from noised latents (late_start.py)."""
+        """Return whether the class for text draws this task, from noised latents (late_start.py)."""
         own = self.task_classes.get(Task.TEXT)
         return task in {Task.REDRAW, Task.INPAINT} and own is not None and self.task_classes.get(task) is own
 
     def takes_size(self, task: Task) -> bool:
-        """Whether the task's call takes a size. Others draw in the size of the reference."""
+        """Return whether the task's call takes a size. Others draw in the size of the reference."""
         return "width" in inspect.signature(self.task_classes[task].__call__).parameters
 
     @property
@@ -132,7 +132,7 @@ class Checkpoint:
         return self._with_controls(replace(announced, prompt="prompt" in accepted, long_prompts=long_prompts))
 
     def _with_controls(self, announced: Capabilities) -> Capabilities:
-        """Add to the capabilities what its classes announce of its controls."""
+        """Add the controls that the classes announce to the capabilities."""
         controls = self.spec.controls
         nets = [ControlInput(each.name, BLANK, 1.0) for each in controls if each.kind == "controlnet"]
         tasks: dict[ControlledWith, Task] = {
@@ -196,7 +196,7 @@ class Checkpoint:
         return found | ({"adapters": hashes} if hashes else {})
 
     def is_outdated(self, sampling: Sampling, controls: Sequence[ControlInput]) -> bool:
-        """Whether what a run draws with has another file by now than what is in the weights."""
+        """Return whether what a run draws with has another file by now than what is in the weights."""
         requested = runtime_options.requested_adapters(self.spec.runtime, sampling.loras)
         return self.adapters.is_outdated(requested) or self.controls.is_outdated(controls)
 

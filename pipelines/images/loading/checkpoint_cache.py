@@ -175,8 +175,8 @@ class CheckpointCache:
     def _without_spoiled(
         self, key: WeightsKey
     ) -> tuple[LoadedCheckpoint | None, Mapping[FileVersion, AdapterFit | str]]:
-        """Return the entry in memory of these weights, unless an adapter has spoiled them: those are dropped, and
-        what is known of adapters is kept. Raises InsufficientMemory while a run uses them."""
+        """Return the entry in memory of these weights, unless an adapter has spoiled them: a spoiled entry is dropped,
+        and the findings about adapters are returned in its place. Raises InsufficientMemory while a run uses it."""
         loaded = self._loaded.get(key)
         if loaded is None or not loaded.checkpoint.adapters.spoiled:
             return loaded, {}
@@ -216,7 +216,7 @@ class CheckpointCache:
     def _select_evictions(
         self, size: int, spec: CheckpointSpec, *, on_device: bool, sizes: Sizes | None = None
     ) -> list[WeightsKey]:
-        """Select what to evict for `size` bytes, of which components with `sizes` are there already.
+        """Select the checkpoints to evict for `size` bytes, of which components with `sizes` are there already.
 
         Raises CheckpointError, or InsufficientMemory while too much is in use.
         """
@@ -247,7 +247,8 @@ class CheckpointCache:
         return evictions
 
     def _is_pinned(self, key: WeightsKey, loaded: LoadedCheckpoint, spec: CheckpointSpec) -> bool:
-        """Whether it is not evicted for `spec`: `resident` is set, the catalog names it, `spec` is no swap of it."""
+        """Return whether it is not evicted for `spec`: `resident` is set, the catalog names it, `spec` is no swap of
+        it."""
         own = loaded.checkpoint.spec
         in_catalog = self._catalog_keys is None or key in self._catalog_keys
         return own.runtime.resident and in_catalog and not replaces(spec, own)

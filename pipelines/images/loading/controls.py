@@ -64,7 +64,7 @@ class Controls:
         return [*self.nets.values(), *(encoder for encoder, _ in self.encoders.values())]
 
     def of_kind(self, kind: str, inputs: Sequence[ControlInput]) -> list[ControlInput]:
-        """Those of a job that are of this kind."""
+        """Return those of a job's inputs that are of this kind."""
         return [each for each in inputs if self.by_name[each.name].kind == kind]
 
     def infix(self, nets: Sequence[ControlInput]) -> str:
@@ -130,7 +130,7 @@ class Controls:
                     pass
 
     def is_outdated(self, inputs: Sequence[ControlInput]) -> bool:
-        """Whether an IP-Adapter in the denoiser has another file by now."""
+        """Return whether an IP-Adapter in the denoiser has another file by now."""
         wanted = self._wanted(self.of_kind("ip-adapter", inputs))
         return wanted != self._active and [name for name, _ in wanted] == [name for name, _ in self._active]
 
@@ -138,7 +138,7 @@ class Controls:
         return tuple((each.name, FileVersion.find(self.by_name[each.name].path)) for each in adapters)
 
     def found(self, inputs: Sequence[ControlInput]) -> dict[str, str]:
-        """Return the hashes of what a run draws with, by name: the files as they were read."""
+        """Return the hashes of the controls that a run draws with, by name: those of the files as they were read."""
         versions = dict(self._active)
         found = {}
         for each in inputs:
@@ -200,5 +200,5 @@ def _infix(class_name: str) -> str:
 
 
 def takes_adapter(task_class: type[Any] | None) -> bool:
-    """Whether a pipeline class draws with an IP-Adapter."""
+    """Return whether a pipeline class draws with an IP-Adapter."""
     return task_class is not None and "ip_adapter_image" in inspect.signature(task_class.__call__).parameters

@@ -119,8 +119,8 @@ def load_checkpoint(
 
 
 def _of_single_file(spec: CheckpointSpec, folder: Path, index: dict[str, Any]) -> tuple[Said, tuple[str, ...]]:
-    """What a file says of how it is sampled, with notes for the operator; nothing of a folder. Raises CheckpointError
-    for what can't be followed."""
+    """Return how a single file says that it is sampled, with notes for the operator; nothing of a folder. Raises
+    CheckpointError for what can't be followed."""
     if not spec.path.is_file():
         return Said(), ()
     try:
@@ -169,7 +169,7 @@ def _read(
 
 
 def _missing_libraries(error: Exception, spec: CheckpointSpec, index: dict[str, Any]) -> tuple[str, ...]:
-    """Name the libraries that components need and that are not installed, by what transformers says of it."""
+    """Name the libraries that components need and that are not installed, by the error of transformers."""
     text = str(error)
     if found := NEEDED_LIBRARY.search(text):
         return ((found[1] or found[2]).lower(),)
@@ -239,7 +239,7 @@ def _place(
 def _denoiser_of_file(
     spec: CheckpointSpec, index: dict[str, Any], options: dict[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the denoiser as an argument of from_pretrained, in place of its quantization; and notes. Raises
+    """Load a single file's denoiser, as an argument of from_pretrained in place of its quantization; with notes. Raises
     CheckpointError."""
     name = denoiser_name(index)
     kind = getattr(diffusers, index[name][1])
@@ -264,10 +264,12 @@ def _let_runs_share(
     device: torch.device,
     family: Family,
 ) -> ForwardMerger | None:
-    """A turn starts with every forward pass of a component, and with every tile that a codec encodes or decodes; on a
-    CPU, where a tile can take as long as a whole draft, with every block of the codec. Runs meet in the denoiser,
-    unless it caches steps: those caches work within a pass. A codec that pipelines cast around its passes must not be
-    among the components: another run would meet it in the wrong dtype.
+    """Let several runs take turns on the device. A turn starts with every forward pass of a component, and with every
+    tile that a codec encodes or decodes; on a CPU, where a tile can take as long as a whole draft, with every block of
+    the codec.
+
+    Runs meet in the denoiser, unless it caches steps: those caches work within a pass. A codec that pipelines cast
+    around its passes must not be among the components: another run would meet it in the wrong dtype.
     """
     merger = None
     if runtime.cache is None:
@@ -286,6 +288,6 @@ def _let_runs_share(
 
 
 def _blocks(half: torch.nn.Module) -> list[torch.nn.Module]:
-    """Return the parts of a codec's encoder or decoder that come one after another, and theirs."""
+    """List the parts of a codec's encoder or decoder that come one after another, and the parts of these."""
     lists = (each for each in half.modules() if isinstance(each, torch.nn.ModuleList | torch.nn.Sequential))
     return [block for each in lists for block in each.children()]  # some list None

@@ -12,7 +12,7 @@ class BlockedImage(Exception):
 
 
 def check_flags(output: Any) -> None:
-    """Raise BlockedPicture if an image of a pipeline's output was flagged, and so is black."""
+    """Check that no image of a pipeline's output was flagged, which makes it black. Raises BlockedImage."""
     if any(getattr(output, FLAGS, None) or ()):
         raise BlockedImage(WITHOUT)
 

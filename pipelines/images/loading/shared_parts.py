@@ -21,7 +21,7 @@ class SharedParts:
         self._parts: weakref.WeakValueDictionary[Key, torch.nn.Module] = weakref.WeakValueDictionary()
 
     def find(self, spec: CheckpointSpec, dtype: torch.dtype, device: torch.device) -> dict[str, torch.nn.Module]:
-        """Return the components that are on the device already, by name; none of a checkpoint that changes its own."""
+        """Return the components that are on the device already, by name; none for a checkpoint that changes its own."""
         folder = _folder(spec)
         if folder is None:
             return {}

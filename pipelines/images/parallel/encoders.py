@@ -30,6 +30,6 @@ def call_from(device: torch.device, encoder: torch.nn.Module, own: torch.device)
 
 
 def on_device(pipeline_class: type[Any], device: torch.device) -> type[Any]:
-    """Return the class, with a device of its own: the library takes that of any component."""
+    """Return the pipeline's class with this device: the library would take that of any component."""
     here = property(lambda _: device)
     return type(pipeline_class.__name__, (pipeline_class,), {"device": here, "_execution_device": here})

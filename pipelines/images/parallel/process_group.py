@@ -40,8 +40,8 @@ class ProcessGroup:
         self.context = self._context()
 
     def _context(self) -> Any:
-        """Return the library's configuration of context parallelism. All of a pass goes by Ulysses: gloo and torch's
-        own attention have no ring."""
+        """Return the library's configuration of context parallelism. A pass is divided by Ulysses alone: gloo and
+        torch's own attention have no ring."""
         from diffusers import ContextParallelConfig
         from diffusers.models._modeling_parallel import ParallelConfig
 

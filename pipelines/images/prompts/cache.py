@@ -48,7 +48,7 @@ class PromptCache:
             pipeline.encode_prompt = partial(self._encode, pipeline, pipeline.encode_prompt)
 
     def set_adapters(self, active: Hashable) -> None:
-        """Return the adapters that change what the encoders compute from now on, with their weights and hashes."""
+        """Set the adapters that change the encoders' output from now on, with their weights and hashes."""
         self._adapters = active
 
     def clear(self) -> None:
@@ -142,6 +142,7 @@ class EncoderCode(NamedTuple):
 
     @classmethod
     def of(cls, kind: type[Any]) -> "EncoderCode":
+        """Read the code of a pipeline class."""
         methods: dict[str, Hashable] = {}
         names: set[str] = set()
 
@@ -162,7 +163,7 @@ class EncoderCode(NamedTuple):
         return cls(hashlib.sha256(repr(sorted(methods.items())).encode()).hexdigest(), tuple(sorted(names)))
 
     def on(self, pipeline: Any) -> Hashable:
-        """Return the code with the pipeline's plain values that it reads."""
+        """Return the code's digest with the pipeline's plain values that the code reads."""
         values = vars(pipeline)
         return self.digest, tuple((name, values[name]) for name in self.names if isinstance(values.get(name), PLAIN))
 

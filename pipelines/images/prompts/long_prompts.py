@@ -28,7 +28,7 @@ def offered(pipeline_class: type[Any], components: Mapping[str, Any]) -> tuple[L
 
 
 def takes_windows(pipeline_class: type[Any], components: Mapping[str, Any]) -> bool:
-    """Whether CLIP alone reads the prompt, for a UNet."""
+    """Return whether CLIP alone reads the prompt, for a UNet."""
     tokenizers = [part for part in components.values() if isinstance(part, PreTrainedTokenizerBase)]
     only_clip = bool(tokenizers) and all(isinstance(part, CLIPTokenizer) for part in tokenizers)
     return only_clip and "unet" in components and hasattr(pipeline_class, "encode_prompt")
@@ -64,7 +64,7 @@ def encode(
 
 
 def _has_length(length: int | None, result: Any) -> bool:
-    """Whether embeddings may have been cut: some classes tokenize more than they keep."""
+    """Return whether embeddings may have been cut: some classes tokenize more than they keep."""
     return length in {tensor.shape[1] for tensor in _sequences(result)}
 
 

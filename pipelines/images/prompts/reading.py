@@ -184,7 +184,7 @@ class PromptReader:
                 self._read[index] = measure.cut_to(reading, length), measure
 
     def _fit(self, encoder: Encoder, text: str, limit: int | None, *, special: bool) -> str:
-        """Return the text, whose prompt is cut if it has an end beyond the prompt that would be cut off."""
+        """Return the text. Its prompt is cut if the text goes on after it and that end would be cut off."""
 
         def count(part: str) -> int:
             return len(encoder.ids(part, special=special))
@@ -280,7 +280,7 @@ def _within(reading: Reading, measure: Measure | None, length: int | None, may_b
 
 
 def loses_text(readings: Sequence[Reading]) -> bool:
-    """Whether there is a text of which every encoder cuts something off."""
+    """Return whether there is a text of which every encoder cuts something off."""
     return any(_best(_by_encoder(readings, text)).cut for text in {reading.text for reading in readings})
 
 

@@ -76,7 +76,8 @@ class Admission:
         self._held_bytes = held_bytes
 
     def may_start(self, row: Row, loaded: InMemory | None, ahead: int) -> bool:
-        """Whether there is room for its tensors, and it joins others or is one of the first: `ahead` run before it."""
+        """Return whether there is room for its tensors, and it joins others or is one of the first: `ahead` run before
+        it."""
         if not self._drawing and len(self._runs) < MAX_RUNS:
             return True
         if not self._fits_beside(row) or len(self._runs) >= MAX_RUNS or self._of_key(row) >= MAX_RUNS_OF_KEY:
@@ -103,7 +104,7 @@ class Admission:
         return sum(run.row.owner == row.owner for run in self._runs)
 
     def _joins(self, row: Row, loaded: InMemory) -> bool:
-        """Whether forward passes that others share have room for it."""
+        """Return whether forward passes that others share have room for it."""
         shape = PassShape.first_of(row.job, loaded.checkpoint.multiple_px)
         sharing = sum(run.turn.shape == shape for run in self._drawing)
         return 0 < sharing < self._limits.of(shape)

@@ -55,7 +55,7 @@ class Row:
 
     @property
     def is_check(self) -> bool:
-        """Whether warmup draws it."""
+        """Return whether warmup draws it."""
         return self.job.id.startswith(CHECK_PREFIX)
 
     def units(self) -> float:

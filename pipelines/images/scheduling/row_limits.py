@@ -60,7 +60,7 @@ class _Learned:
     seconds: dict[int, deque[float]] = field(default_factory=dict)  # of latest passes, by images in the pass
 
     def image_s(self) -> dict[int, float]:
-        """Return an image's share of a pass, by images in the pass, where it was measured often enough."""
+        """Return an image's share of a pass in seconds, by images in the pass, where it was measured often enough."""
         return {rows: min(times) / rows for rows, times in sorted(self.seconds.items()) if len(times) >= MIN_SAMPLES}
 
 
@@ -73,8 +73,8 @@ class RowLimits:
         self._lock = threading.Lock()
 
     def most(self, shape: PassShape | None) -> int:
-        """Return the number that `of` will never exceed. 1 where the catalog file wants exact images, or the
-        checkpoint caches steps: a cache keeps its states by run."""
+        """Return the number of images that `of` will never exceed. It is 1 where the catalog file wants exact images,
+        or the checkpoint caches steps: a cache keeps its states by run."""
         if shape is None or shape.weights.runtime.batch == "exact" or shape.weights.runtime.cache is not None:
             return 1
         return max(1, min(shape.weights.runtime.max_batch or self._most_rows, MAX_TOKENS // shape.tokens))
@@ -109,7 +109,7 @@ class RowLimits:
                 learned.seconds.clear()
 
     def halve(self, shape: PassShape | None, rows: int) -> None:
-        """Record that a pass for `rows` images has run out of memory. For good: the memory will be as short next
+        """Note that a pass for `rows` images ran out of memory. It counts for good: the memory will be as short next
         time."""
         if shape is not None:
             with self._lock:

@@ -60,7 +60,7 @@ class DeviceTurn:
 
 
 def select_next(waiting: Sequence[DeviceTurn], used_s: Mapping[str, float]) -> DeviceTurn:
-    """Return the next turn. `used_s` is what each owner has used of the device lately."""
+    """Choose the turn that gets the device next. `used_s` is the device time that each owner has used lately."""
     if served := [turn for turn in waiting if turn.request is not None and turn.request.done]:
         return served[0]
     ordered = in_order(sorted(waiting, key=lambda turn: turn.since), used_s)
@@ -109,12 +109,13 @@ class DeviceScheduler:
 
     @property
     def contended(self) -> bool:
-        """Whether a run waits for the device."""
+        """Return whether a run waits for the device."""
         with self._lock:
             return bool(self._waiting)
 
     def in_order(self, turns: Iterable[DeviceTurn]) -> list[DeviceTurn]:
-        """Return the one that should have the device first in front; among equals the one that has waited longest."""
+        """Order turns: in front is the one that should have the device first; among equals the one that has waited
+        longest."""
         with self._lock:
             by_wait = sorted(turns, key=lambda turn: turn.since)
             return in_order(by_wait, self._used_s(by_wait))
@@ -154,8 +155,8 @@ class DeviceScheduler:
 
     @contextlib.contextmanager
     def release(self) -> Iterator[None]:
-        """End the calling thread's turn while it works on the host with what the device has computed for it; it
-        waits for its next one afterwards. Threads that hold nothing go on."""
+        """End the calling thread's turn while it works on the host with the device's results; it waits for its next one
+        afterwards. Threads that hold nothing go on."""
         turn = self.current
         if turn is None:
             yield
@@ -279,7 +280,7 @@ class DeviceScheduler:
         turn.since = now
 
     def _count_arriving(self) -> None:
-        """Count what the device has done since nobody has it as used by the turns that are arriving."""
+        """Charge the time since nobody has the device to the turns that are arriving, in equal parts."""
         if self._holder is not None:
             return
         now = self.clock()

@@ -28,8 +28,8 @@ class AdapterChecker:
     refuse: Callable[[Path, str], None]
 
     async def find(self, capabilities: Capabilities) -> Capabilities:
-        """Return the capabilities with what works of the folder. Raises CheckpointError if there are adapters and
-        none fits."""
+        """Try the adapters of the folder, and return the capabilities with those that work. Raises CheckpointError if
+        there are adapters and none fits."""
         folder = self.spec.runtime.lora_folder
         files = sorted(folder.glob("*.safetensors")) if folder is not None else []
         if not files:
@@ -69,7 +69,7 @@ class AdapterChecker:
         return NO_CHANGE
 
     async def _leaves_something(self, plain: Images) -> bool:
-        """Whether the job's image is another one now. One that differs from draw to draw shows nothing."""
+        """Return whether the job's image is another one now. One that differs from draw to draw shows nothing."""
         again = [await self.draw(self.job)]
         if _same(plain, again[0]):
             return False

@@ -92,7 +92,7 @@ class CapabilityChecker:
         return why or ONE_COLOUR
 
     async def draws_first(self, capabilities: Capabilities, *, native: bool) -> bool:
-        """Whether the image that begins shows something."""
+        """Return whether the image that begins shows something."""
         first = self.jobs.first(capabilities, native=native)
         return first is not None and not isinstance(await self.try_job(first.job), str)
 
@@ -150,7 +150,7 @@ class CapabilityChecker:
         return _withdraw(capabilities, Check(A_PROMPT, images[0].job, {"prompt": False, "text": False}), why)
 
     async def _change(self, job: ImageJob, before: Images) -> Shown | str:
-        """Draw the images of the job, which must not be those before it."""
+        """Draw the images of the job, which must differ from those before it. Returns the reason if they don't."""
         shown = await self.try_job(job)
         if not isinstance(shown, str) and shown.job is job and difference(before[0], shown.images[0]) == 0:
             return NO_CHANGE

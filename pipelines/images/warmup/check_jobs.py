@@ -65,8 +65,8 @@ class CheckJobs:
         return self._job(self._side_px, references=int(way != "text"), mask=way == "mask", steps=steps)
 
     def two_passes(self, capabilities: Capabilities, shown: ImageJob) -> ImageJob:
-        """Return the smallest image with a second pass, when its height is the native side. Also of a checkpoint
-        whose larger images are only scaled: capabilities are those of its weights."""
+        """Return the job of the smallest image with a second pass, with the native side as its height. It is made also
+        for a checkpoint whose larger images are only scaled: capabilities are those of its weights."""
         height_px = width_px = shown.height_px
         checkpoint = replace(shown.checkpoint, max_area_px=height_px**2, enlarge="redraw")
         while plan_image(checkpoint, width_px, height_px, self.multiple_px).finish != "refine":
@@ -141,7 +141,8 @@ def with_other_second(job: ImageJob) -> ImageJob:
 
 
 def again(job: ImageJob) -> Iterator[ImageJob]:
-    """Return the job in more steps from other noise; then from that noise alone, for what draws in no other steps."""
+    """Yield the job in more steps from other noise; then from that noise alone, for checkpoints that draw in no other
+    steps."""
     more = replace(job.sampling, steps=max(4, 2 * job.sampling.steps))
     yield replace(job, sampling=more, seed=job.seed + 1)
     yield replace(job, seed=job.seed + 1)

@@ -47,8 +47,8 @@ class Subject:
 
 
 def describe(spec: CheckpointSpec, runtime: Runtime, device: torch.device) -> Subject:
-    """Return a checkpoint's files as they are now, its options with the runtime as it was loaded, the device and the
-    software. Reads small files; blocks."""
+    """Describe the subject of capability checks: a checkpoint's files as they are now, its options with the runtime as
+    it was loaded, the device and the software. Reads small files; blocks."""
     options = asdict(replace(spec, runtime=runtime, name="", family="", version=0))
     facts = {
         "checkpoint": str(spec.path),
@@ -74,7 +74,8 @@ class CheckRecords:
         self._folder = folder
 
     def read(self, subject: Subject) -> Capabilities | None:
-        """Read what was found, `unit_s` included. Returns None if there is no record that can be read."""
+        """Read the capabilities that were found, `unit_s` included. Returns None if there is no record that can be
+        read."""
         path = self._path(subject)
         try:
             found = _to_capabilities(json.loads(path.read_text())["abilities"])

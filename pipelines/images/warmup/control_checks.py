@@ -29,8 +29,8 @@ class ControlChecker:
     job_with: Callable[[ControlledWith], ImageJob]
 
     async def find(self, capabilities: Capabilities) -> Capabilities:
-        """Return the capabilities with what works of the controls. Raises CheckpointError if there are some and none
-        does."""
+        """Try the controls, and return the capabilities with those that work. Raises CheckpointError if there are
+        controls and none works."""
         controls = self.spec.controls
         if not controls:
             return capabilities
@@ -72,7 +72,8 @@ class ControlChecker:
         announced: tuple[ControlledWith, ...],
         failed_checks: list[FailedCheck],
     ) -> tuple[ControlledWith, ...]:
-        """What the first of them works with, of what is announced and works without. Adds what fails to `withdrawn`."""
+        """Find the inputs that the first control works with, among those that are announced and work without it.
+        Failures are appended to `failed_checks`."""
         works = {"text": capabilities.text, "image": capabilities.references > 0, "mask": capabilities.mask}
         ways: list[ControlledWith] = []
         for way in [way for way in announced if works[way]] if controls else []:

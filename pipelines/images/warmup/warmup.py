@@ -107,7 +107,7 @@ class Warmup:
     async def _remembered(
         self, checker: CapabilityChecker, loaded: LoadedCheckpoint, subject: Subject | None
     ) -> Capabilities | None:
-        """Return what was found before, once it has drawn an image here too."""
+        """Return the capabilities that were recorded, once an image was drawn with them here too; else None."""
         if self._records is None or subject is None:
             return None
         found = await asyncio.to_thread(self._records.read, subject)
@@ -205,7 +205,7 @@ class _Trials:
         self.prompt_tokens: int | None = None  # the most that the first one's prompt may have
 
     async def draw(self, job: ImageJob) -> tuple[EncodedImage, ...] | str:
-        """Return the images, or why they fail, in one line."""
+        """Draw the job's images, and return them, or the reason why they fail, in one line."""
         job = replace(job, id=f"{CHECK_PREFIX}{uuid.uuid4().hex}")
         async with contextlib.aclosing(self._submit(job)) as events:
             async for event in events:
@@ -231,7 +231,7 @@ def _reason(error: BaseException, event: Failed) -> str:
 
 
 def _is_passing(error: BaseException) -> bool:
-    """Whether it is of the moment, not of the checkpoint."""
+    """Return whether it is of the moment, not of the checkpoint."""
     return isinstance(error, Cancelled | OutOfTime) or is_out_of_memory(error) or is_device_error(error)
 
 

@@ -1,6 +1,6 @@
 """An engine as a Ray actor: a `SharedEngine` whose worker is a child process on the same machine.
 
-A method is never run twice: what was lost with an actor or with its connection is the server's to tell its client.
+A method is never run twice: the server tells its client what was lost with an actor or with its connection.
 """
 
 import os
@@ -38,7 +38,7 @@ class EngineActor:
         self._engine = SharedEngine(launcher, engine.device, limit)
 
     async def link(self, name: str) -> AsyncIterator[Heard]:
-        """A server's stream: see `SharedEngine.link`."""
+        """Yield the messages for a server: see `SharedEngine.link`."""
         async for heard in self._engine.link(name):
             yield heard
 
@@ -47,9 +47,11 @@ class EngineActor:
         return self._engine.send(name, pickle.loads(messages) if messages else ())
 
     async def unlink(self, name: str) -> None:
+        """End a server's link: see `SharedEngine.unlink`."""
         self._engine.unlink(name)
 
     async def kill(self, name: str) -> None:
+        """Kill a worker that is stuck: see `SharedEngine.kill`."""
         self._engine.kill(name)
 
     async def leave(self) -> None:

@@ -30,4 +30,5 @@ class Roster:
     engines: tuple[Engine, ...]
 
     def of_kind(self, kind: EngineKind) -> tuple[Engine, ...]:
+        """Return the engines of one kind."""
         return tuple(engine for engine in self.engines if engine.kind == kind)

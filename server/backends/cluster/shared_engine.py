@@ -103,6 +103,7 @@ class SharedEngine:
 
     @property
     def links(self) -> int:
+        """Return how many servers have a link."""
         return len(self._links)
 
     @property
@@ -121,8 +122,8 @@ class SharedEngine:
         return self._ready.device if self._ready is not None else None
 
     async def link(self, name: str) -> AsyncIterator[Heard]:
-        """What a server is told, all that has come up since the last item in one; the first item is empty. Ends with
-        the reason. Raises OSError if no worker can be started."""
+        """Yield the messages for a server, all that have come up since the last item in one; the first item is empty.
+        The stream ends with the reason. Raises OSError if no worker can be started."""
         link = _Link(time.monotonic())
         async with self._starting:
             if self._transport is None:
@@ -148,13 +149,13 @@ class SharedEngine:
             self._unlink(name, link)
 
     def unlink(self, name: str) -> None:
-        """A server leaves. Its jobs are dropped."""
+        """End the link of a server that leaves. Its jobs are dropped."""
         if (link := self._links.get(name)) is not None:
             link.end("the server has left")
             self._unlink(name, link)
 
     def send(self, name: str, messages: Sequence[ToWorker]) -> bool:
-        """What a server has to say; nothing only tells that it is alive. False if it has no link (any more)."""
+        """Take a server's messages; none only tell that it is alive. Returns False if it has no link (any more)."""
         link = self._links.get(name)
         if link is None:
             return False
@@ -178,7 +179,8 @@ class SharedEngine:
         return True
 
     def kill(self, name: str) -> None:
-        """A server finds that the worker is stuck. Ignored unless it has a link to this very worker."""
+        """Kill the worker, which a server finds to be stuck. Ignored unless that server has a link to this very
+        worker."""
         if name in self._links and self._transport is not None:
             self._transport.kill()
 
@@ -262,7 +264,7 @@ class SharedEngine:
             self._send(Cancel(job_id))
 
     def _load(self, link: _Link, specs: Sequence[Spec]) -> None:
-        """What is loaded, or being loaded, for another link is not loaded again."""
+        """Load checkpoints for a link, except those that are loaded, or being loaded, for another link."""
         link.specs |= set(specs)
         link.send(*(state for spec in specs if (state := self._states.get(spec)) and state.state == "loaded"))
         wanted = [spec for spec in specs if not self._is_loaded(spec) and spec not in self._loading]

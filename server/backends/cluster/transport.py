@@ -48,7 +48,7 @@ class RayLauncher:
 
 
 class RayTransport:
-    """Satisfies `server.backends.transport.Wire`: a link to an engine, while its worker lives."""
+    """A link to an engine, while its worker lives. Satisfies `server.backends.transport.Transport`."""
 
     pid = None  # of another machine
 
@@ -66,9 +66,11 @@ class RayTransport:
         ]
 
     async def receive(self) -> Sequence[FromWorker]:
+        """Wait for the next messages; there are none when the link has ended."""
         return await self._inbox.get()
 
     def send(self, messages: Sequence[ToWorker]) -> None:
+        """Send without waiting, with the next call to the engine."""
         self._outbox += messages
         self._news.set()
 
@@ -78,9 +80,11 @@ class RayTransport:
         self._end("it was stuck")
 
     async def end_reason(self) -> str:
+        """Return the reason of the link's end, for the log."""
         return self._ended or "the link was closed"
 
     async def close(self) -> None:
+        """End the link, and wait for its tasks."""
         self._actor.unlink.remote(self._name)
         for task in self._tasks:
             task.cancel()

@@ -35,7 +35,8 @@ class Facts:
 
 
 def inspect(data: bytes) -> Facts:
-    """Raises PictureError for a file with too many scans, chunks or metadata. Other formats are left to the decoder."""
+    """Check a file's bounds, and return its facts. Raises ImageError for a file with too many scans, chunks or
+    metadata. Other formats are left to the decoder."""
     if data.startswith(b"\xff\xd8"):
         return _inspect_jpeg(data)
     if data.startswith(PNG_SIGNATURE):
@@ -48,7 +49,7 @@ def inspect(data: bytes) -> Facts:
 
 
 class _Count:
-    """Parts and bytes of metadata so far. Raises PictureError beyond the bounds."""
+    """Parts and bytes of metadata so far. Raises ImageError beyond the bounds."""
 
     def __init__(self, noun: str) -> None:
         self._noun = noun
@@ -91,7 +92,7 @@ def _inspect_jpeg(data: bytes) -> Facts:
 
 
 def _coefficients(frame: bytes) -> tuple[int, int]:
-    """The number of components, and the bytes of their coefficients: two for each sample."""
+    """Return the number of components, and the bytes of their coefficients: two for each sample."""
     if len(frame) < 6:
         return 0, 0
     height, width, components = struct.unpack_from(">HHB", frame, 1)
@@ -120,7 +121,7 @@ def _inspect_png(data: bytes) -> Facts:
 
 
 def _inflates(chunk: bytes) -> bool:
-    """Whether an iCCP chunk has a profile of bounded size."""
+    """Return whether an iCCP chunk has a profile of bounded size."""
     _, _, rest = chunk.partition(b"\0")
     try:
         inflater = zlib.decompressobj()

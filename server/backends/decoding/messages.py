@@ -25,12 +25,12 @@ class ImageError(Exception):
 
 
 def request_head(task: Json, size_bytes: int) -> bytes:
-    """What precedes the bytes of the file."""
+    """Return the bytes that precede those of the file."""
     text = json.dumps(task).encode()
     return REQUEST.pack(len(text), size_bytes) + text
 
 
 def answer(values: Json) -> bytes:
-    """The whole answer."""
+    """Return the whole answer."""
     text = json.dumps(values).encode()
     return ANSWER.pack(len(text)) + text

@@ -82,7 +82,7 @@ def _profile(primaries: Chromaticities, curve: bytes) -> bytes:
 
 
 def _colorants(primaries: Chromaticities) -> tuple[Vector, Vector, Vector]:
-    """The XYZ of the three primaries at full, adapted to D50. Raises ZeroDivisionError."""
+    """Return the XYZ of the three primaries at full, adapted to D50. Raises ZeroDivisionError."""
     white, *lights = (_of_xy(*primaries[i : i + 2]) for i in (0, 2, 4, 6))
     scales = _solve(lights, white)
     adapted = [_adapt(_scale(light, by), white) for light, by in zip(lights, scales, strict=True)]
@@ -90,7 +90,7 @@ def _colorants(primaries: Chromaticities) -> tuple[Vector, Vector, Vector]:
 
 
 def _adapt(colour: Vector, white: Vector) -> Vector:
-    """The colour as it looks under D50."""
+    """Return the colour as it looks under D50."""
     cones = (_times(BRADFORD, each) for each in (colour, white, D50))
     adapted = [value * there / here for value, here, there in zip(*cones, strict=True)]
     return _solve(

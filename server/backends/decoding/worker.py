@@ -51,7 +51,7 @@ def serve(stream: BinaryIO, connection: socket.socket) -> None:
 
 
 def _answer(task: Json, data: bytes) -> Json:
-    """What became of the image. After it, nothing of the image is left in memory."""
+    """Decode a file, and return the outcome. After it, nothing of the image is left in memory."""
     try:
         decoded = _decode(task, data)
         written = _finish(decoded.image, task["finish"]) if "finish" in task else None
@@ -86,7 +86,7 @@ def _decode(task: Json, data: bytes) -> DecodedImage:
 
 
 def _finish(image: Image.Image, wanted: Json) -> bytes:
-    """The file of an image that another server drew. Raises WrongSize."""
+    """Encode an image that another server drew. Raises WrongSize."""
     if wanted["size"] is not None:
         image = to_planned_size(image, tuple(wanted["size"]))
     return encode_file(image, Encoding(**wanted["encoding"]), wanted["metadata"])
@@ -127,6 +127,7 @@ def _isolate() -> None:
 
 
 def main() -> None:
+    """Run the decoder on the socket of the descriptor that the command line names."""
     # service managers signal the whole process group; the server ends its decoders when it has drained
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

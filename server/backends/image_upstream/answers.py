@@ -30,7 +30,7 @@ class UpstreamError(Exception):
 
 
 def failure(model: str, status: int, headers: Mapping[str, str], body: Json) -> Failed:
-    """What a status and an error body mean to the caller."""
+    """Translate a status and an error body into the failure that the caller is told."""
     error = _error_of(body)
     text = str(error.get("message") or f"status {status}")[:MAX_MESSAGE]
     who, detail = f"The server behind model `{model}`", f"status {status}: {json.dumps(body)[:2000]}"
@@ -58,7 +58,7 @@ def failure(model: str, status: int, headers: Mapping[str, str], body: Json) -> 
 
 
 def failure_in_stream(model: str, body: Json) -> Failed:
-    """The same of an error that came as an event: its status is not known."""
+    """Translate an error that came as an event, and so without its status, as `failure` does."""
     error = _error_of(body)
     kind, code = str(error.get("type")), str(error.get("code"))
     return failure(model, STATUS_OF_CODE.get(code) or STATUS_OF_TYPE.get(kind, 500), {}, body)
@@ -75,7 +75,8 @@ def _error_of(body: Json) -> Json:
 
 
 def _our_field(error: Json) -> str | None:
-    """The field of ours that the error is about; "model" for the name of the model there, which is not the caller's."""
+    """Return the field of ours that the error is about; "model" for the name of the model there, which is not the
+    caller's."""
     param = error.get("param")
     if not isinstance(param, str):
         return None

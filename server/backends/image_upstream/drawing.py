@@ -61,7 +61,7 @@ class UpstreamDrawing:
         await asyncio.gather(*self._ending)
 
     async def draw(self, job: ImageJob, upstream: ImageUpstream, capabilities: Capabilities, send: Send) -> Finished:
-        """The finished images; previews and progress are told on the way. Raises UpstreamError, and TimeoutError when
+        """Draw a job's images; previews and progress are sent on the way. Raises UpstreamError, and TimeoutError when
         the job's time is over, which the other server's queue is a part of."""
         began, seen = time.monotonic(), _Seen(job, send)
         async with asyncio.timeout(job.time_limit_s):
@@ -130,7 +130,8 @@ class UpstreamDrawing:
     async def _cancel(
         self, exchange: ImageExchange, upstream: ImageUpstream, files: Files, jobs: Sequence[str]
     ) -> None:
-        """A call that can't be cancelled there ends by itself, and costs this server's key its price there."""
+        """Cancel a call at the other server. A call that can't be cancelled there ends by itself, and costs this
+        server's key its price there."""
         try:
             async with asyncio.timeout(CANCEL_LIMIT_S):
                 await cancel(self._client, upstream, exchange, files, jobs[-1] if jobs else None)
@@ -157,7 +158,7 @@ class UpstreamDrawing:
     async def _convert(
         self, job: ImageJob, upstream: ImageUpstream, data: bytes, size: tuple[int, int] | None, seed: int
     ) -> bytes:
-        """A file of ours, in the job's format. Raises UpstreamError."""
+        """Turn an image into a file of ours, in the job's format. Raises UpstreamError."""
         who = f"The server behind model `{upstream.model}`"
         try:
             return await self._decoders.finish_image(

@@ -57,7 +57,7 @@ async def send(
     on_preview: OnPreview,
     on_begun: OnBegun,
 ) -> Answered:
-    """The images of one request. Raises UpstreamError.
+    """Send one request, and return its images. Raises UpstreamError.
 
     Cancelling it closes the connection, by which a server knows that nobody waits any more. Another Darkroom goes on
     all the same, since the request has an Idempotency-Key: see `cancel`.
@@ -106,7 +106,7 @@ async def _post(
 
 
 def _form(fields: Any) -> dict[str, str]:
-    """A form has text alone."""
+    """Return the fields as texts, since a form has no others."""
     return {name: value if isinstance(value, str) else json.dumps(value) for name, value in fields.items()}
 
 
@@ -129,7 +129,7 @@ async def _transport_errors(upstream: ImageUpstream) -> AsyncIterator[None]:
 
 
 async def _refusal(upstream: ImageUpstream, response: httpx.Response) -> UpstreamError:
-    """The error of a status that is not 200. Those of proxies may be no JSON."""
+    """Return the error of a status that is not 200. Those of proxies may be no JSON."""
     text = await _read(upstream, response, MAX_ERROR_BYTES)
     try:
         body = from_json(text)
@@ -167,7 +167,7 @@ async def _from_stream(
 
 
 def _found(parameters: object) -> Json:
-    """The token counts among an answer's parameters, as far as they are ones."""
+    """Return the token counts among an answer's parameters, without malformed ones."""
     told = parameters if isinstance(parameters, dict) else {}
     counts = {name: _numbers(told[name]) for name in TOKENS if isinstance(told.get(name), dict)}
     return {name: numbers for name, numbers in counts.items() if "used" in numbers}
@@ -211,7 +211,7 @@ async def _read(upstream: ImageUpstream, response: httpx.Response, limit: int) -
 
 
 async def _lines(upstream: ImageUpstream, response: httpx.Response, limit: int) -> AsyncIterator[bytes]:
-    """The lines as they come, each of at most so many bytes."""
+    """Yield the lines as they come, each of at most `limit` bytes. Raises UpstreamError for a longer one."""
     pending = bytearray()
     async for chunk in response.aiter_bytes():
         *ended, rest = chunk.split(b"\n")

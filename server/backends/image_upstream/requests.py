@@ -49,7 +49,7 @@ class ImageExchange:
 
 
 def capabilities_of(upstream: ImageUpstream, max_references: int) -> Capabilities:
-    """What the catalog says of a model whose server does not tell."""
+    """Return the capabilities that the catalog names for a model whose server does not tell."""
     supports = upstream.supports
     return Capabilities(
         text="text" in supports,
@@ -64,8 +64,8 @@ def capabilities_of(upstream: ImageUpstream, max_references: int) -> Capabilitie
 
 
 def capabilities_of_card(card: Mapping[str, Any]) -> Capabilities:
-    """What another Darkroom says of its model, in its list of models. Raises KeyError, TypeError or ValueError for
-    another list."""
+    """Return the capabilities that another Darkroom names for its model, in its list of models. Raises KeyError,
+    TypeError or ValueError for another list."""
     supports = set(card["supports"])
     above = card.get("negative_prompt_above")
     return Capabilities(
@@ -83,8 +83,8 @@ def capabilities_of_card(card: Mapping[str, Any]) -> Capabilities:
 
 
 def exchanges_of(job: ImageJob, upstream: ImageUpstream, capabilities: Capabilities) -> list[ImageExchange]:
-    """The requests of a job. Another Darkroom draws all of its images in one, and gives image i seed + i. What the
-    others make of a seed and several images differs, so each image is a request of its own."""
+    """Return the requests of a job. Another Darkroom draws all of its images in one, and gives image i seed + i. Other
+    servers treat a seed and several images in different ways, so each image is a request of its own."""
     if upstream.api == "darkroom":
         fields = {**_common(job, upstream, capabilities), **_of_darkroom(job, capabilities)}
         return [ImageExchange(fields, 0, job.n, f"{job.id}-upstream")]
@@ -111,8 +111,8 @@ def _common(job: ImageJob, upstream: ImageUpstream, capabilities: Capabilities) 
 
 
 def _of_darkroom(job: ImageJob, capabilities: Capabilities) -> dict[str, Any]:
-    """It draws any size of its tier by itself, and streams previews. A size off the grid is that of the reference,
-    which it follows where no size is sent."""
+    """Return the fields that only another Darkroom takes. It draws any size of its tier by itself, and streams
+    previews. A size off the grid is that of the reference, which it follows where no size is sent."""
     on_grid = job.width_px % GRID_PX == job.height_px % GRID_PX == 0
     fields: dict[str, Any] = {"n": job.n, "stream": True}
     if on_grid or not job.references:

@@ -61,7 +61,7 @@ class Gateway:
 
 
 def prepare_home(settings: Settings, secrets: ClusterSecrets) -> None:
-    """The home of a gateway within its box's: with the box's sums of weights, and the cluster's admin key."""
+    """Create the home of a gateway within its box's: with the box's sums of weights, and the cluster's admin key."""
     settings.home.mkdir(parents=True, exist_ok=True)
     known = Settings().weight_digests
     if known.exists() and not settings.weight_digests.exists():

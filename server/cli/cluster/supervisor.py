@@ -63,17 +63,17 @@ class Supervisor:
         threading.Thread(target=self._keep, name="supervisor", daemon=True).start()
 
     def box(self) -> Box:
-        """What all boxes must be like."""
+        """Return the box that all boxes must be like."""
         return self._box
 
     def catalog(self) -> CatalogContent | None:
-        """The one that the gateways serve, for a box that joins to compare its weights with."""
+        """Return the catalog that the gateways serve, for a box that joins to compare its weights with."""
         with self._database() as database:
             current = CatalogStore(database, "").current()
         return current.content if current is not None else None
 
     def admit(self, name: str) -> None:
-        """A box has compared itself with the first one: from now on it is used. Raises DatabaseBusy."""
+        """Let a box be used from now on: it has compared itself with the first one. Raises DatabaseBusy."""
         ids = {node.id for node in list_nodes() if node.is_alive and node.name == name}
         with self._database() as database:
             ClusterBoxStore(database).admit(ids)
@@ -102,7 +102,7 @@ class Supervisor:
             database.dispose()
 
     def roster(self) -> Roster:
-        """The engines that servers use: of image engines, those that have been there once."""
+        """Return the engines that servers use: of image engines, those that have been there once."""
         return Roster(tuple(each for each in self._roster.engines if each.kind != "image" or each.name in self._seen))
 
     def status(self) -> dict[str, Any]:
@@ -204,7 +204,7 @@ class Supervisor:
                 self._make_gateway(name, index)
 
     def _survey(self, nodes: Sequence[Node], surveyor: Surveyor) -> list[Node]:
-        """The boxes with what they have for weights; those that fit are used from now on."""
+        """Return the boxes with labels of their memory for weights; those that fit are used from now on."""
         if fitting := surveyor.poll(nodes, self.catalog) - self._admitted:
             with self._database() as database:
                 ClusterBoxStore(database).admit(fitting)

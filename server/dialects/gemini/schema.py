@@ -31,7 +31,8 @@ class GeminiModel(LenientModel):
 
 
 def _standard_base64(data: str) -> str:
-    """protobuf's JSON takes base64 of either alphabet, padded or not; Google's SDK sends the URL-safe one."""
+    """Return base64 in the standard alphabet, padded. protobuf's JSON takes either alphabet, padded or not; Google's
+    SDK sends the URL-safe one."""
     return data.translate(URL_SAFE).rstrip("=") + "=" * (-len(data.rstrip("=")) % 4)
 
 

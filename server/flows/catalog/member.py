@@ -5,6 +5,7 @@ is told to, and every few seconds.
 """
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import structlog
 
 from pipelines.catalog.digests import Digests
 from server.accounts.catalogs import CatalogContent, CatalogStore, CatalogVersion, Edit
-from server.catalog.images import Catalog, CatalogError
+from server.catalog.images import CatalogError
 from server.errors import ApiError, BadRequest, Conflict
 from server.flows.catalog.files import compare_sums, parse, weight_sums, write_files
 from server.flows.catalog.switch import CatalogDiff, CatalogSwitch, Prepared
@@ -78,7 +79,7 @@ class CatalogMember:
 
     @property
     def is_current(self) -> bool:
-        """Whether this gateway serves the version that the others do."""
+        """Return whether this gateway serves the version that the others do."""
         return self.version >= self.current
 
     async def prepare(self, proposal: Proposal) -> None:
@@ -134,14 +135,15 @@ class CatalogMember:
         except CatalogError as error:
             raise refused(error) from error
         try:
-            compare_sums(await asyncio.to_thread(self.sums, after), content.weights)
+            compare_sums(await asyncio.to_thread(weight_sums, after, self._weights, self._digests), content.weights)
         except CatalogError as error:
             raise BadRequest(f"Nothing has changed: {error}.", code="checkpoint_failed") from error
         return await self._switch.prepare(after)
 
-    def sums(self, catalog: Catalog) -> dict[str, str]:
-        """Return the SHA-256 of the weights that the catalog names, by their paths. Blocking. Raises CatalogError."""
-        return weight_sums(catalog, self._weights, self._digests)
+    def sums_of(self, files: Mapping[str, str]) -> dict[str, str]:
+        """Return the SHA-256 of the weights that these catalog files name, by their paths. Blocking. Raises
+        CatalogError."""
+        return weight_sums(parse(files, self._model_configs, self._weights), self._weights, self._digests)
 
     async def _record(self) -> None:
         """Record in the database which version is served, and write its files to the catalog's folder, except those

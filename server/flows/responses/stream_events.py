@@ -42,7 +42,7 @@ class ToolCall:
 
     @property
     def is_image_call(self) -> bool:
-        """Whether the call is for the image tool."""
+        """Return whether the call is for the image tool."""
         return self.name == IMAGE_FUNCTION and self.namespace is None
 
 

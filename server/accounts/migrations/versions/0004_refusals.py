@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Forward. There is no way back: restore a backup instead."""
+    """Migrate to this revision. There is no way back: restore a backup instead."""
     op.create_table(
         "refusals",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True, autoincrement=True),

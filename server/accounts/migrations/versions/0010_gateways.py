@@ -15,7 +15,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Forward. There is no way back: restore a backup instead."""
+    """Migrate to this revision. There is no way back: restore a backup instead."""
     op.add_column("keys", sa.Column("settled", sa.BigInteger(), nullable=False, server_default=sa.text("0")))
     op.add_column("keys", sa.Column("settled_in_month", sa.BigInteger(), nullable=False, server_default=sa.text("0")))
     op.add_column("keys", sa.Column("month", sa.Float()))

@@ -9,5 +9,5 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Forward. There is no way back: restore a backup instead."""
+    """Migrate to this revision. There is no way back: restore a backup instead."""
     op.create_index("ix_results_sha256", "results", ["sha256"])
