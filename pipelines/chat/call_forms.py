@@ -50,11 +50,11 @@ def _split(messages: Sequence[Message], calls: CallTraits) -> Iterator[Message]:
             continue
         yield from waiting
         waiting = []
-        several = message.get("tool_calls") or ()
+        several = message.get("tool_calls") or []
         if calls.several or len(several) < 2:
             yield message
             continue
-        yield {**message, "tool_calls": [several[0]]}
+        yield {**message, "tool_calls": several[:1]}
         waiting = [{"role": "assistant", "content": "", "tool_calls": [one]} for one in several[1:]]
     yield from waiting
 

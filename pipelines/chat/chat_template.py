@@ -34,8 +34,9 @@ class TemplateUse:
         text: str = self._apply(messages, variables, tokenize=False)
         return text
 
-    def encode(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any], **how: Any) -> Any:
+    def encode(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any], *, tensors: bool) -> Any:
         """Return the prompt as tokens, in which control tokens of the messages are text. Raises TemplateRefused."""
+        how = {"return_tensors": "pt"} if tensors else {}
         return self._apply(messages, variables, tokenize=True, return_dict=True, sanitize_control_tokens=True, **how)
 
     def _apply(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any], **how: Any) -> Any:

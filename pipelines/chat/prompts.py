@@ -60,9 +60,8 @@ def fit_prompt(checkpoint: ChatCheckpoint, conversation: Conversation, *, trunca
 def encode_prompt(checkpoint: ChatCheckpoint, conversation: Conversation) -> Prompt:
     """Up to where the answer begins. Raises InvalidRequest for messages that the template does not take."""
     use = template_use(checkpoint, conversation)
-    tensors = {"return_tensors": "pt"} if checkpoint.processor else {}
     try:
-        encoded = use.encode(*_shaped(use, conversation), **tensors)
+        encoded = use.encode(*template_input(use, conversation), tensors=checkpoint.processor is not None)
     except TemplateRefused as error:
         message = f"This model's chat template does not take these messages: {error}"
         raise InvalidRequest(Failed("invalid_value", message, param="messages")) from error
@@ -91,11 +90,11 @@ def unread_thoughts(checkpoint: ChatCheckpoint, conversation: Conversation, prom
     if not thoughts:
         return []
     use = template_use(checkpoint, conversation)
-    read = use.render(*_shaped(use, replace(conversation, messages=prompt.messages)))
+    read = use.render(*template_input(use, replace(conversation, messages=prompt.messages)))
     return [index for index, text in thoughts.items() if text.strip() not in read]
 
 
-def _shaped(use: TemplateUse, conversation: Conversation) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def template_input(use: TemplateUse, conversation: Conversation) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Return the messages as this template takes them, and its variables."""
     messages, place = shape(conversation.messages, use.traits), use.traits.tools
     variables = template_variables(conversation.options, use.traits)

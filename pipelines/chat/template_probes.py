@@ -29,6 +29,7 @@ from pipelines.chat.template_traits import (
     USUAL_LEVELS,
     CallTraits,
     EffortTraits,
+    IdForm,
     TemplateTraits,
     ToolTraits,
 )
@@ -177,7 +178,7 @@ def _find_calls(prober: Prober) -> CallTraits | None:
             continue  # refused, left out, or in Python's own notation
         if "functions.qzcalled:" in prompt:  # the template names calls so itself, or would not name the function else
             again = prober.attempt(user("qza"), *_call(calls), *_call(calls)) or ""
-            form = "function" if calls.ids == "function" or "functions.qzcalled:1" in again else "position"
+            form: IdForm = "function" if calls.ids == "function" or "functions.qzcalled:1" in again else "position"
             calls = replace(calls, ids=form)
         several = prober.shows(user("qza"), *_call(calls, count=2))
         return replace(calls, several=several, text=prober.shows(user("qza"), *_call(calls, text="qzbeside")))
