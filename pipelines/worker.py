@@ -53,7 +53,7 @@ AnyEngine = Engine[Any, Any, AnyEvent]
 
 @dataclass(frozen=True, slots=True)
 class Hosted:
-    """What a worker serves, how it announces itself, and what memory it has."""
+    """The engine that a worker serves, how the worker announces itself, and its memory."""
 
     engine: AnyEngine
     ready: Ready

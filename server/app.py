@@ -191,7 +191,7 @@ def _report(host: EngineHost[Any, Any]) -> EngineReport:
 
 
 def _register_shutdown(services: Services, shutdown: AsyncExitStack) -> None:
-    """How each part stops, even if another one fails to. They stop in reverse order."""
+    """Register the stop of each part, which happens even if another one fails to stop. They stop in reverse order."""
     shutdown.push_async_callback(asyncio.to_thread, services.telemetry.tracing.stop)
     shutdown.callback(services.stores.database.dispose)
     shutdown.push_async_callback(leave_others, services)

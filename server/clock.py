@@ -15,7 +15,7 @@ class Clock:
         self._followed_at: float | None = None  # when the followed clock was 0, by what has elapsed
 
     def follow(self, now: float) -> None:
-        """Another clock says `now`. Said again, it corrects what has drifted since."""
+        """Follow another clock, which says `now`. Called again, it corrects the drift since."""
         at = now - _elapsed_s()
         if self._followed_at is None:
             self._started_at = at

@@ -92,11 +92,11 @@ class Engines:
         ray.get(self._supervisor.box.remote())
 
     def check_health(self) -> None:
-        """For Serve. Raises RayError."""
+        """Check that the supervisor answers, for Serve. Raises RayError."""
         ray.get(self._supervisor.box.remote())
 
     async def __del__(self) -> None:
-        """At a shutdown, not when it dies: once the gateways have gone."""
+        """Shut the supervisor down once the gateways have gone: at a shutdown, not when this dies."""
         await self._supervisor.shutdown.remote(self._patience_s)
 
 

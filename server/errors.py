@@ -58,8 +58,8 @@ class ApiError(Exception):
 
     @property
     def label(self) -> str:
-        """What metrics, logs and the database call it: the code, or the status's name where the body has no code, or
-        one that an upstream chose in another style."""
+        """Return the error's name in metrics, logs and the database: the code, or the status's name where the body has
+        no code, or one that an upstream chose in another style."""
         code = str(self.code)
         return code if LABEL.fullmatch(code) else status_label(self.status)
 

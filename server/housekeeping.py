@@ -100,7 +100,7 @@ async def recover_after_crash(services: Services) -> None:
 
 
 async def leave_others(services: Services) -> None:
-    """At the end: another server need not wait until this one's lease has run out."""
+    """Leave the other servers at the end, so that they need not wait until this one's lease has run out."""
     try:
         await services.stores.gateways.in_writer(services.stores.gateways.leave)
     except ApiError:  # the database is away
@@ -108,7 +108,8 @@ async def leave_others(services: Services) -> None:
 
 
 async def run_maintenance(services: Services) -> None:
-    """Until cancelled. Leases are renewed while files are swept: a sweep may take longer than a lease."""
+    """Run maintenance until cancelled. Leases are renewed while files are swept: a sweep may take longer than a
+    lease."""
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(_every(services.settings.lease_s / 3, lambda: _renew_leases(services)))
         if services.cluster is not None:
@@ -120,7 +121,7 @@ async def run_maintenance(services: Services) -> None:
 
 
 async def follow_cluster(services: Services) -> None:
-    """Until cancelled: the image engines are those that the cluster has."""
+    """Keep the image engines those of the cluster, until cancelled."""
     await _every(CLUSTER_EVERY_S, lambda: _update_engines(services))
 
 
@@ -152,7 +153,7 @@ async def _every(seconds: float, work: Callable[[], Awaitable[object]], *, at_on
 
 
 async def _renew_leases(services: Services) -> None:
-    """Renewals come first: whatever time the database was busy for, no hold of a running call is swept."""
+    """Renew leases, then sweep: whatever time the database was busy for, no hold of a running call is swept."""
     gateways, ledger, calls, responses = (
         services.stores.gateways, services.stores.ledger, services.stores.calls, services.stores.responses,
     )  # fmt: skip
@@ -185,7 +186,7 @@ async def _end_lost(services: Services) -> None:
 
 
 async def _sweep(services: Services) -> None:
-    """Thumbnails are each server's own. Of several servers one does the rest."""
+    """Sweep expired records and files. Thumbnails are each server's own. Of several servers one does the rest."""
     await services.images.thumbnails.sweep(THUMBNAIL_DAYS * DAY_S)
     gateways, calls, call_log = services.stores.gateways, services.stores.calls, services.stores.call_log
     if not await gateways.in_reader(gateways.does_chores):

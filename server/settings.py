@@ -19,7 +19,7 @@ CrashPoint = Literal["after-hold", "after-store", "before-capture-commit", "afte
 
 
 def _like(pattern: str, example: str) -> AfterValidator:
-    """Of a text that is not like the example, the error says what would be."""
+    """Return a check of a text by a pattern, whose error shows the example."""
 
     def check(value: str) -> str:
         if not re.fullmatch(pattern, value):
@@ -266,43 +266,43 @@ class Settings(BaseSettings):
 
     @property
     def local_url(self) -> str:
-        """The server's base URL for clients on this machine."""
+        """Return the server's base URL for clients on this machine."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     @property
     def admin_key(self) -> Path:
-        """The file with the secret for the admin routes."""
+        """Return the file with the secret for the admin routes."""
         return self.home / "admin-key"
 
     @property
     def webhook_secret(self) -> Path:
-        """The file of which the keys' secrets for webhooks are made."""
+        """Return the file of which the keys' secrets for webhooks are made."""
         return self.home / "webhook-secret"
 
     @property
     def results(self) -> Path:
-        """The home's own folder of finished images."""
+        """Return the home's own folder of finished images."""
         return self.home / "results"
 
     @property
     def images(self) -> str:
-        """Where finished images are: a folder, or the URL of an object store."""
+        """Return the place of finished images: a folder, or the URL of an object store."""
         return self.storage or str(self.results)
 
     @property
     def weight_digests(self) -> Path:
-        """The file of the sums of checkpoints."""
+        """Return the file of the sums of checkpoints."""
         return self.home / "weight-digests.json"
 
     @property
     def thumbnails(self) -> Path:
-        """The folder of small copies of results."""
+        """Return the folder of small copies of results."""
         return self.home / "thumbnails"
 
     @property
     def pixels(self) -> Path:
-        """The folder of decoded references, while their calls run."""
+        """Return the folder of decoded references, while their calls run."""
         return self.home / "pixels"
 
 

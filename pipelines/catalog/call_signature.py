@@ -1,7 +1,7 @@
 """A pipeline's call, read from the source of the installed diffusers without importing it, which takes seconds.
 
-What follows from a signature is said by its family (pipelines/families), so that the engine, which has the class, and
-the checkpoint manager, which has its source, agree.
+Its family (pipelines/families) derives everything from a signature, so that the engine, which has the class, and the
+checkpoint manager, which has its source, agree.
 """
 
 import ast
@@ -23,7 +23,7 @@ COMPUTED = object()  # a default that is no constant
 
 
 def announce(spec: CheckpointSpec, tasks: Container[Task], *, negative_prompt: bool, guidance: bool) -> Capabilities:
-    """Return what the pipeline classes promise, before it is tried."""
+    """Return the capabilities that the pipeline classes announce, before they are tried."""
     return Capabilities(
         text=Task.TEXT in tasks,
         references=spec.max_references if MODES[spec.conditioning].task in tasks else 0,
@@ -52,7 +52,7 @@ class PipelineSource:
         return next((parameters for parameters in inherited if parameters is not None), None)
 
     def methods(self, class_name: str) -> frozenset[str]:
-        """Of the class, its own and those of the pipelines that it derives from."""
+        """Return the names of the class's methods, its own and those of the pipelines that it derives from."""
         if (found := self._find(class_name)) is None:
             return frozenset()
         own = {node.name for node in found.body if isinstance(node, ast.FunctionDef)}
@@ -102,7 +102,7 @@ class PipelineSource:
 
     @cached_property
     def _folders(self) -> Mapping[str, str]:
-        """Pipeline class -> its folder, from the lists by which diffusers loads its modules."""
+        """Return the folders of the pipeline classes, from the lists by which diffusers loads its modules."""
         if self.folder is None:
             return {}
         tree = ast.parse((self.folder / "pipelines" / "__init__.py").read_text(encoding="utf-8"))
@@ -122,7 +122,8 @@ def _installed(package: str) -> Path | None:
 
 
 def _listed(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """From `_import_structure["x"] = ["XPipeline", ...]`, and `.extend([...])`."""
+    """Yield the listed classes with their folders, from `_import_structure["x"] = ["XPipeline", ...]`, and
+    `.extend([...])`."""
     for node in ast.walk(tree):
         match node:
             case ast.Assign(targets=[ast.Subscript(slice=ast.Constant(value=str(folder)))], value=ast.List(elts=names)):

@@ -9,9 +9,8 @@ LIMIT_FILES: Final = {"cgroup2": "memory.max", "cgroup": "memory.limit_in_bytes"
 
 
 def memory_limits(root: Path = Path("/")) -> Iterator[int]:
-    """Bytes, of the own group and of each above it that can be seen from here. `root` has `proc` and `sys`; where it
-    has none, as on other systems than Linux, there is no limit.
-    """
+    """Yield the memory limits in bytes, of the own group and of each above it that can be seen from here. `root` has
+    `proc` and `sys`; where it has none, as on other systems than Linux, there is no limit."""
     groups = _own_groups(root)
     for line in _lines(root / "proc/self/mountinfo"):
         mount, _, system = line.partition(" - ")

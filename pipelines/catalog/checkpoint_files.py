@@ -1,4 +1,4 @@
-"""What a checkpoint's files say without loading them: whether they are safe to load, its class, size and hashes."""
+"""Facts from a checkpoint's files without loading them: whether they are safe to load, its class, size and hashes."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ WEIGHTS = re.compile(r"(?P<stem>[^.]+?)(?P<variant>\.[^.]+?)?(-\d{5}-of-\d{5})?\
 
 
 class CheckpointError(Exception):
-    """A checkpoint can't be served. The message names the file or key, and what would be right."""
+    """A checkpoint can't be served. The message names the file or key, and the right value."""
 
 
 def find_snapshot(path: Path) -> Path:
@@ -73,7 +73,7 @@ def check_files(spec: CheckpointSpec) -> Path:
 
 
 def model_index(folder: Path) -> dict[str, Any]:
-    """model_index.json: the pipeline's class, and [library, class] of each component. Raises CheckpointError."""
+    """Read model_index.json: the pipeline's class, and [library, class] of each component. Raises CheckpointError."""
     path = folder / "model_index.json"
     try:
         index: dict[str, Any] = json.loads(path.read_text())
@@ -157,7 +157,7 @@ def find_variant(spec: CheckpointSpec) -> str | None:
 
 
 def estimate_bytes(spec: CheckpointSpec, item_bytes: int) -> int:
-    """Memory of the weights on the device at `item_bytes` a weight, from the headers of their files.
+    """Estimate the bytes of the weights on the device at `item_bytes` a weight, from the headers of their files.
 
     Raises CheckpointError for files that can't be loaded.
     """
@@ -170,8 +170,8 @@ def estimate_bytes(spec: CheckpointSpec, item_bytes: int) -> int:
 
 
 def control_bytes(controls: Iterable[Control], item_bytes: int) -> int:
-    """Memory of ControlNets, IP-Adapters and their image encoders. Raises CheckpointError for files that can't be
-    loaded."""
+    """Return the bytes of ControlNets, IP-Adapters and their image encoders at `item_bytes` a weight. Raises
+    CheckpointError for files that can't be loaded."""
     paths = {path: None for control in controls for path in (control.path, control.image_encoder) if path is not None}
     weights = 0
     for path in paths:
@@ -195,8 +195,8 @@ def stored_as_float8(spec: CheckpointSpec) -> bool:
 
 
 def component_bytes(spec: CheckpointSpec, item_bytes: int, quantize: Quantize) -> dict[str, list[float]]:
-    """Memory of each component's tensors at `item_bytes` a weight, with the denoiser quantized. Raises CheckpointError
-    for files that can't be loaded."""
+    """Return the bytes of each component's tensors at `item_bytes` a weight, with the denoiser quantized. Raises
+    CheckpointError for files that can't be loaded."""
     denoiser = denoiser_name(model_index(check_files(spec)))
     found = {
         part: [(tensor, file) for file in files for tensor in _tensors(file)]
@@ -242,8 +242,8 @@ def device_bytes(parts: Iterable[Sequence[float]], offload: Offload) -> int:
 
 
 def describe(spec: CheckpointSpec, digests: Digests) -> str:
-    """One line for the operator: class, components, size, and a hash over every weight file, each of which is read if
-    `digests` does not know it."""
+    """Describe a checkpoint in one line for the operator: class, components, size, and a hash over every weight file,
+    each of which is read if `digests` does not know it."""
     index = model_index(check_files(spec))
     files = sorted(file for part in weight_files(spec).values() for file in part)
     digest = hashlib.sha256(b"".join(bytes.fromhex(each) for each in digests.of_files(files)))

@@ -14,8 +14,8 @@ def cache_of(path: Path) -> Path | None:
 
 
 def shortened(path: Path) -> Path:
-    """Return the cache folder in place of the snapshot that it stands for. Files inside and other snapshots are not
-    what the cache folder stands for, so they and paths elsewhere stay as they are."""
+    """Return the cache folder in place of the snapshot that it stands for. The cache folder does not stand for files
+    inside and other snapshots, so they and paths elsewhere stay as they are."""
     cache = cache_of(path)
     return cache if cache is not None and find_snapshot(cache) == path else path
 

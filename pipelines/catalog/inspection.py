@@ -1,5 +1,5 @@
-"""What a checkpoint is and can do, from its configs and the headers of its files: no weights are read, nothing is
-imported, so it takes a fraction of a second."""
+"""A checkpoint's class, parts and capabilities, from its configs and the headers of its files: no weights are read,
+nothing is imported, so it takes a fraction of a second."""
 
 import importlib.util
 import re
@@ -43,7 +43,7 @@ OWN_LIBRARIES = ("diffusers", "transformers")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A component: its class, and what the headers of its files say."""
+    """A component: its class, and the facts in the headers of its files."""
 
     name: str
     class_name: str
@@ -55,7 +55,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What the files say. With `problems` it can't be served as it is."""
+    """The facts in the files. With `problems` the checkpoint can't be served as it is."""
 
     path: Path  # a hub cache folder's snapshot
     folder: Path | None  # with model_index.json: the checkpoint itself, its base, or its configs
@@ -80,7 +80,7 @@ class Inspection:
         return sum(part.weights for part in self.parts)
 
     def device_bytes(self, item_bytes: int) -> int:
-        """Memory of the weights on a device at `item_bytes` a weight; GGUF stays as it is in the file."""
+        """Return the bytes of the weights on a device at `item_bytes` a weight; GGUF stays as it is in the file."""
         is_gguf = self.path.suffix == ".gguf"
         name = denoiser_name(dict(self.index))
         return sum(part.bytes if is_gguf and part.name == name else part.weights * item_bytes for part in self.parts)
@@ -88,8 +88,8 @@ class Inspection:
 
 def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None = None) -> Inspection:
     """Look at a diffusers folder, a hub cache folder or a single file. `base` is the folder with the other components
-    of a single file that has the denoiser alone, `config` that of the configs of one that has all. Raises nothing: what
-    is wrong is in `problems`."""
+    of a single file that has the denoiser alone, `config` that of the configs of one that has all. Raises nothing:
+    faults are in `problems`."""
     source = PipelineSource()
     path, base, config = find_snapshot(path), base and find_snapshot(base), config and find_snapshot(config)
     folder = path if path.is_dir() else base or config
@@ -194,7 +194,8 @@ def _part(name: str, class_name: str, tensors: list[Tensor]) -> Part:
 
 
 def foreign_parts(index: Mapping[str, Any], folder: Path | None, source: PipelineSource) -> Iterator[str]:
-    """Components of libraries that are not here. A folder of diffusers' own pipelines may be a library too."""
+    """Yield the components of libraries that are not here, as messages. A folder of diffusers' own pipelines may be a
+    library too."""
     for name in component_names(dict(index)):
         library = index[name][0]
         own = source.folder is not None and (source.folder / "pipelines" / str(library)).is_dir()
@@ -275,8 +276,8 @@ def read_card(folder: Path) -> str:
 
 
 def codec_scale(folder: Path) -> int:
-    """Pixels to a latent, along a side, from the codec's config as diffusers' pipelines compute it; 8 if it does not
-    say."""
+    """Return the pixels to a latent, along a side, from the codec's config as diffusers' pipelines compute it; 8 if it
+    does not say."""
     config = read_config(folder, "vae")
     for key in ("block_out_channels", "encoder_block_out_channels"):
         if isinstance(blocks := config.get(key), list):

@@ -22,8 +22,8 @@ def worker_bytes(folders: Iterable[Path]) -> int:
 
 
 def weights_budget(total: float, free: float, others: float) -> float:
-    """Bytes for weights on a device: its share, without what the other workers will use, and without what programs that
-    are not ours use now."""
+    """Return the bytes for weights on a device: its share, without the bytes that the other workers will use, and
+    without those that programs that are not ours use now."""
     strangers = max(0.0, total - free - others)
     return max(0.0, total * DEVICE_SHARE - others - strangers)
 

@@ -1,5 +1,5 @@
-"""How the weights of one safetensors file are quantized, by its header: which tensors are scales of which weights, what
-only other programs' kernels need, and what nothing here can read.
+"""How the weights of one safetensors file are quantized, by its header: which tensors are scales of which weights,
+which ones only other programs' kernels need, and which nothing here can read.
 
 ComfyUI's files say it layer by layer, in JSON: a tensor `comfy_quant` of bytes, or `_quantization_metadata`.
 """
@@ -47,7 +47,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """What the header says. With a `problem` the file can't be loaded."""
+    """The quantization by the header. With a `problem` the file can't be loaded."""
 
     scales: Mapping[str, Scale]  # by the weight
     dropped: frozenset[str]  # names of tensors that are no weights: scales, and what kernels need
@@ -70,7 +70,7 @@ def read_quantization(file: Path, *, denoiser_alone: bool = False) -> Quantizati
 
 def blocks_of(shape: Sequence[int], scale: Sequence[int], block: int | None = None) -> tuple[int, ...] | None:
     """Return, along each side of a weight, how many values share one of a scale's; None for a scale that does not fit
-    it. `block` is what the file says; else 128 is tried, then equal parts."""
+    it. `block` is the file's own value; without it 128 is tried, then equal parts."""
     if math.prod(scale) == 1:
         return tuple(shape)
     if math.prod(scale) == scale[0] == shape[0]:
@@ -140,8 +140,8 @@ def _is_packed(tensor: Tensor) -> bool:
 
 
 def _said_by_layer(file: Path, header: Header) -> Layers:
-    """Return what the file says of its layers, by their names. What is no JSON says nothing: the names of tensors show
-    the rest."""
+    """Return the quantization that the file names for its layers, by their names. Metadata that is no JSON is left out:
+    the names of tensors show the rest."""
     layers: dict[str, Mapping[str, Any]] = {}
     said = _json(header.metadata.get("_quantization_metadata")).get("layers")
     if isinstance(said, dict):

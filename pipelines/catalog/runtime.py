@@ -82,8 +82,8 @@ def choose_runtime(
     """Choose the settings that `runtime = "auto"` stands for, and say why. `sizes_of` returns the bytes of the
     components' tensors with the denoiser quantized so.
 
-    `budget_bytes` is what the device has for weights, `capability` its compute capability, None without a GPU. The
-    first choice that fits is the fastest one. Where nothing fits, it is the smallest, and loading refuses it.
+    `budget_bytes` are those that the device has for weights, `capability` its compute capability, None without a GPU.
+    The first choice that fits is the fastest one. Where nothing fits, it is the smallest, and loading refuses it.
     """
     plain = Runtime()
     if capability is None:

@@ -1,4 +1,4 @@
-"""What one file of weights says of how it is sampled, and what of its scheduler's config follows.
+"""The sampling that one file of weights names, and the changes of its scheduler's config that follow from it.
 
 Trainers and ComfyUI say it by tensors without values (`v_pred`, `ztsnr`), by tensors of numbers (`edm_mean`,
 `edm_vpred.sigma_max`), and in the header (`modelspec.prediction_type`).
@@ -38,8 +38,8 @@ COSXL_SIGMAS: Final = {"sigma_max": 120.0, "sigma_min": 0.002}  # unless the fil
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What the file says, and how it is followed: by `config` over that of the folder's scheduler, which becomes one of
-    the class `scheduler` if its own can't. With `problems` it can't be followed."""
+    """The sampling that the file names, and how it is followed: by `config` over that of the folder's scheduler, which
+    becomes one of the class `scheduler` if its own can't. With `problems` it can't be followed."""
 
     scheduler: str | None = None
     config: SchedulerConfig = ()
@@ -50,7 +50,7 @@ class Said:
 
     @property
     def note(self) -> str:
-        """How it is followed, for the operator."""
+        """Describe how the file is followed, for the operator."""
         listed = ", ".join(f"{key} = {value}" for key, value in self.config)
         return f"the file says {self.found}: {f'{self.scheduler} with ' if self.scheduler else ''}{listed}"
 
@@ -65,7 +65,7 @@ class Beside:
 
     @property
     def scheduler_class(self) -> str:
-        """Its name."""
+        """Return the name of the scheduler's class."""
         return str(self.scheduler.get("_class_name", ""))
 
     @property
@@ -109,8 +109,8 @@ def read_said(file: Path, beside: Beside, keys_of: SchedulerKeys) -> Said:
 def _followed(
     wanted: dict[str, Scalar], found: list[str], beside: Beside, keys_of: SchedulerKeys, *, edm: bool
 ) -> Said:
-    """Return what the folder's config does not have already. Zero terminal SNR begins at the last timestep of training,
-    which only `trailing` spacing draws (Lin et al., arXiv 2305.08891)."""
+    """Return the values that the folder's config does not have already. Zero terminal SNR begins at the last timestep
+    of training, which only `trailing` spacing draws (Lin et al., arXiv 2305.08891)."""
     own = beside.scheduler_class
     if edm and own != EDM:
         return Said(EDM, tuple(sorted(wanted.items())), " and ".join(found))
@@ -145,7 +145,8 @@ def _prediction(header: Header, marks: Container[str]) -> tuple[str | None, str]
 
 
 def _unsupported(prediction: str, source: str, beside: Beside) -> str | None:
-    """Why the folder's scheduler can't follow it; None if it can, or if a flow has no other."""
+    """Return the reason why the folder's scheduler can't follow a prediction; None if it can, or if a flow has no
+    other."""
     own = beside.scheduler_class or "the scheduler"
     if beside.is_flow:
         is_plain = prediction == "flow" or (prediction == "v_prediction" and source != "v_pred")

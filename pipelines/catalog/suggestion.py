@@ -37,7 +37,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """The scheduler for the catalog file, where it is not the one of the checkpoint's folder, and what changes of its
+    """The scheduler for the catalog file, where it is not the one of the checkpoint's folder, and the changes of its
     config."""
 
     scheduler: str | None = None
@@ -59,7 +59,7 @@ class Suggestion:
 
     @property
     def values(self) -> Mapping[str, Setting]:
-        """By their keys in catalog files."""
+        """Return the values by their keys in catalog files."""
         return {
             "conditioning": self.conditioning,
             "native_area_px": int(self.native_area_px.value),
@@ -164,7 +164,7 @@ def _native_area(inspection: Inspection, source: PipelineSource) -> Value:
 
 
 def _signs_of_few_steps(inspection: Inspection) -> Iterator[str]:
-    """How a checkpoint says that it was distilled."""
+    """Yield the signs by which a checkpoint shows that it was distilled."""
     if inspection.index.get("is_distilled"):
         yield "model_index.json: is_distilled"
     yield from family_of(inspection.class_name).signs_of_few_steps(inspection.denoiser_config)
@@ -196,9 +196,9 @@ def _default(inspection: Inspection, name: str) -> Any:
 
 
 def _cards(inspection: Inspection) -> Iterator[tuple[str, str]]:
-    """Its own card; then, of a single file, its base's, which is more like it than its class's defaults are, unless the
-    file alone is distilled by its name. It may be another training, and a base may be distilled. With how a value of
-    theirs is said to be found."""
+    """Yield the checkpoint's own card; then, of a single file, its base's, which is more like it than its class's
+    defaults are, unless the file alone is distilled by its name. It may be another training, and a base may be
+    distilled. Each comes with the words that say where its values were found."""
     own = inspection.path if inspection.path.is_dir() else inspection.path.parent
     yield "README.md of the checkpoint", read_card(own)
     if inspection.folder is None or inspection.folder == own:

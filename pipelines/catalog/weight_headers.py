@@ -45,7 +45,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a weight file says of itself. The metadata are text, as trainers write them."""
+    """The header of a weight file. The metadata are text, as trainers write them."""
 
     tensors: tuple[Tensor, ...]
     metadata: Mapping[str, Any]
@@ -113,7 +113,8 @@ def read_numbers(file: Path, tensor: Tensor) -> tuple[float, ...]:
 
 
 def _read_gguf(stream: BinaryIO) -> tuple[Header, int]:
-    """Versions 2 and 3: counts, key-value pairs, one record a tensor (dimensions fastest first), then aligned data."""
+    """Read a GGUF header, versions 2 and 3: counts, key-value pairs, one record a tensor (dimensions fastest first),
+    then aligned data. Returns the length in bytes that the file must have, too."""
     magic, version, tensor_count, pair_count = struct.unpack("<4sIQQ", stream.read(24))
     if magic != b"GGUF" or version not in {2, 3}:
         raise ValueError(magic)

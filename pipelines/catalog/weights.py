@@ -9,7 +9,7 @@ from pipelines.protocol.images import CheckpointSpec, Control, ImageJob, Runtime
 
 
 class WeightsKey(NamedTuple):
-    """Specs with the same files and runtime options share the weights, whatever their sampling."""
+    """Specs with the same files and runtime options share the weights, also where their sampling differs."""
 
     path: Path
     config: Path | None

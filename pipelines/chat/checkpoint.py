@@ -1,4 +1,4 @@
-"""A chat checkpoint in memory: the model, its tokenizer, and what follows from both."""
+"""A chat checkpoint in memory: the model, its tokenizer, and the facts that follow from both."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -35,12 +35,12 @@ class Constraint:
 
     @property
     def complete(self) -> bool:
-        """Nothing more may come."""
+        """Return whether the value has ended, so that nothing more may come."""
         return not self._starts_after and self._matcher.is_stopped()
 
     @property
     def satisfied(self) -> bool:
-        """What was asked for is there, so that it may end here."""
+        """Return whether the output may end here, since the required value is there."""
         return not self._starts_after and not self._has_text and self._matcher.is_accepting()
 
     def near_limit(self, remaining: int) -> bool:
@@ -48,13 +48,14 @@ class Constraint:
         return not self._starts_after and remaining <= self._check_at
 
     def token_mask(self) -> torch.Tensor | None:
-        """Bool over the vocabulary; None where any token may come."""
+        """Return the tokens that may come, as bools over the vocabulary; None where any token may come."""
         if self._starts_after:
             return None
         return unpack_mask(self._matcher.compute_bitmask(), self._table.grammar.vocab_size)
 
     def closing_token(self, token: int, remaining: int) -> int | None:
-        """Another token, where this one would leave too few to close the value. Needed only when `near_limit`."""
+        """Return another token, where this one would leave too few to close the value; else None. Needed only when
+        `near_limit`."""
         ahead, strings = self._matcher.deep_copy(), self._strings.copy()
         if token not in self._table.eos_ids and ahead.consume_token(token):
             strings.feed(self._table.bytes_of(token))

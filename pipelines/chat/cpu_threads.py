@@ -1,8 +1,8 @@
 """How many threads of a CPU a chat model's steps are computed on.
 
-A small model's step has ended before a second thread has woken, and what sends its tokens needs a core too: on two
-cores the starter wrote 32 answers at 1,000 tokens a second on one thread and at 800 on two, for twice the processor
-time.
+A small model's step has ended before a second thread has woken, and the process that sends its tokens needs a core too:
+on two cores the starter wrote 32 answers at 1,000 tokens a second on one thread and at 800 on two, for twice the
+processor time.
 """
 
 import time

@@ -1,4 +1,5 @@
-"""From logits to deltas: sample the rows' next tokens, hold them to their grammars, and emit what they complete."""
+"""From logits to deltas: sample the rows' next tokens, hold them to their grammars, and emit the deltas that they
+complete."""
 
 import torch
 

@@ -42,7 +42,7 @@ class Detokenizer:
 
 
 class ChoiceOutput:
-    """What one choice has written so far. `finish_reason` is set once no more tokens come."""
+    """The output of one choice so far. `finish_reason` is set once no more tokens come."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class ChoiceOutput:
 
     @property
     def stop(self) -> str | None:
-        """The stop string that ended the text, if one did."""
+        """Return the stop string that ended the text, if one did."""
         return self._stops.matched
 
     def feed(self, sampled: SampledToken) -> list[ChatDelta]:
@@ -85,7 +85,7 @@ class ChoiceOutput:
         return deltas
 
     def end(self, reason: FinishReason) -> None:
-        """No more tokens come. A stop where there are tool calls is reported as "tool_calls"."""
+        """End the choice: no more tokens come. A stop where there are tool calls is reported as "tool_calls"."""
         if self.finish_reason is None:
             calls = self._parser is not None and (self._parser.call_count > 0 or self._parser.in_call)
             self.finish_reason = "tool_calls" if calls and reason == "stop" else reason

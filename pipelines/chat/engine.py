@@ -133,7 +133,8 @@ class ChatEngine:
         self._device_loop.add(sequences)
 
     def _emitter(self, task: Task) -> Callable[[ChatEvent], None]:
-        """For use on any thread. All events of one step wake the event loop once."""
+        """Return the function that emits a job's events, for use on any thread. All events of one step wake the event
+        loop once."""
 
         def emit(event: ChatEvent) -> None:
             self._outbox.append((task, event))

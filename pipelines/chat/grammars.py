@@ -33,7 +33,8 @@ class Grammar:
 
 
 def build_grammar(table: TokenTable, job: ChatJob, call_format: ToolCallFormat | None) -> Grammar | None:
-    """None for a job whose output is unconstrained. Raises InvalidRequest, naming what can't be enforced.
+    """Build the grammar of a job's output; None if it is unconstrained. Raises InvalidRequest, naming the part that
+    can't be enforced.
 
     Without a `call_format` that is known, calls that are not required are not constrained.
     """
@@ -59,13 +60,13 @@ def build_grammar(table: TokenTable, job: ChatJob, call_format: ToolCallFormat |
 
 
 def _input_grammars(job: ChatJob) -> dict[str, str]:
-    """By the names that `_call_rules` has for them."""
+    """Return the grammars of tools' inputs, by the names that `_call_rules` has for them."""
     names = [tool["function"]["name"] for tool in job.tools]
     return {f"input_{names.index(name)}": grammar for name, grammar in job.input_grammars.items()}
 
 
 def _call_rules(table: TokenTable, job: ChatJob, call_format: ToolCallFormat) -> list[str]:
-    """`call` is one whole call, `rest` what follows its opening delimiter."""
+    """Return the rules of calls: `call` is one whole call, `rest` the part that follows its opening delimiter."""
     rules, names = [], []
     opening, closing = _delimiter(table, call_format.opening), _delimiter(table, call_format.closing)
     space = json.dumps(call_format.space) if call_format.space else ""
@@ -103,7 +104,7 @@ def _text_with_calls(table: TokenTable, job: ChatJob, call_format: ToolCallForma
 
 
 def _delimiter(table: TokenTable, text: str) -> str:
-    """As the grammar names it: a token of its own, or text."""
+    """Return a delimiter as the grammar names it: a token of its own, or text."""
     if not text:
         return ""
     return text if text in table.control_tokens else json.dumps(text)

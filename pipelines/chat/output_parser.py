@@ -120,8 +120,8 @@ class OutputParser:
         tools: list[Any],
         by_grammar: frozenset[str] = frozenset(),
     ) -> None:
-        """`prefix` is the prompt; the parser starts behind the last anchor in it. `by_grammar` names the tools whose
-        input has a grammar."""
+        """Begin a choice. `prefix` is the prompt; the parser starts behind the last anchor in it. `by_grammar` names
+        the tools whose input has a grammar."""
         self._by_grammar = by_grammar
         template = {"fields": fields, **(anchor or {"start_anchor": "\0"})}
         self._parser = ResponseParser(template, prefix=prefix, tools=tools)
@@ -182,7 +182,7 @@ class OutputParser:
 
 
 def _inside_json(text: str) -> str:
-    """As it stands in a JSON string."""
+    """Return the text as it stands in a JSON string."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
@@ -194,7 +194,8 @@ def _json_or_none(text: str) -> Any:
 
 
 def _name_and_arguments(value: Any) -> tuple[str, str] | None:
-    """Of a call that was parsed as a whole; the arguments as JSON text."""
+    """Return the name and the arguments of a call that was parsed as a whole; the arguments as JSON text. None if it is
+    no call."""
     call = value.get("function", value) if isinstance(value, dict) else None
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         return None

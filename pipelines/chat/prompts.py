@@ -58,7 +58,8 @@ def fit_prompt(checkpoint: ChatCheckpoint, conversation: Conversation, *, trunca
 
 
 def encode_prompt(checkpoint: ChatCheckpoint, conversation: Conversation) -> Prompt:
-    """Up to where the answer begins. Raises InvalidRequest for messages that the template does not take."""
+    """Encode the prompt up to the beginning of the answer. Raises InvalidRequest for messages that the template does
+    not take."""
     use = template_use(checkpoint, conversation)
     try:
         encoded = use.encode(*template_input(use, conversation), tensors=checkpoint.processor is not None)
@@ -107,7 +108,8 @@ def template_input(use: TemplateUse, conversation: Conversation) -> tuple[list[d
 def template_messages(
     checkpoint: ChatCheckpoint, messages: Sequence[Message], images: Sequence[RawImage]
 ) -> list[dict[str, Any]]:
-    """Content that is never None, arguments as objects, results with the names of their functions, loaded images.
+    """Convert messages for any template: content that is never None, arguments as objects, results with the names of
+    their functions, loaded images.
 
     Raises InvalidRequest for images if the model does not see.
     """
@@ -136,7 +138,8 @@ def _template_message(message: Message, names: dict[str, str], images: Any) -> d
 
 
 def _template_call(call: dict[str, Any]) -> dict[str, Any]:
-    """Templates write arguments as JSON themselves; a string would be quoted once more."""
+    """Return a call with its arguments as an object: templates write them as JSON themselves, and would quote a string
+    once more."""
     function = dict(call["function"])
     try:
         arguments = json.loads(function.get("arguments") or "{}")

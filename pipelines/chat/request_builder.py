@@ -61,7 +61,7 @@ def count_prompt_tokens(checkpoint: ChatCheckpoint, job: CountJob, emit: Callabl
 def _sequence(
     request: Request, choice: int, max_new_tokens: int, grammar: Grammar | None, prompt_text: str
 ) -> Sequence:
-    """`prompt_text` is empty where the output can have neither reasoning nor calls."""
+    """Build the sequence of a choice. `prompt_text` is empty where the output can have neither reasoning nor calls."""
     job, tokens = request.job, request.checkpoint.tokens
     seen = frozenset(request.prompt if job.sampling.repetition_penalty != 1.0 else ())
     sampler = SamplerState(job.sampling, job.seed + choice, job.top_logprobs if job.logprobs else None, seen)

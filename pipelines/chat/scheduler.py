@@ -42,7 +42,7 @@ class Scheduler:
 
     @property
     def scheduled(self) -> list[Sequence]:
-        """All that have a row."""
+        """Return all sequences that have a row."""
         return [*self.running, *([self._prefilling] if self._prefilling else [])]
 
     def add(self, sequence: Sequence) -> None:
@@ -78,14 +78,16 @@ class Scheduler:
         return self.running
 
     def ensure_capacity(self) -> None:
-        """Room for one more token a row; preempts until there is. Raises MemoryError where a single row is too long."""
+        """Make room for one more token a row, by preempting sequences. Raises MemoryError where a single row is too
+        long."""
         while not self._reserve():
             if len(self.running) == 1 and not self._prefilling:
                 raise MemoryError(f"{len(self.running[0].tokens)} tokens of context do not fit into memory")
             self.preempt(keep=max(1, len(self.running) // 2))
 
     def preempt(self, keep: int) -> None:
-        """Only the first rows go on. The others wait, and what they have written is prefilled with their prompts."""
+        """Preempt all rows but the first `keep`. Their sequences wait, and the tokens that they have written are
+        prefilled with their prompts."""
         preempted = self.scheduled[keep:]
         self._max_running = max(1, keep)  # until others finish: a sequence readmitted at once would be preempted again
         self.running, self._prefilling = self.running[:keep], None
@@ -103,14 +105,14 @@ class Scheduler:
         self._waiting.appendleft(sequence)
 
     def fail_scheduled(self, error: BaseException) -> None:
-        """After a failure that no row survives. What waits is not affected."""
+        """Fail the sequences that have a row, after a failure that no row survives. Waiting ones are not affected."""
         for sequence in self.scheduled:
             sequence.request.fail(error)
         self.running.clear()
         self._prefilling = None
 
     def remove_ended(self) -> None:
-        """Fail what has run for too long, and drop it with what was cancelled."""
+        """Fail the sequences that have run for too long, and drop them with those that were cancelled."""
         now = time.monotonic()
         for sequence in (*self.scheduled, *self._waiting):
             if sequence.request.timed_out(now):
@@ -141,7 +143,8 @@ class Scheduler:
         return self._prefilling
 
     def _share_prefix(self, sequence: Sequence) -> None:
-        """Another choice of the same request has cached the prompt already. Its last token is left for the logits."""
+        """Copy the prompt's cache from another choice of the same request, if one has it already. The prompt's last
+        token is left for the logits."""
         shared = len(sequence.request.prompt) - 1
         for row, running in enumerate(self.running):
             if running.request is sequence.request and self._reserve(len(sequence.tokens) + 1):
@@ -150,7 +153,8 @@ class Scheduler:
                 return
 
     def _reserve(self, prefill_tokens: int = 0) -> bool:
-        """Room for the rows, each with one more token, and for the sequence in prefill with so many."""
+        """Reserve room for the rows, each with one more token, and for the sequence in prefill with so many. Returns
+        whether there is room."""
         lengths = [len(sequence.tokens) for sequence in self.running]
         if self._prefilling:
             lengths.append(max(prefill_tokens, self._prefilling.num_cached_tokens))

@@ -1,7 +1,7 @@
 """Schemas as they are enforced: tighter than JSON Schema reads them, since weak models invent keys and end no string.
 
 An object that names its properties has no others, a tool without parameters takes none, and a string without a bound of
-its own ends at one. What a schema says itself stays as it is. Pure.
+its own ends at one. Bounds of a schema's own stay as they are. Pure.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ Schema = dict[str, Any]
 
 
 def tighten(schema: Mapping[str, Any], max_string: int) -> Schema:
-    """`max_string` bounds free strings, in characters."""
+    """Tighten a schema as the module says. `max_string` bounds free strings, in characters."""
     closes = not any(_combines(part) for part in _parts(schema))
     tight: Schema = _tightened(schema, max_string, closes=closes)
     return tight

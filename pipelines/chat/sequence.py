@@ -1,4 +1,4 @@
-"""What the engine has of a job while it runs: the request, and one sequence for each choice."""
+"""The engine's state of a job while it runs: the request, and one sequence for each choice."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -42,7 +42,7 @@ class Request:
 
     @property
     def usage(self) -> ChatUsage:
-        """What it has used so far: nothing before it was scheduled."""
+        """Return the tokens that the request has used so far: none before it was scheduled."""
         if self.started_at is None:
             return ChatUsage(0, 0)
         return ChatUsage(len(self.prompt), self.completion_tokens, self.reasoning_tokens)
@@ -65,7 +65,7 @@ class Request:
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One choice of a request: its tokens so far, and what decides the next ones."""
+    """One choice of a request: its tokens so far, and the state that decides the next ones."""
 
     request: Request
     choice: int
@@ -83,5 +83,5 @@ class Sequence:
 
     @property
     def remaining_tokens(self) -> int:
-        """How many tokens may still come."""
+        """Return how many tokens may still come."""
         return self.max_new_tokens - (len(self.tokens) - len(self.request.prompt))

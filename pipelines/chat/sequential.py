@@ -73,7 +73,7 @@ class _Sampler(LogitsProcessor):  # type: ignore[misc]
         self._vocab_size = vocab_size
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """`scores` are the logits [1, vocabulary]."""
+        """Sample the next token, and return scores that allow it alone. `scores` are the logits [1, vocabulary]."""
         logits = scores.float().clone()
         logits[:, self._vocab_size :] = -torch.inf
         if not _should_stop(self._sequence):
@@ -90,7 +90,7 @@ class _Stop(StoppingCriteria):  # type: ignore[misc]
         self._sequence = sequence
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **_: object) -> torch.Tensor:
-        """One bool for the one row."""
+        """Return whether to stop, as one bool for the one row."""
         return torch.tensor([_should_stop(self._sequence)], device=input_ids.device)
 
 

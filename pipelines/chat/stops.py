@@ -2,7 +2,7 @@
 
 
 class StopFilter:
-    """Passes text through as it comes, except what may be the beginning of a stop string."""
+    """Passes text through as it comes, except text that may be the beginning of a stop string."""
 
     def __init__(self, stops: tuple[str, ...]) -> None:
         self._stops = tuple(stop for stop in stops if stop)

@@ -19,7 +19,7 @@ REASONING: Final[ParserFields] = {
 
 @dataclass(frozen=True, slots=True)
 class ToolCallFormat:
-    """What surrounds a call, which itself is {"name": ..., `arguments`: ...}."""
+    """The delimiters around a call, which itself is {"name": ..., `arguments`: ...}."""
 
     opening: str
     closing: str
@@ -28,7 +28,8 @@ class ToolCallFormat:
     repeats: bool  # several calls in one answer
 
     def parser_fields(self) -> ParserFields:
-        """For the response parser. Without delimiters, an answer that begins with a brace is a call."""
+        """Return the calls' fields for the response parser. Without delimiters, an answer that begins with a brace is a
+        call."""
         call = {"repeats": True, "content": "text"}
         if self.opening:
             return {"tool_calls": {"open_pattern": rf"\s*{self.opening}", "close": self.closing, **call}}
@@ -51,7 +52,7 @@ class OutputSyntax:
 
     @classmethod
     def of(cls, tokenizer: Any, chat_template: str) -> Self:
-        """By the tokenizer's own response template, else by what the chat template contains."""
+        """Derive the syntax from the tokenizer's own response template, else from the content of the chat template."""
         if own := getattr(tokenizer, "response_template", None):
             fields = {name: _as_text(field) for name, field in own["fields"].items()}
             anchor = {key: own[key] for key in ("start_anchor", "start_anchor_pattern") if key in own}
@@ -81,7 +82,8 @@ def _is_hermes(response_template: dict[str, Any], chat_template: str) -> bool:
 
 
 def _as_text(field: ParserFields) -> ParserFields:
-    """`ToolCallParser` parses JSON calls as they come; the library waits for their end and fails on a truncated one."""
+    """Return a field with JSON calls as text, for `ToolCallParser`, which parses them as they come; the library waits
+    for their end and fails on a truncated one."""
     if field.get("content") != "json" or field.get("transform") != {"type": "function", "function": "{content}"}:
         return field
     return {**{key: value for key, value in field.items() if key != "transform"}, "content": "text"}

@@ -71,7 +71,8 @@ def exit_if_lost(error: BaseException, device: torch.device) -> None:
 
 
 def watch_device(device: torch.device, work: Callable[..., Result], *arguments: object) -> Result:
-    """`work(*arguments)`; ends the process for an error after which the device no longer answers."""
+    """Return the result of `work(*arguments)`, and end the process for an error after which the device no longer
+    answers."""
     try:
         return work(*arguments)
     except Exception as error:

@@ -36,9 +36,9 @@ class Budgets:
         others_bytes: int = 0,
         image_workers: int = 1,
     ) -> Self:
-        """Return the operator's figures, or shares of the machine's memory. `others_bytes` is what workers of other
-        kinds will use of the device beside the chat's cache (pipelines.catalog.memory); 0 without such workers. The
-        memory of the host is divided between so many image workers, so on CPUs that of the device is too."""
+        """Return the operator's figures, or shares of the machine's memory. `others_bytes` are those that workers of
+        other kinds will use on the device beside the chat's cache (pipelines.catalog.memory); 0 without such workers.
+        The memory of the host is divided between so many image workers, so on CPUs that of the device is too."""
         host = host_memory_bytes() / image_workers
         free, total = torch.cuda.mem_get_info(device) if device.type == "cuda" else (host, host)
         others = others_bytes + total * CHAT_CACHE_SHARE if others_bytes else 0

@@ -20,7 +20,7 @@ class StagedCopy:
     """Copies tensors to one device, or from it to the host. For one thread; it holds its buffers while it lives."""
 
     def __init__(self, target: torch.device, gpu: torch.device | None, buffer_bytes: int = BUFFER_BYTES) -> None:
-        """`gpu` is the one that is copied to or from; None copies within the host's memory."""
+        """Allocate the buffers. `gpu` is the one that is copied to or from; None copies within the host's memory."""
         self._target = target
         self._gpu = gpu
         self._stream = torch.cuda.Stream(gpu) if gpu is not None else None  # type: ignore[no-untyped-call]
@@ -31,7 +31,7 @@ class StagedCopy:
         self._arriving: deque[tuple[int, torch.Tensor]] = deque()  # buffers, and what they are for
 
     def move(self, module: nn.Module) -> None:
-        """All parameters and buffers of a module that are elsewhere, in place; tied ones stay tied. Blocks."""
+        """Move all parameters and buffers of a module that are elsewhere, in place; tied ones stay tied. Blocks."""
         self._wait_for_kernels()
         copies: dict[int, torch.Tensor] = {}
         for tensor in (*module.parameters(), *module.buffers()):
@@ -106,7 +106,8 @@ class StagedCopy:
             event.record(self._stream)
 
     def _wait_for_kernels(self) -> None:
-        """Those queued now may still write what is copied from the GPU, such as weights that were just quantized."""
+        """Wait for the kernels that are queued now: they may still write weights that are copied from the GPU, such as
+        those that were just quantized."""
         if self._stream is not None and self._leaves_gpu:
             self._stream.wait_stream(torch.cuda.default_stream(self._gpu))
 

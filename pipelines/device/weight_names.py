@@ -1,7 +1,7 @@
 """The names of weights in files against those of the model that was built for them, both ways.
 
 Libraries draw the weights that files lack at random, or leave them empty, and drop those that have no place: the model
-then computes something else than what was trained. Every loader says here what it found.
+then computes something else than it was trained for. Every loader says here what it found.
 """
 
 import re
@@ -81,7 +81,7 @@ def unfilled(model: torch.nn.Module) -> list[str]:
 
 def _missing(model: torch.nn.Module, names: Iterable[str]) -> set[str]:
     """Return the weights among the names that a library missed: transformers draws them at random, and diffusers leaves
-    them empty. Other buffers are what the constructor computes."""
+    them empty. Other buffers are computed by the constructor."""
     drawn = {name for name, _ in model.named_parameters()} if hasattr(model, "init_weights") else set()
     return {*unfilled(model), *(name for name in names if name in drawn or name.endswith(RUNNING_STATISTICS))}
 
@@ -100,7 +100,7 @@ def _is_harmless(model: torch.nn.Module, name: str) -> bool:
 
 
 def _has(model: torch.nn.Module, path: str) -> bool:
-    """Return whether a module or weight is at a path. What is in a module that is there may change what it computes."""
+    """Return whether a module or weight is at a path. Anything inside a module that is there may change its output."""
     for step in path.split("."):
         if not hasattr(model, step):
             return False

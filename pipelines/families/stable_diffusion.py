@@ -1,4 +1,4 @@
-"""Stable Diffusion 1 and 2: what the files of 2.x say."""
+"""Stable Diffusion 1 and 2: the marks in the files of 2.x."""
 
 from pipelines.families.generic import Family
 

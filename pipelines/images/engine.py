@@ -65,8 +65,8 @@ class ImageEngine:
         checks: Path | None = None,
         group: Group | None = None,
     ) -> None:
-        """`probes` is the folder where what warmup finds is kept. `group` has the further devices that a checkpoint may
-        use, by default none."""
+        """Start the engine. `checks` is the folder where warmup's findings are kept. `group` has the further devices
+        that a checkpoint may use, by default none."""
         self.device = device
         self._loop = asyncio.get_running_loop()
         budgets = budgets or Budgets.of(device)
@@ -138,8 +138,8 @@ class ImageEngine:
             self._dispatch()
 
     async def prepare(self, spec: CheckpointSpec) -> Capabilities:
-        """Load it and draw with it: this builds kernels, times the steps, fits the preview map, and finds what of its
-        classes' capabilities works (pipelines.images.warmup.warmup). Raises CheckpointError."""
+        """Load a checkpoint and draw with it: this builds kernels, times the steps, fits the preview map, and finds
+        which of its classes' capabilities work (pipelines.images.warmup.warmup). Raises CheckpointError."""
         if self._catalog_specs is not None:
             self._catalog_specs |= {spec}  # the next catalog will name it
         files = await self._warmup.list_files(spec)
@@ -180,7 +180,8 @@ class ImageEngine:
             pass
 
     def _dispatch_one(self) -> bool:
-        """Return whether one was started: what runs has changed for the others."""
+        """Start the first image that may start, and return whether there was one: the others then face other running
+        images."""
         now = self._scheduler.clock()
         running = [run.turn for run in self._drawing]
         for row, ahead in start_order(self._waiting, running, self._speeds, self._scheduler.in_order):
@@ -302,7 +303,8 @@ class ImageEngine:
         freeing.add_done_callback(self._freeing.discard)
 
     async def _free_and_retry(self, row: Row) -> None:
-        """Weights move on the loader's thread, so that cancels and other jobs' events are handled meanwhile."""
+        """Free memory, and let the row wait again. Weights move on the loader's thread, so that cancels and other jobs'
+        events are handled meanwhile."""
         try:
             await self._cache.free_memory()
         finally:

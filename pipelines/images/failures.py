@@ -13,7 +13,7 @@ from pipelines.protocol.images import Failed, ImageJob
 
 
 def to_failed(error: BaseException, job: ImageJob) -> Failed:
-    """`message` is for the caller, `detail` for the log."""
+    """Translate an error into the job's last event. `message` is for the caller, `detail` for the log."""
     detail = "".join(traceback.format_exception(error))
     match error:
         case Cancelled():
@@ -47,7 +47,8 @@ def to_failed(error: BaseException, job: ImageJob) -> Failed:
 
 
 def out_of_time(reached: str, job: ImageJob) -> str:
-    """For the caller: how far the job came, and what ends in time. `reached` is in words."""
+    """Return the message for the caller: how far the job came, and which requests end in time. `reached` is in
+    words."""
     return (
         f"The job ran past the time limit of {job.time_limit_s:g} s {reached}; nothing was charged. Ask for fewer "
         "steps, a smaller size or fewer pictures; this server's operator sets the limit (DARKROOM_JOB_TIME_LIMIT_S)."
@@ -55,7 +56,7 @@ def out_of_time(reached: str, job: ImageJob) -> str:
 
 
 def invalid_image(error: InvalidImage, job: ImageJob) -> str:
-    """For the caller: what may help, the nearest cause first."""
+    """Return the message for the caller, with remedies, the nearest cause first."""
     names = [f"the adapter '{name}'" for name, _ in job.sampling.loras]
     names += [f"the control '{control.name}'" for control in job.controls]
     remedies = [f"Try it without {' and '.join(names)}."] if names else []

@@ -25,7 +25,7 @@ class JobFiles:
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="encode")
 
     def close(self) -> None:
-        """End the threads, after what they have to do."""
+        """End the threads, after the work that waits for them."""
         self._threads.shutdown()
 
     def encode(self, row: Row, pixels: Pixels) -> None:

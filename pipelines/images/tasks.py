@@ -16,7 +16,7 @@ from pipelines.protocol.images import CheckpointSpec
 
 
 class UnsupportedTask(Exception):
-    """The checkpoint can't do what a job asks; `param` is the request's field."""
+    """The checkpoint lacks a capability that a job asks for; `param` is the request's field."""
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)

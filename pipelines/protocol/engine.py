@@ -24,8 +24,8 @@ class Engine(Protocol[JobT, SpecT, EventT]):
         """Stop a job within one step, or before it starts. Unknown ids are ignored."""
 
     async def prepare(self, spec: SpecT) -> Capabilities | tuple[str, ...] | None:
-        """Load and warm up a checkpoint. Returns what an image checkpoint can do, or notes on another one's files.
-        Raises CheckpointError."""
+        """Load and warm up a checkpoint. Returns the capabilities of an image checkpoint, or notes on another one's
+        files. Raises CheckpointError."""
 
     def unload_except(self, specs: Sequence[SpecT]) -> None:
         """Evict the checkpoints that the catalog does not name, `specs` being those that it names, once no job needs

@@ -63,7 +63,7 @@ class GpuMemory:
 
 @dataclass(frozen=True, slots=True)
 class WorkerMemory:
-    """What a worker uses: resident memory of its process, and of its GPU if it has one."""
+    """The memory that a worker uses: resident memory of its process, and of its GPU if it has one."""
 
     host_bytes: int
     gpu: GpuMemory | None = None
@@ -130,7 +130,7 @@ class AdapterFit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a loaded image checkpoint has shown that it can do, and its measured speed."""
+    """The capabilities that a loaded image checkpoint has shown, and its measured speed."""
 
     text: bool  # draws from a prompt alone
     references: int  # how many of them it takes, without a mask
@@ -158,7 +158,7 @@ class Capabilities:
 
     @property
     def names(self) -> list[str]:
-        """By the request's fields, for people and clients."""
+        """Return the capabilities by the request's fields, for people and clients."""
         has = {
             "text": self.text,
             "image": self.references > 0,

@@ -75,7 +75,7 @@ class CallLog(Store):
             session.add(row)
 
     def page(self, wanted: CallFilter, page: Page) -> list[LoggedCall]:
-        """And one more than the page has room for if there are more. Raises UnknownEntry."""
+        """List calls, and one more than the page has room for if there are more. Raises UnknownEntry."""
         row = CallLogRow
         equal = {row.key_id: wanted.key_id, row.model: wanted.model, row.code: wanted.code}
         query = select(row).where(
@@ -94,7 +94,7 @@ class CallLog(Store):
             return [_call(each, names.get(each.key_id, "")) for each in rows]
 
     def find(self, call_id: str, key_id: str | None = None) -> LoggedCall | None:
-        """By the request's id or the job's. `key_id` None is any key."""
+        """Return a call by the request's id or the job's, None if there is none. `key_id` None is any key."""
         row = CallLogRow
         query = select(row, KeyRow.name).join(KeyRow, KeyRow.id == row.key_id)
         query = query.where((row.id == call_id) | (row.job == call_id)).order_by(row.replayed, row.created_at)
@@ -104,7 +104,7 @@ class CallLog(Store):
             return next((_call(each, name) for each, name in session.execute(query.limit(1))), None)
 
     def last_used(self) -> dict[str, float]:
-        """When each key sent its last call that is still in the log, in Unix seconds."""
+        """Return the time of each key's last call that is still in the log, in Unix seconds."""
         query = select(CallLogRow.key_id, func.max(CallLogRow.created_at)).group_by(CallLogRow.key_id)
         with self._database.read() as session:
             return {key_id: float(at) for key_id, at in session.execute(query)}

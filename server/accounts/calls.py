@@ -35,7 +35,7 @@ class IdempotencyKeyInUse(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CallId:
-    """A call's id, and what a retry of it is recognised by."""
+    """A call's id, and the values by which a retry of it is recognised."""
 
     id: str
     key_id: str
@@ -45,7 +45,7 @@ class CallId:
 
     @property
     def identity(self) -> tuple[str, str, str]:
-        """Equal for calls of one key with the same parameters."""
+        """Return a value that is equal for calls of one key with the same parameters."""
         return self.key_id, self.endpoint, self.fingerprint
 
 
@@ -264,7 +264,8 @@ class CallStore(Store):
 
 
 def match_retry(records: Sequence[CandidateT], *, another_expected: bool) -> CandidateT | None:
-    """Which of the calls with one fingerprint (newest first) a retry is for; None if the retry must run again.
+    """Choose the call, of those with one fingerprint (newest first), that a retry is for; None if the retry must run
+    again.
 
     A replayable call that ended without a client lost its connection, so the retry is for it. Otherwise it is for the
     newest call, if that is replayable and no other call with this fingerprint is expected to be retried.

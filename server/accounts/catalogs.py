@@ -60,13 +60,13 @@ class CatalogStore(Store):
         self._owner = owner
 
     def current(self) -> CatalogVersion | None:
-        """None before the first gateway of a cluster has started."""
+        """Return the current version; None before the first gateway of a cluster has started."""
         with self._database.read() as session:
             row = session.scalars(select(CatalogRow).order_by(CatalogRow.version.desc()).limit(1)).first()
         return None if row is None else _version(row)
 
     def current_number(self) -> int:
-        """Of the current version; 0 if there is none."""
+        """Return the number of the current version; 0 if there is none."""
         with self._database.read() as session:
             return session.scalars(select(func.coalesce(func.max(CatalogRow.version), 0))).one()
 
@@ -81,7 +81,8 @@ class CatalogStore(Store):
             return _version(row)
 
     def known_files(self) -> set[tuple[str, str]]:
-        """Names and texts of the files of the latest versions: what else a folder has, somebody has edited."""
+        """Return the names and texts of the files of the latest versions: any other file in a folder was edited by
+        somebody."""
         with self._database.read() as session:
             latest = select(CatalogRow.files).order_by(CatalogRow.version.desc()).limit(KNOWN_VERSIONS)
             return {file for files in session.scalars(latest) for file in files.items()}
@@ -109,7 +110,7 @@ class CatalogStore(Store):
             return bool(session.scalar(select(exists().where(GatewayRow.changing == change, alive))))
 
     def commit(self, version: int, content: CatalogContent, change: str) -> None:
-        """All gateways serve this version from now on. May be repeated. Raises TurnLost."""
+        """Record a version, which all gateways serve from now on. May be repeated. Raises TurnLost."""
         with self._database.write() as session:
             self._lock(session)
             existing = session.get(CatalogRow, version)

@@ -27,11 +27,11 @@ class ClusterBoxStore(Store):
             return KnownBoxes(frozenset(row.node for row in rows), frozenset(row.node for row in rows if row.drained))
 
     def admit(self, nodes: Collection[str]) -> None:
-        """They are used from now on."""
+        """Let boxes be used from now on."""
         self._set(nodes, drained=False)
 
     def drain(self, nodes: Collection[str]) -> None:
-        """They are not used any more."""
+        """Take boxes out of use."""
         self._set(nodes, drained=True)
 
     def keep(self, nodes: Collection[str]) -> None:

@@ -32,7 +32,7 @@ class ConsoleSessions(Store):
         return cookie
 
     def subject(self, cookie: str) -> str | None:
-        """Whose session it is; None for one that has ended."""
+        """Return the subject of a session; None for one that has ended."""
         with self._database.read() as session:
             row = session.get(ConsoleSessionRow, hash_secret(cookie))
             return row.subject if row is not None and self._database.lease_now(session) < row.ends_at else None

@@ -103,7 +103,8 @@ class ConversationStore(Store):
         return True
 
     def items(self, conversation_id: str, key_id: str) -> tuple[list[StoredItem], list[StoredItem]] | None:
-        """All items in their order, and those of them that the client put in. None if there is no such conversation."""
+        """Return all items in their order, and those of them that the client put in. None if there is no such
+        conversation."""
         with self._database.read() as session:
             if _own(session, conversation_id, key_id) is None:
                 return None
@@ -148,7 +149,7 @@ class ConversationStore(Store):
             return len(ids)
 
     def needed(self, names: Collection[str]) -> set[str]:
-        """Which of these files came inside requests and are needed by a conversation still."""
+        """Return those of the named files that came inside requests and that a conversation still needs."""
         with self._database.read() as session:
             query = select(ConversationFileRow.name).where(ConversationFileRow.name.in_(names))
             return set(session.scalars(query))
@@ -184,7 +185,8 @@ def _add(session: Session, conversation_id: str, response_id: str | None, items:
 
 
 def _check_new(session: Session, key_id: str, items: Sequence[StoredItem], size_bytes: int) -> None:
-    """`size_bytes` is that of the items which the conversation has. Raises TooMany."""
+    """Check the limits of a conversation's text and images. `size_bytes` is that of the items which the conversation
+    has. Raises TooMany."""
     if size_bytes + sum(len(json.dumps(dict(item.body))) for item in items) > MAX_ITEM_BYTES:
         raise TooMany("text")
     new = {name for item in items for name in item.files}

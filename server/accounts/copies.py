@@ -32,7 +32,7 @@ def copy_sqlite(source: Path, target: Path) -> None:
 
 
 def copy_database(url: URL, folder: Path) -> Path:
-    """Into the folder; returns the file. Raises StartError."""
+    """Copy the database into the folder, and return the file. Raises StartError."""
     if url.get_backend_name() == "sqlite":
         target = folder / SQLITE_NAME
         copy_sqlite(Path(url.database or ""), target)
@@ -63,8 +63,8 @@ def restore_database(url: URL, copy: Path, tables: Collection[str]) -> None:
 
 
 def _restore_postgresql(url: URL, copy: Path, tables: Collection[str]) -> None:
-    """By a script in one transaction: pg_restore alone leaves tables that are not in the copy, and fails where they
-    refer to one that is."""
+    """Restore by a script in one transaction: pg_restore alone leaves tables that are not in the copy, and fails where
+    they refer to one that is."""
     drop = f"DROP TABLE IF EXISTS {', '.join(sorted(tables))} CASCADE"
     with tempfile.TemporaryDirectory(dir=copy.parent) as folder:
         script = Path(folder) / "restore.sql"

@@ -149,15 +149,16 @@ class Database:
     async def in_patient_writer(
         self, work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Result:
-        """As `in_writer`, within PATIENT_LIMIT_S: for what is lost if it is not written, of which there is little.
+        """Write as `in_writer` does, within PATIENT_LIMIT_S: for rows that would be lost otherwise, of which there are
+        few.
 
-        It is repeated while nothing of it was written: the disk is full, or the database read-only.
+        The work is repeated while nothing of it was written: the disk is full, or the database read-only.
         """
         return await self._write_within(PATIENT_LIMIT_S, partial(work, *args, **kwargs), patient=True)
 
     def lease_now(self, session: Session) -> float:
-        """Unix seconds by the clock that leases are written and compared by: servers that share a database must agree.
-        A SQLite database has one server."""
+        """Return Unix seconds by the clock that leases are written and compared by: servers that share a database must
+        agree. A SQLite database has one server."""
         if self.is_sqlite:
             return self.clock.steady()
         now = float(session.scalars(select(func.extract("epoch", func.clock_timestamp()))).one())
@@ -267,7 +268,7 @@ def newest_schema() -> str:
 
 
 def table_names() -> set[str]:
-    """Of all tables that a database of this version has."""
+    """Return the names of all tables that a database of this version has."""
     from server.accounts import conversation_tables, operator_tables, response_tables, result_tables  # noqa: F401
     from server.accounts.tables import Base
 
@@ -336,8 +337,8 @@ def _set_up_sqlite(engine: Engine, *, read_only: bool) -> None:
 
 
 def _replace_nul(engine: Engine) -> None:
-    """PostgreSQL's text can't hold the character NUL, which JSON and SQLite's can: it is written, and looked for, as
-    U+FFFD. A prompt with one is no failure, and an id with one is nobody's."""
+    """Replace the character NUL, which PostgreSQL's text can't hold, and JSON and SQLite's can: it is written, and
+    looked for, as U+FFFD. A prompt with one is no failure, and an id with one is nobody's."""
     from psycopg.types.string import StrDumperUnknown
 
     class WithoutNul(StrDumperUnknown):
@@ -350,7 +351,8 @@ def _replace_nul(engine: Engine) -> None:
 
 
 def _use_snapshot_isolation(engine: Engine) -> None:
-    """As SQLite's readers have it. PostgreSQL's default gives each statement of a transaction a new snapshot."""
+    """Give each transaction one snapshot, as SQLite's readers have it. PostgreSQL's default gives each statement of a
+    transaction a new one."""
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:

@@ -56,7 +56,7 @@ def is_failure(error: BaseException | None) -> bool:
 
 
 def sqlstate(error: BaseException | None) -> str:
-    """PostgreSQL's code; "" without one, as where no connection could be made."""
+    """Return PostgreSQL's code of an error; "" without one, as where no connection could be made."""
     return getattr(error, "sqlstate", None) or ""
 
 

@@ -47,9 +47,9 @@ class GatewayStore(Store):
         self._seen_expired: dict[str, float] = {}  # at the last look: owners and until when their leases were
 
     def register(self) -> list[Gateway]:
-        """At start: add this server, and remove those that can't run any more; returns the others.
+        """Add this server at its start, remove those that can't run any more, and return the others.
 
-        A SQLite file has one server, by its lock. With PostgreSQL, who had this server's URL is dead.
+        A SQLite file has one server, by its lock. With PostgreSQL, a server that had this server's URL is dead.
         """
         with self._database.write() as session:
             self._started_at = self._database.lease_now(session)
@@ -73,7 +73,7 @@ class GatewayStore(Store):
             return True
 
     def leave(self) -> None:
-        """At the end: what this server has left behind may be given up at once."""
+        """Remove this server at its end: the work that it has left behind may be given up at once."""
         with self._database.write() as session:
             session.execute(delete(GatewayRow).where(GatewayRow.owner == self.owner))
 
@@ -113,7 +113,7 @@ class GatewayStore(Store):
         return [each for each in self.list_all() if each.alive and each.owner != self.owner]
 
     def list_all(self) -> list[GatewayReport]:
-        """Every server that runs or did so lately, oldest first."""
+        """List every server that runs or did so lately, oldest first."""
         with self._database.read() as session:
             now = self._database.lease_now(session)
             alive = set(session.scalars(select(GatewayRow.owner).where(~lapsed(GatewayRow.lease_until, now))))

@@ -47,7 +47,7 @@ class Key:
 
     @property
     def state(self) -> str:
-        """valid, expired or revoked."""
+        """Return the state: valid, expired or revoked."""
         if self.revoked_at is not None:
             return "revoked"
         return "expired" if self.expires_at is not None and self.expires_at <= datetime.now(UTC) else "valid"
@@ -130,7 +130,7 @@ def _find_usable(database: Database, condition: ColumnElement[bool]) -> Key | No
 
 
 def list_keys(database: Database) -> list[Key]:
-    """Oldest first."""
+    """List all keys, oldest first."""
     with database.read() as session:
         return [_key(row, database.clock.now()) for row in session.scalars(select(KeyRow).order_by(KeyRow.created_at))]
 
@@ -162,7 +162,8 @@ def has_keys(database: Database) -> bool:
 
 
 def update_key(database: Database, key_id: str, changes: KeyChanges, *, by: str) -> Key | None:
-    """None when there is no such id. Raises ValueError for a budget below what the key has spent."""
+    """Change a key; None when there is no such id. Raises ValueError for a budget below the sum that the key has
+    spent."""
     with database.write() as session:
         row = session.get(KeyRow, key_id, with_for_update=True)
         if row is None:
@@ -193,7 +194,7 @@ def rotate_key(database: Database, key_id: str, overlap_s: float, *, by: str) ->
 
 
 def revoke_key(database: Database, key_id: str, *, by: str) -> Key | None:
-    """None when there is no such id. Revoking twice keeps the first date."""
+    """Revoke a key; None when there is no such id. Revoking twice keeps the first date."""
     with database.write() as session:
         row = session.get(KeyRow, key_id)
         if row is None:
@@ -219,7 +220,7 @@ def _check_budget(session: Session, row: KeyRow, budget: int | None) -> None:
 
 
 def _columns(changes: KeyChanges) -> Mapping[str, Any]:
-    """As the row has them."""
+    """Return the changes as the row has them."""
     columns: dict[str, Any] = dict(changes)
     if "groups" in columns:
         columns["groups"] = sorted(columns["groups"])

@@ -44,7 +44,7 @@ def list_refusals(
     order: Order = "desc",
     after: str | None = None,
 ) -> list[Refusal]:
-    """At most `limit`, newest first unless asked otherwise. Raises UnknownEntry."""
+    """List at most `limit` refusals, newest first unless asked otherwise. Raises UnknownEntry."""
     query = select(RefusalRow)
     if key_id is not None:
         query = query.where(RefusalRow.key_id == key_id)

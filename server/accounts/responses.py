@@ -129,7 +129,7 @@ class ResponseStore(Store):
         return write
 
     def add_output(self, response: StoredResponse, position: int, item: StoredItem) -> None:
-        """As `output_write`, in its own transaction."""
+        """Record a finished item as `output_write` does, in its own transaction."""
         with self._database.write() as session:
             self.output_write(response, position, item)(session)
 
@@ -159,7 +159,7 @@ class ResponseStore(Store):
 
     @property
     def unrecorded(self) -> frozenset[str]:
-        """The ids of responses that have ended, but are not recorded so."""
+        """Return the ids of responses that have ended, but are not recorded so."""
         return frozenset(self._unrecorded)
 
     def running_here(self) -> set[str]:
@@ -202,8 +202,8 @@ class ResponseStore(Store):
         return self._find(ResponseRow.idempotency_key == idempotency_key, ResponseRow.key_id == key_id)
 
     def find_by_fingerprint(self, key_id: str, fingerprint: str, within_s: float) -> list[StoredResponse]:
-        """Responses with the same parameters and without an Idempotency-Key that ended in the last `within_s` seconds,
-        newest first."""
+        """Return responses with the same parameters and without an Idempotency-Key that ended in the last `within_s`
+        seconds, newest first."""
         since = self._database.clock.cautious() - within_s
         recent = (ResponseRow.fingerprint == fingerprint, ResponseRow.ended_at > since)
         own = (ResponseRow.key_id == key_id, ResponseRow.idempotency_key.is_(None))
@@ -236,7 +236,7 @@ class ResponseStore(Store):
         return rows[-1][0], [_item(row) for _, row in rows if row is not None]
 
     def find_items(self, item_ids: Iterable[str], key_id: str) -> dict[str, StoredItem]:
-        """Items of this key by id; unknown ids are left out."""
+        """Return items of this key by id; unknown ids are left out."""
         stored = select(ResponseRow.id).where(ResponseRow.id == ItemRow.response_id, ResponseRow.stored).exists()
         own = (ItemRow.item_id.in_(set(item_ids)), ItemRow.key_id == key_id)
         query = select(ItemRow).where(*own, stored).order_by(ItemRow.id)
@@ -285,7 +285,7 @@ class ResponseStore(Store):
             return _delete(session, page)
 
     def needed(self, names: Collection[str]) -> set[str]:
-        """Which of these files came inside requests and are needed by a response still."""
+        """Return those of the named files that came inside requests and that a response still needs."""
         with self._database.read() as session:
             return set(session.scalars(select(FileRow.name).where(FileRow.name.in_(names))))
 

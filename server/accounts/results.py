@@ -107,7 +107,7 @@ class ResultStore(Store):
             return set(session.scalars(select(ResultRow.name).where(*kept)))
 
     def page(self, wanted: ResultFilter, page: Page) -> list[Result]:
-        """And one more than the page has room for if there are more. Raises UnknownEntry."""
+        """List images, and one more than the page has room for if there are more. Raises UnknownEntry."""
         row = ResultRow
         query = select(row).join(HoldRow, HoldRow.call_id == row.call_id)
         query = query.where(
@@ -126,7 +126,7 @@ class ResultStore(Store):
             return [_result(each, holds[each.call_id]) for each in rows]
 
     def find(self, name: str, key_id: str) -> Result | None:
-        """None if it is not this key's, or deleted."""
+        """Return an image; None if it is not this key's, or deleted."""
         with self._database.read() as session:
             row = session.get(ResultRow, name)
             if row is None or row.key_id != key_id or row.deleted_at is not None:

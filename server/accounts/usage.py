@@ -1,4 +1,5 @@
-"""Who used what: calls, images and money from the ledger's entries, chats and tokens from their daily counts.
+"""Usage by key, time and model: calls, images and money from the ledger's entries, chats and tokens from their daily
+counts.
 
 The sums of every grouping are equal, since they are sums of the same entries. Days and months are in UTC.
 """
@@ -23,7 +24,7 @@ LAST_MOMENT_S = 1e-3  # before the end of a period, which is exclusive
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The sums of one group. What it is not grouped by is None. `amount` in 1/10000 CNY."""
+    """The sums of one group. A field that it is not grouped by is None. `amount` in 1/10000 CNY."""
 
     key_id: str | None = None
     key_name: str | None = None
@@ -38,7 +39,7 @@ class Usage:
     completion_tokens: int = 0
 
     def plus(self, other: "Usage") -> "Usage":
-        """Both together, in the group of this one."""
+        """Add both groups' sums, in the group of this one."""
         names = ("calls", "images", "amount", "chats", "prompt_tokens", "completion_tokens")
         return replace(self, **{name: getattr(self, name) + getattr(other, name) for name in names})
 
@@ -72,7 +73,7 @@ def usage(database: Database, wanted: UsageFilter, by: Collection[Grouping]) -> 
 
 
 def total(rows: Iterable[Usage]) -> Usage:
-    """Their sum."""
+    """Return the sum of all rows."""
     whole = Usage()
     for row in rows:
         whole = whole.plus(row)

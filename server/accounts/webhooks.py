@@ -34,7 +34,7 @@ class WebhookStore(Store):
         return write
 
     def now(self) -> float:
-        """By the clock that all servers of the database have."""
+        """Return the time by the clock that all servers of the database have."""
         return self._database.clock.now()
 
     def any_due(self, now: float) -> bool:
@@ -45,7 +45,7 @@ class WebhookStore(Store):
             return session.scalars(due.limit(1)).first() is not None
 
     def claim_due(self, now: float, limit: int) -> list[Webhook]:
-        """Those that are due, which no other server gets for a while."""
+        """Claim webhooks that are due, at most `limit`: no other server gets them for a while."""
         query = (
             select(WebhookRow, CallRow, HoldRow.model)
             .join(CallRow, CallRow.id == WebhookRow.call_id)
@@ -69,7 +69,7 @@ class WebhookStore(Store):
             session.execute(row.values(attempts=attempts, next_at=next_at))
 
     def remove_orphans(self) -> None:
-        """Those whose calls are not known any more."""
+        """Remove the webhooks whose calls are not known any more."""
         known = select(CallRow.id).where(CallRow.id == WebhookRow.call_id).exists()
         with self._database.write() as session:
             session.execute(delete(WebhookRow).where(~known))

@@ -124,36 +124,37 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
 
     @property
     def jobs(self) -> int:
-        """Jobs waiting or running."""
+        """Return how many jobs wait or run."""
         return len(self._pending)
 
     def pending(self) -> list[tuple[Job, float]]:
-        """Those jobs, each with the part of its work that is left: from 1 down to 0 for image jobs, else 1."""
+        """Return the jobs that wait or run, each with the part of its work that is left: from 1 down to 0 for image
+        jobs, else 1."""
         return [(pending.job, pending.share_left) for pending in self._pending.values()]
 
     @property
     def running(self) -> int:
-        """Those of them that have started on the device."""
+        """Return how many of the jobs have started on the device."""
         return sum(pending.on_device for pending in self._pending.values())
 
     @property
     def job_s(self) -> float:
-        """How long a job runs, smoothed."""
+        """Return the seconds that a job runs, smoothed."""
         return self._run_s
 
     @property
     def problem(self) -> str | None:
-        """Why the last worker ended, while none is up after it."""
+        """Return the reason of the last worker's end, while none is up after it."""
         return self._last_end if self.device is None else None
 
     @property
     def pid(self) -> int | None:
-        """The worker's process id while it lives, if it is on this machine."""
+        """Return the worker's process id while it lives, if it is on this machine."""
         return self._transport.pid if self._transport is not None else None
 
     @property
     def weights_bytes(self) -> int:
-        """Memory of the weights on an image worker's device."""
+        """Return the bytes of the weights on an image worker's device."""
         return self.cached_checkpoints.device_bytes if self.cached_checkpoints is not None else 0
 
     @property

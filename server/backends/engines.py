@@ -44,7 +44,8 @@ def build_engines(
     upstreams: UpstreamClient,
     decoders: DecoderPool,
 ) -> Engines:
-    """Nothing is started here. Raises StartError for a layout that this machine or this catalog does not fit."""
+    """Build the hosts of all workers. Nothing is started here. Raises StartError for a layout that this machine or this
+    catalog does not fit."""
     roster = read_roster(settings)
     layout = _layout(settings, catalog)
     classify = EngineHost[ClassifyJob, ClassifyEvent](
@@ -61,7 +62,8 @@ def build_engines(
     drawing = UpstreamDrawing(upstreams, decoders)
 
     def open_upstream(url: str) -> ImageHost:
-        """Other servers watch their own jobs; each of them ends here with its time limit."""
+        """Build the host of another server. Other servers watch their own jobs; each of them ends here with its time
+        limit."""
         launcher = UpstreamLauncher(url, upstreams, drawing)
         name = url.partition("://")[2]
         return EngineHost("image", (), settings.max_queue, silence_s=math.inf, launcher=launcher, name=name)

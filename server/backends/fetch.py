@@ -28,8 +28,8 @@ DNS_EXECUTOR = ThreadPoolExecutor(8, thread_name_prefix="resolve")
 
 @functools.cache
 def tls_context_of(ca_file: str | None = None) -> ssl.SSLContext:
-    """Trusts the system's certificates, or those of a file. Reading them takes tens of milliseconds: call it in a
-    thread."""
+    """Build a context that trusts the system's certificates, or those of a file. Reading them takes tens of
+    milliseconds: call it in a thread."""
     return ssl.create_default_context(cafile=ca_file)
 
 
@@ -46,7 +46,7 @@ class FetchTooLarge(Exception):
 
 
 async def resolve_host(host: str, port: int) -> list[str]:
-    """Every address of a host. Raises OSError."""
+    """Return every address of a host. Raises OSError."""
     lookup = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
     entries = await asyncio.get_running_loop().run_in_executor(DNS_EXECUTOR, lookup)
     return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
@@ -90,7 +90,7 @@ async def _get_once(
     ports: tuple[int, ...],
     ca_file: str | None,
 ) -> tuple[bytes | None, str]:
-    """One GET: the body and its URL, or None and the URL of the redirect."""
+    """Send one GET, and return the body and its URL, or None and the URL of the redirect."""
     host, port = _check_url(url, ports)
     address = await resolve_checked(host, port, resolve, is_allowed)
     tls_context = await asyncio.to_thread(tls_context_of, ca_file)

@@ -62,8 +62,8 @@ class ImageSigner:
 
 
 def open_signer(certificate: Path | None, key: Path | None, *, marks: bool) -> ImageSigner | None:
-    """Signs with the chain of certificates (its own first) and the private key in these PEM files; None without them.
-    Raises StartError for a pair that makes no valid signature now."""
+    """Open a signer with the chain of certificates (its own first) and the private key in these PEM files; None without
+    them. Raises StartError for a pair that makes no valid signature now."""
     if certificate is None and key is None:
         return None
     if certificate is None or key is None:
@@ -91,7 +91,7 @@ def open_signer(certificate: Path | None, key: Path | None, *, marks: bool) -> I
 
 
 def _algorithm(key: bytes) -> str:
-    """C2PA's name of the signature that a private key makes. Raises ValueError."""
+    """Return C2PA's name of the signature that a private key makes. Raises ValueError."""
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 

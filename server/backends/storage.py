@@ -38,7 +38,7 @@ class Storage(ABC):
             raise self.absent(name)
 
     def absent(self, name: str) -> Exception:
-        """Why a file is not there: it was deleted, or it is lost."""
+        """Return the error that says why a file is not there: it was deleted, or it is lost."""
         return ImageMissing(name) if self._is_recorded(name) else FileNotFoundError(name)
 
     @abstractmethod
@@ -68,5 +68,5 @@ class Storage(ABC):
         """Delete these files, as far as they are there."""
 
     def path(self, name: str) -> Path | None:
-        """Where the file is on this machine's disk, if it is."""
+        """Return the path of the file on this machine's disk, if it is there."""
         return None

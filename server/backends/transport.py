@@ -17,7 +17,7 @@ class Transport(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """The worker's process id while it lives, if it is on this machine."""
+        """Return the worker's process id while it lives, if it is on this machine."""
 
     async def receive(self) -> Sequence[FromWorker]:
         """Wait for the next messages; there are none when the worker's life is over."""
@@ -29,7 +29,7 @@ class Transport(Protocol):
         """End a worker that is stuck; `receive` then returns nothing."""
 
     async def end_reason(self) -> str:
-        """How it ended, for the log, after `receive` has returned nothing."""
+        """Return the reason of the worker's end, for the log, after `receive` has returned nothing."""
 
     async def close(self) -> None:
         """End the worker, if it lives, and wait until it has."""

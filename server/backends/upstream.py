@@ -54,7 +54,7 @@ class UpstreamClient:
 
     @property
     def http(self) -> httpx.AsyncClient:
-        """The connections. Raises what httpx does."""
+        """Return the connections. They raise httpx's errors."""
         return self._client
 
     async def close(self) -> None:
@@ -62,7 +62,8 @@ class UpstreamClient:
         await self._client.aclose()
 
     async def complete(self, upstream: Upstream, body: Json) -> UpstreamResponse:
-        """One chat completion. Raises ApiError when there is no answer that can be forwarded."""
+        """Send a chat completion, and return the answer. Raises ApiError when there is no answer that can be
+        forwarded."""
         with _translate_errors(upstream):
             content = await asyncio.to_thread(to_json, body)
             response = await self._client.post(
@@ -87,7 +88,7 @@ class UpstreamClient:
         return f"{upstream.base_url}/chat/completions"
 
     def headers(self, upstream: Upstream) -> dict[str, str]:
-        """Its key, and the trace of the call that is running."""
+        """Return the headers with the upstream's key, and the trace of the call that is running."""
         headers = {"Authorization": f"Bearer {self._keys[upstream.api_key_env]}"} if upstream.api_key_env else {}
         TRACE_CONTEXT.inject(headers)  # the other server's spans belong to the caller's trace, as ours do
         return headers

@@ -69,23 +69,24 @@ class WorkerPool:
 
     @property
     def hosts(self) -> tuple[ImageHost, ...]:
-        """The workers, then the other servers that the catalog names or that still draw."""
+        """Return the hosts of the workers, then those of the other servers that the catalog names or that still
+        draw."""
         named = {spec.upstream.base_url for spec in self.current.upstreams if spec.upstream is not None}
         return (*self._local, *(host for url, host in self._upstreams.items() if url in named or host.jobs))
 
     @property
     def workers(self) -> tuple[ImageHost, ...]:
-        """The workers alone, whether they run or not."""
+        """Return the hosts of the workers alone, whether they run or not."""
         return self._local
 
     @property
     def jobs(self) -> int:
-        """Jobs waiting or running."""
+        """Return how many jobs wait or run."""
         return sum(host.jobs for host in self.hosts)
 
     @property
     def alive(self) -> tuple[ImageHost, ...]:
-        """The workers that take jobs now, without other servers."""
+        """Return the hosts of the workers that take jobs now, without other servers."""
         return tuple(host for host in self._local if host.device is not None and not host.sharing.leaving)
 
     @property
@@ -97,12 +98,12 @@ class WorkerPool:
 
     @property
     def device(self) -> str | None:
-        """For people; None until a worker is up."""
+        """Describe the devices for people; None until a worker is up."""
         return ", ".join(host.device for host in self.alive if host.device is not None) or None
 
     @property
     def checkpoints(self) -> dict[Spec, CheckpointState]:
-        """What became of each checkpoint; one that failed on some workers only has loaded."""
+        """Return the state of each checkpoint; one that failed on some workers only has loaded."""
         found: dict[Spec, CheckpointState] = {}
         for host in self.hosts:
             for spec, state in host.checkpoints.items():
@@ -139,10 +140,11 @@ class WorkerPool:
         await asyncio.gather(*(host.stop() for host in (*self._local, *self._upstreams.values())))
 
     async def change_members(self, members: Sequence[Member], catalog: Catalog) -> bool:
-        """Other workers, of a cluster whose machines come and go; those whose names are here already stay as they are.
-        The jobs of others fail. New ones load what they have room for. Raises CheckpointError where the catalog does
-        not fit them, and then none changes. Nor does any while checkpoints are prepared, whose plan is for the present
-        ones: then this is False, and is to be called again after `retain`."""
+        """Replace the workers by others, of a cluster whose machines come and go; those whose names are here already
+        stay as they are. The jobs of others fail. New ones load the checkpoints that they have room for. Raises
+        CheckpointError where the catalog does not fit them, and then none changes. Nor does any while checkpoints are
+        prepared, whose plan is for the present ones: then this returns False, and is to be called again after
+        `retain`."""
         if self._prepared:
             return False
         here = {member.host.name: member for member in self._members}
@@ -165,8 +167,8 @@ class WorkerPool:
         self._local = tuple(member.host for member in members)
 
     def plan(self, catalog: Catalog) -> Plan:
-        """Where the catalog's checkpoints are loaded. Those that are served stay where they are. Blocking: reads the
-        headers of the others' files. Raises CheckpointError for one that no worker may draw."""
+        """Plan where the catalog's checkpoints are loaded. Those that are served stay where they are. Blocking: reads
+        the headers of the others' files. Raises CheckpointError for one that no worker may draw."""
         demands = list(_demands(catalog, self._members, self._replicas))
         alive = self.alive or self._local
         names = {host.name for host in self._local}  # workers that have gone keep nothing
@@ -245,8 +247,8 @@ class WorkerPool:
             host.cancel(job_id)
 
     def left_s(self, host: ImageHost, at_most_s: float | None = None) -> float:
-        """Estimated device time of a worker's jobs, or of those with no more left than `at_most_s`: the worker runs the
-        shortest first."""
+        """Return the estimated device time of a worker's jobs in seconds, or of those with no more left than
+        `at_most_s`: the worker runs the shortest first."""
         left = [share * self._duration_s(host, job) for job, share in host.pending() if isinstance(job, ImageJob)]
         others_s = host.sharing.others_jobs * host.job_s
         return others_s + sum(each for each in left if at_most_s is None or each <= at_most_s)
@@ -277,7 +279,8 @@ class WorkerPool:
         return work_units(job) * unit_s
 
     def _load_s(self, host: ImageHost, spec: CheckpointSpec) -> float:
-        """How long a job waits for its weights. Where others are evicted for them, those are loaded again later."""
+        """Return the seconds that a job waits for its weights. Where others are evicted for them, those are loaded
+        again later."""
         key = weights_key(spec)
         cached_checkpoints = host.cached_checkpoints
         found = (
@@ -297,7 +300,7 @@ class WorkerPool:
 
 
 async def _prepare(host: ImageHost, specs: Sequence[CheckpointSpec]) -> list[str]:
-    """One after another. Returns the errors. Raises WorkerDied."""
+    """Prepare checkpoints one after another, and return the errors. Raises WorkerDied."""
     errors = []
     for spec in specs:
         try:

@@ -106,22 +106,23 @@ class ChatCatalog:
 
     @property
     def checkpoints(self) -> tuple[ChatSpec, ...]:
-        """Each local checkpoint once."""
+        """Return each local checkpoint once."""
         return tuple(dict.fromkeys(model.spec for model in self.models.values() if model.spec))
 
     @property
     def upstreams(self) -> tuple[Upstream, ...]:
-        """Each upstream model once."""
+        """Return each upstream model once."""
         sources = (model.source for model in self.models.values())
         return tuple(dict.fromkeys(source for source in sources if isinstance(source, Upstream)))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What a call may name."""
+        """Return the names that a call may use."""
         return (*self.models, *self.aliases)
 
     def find(self, name: str | None) -> ChatModel | None:
-        """By name or alias; the default, if there is one, when there is no name."""
+        """Return the model of a name or alias, None if there is none; the default, if there is one, when there is no
+        name."""
         name = name or self.default
         return self.models.get(self.aliases.get(name, name)) if name else None
 
@@ -139,7 +140,7 @@ def read_chat(path: Path, weights: Path, image_models: Collection[str], errors: 
 
 
 def _validate_file(file: ChatFile, image_models: Collection[str]) -> Iterator[tuple[KeyPath, str]]:
-    """Key paths and their errors."""
+    """Yield key paths and their errors."""
     names = [table.name for table in file.models]
     folders: dict[str, ChatTable] = {}
     tables: list[tuple[KeyPath, ChatFile | ChatTable]] = [((), file)]

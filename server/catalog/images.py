@@ -66,7 +66,7 @@ class ImageModel:
 
     @property
     def ratios(self) -> tuple[str, ...]:
-        """The accepted aspect ratios."""
+        """Return the accepted aspect ratios."""
         return tuple(self.sizes.presets)
 
     def drawn_with(self, references: int) -> "ImageModel":
@@ -80,7 +80,7 @@ class ImageModel:
 
     @property
     def checkpoints(self) -> tuple[CheckpointSpec, ...]:
-        """Its own, and the one for calls with references if there is one."""
+        """Return the model's own checkpoint, and the one for calls with references if there is one."""
         return (self.checkpoint, *([self.references.checkpoint] if self.references is not None else []))
 
     def resolved_quality(self, requested: str | None) -> str | None:
@@ -90,7 +90,7 @@ class ImageModel:
         return self.quality_names.get(requested, requested)
 
     def steps_for(self, requested: str | None) -> int:
-        """Denoising steps of a quality."""
+        """Return the number of denoising steps of a quality."""
         quality = self.resolved_quality(requested)
         return self.quality[quality] if self.quality and quality else self.steps
 
@@ -107,23 +107,23 @@ class Catalog:
 
     @property
     def groups(self) -> frozenset[str]:
-        """Every group that a model requires of a key."""
+        """Return every group that a model requires of a key."""
         image_groups = {model.group for model in self.models.values()}
         return frozenset(image_groups | {model.group for model in self.chat.models.values()})
 
     @property
     def checkpoints(self) -> tuple[CheckpointSpec, ...]:
-        """Each local image checkpoint once."""
+        """Return each local image checkpoint once."""
         return tuple(spec for spec in self._drawn_by if spec.upstream is None)
 
     @property
     def upstream_specs(self) -> tuple[CheckpointSpec, ...]:
-        """Each image model of another server once."""
+        """Return each image model of another server once."""
         return tuple(spec for spec in self._drawn_by if spec.upstream is not None)
 
     @property
     def upstreams(self) -> tuple[Upstream, ...]:
-        """Other servers, of chat and image models, each of their models once."""
+        """Return the other servers, of chat and image models, each of their models once."""
         drawn = (spec.upstream for spec in self._drawn_by if spec.upstream is not None)
         return (*self.chat.upstreams, *drawn)
 
@@ -133,11 +133,11 @@ class Catalog:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What a call may name."""
+        """Return the names that a call may use."""
         return (*self.models, *self.aliases)
 
     def find(self, name: str | None) -> ImageModel | None:
-        """By name or alias; the default when there is no name."""
+        """Return the model of a name or alias, None if there is none; the default when there is no name."""
         name = name or self.default
         return self.models.get(self.aliases.get(name, name))
 
@@ -236,7 +236,7 @@ def _add_models(
 
 
 def _adapter_errors(path: Path, table: KeyPath, spec: CheckpointSpec) -> list[str]:
-    """Of a folder of adapters that is not there: no request could name one."""
+    """Return the error of a folder of adapters that is not there: no request could name one."""
     folder = spec.runtime.lora_folder
     if folder is None or folder.is_dir():
         return []

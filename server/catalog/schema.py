@@ -320,7 +320,7 @@ class Presets(Strict):
 
 
 def validate_file(file: CheckpointFile, shared: CatalogFile) -> Iterator[tuple[str, str]]:
-    """Keys and their errors."""
+    """Yield keys and their errors."""
     if file.family not in shared.groups:
         yield "family", f"got {file.family!r}, expected one of {', '.join(shared.groups)} (catalog.toml, [groups])"
     yield from _validate_table(file)

@@ -98,7 +98,8 @@ def _scale_into_tier(tier: Tier, width: int, height: int) -> float:
 
 
 def _nearest_on_grid(rules: SizeRules, width: int, height: int) -> Size:
-    """Of the sizes that may be asked for, the one whose sides differ least from these, scaled into the tier first."""
+    """Return the size, of those that may be asked for, whose sides differ least from these, scaled into the tier
+    first."""
     scale = _scale_into_tier(rules.tier, width, height)
     wide, high = width * scale, height * scale
     nearest, least = Size(*rules.presets[_nearest_ratio(rules, width, height)]), math.inf
@@ -117,7 +118,7 @@ def _nearest_on_grid(rules: SizeRules, width: int, height: int) -> Size:
 
 
 def _heights(rules: SizeRules, width: int) -> Iterator[tuple[float, float]]:
-    """From where to where an image of this width has one of the ratios, and an area of the tier."""
+    """Yield the ranges of heights in which an image of this width has one of the ratios, and an area of the tier."""
     least, most = MIN_AREA_PX[rules.tier] / width, MAX_AREA_PX[rules.tier] / width
     for ratio in rules.presets:
         exact = _ratio_error(ratio, width, 1)
@@ -140,7 +141,7 @@ def _exact_size(rules: SizeRules, width: int, height: int) -> Size:
 
 
 def _problem(rules: SizeRules, width: int, height: int) -> str | None:
-    """Why the model does not draw this size, be it on the grid or not; None if it does."""
+    """Return the reason why the model does not draw this size, be it on the grid or not; None if it does."""
     if not _accepts_ratio(rules, width, height):
         return _ratios_hint(rules)
     area, tier = width * height, rules.tier
@@ -164,7 +165,7 @@ def _accepts_ratio(rules: SizeRules, width: int, height: int) -> bool:
 
 
 def _ratio_error(ratio: str, width: int, height: int) -> float:
-    """1 if width:height is exactly this ratio."""
+    """Return width:height as a share of this ratio: 1 if they are equal."""
     wide, high = ratio.split(":")
     return (width / height) / (int(wide) / int(high))
 

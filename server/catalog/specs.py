@@ -25,7 +25,7 @@ SAMPLING = "sampling."  # before the keys of that table
 
 
 def checkpoint_spec(file: CheckpointTable, family: str, weights: Path, largest_px: int) -> CheckpointSpec:
-    """Of a file, or of its [references]. `largest_px` is the largest area of its models' sizes."""
+    """Build the spec of a file, or of its [references]. `largest_px` is the largest area of its models' sizes."""
     if file.upstream is not None:
         return _of_upstream(file, file.upstream, family)
     checkpoint, conditioning = file.checkpoint or "", file.conditioning or "native"
@@ -76,7 +76,7 @@ def _of_upstream(file: CheckpointTable, table: UpstreamTable, family: str) -> Ch
 
 
 def _controls(file: CheckpointTable, weights: Path) -> tuple[Control, ...]:
-    """ControlNets first: pipelines take each kind as a list of its own."""
+    """Return the controls, ControlNets first: pipelines take each kind as a list of its own."""
     nets = [
         Control(each.name, "controlnet", find_snapshot(weights / each.checkpoint), each.map, each.strength, each.mode)
         for each in file.controlnets
@@ -104,7 +104,7 @@ def _sampling(table: SamplingTable) -> SamplingDefaults:
 
 
 def sorted_config(config: Mapping[str, Scalar]) -> SchedulerConfig:
-    """As specs have it."""
+    """Return a scheduler's config as specs have it."""
     return tuple(sorted(config.items()))
 
 

@@ -190,7 +190,7 @@ def _prompts(text: str) -> list[str]:
 
 
 def _axis(text: str) -> dict[str, list[Any]]:
-    """ "steps=10,20" -> {"steps": [10, 20]}. The server checks names and values. Raises StartError."""
+    """Parse an axis: "steps=10,20" -> {"steps": [10, 20]}. The server checks names and values. Raises StartError."""
     name, _, values = text.partition("=")
     listed = [_number(value.strip()) for value in values.split(",") if value.strip()]
     if not listed:
@@ -222,7 +222,7 @@ def _manager() -> "CheckpointManager":
 
 @contextlib.contextmanager
 def _readable_errors() -> Iterator[None]:
-    """Errors of the manager as one line of the command."""
+    """Show errors of the manager as one line of the command."""
     try:
         yield
     except ApiError as error:

@@ -67,7 +67,7 @@ class ConnectionLimits:
             self._waiting[connection] = None
 
     def work(self, connection: Connection) -> None:
-        """Its request is being answered."""
+        """Note that a connection's request is being answered."""
         self._waiting.pop(connection, None)
 
     def remove(self, connection: Connection) -> None:
@@ -109,8 +109,8 @@ def raise_descriptor_limit() -> int:
 
 
 def most_connections(descriptors: int, wanted: int | None) -> int:
-    """Half of the descriptors at most: the others are for files, the database, workers, and connections on their way in
-    and out."""
+    """Return the most connections: half of the descriptors, as the others are for files, the database, workers, and
+    connections on their way in and out."""
     return max(1, min(wanted or MOST_CONNECTIONS, descriptors // 2))
 
 

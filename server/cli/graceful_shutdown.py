@@ -47,7 +47,7 @@ class DrainingServer(uvicorn.Server):
             self._drain_until = time.monotonic() + self._drain_s
 
     async def on_tick(self, counter: int) -> bool:
-        """Ten times a second. Slow clients are looked for every second."""
+        """Check ten times a second whether to end. Slow clients are looked for every second."""
         if counter % 10 == 0:
             drop_late(self.server_state.connections)
         if self._drain_until is not None and not self.should_exit:

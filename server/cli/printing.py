@@ -21,7 +21,7 @@ FOLDED = 30  # columns that a text needs at least to be read when it is folded
 
 
 def show(*tables: Table) -> None:
-    """Whole: nothing is cut off, also on a narrow terminal."""
+    """Print tables whole: nothing is cut off, also on a narrow terminal."""
     console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else UNLIMITED)
     for table in tables:
         console.print(fitted(console, table))
@@ -45,7 +45,7 @@ def fitted(console: Console, table: Table) -> RenderableType:
 
 
 def _records(table: Table) -> Table:
-    """Two columns: the fields' names, and what a row has in them. What is empty is left out."""
+    """Return a table of two columns: the fields' names, and a row's values. Empty values are left out."""
     records = Table.grid(padding=(0, 2))
     records.title, records.title_justify = table.title, "left"
     for cells in zip(*(column.cells for column in table.columns), strict=True):

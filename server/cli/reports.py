@@ -162,7 +162,7 @@ def revoke_operator(name: Annotated[str, typer.Argument(help="The operator's id 
 
 
 def find_key_id(key: str | None) -> str | None:
-    """Of an id, a name, or a unique beginning of either; ends the command if there is none."""
+    """Return the key's id, of an id, a name, or a unique beginning of either; ends the command if there is none."""
     from server.accounts.keys import KeyNotFound, find_key
 
     if key is None:

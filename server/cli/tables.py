@@ -128,7 +128,8 @@ def read_readiness(settings: Settings) -> Mapping[str, Any]:
 
 
 def _short(state: Mapping[str, str]) -> str:
-    """With what failed in warmup, or why it did not load; its path is left out."""
+    """Describe a state with the checks that failed in warmup, or the reason why it did not load; its path is left
+    out."""
     found = state["detail"].split("; ")
     reasons = found[1:] if state["state"] == "loaded" else found
     return "\n".join([state["state"], *reasons])

@@ -70,8 +70,8 @@ class RateLimiter:
 
     @property
     def claimed_ids(self) -> frozenset[str]:
-        """The ids of all calls, chats and responses that run here, from before anything of them is recorded until after
-        their end."""
+        """Return the ids of all calls, chats and responses that run here, from before anything of them is recorded
+        until after their end."""
         return frozenset(self._claimed)
 
     @asynccontextmanager

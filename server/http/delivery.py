@@ -75,7 +75,7 @@ class ImageCallResponse(Response):
         return await asyncio.to_thread(lambda: answer.model_dump_json().encode())
 
     def _call_headers(self) -> dict[str, str]:
-        """With the call's id, unless the call was refused before its admission."""
+        """Return the headers with the call's id, unless the call was refused before its admission."""
         known = self._call.shape is not None or self._call.replayed
         return {**self._extra, "x-darkroom-job": self._call.call.id} if known else self._extra
 
@@ -100,7 +100,8 @@ class BackgroundCallResponse(Response):
         self._extra = headers | ({"Idempotency-Replayed": "true"} if call.replayed else {})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Until the call is detached, a client that disconnects leaves it as it leaves any other. Raises ApiError."""
+        """Send the state once the call is admitted. Until the call is detached, a client that disconnects leaves it as
+        it leaves any other. Raises ApiError."""
         with self._call.listening():
             await cancel_on_disconnect(receive, self._call.admission())
             if not (self._call.admitted or self._call.done):

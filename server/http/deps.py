@@ -33,7 +33,7 @@ API_KEY = KeyScheme(scheme_name="api_key", description="A key of `darkroom keys 
 
 
 async def services(request: Request) -> Services:
-    """Return what the app was built of."""
+    """Return the services of the app."""
     app_services: Services = request.app.state.services
     return app_services
 

@@ -67,7 +67,8 @@ class Forwarder:
         self._clock = clock
 
     async def find_url(self, scope: Scope, error: RunsElsewhere) -> str | None:
-        """Where to send the request; None if it is answered here: it was sent on before, or its call ran here."""
+        """Return the URL of the gateway to send the request to; None if it is answered here: it was sent on before, or
+        its call ran here."""
         if RECORDED not in scope or error.owner == self._gateways.owner:
             return None
         gateway = await self._gateways.in_reader(self._gateways.find, error.owner)
@@ -137,7 +138,7 @@ class _ForwardedResponse(Response):
         self._url = url
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Until the answer is sent, its client leaves, or the other gateway is given up."""
+        """Send the answer until its end, or until its client leaves, or the other gateway is given up."""
         begun = False
 
         async def note(message: Message) -> None:
@@ -211,7 +212,7 @@ async def listen(app: ASGIApp, url: str, secret: bytes, clock: Clock) -> AsyncIt
 class _PrivateServer(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Signals are the public server's."""
+        """Leave signals to the public server."""
         yield
 
 

@@ -96,7 +96,7 @@ class ObservabilityMiddleware:
     def _finish(
         self, trace: CallTrace, route: str, status: int, started_at: float, replayed: bool, *, goes_on: bool
     ) -> None:
-        """Nothing of the request runs any more."""
+        """Record the request, of which nothing runs any more."""
         seconds = time.perf_counter() - started_at
         status = trace.status or status
         if goes_on:

@@ -18,7 +18,7 @@ from server.http.openapi import JSON_TEXT, RETRY_STATUSES, Json, errors, header_
 
 
 def describe(dialects: Sequence[Dialect]) -> str:
-    """Return what the API is, and where a client sends its key."""
+    """Describe the API, and where a client sends its key."""
     headers = " or ".join(f"`{name}`" for name in key_headers(dialects))
     return (
         "Images, chat completions and responses in the shapes of OpenAI's API. OpenAI's SDKs work with this server's "

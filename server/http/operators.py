@@ -28,7 +28,8 @@ class OperatorOf:
 
 
 async def find_operator_of(request: Request, services: Services) -> OperatorOf | None:
-    """None for everybody else. Another gateway has found the operator of what it forwards."""
+    """Return the operator of a request, None for everybody else. Another gateway has found the operator of the requests
+    that it forwards."""
     if FORWARDED in request.scope:
         kind, _, name = str(request.scope[FORWARDED]).partition(":")
         return OperatorOf(name, "") if kind == FORWARDED_OPERATOR else None

@@ -22,7 +22,8 @@ class SearchedTexts:
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> Self:
-        """Each text, and all of them one after another, with and without a space between. Slow for long texts."""
+        """Prepare each text, and all of them one after another, with and without a space between. Slow for long
+        texts."""
         split = [" ".join(texts), "".join(texts)] if len(texts) > 1 else []
         return cls(tuple(map(normalise, [*texts, *split])), tuple(map(skeleton, [*texts, *split])))
 
@@ -49,7 +50,7 @@ def _compile(alternatives: list[str]) -> re.Pattern[str] | None:
 
 
 def _spellings(term: str) -> list[str]:
-    """Expressions for a term: with punctuation between its letters, and with a space between all of them."""
+    """Return expressions for a term: with punctuation between its letters, and with a space between all of them."""
     plain = skeleton(term)
     words = [[re.escape(letter) for letter in word] for word in plain.split()]
     together = BETWEEN.join(INSIDE.join(letters) for letters in words)

@@ -173,7 +173,7 @@ class Policy:
 
     @property
     def checkpoints(self) -> tuple[ClassifierSpec, ...]:
-        """The checkpoints of all classifiers, each once."""
+        """Return the checkpoints of all classifiers, each once."""
         return tuple(dict.fromkeys(classifier.spec for classifier in self.classifiers))
 
     def search(self, texts: Iterable[str], group: str, stage: Stage, *, low: bool) -> list[Finding]:

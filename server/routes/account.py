@@ -118,7 +118,7 @@ async def find_call(services: Services, call_id: str, key_id: str | None) -> Cal
 
 
 def fetch_calls(services: Services, wanted: CallFilter) -> Fetch:
-    """Return what fetches a page of these calls."""
+    """Return a function that fetches a page of these calls."""
 
     def fetch(page: Page) -> list[CallEntry]:
         return [call_entry(call) for call in services.stores.call_log.page(wanted, page)]

@@ -34,7 +34,7 @@ async def home() -> RedirectResponse:
 
 @router.get("/console/session")
 async def show_session(request: Request, services: ServicesDep) -> dict[str, Any]:
-    """Who the browser has signed in as: with a key, as an operator, or both."""
+    """Return who the browser has signed in as: with a key, as an operator, or both."""
     try:
         key = await caller(request, services)
     except Unauthorized:

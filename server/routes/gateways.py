@@ -22,7 +22,7 @@ router = APIRouter()
 
 
 def member_of_cluster(request: Request, services: ServicesDep) -> CatalogMember:
-    """For what another gateway has sent of its own. Raises NotFound for everybody else."""
+    """Return this cluster's member for a request of another gateway's own. Raises NotFound for everybody else."""
     if request.scope.get(FORWARDED) != "" or services.cluster is None:
         raise NotFound("Unknown request URL. The routes are listed at /openapi.json.", code="unknown_url")
     return services.cluster.member

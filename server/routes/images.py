@@ -265,7 +265,8 @@ def _image_request(
 
 
 def _controls(body: ControlledOptions, files: Mapping[str, bytes]) -> tuple[ControlRequest, ...]:
-    """`files` are the images of a form, by the names of their parts. Raises BadRequest for a control without one."""
+    """Return the controls of a request. `files` are the images of a form, by the names of their parts. Raises
+    BadRequest for a control without one."""
     if len(files) > MAX_CONTROLS:
         message = f"Invalid 'controls': too many. Expected at most {MAX_CONTROLS}, but got {len(files)}."
         raise BadRequest(message, param="controls", code="array_above_max_length")

@@ -26,7 +26,7 @@ NewOperator = Annotated[CreateOperator, Depends(JsonBody(CreateOperator, example
 
 
 def key_admin(services: ServicesDep) -> KeyAdmin:
-    """With the groups of the catalog in use."""
+    """Return the administration of keys, with the groups of the catalog in use."""
     return KeyAdmin(services.stores.database, services.served.catalog.current.groups)
 
 

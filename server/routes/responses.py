@@ -272,5 +272,5 @@ async def _json(value: dict[str, Any], headers: dict[str, str]) -> Response:
 
 
 async def _encoded(value: dict[str, Any]) -> bytes:
-    """Images make large bodies: they are written in a thread."""
+    """Encode JSON in a thread, since images make large bodies."""
     return await asyncio.to_thread(lambda: json.dumps(value, separators=(",", ":")).encode())

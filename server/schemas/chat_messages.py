@@ -154,7 +154,7 @@ def _plain_call(call: ToolCall | CustomCall) -> dict[str, Any]:
 
 
 def _plain_part(part: dict[str, Any]) -> dict[str, Any]:
-    """Images are removed: they are decoded and sent to the engine separately."""
+    """Return a part for the engine. Images are removed: they are decoded and sent to the engine separately."""
     match part["type"]:
         case "refusal":
             return {"type": "text", "text": part["refusal"]}

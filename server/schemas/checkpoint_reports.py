@@ -8,7 +8,8 @@ from server.schemas.checkpoints import AdapterCard, CheckpointFindings, PartRepo
 
 
 def adapter_card(model: str, adapter: Adapter, capabilities: Capabilities | None = None) -> AdapterCard:
-    """As the route and the command show it; `capabilities` are what the server has found of the model."""
+    """Describe an adapter as the route and the command show it; `capabilities` are those that the server has found of
+    the model."""
     fits, failed_checks = (
         (capabilities.adapter_fits, capabilities.failed_checks) if capabilities is not None else ((), ())
     )

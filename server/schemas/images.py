@@ -34,7 +34,7 @@ def _as_list(value: object) -> object:
 
 
 def _from_form(value: object) -> object:
-    """Forms have text alone: an object comes as JSON."""
+    """Parse an object that comes as JSON: forms have text alone."""
     try:
         return from_json(value) if isinstance(value, str) else value
     except ValueError:
@@ -42,7 +42,7 @@ def _from_form(value: object) -> object:
 
 
 def _as_url(value: object) -> object:
-    """OpenAI's JSON edits have objects where this server's references are strings."""
+    """Return the text of a reference, which OpenAI's JSON edits have as an object."""
     if isinstance(value, dict) and value.get("file_id") is not None:
         raise PydanticCustomError("file_id", "there are no files here: send the picture itself, as 'image_url'")
     return value.get("image_url", value) if isinstance(value, dict) else value

@@ -55,7 +55,7 @@ def check_shape(raw: bytes | bytearray) -> None:
 
 
 def _slices(raw: bytes | bytearray) -> Iterator[bytes | bytearray]:
-    """Pieces that end after a whole escape sequence."""
+    """Yield pieces that end after a whole escape sequence."""
     start = 0
     while start < len(raw):
         piece = raw[start : start + SLICE_BYTES]

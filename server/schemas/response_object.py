@@ -34,7 +34,7 @@ def response_object(
 
 
 def usage_object(input_tokens: int, output_tokens: int, reasoning_tokens: int) -> Json:
-    """Tokens of all turns of the chat model. Images are not counted."""
+    """Return the tokens of all turns of the chat model. Images are not counted."""
     return {
         "input_tokens": input_tokens,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},

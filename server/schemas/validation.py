@@ -85,7 +85,7 @@ def parse_json(raw: bytes | bytearray) -> dict[str, Any]:
 
 
 def iter_strings(value: Any) -> Iterator[str]:
-    """Every string of a JSON value, and its objects' keys."""
+    """Yield every string of a JSON value, and its objects' keys."""
     return (part for part in _iter_scalars(value) if isinstance(part, str))
 
 
@@ -133,7 +133,7 @@ def one_of(allowed: Sequence[Choice], value: str, param: str) -> Choice:
 
 
 def ignored_fields(model: type[BaseModel], values: Mapping[str, Any], no_effect: Collection[str] = ()) -> list[str]:
-    """Fields that the model does not have, and those of `no_effect` that were sent."""
+    """List the fields that the model does not have, and those of `no_effect` that were sent."""
     sent = (str(name) for name, value in values.items() if name not in model.model_fields or value is not None)
     return sorted(name for name in sent if name not in model.model_fields or name in no_effect)
 
@@ -183,8 +183,9 @@ def _out_of_bounds(param: str, kind: str, value: object, context: Mapping[str, A
 
 
 def _path(location: tuple[int | str, ...], values: Mapping[str, Any], *, missing: bool) -> str:
-    """('messages', 3, 'user', 'content') -> 'messages[3].content'. A name that the body does not have is one that
-    pydantic gave to a member of a union, and is left out, unless it is the last one and names a missing field."""
+    """Write a location as a path: ('messages', 3, 'user', 'content') -> 'messages[3].content'. A name that the body
+    does not have is one that pydantic gave to a member of a union, and is left out, unless it is the last one and names
+    a missing field."""
     path, value = "", cast("Any", values)
     for position, part in enumerate(location, 1):
         if isinstance(part, int):

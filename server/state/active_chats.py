@@ -114,7 +114,7 @@ class ActiveChat(ActiveJob[Json]):
             raise self.failure
 
     def to_api_error(self, error: BaseException) -> ApiError:
-        """Return what the client gets for any exception that ended the chat."""
+        """Return the client's error for any exception that ended the chat."""
         if isinstance(error, ApiError):
             return error
         if isinstance(error, asyncio.CancelledError):

@@ -64,14 +64,14 @@ class ActiveJob(DetachedTask, Generic[EventT]):
             callback()
 
     async def wait_admitted(self) -> None:
-        """Until the status of an answer is known. Raises ApiError if the job failed before."""
+        """Wait until the status of an answer is known. Raises ApiError if the job failed before."""
         while not (self.admitted or self.done):
             await self._changed.wait()
         if self.failure is not None:
             raise self.failure
 
     async def wait_done(self) -> None:
-        """Until the job has ended. A waiter that is cancelled does not cancel the job."""
+        """Wait until the job has ended. A waiter that is cancelled does not cancel the job."""
         while not self.done:
             await self._changed.wait()
 
@@ -81,7 +81,7 @@ class ActiveJob(DetachedTask, Generic[EventT]):
         await self.wait_done()
 
     async def follow(self, after: int = -1) -> AsyncIterator[EventT]:
-        """Every event after the one with that index, as it comes, until the job ends."""
+        """Yield every event after the one with that index, as it comes, until the job ends."""
         sent = max(0, after + 1)
         while True:
             for event in self.events[sent:]:
@@ -120,7 +120,7 @@ class ActiveJobs(Generic[JobT]):
         return len(self._jobs)
 
     def all(self) -> tuple[JobT, ...]:
-        """Those of every key."""
+        """Return the jobs of every key."""
         return tuple(self._jobs.values())
 
     def ids(self) -> frozenset[str]:
@@ -153,7 +153,7 @@ class ActiveJobs(Generic[JobT]):
         return max(reversed(equal), key=lambda job: not job.has_listeners, default=None)
 
     def count(self, key_id: str) -> int:
-        """How many jobs of this key count towards its limit."""
+        """Return how many jobs of this key count towards its limit."""
         mine = (job for job in self._jobs.values() if job.call.key_id == key_id)
         return sum(job.counts_towards_limit and not job.done for job in mine)
 
@@ -167,7 +167,8 @@ class ActiveJobs(Generic[JobT]):
 
 
 def _trace_end(trace: CallTrace, job: ActiveJob[Any], close: Callable[[], None]) -> None:
-    """How the job ended, which an answer that had begun, or a client that had left, could not tell."""
+    """Note in the trace how the job ended, which an answer that had begun, or a client that had left, could not
+    tell."""
     if trace.job == job.call.id:
         trace.status = 200 if job.failure is None else job.failure.status
         trace.code = None if job.failure is None else job.failure.label

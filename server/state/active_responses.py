@@ -95,12 +95,13 @@ class ActiveResponse(ActiveJob[Json]):
 
     @property
     def joinable_by_key(self) -> bool:
-        """Also one that is being cancelled: its end is what the key names."""
+        """Return True, also for a response that is being cancelled: the key names its end."""
         return True
 
     @property
     def joinable_by_fingerprint(self) -> bool:
-        """Not one that is asked for by its Idempotency-Key or, in the background, by its id."""
+        """Return whether an equal request joins the response: not one that is asked for by its Idempotency-Key or, in
+        the background, by its id."""
         return not self.cancelled and not self.record.survives_disconnect
 
     def object(self) -> Json:

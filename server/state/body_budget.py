@@ -40,7 +40,8 @@ class BodyBudget:
 
     @asynccontextmanager
     async def place(self, key_id: str, limit: int) -> AsyncIterator[None]:
-        """One of the bodies that a key may send at once, `limit` many. As many may wait. Raises RateLimited.
+        """Take a place for one of the bodies that a key may send at once, `limit` many. As many may wait. Raises
+        RateLimited.
 
         A retry needs one too, but not one of the key's calls: the call that it joins may have the last of those.
         """
@@ -55,7 +56,8 @@ class BodyBudget:
             self._take_back(self._sending, key_id, 1)
 
     async def reserve(self, key_id: str, size_bytes: int) -> None:
-        """Bytes that are about to be read. Raises RateLimited where the key has too many, Overloaded where all have."""
+        """Reserve bytes that are about to be read. Raises RateLimited where the key has too many, Overloaded where all
+        have."""
         if not await self._wait(key_id, lambda: self._has_room(key_id, size_bytes)):
             if not self._key_has_room(key_id, size_bytes):
                 message = (
@@ -67,7 +69,7 @@ class BodyBudget:
         self._in_flight[key_id] += size_bytes
 
     def release(self, key_id: str, size_bytes: int) -> None:
-        """Bytes that are no longer in memory."""
+        """Release bytes that are no longer in memory."""
         self._take_back(self._in_flight, key_id, size_bytes)
         if size_bytes >= LARGE_BYTES and self._trim is None:
             # later, when nothing refers to the body any more, and once for many bodies
@@ -109,7 +111,7 @@ class BodyBudget:
 
 
 class BodyLease:
-    """What one request has of the budget, from its first byte until nothing holds its body."""
+    """The share of one request in the budget, from its first byte until nothing holds its body."""
 
     def __init__(self, budget: BodyBudget, declared_bytes: int) -> None:
         self._budget = budget
@@ -137,12 +139,13 @@ class BodyLease:
             self._reserved_bytes += step
 
     def share(self) -> Callable[[], None]:
-        """Another holder, such as a call that outlives its request. Call what is returned when it has ended."""
+        """Add another holder, such as a call that outlives its request. Call the function that is returned when it has
+        ended."""
         self._holders += 1
         return self.release
 
     def release(self) -> None:
-        """One holder less. With the last one the bytes are free."""
+        """Remove a holder. With the last one the bytes are free."""
         self._holders -= 1
         if not self._holders and self._key_id is not None and self._reserved_bytes:
             self._budget.release(self._key_id, self._reserved_bytes)

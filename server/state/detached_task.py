@@ -66,7 +66,7 @@ class DetachedTask(ABC):
                 self._start_grace()
 
     def detach(self) -> None:
-        """From now on it goes on without listeners, until its end."""
+        """Let the task go on without listeners from now on, until its end."""
         self.in_background = True
         self._grace_s = FOREVER
 

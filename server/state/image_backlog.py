@@ -29,7 +29,7 @@ class _Entry:
 
     @property
     def line(self) -> str:
-        """What draws it: HERE, or the URL of another server."""
+        """Return the line that the job is in: HERE, or the URL of another server."""
         upstream = self.job.checkpoint.upstream
         return upstream.base_url if upstream is not None else HERE
 
@@ -117,15 +117,16 @@ class Backlog:
         return work_units(job) * min(speeds) / margin if speeds else None
 
     def remaining_s(self, key_id: str | None = None, line: str | None = None) -> float:
-        """Estimated device time of all jobs, or of one key's, or of one line's."""
+        """Return the estimated device time in seconds of all jobs, or of one key's, or of one line's."""
         return sum(self._remaining_s(entry) for entry in self._of(key_id, line))
 
     def next_end_s(self, key_id: str | None = None, line: str | None = None) -> float:
-        """When the first of these jobs may end: the engine runs the shortest first."""
+        """Return the seconds after which the first of these jobs may end: the engine runs the shortest first."""
         return min((self._remaining_s(entry) for entry in self._of(key_id, line)), default=0.0)
 
     def outlook(self, job_id: str) -> Outlook | None:
-        """None for a job that is not here. The engine runs the shortest first, so those are ahead."""
+        """Return a job's place in the queue and its estimated end; None for a job that is not here. The engine runs the
+        shortest first, so those are ahead."""
         entry = self._entries.get(job_id)
         if entry is None:
             return None
@@ -146,9 +147,8 @@ class Backlog:
         return max(1, self._workers() if line == HERE else len(list(self._of(None, line))))
 
     def _wait_s(self, entry: _Entry, key_id: str | None = None, share: float = 1.0) -> float | None:
-        """Seconds until there is room in a share of the queue, for all or for one key; None if there is. An idle server
-        takes a job of any length, and so does it from a key that has none.
-        """
+        """Return the seconds until there is room in a share of the queue, for all or for one key; None if there is. An
+        idle server takes a job of any length, and so does it from a key that has none."""
         line = entry.line
         jobs = len(list(self._of(key_id, line)))
         if jobs == 0:

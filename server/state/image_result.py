@@ -34,11 +34,11 @@ class ImageResult:
 
     @property
     def shape(self) -> ImageShape:
-        """What was drawn."""
+        """Return the shape of the images that were drawn."""
         return ImageShape(self.answer.size, self.answer.quality, self.answer.output_format)
 
     def to_record(self) -> dict[str, Any]:
-        """As JSON for the database. There are no bytes in it: those are in the storage."""
+        """Return the result as JSON for the database. There are no bytes in it: those are in the storage."""
         answer = self.answer.model_dump(mode="json")
         return {"answer": answer, "files": list(self.files), "response_format": self.response_format}
 

@@ -62,7 +62,7 @@ class CallTrace:
         return self._open > 0
 
     def open(self) -> Callable[[], None]:
-        """Something of it runs, until what this returns is called."""
+        """Keep the trace open while something of the request runs, until the function that is returned is called."""
         self._open += 1
         return self._close
 
@@ -92,5 +92,5 @@ def begin_trace(request_id: str) -> CallTrace:
 
 
 def current_trace() -> CallTrace:
-    """Of the request that this task belongs to; one that nobody reads outside of requests."""
+    """Return the trace of the request that this task belongs to; one that nobody reads outside of requests."""
     return _current.get(None) or CallTrace()

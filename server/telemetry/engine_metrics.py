@@ -94,7 +94,7 @@ def _weights_bytes(report: EngineReport) -> float:
 
 
 def _cached_checkpoints(reports: Sequence[EngineReport]) -> Metric:
-    """Weights that several checkpoints share are told for one of them."""
+    """Return the metric of cached checkpoints. Weights that several checkpoints share are told for one of them."""
     family = GaugeMetricFamily(
         "darkroom_checkpoint_resident_bytes",
         "Weights of a checkpoint in memory, on the device or offloaded to the host; components may be shared",
@@ -108,7 +108,7 @@ def _cached_checkpoints(reports: Sequence[EngineReport]) -> Metric:
 
 
 def _memory(reports: Sequence[EngineReport]) -> Iterator[Metric]:
-    """Of the worker process on the host, and of its GPU. On a CPU there is no second one."""
+    """Yield the memory of the worker process on the host, and of its GPU. On a CPU there is no second one."""
     host = GaugeMetricFamily(
         "darkroom_worker_memory_bytes", "Resident memory of a worker process", labels=["engine", "kind"]
     )

@@ -26,11 +26,11 @@ class RequestSpan:
 
     @property
     def trace_id(self) -> str | None:
-        """For the log; None if nothing is recorded."""
+        """Return the trace's id for the log; None if nothing is recorded."""
         return format_trace_id(self._span.get_span_context().trace_id) if self._span.is_recording() else None
 
     def end(self, method: str, route: str, status: int, code: str | None, request_id: str) -> None:
-        """Its name and attributes, once the route and the answer are known."""
+        """Write the span's name and attributes, once the route and the answer are known."""
         self._span.update_name(f"{method} {route}")
         self._span.set_attributes(
             {

@@ -1,8 +1,8 @@
 """Image to image and inpainting by a pipeline that only draws from text: it starts late, from noised latents.
 
 A pipeline's own `prepare_latents` makes the noise, and its scheduler the schedule. Both are of one call, so both are
-wrapped: the schedule loses its first steps, and the noise is mixed with the image's latents in place. With a mask,
-what it leaves out is put back at every step, noised as far as the step is.
+wrapped: the schedule loses its first steps, and the noise is mixed with the image's latents in place. With a mask, the
+part that it leaves out is put back at every step, noised as far as the step is.
 """
 
 import functools
@@ -22,7 +22,8 @@ class LateStart:
     call if the latents are of a form that is not known."""
 
     def __init__(self, pipeline: Any, image: Image.Image, run: int, mask: Image.Image | None = None) -> None:
-        """`mask` is of mode "L"; white is painted. The pipeline and its scheduler must be of this call alone."""
+        """Wrap the pipeline's methods for the call. `mask` is of mode "L"; white is painted. The pipeline and its
+        scheduler must be of this call alone."""
         self._pipeline = pipeline
         self._image = image
         self._mask = mask
@@ -90,7 +91,8 @@ class LateStart:
         self._begin()
 
     def _begin(self) -> None:
-        """Once both are there, in whichever order the pipeline makes them."""
+        """Noise the latents for the first step, once the latents and the schedule are there, in whichever order the
+        pipeline makes them."""
         if self._begun and self._latents is not None:
             self._latents.copy_(self._noised(0))
 
@@ -110,7 +112,7 @@ class LateStart:
         return noised
 
     def _restore(self, latents: torch.Tensor) -> None:
-        """Put back what the mask leaves out, after a step."""
+        """Put back the part that the mask leaves out, after a step."""
         self._steps += 1
         if self._painted is not None:
             kept = self._noised(self._steps).to(latents.dtype)

@@ -1,4 +1,4 @@
-"""Crops, masks and references around what a pipeline draws."""
+"""Crops, masks and references around the image that a pipeline draws."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +57,8 @@ def _method(image: Image.Image) -> Image.Resampling:
 
 
 def whole_paint(mask: Image.Image) -> Image.Image:
-    """White wherever a mask paints at all: pipelines divide at one half, and what is blended must have been painted."""
+    """Return a mask that is white wherever this one paints at all: pipelines divide at one half, and blended pixels
+    must have been painted."""
     return mask.point([0] + [255] * 255)
 
 

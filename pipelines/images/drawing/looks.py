@@ -19,16 +19,16 @@ WIDER: Final = {  # what may give finite images: half precision overflows in som
 
 
 class InvalidImage(Exception):
-    """What a pipeline drew is not finite."""
+    """A drawn image has values that are not finite."""
 
     def __init__(self, dtype: torch.dtype) -> None:
-        """`dtype` is what the checkpoint computes in."""
+        """Note a remedy by `dtype`, in which the checkpoint computes."""
         self.wider = WIDER.get(dtype)
         super().__init__(f"{NOT_NUMBERS}: {self.remedy}")
 
     @property
     def remedy(self) -> str:
-        """Return what the checkpoint's operator can do."""
+        """Return the advice for the checkpoint's operator."""
         if self.wider is not None:
             return f"{self.wider} may help"
         return "it computes in float32 already, so its files may be damaged: fetch them again"

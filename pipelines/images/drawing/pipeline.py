@@ -49,7 +49,7 @@ SEED_MODULUS = 2**63
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What one pipeline call drew, on its way to the host."""
+    """The image that one pipeline call drew, on its way to the host."""
 
     returned: ReturnedImage
     size: tuple[int, int]  # that was asked for: width, height in px
@@ -84,7 +84,7 @@ class ImagePipeline:
 
     @property
     def job(self) -> ImageJob:
-        """The row's job."""
+        """Return the row's job."""
         return self.row.job
 
     @property
@@ -94,13 +94,14 @@ class ImagePipeline:
 
     @property
     def steps(self) -> int:
-        """Denoising steps, over both passes and all tiles."""
+        """Return the number of denoising steps, over both passes and all tiles."""
         return image_steps(self.job, self.plan)
 
     def draw(self) -> Callable[[], Pixels]:
-        """All that needs the device. What it returns needs none, and gives the image, at exactly its size.
+        """Do all work that needs the device. The function that is returned needs none, and gives the image, at exactly
+        its size.
 
-        Raises UnsupportedTask and BlockedPicture; both raise InvalidPicture and WrongSize.
+        Raises UnsupportedTask and BlockedImage; both raise InvalidImage and WrongSize.
         """
         self._check_capabilities()
         plan = self.plan
@@ -136,7 +137,7 @@ class ImagePipeline:
 
     @property
     def _long_prompt(self) -> LongPrompt:
-        """What becomes of a prompt that is too long; warmup's own is never refused."""
+        """Return the treatment of a prompt that is too long; warmup's own is never refused."""
         asked = self.job.sampling.long_prompt
         return "tell" if self.row.is_check and asked == "refuse" else asked
 
@@ -204,8 +205,9 @@ class ImagePipeline:
         self, task: Task, seed: int, size: tuple[int, int], observer: StepObserver,
         strength: float | None = None, *, is_tile: bool = False, **images: Any,
     ) -> Drawn:  # fmt: skip
-        """One pipeline call. Arguments that its signature lacks are left out, but for images. Raises UnsupportedTask if
-        it takes no such image, and BlockedPicture if the checkpoint's own safety checker flags what it draws.
+        """Call the pipeline once. Arguments that its signature lacks are left out, but for images. Raises
+        UnsupportedTask if it takes no such image, and BlockedImage if the checkpoint's own safety checker flags the
+        result.
 
         `strength` is None for a call that starts from noise.
         """

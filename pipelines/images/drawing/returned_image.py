@@ -1,4 +1,4 @@
-"""What a pipeline call returned, on its way from the device to the host: nobody waits for it during a turn."""
+"""The output of a pipeline call, on its way from the device to the host: nobody waits for it during a turn."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from pipelines.device.transfer import Transfer, sum_of
 
 
 class ReturnedImage:
-    """What a pipeline call returned: a float tensor of shape (1, 3, height, width), 0 to 1, or a list of one Pillow
+    """The output of a pipeline call: a float tensor of shape (1, 3, height, width), 0 to 1, or a list of one Pillow
     image.
 
     Bytes have no NaN: it would become 0, black. So sums of the floats come along, `sums` with them: one is finite if

@@ -1,4 +1,4 @@
-"""One image on the device: what happens on its thread."""
+"""One image on the device: the work of its thread."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -87,7 +87,8 @@ class Run:
         self._callbacks.on_step(self)
 
     def _remaining_s(self, device_s: float) -> float:
-        """By the mean duration of a step. The first step is left out: it includes the prompt and one-time work."""
+        """Return the seconds that the run still needs, by the mean duration of a step. The first step is left out: it
+        includes the prompt and one-time work."""
         steps_left = max(0, self.steps - self.step)  # some pipelines round their steps up
         if self.step == 1:
             self._first_step_s = device_s

@@ -34,7 +34,7 @@ class AdapterFile:
 
     @property
     def usable(self) -> dict[str, torch.Tensor]:
-        """Without what belongs to no layer that diffusers takes."""
+        """Return the weights without those that belong to no layer that diffusers takes."""
         own = {name for pair in self.contents.pairs.values() for name in pair}
         layers = (*self.contents.pairs, *self.contents.kronecker)
         own |= {f"{layer}.{beside}" for layer in layers for beside in BESIDE}
@@ -111,8 +111,8 @@ def _multiply_into_kronecker(weights: dict[str, torch.Tensor], layer: str) -> No
 
 
 def _scale(config: Mapping[str, Any], layer: str, rank: int) -> float:
-    """Return a layer's strength by peft's config: `lora_alpha`, or what `alpha_pattern` says of it. Diffusers' config
-    has one for each component, whose names begin with it."""
+    """Return a layer's strength by peft's config: `lora_alpha`, or its value in `alpha_pattern`. Diffusers' config has
+    one for each component, whose names begin with it."""
     part = next((f"{name}." for name in ("transformer", "unet", *ENCODER_PREFIXES) if f"{name}.r" in config), "")
     if part:
         part = f"{layer.split('.')[0]}."
@@ -125,13 +125,13 @@ def _scale(config: Mapping[str, Any], layer: str, rank: int) -> float:
 
 
 def pair_energy(down: torch.Tensor, up: torch.Tensor) -> float:
-    """Squared norm of the product of a pair."""
+    """Return the squared norm of the product of a pair."""
     inner, outer = down.flatten(1).float(), up.flatten(1).float()
     return float(((inner @ inner.T) * (outer.T @ outer)).sum())
 
 
 def energy(weights: Mapping[str, torch.Tensor], contents: Contents) -> float:
-    """Squared norm of all pairs. Renaming, and dividing one pair between layers, keep it."""
+    """Return the squared norm of all pairs. Renaming, and dividing one pair between layers, keep it."""
     return sum(pair_energy(weights[down], weights[up]) for down, up in contents.pairs.values())
 
 

@@ -1,8 +1,8 @@
 """Loading an adapter by diffusers, so that only low-rank parts of layers that the model has reach it.
 
-Its pipelines read many namings, and each does something else with what it does not know: some drop it, some widen a
-layer of the model or write over its norms. So what a pipeline has made of a file is checked before the model is
-touched, and counted afterwards.
+Its pipelines read many namings, and each does something else with names that it does not know: some drop them, some
+widen a layer of the model or write over its norms. So the converted file is checked before the model is touched, and
+its layers are counted afterwards.
 """
 
 import inspect
@@ -154,7 +154,7 @@ class _Reading:
         return (state, *result[1:]) if isinstance(result, tuple) else state
 
     def _check_conversion(self, convert: Callable[[Weights], Any]) -> None:
-        """Count what it has dropped, and compare the strengths. Raises CheckpointError."""
+        """Count the layers that the conversion has dropped, and compare the strengths. Raises CheckpointError."""
         lost = _dropped(self._weights, self._contents, convert)
         if lost is None:
             return
@@ -163,7 +163,8 @@ class _Reading:
         _check_strength(energy(self._weights, kept), self._energy)
 
     def fitting(self, name: str) -> int:
-        """How many of the file's layers are in the model now. Raises CheckpointError if their strength is another."""
+        """Return how many of the file's layers are in the model now. Raises CheckpointError if their strength is
+        another."""
         loaded = list(_loaded(self._pipeline, name))
         if self.converted is None or not loaded:
             return 0

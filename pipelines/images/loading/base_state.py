@@ -1,4 +1,4 @@
-"""The weights of a model beneath its adapters, digested, so that what an adapter leaves behind is seen."""
+"""The weights of a model beneath its adapters, digested, so that changes that an adapter leaves behind are seen."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -60,8 +60,8 @@ def _parts(tensor: Any) -> Iterator[torch.Tensor]:
 
 
 def _numbers(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Integers that stand for it: of a large one, sums of its 64-bit words, which a device and a host read as fast as
-    their memory is. None of one without data."""
+    """Yield integers that stand for a tensor: of a large one, sums of its 64-bit words, which a device and a host read
+    as fast as their memory is. None of one without data."""
     if tensor.is_meta or tensor.element_size() not in INTEGERS:
         return
     bits = tensor.view(INTEGERS[tensor.element_size()])

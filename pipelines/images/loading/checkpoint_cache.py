@@ -116,9 +116,9 @@ class CheckpointCache:
         return await asyncio.shield(self._loading[key])
 
     async def free_memory(self) -> None:
-        """After an out-of-memory error: forget kept prompts, evict every checkpoint that no run uses, and return
-        unreferenced memory to the device. A load under way ends first: it may have found its components in one of them.
-        """
+        """Free memory after an out-of-memory error: forget kept prompts, evict every checkpoint that no run uses, and
+        return unreferenced memory to the device. A load under way ends first: it may have found its components in one
+        of them."""
         async with self._load_lock:
             for loaded in self._loaded.values():
                 loaded.checkpoint.prompts.clear()
@@ -139,7 +139,8 @@ class CheckpointCache:
             self._loader.submit(free_memory, self._device)
 
     def close(self) -> None:
-        """End the loader's thread, after what it has to do, and the timer: nothing keeps what is loaded."""
+        """End the loader's thread, after the work that waits for it, and the timer: nothing keeps the loaded
+        checkpoints."""
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         self._loader.shutdown()
@@ -190,7 +191,7 @@ class CheckpointCache:
         return estimate_bytes(replace(spec, runtime=runtime), compute_dtype(runtime.dtype, self._device).itemsize)
 
     def _load_weights(self, on_host: LoadedCheckpoint | None, spec: CheckpointSpec) -> LoadedCheckpoint:
-        """On the loader thread: from host memory or from the disk."""
+        """Load weights on the loader thread: from host memory or from the disk."""
         if on_host is not None:
             watch_device(self._device, on_host.checkpoint.move, self._device)
             on_host.on_device = True
@@ -282,12 +283,13 @@ class CheckpointCache:
 
 
 def _used_bytes(checkpoints: Iterable[LoadedCheckpoint], new: Sizes) -> int:
-    """Return the memory of these checkpoints beside a new one with such components: what several share counts once."""
+    """Return the bytes of these checkpoints beside a new one with such components: those that several share count
+    once."""
     listed = list(checkpoints)
     used = sum(each.bytes for each in listed)
     return used - counted_twice([new, *(each.part_sizes for each in listed)])
 
 
 def _eviction_order(loaded: LoadedCheckpoint) -> tuple[bool, float]:
-    """Return what LRU sorts by, checkpoints with `runtime.resident` last."""
+    """Return the key by which LRU sorts, checkpoints with `runtime.resident` last."""
     return loaded.checkpoint.spec.runtime.resident, loaded.used_at

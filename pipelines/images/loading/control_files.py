@@ -107,7 +107,7 @@ def _config(folder: Path, key: str) -> Mapping[str, Any]:
 
 @contextlib.contextmanager
 def _named(key: str, folder: Path) -> Iterator[None]:
-    """Anything that the libraries raise for a broken file, as CheckpointError."""
+    """Raise CheckpointError for any error of the libraries about a broken file."""
     try:
         yield
     except CheckpointError as error:

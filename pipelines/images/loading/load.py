@@ -64,9 +64,9 @@ def load_checkpoint(
     budget_bytes: int | None = None,
     group: Group | None = None,
 ) -> Checkpoint:
-    """Load it onto the device. With `sharing`, its runs take turns, and share the denoiser's forward passes. `shared`
-    has the components of checkpoints that are loaded already. `budget_bytes` is what `runtime = "auto"` may fill, by
-    default the device's share for weights. `group` has further devices.
+    """Load a checkpoint onto the device. With `sharing`, its runs take turns, and share the denoiser's forward passes.
+    `shared` has the components of checkpoints that are loaded already. `budget_bytes` are those that `runtime = "auto"`
+    may fill, by default the device's share for weights. `group` has further devices.
 
     Raises CheckpointError.
     """
@@ -120,7 +120,7 @@ def load_checkpoint(
 
 def _of_single_file(spec: CheckpointSpec, folder: Path, index: dict[str, Any]) -> tuple[Said, tuple[str, ...]]:
     """Return how a single file says that it is sampled, with notes for the operator; nothing of a folder. Raises
-    CheckpointError for what can't be followed."""
+    CheckpointError for a mark that can't be followed."""
     if not spec.path.is_file():
         return Said(), ()
     try:
@@ -137,8 +137,8 @@ def _read(
     found: Mapping[str, torch.nn.Module],
     encoders_device: torch.device | None,
 ) -> tuple[Any, tuple[str, ...]]:
-    """From the files directly to the device, unless the weights are offloaded; and notes on weights that are not
-    needed. Raises CheckpointError."""
+    """Read a pipeline from the files directly to the device, unless the weights are offloaded; with notes on weights
+    that are not needed. Raises CheckpointError."""
     # A component that the index leaves out on purpose, such as a safety checker, must be passed as None.
     absent = {part: None for part, entry in index.items() if entry == [None, None]}
     options = {
@@ -225,8 +225,8 @@ def _from_files(
 def _place(
     components: Mapping[str, Any], runtime: Runtime, device: torch.device, encoders_device: torch.device | None
 ) -> None:
-    """From the host to the devices. A denoiser that is quantized here, or divided over several devices, stays on the
-    host until then: the device need not have room for all of its weights."""
+    """Move components from the host to the devices. A denoiser that is quantized here, or divided over several devices,
+    stays on the host until then: the device need not have room for all of its weights."""
     modules = {name: part for name, part in components.items() if isinstance(part, torch.nn.Module)}
     if runtime.quantize in runtime_options.QUANTIZED_HERE or (runtime.gpus > 1 and runtime.parallel == "tensor"):
         del modules[denoiser_name(dict(components))]
@@ -250,7 +250,8 @@ def _denoiser_of_file(
 
 
 def _to_channels_last(components: dict[str, Any]) -> None:
-    """In place. A codec on a CPU then takes about half the time, and less memory."""
+    """Change the memory format of components, in place. A codec on a CPU then takes about half the time, and less
+    memory."""
     for part in components.values():
         if hasattr(part, "parameters") and all(weight.dim() < 5 for weight in part.parameters()):
             part.to(memory_format=torch.channels_last)

@@ -28,7 +28,7 @@ LIBRARIES: Final = {"nf4": ("bitsandbytes",), "int8": ("torchao",), "int4": ("to
 
 
 def loading_options(runtime: Runtime, denoiser: str) -> dict[str, Any]:
-    """Arguments of `from_pretrained`. `denoiser` is the component's name: "unet" or "transformer"."""
+    """Return the arguments of `from_pretrained`. `denoiser` is the component's name: "unet" or "transformer"."""
     if runtime.quantize == "none" or runtime.quantize in QUANTIZED_HERE:
         return {}
     from diffusers import BitsAndBytesConfig, PipelineQuantizationConfig, TorchAoConfig

@@ -51,7 +51,7 @@ def sizes_of(parts: Iterable[Any]) -> Sizes:
 
 
 def counted_twice(holders: Iterable[Sizes]) -> int:
-    """Bytes of components that more than one of the holders have, beyond the first."""
+    """Return the bytes of components that more than one of the holders have, beyond the first."""
     seen: set[int] = set()
     twice = 0
     for sizes in holders:
@@ -61,8 +61,8 @@ def counted_twice(holders: Iterable[Sizes]) -> int:
 
 
 def _folder(spec: CheckpointSpec) -> tuple[Path, int] | None:
-    """Where the components come from, and their version. None if offloading hooks, other devices or adapters
-    change them."""
+    """Return the folder that the components come from, and their version. None if offloading hooks, other devices or
+    adapters change them."""
     runtime = spec.runtime
     folder = spec.base or spec.path
     if (

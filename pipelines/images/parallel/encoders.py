@@ -1,5 +1,5 @@
-"""`parallel = "encoders"`: text encoders on the second device, and all else on the first. What goes into them and
-comes out is small, and a prompt is encoded once (prompt_cache), so nothing waits for it.
+"""`parallel = "encoders"`: text encoders on the second device, and all else on the first. Their inputs and outputs are
+small, and a prompt is encoded once (prompt_cache), so nothing waits for it.
 """
 
 from collections.abc import Mapping

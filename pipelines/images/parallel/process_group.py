@@ -66,7 +66,7 @@ class ProcessGroup:
             dist.broadcast(_bytes(tensor.detach().contiguous()), src=0)
 
     def fill(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Receive what rank 0 sends into a contiguous tensor, and return that."""
+        """Receive a tensor of rank 0 into a contiguous one, and return that."""
         if tensor.numel():
             dist.broadcast(_bytes(tensor), src=0)
         return tensor

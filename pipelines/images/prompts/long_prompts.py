@@ -1,8 +1,8 @@
-"""Prompts that are longer than what an encoder reads at once, where `long_prompt = "chunk"` asks for all of them.
+"""Prompts that are longer than an encoder reads at once, where `long_prompt = "chunk"` asks for all of them.
 
 A U-Net with CLIP alone reads them in windows: of 75 tokens each between CLIP's special ones, encoded one by one, their
-embeddings put together along the sequence, which it attends to whatever its length. Other classes read up to the
-longest prompt that their own check of inputs lets through.
+embeddings put together along the sequence, which it attends to at any length. Other classes read up to the longest
+prompt that their own check of inputs lets through.
 """
 
 import inspect

@@ -23,7 +23,7 @@ class Weights(Protocol):
 
     @property
     def multiple_px(self) -> int:
-        """Return what both sides of an image that it draws are multiples of."""
+        """Return the number of px that both sides of a drawn image are multiples of."""
 
     def is_outdated(self, sampling: Sampling, controls: Sequence[ControlInput]) -> bool:
         """Return whether a file that such a run draws with has changed since it was read into the weights."""
@@ -59,7 +59,8 @@ class Started(Protocol):
 
 class Admission:
     """`runs` are all that have started, `drawing` those that still need the device, `one_by_one` the weights of which
-    two images at once come out wrong: the engine's own sets. What all hold between turns stays below `held_bytes`."""
+    two images at once come out wrong: the engine's own sets. The memory that all hold between turns stays below
+    `held_bytes`."""
 
     def __init__(
         self,
@@ -85,8 +86,8 @@ class Admission:
         return ahead < FIRST or (loaded is not None and self._joins(row, loaded))
 
     def make_place(self, row: Row, ahead: int, scheduler: DeviceScheduler) -> None:
-        """If a place is all that an image lacks, the last of the runs that have not begun gives up its own, if it is
-        behind: its thread ends, and its image waits again."""
+        """Make a place for an image that lacks nothing else: the last of the runs that have not begun gives up its own,
+        if it is behind: its thread ends, and its image waits again."""
         full = len(self._runs) >= MAX_RUNS
         if ahead >= FIRST or not (full or self._of_key(row) >= MAX_RUNS_OF_KEY) or not self._fits_beside(row):
             return
@@ -110,9 +111,10 @@ class Admission:
         return 0 < sharing < self._limits.of(shape)
 
     def is_busy(self, loaded: InMemory, row: Row) -> bool:
-        """Adapters that requests name are state of the weights: only runs with the same ones, of the same files, go
-        together. Runs of a checkpoint whose components take turns on the device go one after another: two would need
-        two of them at once, or move them at every turn. So do those that warmup has found to disturb each other."""
+        """Return whether other runs keep this image from starting on the checkpoint. Adapters that requests name are
+        state of the weights: only runs with the same ones, of the same files, go together. Runs of a checkpoint whose
+        components take turns on the device go one after another: two would need two of them at once, or move them at
+        every turn. So do those that warmup has found to disturb each other."""
         runtime = loaded.checkpoint.runtime
         if runtime.offload == "model" or weights_key(row.job.checkpoint) in self._one_by_one:
             return loaded.ref_count > 0

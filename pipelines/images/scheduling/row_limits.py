@@ -49,7 +49,7 @@ class PassShape:
 
     @property
     def tokens(self) -> int:
-        """Latent tokens of an image, its references included."""
+        """Return the latent tokens of an image, its references included."""
         return max(1, self.width_px * self.height_px * (1 + self.references) // PATCH_PX**2)
 
 
@@ -80,7 +80,7 @@ class RowLimits:
         return max(1, min(shape.weights.runtime.max_batch or self._most_rows, MAX_TOKENS // shape.tokens))
 
     def of(self, shape: PassShape | None) -> int:
-        """Images that may share a pass now."""
+        """Return the number of images that may share a pass now."""
         most = self.most(shape)
         if most == 1 or shape is None:
             return 1

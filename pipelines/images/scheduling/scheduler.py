@@ -55,7 +55,7 @@ class DeviceTurn:
     launched: Callable[[], None] = lambda: None  # waits until the device has computed its part
 
     def device_s_at(self, now: float) -> float:
-        """Device time up to now, for the run that has the device."""
+        """Return the device time up to now, for the run that has the device."""
         return self.device_s + now - self.since
 
 
@@ -103,7 +103,7 @@ class DeviceScheduler:
 
     @property
     def current(self) -> DeviceTurn | None:
-        """The calling thread's turn; None for a thread that holds nothing."""
+        """Return the calling thread's turn; None for a thread that holds nothing."""
         turn: DeviceTurn | None = getattr(self._current, "turn", None)
         return turn
 
@@ -121,7 +121,8 @@ class DeviceScheduler:
             return in_order(by_wait, self._used_s(by_wait))
 
     def enter(self, turn: DeviceTurn) -> None:
-        """From now on it is owed its share of the device, though it may not have begun to wait for it."""
+        """Count the turn among those that are owed a share of the device, from now on, though it may not have begun to
+        wait for it."""
         with self._lock:
             self._shares.enter(turn)
 
@@ -170,14 +171,13 @@ class DeviceScheduler:
             self._wait(turn)
 
     def mark_launched(self) -> None:
-        """At the end of what the calling thread launches in its turn, for `await_launched`."""
+        """Mark the end of the calling thread's launches in its turn, for `await_launched`."""
         if (turn := self.current) is not None:
             turn.launched = self._timeline.mark()
 
     def await_launched(self, turn: DeviceTurn) -> None:
-        """After its turn: wait until the device has computed what was launched in it. While no other run has the
-        device, the time is the turn's; of several that wait so, in equal parts. From then on the other's own waits
-        count it."""
+        """Wait, after a turn, until the device has computed its launches. While no other run has the device, the time
+        is the turn's; of several that wait so, in equal parts. From then on the other's own waits count it."""
         with self._lock:
             self._arriving.append(turn)
         try:
@@ -207,8 +207,8 @@ class DeviceScheduler:
         turn.ready.wait()
 
     def yield_within_pass(self, *_: Any) -> None:
-        """`yield_point` in the middle of a component's forward pass. What the pass has computed so far stays in memory,
-        so one run at a time waits there; meanwhile the others go on."""
+        """Do as `yield_point` does, in the middle of a component's forward pass. The pass's tensors so far stay in
+        memory, so one run at a time waits there; meanwhile the others go on."""
         if self.current is not None and self.contended and self._within_pass.acquire(blocking=False):
             try:
                 self.yield_point()
@@ -216,8 +216,8 @@ class DeviceScheduler:
                 self._within_pass.release()
 
     def wait_for(self, request: ForwardRequest) -> None:
-        """`yield_point` before a forward pass. On return the request is done, or it is the calling thread's turn to
-        compute it."""
+        """Do as `yield_point` does, before a forward pass. On return the request is done, or it is the calling thread's
+        turn to compute it."""
         turn = self.current
         if turn is not None:
             turn.request, turn.in_prologue = request, False

@@ -48,7 +48,7 @@ class AdapterChecker:
         return _without(capabilities, failures)
 
     async def _try(self, file: Path, plain: Images) -> str | None:
-        """Why it does not work."""
+        """Try an adapter, and return the reason why it does not work; None if it works."""
         found = await self._changes(file, plain)
         if await self._leaves_something(plain):
             self.refuse(file, LEFT_BEHIND)
@@ -56,7 +56,7 @@ class AdapterChecker:
         return found
 
     async def _changes(self, file: Path, plain: Images) -> str | None:
-        """None if the image with it is another one."""
+        """Draw with an adapter: None if the image with it is another one, else the reason why it does not work."""
         for weight in WEIGHTS:
             loras = ((file.stem, weight),)
             drawn = await self.draw(replace(self.job, sampling=replace(self.job.sampling, loras=loras)))

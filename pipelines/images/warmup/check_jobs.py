@@ -23,7 +23,8 @@ TWO_PASSES: Final = "a second pass"
 
 
 class Check(NamedTuple):
-    """An image to try while `needs` is true of the capabilities. `without` is what is withdrawn if it fails."""
+    """An image to try while `needs` is true of the capabilities. `without` are the capabilities that are withdrawn if
+    it fails."""
 
     name: str
     job: ImageJob
@@ -75,9 +76,8 @@ class CheckJobs:
         return replace(shown, checkpoint=checkpoint, sampling=sampling, width_px=width_px)
 
     def compiled_shapes(self, capabilities: Capabilities, *, refined: bool) -> Iterator[ImageJob]:
-        """Images whose shapes would each be compiled while calls wait: at the native size, of one row and of two
-        (more rows take the code of two), and with the second pass if its models have one.
-        """
+        """Yield the jobs whose shapes would each be compiled while calls wait: at the native size, of one row and of
+        two (more rows take the code of two), and with the second pass if its models have one."""
         first = self.first(capabilities, native=True)
         if first is None:
             return
@@ -92,11 +92,12 @@ class CheckJobs:
 
     @property
     def _side_px(self) -> int:
-        """A quarter of the native side, in which most checkpoints still draw something."""
+        """Return a quarter of the native side in px, in which most checkpoints still draw something."""
         return min(self._native_px, self.multiple_px * max(MIN_SIDE, self._native_px // self.multiple_px // 4))
 
     def _wide(self, job: ImageJob) -> ImageJob:
-        """Wider by half, to an odd number of multiples, in the same area as far as the plan goes."""
+        """Return the job made wider by half, to an odd number of multiples, in the same area as far as the plan
+        goes."""
         width_px = self.multiple_px * (job.width_px // self.multiple_px * 3 // 2 | 1)
         area_px = width_px * job.height_px
         checkpoint = replace(job.checkpoint, native_area_px=area_px, max_area_px=area_px)

@@ -1,8 +1,8 @@
-"""What warmup has found, kept on disk: a checkpoint that has been tried once is not tried again when it is swapped in,
-or when the server starts.
+"""Warmup's findings, kept on disk: a checkpoint that has been tried once is not tried again when it is swapped in, or
+when the server starts.
 
-A record is of exactly what was tried: the files (by size, times and, of small ones, content), the options, the device,
-the versions of the libraries and the code here. Anything else is tried anew.
+A record belongs to exactly the state that was tried: the files (by size, times and, of small ones, content), the
+options, the device, the versions of the libraries and the code here. Anything else is tried anew.
 """
 
 import contextlib
@@ -36,13 +36,13 @@ MOST_RECORDS: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a record is of, for people too: JSON."""
+    """The subject of a record, for people too: JSON."""
 
     facts: dict[str, Any]
 
     @property
     def name(self) -> str:
-        """A digest of all of it."""
+        """Return a digest of all facts."""
         return _digest([json.dumps(self.facts, sort_keys=True).encode()])
 
 
@@ -87,7 +87,8 @@ class CheckRecords:
         return found
 
     def write(self, subject: Subject, found: Capabilities) -> None:
-        """Keep it, in place of an older record. What can't be written is tried anew next time."""
+        """Write a record, in place of an older one. A checkpoint whose record can't be written is tried anew next
+        time."""
         path = self._path(subject)
         part = path.with_suffix(f".{os.getpid()}.part")
         try:
@@ -110,8 +111,8 @@ class CheckRecords:
 
 
 def _to_capabilities(record: dict[str, Any]) -> Capabilities:
-    """From JSON, which has lists for tuples. Raises TypeError, KeyError and ValueError for anything else than was
-    written: Python's JSON has NaN and Infinity."""
+    """Build capabilities from JSON, which has lists for tuples. Raises TypeError, KeyError and ValueError for anything
+    else than was written: Python's JSON has NaN and Infinity."""
     values: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in record.items()
     }

@@ -1,5 +1,5 @@
-"""What a checkpoint draws before it serves, for nobody: images that build kernels, measure its speed and show what it
-can do. Where that is on disk already (pipelines.images.warmup.check_records), one image is enough.
+"""The images that a checkpoint draws before it serves, for nobody: they build kernels, measure its speed and show its
+capabilities. Where that is on disk already (pipelines.images.warmup.check_records), one image is enough.
 """
 
 import asyncio
@@ -37,15 +37,15 @@ CapabilitiesKey = tuple[Hashable, ...]  # what they follow from; first the Weigh
 
 @dataclass(slots=True)
 class _Found:
-    """What a checkpoint can do, and as what it is on disk, if it is."""
+    """A checkpoint's capabilities, and the subject of their record on disk, if there is one."""
 
     capabilities: Capabilities
     subject: Subject | None = None
 
 
 class Warmup:
-    """The engine's, on its event loop. `submit` draws, `find` gives what is in memory; without `records` nothing is
-    kept."""
+    """The engine's, on its event loop. `submit` draws, `find` gives a checkpoint that is in memory; without `records`
+    nothing is kept."""
 
     def __init__(
         self,
@@ -66,11 +66,11 @@ class Warmup:
         self._writes: set[asyncio.Task[None]] = set()
 
     async def list_files(self, spec: CheckpointSpec) -> Sequence[str]:
-        """For `run`, before the checkpoint is loaded."""
+        """List the files for `run`, before the checkpoint is loaded."""
         return () if self._records is None else await asyncio.to_thread(list_files, spec)
 
     async def run(self, spec: CheckpointSpec, loaded: LoadedCheckpoint, files: Sequence[str]) -> Capabilities:
-        """Draw with a loaded checkpoint, and say what it can do. Raises CheckpointError."""
+        """Draw with a loaded checkpoint, and return its capabilities. Raises CheckpointError."""
         checkpoint = loaded.checkpoint
         trials = _Trials(self._submit, self._errors)
         checker = CapabilityChecker(spec, checkpoint.multiple_px, trials.draw)
@@ -98,7 +98,8 @@ class Warmup:
         return capabilities
 
     async def _describe(self, spec: CheckpointSpec, loaded: LoadedCheckpoint, files: Sequence[str]) -> Subject | None:
-        """None without records, and for files that have changed while they were read: what is loaded is neither."""
+        """Describe the subject of the checks. None without records, and for files that have changed while they were
+        read: the loaded weights are of neither state."""
         if self._records is None:
             return None
         subject = await asyncio.to_thread(describe, spec, loaded.checkpoint.runtime, self._device)
@@ -137,7 +138,7 @@ class Warmup:
         return replace(found, unit_s=self._speeds.unit_s(checker.spec))
 
     async def _try_adapters(self, checker: CapabilityChecker, found: Capabilities) -> Capabilities:
-        """Those of the folder. One that leaves the weights changed has them loaded anew."""
+        """Try the adapters of the folder. The weights are loaded anew after an adapter that leaves them changed."""
         first = checker.jobs.first(found, native=False)
         if first is None:
             return found
@@ -221,7 +222,7 @@ class _Trials:
 
 
 def _reason(error: BaseException, event: Failed) -> str:
-    """Why a trial failed: our own errors are whole sentences, others need their class."""
+    """Return the reason why a check failed: our own errors are whole sentences, others need their class."""
     if isinstance(error, InvalidImage):
         return str(error)
     if isinstance(error, UnsupportedTask | CheckpointError):

@@ -43,7 +43,7 @@ class EngineActor:
             yield heard
 
     async def send(self, name: str, messages: bytes) -> bool:
-        """Messages, pickled with their pixels by `wire.pack`."""
+        """Take a server's messages, pickled with their pixels by `transport.pack`."""
         return self._engine.send(name, pickle.loads(messages) if messages else ())
 
     async def unlink(self, name: str) -> None:
@@ -60,7 +60,7 @@ class EngineActor:
         await self._engine.stop()
 
     async def state(self) -> dict[str, Any]:
-        """For `darkroom cluster status`."""
+        """Describe the engine for `darkroom cluster status`."""
         engine = self._engine
         return {
             "device": engine.device,

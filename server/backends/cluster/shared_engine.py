@@ -98,7 +98,7 @@ class SharedEngine:
 
     @property
     def jobs(self) -> int:
-        """Jobs waiting or running, of all links."""
+        """Return how many jobs wait or run, of all links."""
         return len(self._jobs)
 
     @property
@@ -108,17 +108,17 @@ class SharedEngine:
 
     @property
     def loaded(self) -> list[str]:
-        """Names of the checkpoints that are loaded: one is loaded once for each set of options."""
+        """Return the names of the checkpoints that are loaded: one is loaded once for each set of options."""
         return sorted({spec.name for spec, state in self._states.items() if state.state == "loaded"})
 
     @property
     def pid(self) -> int | None:
-        """The worker's."""
+        """Return the worker's process id, None without a worker."""
         return self._transport.pid if self._transport is not None else None
 
     @property
     def device(self) -> str | None:
-        """For people; None until the worker is ready."""
+        """Describe the device for people; None until the worker is ready."""
         return self._ready.device if self._ready is not None else None
 
     async def link(self, name: str) -> AsyncIterator[Heard]:
@@ -276,7 +276,8 @@ class SharedEngine:
         return spec in self._states and self._states[spec].state == "loaded"
 
     def _unload_except(self) -> None:
-        """Whatever one server drops, another may still name, or be about to."""
+        """Keep the checkpoints that any link names: those that one server drops, another may still name, or be about
+        to."""
         named = set[Spec]().union(*(link.specs for link in self._links.values()))
         self._states = {spec: state for spec, state in self._states.items() if spec in named}
         self._send(UnloadExcept(tuple(named)))

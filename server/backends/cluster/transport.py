@@ -75,7 +75,7 @@ class RayTransport:
         self._news.set()
 
     def kill(self) -> None:
-        """Also end the link by itself: an engine that is stuck may not hear of it."""
+        """Kill the worker, and end the link by itself, too: an engine that is stuck may not hear of it."""
         self._actor.kill.remote(self._name)
         self._end("it was stuck")
 
@@ -136,7 +136,7 @@ async def _pack(messages: Sequence[ToWorker]) -> bytes:
 
 
 def pack(messages: Sequence[ToWorker]) -> bytes:
-    """Pickled, with the pixels of images whose files another machine does not have. Blocks."""
+    """Pickle messages, with the pixels of images whose files another machine does not have. Blocks."""
     buffer = io.BytesIO()
     _WithPixels(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(messages)
     return buffer.getvalue()
@@ -150,7 +150,7 @@ class _WithPixels(pickle.Pickler):
 
 
 def _reason(error: BaseException) -> str:
-    """In one line."""
+    """Describe an error in one line."""
     if isinstance(error, TimeoutError | GetTimeoutError):
         return "it does not answer"
     return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -132,7 +132,7 @@ def _inflates(chunk: bytes) -> bool:
 
 
 def _walk_gif(data: bytes) -> None:
-    """Up to the first frame."""
+    """Count the blocks up to the first frame."""
     count, flags, position = _Count("blocks"), data[10:11] or b"\0", 13
     if flags[0] & 0x80:
         position += 3 << ((flags[0] & 7) + 1)

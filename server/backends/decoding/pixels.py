@@ -63,10 +63,11 @@ class DecodedImage:
 
 
 def decode_image(data: bytes, max_area_px: int, max_bytes: int) -> DecodedImage:
-    """RGB pixels of the first frame in sRGB, on white where it is transparent, scaled down to at most max_area_px.
+    """Decode the first frame to RGB pixels in sRGB, on white where it is transparent, scaled down to at most
+    max_area_px.
 
-    Raises ImageError, and TooMuchMemory before it decodes what would take more than about max_bytes. Pillow may
-    raise anything else for hostile bytes.
+    Raises ImageError, and TooMuchMemory before it decodes an image that would take more than about max_bytes. Pillow
+    may raise anything else for hostile bytes.
     """
     facts = inspect(data)
     with _open_image(data, facts, max_bytes) as image:
@@ -176,7 +177,7 @@ def _needs_flattening(image: Image.Image) -> bool:
 
 
 def _flatten(image: Image.Image, factor: int, conversion: ToSrgb | None) -> Image.Image:
-    """RGB pixels in sRGB on white, smaller by the factor."""
+    """Convert an image to RGB pixels in sRGB on white, smaller by the factor."""
     if not _needs_flattening(image):
         if conversion is not None:
             conversion.apply_in_place(image)
@@ -197,7 +198,8 @@ def _in_strips(
 
 
 def _has_alpha(image: Image.Image) -> bool:
-    """Not for 16 bits of gray with a transparent one: that is metadata that Pillow can't apply."""
+    """Return whether an image has alpha. 16 bits of gray with a transparent one have none: that is metadata that Pillow
+    can't apply."""
     return image.mode in ALPHA_MODES or ("transparency" in image.info and image.mode != "I;16")
 
 

@@ -59,11 +59,11 @@ class DecoderPool:
 
     @property
     def pids(self) -> list[int]:
-        """The decoders that live."""
+        """Return the process ids of the decoders that live."""
         return [decoder.pid for decoder in (*self._idle, *self._busy) if decoder.alive]
 
     def ended(self, reason: str) -> int:
-        """How many decoders ended before their image was decoded, for one of KILL_REASONS."""
+        """Return how many decoders ended before their image was decoded, for one of KILL_REASONS."""
         return self._kills[reason]
 
     async def start(self) -> None:
@@ -81,7 +81,7 @@ class DecoderPool:
             await asyncio.to_thread(self._clear_folder)
 
     async def decode_image(self, owner: str, data: bytes, max_area_px: int) -> tuple[RawImageFile, tuple[int, int]]:
-        """RGB pixels of at most max_area_px, and the original size; both upright.
+        """Decode an image to RGB pixels of at most max_area_px, and return its original size, too; both upright.
 
         Raises ImageError, DecoderFailed, and StorageFailed if the pixels can't be written.
 
@@ -92,7 +92,8 @@ class DecoderPool:
     async def decode_mask(
         self, owner: str, data: bytes, original: tuple[int, int], target: tuple[int, int]
     ) -> RawImageFile:
-        """`L` pixels of the target size, 255 where to paint. `original` is the size that the mask must have.
+        """Decode a mask to `L` pixels of the target size, 255 where to paint. `original` is the size that the mask must
+        have.
 
         Raises ImageError, DecoderFailed, StorageFailed.
         """
@@ -143,7 +144,7 @@ class DecoderPool:
         return answer
 
     async def _take_turn(self, owner: str, task: Mapping[str, Any], data: bytes) -> Mapping[str, Any]:
-        """One exchange with a decoder. One that does not answer is dead before the turn ends."""
+        """Ask a decoder once. One that does not answer is dead before the turn ends."""
         async with self._turns.take(owner, large=task["large"]):
             decoder = await self._take_decoder()
             self._busy.add(decoder)

@@ -101,7 +101,7 @@ def _too_much_memory(error: TooMuchMemory | MemoryError) -> str:
 
 
 def _write(image: Image.Image, path: Path, kind: Literal["PPM", "WEBP"]) -> None:
-    """PPM or PGM, which Pillow writes without a copy of the pixels; or WebP, for thumbnails. Raises OSError."""
+    """Write PPM or PGM, which Pillow writes without a copy of the pixels; or WebP, for thumbnails. Raises OSError."""
     with path.open("xb") as file:
         image.save(file, kind)
 
@@ -115,7 +115,8 @@ def _address_space_bytes() -> int:
 
 
 def _isolate() -> None:
-    """Dies with the server, is the first to go when memory is short, and returns what it frees."""
+    """Let the process die with the server, be the first to go when memory is short, and return the memory that it
+    frees."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     # What common images free is kept for the next one. Without these limits glibc keeps what large ones free too.
     LIBC.mallopt(M_MMAP_THRESHOLD, KEPT_BLOCK_BYTES)

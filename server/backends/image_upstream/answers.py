@@ -65,7 +65,7 @@ def failure_in_stream(model: str, body: Json) -> Failed:
 
 
 def _error_of(body: Json) -> Json:
-    """OpenAI's error object, or FastAPI's detail as one."""
+    """Return OpenAI's error object, or FastAPI's detail as one."""
     error = body.get("error", body.get("detail", body))
     if isinstance(error, list) and error and isinstance(error[0], Mapping):
         location = error[0].get("loc")
@@ -85,7 +85,7 @@ def _our_field(error: Json) -> str | None:
 
 
 def _retry_s(headers: Mapping[str, str]) -> float:
-    """Of Retry-After in seconds; servers that send a date get our own guess."""
+    """Return the seconds of Retry-After; servers that send a date get our own guess."""
     try:
         return float(int(headers.get("retry-after", RETRY_S)))
     except ValueError:

@@ -42,7 +42,7 @@ class _Seen:
     found: dict[str, Any] = field(default_factory=dict)  # for the answer's parameters
 
     def report(self) -> None:
-        """Progress in steps, of which the other server tells nothing: previews are evenly spread over them."""
+        """Send the progress in steps, of which the other server tells nothing: previews are evenly spread over them."""
         steps, parts = self.job.n * self.job.sampling.steps, self.job.n * (self.job.previews + 1)
         done = self.images * (self.job.previews + 1) + len([each for each in self.previews if each[0] >= self.images])
         self.send(Progress(min(done, parts) * steps // parts, steps))
@@ -90,8 +90,8 @@ class UpstreamDrawing:
         return images
 
     async def _send(self, exchange: ImageExchange, upstream: ImageUpstream, files: Files, seen: _Seen) -> Answered:
-        """Another Darkroom finds by its Idempotency-Key what it began, so a connection that breaks costs no image,
-        and draws none twice. Others are asked once."""
+        """Send a request until it is answered. Another Darkroom finds the call that it began by its Idempotency-Key, so
+        a connection that breaks costs no image, and draws none twice. Others are asked once."""
 
         async def show(index: int, number: int, data: bytes) -> None:
             await self._preview(seen, upstream, exchange.first + index, number, data)
@@ -175,5 +175,5 @@ class UpstreamDrawing:
 
 
 def _files(job: ImageJob) -> Files:
-    """Blocks."""
+    """Encode the job's references and mask as PNG. Blocks."""
     return Files(tuple(to_png(each) for each in job.references), to_png(job.mask) if job.mask is not None else None)

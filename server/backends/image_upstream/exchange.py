@@ -43,7 +43,7 @@ class Files:
     mask: bytes | None = None
 
     def parts(self) -> list[tuple[str, tuple[str, bytes, str]]]:
-        """Of a multipart body, by the names that OpenAI's SDKs give them."""
+        """Return the parts of a multipart body, by the names that OpenAI's SDKs give them."""
         name = "image" if len(self.references) == 1 else "image[]"
         parts = [(name, (f"{i}.png", data, "image/png")) for i, data in enumerate(self.references)]
         return parts + ([("mask", ("mask.png", self.mask, "image/png"))] if self.mask is not None else [])
@@ -144,7 +144,7 @@ async def _refusal(upstream: ImageUpstream, response: httpx.Response) -> Upstrea
 async def _from_stream(
     upstream: ImageUpstream, response: httpx.Response, count: int, limit: int, on_preview: OnPreview
 ) -> Answered:
-    """Another Darkroom's stream: previews, then each finished image."""
+    """Read another Darkroom's stream: previews, then each finished image."""
     images: dict[int, bytes] = {}
     found: Json = {}
     async for line in _lines(upstream, response, limit):

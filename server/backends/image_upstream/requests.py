@@ -96,7 +96,8 @@ def exchanges_of(job: ImageJob, upstream: ImageUpstream, capabilities: Capabilit
 
 
 def _common(job: ImageJob, upstream: ImageUpstream, capabilities: Capabilities) -> dict[str, Any]:
-    """PNG whatever the job's format: the file that callers get is made here, from what was lost nothing of."""
+    """Return the fields that every server takes. The format is PNG whatever the job's: the file that callers get is
+    made here, and PNG has lost nothing."""
     fields: dict[str, Any] = {
         "model": upstream.model,
         "prompt": job.prompt,
@@ -131,7 +132,8 @@ def _of_darkroom(job: ImageJob, capabilities: Capabilities) -> dict[str, Any]:
 
 
 def _of_others(job: ImageJob, upstream: ImageUpstream, capabilities: Capabilities) -> dict[str, Any]:
-    """They draw the size that they get, so an image far from the model's area is drawn at that area, and scaled."""
+    """Return the fields that other servers take. They draw the size that they get, so an image far from the model's
+    area is drawn at that area, and scaled."""
     plan = plan_image(job.checkpoint, job.width_px, job.height_px, GRID_PX)
     fields: dict[str, Any] = {"size": f"{plan.width}x{plan.height}"}
     if capabilities.any_steps:

@@ -171,7 +171,7 @@ def _require_listener(address: str) -> None:
 
 
 def _own_address(log_path: Path) -> str:
-    """As Ray has found it."""
+    """Return this machine's address as Ray has found it."""
     for line in log_path.read_text(errors="replace").splitlines():
         if "Local node IP: " in line:
             return line.rpartition(" ")[2].strip()

@@ -43,7 +43,7 @@ PLACED_S = 20.0  # after which an engine is somewhere, if there is a place for i
 
 
 def start_cluster(settings: Settings, path: Path, name: str, labels: Mapping[str, str], ip: str | None) -> None:
-    """`up`. Raises StartError."""
+    """Start a cluster on its first box, for `darkroom cluster up`. Raises StartError."""
     require_ray()
     catalog = read_catalog(settings)
     require_checkpoints(settings, catalog)
@@ -70,7 +70,7 @@ def start_cluster(settings: Settings, path: Path, name: str, labels: Mapping[str
 
 
 def join_cluster(settings: Settings, head: str, name: str, labels: Mapping[str, str], ip: str | None) -> None:
-    """`join`. Raises StartError."""
+    """Join this box to a cluster, for `darkroom cluster join`. Raises StartError."""
     require_ray()
     set_environment(settings.home)
     console, box = _console(), examine_box(settings)
@@ -94,14 +94,14 @@ def join_cluster(settings: Settings, head: str, name: str, labels: Mapping[str, 
 
 
 def read_status(settings: Settings) -> dict[str, Any]:
-    """`status`. Raises StartError."""
+    """Read the cluster's status, for `darkroom cluster status`. Raises StartError."""
     with connected(_node(settings).address) as ray:
         status: dict[str, Any] = ray.get(find_supervisor(ray).status.remote(), timeout=JOIN_LIMIT_S)
     return status
 
 
 def drain_node(settings: Settings, name: str, limit_s: float) -> None:
-    """`drain`. Raises StartError."""
+    """Take a box out of use, for `darkroom cluster drain`. Raises StartError."""
     with connected(_node(settings).address) as ray:
         supervisor = find_supervisor(ray)
         try:
@@ -119,7 +119,7 @@ def drain_node(settings: Settings, name: str, limit_s: float) -> None:
 
 
 def stop(settings: Settings) -> None:
-    """`down`. Raises StartError."""
+    """Stop the cluster, or this box's part of it, for `darkroom cluster down`. Raises StartError."""
     node = _node(settings)
     if node.is_head:
         with connected(node.address) as ray:

@@ -81,7 +81,8 @@ class Supervisor:
             self._admitted |= ids
 
     def _read_boxes(self) -> None:
-        """At the start: the first box; after a restart of this actor, what is in the database."""
+        """Read which boxes are used: at the start the first box; after a restart of this actor, those of the
+        database."""
         nodes = [node for node in list_nodes() if node.is_alive]
         with self._database() as database:
             store = ClusterBoxStore(database)
@@ -106,7 +107,7 @@ class Supervisor:
         return Roster(tuple(each for each in self._roster.engines if each.kind != "image" or each.name in self._seen))
 
     def status(self) -> dict[str, Any]:
-        """For people: `darkroom cluster status`."""
+        """Describe the cluster for people: `darkroom cluster status`."""
         nodes = list_nodes()
         names = {node.id: node.name for node in nodes}
         engines = [
@@ -148,7 +149,8 @@ class Supervisor:
             ray.kill(self._actors[name])
 
     def _end_drained(self) -> list[str]:
-        """Also what was told to end before this actor's restart, and what had not said yet where it is."""
+        """End the actors on boxes that were taken out of use, also those that were told to end before this actor's
+        restart, and those that had not told yet where they are."""
         found = [
             name for name, state in self._states.items() if state["node"] in self._drained and name in self._actors
         ]
@@ -281,13 +283,13 @@ class Supervisor:
 
 
 def list_actors() -> set[str]:
-    """Names of the cluster's own: Serve has others."""
+    """Return the names of the cluster's own actors: Serve has others."""
     actors = ray.util.list_named_actors(all_namespaces=True)
     return {actor["name"] for actor in actors if actor["namespace"] == NAMESPACE}
 
 
 def list_nodes() -> list[Node]:
-    """As Ray knows them; of boxes that have come back, only as they are now."""
+    """List the boxes as Ray knows them; of boxes that have come back, only as they are now."""
     nodes = [
         Node(
             id=node["NodeID"],

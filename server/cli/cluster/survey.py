@@ -26,7 +26,7 @@ class Found:
 
 
 def survey_box(first: Box, content: CatalogContent | None) -> Found:
-    """Of the box that this runs on, by its own environment. Reads its weights."""
+    """Examine the box that this runs on, by its own environment. Reads its weights."""
     settings = Settings()
     try:
         differences = examine_box(settings).differences(first)

@@ -61,7 +61,8 @@ def to_chat(body: MessagesBody) -> Json:
 
 
 def count_to_chat(body: CountBody) -> Json:
-    """Return what both routes send of it. Raises BadRequest for a conversation that ends with the assistant."""
+    """Return the fields of a chat that both routes send. Raises BadRequest for a conversation that ends with the
+    assistant."""
     if isinstance(body.messages[-1], AssistantTurn):
         message = "An answer can't be begun for the model here: end 'messages' with a message of the user."
         raise BadRequest(message, param="messages", code="unsupported_value")

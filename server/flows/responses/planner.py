@@ -192,7 +192,7 @@ def _new_texts(body: ResponseBody, inputs: Sequence[StoredItem]) -> list[str]:
 def _request(
     body: ResponseBody, tools: ResponseTools, messages: tuple[Json, ...], images: tuple[RawImage, ...]
 ) -> ChatRequest:
-    """Return what the model is asked first."""
+    """Return the first request to the model."""
     logprobs = "message.output_text.logprobs" in body.include
     return ChatRequest(
         messages=messages,
