@@ -26,7 +26,7 @@ class Clock:
         return time.time() if self._followed_at is None else self._followed_at + _elapsed_s()
 
     def steady(self) -> float:
-        """Return a time that goes on evenly, whatever happens to the other clocks: for times that are written and
+        """Return a time that goes on evenly, also when the other clocks are set: for times that are written and
         compared by this process alone."""
         return self._started_at + _elapsed_s()
 

@@ -45,7 +45,7 @@ ACTOR = {"num_cpus": 0}  # what a box has is for engines
 
 
 class Arguments(BaseModel):
-    """`config` is a path on the machine that deploys."""
+    """The arguments of `serve run`. `config` is a path on the machine that deploys."""
 
     config: Path = Path("cluster.toml")
 
@@ -184,7 +184,8 @@ class ServedApp:
             await self._app(scope, receive, send_one_id)
 
     async def _drain(self) -> None:
-        """Serve has ended the requests; this is for what runs without one. What takes too long the app cancels."""
+        """Wait for the calls that run without a request; Serve has ended the requests. The app cancels calls that take
+        too long."""
         services = self._services
         services.running.drain.draining = True
         until = time.monotonic() + services.settings.drain_s

@@ -4,7 +4,7 @@ ApiError
 ├── Unauthorized 401      ├── UnsupportedMedia 415
 ├── Forbidden 403         ├── QuotaExceeded 429
 ├── NotFound 404          ├── EngineFailure 500; InvalidImage, ImageMissing
-├── MethodNotAllowed 405  ├── Overloaded 503; DatabaseBusy and -Failed, StorageFailed
+├── MethodNotAllowed 405  ├── Overloaded 503; ServerStopping, DatabaseBusy and -Failed, StorageFailed
 ├── Conflict, Cancelled 409  ├── TimedOut 504
 ├── TooLarge 413          ├── KeyReused 422
 ├── RequestTimedOut 408   ├── RateLimited 429
@@ -32,7 +32,7 @@ def status_label(status: int) -> str:
 
 
 class StartError(Exception):
-    """Why a command or the server can't run, in words for the operator."""
+    """A command or the server can't run. The message is for the operator."""
 
 
 class ApiError(Exception):
@@ -153,8 +153,8 @@ class Conflict(ApiError):
 
 
 class RunsElsewhere(Conflict):
-    """What the request is about runs on another server of the same database. Where servers forward to each other, its
-    client gets that server's answer in place of this error."""
+    """The call that the request is about runs on another server of the same database. Where servers forward to each
+    other, its client gets that server's answer in place of this error."""
 
     def __init__(self, message: str, *, owner: str, key_id: str, code: str | None = None) -> None:
         super().__init__(message, 2, code=code)
@@ -229,8 +229,8 @@ class EngineFailure(ServerError):
 
 
 class InvalidImage(EngineFailure):
-    """What the engine drew is not finite; nothing was charged. The same call would draw the same again, so a header
-    tells SDKs not to send it."""
+    """The drawn image has values that are not finite; nothing was charged. The same call would draw the same again, so
+    a header tells SDKs not to send it."""
 
     default_code: ClassVar[str | None] = "invalid_picture"
 
@@ -246,6 +246,12 @@ class Overloaded(ServerError):
 
     def __init__(self, message: str, retry_after_s: float, *, code: str | None = None) -> None:
         super().__init__(message, code=code, headers={"Retry-After": retry_after_header(retry_after_s)})
+
+
+class ServerStopping(Overloaded):
+    """The server is about to stop, or stopped what ran: another one, or the next start, takes the call."""
+
+    default_code: ClassVar[str | None] = "server_stopping"
 
 
 class DatabaseBusy(Overloaded):
@@ -290,7 +296,7 @@ class ImageMissing(EngineFailure):
     default_code: ClassVar[str | None] = "picture_missing"
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"The picture '{name}' is missing from the server's storage, though it was not deleted.")
+        super().__init__(f"The image '{name}' is missing from the server's storage, though it was not deleted.")
 
 
 class TimedOut(ServerError):

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import IO
 
 import structlog
-from sqlalchemy import make_url
 
 from server.accounts.db import PAGE
 from server.accounts.store import Store
@@ -68,7 +67,7 @@ def make_private(home: Path) -> None:
 def lock_database(settings: Settings) -> IO[str] | None:
     """Lock the SQLite file until this is closed or the process dies: its home is not the only place from which a server
     may use it. None for PostgreSQL. Raises DatabaseInUse."""
-    url = make_url(settings.database_url)
+    url = settings.database_url
     if url.get_backend_name() != "sqlite" or not url.database:
         return None
     path = Path(url.database)
@@ -84,7 +83,7 @@ def lock_database(settings: Settings) -> IO[str] | None:
 
 
 async def recover_after_crash(services: Services) -> None:
-    """Tell the others that this server runs, and give up what dead servers left."""
+    """Tell the others that this server runs, and give up the calls that dead servers left."""
     others = await services.stores.gateways.in_patient_writer(services.stores.gateways.register)
     if others and None in {services.settings.gateway_url, *(other.url for other in others)}:
         log.warning(
@@ -153,7 +152,7 @@ async def _every(seconds: float, work: Callable[[], Awaitable[object]], *, at_on
 
 
 async def _renew_leases(services: Services) -> None:
-    """Renew leases, then sweep: whatever time the database was busy for, no hold of a running call is swept."""
+    """Renew leases, then sweep: however long the database was busy, no hold of a running call is swept."""
     gateways, ledger, calls, responses = (
         services.stores.gateways, services.stores.ledger, services.stores.calls, services.stores.responses,
     )  # fmt: skip
@@ -175,7 +174,7 @@ async def _renew_leases(services: Services) -> None:
 
 async def _end_lost(services: Services) -> None:
     """End the claims and responses that ended here while the database was away, or when it broke off. The records are
-    read before the running ones are listed: so whatever begins meanwhile is known."""
+    read before the running ones are listed: so any that begin meanwhile are known."""
     responses, claims, limiter = services.stores.responses, services.stores.claims, services.admission.limiter
     if claims is not None and (lost := await claims.in_reader(claims.running_here) - limiter.claimed_ids):
         await claims.in_patient_writer(claims.end, *lost)
@@ -226,7 +225,7 @@ async def _sweep_files(services: Services) -> None:
 
 
 async def _in_pages(store: Store, change: Callable[[], int]) -> int:
-    """Repeat it while there is more; returns how many rows it has changed. Others write between two pages."""
+    """Repeat a change while there is more; returns how many rows it has changed. Others write between two pages."""
     total = 0
     while True:
         changed = await store.in_patient_writer(change)

@@ -10,11 +10,13 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from sqlalchemy import URL, make_url
 
 from pipelines.protocol.messages import DeviceChoice
 from server.data_folders import default_folder, default_home
 
 PREFIX = "DARKROOM_"
+DATABASE = "darkroom.db"  # in the home
 CrashPoint = Literal["after-hold", "after-store", "before-capture-commit", "after-capture-commit"]
 
 
@@ -105,7 +107,7 @@ class Settings(BaseSettings):
 
     max_n: int = Field(10, ge=1, description="Maximum number of images in one request.")
     answers_with_bytes: bool = Field(
-        True,
+        False,
         description="Whether an image response has the bytes (`b64_json`) beside the URL, if the request sets no "
         "`response_format`.",
     )
@@ -132,7 +134,8 @@ class Settings(BaseSettings):
         0.75,
         gt=0,
         le=1,
-        description="The part of both queue limits that one key may take; more gets 429. 1 for all of it.",
+        description="The part of both queue limits that one key may take while others have jobs there; more gets "
+        "429. A key that comes when another has filled the queue has the rest beyond the limits. 1 for all of it.",
     )
     max_running_per_key: int = Field(
         32,
@@ -166,6 +169,18 @@ class Settings(BaseSettings):
         300, gt=0, description="How long a client may read nothing of its answer before its connection is closed."
     )
     chat_max_queue: int = Field(128, ge=1, description="Maximum number of chats waiting or running; one more gets 503.")
+    chat_cache_share: float = Field(
+        0.15,
+        gt=0,
+        lt=1,
+        description="The part of the device's memory for the keys and values of chats that run, and of the beginnings "
+        "of chats that are kept. Checkpoints share it in equal parts; a chat may take all of its checkpoint's part.",
+    )
+    chat_cache_across_keys: bool = Field(
+        False,
+        description="Whether a chat uses what was computed for a chat of another key that began alike. Then a caller "
+        "can find out by time what others have asked.",
+    )
     job_time_limit_s: float = Field(
         900,
         gt=0,
@@ -260,9 +275,20 @@ class Settings(BaseSettings):
     )
 
     @property
-    def database_url(self) -> str:
-        """Return the URL of the database, by default a SQLite file in the home."""
-        return self.database or f"sqlite:///{self.home / 'darkroom.db'}"
+    def database_url(self) -> URL:
+        """Return the database's URL. A path is no part of a URL's text: it may have any letters."""
+        return make_url(self.database) if self.database else URL.create("sqlite", database=str(self.home / DATABASE))
+
+    @property
+    def no_server_message(self) -> str:
+        """Say that a command found nothing of a server, and where it looked."""
+        given = "home" in self.model_fields_set
+        home = f"{self.home}, which DARKROOM_HOME names" if given else f"{self.home} (DARKROOM_HOME is not set)"
+        looked = home if self.database is None else f"{home}, and the database of DARKROOM_DATABASE"
+        return (
+            f"No server has run with these settings. Looked in: {looked}. Set them as the server has them; `darkroom "
+            "serve` makes what is missing."
+        )
 
     @property
     def local_url(self) -> str:

@@ -71,7 +71,7 @@ def replaces_weights(names: Iterable[str]) -> str:
     """Return the reason for refusing an adapter that puts other weights in place of the model's."""
     listed = list(dict.fromkeys(names))
     shown = ", ".join(listed[:MOST_NAMES]) + (", ..." if len(listed) > MOST_NAMES else "")
-    return f"it replaces weights of the model ({shown}): a control LoRA needs a control picture"
+    return f"it replaces weights of the model ({shown}): a control LoRA needs a control image"
 
 
 def sort_contents(names: Iterable[str]) -> Contents:

@@ -112,7 +112,7 @@ class Speeds:
 
 
 def is_duration(seconds: float) -> bool:
-    """Return whether it is a time that something took. All means and smoothed values are of these alone."""
+    """Return whether a value is a duration, above 0 and finite. All means and smoothed values are of these alone."""
     return math.isfinite(seconds) and seconds > 0
 
 

@@ -46,7 +46,7 @@ TEXT_ENCODERS: Final = (  # as the library goes by them
 
 
 def is_statement(tensor: Tensor) -> bool:
-    """Return whether it is no weight, but says something of the file: by its name, or since it has no values."""
+    """Return whether a tensor is no weight, but a mark of the file: by its name, or since it has no values."""
     return tensor.weights == 0 or SAYS.fullmatch(tensor.name) is not None
 
 

@@ -114,7 +114,7 @@ def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None
     if class_name and signature is None:
         problems.append(f"{folder}: the installed diffusers has no pipeline {class_name}")
     if signature is not None and "num_frames" in signature:
-        problems.append(f"{folder}: {class_name} draws videos, and Darkroom pictures")
+        problems.append(f"{folder}: {class_name} draws videos, and Darkroom images")
     problems += foreign_parts(index, folder, source)
     denoiser_config = read_json(folder / denoiser_name(index) / "config.json") if folder else {}
     conditioning = _conditioning(class_name, signature or {})

@@ -29,7 +29,7 @@ def manifest_of(checkpoint: Path) -> Path:
 
 
 def write_manifest(checkpoint: Path) -> Path:
-    """Hash all files. Reads them whole. Raises OSError."""
+    """Write the manifest with the sums of all files. Reads them whole. Raises OSError."""
     manifest = manifest_of(checkpoint)
     lines = [f"{sha256_of(file)}  {file.relative_to(checkpoint.parent)}\n" for file in checkpoint_files(checkpoint)]
     part = manifest.with_suffix(".part")

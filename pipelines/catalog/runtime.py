@@ -38,7 +38,7 @@ CONFLICTS: Final[tuple[tuple[str, Callable[[Runtime], bool], str, Callable[[Runt
     ),
     (
         "quantize = 'int8' or 'int4'", lambda r: r.quantize in {"int8", "int4"}, "offload",
-        lambda r: r.offload != "none", "torchao's weights can't be moved while pictures are drawn; 'float8' can",
+        lambda r: r.offload != "none", "torchao's weights can't be moved while images are drawn; 'float8' can",
     ),
     (
         "gpus", lambda r: r.gpus > 1, "offload", lambda r: r.offload != "none",
@@ -50,7 +50,7 @@ CONFLICTS: Final[tuple[tuple[str, Callable[[Runtime], bool], str, Callable[[Runt
     ),
     (
         "gpus", lambda r: _divided(r), "cache", lambda r: r.cache is not None,
-        "each device would decide by its own part of the picture which steps to skip",
+        "each device would decide by its own part of the image which steps to skip",
     ),
     (
         "gpus", lambda r: _divided(r), "lora_folder", lambda r: r.lora_folder is not None,

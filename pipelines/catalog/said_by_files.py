@@ -70,7 +70,8 @@ class Beside:
 
     @property
     def is_flow(self) -> bool:
-        """Return whether it follows a flow from noise to the image, which has a single kind of prediction."""
+        """Return whether the scheduler follows a flow from noise to the image, which has a single kind of
+        prediction."""
         by_setting = self.scheduler.get("use_flow_sigmas") or self.scheduler.get("prediction_type") == "flow_prediction"
         return bool(by_setting) or self.scheduler_class.startswith("FlowMatch")
 

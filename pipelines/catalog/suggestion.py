@@ -81,7 +81,7 @@ def suggest(inspection: Inspection, source: PipelineSource | None = None) -> Sug
         steps=_steps(inspection, few),
         guidance=_guidance(inspection, few),
         native_area_px=area,
-        max_area_px=Value(area.value, "the native area: raise it if the checkpoint draws larger pictures well"),
+        max_area_px=Value(area.value, "the native area: raise it if the checkpoint draws larger images well"),
         enlarge="redraw" if inspection.capabilities is None or inspection.capabilities.second_pass else "resize",
         noise=_noise(inspection, source),
     )

@@ -105,7 +105,7 @@ class Family:
         return Task.REDRAW if "strength" in call else Task.NATIVE
 
     def draws_text(self, call: Call) -> bool:
-        """Return whether it draws from a prompt alone."""
+        """Return whether a class draws from a prompt alone."""
         task = self.own_task(call)
         return task is Task.TEXT or (task is Task.NATIVE and call["image"].default is not Parameter.empty)
 

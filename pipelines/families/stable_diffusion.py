@@ -10,5 +10,5 @@ class StableDiffusion(Family):
     short_names = ("sd",)
 
     def predicts_v(self, architecture: str) -> bool:
-        """Return whether it is 2.x at 768 px: "stable-diffusion-v2-768-v"."""
+        """Return whether an architecture is 2.x at 768 px: "stable-diffusion-v2-768-v"."""
         return architecture.startswith("stable-diffusion-v2") and architecture.endswith("-v")

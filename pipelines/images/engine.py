@@ -289,7 +289,7 @@ class ImageEngine:
             self._warmup.record_speed(job.checkpoint)
 
     def _recover(self, run: Run, error: BaseException) -> None:
-        """Fail its job. But a run out of memory is first retried with the device to itself."""
+        """Fail the run's job. But a run out of memory is first retried with the device to itself."""
         active = self._active_job(run)
         if active is None:
             return
@@ -328,7 +328,7 @@ class ImageEngine:
         active.emit(to_failed(error, active.job))
 
     def _drop(self, active: EngineJob) -> None:
-        """Remove all its rows, from the queue and from the device."""
+        """Remove all rows of a job, from the queue and from the device."""
         active.done = True
         for row in self._waiting:
             if row.job is active.job:

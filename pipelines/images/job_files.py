@@ -58,7 +58,8 @@ class JobFiles:
         self._finish(active)
 
     def _emit_previews(self, active: EngineJob) -> None:
-        """Emit those that are encoded, in the order in which they were drawn: a later one may have taken less time."""
+        """Emit the previews that are encoded, in the order in which they were drawn: a later one may have taken less
+        time."""
         while active.previews and active.previews[0][2].done() and not active.done:
             index, number, future = active.previews.popleft()
             if error := future.exception():

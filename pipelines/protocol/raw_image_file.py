@@ -47,7 +47,7 @@ class RawImageFile(RawImage):
             return bytes(self.width_px * self.height_px * len(self.mode))
 
     def __repr__(self) -> str:
-        return f"PictureFile({self.width_px}, {self.height_px}, {self.mode!r}, {self.path!r})"
+        return f"RawImageFile({self.width_px}, {self.height_px}, {self.mode!r}, {self.path!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
         return RawImageFile, (self.width_px, self.height_px, self.mode, self.path)

@@ -1,4 +1,4 @@
-"""Who changed what: one row for each change that an operator made, written in the transaction of the change."""
+"""The audit: one row for each change that an operator made, written in the transaction of the change."""
 
 import time
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """None is any."""
+    """A filter of the audit. None is any."""
 
     operator: str | None = None
     action: str | None = None

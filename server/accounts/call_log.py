@@ -25,7 +25,7 @@ OUTCOMES = {
 class LoggedCall:
     """One request. `id` is the request's; `job` the image call's or response's that it began or found.
 
-    `queue_s` and `run_s` are of the job, on the device; `price` in 1/10000 CNY is what this request was charged;
+    `queue_s` and `run_s` are of the job, on the device; `price` in 1/10000 CNY is the charge for this request;
     `replayed`: it got the answer of an earlier one. `prompt` and `parameters` are there only while they are kept.
     """
 
@@ -55,7 +55,7 @@ COLUMNS = [name for name in LoggedCall.__dataclass_fields__ if name != "key_name
 
 @dataclass(frozen=True, slots=True)
 class CallFilter:
-    """None is any."""
+    """A filter of calls. None is any."""
 
     key_id: str | None = None
     outcome: Outcome | None = None

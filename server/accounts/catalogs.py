@@ -1,8 +1,8 @@
 """The catalog that several gateways serve: its versions, and which gateway makes the next one.
 
 The newest version is current. A gateway that makes another has its turn by a mark in its own row, so the turn of one
-that dies ends with its lease. Inserting a version is what decides: before that nothing has changed anywhere, after it
-every gateway must serve it.
+that dies ends with its lease. Inserting a version decides: before that nothing has changed anywhere, after it every
+gateway must serve it.
 """
 
 import time
@@ -23,7 +23,7 @@ TURN_LOCK = 0x6361746C6F6773  # any number that no other program's advisory lock
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """What a swap wrote: a catalog file's text before and after."""
+    """The edit of a swap: a catalog file's text before and after."""
 
     source: str
     before: str
@@ -32,8 +32,8 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class CatalogContent:
-    """What makes a catalog: the text of each file by its name, the SHA-256 of the weights that they name by their path,
-    and the swaps that can be undone, oldest first."""
+    """The content of a catalog: the text of each file by its name, the SHA-256 of the weights that they name by their
+    path, and the swaps that can be undone, oldest first."""
 
     files: Mapping[str, str]
     weights: Mapping[str, str]
@@ -123,7 +123,7 @@ class CatalogStore(Store):
             session.add(_row(version, content, change))
 
     def serves(self, version: int) -> None:
-        """Note what this gateway serves."""
+        """Note the version that this gateway serves."""
         with self._database.write() as session:
             session.execute(update(GatewayRow).where(GatewayRow.owner == self._owner).values(catalog_version=version))
 

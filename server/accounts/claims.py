@@ -1,5 +1,5 @@
-"""What runs on which of several gateways: so that a retry finds its call wherever that runs, and a key's limits hold
-for all gateways together.
+"""The calls that run on each of several gateways: so that a retry finds its call wherever that runs, and a key's limits
+hold for all gateways together.
 
 A call is claimed before it does anything. Claims of one key wait for each other, so two equal requests that arrive at
 two gateways at once can't both run under one Idempotency-Key.
@@ -25,7 +25,7 @@ LOOKED_UP_S = 2 * REQUEST_LIMIT_S
 
 @dataclass(frozen=True, slots=True)
 class ClaimLimits:
-    """What a key may have on all gateways together. None: no limit."""
+    """The calls that a key may have on all gateways together. None: no limit."""
 
     max_running: int
     per_minute: int | None
@@ -33,8 +33,8 @@ class ClaimLimits:
 
 @dataclass(frozen=True, slots=True)
 class KeyCounts:
-    """What a key has: running on other gateways, begun in the last minute on all, and when the oldest of those will be
-    a minute old."""
+    """The calls of a key: running on other gateways, begun in the last minute on all, and when the oldest of those will
+    be a minute old."""
 
     running_elsewhere: int
     begun: int

@@ -11,7 +11,8 @@ from server.accounts.tables import ClusterBoxRow
 
 @dataclass(frozen=True, slots=True)
 class KnownBoxes:
-    """By Ray's ids of nodes, which are others after each start. What is drained was admitted before."""
+    """The boxes that were used, by Ray's ids of nodes, which are others after each start. A drained box was admitted
+    before."""
 
     admitted: frozenset[str]
     drained: frozenset[str]
@@ -35,7 +36,7 @@ class ClusterBoxStore(Store):
         self._set(nodes, drained=True)
 
     def keep(self, nodes: Collection[str]) -> None:
-        """Forget all others: a node that has ended never comes back under its id."""
+        """Forget all other boxes: a node that has ended never comes back under its id."""
         with self._database.write() as session:
             session.execute(delete(ClusterBoxRow).where(ClusterBoxRow.node.not_in(nodes)))
 

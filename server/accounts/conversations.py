@@ -25,7 +25,7 @@ MAX_ITEM_BYTES = 16 * 1024**2  # of a conversation's items as JSON: each of its 
 
 
 class TooMany(Exception):
-    """Of what a key, or one of its conversations, has as much as it may have."""
+    """A key, or one of its conversations, has as much of a thing as it may have."""
 
     def __init__(self, what: Literal["conversations", "items", "pictures", "text"]) -> None:
         super().__init__(what)
@@ -87,7 +87,7 @@ class ConversationStore(Store):
         return True
 
     def add(self, conversation_id: str, key_id: str, items: Sequence[StoredItem]) -> bool:
-        """Put items at its end. False when there is no such conversation. Raises TooMany."""
+        """Put items at the end of a conversation. Returns False when there is no such conversation. Raises TooMany."""
         with self._database.write() as session:
             row = _own(session, conversation_id, key_id)
             if row is None:

@@ -20,7 +20,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import structlog
-from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event, func, inspect, make_url, select, text
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    ExceptionContext,
+    create_engine,
+    event,
+    func,
+    inspect,
+    make_url,
+    select,
+    text,
+)
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
@@ -28,13 +40,13 @@ from sqlalchemy.pool import QueuePool
 
 from server.accounts.copies import copy_sqlite
 from server.accounts.db_errors import READ_ONLY, is_failure, sqlstate, translated
+from server.accounts.schema import is_newer, newest_schema, schema_problem, upgrade
 from server.clock import Clock
 from server.errors import DatabaseBusy, DatabaseFailed, StartError
 from server.threads import NotBegun, Threads
 
 if TYPE_CHECKING:
     import psycopg
-    from alembic.config import Config
     from psycopg.abc import Buffer
 
 log = structlog.stdlib.get_logger("darkroom.database")
@@ -42,7 +54,6 @@ log = structlog.stdlib.get_logger("darkroom.database")
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
-MIGRATIONS = Path(__file__).parent / "migrations"
 READERS = 8
 PAGE = 1000  # rows that a sweep changes in one transaction, so that calls do not wait for it
 REQUEST_LIMIT_S = 8.0  # a client can send its request again: it is told so soon
@@ -56,10 +67,11 @@ CONNECT_LIMITS = {"connect_timeout": 5, "tcp_user_timeout": 10_000}  # in s and 
 class Database:
     """A SQLite or PostgreSQL database, chosen by the URL.
 
-    `write` and `read` block. On an event loop, `in_reader` and `in_writer` run what uses them in the threads for it.
+    `write` and `read` block. On an event loop, `in_reader` and `in_writer` run a function that uses them in their
+    threads.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str | URL) -> None:
         self.url = make_url(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._writer = self._engine(1, read_only=False)
@@ -72,34 +84,33 @@ class Database:
         self.is_read_only = False  # PostgreSQL, when a write was last begun
 
     def migrate(self) -> None:
-        """Bring the schema to this version. A SQLite file of an older one is copied first, to go back to. Raises
-        DatabaseBusy."""
-        from alembic import command
-
+        """Bring the schema to this version: a server does it at its start. A SQLite file of an older one is copied
+        first, to go back to. Raises DatabaseBusy, and StartError for the schema of a newer version."""
         if self.is_sqlite and self.url.database:
             Path(self.url.database).parent.mkdir(parents=True, exist_ok=True)
             self._keep_before_upgrade(Path(self.url.database))
-        config = _alembic()
         with self.write() as session:
             if not self.is_sqlite:  # other servers may be at work in the tables, or start on an empty database too
                 session.execute(text(f"SET LOCAL lock_timeout = '{COMMAND_LIMIT_S:g}s'"))
                 session.execute(select(func.pg_advisory_xact_lock(MIGRATION_LOCK)))
                 self.lease_now(session)
-            config.attributes["connection"] = session.connection()
-            command.upgrade(config, "head")
+            before = _schema_version(session)
+            if before is not None and is_newer(before):
+                raise StartError(schema_problem(before))
+            upgrade(session.connection())
 
     def schema_version(self) -> str | None:
-        """Return the number of the last migration; None for a database without tables. Raises DatabaseBusy,
-        DatabaseFailed."""
+        """Return the number of the last migration; None for a database without tables. A SQLite file that is not there
+        is not made. Raises DatabaseBusy, DatabaseFailed."""
+        if self.is_sqlite and self.url.database and not Path(self.url.database).exists():
+            return None
         with self.read() as session:
-            if not inspect(session.connection()).has_table("alembic_version"):
-                return None
-            version: str | None = session.scalar(text("SELECT version_num FROM alembic_version"))
-            return version
+            self.lease_now(session)
+            return _schema_version(session)
 
     def _keep_before_upgrade(self, path: Path) -> None:
-        before = self.schema_version() if path.exists() else None
-        if before is not None and before < newest_schema():
+        before = self.schema_version()
+        if before is not None and before != newest_schema() and not is_newer(before):
             kept = path.with_name(f"{path.name}.schema-{before}")
             copy_sqlite(path, kept)
             log.info("the database is upgraded; its copy is kept", schema=before, copy=str(kept))
@@ -227,8 +238,8 @@ class Database:
 
     def _begin_writable(self, engine: Engine) -> None:
         """Begin transactions only on a server that takes writes. A connection to a server that was demoted or fenced is
-        dropped: the next one may reach the server in its place. Then readers connect anew, too, and read there what was
-        written."""
+        dropped: the next one may reach the server in its place. Then readers connect anew, too, and read there the rows
+        that were written."""
 
         @event.listens_for(engine, "begin")
         def begin(connection: Connection) -> None:
@@ -247,6 +258,12 @@ class Database:
             if sqlstate(context.original_exception) == READ_ONLY:
                 context.is_disconnect = True
 
+    def _connect_arguments(self) -> dict[str, Any]:
+        """No statement is prepared at the server: pgbouncer may give each transaction another connection there, which
+        does not know it."""
+        limits = {name: value for name, value in CONNECT_LIMITS.items() if name not in self.url.query}
+        return {**limits, "prepare_threshold": None}
+
     def _create_engine(self, connections: int) -> Engine:
         return create_engine(
             self.url,
@@ -256,31 +273,15 @@ class Database:
             pool_timeout=COMMAND_LIMIT_S,
             pool_pre_ping=not self.is_sqlite,  # connections are dead after PostgreSQL was restarted
             hide_parameters=True,  # errors are logged, and must not contain prompts
-            connect_args={} if self.is_sqlite else {k: v for k, v in CONNECT_LIMITS.items() if k not in self.url.query},
+            connect_args={} if self.is_sqlite else self._connect_arguments(),
         )
 
 
-def newest_schema() -> str:
-    """Return the number of this version's last migration."""
-    from alembic.script import ScriptDirectory
-
-    return str(ScriptDirectory.from_config(_alembic()).get_current_head())
-
-
-def table_names() -> set[str]:
-    """Return the names of all tables that a database of this version has."""
-    from server.accounts import conversation_tables, operator_tables, response_tables, result_tables  # noqa: F401
-    from server.accounts.tables import Base
-
-    return {*Base.metadata.tables, "alembic_version"}
-
-
-def _alembic() -> "Config":
-    from alembic.config import Config
-
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))  # the option interpolates
-    return config
+def _schema_version(session: Session) -> str | None:
+    if not inspect(session.connection()).has_table("alembic_version"):
+        return None
+    version: str | None = session.scalar(text("SELECT version_num FROM alembic_version"))
+    return version
 
 
 def _may_pass(error: BaseException) -> bool:
@@ -291,7 +292,8 @@ def _may_pass(error: BaseException) -> bool:
 
 
 class _Wait(threading.local):
-    """Until when the writes of this thread wait to begin, in time.monotonic(); None is COMMAND_LIMIT_S from then."""
+    """The time until which the writes of this thread wait to begin, in time.monotonic(); None is COMMAND_LIMIT_S from
+    then."""
 
     until: float | None = None
 
@@ -327,8 +329,9 @@ def _set_up_sqlite(engine: Engine, *, read_only: bool) -> None:
 
     @event.listens_for(engine, "handle_error")
     def delete_pages(context: ExceptionContext) -> None:
-        """Close a connection after a failure: it keeps what it has read of a damaged file, also when that has been
-        mended. It is rolled back too, for it would keep its lock until the last object that refers to it is gone."""
+        """Close a connection after a failure: it keeps the pages that it has read of a damaged file, also when that has
+        been mended. It is rolled back too, for it would keep its lock until the last object that refers to it is
+        gone."""
         if is_failure(context.original_exception):
             context.is_disconnect = True
             if context.connection is not None and not context.connection.invalidated:

@@ -48,7 +48,7 @@ def translated(error: DBAPIError | PoolTimeout, *, began: bool) -> DatabaseBusy 
 
 
 def is_failure(error: BaseException | None) -> bool:
-    """Return whether it is of the disk or of the file on it."""
+    """Return whether an error is of the disk or of the file on it."""
     if isinstance(error, sqlite3.Error):
         code: int = getattr(error, "sqlite_errorcode", 0)
         return code & 0xFF in SQLITE_FAILURES

@@ -27,7 +27,7 @@ class Gateway:
 
 @dataclass(frozen=True, slots=True)
 class GatewayReport(Gateway):
-    """What its row says. Times are Unix seconds by the database's clock; `alive`: its lease has not run out."""
+    """A server by its row. Times are Unix seconds by the database's clock; `alive`: its lease has not run out."""
 
     started_at: float
     lease_until: float
@@ -62,8 +62,8 @@ class GatewayStore(Store):
             return [Gateway(row.owner, row.url) for row in others]
 
     def renew(self) -> bool:
-        """Extend this server's lease. False if it had been given up: it is added again, but what it ran may have been
-        voided."""
+        """Extend this server's lease. Returns False if it had been given up: it is added again, but its calls may have
+        been voided."""
         with self._database.write() as session:
             row = session.get(GatewayRow, self.owner)
             if row is None:

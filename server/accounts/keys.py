@@ -24,10 +24,10 @@ PREFIX = "sk-dr-"
 class Key:
     """An API key and its limits. Money is in 1/10000 CNY; None is no limit.
 
-    `budget`: the total that it may ever spend. `monthly_budget`: what it may spend in a month (UTC). `max_running`:
-    calls that it may have at once; None is the server's default. `per_minute`: calls that it may begin in a minute.
-    `keepalive`: send whitespace before JSON answers that take long. `rotating_until`: the secret before the last
-    rotation works until then.
+    `budget`: the total that it may ever spend. `monthly_budget`: the most that it may spend in a month (UTC).
+    `max_running`: calls that it may have at once; None is the server's default. `per_minute`: calls that it may begin
+    in a minute. `keepalive`: send whitespace before JSON answers that take long. `rotating_until`: the secret before
+    the last rotation works until then.
     """
 
     id: str

@@ -1,9 +1,8 @@
 """Holds and charges. The database is the only source of truth: no balance is cached, and nothing is ever refunded.
 
-A hold reserves the price of a call, whatever the call makes. Its owner (one server process) renews the hold's lease
-while the call runs. A charge is an entry. It is written in the transaction that changes the hold from held to captured
-and records what the caller got. If the hold is no longer held, another process settled the call, and nothing is
-written.
+A hold reserves the price of a call of any kind. Its owner (one server process) renews the hold's lease while the call
+runs. A charge is an entry. It is written in the transaction that changes the hold from held to captured and records the
+call's result. If the hold is no longer held, another process settled the call, and nothing is written.
 
 A key's rest is its budget minus its settled total and its held holds. The total is the sum of its entries, and there is
 one of each month's: the transaction that adds an entry writes both with it. So a hold costs the same however many
@@ -118,7 +117,7 @@ class Ledger(Store):
         self._crash_hook("after-capture-commit")
 
     def void(self, call_id: str, reason: str) -> bool:
-        """Release the hold. False when this owner holds none for the call."""
+        """Release the hold. Returns False when this owner holds none for the call."""
         statement = self._void_statement(reason, HoldRow.call_id == call_id, HoldRow.owner == self._owner)
         with self._database.write() as session:
             return _count_updated(session, statement) == 1

@@ -1,4 +1,4 @@
-"""What the moderation policy refused, for the operator to review."""
+"""The refusals of the moderation policy, for the operator to review."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -72,12 +72,12 @@ class StoredResponse:
 
     @property
     def survives_disconnect(self) -> bool:
-        """Return whether it continues without a client: the client will ask for it later."""
+        """Return whether the response continues without a client: the client will ask for it later."""
         return self.background or self.idempotency_key is not None
 
     @property
     def running(self) -> bool:
-        """Return whether it has not ended; a queued response counts as running."""
+        """Return whether the response has not ended; a queued one counts as running."""
         return self.state in RUNNING
 
 
@@ -257,7 +257,7 @@ class ResponseStore(Store):
         return self._give_up(ResponseRow.owner.not_in(live_owners()), SERVER_DIED)
 
     def finish_lost(self, response_ids: Collection[str]) -> int:
-        """End these, which do not run any more and whose end is not known; returns how many."""
+        """End responses that do not run any more and whose end is not known; returns how many."""
         return self._give_up(ResponseRow.id.in_(response_ids), END_LOST)
 
     def _give_up(self, which: ColumnElement[bool], error: Mapping[str, str]) -> int:

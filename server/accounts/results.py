@@ -42,7 +42,7 @@ class SentImages:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What an image was made from. `parents` are the names of results among its references."""
+    """The origin of an image: its prompt, seed and values. `parents` are the names of results among its references."""
 
     seed: int | None
     prompt: str
@@ -69,7 +69,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class ResultFilter:
-    """`words`: all of them are in the prompt."""
+    """A filter of images. `words`: all of them are in the prompt."""
 
     key_id: str
     model: str | None = None
@@ -134,7 +134,7 @@ class ResultStore(Store):
             return _result(row, session.get_one(HoldRow, row.call_id))
 
     def delete(self, name: str, key_id: str) -> bool:
-        """Forget an image, and what it was made from; its charge stays. False if there is none."""
+        """Forget an image and its origin; its charge stays. Returns False if there is none."""
         row = ResultRow
         mine = (row.name == name, row.key_id == key_id, row.deleted_at.is_(None))
         values = {**FORGOTTEN, "deleted_at": self._database.clock.now()}

@@ -77,7 +77,7 @@ class ChildTransport:
         return messages
 
     def send(self, messages: Sequence[ToWorker]) -> None:
-        """Send without waiting. What is sent after the end is lost."""
+        """Send without waiting. Messages that are sent after the end are lost."""
         self._writer.write(frame(messages))
 
     def kill(self) -> None:

@@ -68,7 +68,7 @@ async def fetch_image(
     _check_url(url, ports)
     if not allow:
         raise FetchRefused(
-            "this server does not fetch URLs (DARKROOM_FETCH is off): send the picture as a base64 data URI, as a file "
+            "this server does not fetch URLs (DARKROOM_FETCH is off): send the image as a base64 data URI, as a file "
             "to /v1/images/edits, or as the URL of one of this server's own results."
         )
     try:

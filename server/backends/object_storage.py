@@ -1,4 +1,4 @@
-"""Finished images in an object store: S3 and what speaks its protocol, Google Cloud Storage, Azure Blob Storage.
+"""Finished images in an object store: S3 and stores that speak its protocol, Google Cloud Storage, Azure Blob Storage.
 
 Credentials and endpoints are read from the environment by the names of each store's own tools (AWS_ACCESS_KEY_ID,
 AWS_ENDPOINT_URL, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME, ...), or from the machine's role.
@@ -24,7 +24,7 @@ PAGE = 1000  # names in one answer of a store
 
 
 class ObjectStorage(Storage):
-    """A bucket, or what begins with a prefix in one: `s3://bucket/prefix`."""
+    """A bucket, or the objects with a prefix in one: `s3://bucket/prefix`."""
 
     def __init__(self, url: str, is_recorded: Callable[[str], bool]) -> None:
         """Open the store of a URL. Raises StartError for a URL that names no store, and where obstore is not

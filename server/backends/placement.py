@@ -14,7 +14,7 @@ Placement = Mapping[str, tuple[CheckpointSpec, ...]]  # by the name of the worke
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Checkpoints that share their weights, what those take, and the workers that may draw them."""
+    """Checkpoints that share their weights, the bytes of those, and the workers that may draw them."""
 
     specs: tuple[CheckpointSpec, ...]
     bytes: int

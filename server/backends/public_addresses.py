@@ -1,7 +1,7 @@
 """Which addresses are on the public internet.
 
-The blocks are those of IANA's special-purpose registries (IPv4: RFC 6890 and later, IPv6: likewise), whatever they are
-for, and metadata services of clouds that sit on public addresses. Python's `ipaddress` has them too, but which of them
+The blocks are those of IANA's special-purpose registries (IPv4: RFC 6890 and later, IPv6: likewise), for any purpose,
+and metadata services of clouds that sit on public addresses. Python's `ipaddress` has them too, but which of them
 depends on its patch release; so both are asked.
 """
 

@@ -44,8 +44,8 @@ class ImageSigner:
         try:
             images = [await asyncio.to_thread(self._sign_image, image, encoding.source) for image in finished.images]
         except Exception as error:
-            log.exception("a picture could not be signed")
-            raise EngineFailure("A picture could not be signed; nothing was charged.", code="signing_failed") from error
+            log.exception("an image could not be signed")
+            raise EngineFailure("An image could not be signed; nothing was charged.", code="signing_failed") from error
         return replace(finished, images=tuple(images))
 
     def sign(self, data: bytes, media_type: str, source: DigitalSource) -> bytes:
@@ -69,7 +69,7 @@ def open_signer(certificate: Path | None, key: Path | None, *, marks: bool) -> I
     if certificate is None or key is None:
         raise StartError("DARKROOM_C2PA_CERTIFICATE and DARKROOM_C2PA_KEY go together: set both or none.")
     if not marks:
-        raise StartError("DARKROOM_C2PA_CERTIFICATE signs the mark of pictures: it needs DARKROOM_MARK_PICTURES=true.")
+        raise StartError("DARKROOM_C2PA_CERTIFICATE signs the mark of images: it needs DARKROOM_MARK_PICTURES=true.")
     try:
         from c2pa import C2paSignerInfo, Context, Reader, Settings, Signer
     except ImportError as error:
@@ -83,7 +83,7 @@ def open_signer(certificate: Path | None, key: Path | None, *, marks: bool) -> I
         reader = Reader("image/png", io.BytesIO(tried), context=context)
         state, found = reader.get_validation_state(), reader.get_validation_results()
     except Exception as error:  # the libraries' of their own kinds
-        raise StartError(f"DARKROOM_C2PA_CERTIFICATE and DARKROOM_C2PA_KEY can't sign pictures: {error}") from error
+        raise StartError(f"DARKROOM_C2PA_CERTIFICATE and DARKROOM_C2PA_KEY can't sign images: {error}") from error
     if state not in {"Valid", "Trusted"}:
         reasons = ", ".join(_failures(found))
         raise StartError(f"DARKROOM_C2PA_CERTIFICATE makes no valid signature: {reasons or state}.")

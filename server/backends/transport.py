@@ -1,6 +1,6 @@
 """The seam under an `EngineHost`: how a worker comes to be, and how messages reach it.
 
-A worker is a child process here (`child_process`). Whatever else can carry the messages of
+A worker is a child process here (`child_process`). Anything else that can carry the messages of
 `pipelines.protocol.messages` in order, such as an actor on another machine, takes its place by these two interfaces.
 """
 
@@ -23,7 +23,7 @@ class Transport(Protocol):
         """Wait for the next messages; there are none when the worker's life is over."""
 
     def send(self, messages: Sequence[ToWorker]) -> None:
-        """Send without waiting. What is sent after the end is lost."""
+        """Send without waiting. Messages that are sent after the end are lost."""
 
     def kill(self) -> None:
         """End a worker that is stuck; `receive` then returns nothing."""

@@ -39,7 +39,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A catalog on the workers: what each loads at start, and which of them may draw it."""
+    """A catalog on the workers: the checkpoints that each loads at start, and the workers that may draw with each."""
 
     specs: tuple[CheckpointSpec, ...] = ()
     placement: Placement = field(default_factory=dict)
@@ -336,8 +336,8 @@ def _demands(catalog: Catalog, members: Sequence[Member], replicas: Mapping[str,
 
 
 def _with_devices(members: Sequence[Member], gpus: int) -> list[Member]:
-    """Return the workers with the fewest devices that are enough. Where none has enough, all: loading says what is
-    wrong."""
+    """Return the workers with the fewest devices that are enough. Where none has enough, all: loading reports the
+    fault."""
     fewest = min((member.devices for member in members if member.devices >= gpus), default=None)
     return [member for member in members if fewest is None or member.devices == fewest]
 

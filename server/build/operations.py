@@ -1,4 +1,4 @@
-"""Builds what operators see and change, and a server's part in a cluster."""
+"""Builds the flows of operators, and a server's part in a cluster."""
 
 from pipelines.catalog.digests import Digests
 from server.accounts.catalogs import CatalogStore
@@ -21,7 +21,7 @@ from server.services import Cluster, Operations
 
 
 def build_operations(parts: Parts, admission: Admission, version: int | None) -> tuple[Cluster | None, Operations]:
-    """Build what operators use, and this server's part in a cluster, if it is one of several: `version` is that of
+    """Build the flows of operators, and this server's part in a cluster, if it is one of several: `version` is that of
     their catalog."""
     settings, stores, engines = parts.settings, parts.stores, parts.engines
     checkpoints = CheckpointManager(settings.model_configs, settings.weights)

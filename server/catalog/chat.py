@@ -87,12 +87,12 @@ class ChatModel:
 
     @property
     def tools(self) -> bool | None:
-        """Return whether it calls tools; None if only its server knows."""
+        """Return whether the model calls tools; None if only its server knows."""
         return self.spec.tools if self.spec else None
 
     @property
     def vision(self) -> bool | None:
-        """Return whether it sees images; None if only its server knows."""
+        """Return whether the model sees images; None if only its server knows."""
         return self.spec.vision if self.spec else None
 
 

@@ -1,7 +1,7 @@
 """model_configs/: strict TOML in, frozen specs out.
 
 Every *.toml but the reserved ones describes one checkpoint and the model names it serves. All errors are reported at
-once; each names the file, the key and what would be right.
+once; each names the file, the key and the right value.
 """
 
 import math
@@ -38,7 +38,7 @@ class CatalogError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ReferenceDrawing:
-    """What draws a model's calls with `first` references or more."""
+    """The checkpoint that draws a model's calls with `first` references or more."""
 
     checkpoint: CheckpointSpec
     steps: int
@@ -47,7 +47,7 @@ class ReferenceDrawing:
 
 @dataclass(frozen=True, slots=True)
 class ImageModel:
-    """A served name, and what a call of it costs."""
+    """A served name, and the price of a call of it."""
 
     name: str
     tier: Tier

@@ -42,7 +42,7 @@ def catalog_text(
         _line("max_area_px", suggestion.max_area_px),
         _line("steps", suggestion.steps),
         *(
-            ['enlarge = "resize"  # its class can\'t redraw a part of a picture, so larger ones are only scaled']
+            ['enlarge = "resize"  # its class can\'t redraw a part of an image, so larger ones are only scaled']
             if suggestion.enlarge == "resize"
             else []
         ),

@@ -28,7 +28,7 @@ RATIO = re.compile(r"([1-9][0-9]?):([1-9][0-9]?)")
 
 
 class SizeError(ValueError):
-    """The model does not draw this size; the message says what would work."""
+    """The model does not draw this size; the message names sizes that it draws."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What is wrong with a value of a TOML file, and what would be right, for who edits it by hand."""
+"""Messages about wrong values of a TOML file, with the right ones, for the person who edits it by hand."""
 
 import difflib
 import json

@@ -65,7 +65,7 @@ def request(settings: Settings, method: str, route: str, body: dict[str, Any] | 
         url = f"{address}{route}"
         response = httpx.request(method, url, json=body, headers=headers, timeout=None, trust_env=False)  # noqa: S113
     except FileNotFoundError as error:
-        raise StartError(f"No server has run with the home {settings.home} (DARKROOM_HOME).") from error
+        raise StartError(settings.no_server_message) from error
     except PermissionError as error:
         raise StartError(f"{settings.admin_key} can't be read: run this as the user that runs the server.") from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:

@@ -1,4 +1,4 @@
-"""What `darkroom checkpoints` prints. It imports no server, so that looking at a checkpoint takes no time."""
+"""The output of `darkroom checkpoints`. It imports no server, so that looking at a checkpoint takes no time."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime

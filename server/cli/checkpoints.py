@@ -1,4 +1,4 @@
-"""`darkroom checkpoints`: what is on the disk, what it can do, and its catalog files."""
+"""`darkroom checkpoints`: the checkpoints on the disk, their capabilities, and their catalog files."""
 
 import contextlib
 import json
@@ -133,7 +133,7 @@ def comparison_grid(
     axis: Annotated[
         str | None, typer.Option(help="Values to draw side by side, such as steps=10,20,30 or guidance=2,4.")
     ] = None,
-    size: Annotated[str, typer.Option(help="Pixels of each picture before it is scaled down.")] = "1024x1024",
+    size: Annotated[str, typer.Option(help="Pixels of each image before it is scaled down.")] = "1024x1024",
     again: Annotated[Path | None, typer.Option("--from", help="A sheet to draw again, from its metadata.")] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the sheet.")] = Path("proof.png"),
 ) -> None:

@@ -18,14 +18,14 @@ IPV6_PREFIX = 64  # what one customer of a provider has at least
 
 
 class Connection(Protocol):
-    """What is counted."""
+    """A connection as it is counted."""
 
     @property
     def has_unsent(self) -> bool:
         """Return whether its client has not read all of the last answer."""
 
     def drop(self) -> None:
-        """Close it at once."""
+        """Close the connection at once."""
 
 
 class ConnectionLimits:

@@ -1,7 +1,8 @@
 """How the server stops.
 
 The first SIGTERM or SIGINT drains it: it takes no new calls, says so at /readyz, and ends when the running calls have
-ended or their time is over. The second one cancels what runs. The third one does not even wait for answers to be sent.
+ended or their time is over. The second one cancels the running calls. The third one does not even wait for answers to
+be sent.
 """
 
 import asyncio

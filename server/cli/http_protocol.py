@@ -32,8 +32,8 @@ REFUSED = (
 class LimitedProtocol(H11Protocol):
     """One connection. It waits for a request, or a request is being answered.
 
-    What a client still sends of a body after its answer is read and thrown away, for as long as headers may take: a
-    client that writes before it reads would otherwise lose its answer.
+    The rest of a body that a client still sends after its answer is read and thrown away, for as long as headers may
+    take: a client that writes before it reads would otherwise lose its answer.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class LimitedProtocol(H11Protocol):
         return self.transport.get_write_buffer_size() > 0
 
     def drop(self) -> None:
-        """Close the connection, whatever has not been sent."""
+        """Close the connection, also with bytes that have not been sent."""
         self.transport.abort()
 
     def drop_if_late(self, now: float) -> None:

@@ -1,4 +1,4 @@
-"""Tables on the screen, as JSON or as CSV, without what a server needs: such commands start fast."""
+"""Tables on the screen, as JSON or as CSV, without a server's imports: such commands start fast."""
 
 import json
 import sys

@@ -1,4 +1,5 @@
-"""`darkroom usage`, `calls`, `audit`, `moderation` and `operators`: what the routes below /admin show too."""
+"""`darkroom usage`, `calls`, `audit`, `moderation` and `operators`: the same reports as those of the routes below
+/admin."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`darkroom jobs` and `darkroom policy`: what the running server does, and what it refuses."""
+"""`darkroom jobs` and `darkroom policy`: the jobs of the running server, and its refusals."""
 
 from pathlib import Path
 from typing import Annotated, Any

@@ -17,7 +17,7 @@ IN_MEMORY = 2  # originals: one is decoded, the next is read. Whoever has a URL 
 
 
 class Thumbnails:
-    """`cache` holds them under the image's name with the size as the extension."""
+    """Makes and keeps thumbnails. `cache` holds them under the image's name with the size as the extension."""
 
     def __init__(self, storage: Storage, cache: LocalStorage, decoders: DecoderPool) -> None:
         self._storage = storage
@@ -57,7 +57,7 @@ class Thumbnails:
         await self._cache.in_thread(self._cache.delete, _names(name))
 
     async def sweep(self, max_age_s: float) -> None:
-        """Delete those that were made so long ago: the next request makes them again."""
+        """Delete the thumbnails that were made so long ago: the next request makes them again."""
         pages = self._cache.pages(max_age_s)
         while (page := await self._cache.in_thread(next, pages, None)) is not None:
             await self._cache.in_thread(self._cache.delete, page)

@@ -22,8 +22,8 @@ AMBIGUOUS = BadRequest(
 class BodyLimitMiddleware:
     """ASGI middleware: 413 as soon as a body is known to be too long, 408 if it stops coming.
 
-    A body is read only after its route has called `BodyLease.begin`, for which it must know the key. What it reserves
-    is held until the request has been answered, and until every other holder has let go.
+    A body is read only after its route has called `BodyLease.begin`, for which it must know the key. The bytes that it
+    reserves are held until the request has been answered, and until every other holder has let go.
     """
 
     def __init__(self, app: ASGIApp, budget: BodyBudget, max_json_bytes: int, timeout_s: float) -> None:

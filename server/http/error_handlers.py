@@ -19,7 +19,7 @@ MISPLACED = {"images", "chat", "responses", "conversations", "models"}  # first 
 
 def handle_errors(app: FastAPI, forwarder: Forwarder | None) -> None:
     """Let the app answer ApiErrors, and errors of the framework as such. ObservabilityMiddleware catches everything
-    else. What runs on another server is answered by that one."""
+    else. A request about a call on another server is answered by that one."""
 
     async def answer(request: Request, error: Exception) -> Response:
         if request.method == "OPTIONS" and isinstance(error, HTTPException) and error.status_code == 405:

@@ -72,7 +72,7 @@ CREATE_ERRORS = (*RUN_ERRORS, 409, 422)  # of those that take an Idempotency-Key
 
 
 def parameter(where: Literal["header", "path", "query"], name: str, description: str, **schema: Any) -> Json:
-    """Describe a parameter. It replaces what FastAPI knows of a parameter with this name."""
+    """Describe a parameter. It replaces FastAPI's own description of a parameter with this name."""
     found = {"name": name, "in": where, "required": where == "path", "description": description}
     return {**found, "schema": schema or {"type": "string"}}
 

@@ -1,5 +1,5 @@
-"""The server's own URL, of which the URLs of results are made. What a client writes into Host is no part of it, unless
-the operator has named that host."""
+"""The server's own URL, of which the URLs of results are made. The Host header of a client is no part of it, unless the
+operator has named that host."""
 
 import re
 from collections.abc import Sequence

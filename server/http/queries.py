@@ -1,5 +1,5 @@
-"""What lists and reports take in their query: a page, a period, a grouping, a format. Each refuses a value itself, with
-the error body of all routes."""
+"""The parameters of lists and reports in their query: a page, a period, a grouping, a format. Each refuses a value
+itself, with the error body of all routes."""
 
 import re
 from collections.abc import Collection, Sequence

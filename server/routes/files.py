@@ -17,7 +17,7 @@ from server.http.openapi import answer, parameter, returns
 from server.schemas.errors import ErrorBody
 from server.schemas.validation import one_of
 
-Name = Annotated[str, Path(description="The name of the file, as in the `url` of a picture.")]
+Name = Annotated[str, Path(description="The name of the file, as in the `url` of an image.")]
 Width = Annotated[
     str | None,
     Query(
@@ -62,7 +62,7 @@ async def show_result(name: Name, request: Request, services: ServicesDep, w: Wi
     width = read_width(w) if w is not None else None
     record = await services.stores.results.in_reader(services.stores.results.find_file, name)
     if record is None:
-        raise NotFound(f"There is no picture '{name}' here; it may have been deleted.", code="result_not_found")
+        raise NotFound(f"There is no image '{name}' here; it may have been deleted.", code="result_not_found")
     if width is not None:
         small = await services.images.thumbnails.path(name, width)
         return FileResponse(small, media_type=MEDIA_TYPE, headers=HEADERS)

@@ -1,4 +1,4 @@
-"""/admin/gateways: the servers of a cluster, for operators. /cluster: what these ask each other, on their private
+"""/admin/gateways: the servers of a cluster, for operators. /cluster: their questions to each other, on their private
 listeners alone."""
 
 from typing import Annotated
@@ -53,7 +53,7 @@ async def prepare(request: Request, member: MemberDep) -> SharedCatalog:
 
 @router.post("/cluster/catalog/settle", include_in_schema=False)
 async def settle(member: MemberDep) -> SharedCatalog:
-    """Look at what has come of it."""
+    """Look at the outcome of a change."""
     await member.settle()
     return _state(member)
 

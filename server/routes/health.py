@@ -43,8 +43,7 @@ async def liveness() -> dict[str, str]:
 async def readiness(request: Request, services: ServicesDep) -> JSONResponse:
     """Check readiness.
 
-    Tells whether the server takes calls. With the admin key, also what its workers do, and what became of each
-    checkpoint.
+    Tells whether the server takes calls. With the admin key, also the state of its workers and of each checkpoint.
     """
     ready = _status(services) == "ready"
     details = await is_operator(request, services)  # they have paths

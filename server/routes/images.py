@@ -114,7 +114,7 @@ class SentImages:
 
 @router.post(
     "/generations",
-    response_description="The pictures, as JSON or as a stream.",
+    response_description="The images, as JSON or as a stream.",
     responses=RESPONSES,
     openapi_extra={"parameters": PARAMETERS, "requestBody": json_body(GenerationBody, examples.GENERATION)},
 )
@@ -131,7 +131,7 @@ async def generate(request: Request, key: Caller, services: ServicesDep) -> Resp
 
 @router.post(
     "/edits",
-    response_description="The pictures, as JSON or as a stream.",
+    response_description="The images, as JSON or as a stream.",
     responses={**RESPONSES, **errors(415)},
     openapi_extra={"parameters": PARAMETERS, "requestBody": form_body(EditUpload, examples.EDIT, PART_TYPES)},
 )
@@ -177,7 +177,7 @@ async def _answer_json(request: Request, services: Services, key: Key, endpoint:
     body = await asyncio.to_thread(partial(_options, GenerationBody, values, strict=True))
     field = "images" if values.get("images") is not None else "image"
     if endpoint == "images.edits" and not body.image:
-        message = "Missing required parameter: 'images'. Send at least one picture as {'image_url': ...}."
+        message = "Missing required parameter: 'images'. Send at least one image as {'image_url': ...}."
         raise BadRequest(message, param="images", code="missing_required_parameter")
     references = tuple(Reference(f"{field}[{i}]", item) for i, item in enumerate(body.image))
     mask = Reference("mask", body.mask) if body.mask else None
@@ -276,7 +276,7 @@ def _controls(body: ControlledOptions, files: Mapping[str, bytes]) -> tuple[Cont
         field = f"controls[{name}]"
         source = files.get(field, options.image)
         if source is None:
-            message = f"Missing required parameter: '{field}'. Send the picture of this control."
+            message = f"Missing required parameter: '{field}'. Send the image of this control."
             raise BadRequest(message, param="controls", code="missing_required_parameter")
         requested.append(ControlRequest(name, Reference(field, source), options.strength))
     return tuple(sorted(requested, key=lambda each: each.name))

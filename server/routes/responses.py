@@ -1,4 +1,4 @@
-"""/v1/responses: create, retrieve, delete, cancel, and list what went in."""
+"""/v1/responses: create, retrieve, delete, cancel, and list the input items."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from sse_starlette import ServerSentEvent
 from starlette.types import ASGIApp
 
 from server.accounts.keys import Key
-from server.errors import BadRequest, Overloaded
+from server.errors import BadRequest, ServerStopping
 from server.flows.fingerprint import fingerprint
 from server.flows.responses.left_out import unknown_options
 from server.flows.retries import RetryInfo
@@ -65,7 +65,7 @@ from server.state.active_responses import ActiveResponse
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A response that a request asks for. `headers` name what has no effect."""
+    """A response that a request asks for. `headers` name the fields without effect."""
 
     key: Key
     body: ResponseBody
@@ -238,7 +238,8 @@ async def _answer(request: Request, services: Services, asked: Asked, stack: Asy
     stack.enter_context(response.listening())
     if not body.background:
         await response.wait_admitted()  # then it is known what the template does not read
-    headers = name_ignored(headers, ignored_options(response.unused_options, TEMPLATE_FIELDS))
+    unread = ["input[].content"] if response.unread else []  # thoughts in reasoning items
+    headers = name_ignored(headers, [*ignored_options(response.unused_options, TEMPLATE_FIELDS), *unread])
     if body.stream:
         return event_stream(_events(response.follow()), services.settings.keepalive_s, headers)
     if body.background:
@@ -257,7 +258,7 @@ async def _body(response: ActiveResponse) -> bytes:
     if response.failure is not None:
         raise response.failure
     if response.status == "cancelled":
-        raise Overloaded("The response was stopped before its end. Please send the request again.", 2)
+        raise ServerStopping("The response was stopped before its end. Please send the request again.", 2)
     return await _encoded(response.object())
 
 

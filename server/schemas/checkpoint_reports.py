@@ -1,4 +1,4 @@
-"""The report of a checkpoint, from what was found in it."""
+"""The report of a checkpoint, from the findings in its files."""
 
 from pipelines.catalog.adapters import Adapter
 from pipelines.catalog.inspection import Inspection

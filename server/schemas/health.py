@@ -1,4 +1,4 @@
-"""What /healthz and /readyz answer."""
+"""The answers of /healthz and /readyz."""
 
 from typing import Literal
 
@@ -48,7 +48,7 @@ class ImageWorkerState(WorkerState):
 
 
 class CheckpointReport(TypedDict):
-    """What became of a checkpoint; `detail` says what it is, or why it could not be loaded."""
+    """The state of a checkpoint; `detail` describes it, or says why it could not be loaded."""
 
     state: Literal["loaded", "failed"]
     detail: str

@@ -99,7 +99,7 @@ class ImageCallItem(LenientModel):
 
 
 class ReasoningItem(LenientModel):
-    """Reasoning of an earlier round. It is not part of the prompt."""
+    """Reasoning of an earlier round, for models whose templates show it."""
 
     type: Literal["reasoning"]
     id: Id | None = None
@@ -108,7 +108,7 @@ class ReasoningItem(LenientModel):
 
 
 class CompactionItem(LenientModel):
-    """What /v1/responses/compact made of earlier items."""
+    """The item that /v1/responses/compact made of earlier ones."""
 
     type: Literal["compaction"]
     encrypted_content: BoundedText

@@ -57,7 +57,7 @@ class ActiveJob(DetachedTask, Generic[EventT]):
         return task
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        """Call this when the job's task has ended."""
+        """Call `callback` when the job's task has ended."""
         if self._task is not None:
             self._task.add_done_callback(lambda _: callback())
         elif self.done:
@@ -97,7 +97,7 @@ class ActiveJob(DetachedTask, Generic[EventT]):
         """End the job if its work did not."""
 
     def _delete(self, task: asyncio.Task[Any]) -> None:
-        """Let go of the task, and of what the functions that its failure has left still hold, such as a body: they know
+        """Let go of the task, and of the values that the frames of its failure still hold, such as a body: they know
         this job, which knows its failure, and Python's collector finds such a circle only many bodies later."""
         self._task = None
         error = None if task.cancelled() else task.exception()

@@ -68,6 +68,7 @@ class ActiveResponse(ActiveJob[Json]):
         self.status: ResponseStatus = "queued" if record.background else "in_progress"
         self.output: list[Json] = []
         self.unused_options: tuple[str, ...] = ()  # of the chat template; known when it is admitted
+        self.unread: tuple[str, ...] = ()  # paths of what the model was not shown, as a chat completion has them
         self.ended: Mapping[str, Any] | None = None  # what only the end knows: usage, error, completed_at
 
     @classmethod
@@ -80,7 +81,7 @@ class ActiveResponse(ActiveJob[Json]):
 
     @property
     def done(self) -> bool:
-        """Return whether it has ended."""
+        """Return whether the response has ended."""
         return self.phase is Phase.ENDED
 
     @property

@@ -88,7 +88,7 @@ class BodyBudget:
         return not mine or mine + size_bytes <= self._per_key_bytes
 
     async def _wait(self, key_id: str, ready: Callable[[], bool]) -> bool:
-        """Return whether it is ready before patience ends. Nothing else runs between that and the return."""
+        """Return whether there is room before patience ends. Nothing else runs between that and the return."""
         if ready():
             return True
         self._waiting[key_id] += 1
@@ -126,12 +126,12 @@ class BodyLease:
         return self._key_id is not None
 
     async def begin(self, key_id: str) -> None:
-        """Reserve what the request declares. Raises RateLimited and Overloaded, as `cover` does."""
+        """Reserve the bytes that the request declares. Raises RateLimited and Overloaded, as `cover` does."""
         self._key_id = key_id
         await self.cover(self._declared_bytes)
 
     async def cover(self, received_bytes: int) -> None:
-        """Reserve more if the body has become longer than what is reserved."""
+        """Reserve more if the body has become longer than the reserved bytes."""
         missing = received_bytes - FREE_BYTES - self._reserved_bytes
         if self._key_id is not None and missing > 0:
             step = missing if received_bytes <= self._declared_bytes else max(missing, STEP_BYTES)

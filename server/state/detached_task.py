@@ -38,7 +38,7 @@ class DetachedTask(ABC):
 
     @property
     def cancelled(self) -> bool:
-        """Return whether `cancel` was called. What was stored and charged before remains."""
+        """Return whether `cancel` was called. Images that were stored and charged before remain."""
         return self.cancel_reason is not None
 
     @property
@@ -48,7 +48,7 @@ class DetachedTask(ABC):
 
     @property
     def is_delivered(self) -> bool:
-        """Return whether what it ends with now reaches a client: one is attached, or will come back."""
+        """Return whether the task's result reaches a client if it ends now: one is attached, or will come back."""
         return self.has_listeners or self.in_background
 
     @contextmanager

@@ -11,7 +11,7 @@ AnswerFormat = Literal["url", "b64_json", "both"]
 
 @dataclass(frozen=True, slots=True)
 class ImageShape:
-    """What is known of the images before they are drawn."""
+    """The properties of the images that are known before they are drawn."""
 
     size: str
     quality: str | None

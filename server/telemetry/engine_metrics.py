@@ -74,7 +74,7 @@ class DecoderCollector(Collector):
         """Yield the number of decoders that ended early, by reason."""
         family = CounterMetricFamily(
             "darkroom_decoders_ended",
-            "Picture decoders that ended before their picture was decoded",
+            "Image decoders that ended before their image was decoded",
             labels=["reason"],
         )
         for reason in self._reasons:

@@ -47,7 +47,8 @@ class RequestSpan:
 
 
 class Tracing:
-    """`endpoint` is the base URL of a collector that takes OTLP over HTTP; None for no traces. Raises StartError."""
+    """Records traces. `endpoint` is the base URL of a collector that takes OTLP over HTTP; None for no traces. Raises
+    StartError."""
 
     def __init__(self, endpoint: str | None = None) -> None:
         self._tracer: Tracer = NoOpTracer()
@@ -88,5 +89,5 @@ class Tracing:
         self._tracer.start_span(name, start_time=end - int(seconds * S_IN_NS)).end(end)
 
     def stop(self) -> None:
-        """Send what has not been sent. Blocks."""
+        """Send the spans that have not been sent. Blocks."""
         self._shut_down()

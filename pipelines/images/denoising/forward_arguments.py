@@ -202,7 +202,7 @@ def _has_rows(tensor: torch.Tensor, layout: Layout) -> bool:
 
 
 def _has_items(value: Any, layout: Layout) -> bool:
-    """Return whether it is a list with a tensor, or a list of tensors, for each image."""
+    """Return whether a value is a list with a tensor, or a list of tensors, for each image."""
     return layout.listed and isinstance(value, list) and len(value) == layout.rows and _holds_tensor(value)
 
 

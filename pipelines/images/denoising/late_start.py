@@ -70,7 +70,7 @@ class LateStart:
 
     def _set_latents(self, latents: Any) -> None:
         if not isinstance(latents, torch.Tensor) or latents.dim() != 4:
-            raise UnsupportedTask(f"{type(self._pipeline).__name__} has latents that a picture is not known to have")
+            raise UnsupportedTask(f"{type(self._pipeline).__name__} has latents that an image is not known to have")
         self._latents, self._clean = latents, self._encode(latents)
         self._noise = latents / getattr(self._pipeline.scheduler, "init_noise_sigma", 1.0)
         if self._mask is not None:
@@ -108,7 +108,7 @@ class LateStart:
         elif hasattr(scheduler, "add_noise"):
             noised = scheduler.add_noise(self._clean, self._noise, timestep)
         else:
-            raise UnsupportedTask(f"{type(scheduler).__name__} can't start from a picture")
+            raise UnsupportedTask(f"{type(scheduler).__name__} can't start from an image")
         return noised
 
     def _restore(self, latents: torch.Tensor) -> None:
@@ -128,7 +128,7 @@ class LateStart:
             factor = self._image.width / encoded.shape[-1]
             encoded = self._encode_at((round(like.shape[-1] * factor), round(like.shape[-2] * factor)))
         if encoded.shape != like.shape:
-            raise UnsupportedTask(f"{type(self._pipeline).__name__} draws latents of another shape than a picture's")
+            raise UnsupportedTask(f"{type(self._pipeline).__name__} draws latents of another shape than an image's")
         shift = getattr(codec.config, "shift_factor", None) or 0.0
         latents: torch.Tensor = (encoded - shift) * codec.config.scaling_factor
         return latents.to(like)

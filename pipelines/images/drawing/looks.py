@@ -9,8 +9,8 @@ from PIL import Image
 
 from pipelines.protocol.images import EncodedImage
 
-NOT_NUMBERS: Final = "its pictures are not numbers (NaN or infinite)"
-ONE_COLOUR: Final = "its pictures have one colour"
+NOT_NUMBERS: Final = "its images are not numbers (NaN or infinite)"
+ONE_COLOUR: Final = "its images have one colour"
 NO_CHANGE: Final = "it changes nothing"
 WIDER: Final = {  # what may give finite images: half precision overflows in some codecs and text encoders
     torch.float16: 'runtime.dtype = "bfloat16" or "float32"',
@@ -35,7 +35,7 @@ class InvalidImage(Exception):
 
 
 def is_plain(image: EncodedImage, box: tuple[int, int, int, int] | None = None) -> bool:
-    """Return whether it has one colour, or the part of it within left, top, right and bottom."""
+    """Return whether an image has one colour, or its part within left, top, right and bottom."""
     with Image.open(io.BytesIO(image.data)) as opened:
         pixels = np.asarray(opened.convert("RGB").crop(box))
     return bool((pixels == pixels[0, 0]).all())

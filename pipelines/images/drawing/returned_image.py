@@ -31,7 +31,7 @@ class ReturnedImage:
 
     @property
     def is_finite(self) -> bool:
-        """Return whether it is made of numbers. Blocks until it has arrived."""
+        """Return whether the image is made of numbers. Blocks until it has arrived."""
         return all(math.isfinite(each.wait()) for each in self._sums)
 
     def image(self) -> Image.Image:
@@ -39,7 +39,7 @@ class ReturnedImage:
         if self._image is None and self._transfer is not None:
             self._image = Image.fromarray(self._transfer.wait().numpy())
         if self._image is None:
-            raise RuntimeError("a pipeline returned no picture")
+            raise RuntimeError("a pipeline returned no image")
         return self._image
 
 

@@ -15,7 +15,7 @@ from pipelines.protocol.images import ImageJob
 
 @dataclass(frozen=True, slots=True)
 class RunCallbacks:
-    """Called on the run's thread."""
+    """The functions that a run calls on its thread."""
 
     on_start: Callable[["Run"], None]
     on_step: Callable[["Run"], None]
@@ -46,7 +46,7 @@ class Run:
 
     @property
     def is_refined(self) -> bool:
-        """Return whether it has a second pass."""
+        """Return whether the image has a second pass."""
         return self._pipeline.plan.finish == "refine"
 
     def execute(self) -> Pixels:

@@ -49,7 +49,7 @@ def adapted_components(pipeline: Any) -> dict[str, torch.nn.Module]:
 
 
 def load_adapter(pipeline: Any, path: Path, name: str, *, proved: bool = False) -> AdapterFit:
-    """Load an adapter without activating it, and say how much of it fits. The strength of one that is `proved` was
+    """Load an adapter without activating it, and return how much of it fits. The strength of one that is `proved` was
     compared before. Raises CheckpointError with the reason alone, and leaves no part of it."""
     if not hasattr(pipeline, "load_lora_weights"):
         raise CheckpointError(f"{type(pipeline).__name__} takes no LoRA adapters")

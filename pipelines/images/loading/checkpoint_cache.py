@@ -106,7 +106,8 @@ class CheckpointCache:
         self._loader.submit(free_memory, self._device)
 
     async def load(self, spec: CheckpointSpec) -> LoadedCheckpoint:
-        """Load it onto the device. Raises CheckpointError, or InsufficientMemory while checkpoints in use block it."""
+        """Load a checkpoint onto the device. Raises CheckpointError, or InsufficientMemory while checkpoints in use
+        block it."""
         key = weights_key(spec)
         if loaded := self.find(spec):
             return loaded
@@ -209,7 +210,7 @@ class CheckpointCache:
         return LoadedCheckpoint(checkpoint, checkpoint.weights_bytes, on_device=True, part_sizes=checkpoint.part_sizes)
 
     def _offload(self, evicted: list[LoadedCheckpoint]) -> None:
-        """Move them to the host and free the device's memory. `find` does not return them any more."""
+        """Move evicted checkpoints to the host and free the device's memory. `find` does not return them any more."""
         for loaded in evicted:
             watch_device(self._device, loaded.checkpoint.move, HOST)
         free_memory(self._device)
@@ -248,8 +249,8 @@ class CheckpointCache:
         return evictions
 
     def _is_pinned(self, key: WeightsKey, loaded: LoadedCheckpoint, spec: CheckpointSpec) -> bool:
-        """Return whether it is not evicted for `spec`: `resident` is set, the catalog names it, `spec` is no swap of
-        it."""
+        """Return whether a checkpoint is not evicted for `spec`: `resident` is set, the catalog names it, `spec` is no
+        swap of it."""
         own = loaded.checkpoint.spec
         in_catalog = self._catalog_keys is None or key in self._catalog_keys
         return own.runtime.resident and in_catalog and not replaces(spec, own)
@@ -276,7 +277,7 @@ class CheckpointCache:
         return None
 
     def _drop(self, key: WeightsKey) -> None:
-        """Forget it. The loader's next work frees its memory, that of other devices included."""
+        """Forget a checkpoint. The loader's next work frees its memory, that of other devices included."""
         loaded = self._loaded.pop(key)
         if loaded.checkpoint.split is not None:
             self._loader.submit(loaded.checkpoint.split.close)

@@ -21,7 +21,7 @@ def raise_recompile_limit() -> None:
 
 
 def compile_denoiser(denoiser: Any) -> None:
-    """Compile it at its next calls, for any size."""
+    """Compile the denoiser at its next calls, for any size."""
     if getattr(denoiser, "_repeated_blocks", None):
         denoiser.compile_repeated_blocks(dynamic=True)
     else:

@@ -116,7 +116,7 @@ class Controls:
         if not adapters:
             return {}
         if "ip_adapter_image" not in accepted:
-            raise UnsupportedTask("it takes no IP-Adapter for such a picture", "controls")
+            raise UnsupportedTask("it takes no IP-Adapter for such an image", "controls")
         return {"ip_adapter_image": [to_image(each.image) for each in adapters]}
 
     def adapter_files(self, inputs: Sequence[ControlInput]) -> list[Path]:

@@ -85,7 +85,7 @@ def load_checkpoint(
     if foreign := next(foreign_parts(index, folder, PipelineSource()), None):
         raise CheckpointError(foreign)
     if "num_frames" in inspect.signature(pipeline_class.__call__).parameters:
-        raise CheckpointError(f"{folder}: {name} draws videos, and Darkroom pictures")
+        raise CheckpointError(f"{folder}: {name} draws videos, and Darkroom images")
     said, of_file = _of_single_file(spec, folder, index)
     found = shared.find(resolved, dtype, device)
     encoders_device = group.second if runtime.gpus > 1 and runtime.parallel == "encoders" else None
@@ -119,7 +119,7 @@ def load_checkpoint(
 
 
 def _of_single_file(spec: CheckpointSpec, folder: Path, index: dict[str, Any]) -> tuple[Said, tuple[str, ...]]:
-    """Return how a single file says that it is sampled, with notes for the operator; nothing of a folder. Raises
+    """Return the sampling that a single file names, with notes for the operator; nothing of a folder. Raises
     CheckpointError for a mark that can't be followed."""
     if not spec.path.is_file():
         return Said(), ()

@@ -183,8 +183,9 @@ def _set_attention(denoiser: Any, name: str, dtype: torch.dtype, device: torch.d
 
 
 def _is_of_half_precision(name: str, device: torch.device) -> bool:
-    """Return whether the library's check of a backend's inputs, which it leaves out while images are drawn, says so.
-    Sage's kernels for single architectures check by themselves. Torch's flash attention for CPUs takes float32."""
+    """Return whether an attention backend takes half precision alone, by the library's check of its inputs, which is
+    left out while images are drawn. Sage's kernels for single architectures check by themselves. Torch's flash
+    attention for CPUs takes float32."""
     from diffusers.models.attention_dispatch import _AttentionBackendRegistry, _check_qkv_dtype_bf16_or_fp16
 
     if name == "_native_flash" and device.type == "cpu":

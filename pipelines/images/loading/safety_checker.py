@@ -21,7 +21,7 @@ def safety_note(components: Mapping[str, Any]) -> tuple[str, ...]:
     """Note for the operator that the checkpoint has a safety checker, if it has one."""
     if components.get("safety_checker") is None:
         return ()
-    return (f"its own safety checker blocks pictures; {WITHOUT}",)
+    return (f"its own safety checker blocks images; {WITHOUT}",)
 
 
 def ignore_flags(pipeline: Any) -> None:

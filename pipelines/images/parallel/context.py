@@ -14,7 +14,7 @@ IMAGE = "hidden_states"  # (rows, tokens, channels)
 
 
 def apply_context(denoiser: Any, config: Any) -> None:
-    """Let its forward passes be collective ones. `config` is `ProcessGroup.context`."""
+    """Let a denoiser's forward passes be collective ones. `config` is `ProcessGroup.context`."""
     from diffusers.hooks.context_parallel import apply_context_parallel
 
     for module in denoiser.modules():

@@ -34,33 +34,33 @@ class InMemory(Protocol):
 
     @property
     def checkpoint(self) -> Weights:
-        """Return its weights."""
+        """Return the checkpoint's weights."""
 
     @property
     def ref_count(self) -> int:
-        """Return how many runs use it."""
+        """Return how many runs use the checkpoint."""
 
 
 class Started(Protocol):
-    """A sample that has a thread."""
+    """A run: a row that has a thread."""
 
     @property
     def row(self) -> Row:
-        """Return the sample."""
+        """Return the run's row."""
 
     @property
     def loaded(self) -> InMemory:
-        """Return the checkpoint that it draws with."""
+        """Return the checkpoint that the run draws with."""
 
     @property
     def turn(self) -> DeviceTurn:
-        """Return its state at the scheduler."""
+        """Return the run's state at the scheduler."""
 
 
 class Admission:
-    """`runs` are all that have started, `drawing` those that still need the device, `one_by_one` the weights of which
-    two images at once come out wrong: the engine's own sets. The memory that all hold between turns stays below
-    `held_bytes`."""
+    """Decides which images may start. `runs` are all that have started, `drawing` those that still need the device,
+    `one_by_one` the weights of which two images at once come out wrong: the engine's own sets. The memory that all hold
+    between turns stays below `held_bytes`."""
 
     def __init__(
         self,

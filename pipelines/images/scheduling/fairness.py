@@ -1,4 +1,4 @@
-"""The order of runs that wait for the device and among images that wait to start. Pure: no clock, no thread.
+"""The order of runs that wait for the device, and of images that wait to start. Pure: no clock, no thread.
 
 **Least work first, by key.** A key's work is ranked as if the key had the device for itself: its shortest piece first,
 each piece behind the key's shorter ones, and all of it behind the device time that the key has used lately. The lowest

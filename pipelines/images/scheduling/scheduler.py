@@ -132,7 +132,7 @@ class DeviceScheduler:
             self._shares.leave(turn)
 
     def preempt(self, turn: DeviceTurn) -> None:
-        """Let its `acquire` raise Preempted, if it waits for its first turn."""
+        """Let a turn's `acquire` raise Preempted, if it waits for its first turn."""
         with self._lock:
             if turn in self._waiting and not turn.device_s:
                 self._waiting.remove(turn)

@@ -13,7 +13,7 @@ from pipelines.protocol.messages import Capabilities, FailedCheck
 
 MAX_ADAPTERS: Final = 16  # that are tried: each is loaded. Others are checked when a call names them
 WEIGHTS: Final = (1.0, 4.0)  # at which one must change the image: little, or as much as a call may
-LEFT_BEHIND: Final = "the model draws another picture after it"
+LEFT_BEHIND: Final = "the model draws another image after it"
 Images = tuple[EncodedImage, ...]
 
 

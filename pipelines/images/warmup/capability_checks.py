@@ -33,7 +33,7 @@ from pipelines.protocol.messages import Capabilities, FailedCheck
 
 A_PROMPT: Final = "a prompt"
 LONG_PROMPT: Final = ", and ".join([PROMPT] * 120)  # 1500 tokens or more
-AT_ONCE: Final = "two pictures at once"
+AT_ONCE: Final = "two images at once"
 ROUNDING: Final = 4.0  # of 255, the mean by which sharing passes may change an image in low precision
 Images = tuple[EncodedImage, ...]
 

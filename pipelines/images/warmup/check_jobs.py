@@ -59,7 +59,7 @@ class CheckJobs:
         yield Check(REFERENCE, one, {"references": 0}, lambda has: has.references > 0)
         yield Check(TWO_REFERENCES, two, {"references": 1}, lambda has: has.references > 1)
         yield Check(MASK, masked, {"mask": False}, lambda has: has.mask)
-        yield Check("a picture that is no square", self._wide(shown), {"any_ratio": False})
+        yield Check("an image that is no square", self._wide(shown), {"any_ratio": False})
 
     def with_way(self, way: ControlledWith, steps: int) -> ImageJob:
         """Return a job for a control beside a prompt, a reference or a mask."""

@@ -87,7 +87,7 @@ class Warmup:
         capabilities = self._found[_key(spec)].capabilities
         if spec.refined and not capabilities.second_pass:
             raise CheckpointError(
-                f"{spec.path}: {checkpoint.pipeline_class.__name__} can't redraw a part of a picture, which its models "
+                f"{spec.path}: {checkpoint.pipeline_class.__name__} can't redraw a part of an image, which its models "
                 'above max_area_px need for their second pass; leave those models out, or write enlarge = "resize"'
                 f"{_because(capabilities)}"
             )
@@ -191,7 +191,7 @@ class Warmup:
             task.add_done_callback(self._writes.discard)
 
     def unload_except(self, keys: Iterable[WeightsKey]) -> None:
-        """Forget all others, as far as they are not on disk."""
+        """Forget the findings about all other weights, as far as they are not on disk."""
         retained = set(keys)
         self._found = {key: found for key, found in self._found.items() if key[0] in retained}
 
@@ -218,7 +218,7 @@ class _Trials:
                     error = self._errors.pop(job.id)
                     self.passing |= _is_passing(error)
                     return _reason(error, event)
-        return "the engine ended without a picture"
+        return "the engine ended without an image"
 
 
 def _reason(error: BaseException, event: Failed) -> str:
@@ -232,7 +232,7 @@ def _reason(error: BaseException, event: Failed) -> str:
 
 
 def _is_passing(error: BaseException) -> bool:
-    """Return whether it is of the moment, not of the checkpoint."""
+    """Return whether an error is of the moment, not of the checkpoint."""
     return isinstance(error, Cancelled | OutOfTime) or is_out_of_memory(error) or is_device_error(error)
 
 

@@ -1,4 +1,4 @@
-"""A server's connection to its Ray cluster, and what it asks the supervisor."""
+"""A server's connection to its Ray cluster, and its questions to the supervisor."""
 
 import logging
 from typing import cast

@@ -12,7 +12,7 @@ EngineDevice = Literal["cuda", "cpu"]
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """An engine, by the name of its actor. `labels` are what its node must have."""
+    """An engine, by the name of its actor. Its node must have the `labels`."""
 
     name: str
     kind: EngineKind

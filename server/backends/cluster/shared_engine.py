@@ -1,7 +1,7 @@
 """One worker that several servers use at once.
 
-Each server has a link: it says things and hears what concerns it. A job belongs to the link that submitted it; a link
-that ends, or has been silent for too long, loses its jobs, and the worker drops them. All links together have one
+Each server has a link: it sends messages and gets those that concern it. A job belongs to the link that submitted it; a
+link that ends, or has been silent for too long, loses its jobs, and the worker drops them. All links together have one
 bounded queue. A checkpoint stays while any link names it. When the worker dies, all links end; the first that is made
 after that starts another worker.
 """
@@ -47,7 +47,7 @@ Heard = list[FromWorker] | str  # messages, or last of all why the link has ende
 
 @dataclass(slots=True)
 class _Link:
-    """One server. `specs` are what its catalog names or it has asked for."""
+    """The link of one server. `specs` are the checkpoints that its catalog names or that it has asked for."""
 
     heard_at: float
     outbox: list[FromWorker] = field(default_factory=list)
@@ -75,7 +75,7 @@ class _Owned:
 
 
 class SharedEngine:
-    """All calls are made on one event loop. `max_jobs` is of all links together."""
+    """A worker and its links. All calls are made on one event loop. `max_jobs` is of all links together."""
 
     def __init__(self, launcher: Launcher, device: DeviceChoice, max_jobs: int) -> None:
         self._launcher = launcher

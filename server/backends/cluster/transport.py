@@ -1,7 +1,7 @@
 """A server's end of an engine that is a Ray actor: one stream of messages down, one call at a time up.
 
-Ray keeps no order between calls that run at once, so there is never more than one; what comes up meanwhile goes with
-the next. A call without messages tells the engine every few seconds that this server is alive.
+Ray keeps no order between calls that run at once, so there is never more than one; messages that come up meanwhile go
+with the next. A call without messages tells the engine every few seconds that this server is alive.
 """
 
 import asyncio

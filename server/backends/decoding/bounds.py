@@ -1,4 +1,5 @@
-"""Counts what a file makes a decoder repeat or keep, before it is decoded. No pixel is read here, and no Pillow.
+"""Counts the parts of a file that a decoder repeats or keeps, before it is decoded. No pixel is read here, and no
+Pillow.
 
 A small file can ask for much: each scan of a progressive JPEG goes over the whole image, and chunks of metadata are
 read one by one. Where the walk here and the decoder's differ, the decoder's limits of memory and time still hold.
@@ -25,7 +26,7 @@ PROGRESSIVE = {0xC2, 0xC6, 0xCA, 0xCE}
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a decoder needs besides the frame."""
+    """The needs of a decoder besides the frame."""
 
     coefficient_bytes: int = 0  # of a JPEG in several scans: all of them, whatever the size that is decoded
     canvas_px: int = 0  # of a WebP, whose decoder has several canvases
@@ -59,7 +60,7 @@ class _Count:
         self._parts += 1
         self._metadata_bytes += metadata_bytes
         if self._parts > MAX_PARTS:
-            raise ImageError(f"The image has more than {MAX_PARTS:,} {self._noun}. Save it again as a plain picture.")
+            raise ImageError(f"The image has more than {MAX_PARTS:,} {self._noun}. Save it again as a plain image.")
         if self._metadata_bytes > MAX_METADATA_BYTES:
             limit = MAX_METADATA_BYTES // 1024**2
             raise ImageError(f"The image has more than {limit} MiB of metadata. Save it again without it.")

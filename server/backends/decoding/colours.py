@@ -1,6 +1,6 @@
 """Converts a file's colours to sRGB, as viewers show them, by LittleCMS.
 
-What a profile asks for is bounded: its size here, its memory and time by the decoder's limits. A profile that can't be
+The cost of a profile is bounded: its size here, its memory and time by the decoder's limits. A profile that can't be
 used changes nothing, as in viewers.
 """
 
@@ -41,7 +41,7 @@ class ToSrgb:
 
 
 def embedded_profile(image: Image.Image, facts: Facts) -> bytes | None:
-    """Return the ICC profile of a file, or one for what its chunks say, by the order of the PNG standard. Reads no
+    """Return the ICC profile of a file, or one that follows its chunks, by the order of the PNG standard. Reads no
     pixels."""
     described = profiles.of_cicp(facts.cicp)
     if described is not None:
@@ -94,8 +94,8 @@ def to_srgb(image: Image.Image, profile: bytes | None) -> ToSrgb | None:
 
 
 def _is_endless(profile: bytes) -> bool:
-    """Return whether it chains so many operations that a table of them would take long to compute. Real ones have
-    ten."""
+    """Return whether a profile chains so many operations that a table of them would take long to compute. Real ones
+    have ten."""
     for kind, start, length in ((b"mpet", 12, 4), (b"curf", 8, 2)):
         position = profile.find(kind)
         while position >= 0:

@@ -1,7 +1,7 @@
 """Decodes untrusted images to upright pixels, in little more memory than one frame. Pillow only; no torch.
 
-What an image will take is known from its header, before any pixel is decoded. A large image is shrunk by a whole
-factor before anything else copies it: a JPEG while it is decoded, others in strips.
+The memory that an image will take is known from its header, before any pixel is decoded. A large image is shrunk by a
+whole factor before anything else copies it: a JPEG while it is decoded, others in strips.
 """
 
 import io

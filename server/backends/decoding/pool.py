@@ -67,7 +67,7 @@ class DecoderPool:
         return self._kills[reason]
 
     async def start(self) -> None:
-        """Empty the folder of what a killed server left. Raises OSError."""
+        """Delete the files that a killed server has left in the folder. Raises OSError."""
         await asyncio.to_thread(self._clear_folder)
 
     async def stop(self) -> None:
@@ -181,7 +181,7 @@ class DecoderPool:
         self._idle[decoder] = asyncio.get_running_loop().call_later(self._idle_s, end)
 
     def _fail(self, decoder: Decoder, error: BaseException) -> NoReturn:
-        """Raise what the killed decoder's image gets."""
+        """Raise the error for the killed decoder's image."""
         reason: KillReason = "abandoned"
         failure: BaseException = error
         if isinstance(error, TimeoutError):
@@ -193,7 +193,7 @@ class DecoderPool:
         elif isinstance(error, DecoderDied):
             reason, failure = "died", DecoderFailed(str(error))
         self._kills[reason] += 1
-        log.warning("a decoder ended before its picture was decoded", reason=reason, pid=decoder.pid)
+        log.warning("a decoder ended before its image was decoded", reason=reason, pid=decoder.pid)
         raise failure from error.__cause__
 
     def _clear_folder(self) -> None:

@@ -1,4 +1,4 @@
-"""Errors of image servers as the last event of a job: whose fault it is, and what would help. Pure."""
+"""Errors of image servers as the last event of a job: whose fault it is, and the remedy. Pure."""
 
 import json
 from collections.abc import Mapping
@@ -12,14 +12,17 @@ MAX_MESSAGE = 500  # characters of another server's message that callers see
 CALLERS_FAULT = {400, 413, 422}
 BUSY = {408, 409, 425, 503}
 STATUS_OF_TYPE = {"invalid_request_error": 400, "image_generation_user_error": 400, "requests": 429}
-STATUS_OF_CODE = {"timeout": 504, "server_overloaded": 503, "upstream_busy": 503, "storage_failed": 503}
+STATUS_OF_CODE = {
+    "timeout": 504, "server_overloaded": 503, "server_stopping": 503, "upstream_busy": 503, "storage_failed": 503,
+}  # fmt: skip
 Json = Mapping[str, Any]
 
 
 class UpstreamError(Exception):
     """An upstream drew nothing, for all that is known.
 
-    `cut`: it may have begun, and the same request finds what it drew. `away`: it has not begun, being down or starting.
+    `cut`: it may have begun, and the same request finds the images that it drew. `away`: it has not begun, being down
+    or starting.
     """
 
     def __init__(self, failed: Failed, *, cut: bool = False, away: bool = False) -> None:
@@ -49,7 +52,7 @@ def failure(model: str, status: int, headers: Mapping[str, str], body: Json) -> 
         rejected: FailureCode = "moderation_blocked" if code == "moderation_blocked" else "upstream_rejected"
         return Failed(rejected, f"{who} refused the request: {text}", detail, param)
     if code == "invalid_picture":
-        return Failed("invalid_picture", f"{who} drew no picture: {text}", detail, param)
+        return Failed("invalid_picture", f"{who} drew no image: {text}", detail, param)
     if status in BUSY:
         return Failed("upstream_busy", f"{who} is busy: {text}", detail, retry_after_s=_retry_s(headers))
     if status == 504:

@@ -33,7 +33,7 @@ Send = Callable[[Event], None]
 
 @dataclass(slots=True)
 class _Seen:
-    """How far a job is. A stream that is joined again repeats its previews."""
+    """The progress of a job. A stream that is joined again repeats its previews."""
 
     job: ImageJob
     send: Send
@@ -57,7 +57,7 @@ class UpstreamDrawing:
         self._ending: set[asyncio.Task[None]] = set()  # calls that are being cancelled there
 
     async def settle(self) -> None:
-        """Wait until what was cancelled is cancelled there too."""
+        """Wait until the cancelled calls are cancelled there too."""
         await asyncio.gather(*self._ending)
 
     async def draw(self, job: ImageJob, upstream: ImageUpstream, capabilities: Capabilities, send: Send) -> Finished:
@@ -165,10 +165,10 @@ class UpstreamDrawing:
                 job.owner, data, size, job.encoding, {**job.metadata, "seed": seed}
             )
         except ImageError as error:
-            message = f"{who} sent a picture that can't be used: {error} Nothing was charged."
+            message = f"{who} sent an image that can't be used: {error} Nothing was charged."
             raise UpstreamError(Failed("upstream_failed", message, upstream.base_url)) from error
         except DecoderFailed as error:
-            message = f"A picture of {who[0].lower()}{who[1:]} could not be read; nothing was charged."
+            message = f"An image of {who[0].lower()}{who[1:]} could not be read; nothing was charged."
             raise UpstreamError(Failed("engine_failed", message, str(error))) from error
         except StorageFailed as error:
             raise UpstreamError(Failed("upstream_busy", error.message, error.reason, retry_after_s=30)) from error

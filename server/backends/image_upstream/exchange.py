@@ -1,4 +1,4 @@
-"""One request to an image server, and what came back: images, previews on the way, or an error."""
+"""One request to an image server, and its answer: images, previews on the way, or an error."""
 
 import asyncio
 import base64
@@ -29,7 +29,7 @@ OnBegun = Callable[[str], None]  # with the id of another Darkroom's call
 
 
 class Answered(NamedTuple):
-    """The images of one request, in order, and what another Darkroom says of how its prompts were read."""
+    """The images of one request, in order, and another Darkroom's counts of how its prompts were read."""
 
     images: Sequence[bytes]
     found: Json
@@ -112,7 +112,7 @@ def _form(fields: Any) -> dict[str, str]:
 
 @asynccontextmanager
 async def _transport_errors(upstream: ImageUpstream) -> AsyncIterator[None]:
-    """Raise them as UpstreamErrors. The address is for the log alone."""
+    """Raise transport errors as UpstreamErrors. The address is for the log alone."""
     who = f"The server behind model `{upstream.model}`"
     try:
         yield
@@ -180,7 +180,7 @@ def _numbers(counts: Json) -> Json:
 def _images(upstream: ImageUpstream, body: Json, count: int) -> Sequence[bytes]:
     items = body.get("data")
     if not isinstance(items, list) or len(items) != count or not all(isinstance(item, dict) for item in items):
-        raise _invalid(upstream, f"where {count} pictures were asked for, {str(items)[:200]}")
+        raise _invalid(upstream, f"where {count} images were asked for, {str(items)[:200]}")
     return [_decode(upstream, item.get("b64_json")) for item in items]
 
 
@@ -188,7 +188,7 @@ def _decode(upstream: ImageUpstream, text: object) -> bytes:
     try:
         return base64.b64decode(text, validate=True) if isinstance(text, str) else b""
     except (binascii.Error, ValueError) as error:
-        raise _invalid(upstream, "a picture that is no base64") from error
+        raise _invalid(upstream, "an image that is no base64") from error
 
 
 def _parse(upstream: ImageUpstream, text: bytes) -> Json:

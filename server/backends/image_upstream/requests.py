@@ -1,4 +1,4 @@
-"""What a job is in the fields that each kind of server takes. Pure.
+"""Translates a job into the fields that each kind of server takes. Pure.
 
 A job's values are final, so all of them that the model takes are sent, and the other server's defaults do not matter.
 """
@@ -96,8 +96,8 @@ def exchanges_of(job: ImageJob, upstream: ImageUpstream, capabilities: Capabilit
 
 
 def _common(job: ImageJob, upstream: ImageUpstream, capabilities: Capabilities) -> dict[str, Any]:
-    """Return the fields that every server takes. The format is PNG whatever the job's: the file that callers get is
-    made here, and PNG has lost nothing."""
+    """Return the fields that every server takes. The format is PNG for any format of the job: the file that callers get
+    is made here, and PNG has lost nothing."""
     fields: dict[str, Any] = {
         "model": upstream.model,
         "prompt": job.prompt,

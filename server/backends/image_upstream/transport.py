@@ -1,7 +1,7 @@
 """Another server in place of an image worker: the messages of an EngineHost become its requests.
 
 There is no process. Where a worker tells that a checkpoint loaded or why not, this tells whether the server answers,
-which is asked again and again; a job is sent whatever was found.
+which is asked again and again; a job is sent in either case.
 """
 
 import asyncio
@@ -130,7 +130,7 @@ class UpstreamTransport:
         elif (error := task.exception()) is not None:
             log.error("a job at an upstream failed", job=job.id, exc_info=error)
             self._notify(
-                job, Failed("upstream_failed", "The picture could not be drawn; nothing was charged.", str(error))
+                job, Failed("upstream_failed", "The image could not be drawn; nothing was charged.", str(error))
             )
 
     def _notify(self, job: ImageJob, event: Event) -> None:
@@ -165,7 +165,7 @@ class UpstreamTransport:
             self._inbox.put_nowait(state)
 
     async def _check(self, spec: CheckpointSpec, upstream: ImageUpstream) -> CheckpointState:
-        """Return whether the server answers; another Darkroom also says what its model supports."""
+        """Return whether the server answers; another Darkroom also tells its model's capabilities."""
         told = capabilities_of(upstream, spec.max_references) if upstream.api != "darkroom" else None
         path = f"/models/{quote(upstream.model)}" if upstream.api == "darkroom" else "/models"
         headers = self._client.headers(upstream)

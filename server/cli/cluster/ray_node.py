@@ -106,7 +106,7 @@ def start_node(
 
 
 def stop_node(home: Path) -> bool:
-    """End what was started here. False if nothing runs."""
+    """End the processes that were started here. Returns False if none runs."""
     node = read_node(home)
     if node is None:
         return False

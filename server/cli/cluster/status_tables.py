@@ -1,4 +1,4 @@
-"""What `darkroom cluster status` prints."""
+"""The output of `darkroom cluster status`."""
 
 import json
 from typing import Any

@@ -1,7 +1,7 @@
 """The actor that keeps a cluster's engines and gateways there.
 
-It looks every second. What has died, or belongs to a box that has come or come back, is made; so no actor restarts by
-itself, and none of its calls is ever repeated. It runs on the first box and ends with it.
+It looks every second. An engine or gateway that has died, or belongs to a box that has come or come back, is made; so
+no actor restarts by itself, and none of its calls is ever repeated. It runs on the first box and ends with it.
 """
 
 import threading
@@ -40,7 +40,7 @@ State = Mapping[str, Any]
 
 
 class Supervisor:
-    """One for each cluster, on the box with the label HEAD."""
+    """The supervisor of a cluster, one for each, on the box with the label HEAD."""
 
     def __init__(self, config: ClusterConfig, box: Box, secrets: ClusterSecrets, *, as_guest: bool = False) -> None:
         self._config = config

@@ -19,7 +19,7 @@ log = structlog.stdlib.get_logger("darkroom.cluster")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a box has for weights, as labels, and why it can't be used, if so."""
+    """A box's memory for weights, as labels, and the reason why it can't be used, if there is one."""
 
     memory: Mapping[str, str]
     problem: str | None = None
@@ -38,7 +38,7 @@ def survey_box(first: Box, content: CatalogContent | None) -> Found:
 
 
 class Surveyor:
-    """Each box is looked at once. One that can't be used stays out until its Ray is started anew."""
+    """Examines the boxes of a cluster, each once. One that can't be used stays out until its Ray is started anew."""
 
     def __init__(self, first: Box) -> None:
         self._first = first

@@ -14,7 +14,7 @@ MIN_LENGTH = 32
 
 @dataclass(frozen=True, slots=True)
 class ClusterSecrets:
-    """What all gateways have in common, derived from the token: none of it need be copied."""
+    """The secrets that all gateways have in common, derived from the token: none need be copied."""
 
     gateway: str  # by which gateways know each other's requests
     admin: str

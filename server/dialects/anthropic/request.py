@@ -14,6 +14,7 @@ from server.dialects.anthropic.schema import (
     MessagesBody,
     SystemTurn,
     TextBlock,
+    ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
     UrlSource,
@@ -36,7 +37,7 @@ FIELDS = {  # a chat completion's -> those of Messages
 
 
 def check_values(values: Mapping[str, Any]) -> None:
-    """Refuse what only Anthropic's own service has. Raises BadRequest."""
+    """Refuse fields that only Anthropic's own service has. Raises BadRequest."""
     refuse_unsupported(values, UNSUPPORTED)
     tools = values.get("tools")
     for index, tool in enumerate(tools if isinstance(tools, list) else ()):
@@ -121,8 +122,10 @@ def _assistant_message(message: AssistantTurn) -> Iterator[Json]:
         return
     text = "".join(block.text for block in message.content if isinstance(block, TextBlock))
     calls = [_call(block) for block in message.content if isinstance(block, ToolUseBlock)]
+    thoughts = "".join(block.thinking for block in message.content if isinstance(block, ThinkingBlock))
     if text or calls:
-        yield {"role": "assistant", "content": text or None, **({"tool_calls": calls} if calls else {})}
+        others = _present(tool_calls=calls or None, reasoning_content=thoughts or None)
+        yield {"role": "assistant", "content": text or None, **others}
 
 
 def _call(block: ToolUseBlock) -> Json:

@@ -61,9 +61,10 @@ class DocumentBlock(LenientModel):
 
 
 class ThinkingBlock(LenientModel):
-    """Thoughts of an earlier round. They are not shown to the model again."""
+    """Thoughts of an earlier round, for models whose templates show them. What is redacted can't be read."""
 
     type: Literal["thinking", "redacted_thinking"]
+    thinking: BoundedText = ""
 
 
 class ToolUseBlock(LenientModel):
@@ -80,7 +81,7 @@ ResultContent = Annotated[Text | Annotated[list[ResultPart], Tag("parts")], TEXT
 
 
 class ToolResultBlock(LenientModel):
-    """What came of a call."""
+    """The result of a call."""
 
     type: Literal["tool_result"]
     tool_use_id: Annotated[str, Field(min_length=1)]
@@ -156,7 +157,7 @@ class OutputConfig(LenientModel):
 
 
 class Metadata(LenientModel):
-    """Whose request it is."""
+    """The metadata of a request: whose it is."""
 
     user_id: str | None = None
 

@@ -58,20 +58,21 @@ class CandidateWriter:
         return {"candidates": [{"index": choice, "content": {"role": "model", "parts": [part]}}], **self._head}
 
     def _usage(self, usage: ChatUsage) -> Json:
-        """Return the counts: what a model thinks is counted apart here."""
+        """Return the counts: a model's thoughts are counted apart here."""
         counts = {
             "promptTokenCount": usage.prompt_tokens,
             "candidatesTokenCount": usage.completion_tokens - usage.reasoning_tokens,
             "totalTokenCount": usage.prompt_tokens + usage.completion_tokens,
         }
         thoughts = {"thoughtsTokenCount": usage.reasoning_tokens} if usage.reasoning_tokens else {}
+        cached = {"cachedContentTokenCount": usage.cached_tokens} if usage.cached_tokens else {}
         kind = "IMAGE" if self._images else "TEXT"
         details = [{"modality": kind, "tokenCount": counts["candidatesTokenCount"]}]
-        return {**counts, **thoughts, "candidatesTokensDetails": details}
+        return {**counts, **thoughts, **cached, "candidatesTokensDetails": details}
 
 
 async def candidate_events(response_id: str, model: str, events: AsyncIterator[AnswerEvent]) -> AsyncIterator[Json]:
-    """Yield the chunks of a stream. Raises what `events` raises."""
+    """Yield the chunks of a stream. Raises the errors of `events`."""
     writer = CandidateWriter(response_id, model)
     async for event in events:
         for chunk in writer.write(event):

@@ -20,7 +20,7 @@ def _both(name: str) -> AliasChoices:
 
 
 class GeminiModel(LenientModel):
-    """Unknown keys are ignored."""
+    """A part of the body. Unknown keys are ignored."""
 
     model_config = ConfigDict(
         extra="ignore",
@@ -58,7 +58,7 @@ class GeminiCall(GeminiModel):
 
 
 class GeminiCallResult(GeminiModel):
-    """What came of a call."""
+    """The result of a call."""
 
     id: str | None = None
     name: Annotated[str, Field(min_length=1)]
@@ -66,7 +66,7 @@ class GeminiCallResult(GeminiModel):
 
 
 class GeminiPart(GeminiModel):
-    """One of these. A part with `thought` is what the model thought in an earlier round, and is not read again."""
+    """One of these. A part with `thought` is a thought of an earlier round, and is not read again."""
 
     text: BoundedText | None = None
     inline_data: Blob | None = None

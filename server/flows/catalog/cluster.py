@@ -40,7 +40,8 @@ class ClusterCatalog:
         self._lease_s = lease_s
 
     async def change(self, make: MakeChange, send: Send) -> CatalogDiff:
-        """Have all gateways serve what `make` returns. Raises ApiError, and then nothing has changed on any."""
+        """Have all gateways serve the content that `make` returns. Raises ApiError, and then nothing has changed on
+        any."""
         change = f"change_{uuid.uuid4().hex[:20]}"
         send("waiting")
         while not await self._store.in_writer(self._store.take_turn, change):  # noqa: ASYNC110 - it is the database that knows

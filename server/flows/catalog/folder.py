@@ -1,5 +1,5 @@
-"""The catalog of a server that is the only one: its files are the catalog, and a file of its home has what can be
-undone."""
+"""The catalog of a server that is the only one: its files are the catalog, and a file of its home has the swaps that
+can be undone."""
 
 import asyncio
 import json
@@ -21,8 +21,8 @@ log = structlog.stdlib.get_logger("darkroom.swap")
 
 
 class FolderCatalog:
-    """Serves what the folder `model_configs` says, and writes swaps into it. `history` is the file of what can be
-    undone."""
+    """Serves the catalog in the folder `model_configs`, and writes swaps into it. `history` is the file of the swaps
+    that can be undone."""
 
     def __init__(
         self, catalog: ServedCatalog, switch: CatalogSwitch, history: Path, *, model_configs: Path, weights: Path
@@ -36,7 +36,8 @@ class FolderCatalog:
         self._unsaved: dict[str, tuple[str, str]] = {}  # of a read-only folder: the text of a file, and what is served
 
     async def change(self, make: MakeChange, send: Send) -> CatalogDiff:
-        """Serve what `make` returns, then write it into the folder. Raises ApiError, and then nothing has changed."""
+        """Serve the content that `make` returns, then write it into the folder. Raises ApiError, and then nothing has
+        changed."""
         async with self._catalog.lock:
             send("inspecting")
             try:

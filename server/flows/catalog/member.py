@@ -1,4 +1,4 @@
-"""A gateway's part in the catalog of all: it prepares what another one proposes, and serves what is recorded.
+"""A gateway's part in the catalog of all: it prepares another one's proposal, and serves the recorded version.
 
 The recorded version decides. So nothing depends on a message that is lost: each gateway looks at the database when it
 is told to, and every few seconds.
@@ -52,7 +52,8 @@ class Proposal:
 
 
 class CatalogMember:
-    """`version` is what this gateway serves; `problem` says why it can't serve the current one."""
+    """This gateway's part in the catalog of all. `version` is the one that it serves; `problem` says why it can't serve
+    the current one."""
 
     def __init__(
         self,
@@ -83,7 +84,8 @@ class CatalogMember:
         return self.version >= self.current
 
     async def prepare(self, proposal: Proposal) -> None:
-        """Load what the proposal names, and keep it until `settle`. Raises ApiError, and then nothing has changed."""
+        """Load the checkpoints that the proposal names, and keep them until `settle`. Raises ApiError, and then nothing
+        has changed."""
         await self.settle()
         async with self._catalog.lock:
             if proposal.version != self.version + 1:
@@ -93,7 +95,7 @@ class CatalogMember:
             self._prepared = proposal, await self._load(proposal.content)
 
     async def settle(self) -> CatalogDiff | None:
-        """Serve the current version, and let go what was prepared for one that did not come. Returns what changed for
+        """Serve the current version, and let go the checkpoints of a version that did not come. Returns the changes for
         callers. Raises DatabaseBusy; other failures are the `problem`, and the next look tries again."""
         async with self._catalog.lock:
             self.current = await self._store.in_reader(self._store.current_number)

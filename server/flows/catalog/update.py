@@ -1,4 +1,4 @@
-"""What an operator changes in the catalog of a running server, as functions from its files to other files.
+"""An operator's changes of the catalog of a running server, as functions from its files to other files.
 
 Who records the outcome is a `CatalogRecord`: the folder of the only server (`folder`), or the database of several
 (`cluster`). If anything is wrong with the new catalog, nothing changes.
@@ -59,7 +59,7 @@ class CatalogUpdater:
         """Give `model`, and the models that share its catalog file, another checkpoint. Raises ApiError.
 
         `checkpoint` is a path as catalog files have it: absolute, or relative to the weights folder. Steps, guidance,
-        areas and conditioning become what fits it, unless `keep_settings`.
+        areas and conditioning become those that fit it, unless `keep_settings`.
         """
 
         def swapped(files: Files, edits: Sequence[Edit]) -> Change:

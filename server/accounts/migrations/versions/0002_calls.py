@@ -1,4 +1,4 @@
-"""Calls, for who asks again; what a key may do at once; indexes for the sums that every hold takes."""
+"""Calls, for retries; how many calls a key may have at once; indexes for the sums that every hold takes."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""What the moderation policy refused."""
+"""The refusals of the moderation policy."""
 
 import sqlalchemy as sa
 from alembic import op

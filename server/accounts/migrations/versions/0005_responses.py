@@ -1,4 +1,4 @@
-"""Stored responses, their items, and the pictures that came inside requests."""
+"""Stored responses, their items, and the images that came inside requests."""
 
 import sqlalchemy as sa
 from alembic import op

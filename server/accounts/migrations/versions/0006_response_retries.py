@@ -1,4 +1,4 @@
-"""Responses that are kept for retries alone, whether their end was heard, and pictures that several responses share."""
+"""Responses that are kept for retries alone, whether their end was heard, and images that several responses share."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Monthly budgets, rotation, operators' keys, the audit table, a row for each call, and what results were made from."""
+"""Monthly budgets, rotation, operators' keys, the audit table, a row for each call, and the origins of results."""
 
 import sqlalchemy as sa
 from alembic import op

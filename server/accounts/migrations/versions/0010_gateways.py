@@ -1,5 +1,5 @@
-"""Several servers on one database: which of them run, and what runs where. What each key has been charged in all: a
-hold need not add it up."""
+"""Several servers on one database: which of them run, and which calls run where. The sum of each key's charges: a hold
+need not add them up."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Pictures by their hash: an edit of a picture that a client sends back as a file has it as its parent."""
+"""Images by their hash: an edit of an image that a client sends back as a file has it as its parent."""
 
 from alembic import op
 
