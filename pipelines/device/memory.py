@@ -67,6 +67,12 @@ def measure_memory(device: torch.device) -> WorkerMemory:
     return WorkerMemory(pages * os.sysconf("SC_PAGE_SIZE"), gpu)
 
 
+def available_bytes(device: torch.device) -> int:
+    """Return what a GPU has left for new tensors of this process, with what its allocator keeps."""
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + kept
+
+
 def free_memory(device: torch.device) -> None:
     """Return unreferenced memory to the device, and the host's to the system."""
     gc.collect()
