@@ -1,7 +1,7 @@
 """The prompt of the chat model for a chain of responses, and the images that can be edited. Pure."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,7 +147,7 @@ def _image_call_result(body: Any) -> str:
     return IMAGE_TOOL_FAILURE if body.get("status") == "failed" else IMAGE_TOOL_SUCCESS
 
 
-def _thoughts(body: Json) -> str:
+def _thoughts(body: Mapping[str, Any]) -> str:
     """Return the text of a reasoning item, or what it says in short of one whose text its server has kept."""
     parts = body.get("content") or body.get("summary") or ()
     return "\n".join(str(part["text"]) for part in parts if part.get("text"))
