@@ -50,6 +50,7 @@ def build_sequences(
     dropped = len(messages) - len(prompt.messages)
     unread = unread_thoughts(checkpoint, conversation, prompt)
     ignored = tuple(f"messages[{index}].reasoning_content" for index in unread)
+    ignored += grammar.unenforced if grammar else ()
     return sequences, Admitted(len(prompt.tokens), dropped, unused, ignored)
 
 

@@ -88,6 +88,7 @@ class ChatJob:
     top_logprobs: int = 0
     truncate: bool = False  # drop whole turns, the oldest first, until the rest fits; otherwise fail
     template_options: Mapping[str, Any] = field(default_factory=dict)  # further variables of the chat template
+    strict_tools: frozenset[str] = frozenset()  # whose schemas are enforced whole, or the request is invalid
     input_grammars: Mapping[str, str] = field(default_factory=dict)  # tool -> Lark grammar of its argument `input`
     cache_scope: str = ""  # jobs of one scope use what others of it have computed of the same beginning
 

@@ -334,7 +334,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
             pending.on_device = pending.admitted or not isinstance(pending.job, ChatJob)
         pending.started = pending.started or isinstance(event, Started | Admitted)
         pending.last_event_at = self._last_event_at = time.monotonic()
-        if isinstance(event, Started | Admitted | TERMINAL_EVENTS):
+        if isinstance(event, (Started, Admitted, *TERMINAL_EVENTS)):
             bring_nearer(self._pending, job_id)
         if isinstance(event, TERMINAL_EVENTS):
             del self._pending[job_id]

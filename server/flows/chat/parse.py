@@ -69,6 +69,9 @@ def parse_chat(values: dict[str, Any]) -> ChatRequest:
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
         template_options=template_options(body.reasoning_effort, body.verbosity, body.chat_template_kwargs),
         custom_tools=custom_names(body),
+        strict_tools=frozenset(
+            tool.function.name for tool in body.tools if isinstance(tool, ChatFunction) and tool.function.strict
+        ),
         input_grammars={
             tool.custom.name: grammar.definition
             for tool in body.tools

@@ -42,6 +42,7 @@ class ChatRequest:
     include_usage: bool = False  # in the last chunk of a stream
     template_options: Mapping[str, Any] = field(default_factory=dict)
     custom_tools: frozenset[str] = frozenset()  # names of functions that the caller knows as custom tools
+    strict_tools: frozenset[str] = frozenset()  # names of functions whose schemas are enforced whole
     input_grammars: Mapping[str, str] = field(default_factory=dict)  # by their names, in Lark
 
     def request_path(self, param: str | None) -> str | None:
@@ -108,6 +109,7 @@ def build_job(request: ChatRequest, spec: ChatSpec, job_id: str, time_limit_s: f
         top_logprobs=request.top_logprobs,
         truncate=request.truncate,
         template_options=request.template_options,
+        strict_tools=request.strict_tools,
         input_grammars=request.input_grammars,
         cache_scope=cache_scope,
     )

@@ -200,6 +200,7 @@ def _request(
         tools=tools.functions,
         tool_choice=tools.mode,
         allowed_tools=tools.allowed,
+        strict_tools=tools.strict,
         input_grammars=tools.grammars,
         parallel_tool_calls=body.parallel_tool_calls,
         format=_format(body),
