@@ -221,7 +221,7 @@ async def test_a_tool_whose_schema_can_not_be_enforced_whole_stops_no_chat(
         "tools[4].function.parameters.then (look)",
     )  # fmt: skip
     called = replace(job, tool_choice="required", allowed_tools=("plain",), max_tokens=60)
-    assert [json.loads(arguments) for _, arguments in calls(await run(chat_engine, called))][0] == {"a": "x"}
+    assert next(json.loads(arguments) for _, arguments in calls(await run(chat_engine, called))) == {"a": "x"}
     *_, failed = await run(chat_engine, replace(job, strict_tools=frozenset({"tags"})))
     assert isinstance(failed, Failed)
     assert failed.param == "tools[3].function.parameters"

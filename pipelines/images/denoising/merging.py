@@ -1,7 +1,7 @@
 """Forward passes of a denoiser that several runs share: whoever has the turn takes along all that wait with equal
 shapes, also where their step counts, guidance or start differ.
 
-Each run keeps its own pipeline and scheduler; only the denoiser's calls are taken over (outer_calls). Passes that can't
+Each run keeps its own pipeline and scheduler; only the denoiser's calls are taken over. Passes that can't
 be concatenated run alone. The first shared pass of each structure of arguments is checked against passes alone, so that
 a denoiser whose rows are not independent is never shared.
 """
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from pipelines.device.failures import is_out_of_memory
+from pipelines.device.outer_calls import Call, take_calls
 from pipelines.device.timer import DeviceTimer
 from pipelines.images.denoising.forward_arguments import (
     Fingerprints,
@@ -26,7 +27,6 @@ from pipelines.images.denoising.forward_arguments import (
     split,
     structure,
 )
-from pipelines.images.denoising.outer_calls import Call, take_calls
 from pipelines.images.scheduling.row_limits import PassShape, RowLimits
 from pipelines.images.scheduling.scheduler import DeviceScheduler, DeviceTurn, ForwardRequest
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from pipelines.images.denoising.outer_calls import Call, take_calls
+from pipelines.device.outer_calls import Call, take_calls
 from pipelines.images.prompts.places import Place, find_piece, find_prompt
 from pipelines.protocol.images import LongPrompt
 
