@@ -9,6 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageText
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.folder_problems import PICKLES
+from pipelines.chat.syntax.families import TABLE
 from pipelines.chat.syntax.output_syntax import OutputSyntax
 from pipelines.chat.tokens import TokenTable
 from pipelines.device.failures import is_device_error, is_out_of_memory
@@ -74,9 +75,17 @@ def load_chat(spec: ChatSpec, device: torch.device) -> ChatCheckpoint:
         device=device,
         context=_context_length(spec, model),
         eos_ids=frozenset(eos_ids),
-        syntax=OutputSyntax.of(tokenizer, template, model.config.get_text_config().model_type),
+        syntax=_syntax(spec, tokenizer, template, model),
         notes=tuple(notes),
     )
+
+
+def _syntax(spec: ChatSpec, tokenizer: Any, template: Any, model: Any) -> OutputSyntax:
+    """Return how the checkpoint writes thoughts and calls. Raises CheckpointError for a name that the table lacks."""
+    if spec.syntax is not None and spec.syntax not in TABLE:
+        known = ", ".join(TABLE)
+        raise CheckpointError(f"{spec.path}: `syntax` = {spec.syntax!r} is unknown; expected one of {known}")
+    return OutputSyntax.of(tokenizer, template, model.config.get_text_config().model_type, spec.syntax)
 
 
 def _check_files(folder: Path) -> None:

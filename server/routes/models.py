@@ -130,6 +130,7 @@ def _chat_card(model: ChatModel, services: Services) -> ChatCard:
         tools=model.tools,
         vision=model.vision,
         max_model_len=model.spec.context if model.spec else None,
+        defaults=dict(model.spec.defaults) if model.spec else None,
     )
 
 

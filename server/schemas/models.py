@@ -75,8 +75,9 @@ class ModelCard(Answer):
 
 
 class ChatCard(Answer):
-    """A chat model. Values that are not known here are null: `tools` and `vision` of an upstream's model, and
-    `max_model_len` (prompt and answer, in tokens) unless the catalog sets it."""
+    """A chat model. Values that are not known here are null: `tools`, `vision` and `defaults` (the sampling of requests
+    that don't say) of an upstream's model, and `max_model_len` (prompt and answer, in tokens) unless the catalog sets
+    it."""
 
     id: str
     object: Literal["model"] = "model"
@@ -89,6 +90,7 @@ class ChatCard(Answer):
     tools: bool | None
     vision: bool | None
     max_model_len: int | None
+    defaults: dict[str, float] | None
 
 
 class ModelList(Answer):
