@@ -29,6 +29,7 @@ from server.http.cors import ApiCorsMiddleware
 from server.http.dialect import Dialect, request_id_headers
 from server.http.error_handlers import handle_errors
 from server.http.forwarding import BodyRecorder, Forwarder, listen
+from server.http.last_newline import LastNewlineMiddleware
 from server.http.observability import ObservabilityMiddleware
 from server.http.openapi_document import DocumentedApp, describe
 from server.routes import (
@@ -159,6 +160,7 @@ def _add_middleware(app: FastAPI, services: Services, dialects: Sequence[Dialect
         tracing=services.telemetry.tracing,
         record=services.operations.call_recorder.record,
     )
+    app.add_middleware(LastNewlineMiddleware)
 
 
 def _engines(services: Services) -> list[WorkerPool | EngineHost[Any, Any]]:

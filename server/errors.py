@@ -4,7 +4,7 @@ ApiError
 ├── Unauthorized 401      ├── UnsupportedMedia 415
 ├── Forbidden 403         ├── QuotaExceeded 429
 ├── NotFound 404          ├── EngineFailure 500; InvalidImage, ImageMissing
-├── MethodNotAllowed 405  ├── Overloaded 503; DatabaseBusy and -Failed, StorageFailed
+├── MethodNotAllowed 405  ├── Overloaded 503; ServerStopping, DatabaseBusy and -Failed, StorageFailed
 ├── Conflict, Cancelled 409  ├── TimedOut 504
 ├── TooLarge 413          ├── KeyReused 422
 ├── RequestTimedOut 408   ├── RateLimited 429
@@ -32,7 +32,7 @@ def status_label(status: int) -> str:
 
 
 class StartError(Exception):
-    """Why a command or the server can't run, in words for the operator."""
+    """A command or the server can't run. The message is for the operator."""
 
 
 class ApiError(Exception):
@@ -246,6 +246,12 @@ class Overloaded(ServerError):
 
     def __init__(self, message: str, retry_after_s: float, *, code: str | None = None) -> None:
         super().__init__(message, code=code, headers={"Retry-After": retry_after_header(retry_after_s)})
+
+
+class ServerStopping(Overloaded):
+    """The server is about to stop, or stopped what ran: another one, or the next start, takes the call."""
+
+    default_code: ClassVar[str | None] = "server_stopping"
 
 
 class DatabaseBusy(Overloaded):

@@ -107,7 +107,7 @@ class Settings(BaseSettings):
 
     max_n: int = Field(10, ge=1, description="Maximum number of images in one request.")
     answers_with_bytes: bool = Field(
-        True,
+        False,
         description="Whether an image response has the bytes (`b64_json`) beside the URL, if the request sets no "
         "`response_format`.",
     )
@@ -134,7 +134,8 @@ class Settings(BaseSettings):
         0.75,
         gt=0,
         le=1,
-        description="The part of both queue limits that one key may take; more gets 429. 1 for all of it.",
+        description="The part of both queue limits that one key may take while others have jobs there; more gets "
+        "429. A key that comes when another has filled the queue has the rest beyond the limits. 1 for all of it.",
     )
     max_running_per_key: int = Field(
         32,

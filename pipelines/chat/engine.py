@@ -46,7 +46,7 @@ class Task:
 
 
 class ChatEngine:
-    """Build it and use it on one event loop."""
+    """The engine of chats. Build it and use it on one event loop."""
 
     def __init__(self, device: torch.device, cache_bytes: int | None = None) -> None:
         self._device = device

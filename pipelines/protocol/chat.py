@@ -175,7 +175,7 @@ class ChoiceFinished:
 
 @dataclass(frozen=True, slots=True)
 class ChatUsage:
-    """The tokenizer's own counts."""
+    """The tokens of a chat, by the tokenizer's own counts."""
 
     prompt_tokens: int
     completion_tokens: int  # of all choices, their end tokens included

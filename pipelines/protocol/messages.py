@@ -53,7 +53,8 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class GpuMemory:
-    """Of a GPU in bytes: `total` and `free` of the whole device; `allocated` by the worker, and its most so far."""
+    """The memory of a GPU in bytes: `total` and `free` of the whole device; `allocated` by the worker, and its most so
+    far."""
 
     total_bytes: int
     free_bytes: int

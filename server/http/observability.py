@@ -1,4 +1,5 @@
-"""The outermost middleware: a request id, headers, a log line and metrics for every answer; 500 for exceptions."""
+"""The outermost middleware: a request id, headers and metrics for every answer, a log line for all but reads
+that succeed; 500 for exceptions."""
 
 import errno
 import time
@@ -86,7 +87,7 @@ class ObservabilityMiddleware:
         if (code := scope.get(ERROR_CODE)) is not None:
             self.metrics.count_refusal(route, code)
             trace.code = trace.code or code
-        if route not in UNLOGGED:
+        if route not in UNLOGGED and (status >= 400 or trace.runs_model or scope["method"] not in {"GET", "HEAD"}):
             known = {"status": status, "seconds": round(seconds, 3), **_known(trace)}
             log.info("answer", method=scope["method"], path=scope["path"], **known)
         if trace.runs_model:

@@ -16,7 +16,7 @@ from sse_starlette import ServerSentEvent
 from starlette.types import ASGIApp
 
 from server.accounts.keys import Key
-from server.errors import BadRequest, Overloaded
+from server.errors import BadRequest, ServerStopping
 from server.flows.fingerprint import fingerprint
 from server.flows.responses.left_out import unknown_options
 from server.flows.retries import RetryInfo
@@ -257,7 +257,7 @@ async def _body(response: ActiveResponse) -> bytes:
     if response.failure is not None:
         raise response.failure
     if response.status == "cancelled":
-        raise Overloaded("The response was stopped before its end. Please send the request again.", 2)
+        raise ServerStopping("The response was stopped before its end. Please send the request again.", 2)
     return await _encoded(response.object())
 
 

@@ -7,7 +7,7 @@ import structlog
 
 from pipelines.protocol.images import Event, Preview, Progress, Started
 from server.accounts.calls import CallId
-from server.errors import ApiError, Cancelled, EngineFailure, Overloaded
+from server.errors import ApiError, Cancelled, EngineFailure, ServerStopping
 from server.state.active_job import ActiveJob, ActiveJobs
 from server.state.detached_task import CancelReason
 from server.state.image_result import ImageResult, ImageShape
@@ -92,7 +92,7 @@ class ActiveCall(ActiveJob[Preview]):
         if isinstance(error, asyncio.CancelledError):
             if self.cancel_reason is CancelReason.REQUESTED:
                 return Cancelled("The call was cancelled; nothing was charged.")
-            return Overloaded("The call was stopped before its end; nothing was charged. Please send it again.", 2)
+            return ServerStopping("The call was stopped before its end; nothing was charged. Please send it again.", 2)
         return EngineFailure(f"Something went wrong on the server (call {self.call.id}); nothing was charged.")
 
     def _on_task_done(self, task: asyncio.Task[Any]) -> None:

@@ -27,7 +27,7 @@ OPTIONS: dict[str, Any] = {
 
 
 class EngineActor:
-    """One for each GPU and kind. Its settings are those of its machine's environment."""
+    """The Ray actor of an engine, one for each GPU and kind. Its settings are those of its machine's environment."""
 
     def __init__(self, engine: Engine) -> None:
         settings = Settings()
