@@ -21,7 +21,7 @@ class ChatSpec:
     """One chat checkpoint of the catalog."""
 
     name: str
-    path: Path  # a transformers folder
+    path: Path  # a transformers folder, or a .gguf file
     tools: bool = False
     vision: bool = False
     context: int | None = None  # prompt and answer, in tokens; None: the model's own maximum
