@@ -34,6 +34,11 @@ class ChatCheckpoint:
     notes: tuple[str, ...] = ()  # on its files, for the operator
     capabilities: None = None  # only image checkpoints have them; for chat models the catalog says
 
+    @property
+    def is_quantized(self) -> bool:
+        """Return whether a library holds the weights in a form of its own, which can't be moved off the device."""
+        return getattr(self.model, "hf_quantizer", None) is not None
+
 
 def load_chat(spec: ChatSpec, device: torch.device) -> ChatCheckpoint:
     """Raises CheckpointError for a folder that does not load."""

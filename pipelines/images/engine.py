@@ -162,6 +162,10 @@ class ImageEngine:
         self._one_by_one &= retained
         self._evict_unneeded()
 
+    async def sleep(self) -> None:
+        """Move all weights that no run uses to the host's memory, as far as there is room, and forget the others."""
+        await self._cache.free_memory()
+
     def close(self) -> None:
         """Let go of all checkpoints, and end the threads. For an engine without jobs, in a process that goes on; it
         takes none afterwards."""

@@ -29,3 +29,6 @@ class Engine(Protocol[JobT, SpecT, EventT]):
 
     def unload_except(self, specs: Sequence[SpecT]) -> None:
         """The catalog names exactly these checkpoints: evict the others once no job needs them."""
+
+    async def sleep(self) -> None:
+        """Move all weights off the device that no job uses, to the host's memory or altogether."""

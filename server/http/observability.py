@@ -1,6 +1,7 @@
 """The outermost middleware: a request id, headers, a log line and metrics for every answer; 500 for exceptions."""
 
 import errno
+import math
 import time
 import uuid
 from collections.abc import Callable
@@ -45,6 +46,8 @@ class ObservabilityMiddleware:
         status = 0
         replayed = False
 
+        trace = begin_trace(request_id)
+
         async def send_with_headers(message: Message) -> None:
             nonlocal status, replayed
             if message["type"] == "http.response.start":
@@ -55,9 +58,10 @@ class ObservabilityMiddleware:
                     headers[name] = request_id
                 headers["openai-version"] = "2020-10-01"
                 headers["openai-processing-ms"] = str(round((time.perf_counter() - started_at) * 1000))
+                if trace.wake_s:
+                    headers["x-darkroom-wake-s"] = str(math.ceil(trace.wake_s))
             await send(message)
 
-        trace = begin_trace(request_id)
         with self._span(scope) as span, structlog.contextvars.bound_contextvars(**_log_names(request_id, span)):
             try:
                 await self.app(scope, receive, send_with_headers)

@@ -30,6 +30,7 @@ class CallTrace:
     code: str | None = None
     queue_s: float | None = None
     run_s: float | None = None
+    wake_s: float = 0.0  # estimated, of workers that had to be woken
     price: int = 0
     images: int = 0
     prompt_tokens: int | None = None

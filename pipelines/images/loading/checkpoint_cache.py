@@ -116,9 +116,9 @@ class CheckpointCache:
         return await asyncio.shield(self._loading[key])
 
     async def free_memory(self) -> None:
-        """After an out-of-memory error: forget kept prompts, evict every checkpoint that no run uses, and return
-        unreferenced memory to the device. A load under way ends first: it may have found its components in one of them.
-        """
+        """After an out-of-memory error, or to sleep: forget kept prompts, evict every checkpoint that no run uses, and
+        return unreferenced memory to the device. A load under way ends first: it may have found its components in one
+        of them."""
         async with self._load_lock:
             for loaded in self._loaded.values():
                 loaded.checkpoint.prompts.clear()
