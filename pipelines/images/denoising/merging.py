@@ -54,7 +54,7 @@ class ForwardMerger:
         self._independent: dict[Hashable, bool] = {}  # whether rows are, by structure of the arguments
         self._never = refused is not None
         self.refused = refused  # why a structure of arguments is never shared: the first such
-        self._timer = DeviceTimer(sharing.scheduler.clock)
+        self._timer = DeviceTimer()
 
         @functools.wraps(self._forward)
         def forward(*positional: Any, **named: Any) -> Any:
