@@ -63,7 +63,7 @@ def measure(server: Server, catalog: Catalog) -> Iterator[str | Ratio]:
     default, draft = catalog.models[catalog.default], catalog.models[DRAFT]
     yield "a start"
     ready_s, first_s = first_image(server, catalog)
-    yield Ratio("(d) first picture / ready", first_s, ready_s)
+    yield Ratio("(d) first image / ready", first_s, ready_s)
     for model in (default, draft):
         yield f"one 1K call of {model.name}"
         bare_s, served_s = overhead(server, model)
@@ -72,22 +72,20 @@ def measure(server: Server, catalog: Catalog) -> Iterator[str | Ratio]:
         yield f"eight calls at once of {model.name}"
         bare_s, served_s = concurrency(server, model)
         yield Ratio(f"(b) 8 calls / best bare batch, {model.checkpoint.name}", served_s, bare_s, target=1.05)
-    yield "a draft during a 4K picture"
+    yield "a draft during a 4K image"
     times = fairness(server)
-    yield Ratio(
-        "(c) draft during a 4K picture / alone", times["draft_with_large_s"], times["draft_alone_s"], target=1.5
-    )
-    yield Ratio("(c) 4K picture, overtaken / alone", times["large_overtaken_s"], times["large_alone_s"], target=1.1)
+    yield Ratio("(c) draft during a 4K image / alone", times["draft_with_large_s"], times["draft_alone_s"], target=1.5)
+    yield Ratio("(c) 4K image, overtaken / alone", times["large_overtaken_s"], times["large_alone_s"], target=1.1)
     yield f"four calls of other steps, half a step apart, of {draft.name}"
     joined = staggered(draft, JOINING_PX)
     step_s = joined.bare.step_s
-    yield Ratio("(f) a bare step of 4 pictures / 4 steps", step_s[4], 4 * step_s[1])
+    yield Ratio("(f) a bare step of 4 images / 4 steps", step_s[4], 4 * step_s[1])
     yield Ratio("(f) 4 staggered calls / best bare batch", joined.all_s, joined.bare.best_s(), target=1.05)
     yield "calls that join one with long steps"
     with random_model(draft, wide_pipeline(), NEWCOMERS_PX) as wide:
         join = newcomers(wide, NEWCOMERS_PX)
     pair_s = join.bare.step_s[2]
-    yield Ratio("(f) long steps: a bare step of 2 pictures / 2 steps", pair_s, 2 * join.bare.step_s[1])
+    yield Ratio("(f) long steps: a bare step of 2 images / 2 steps", pair_s, 2 * join.bare.step_s[1])
     first_step_s = median(join.first_step_s)
     yield Ratio("(f) long steps: arrival to end of first step / a bare step of 2", first_step_s, pair_s, target=1.5)
     yield "a mix of long and short calls"

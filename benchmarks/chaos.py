@@ -31,8 +31,10 @@ import httpx
 import pytest
 from PIL import Image
 from rich.console import Console
+from sqlalchemy import URL
 
 from benchmarks.recount import from_folder, read_books, recount, unsettled
+from server.settings import Settings
 from tests.support.gateways import two_gateways
 from tests.support.harness import Server
 from tests.support.object_store import ObjectStore, object_store
@@ -177,8 +179,8 @@ class Chaos:
         self.problems += [f"ledger --check: {check.stderr}"] if check.returncode else []
 
     @property
-    def _database_url(self) -> str:
-        return self.server.settings.get("database") or f"sqlite:///{self.server.home / 'darkroom.db'}"
+    def _database_url(self) -> URL:
+        return Settings(home=self.server.home, database=self.server.settings.get("database")).database_url
 
     def _call_until_the_end(self, seed: int) -> None:
         rng = random.Random(seed)

@@ -69,7 +69,7 @@ async def measure(name: str, launcher: Launcher) -> None:
     edit_ms = await call_ms(host, replace(large, references=(REFERENCE,)))
     rate = await messages_per_s(host)
     print(
-        f"{name}: {small_ms:.1f} ms a call of 20 events and 1 kB, {image_ms:.1f} ms with a 3 MB picture, "
+        f"{name}: {small_ms:.1f} ms a call of 20 events and 1 kB, {image_ms:.1f} ms with a 3 MB image, "
         f"{edit_ms:.1f} ms with a reference too; {rate:,.0f} messages/s to one server"
     )
     await host.stop()

@@ -97,7 +97,7 @@ def main() -> None:
     write_page([driven for driven in found if not driven.faults])
     times = sorted(driven.first_image_s for driven in found)
     median = statistics.median(times)
-    print(f"From a folder to its first picture: {times[0]:.1f} to {times[-1]:.1f} s, median {median:.1f}")
+    print(f"From a folder to its first image: {times[0]:.1f} to {times[-1]:.1f} s, median {median:.1f}")
     if faults := sum(len(driven.faults) for driven in found):
         sys.exit(f"{faults} faults")
 

@@ -25,7 +25,7 @@ def main() -> None:
     if len(sys.argv) > 1:
         asyncio.run(draw(*sys.argv[1:3]))
         return
-    table = Table("Family", "Tier", "Pixels", "Loaded", "Peak", "For the picture", title="Peak memory, MiB")
+    table = Table("Family", "Tier", "Pixels", "Loaded", "Peak", "For the image", title="Peak memory, MiB")
     for family in MODELS:
         for tier, (width, height) in SIZES.items():
             command = [sys.executable, "-m", "benchmarks.memory", family, tier]

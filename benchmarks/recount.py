@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import create_engine, text
+from sqlalchemy import URL, create_engine, text
 
 CHARGES = """
 SELECT e.call_id, e.key_id, e.amount, h.state, h.price, c.idempotency_key, c.state AS call_state, c.endpoint
@@ -34,7 +34,7 @@ class Books:
     left: dict[str, int]
 
 
-def read_books(database_url: str) -> Books:
+def read_books(database_url: URL | str) -> Books:
     """All tables as of one moment, since calls go on."""
     engine = create_engine(database_url)
     with contextlib.closing(engine.connect()) as connection:
@@ -86,12 +86,12 @@ def _without_images(books: Books) -> list[str]:
     wrong = [c for c in books.charges if c["state"] != "captured" or c["amount"] != c["price"]]
     return [
         *[
-            f"{charge['call_id']} is charged without a picture"
+            f"{charge['call_id']} is charged without an image"
             for charge in books.charges
             if charge["call_id"] not in drawn
         ],
         *[f"{charge['call_id']} is {charge['state']}, and charged {charge['amount']}" for charge in wrong],
-        *[f"{call_id} has pictures and no charge" for call_id in drawn - {c["call_id"] for c in books.charges}],
+        *[f"{call_id} has images and no charge" for call_id in drawn - {c["call_id"] for c in books.charges}],
     ]
 
 

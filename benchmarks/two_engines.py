@@ -100,7 +100,7 @@ def _median(work: Callable[[], object]) -> float:
 WORK: dict[str, tuple[str, Callable[[Server], float]]] = {
     "calls": (f"{CONCURRENT} calls at once", lambda server: _median(lambda: _at_once(server))),
     "draft": ("a draft alone", lambda server: _median(lambda: _draw(server, 1))),
-    "beside": ("a draft beside two large pictures", _beside_large),
+    "beside": ("a draft beside two large images", _beside_large),
 }
 
 if __name__ == "__main__":

@@ -11,6 +11,6 @@ A module imports only from folders below its own; the three engines don't import
 - classify: moderation classifiers with transformers
 - device: memory budgets, CPU threads, library settings
 - catalog: the catalog's TOML and the checkpoints' files become specs; sizes, plans, work estimates
-- families: what differs between the families of diffusers' image pipelines, one file each
+- families: the differences between the families of diffusers' image pipelines, one file each
 - protocol: jobs, specs, events and messages, which pass between the processes
 """

@@ -55,7 +55,7 @@ AnyEngine = Engine[Any, Any, AnyEvent]
 
 @dataclass(frozen=True, slots=True)
 class Hosted:
-    """What a worker serves, how it announces itself, and what memory it has."""
+    """The engine that a worker serves, how the worker announces itself, and its memory."""
 
     engine: AnyEngine
     ready: Ready
@@ -143,7 +143,7 @@ async def serve(connection: Connection, options: argparse.Namespace, start: Star
 
 
 def start_engine(options: argparse.Namespace, send: Callable[[FromWorker], None]) -> Hosted:
-    """Return the engine of this kind on its device. Raises NoDevice. Imports torch, which takes seconds."""
+    """Start the engine of this kind on its device. Raises NoDevice. Imports torch, which takes seconds."""
     quiet_libraries()
 
     from pipelines.device.choice import choose_device, describe
@@ -210,7 +210,8 @@ async def _sleep(connection: Connection, engine: AnyEngine) -> None:
 
 
 def _set_environment(kernel_cache: Path | None) -> None:
-    """Set what torch reads when it is imported, and when it first uses a GPU; the operator's own values stay."""
+    """Set the variables that torch reads when it is imported, and when it first uses a GPU; the operator's own values
+    stay."""
     # Images come in many sizes: without this, blocks of memory that fit none of the later ones are kept
     if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # its older name, over which it has precedence
         os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")

@@ -136,7 +136,7 @@ def draw(caller: Caller, models: list[dict[str, Any]]) -> str:
     data = caller.read(urlsplit(url).path)
     kind = next((name for start, name in SIGNATURES.items() if data.startswith(start)), None)
     if kind is None:
-        raise NotProven(f"{url} is no picture")
+        raise NotProven(f"{url} is no image")
     return f"{model}: {kind}, {len(data):,} bytes, read from {url}"
 
 
@@ -173,7 +173,7 @@ def prove(home: Path) -> None:
         print(f"ready       after {time.monotonic() - began:.1f} s")
         caller = Caller((home / "dev-key").read_text().strip())
         models = caller.request("/v1/models")["data"]
-        print(f"picture     {draw(caller, models)}; {time.monotonic() - began:.1f} s after the start")
+        print(f"image     {draw(caller, models)}; {time.monotonic() - began:.1f} s after the start")
         print(f"chat        {chat(caller, models)}")
         if remote := remote_sockets():
             raise NotProven(f"sockets that are not on the loopback: {remote}")

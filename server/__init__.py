@@ -11,12 +11,12 @@ The path of a request (image generation; a chat skips the money):
 8. `http.delivery` answers, as JSON or as a stream.
 
 - `cli`: the `darkroom` command
-- `app`, `build`, `services`, `parts`: the ASGI app, its flows and what these stand on, built once
+- `app`, `build`, `services`, `parts`: the ASGI app, its flows and the parts that these use, built once
 - `housekeeping`: the lock of the home, recovery after a crash, periodic work
 - `routes`: the URLs
-- `http`: what all routes share
+- `http`: the parts that all routes share
 - `flows`: one request from start to end, without HTTP
-- `state`: what is in memory only and is lost with the process
+- `state`: the state that is in memory only and is lost with the process
 - `backends`: worker processes, files, and other servers
 - `accounts`: API keys, money and stored calls, in the database
 - `moderation`: the policy file and its matching

@@ -1,4 +1,4 @@
-"""The ASGI app: routes, middleware, error handlers, and what starts and stops with the server."""
+"""The ASGI app: routes, middleware, error handlers, and the parts that start and stop with the server."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -29,6 +29,7 @@ from server.http.cors import ApiCorsMiddleware
 from server.http.dialect import Dialect, request_id_headers
 from server.http.error_handlers import handle_errors
 from server.http.forwarding import BodyRecorder, Forwarder, listen
+from server.http.last_newline import LastNewlineMiddleware
 from server.http.observability import ObservabilityMiddleware
 from server.http.openapi_document import DocumentedApp, describe
 from server.routes import (
@@ -112,7 +113,7 @@ def create_app(
 
 @asynccontextmanager
 async def _running(services: Services, on_ready: Callable[[Services], None], app: FastAPI) -> AsyncIterator[None]:
-    """Run what the app stands on while this is entered: its lifespan."""
+    """Run the parts that the app uses while this is entered: its lifespan."""
     settings, cluster = services.settings, services.cluster
     with lock_home(settings.home), lock_database(settings) or nullcontext():
         await services.stores.database.in_patient_writer(services.stores.database.migrate)
@@ -138,7 +139,7 @@ async def _running(services: Services, on_ready: Callable[[Services], None], app
 
 
 def _add_middleware(app: FastAPI, services: Services, dialects: Sequence[Dialect], *, forwards: bool) -> None:
-    """Add what is around every route; what is added last is outermost."""
+    """Add the middleware around every route; the one that is added last is outermost."""
     settings = services.settings
     app.add_middleware(
         BodyLimitMiddleware,
@@ -162,10 +163,11 @@ def _add_middleware(app: FastAPI, services: Services, dialects: Sequence[Dialect
         tracing=services.telemetry.tracing,
         record=services.operations.call_recorder.record,
     )
+    app.add_middleware(LastNewlineMiddleware)
 
 
 def _engines(services: Services) -> list[WorkerPool | EngineHost[Any, Any]]:
-    """The workers that this catalog and this policy need."""
+    """List the workers that this catalog and this policy need."""
     chat = [services.engines.chat] if services.served.catalog.current.chat.checkpoints else []
     classifiers = [services.engines.classify] if services.served.policy.current.classifiers else []
     return [services.engines.image, *chat, *classifiers]
@@ -195,7 +197,7 @@ def _report(host: EngineHost[Any, Any]) -> EngineReport:
 
 
 def _register_shutdown(services: Services, shutdown: AsyncExitStack) -> None:
-    """How each part stops, even if another one fails to. They stop in reverse order."""
+    """Register the stop of each part, which happens even if another one fails to stop. They stop in reverse order."""
     shutdown.push_async_callback(asyncio.to_thread, services.telemetry.tracing.stop)
     shutdown.callback(services.stores.database.dispose)
     shutdown.push_async_callback(leave_others, services)
@@ -212,7 +214,7 @@ def _register_shutdown(services: Services, shutdown: AsyncExitStack) -> None:
 
 
 async def _cancel_tasks(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Cancel them, and log those that had failed before."""
+    """Cancel tasks, and log those that had failed before."""
     for task in tasks:
         task.cancel()
     for task, outcome in zip(tasks, await asyncio.gather(*tasks, return_exceptions=True), strict=True):

@@ -1,5 +1,5 @@
 """The server's clocks. The system's may be set while the server runs, by days and both ways; leases and retention must
-not follow: what still runs would be given up, and what a retry asks for would be deleted."""
+not follow: running calls would be given up, and records that a retry asks for would be deleted."""
 
 import time
 
@@ -15,23 +15,24 @@ class Clock:
         self._followed_at: float | None = None  # when the followed clock was 0, by what has elapsed
 
     def follow(self, now: float) -> None:
-        """Another clock says `now`. Said again, it corrects what has drifted since."""
+        """Follow another clock, which says `now`. Called again, it corrects the drift since."""
         at = now - _elapsed_s()
         if self._followed_at is None:
             self._started_at = at
         self._followed_at = at
 
     def now(self) -> float:
-        """What the followed clock says, else the system's: for the times that are written down."""
+        """Return the time of the followed clock, else the system's: for the times that are written down."""
         return time.time() if self._followed_at is None else self._followed_at + _elapsed_s()
 
     def steady(self) -> float:
-        """Runs on whatever happens to the other clocks: for what is written and compared by this process alone."""
+        """Return a time that goes on evenly, also when the other clocks are set: for times that are written and
+        compared by this process alone."""
         return self._started_at + _elapsed_s()
 
     def cautious(self) -> float:
-        """The earlier of `now` and `steady`: for the age of what was written down. A clock that was set makes nothing
-        look older than it is."""
+        """Return the earlier of `now` and `steady`: for the age of a time that was written down. A clock that was set
+        makes nothing look older than it is."""
         return min(self.now(), self.steady())
 
 

@@ -51,7 +51,8 @@ class Arguments(BaseModel):
 
 
 def app(arguments: Arguments) -> serve.Application:
-    """What Serve deploys. Raises StartError for what `darkroom cluster up` refuses too."""
+    """Build the application that Serve deploys. Raises StartError for a cluster that `darkroom cluster up` refuses
+    too."""
     settings = Settings()
     if settings.cluster_secret is None:
         raise StartError("Set DARKROOM_CLUSTER_SECRET: 32 characters or more, such as of `openssl rand -hex 32`.")
@@ -91,11 +92,11 @@ class Engines:
         ray.get(self._supervisor.box.remote())
 
     def check_health(self) -> None:
-        """For Serve. Raises RayError."""
+        """Check that the supervisor answers, for Serve. Raises RayError."""
         ray.get(self._supervisor.box.remote())
 
     async def __del__(self) -> None:
-        """At a shutdown, not when it dies: once the gateways have gone."""
+        """Shut the supervisor down once the gateways have gone: at a shutdown, not when this dies."""
         await self._supervisor.shutdown.remote(self._patience_s)
 
 
@@ -146,7 +147,7 @@ class Gateway:
 
 
 def is_free(address: str, port: int) -> bool:
-    """Whether a server may listen there."""
+    """Return whether a server may listen there."""
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as check:
         check.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -164,6 +165,8 @@ class ServedApp:
         self._services: Services = app.state.services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a connection. The app's shutdown waits until its calls have ended."""
+
         async def receive_drained() -> Message:
             message = await receive()
             if message["type"] == "lifespan.shutdown":
@@ -181,7 +184,8 @@ class ServedApp:
             await self._app(scope, receive, send_one_id)
 
     async def _drain(self) -> None:
-        """Serve has ended the requests; this is for what runs without one. What takes too long the app cancels."""
+        """Wait for the calls that run without a request; Serve has ended the requests. The app cancels calls that take
+        too long."""
         services = self._services
         services.running.drain.draining = True
         until = time.monotonic() + services.settings.drain_s

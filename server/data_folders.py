@@ -8,6 +8,8 @@ import shutil
 import sys
 from pathlib import Path
 
+from server.errors import StartError
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 STARTERS = Path(__file__).resolve().parent / "starters"  # setup.py puts it into the wheel
 NAMED_STARTER = re.compile(r'^(\s*checkpoint\s*=\s*)"(starter-[a-z]+)"', re.MULTILINE)
@@ -20,11 +22,15 @@ def is_installed() -> bool:
 
 def user_data_folder() -> Path:
     """Return the folder in which this user's programs keep their data (XDG Base Directory Specification; on macOS the
-    Library)."""
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "darkroom"
+    Library). Raises StartError for a user without a home."""
     given = os.environ.get("XDG_DATA_HOME", "")
-    return (Path(given) if Path(given).is_absolute() else Path.home() / ".local" / "share") / "darkroom"
+    if sys.platform != "darwin" and Path(given).is_absolute():
+        return Path(given) / "darkroom"
+    try:
+        home = Path.home()
+    except RuntimeError as error:  # a user id without a name, and no HOME
+        raise StartError(f"{error} Set DARKROOM_HOME to a folder for the server's files.") from error
+    return home / ("Library/Application Support" if sys.platform == "darwin" else ".local/share") / "darkroom"
 
 
 def default_home() -> Path:

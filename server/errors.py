@@ -3,8 +3,8 @@
 ApiError
 ├── Unauthorized 401      ├── UnsupportedMedia 415
 ├── Forbidden 403         ├── QuotaExceeded 429
-├── NotFound 404          ├── EngineFailure 500; InvalidPicture, PictureMissing
-├── MethodNotAllowed 405  ├── Overloaded 503; DatabaseBusy and -Failed, StorageFailed
+├── NotFound 404          ├── EngineFailure 500; InvalidImage, ImageMissing
+├── MethodNotAllowed 405  ├── Overloaded 503; ServerStopping, DatabaseBusy and -Failed, StorageFailed
 ├── Conflict, Cancelled 409  ├── TimedOut 504
 ├── TooLarge 413          ├── KeyReused 422
 ├── RequestTimedOut 408   ├── RateLimited 429
@@ -22,7 +22,7 @@ STATUS_NAMES = {status.value: status.name.lower() for status in HTTPStatus}
 
 
 def retry_after_header(retry_after_s: float) -> str:
-    """The value of a Retry-After header, in whole seconds. SDKs give up above 120 s, so that is the maximum."""
+    """Return the value of a Retry-After header, in whole seconds. SDKs give up above 120 s, so that is the maximum."""
     return str(max(1, min(120, math.ceil(retry_after_s))))
 
 
@@ -58,17 +58,18 @@ class ApiError(Exception):
 
     @property
     def label(self) -> str:
-        """What metrics, logs and the database call it: the code, or the status's name where the body has no code, or
-        one that an upstream chose in another style."""
+        """Return the error's name in metrics, logs and the database: the code, or the status's name where the body has
+        no code, or one that an upstream chose in another style."""
         code = str(self.code)
         return code if LABEL.fullmatch(code) else status_label(self.status)
 
     @property
     def triggers_sdk_retry(self) -> bool:
-        """Whether OpenAI's SDKs retry after this answer."""
+        """Return whether OpenAI's SDKs retry after this answer."""
         return (self.status in {408, 409, 429} or self.status >= 500) and self.headers.get("x-should-retry") != "false"
 
     def body(self) -> dict[str, Any]:
+        """Return the error as the body of an answer."""
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
 
@@ -95,6 +96,7 @@ class ModerationBlocked(BadRequest):
         self.details = {"moderation_stage": stage, "categories": categories}
 
     def body(self) -> dict[str, Any]:
+        """Return the error as the body of an answer, with the details of the moderation."""
         return {"error": {**super().body()["error"], "moderation_details": self.details}}
 
 
@@ -151,8 +153,8 @@ class Conflict(ApiError):
 
 
 class RunsElsewhere(Conflict):
-    """What the request is about runs on another server of the same database. Where servers forward to each other, its
-    client gets that server's answer in place of this error."""
+    """The call that the request is about runs on another server of the same database. Where servers forward to each
+    other, its client gets that server's answer in place of this error."""
 
     def __init__(self, message: str, *, owner: str, key_id: str, code: str | None = None) -> None:
         super().__init__(message, 2, code=code)
@@ -227,8 +229,8 @@ class EngineFailure(ServerError):
 
 
 class InvalidImage(EngineFailure):
-    """What the engine drew is not finite; nothing was charged. The same call would draw the same again, so a header
-    tells SDKs not to send it."""
+    """The drawn image has values that are not finite; nothing was charged. The same call would draw the same again, so
+    a header tells SDKs not to send it."""
 
     default_code: ClassVar[str | None] = "invalid_picture"
 
@@ -244,6 +246,12 @@ class Overloaded(ServerError):
 
     def __init__(self, message: str, retry_after_s: float, *, code: str | None = None) -> None:
         super().__init__(message, code=code, headers={"Retry-After": retry_after_header(retry_after_s)})
+
+
+class ServerStopping(Overloaded):
+    """The server is about to stop, or stopped what ran: another one, or the next start, takes the call."""
+
+    default_code: ClassVar[str | None] = "server_stopping"
 
 
 class DatabaseBusy(Overloaded):
@@ -288,7 +296,7 @@ class ImageMissing(EngineFailure):
     default_code: ClassVar[str | None] = "picture_missing"
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"The picture '{name}' is missing from the server's storage, though it was not deleted.")
+        super().__init__(f"The image '{name}' is missing from the server's storage, though it was not deleted.")
 
 
 class TimedOut(ServerError):
@@ -307,4 +315,5 @@ class ReplayedError(ApiError):
         self._error = dict(error)
 
     def body(self) -> dict[str, Any]:
+        """Return the earlier call's error as the body of an answer."""
         return {"error": self._error}

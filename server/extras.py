@@ -1,4 +1,5 @@
-"""What this server has beside its core. Whoever takes a line out here, and the folder that it names, leaves it out."""
+"""The parts of this server beside its core. Whoever takes a line out here, and the folder that it names, leaves it
+out."""
 
 from server.dialects.anthropic.dialect import ANTHROPIC
 from server.dialects.gemini.dialect import GEMINI

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import IO
 
 import structlog
-from sqlalchemy import make_url
 
 from server.accounts.db import PAGE
 from server.accounts.store import Store
@@ -68,7 +67,7 @@ def make_private(home: Path) -> None:
 def lock_database(settings: Settings) -> IO[str] | None:
     """Lock the SQLite file until this is closed or the process dies: its home is not the only place from which a server
     may use it. None for PostgreSQL. Raises DatabaseInUse."""
-    url = make_url(settings.database_url)
+    url = settings.database_url
     if url.get_backend_name() != "sqlite" or not url.database:
         return None
     path = Path(url.database)
@@ -84,7 +83,7 @@ def lock_database(settings: Settings) -> IO[str] | None:
 
 
 async def recover_after_crash(services: Services) -> None:
-    """Tell the others that this server runs, and give up what dead servers left."""
+    """Tell the others that this server runs, and give up the calls that dead servers left."""
     others = await services.stores.gateways.in_patient_writer(services.stores.gateways.register)
     if others and None in {services.settings.gateway_url, *(other.url for other in others)}:
         log.warning(
@@ -100,7 +99,7 @@ async def recover_after_crash(services: Services) -> None:
 
 
 async def leave_others(services: Services) -> None:
-    """At the end: another server need not wait until this one's lease has run out."""
+    """Leave the other servers at the end, so that they need not wait until this one's lease has run out."""
     try:
         await services.stores.gateways.in_writer(services.stores.gateways.leave)
     except ApiError:  # the database is away
@@ -108,7 +107,8 @@ async def leave_others(services: Services) -> None:
 
 
 async def run_maintenance(services: Services) -> None:
-    """Until cancelled. Leases are renewed while files are swept: a sweep may take longer than a lease."""
+    """Run maintenance until cancelled. Leases are renewed while files are swept: a sweep may take longer than a
+    lease."""
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(_every(services.settings.lease_s / 3, lambda: _renew_leases(services)))
         if services.cluster is not None:
@@ -120,7 +120,7 @@ async def run_maintenance(services: Services) -> None:
 
 
 async def follow_cluster(services: Services) -> None:
-    """Until cancelled: the image engines are those that the cluster has."""
+    """Keep the image engines those of the cluster, until cancelled."""
     await _every(CLUSTER_EVERY_S, lambda: _update_engines(services))
 
 
@@ -139,7 +139,8 @@ async def _update_engines(services: Services) -> None:
 
 
 async def _every(seconds: float, work: Callable[[], Awaitable[object]], *, at_once: bool = False) -> None:
-    """A failure is logged and tried again: a full disk must not end the renewals."""
+    """Repeat work for ever, with pauses. A failure is logged and the work tried again: a full disk must not end the
+    renewals."""
     pause_s = 0 if at_once else seconds
     while True:
         await asyncio.sleep(pause_s)
@@ -151,7 +152,7 @@ async def _every(seconds: float, work: Callable[[], Awaitable[object]], *, at_on
 
 
 async def _renew_leases(services: Services) -> None:
-    """Renewals come first: whatever time the database was busy for, no hold of a running call is swept."""
+    """Renew leases, then sweep: however long the database was busy, no hold of a running call is swept."""
     gateways, ledger, calls, responses = (
         services.stores.gateways, services.stores.ledger, services.stores.calls, services.stores.responses,
     )  # fmt: skip
@@ -172,8 +173,8 @@ async def _renew_leases(services: Services) -> None:
 
 
 async def _end_lost(services: Services) -> None:
-    """What has ended here while the database was away, or when it broke off. The records are read before what runs is
-    looked at: so whatever begins meanwhile is known."""
+    """End the claims and responses that ended here while the database was away, or when it broke off. The records are
+    read before the running ones are listed: so any that begin meanwhile are known."""
     responses, claims, limiter = services.stores.responses, services.stores.claims, services.admission.limiter
     if claims is not None and (lost := await claims.in_reader(claims.running_here) - limiter.claimed_ids):
         await claims.in_patient_writer(claims.end, *lost)
@@ -184,7 +185,7 @@ async def _end_lost(services: Services) -> None:
 
 
 async def _sweep(services: Services) -> None:
-    """Thumbnails are each server's own. Of several servers one does the rest."""
+    """Sweep expired records and files. Thumbnails are each server's own. Of several servers one does the rest."""
     await services.images.thumbnails.sweep(THUMBNAIL_DAYS * DAY_S)
     gateways, calls, call_log = services.stores.gateways, services.stores.calls, services.stores.call_log
     if not await gateways.in_reader(gateways.does_chores):
@@ -224,7 +225,7 @@ async def _sweep_files(services: Services) -> None:
 
 
 async def _in_pages(store: Store, change: Callable[[], int]) -> int:
-    """Repeat it while there is more; returns how many rows it has changed. Others write between two pages."""
+    """Repeat a change while there is more; returns how many rows it has changed. Others write between two pages."""
     total = 0
     while True:
         changed = await store.in_patient_writer(change)

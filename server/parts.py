@@ -38,7 +38,7 @@ __all__ = ["Engines", "Running", "Served", "Stores", "Telemetry"]
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """What outlives the process: the tables of the database, and the files."""
+    """The state that outlives the process: the tables of the database, and the files."""
 
     database: Database
     gateways: GatewayStore
@@ -56,7 +56,7 @@ class Stores:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What runs and waits in this process, and ends with it."""
+    """The work that runs and waits in this process, and ends with it."""
 
     calls: ActiveCalls
     chats: ActiveChats
@@ -75,7 +75,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What keys may use and how it is moderated. Operators may change both while the server runs."""
+    """The models that keys may use, and how they are moderated. Operators may change both while the server runs."""
 
     catalog: ServedCatalog
     policy: ServedPolicy

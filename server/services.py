@@ -1,4 +1,4 @@
-"""What routes, housekeeping and the command line use of a running server, built once by `create_app`.
+"""The parts of a running server that routes, housekeeping and the command line use, built once by `create_app`.
 
 Flows get the parts that they need, never this record.
 """
@@ -34,7 +34,7 @@ from server.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class ImageFlows:
-    """What a client does with images."""
+    """The flows of images."""
 
     calls: ImageCalls
     jobs: ImageJobs
@@ -44,7 +44,7 @@ class ImageFlows:
 
 @dataclass(frozen=True, slots=True)
 class ChatFlows:
-    """What a client does with chat completions, of every protocol."""
+    """The flows of chat completions, of every protocol."""
 
     any_model: Chats
     keyed: KeyedChats
@@ -53,7 +53,7 @@ class ChatFlows:
 
 @dataclass(frozen=True, slots=True)
 class ResponseFlows:
-    """What a client does with the Responses API."""
+    """The flows of the Responses API."""
 
     creator: ResponseCreator
     stored: Responses
@@ -64,7 +64,7 @@ class ResponseFlows:
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """What operators see and change."""
+    """The flows of operators."""
 
     call_recorder: CallRecorder
     job_queue: JobQueue
@@ -77,7 +77,7 @@ class Operations:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What a server that is one of several needs of the others."""
+    """The parts of a server that is one of several."""
 
     link: GatewayLink
     other_gateways: OtherGateways

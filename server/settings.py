@@ -10,16 +10,18 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from sqlalchemy import URL, make_url
 
 from pipelines.protocol.messages import DeviceChoice
 from server.data_folders import default_folder, default_home
 
 PREFIX = "DARKROOM_"
+DATABASE = "darkroom.db"  # in the home
 CrashPoint = Literal["after-hold", "after-store", "before-capture-commit", "after-capture-commit"]
 
 
 def _like(pattern: str, example: str) -> AfterValidator:
-    """Of a text that is not like the example, the error says what would be."""
+    """Return a check of a text by a pattern, whose error shows the example."""
 
     def check(value: str) -> str:
         if not re.fullmatch(pattern, value):
@@ -38,7 +40,7 @@ DatabaseUrl = Annotated[
 
 
 def _split(value: object) -> object:
-    """A list, as text with commas."""
+    """Split a list that is written as text with commas. Other values stay as they are."""
     return [item.strip() for item in value.split(",") if item.strip()] if isinstance(value, str) else value
 
 
@@ -105,7 +107,7 @@ class Settings(BaseSettings):
 
     max_n: int = Field(10, ge=1, description="Maximum number of images in one request.")
     answers_with_bytes: bool = Field(
-        True,
+        False,
         description="Whether an image response has the bytes (`b64_json`) beside the URL, if the request sets no "
         "`response_format`.",
     )
@@ -132,7 +134,8 @@ class Settings(BaseSettings):
         0.75,
         gt=0,
         le=1,
-        description="The part of both queue limits that one key may take; more gets 429. 1 for all of it.",
+        description="The part of both queue limits that one key may take while others have jobs there; more gets "
+        "429. A key that comes when another has filled the queue has the rest beyond the limits. 1 for all of it.",
     )
     max_running_per_key: int = Field(
         32,
@@ -266,53 +269,65 @@ class Settings(BaseSettings):
     )
 
     @property
-    def database_url(self) -> str:
-        return self.database or f"sqlite:///{self.home / 'darkroom.db'}"
+    def database_url(self) -> URL:
+        """Return the database's URL. A path is no part of a URL's text: it may have any letters."""
+        return make_url(self.database) if self.database else URL.create("sqlite", database=str(self.home / DATABASE))
+
+    @property
+    def no_server_message(self) -> str:
+        """Say that a command found nothing of a server, and where it looked."""
+        given = "home" in self.model_fields_set
+        home = f"{self.home}, which DARKROOM_HOME names" if given else f"{self.home} (DARKROOM_HOME is not set)"
+        looked = home if self.database is None else f"{home}, and the database of DARKROOM_DATABASE"
+        return (
+            f"No server has run with these settings. Looked in: {looked}. Set them as the server has them; `darkroom "
+            "serve` makes what is missing."
+        )
 
     @property
     def local_url(self) -> str:
-        """The server's base URL for clients on this machine."""
+        """Return the server's base URL for clients on this machine."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     @property
     def admin_key(self) -> Path:
-        """The file with the secret for the admin routes."""
+        """Return the file with the secret for the admin routes."""
         return self.home / "admin-key"
 
     @property
     def webhook_secret(self) -> Path:
-        """The file of which the keys' secrets for webhooks are made."""
+        """Return the file of which the keys' secrets for webhooks are made."""
         return self.home / "webhook-secret"
 
     @property
     def results(self) -> Path:
-        """The home's own folder of finished images."""
+        """Return the home's own folder of finished images."""
         return self.home / "results"
 
     @property
     def images(self) -> str:
-        """Where finished images are: a folder, or the URL of an object store."""
+        """Return the place of finished images: a folder, or the URL of an object store."""
         return self.storage or str(self.results)
 
     @property
     def weight_digests(self) -> Path:
-        """The file of the sums of checkpoints."""
+        """Return the file of the sums of checkpoints."""
         return self.home / "weight-digests.json"
 
     @property
     def thumbnails(self) -> Path:
-        """The folder of small copies of results."""
+        """Return the folder of small copies of results."""
         return self.home / "thumbnails"
 
     @property
     def pixels(self) -> Path:
-        """The folder of decoded references, while their calls run."""
+        """Return the folder of decoded references, while their calls run."""
         return self.home / "pixels"
 
 
 def unknown_settings(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """A line for each DARKROOM_ variable that no setting has, such as a misspelled one, which has no effect."""
+    """Return a line for each DARKROOM_ variable that no setting has, such as a misspelled one, which has no effect."""
     given = sorted(name.removeprefix(PREFIX) for name in environ if name.startswith(PREFIX))
     known = [field.upper() for field in Settings.model_fields]
     lines = []

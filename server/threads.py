@@ -26,11 +26,12 @@ class Threads:
         self._executor = ThreadPoolExecutor(count, thread_name_prefix=name)
 
     async def run(self, work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        """The result of the work. Raises what it raises."""
+        """Run the work in a thread, and return its result. Raises the work's exceptions."""
         return await asyncio.wrap_future(self._submit(partial(work, *args, **kwargs)))
 
     async def run_if_begun_within(self, limit_s: float, work: Callable[[], Result]) -> Result:
-        """As `run`. Raises NotBegun if no thread was free for so long; work that has begun is awaited to its end."""
+        """Run work as `run` does. Raises NotBegun if no thread was free for so long; work that has begun is awaited to
+        its end."""
         submitted = self._submit(work)
         result = asyncio.wrap_future(submitted)
         try:

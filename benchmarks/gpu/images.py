@@ -41,7 +41,7 @@ async def images(machine: Machine, report: Report) -> None:
         for rows in (2,) if machine.tiny else (2, 4):
             facts = difference((await bench.draw(bench.job(n=rows)))[0], alone)
             taken = await bench.timed(bench.job(n=rows), rounds=1)
-            report.add("pictures in a batch", taken, "s", rows=rows, over_one_by_one=taken / rows / one_s, **facts)
+            report.add("images in a batch", taken, "s", rows=rows, over_one_by_one=taken / rows / one_s, **facts)
     report.add("peak memory", machine.peak_gib, "GiB")
 
 
@@ -62,8 +62,8 @@ async def _take_turns(bench: Bench, report: Report, alone: Any) -> None:
     await bench.draw(replace(draft, prompt="a draft of a boat"))
     beside_s = time.perf_counter() - began
     (overtaken,) = await long
-    report.add("a picture that was overtaken is the same", bool((overtaken == alone).all()), goal="True")
-    report.add("draft beside a picture", beside_s, "s", over_alone=beside_s / draft_s)
+    report.add("an image that was overtaken is the same", bool((overtaken == alone).all()), goal="True")
+    report.add("draft beside an image", beside_s, "s", over_alone=beside_s / draft_s)
 
 
 async def merged(machine: Machine, report: Report) -> None:
@@ -74,7 +74,7 @@ async def merged(machine: Machine, report: Report) -> None:
     four_s = 4 * one_s
     for rows in (2, 4):
         four_s = min(four_s, 4 / rows * bare_seconds(machine, pipeline, rows, side=side))
-    report.add("bare, four pictures in the best batches", four_s, "s", side=side, gain=4 * one_s / four_s)
+    report.add("bare, four images in the best batches", four_s, "s", side=side, gain=4 * one_s / four_s)
     with serving(machine, pipeline) as bench:
 
         def jobs(name: str, count: int) -> list[ImageJob]:
@@ -122,7 +122,7 @@ async def large(machine: Machine, report: Report) -> None:
                 taken = time.perf_counter() - began
             finally:
                 PromptCache.attach = attach  # type: ignore[method-assign]
-            report.add(f"4K picture {name}", taken, "s", encoded=len(calls), peak_gib=machine.peak_gib)
+            report.add(f"4K image {name}", taken, "s", encoded=len(calls), peak_gib=machine.peak_gib)
 
 
 def bare_seconds(machine: Machine, pipeline: Any, rows: int = 1, **sizes: int) -> float:

@@ -114,7 +114,7 @@ async def _shapes(bench: Bench, report: Report, name: str, plain_s: float) -> No
     began = time.perf_counter()
     await bench.draw(bench.job(id="two", n=2, prompt="two boats"))
     taken = time.perf_counter() - began
-    report.add(f"{name}: first call of two pictures", taken, "s", over_two=taken / plain_s / 2)
+    report.add(f"{name}: first call of two images", taken, "s", over_two=taken / plain_s / 2)
 
 
 async def _turns(bench: Bench, report: Report, name: str, alone: Pixels) -> None:

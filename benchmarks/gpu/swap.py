@@ -55,9 +55,9 @@ async def loading(machine: Machine, report: Report) -> None:
                 taken.append(time.perf_counter() - started)
             await loading
             facts = {"over_alone": (time.perf_counter() - began) / alone_s, "pictures": len(taken)}
-            report.add("loading beside pictures", time.perf_counter() - began, "s", goal="alone x 2", **facts)
+            report.add("loading beside images", time.perf_counter() - began, "s", goal="alone x 2", **facts)
             slowed = statistics.median(taken) / image_s if taken else 1.0
-            report.add("pictures beside loading, over alone", slowed, goal="1.2")
+            report.add("images beside loading, over alone", slowed, goal="1.2")
 
 
 def _read(file: Path) -> int:

@@ -1,11 +1,11 @@
-"""Checkpoints: their files, what these say and need, and how an image is planned. Pure, without torch.
+"""Checkpoints: their files with their facts and needs, and how an image is planned. Pure, without torch.
 
-- checkpoint_files: what a checkpoint's files say without loading them: safety, class, bytes, hashes
-- runtime: options that defeat each other, and what `runtime = "auto"` stands for
-- memory: what the other workers use of the image worker's device
+- checkpoint_files: facts from a checkpoint's files without loading them: safety, class, bytes, hashes
+- runtime: options that defeat each other, and the settings that `runtime = "auto"` stands for
+- memory: the share of the image worker's device that other workers use
 - weight_headers: the headers of safetensors and GGUF files
 - call_signature: a pipeline's call, from the source of diffusers
-- inspection, suggestion: what a checkpoint is and can do, and the values that fit it
+- inspection, suggestion: a checkpoint's class, parts and capabilities, and the values that fit it
 - manifest: the sums of the files of a checkpoint that is added
 - adapters: rank and trigger words of LoRA files
 - plan: how a size is drawn: directly, resized, or in two passes with tiles

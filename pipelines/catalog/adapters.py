@@ -1,4 +1,4 @@
-"""What an adapter's file says of itself: its kind, layers and rank, what it can't be used for, and the words that its
+"""The facts in an adapter's file: its kind, layers and rank, the reason why it can't be used, and the words that its
 trainer gave to call it up."""
 
 import json
@@ -30,7 +30,7 @@ MOST_NAMES: Final = 4  # of weights, in a message
 
 
 class Contents(NamedTuple):
-    """The tensors of an adapter, by what they are."""
+    """The tensors of an adapter, by their kind."""
 
     pairs: Mapping[str, tuple[str, str]]  # low-rank pairs: the names of both factors, by layer
     kronecker: frozenset[str]  # layers of LoKr
@@ -41,7 +41,7 @@ class Contents(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """As trainers call it; an empty text for a file that is no adapter."""
+        """Return the kind of adapter as trainers call it; an empty text for a file that is no adapter."""
         if self.decomposed:
             return "DoRA"
         if self.kronecker:
@@ -50,11 +50,13 @@ class Contents(NamedTuple):
 
     @property
     def layers(self) -> int:
+        """Return the number of layers that the adapter changes."""
         return len(self.pairs) + len(self.kronecker) + sum(self.others.values())
 
     @property
     def problem(self) -> str | None:
-        """Why no model can be drawn with it as its trainer meant it."""
+        """Return the reason why no model can be drawn with the adapter as its trainer meant it; None if there is
+        none."""
         if self.decomposed:
             return "a DoRA adapter (dora_scale), which would be drawn as a plain LoRA"
         if self.replaced and self.layers:
@@ -66,14 +68,14 @@ class Contents(NamedTuple):
 
 
 def replaces_weights(names: Iterable[str]) -> str:
-    """The reason why an adapter is refused that puts other weights in place of the model's."""
+    """Return the reason for refusing an adapter that puts other weights in place of the model's."""
     listed = list(dict.fromkeys(names))
     shown = ", ".join(listed[:MOST_NAMES]) + (", ..." if len(listed) > MOST_NAMES else "")
-    return f"it replaces weights of the model ({shown}): a control LoRA needs a control picture"
+    return f"it replaces weights of the model ({shown}): a control LoRA needs a control image"
 
 
 def sort_contents(names: Iterable[str]) -> Contents:
-    """From the names of a file's tensors."""
+    """Sort the tensors of a file by their names."""
     left = dict.fromkeys(names)
     pairs = {}
     for down in [name for name in left if DOWN.search(name)]:
@@ -106,7 +108,8 @@ def _up(down: str) -> str:
 
 
 def _number(down: str) -> str:
-    """XLabs has two pairs a layer: for the image's tokens and for those of the text."""
+    """Return the number of a layer's pair, an empty text if it has one pair: XLabs has two, for the image's tokens and
+    for those of the text."""
     found = re.search(r"[._](lora\d+)\.down\.weight$", down)
     return f".{found[1]}" if found else ""
 
@@ -118,12 +121,12 @@ def _is_of_other_kind(name: str) -> bool:
 
 
 def _short(name: str) -> str:
-    """`norm_q` of transformer_blocks.0.attn.norm_q.weight."""
+    """Return the last part of a layer's name: `norm_q` of transformer_blocks.0.attn.norm_q.weight."""
     return name.split(".")[-2]
 
 
 def _unused(name: str) -> str:
-    """The kind of such a tensor, for people."""
+    """Return the kind of a tensor that is not used, for people."""
     return name.split(".")[0] if name.startswith(EMBEDDINGS) else name.split(".")[-1]
 
 
@@ -141,7 +144,7 @@ class Adapter:
 
 
 def read_adapter(file: Path) -> Adapter:
-    """From the header alone. Raises OSError."""
+    """Read an adapter's facts from the header of its file alone. Raises OSError."""
     size = file.stat().st_size
     try:
         header = read_header(file)
@@ -155,13 +158,14 @@ def read_adapter(file: Path) -> Adapter:
 
 
 def _rank(down: list[Tensor]) -> int | None:
-    """The rank of most layers: a matrix from the layer's inputs to `rank` values."""
+    """Return the rank of most layers, None without layers: a matrix goes from a layer's inputs to `rank` values."""
     ranks = Counter(tensor.shape[0] for tensor in down if tensor.shape)
     return ranks.most_common(1)[0][0] if ranks else None
 
 
 def _trigger_words(metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    """As the trainer wrote them, or else the commonest tags of the images that it was trained on."""
+    """Return the trigger words as the trainer wrote them, or else the commonest tags of the images that it was trained
+    on."""
     for key in PHRASES:
         if isinstance(phrase := metadata.get(key), str) and phrase.strip():
             return tuple(word.strip() for word in phrase.split(",") if word.strip())[:MAX_TRIGGER_WORDS]

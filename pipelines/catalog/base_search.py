@@ -43,7 +43,7 @@ def nearest_base(file: Path, folders: Iterable[Path]) -> tuple[Path, int, int] |
 
 
 def is_whole(file: Path) -> bool:
-    """Whether a file has other components beside the denoiser."""
+    """Return whether a file has other components beside the denoiser."""
     try:
         return file.suffix == ".safetensors" and bool(beside_denoiser(read_header(file).tensors))
     except BrokenFile:
@@ -51,7 +51,7 @@ def is_whole(file: Path) -> bool:
 
 
 def loads_whole(file: Path, folder: Path) -> bool:
-    """Whether the class of a folder's pipeline takes all that it can from a file with several components."""
+    """Return whether the class of a folder's pipeline takes all that it can from a file with several components."""
     try:
         return is_whole(file) and PipelineSource().loads_single_files(model_index(folder)["_class_name"])
     except CheckpointError:
@@ -68,7 +68,7 @@ def _weights(file: Path) -> Sequence[Tensor]:
 
 
 def _is_left_over(weights: Sequence[Tensor], count: int) -> bool:
-    """Whether one vector of the file is all that a denoiser of `count` weights lacks."""
+    """Return whether one vector of the file is all that a denoiser of `count` weights lacks."""
     more = sum(tensor.weights for tensor in weights) - count
     return more > 0 and any(len(tensor.shape) == 1 and tensor.weights == more for tensor in weights)
 

@@ -1,7 +1,7 @@
 """A pipeline's call, read from the source of the installed diffusers without importing it, which takes seconds.
 
-What follows from a signature is said by its family (pipelines/families), so that the engine, which has the class, and
-the checkpoint manager, which has its source, agree.
+Its family (pipelines/families) derives everything from a signature, so that the engine, which has the class, and the
+checkpoint manager, which has its source, agree.
 """
 
 import ast
@@ -23,7 +23,7 @@ COMPUTED = object()  # a default that is no constant
 
 
 def announce(spec: CheckpointSpec, tasks: Container[Task], *, negative_prompt: bool, guidance: bool) -> Capabilities:
-    """Return what the pipeline classes promise, before it is tried."""
+    """Return the capabilities that the pipeline classes announce, before they are tried."""
     return Capabilities(
         text=Task.TEXT in tasks,
         references=spec.max_references if MODES[spec.conditioning].task in tasks else 0,
@@ -42,7 +42,7 @@ class PipelineSource:
     folder: Path | None = field(default_factory=lambda: _installed("diffusers"))
 
     def parameters(self, class_name: str) -> Call | None:
-        """The parameters of the class's call, its own or an inherited one; None if there is no such pipeline."""
+        """Return the parameters of the class's call, its own or an inherited one; None if there is no such pipeline."""
         if (found := self._find(class_name)) is None:
             return None
         for node in found.body:
@@ -52,14 +52,15 @@ class PipelineSource:
         return next((parameters for parameters in inherited if parameters is not None), None)
 
     def methods(self, class_name: str) -> frozenset[str]:
-        """Of the class, its own and those of the pipelines that it derives from."""
+        """Return the names of the class's methods, its own and those of the pipelines that it derives from."""
         if (found := self._find(class_name)) is None:
             return frozenset()
         own = {node.name for node in found.body if isinstance(node, ast.FunctionDef)}
         return frozenset(own).union(*(self.methods(base.id) for base in found.bases if isinstance(base, ast.Name)))
 
     def default_sample_size(self, class_name: str) -> int | None:
-        """The side in latents that the class draws unless it is told: a constant of its constructor."""
+        """Return the side in latents that the class draws unless it is told: a constant of its constructor. None if
+        there is no such constant."""
         found = self._find(class_name)
         for node in ast.walk(found) if found is not None else ():
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
@@ -70,13 +71,14 @@ class PipelineSource:
         return None
 
     def loads_single_files(self, class_name: str) -> bool:
-        """Whether the class, or one that it derives from, loads all components from one file."""
+        """Return whether the class, or one that it derives from, loads all components from one file."""
         found = self._find(class_name)
         bases = [base.id for base in found.bases if isinstance(base, ast.Name)] if found is not None else []
         return "FromSingleFileMixin" in bases or any(self.loads_single_files(base) for base in bases)
 
     def scheduler_keys(self, class_name: str) -> frozenset[str]:
-        """The keys of a scheduler's config that the class takes: its constructor's; none if there is no such class."""
+        """Return the keys of a scheduler's config that the class takes, those of its constructor; none if there is no
+        such class."""
         for file in sorted((self.folder / "schedulers").glob("*.py")) if self.folder is not None else ():
             text = file.read_text(encoding="utf-8")
             if f"class {class_name}(" in text:
@@ -84,6 +86,7 @@ class PipelineSource:
         return frozenset()
 
     def has(self, class_name: str) -> bool:
+        """Return whether the library has a pipeline of this class."""
         return class_name in self._folders
 
     def _find(self, class_name: str) -> ast.ClassDef | None:
@@ -99,7 +102,7 @@ class PipelineSource:
 
     @cached_property
     def _folders(self) -> Mapping[str, str]:
-        """Pipeline class -> its folder, from the lists by which diffusers loads its modules."""
+        """Return the folders of the pipeline classes, from the lists by which diffusers loads its modules."""
         if self.folder is None:
             return {}
         tree = ast.parse((self.folder / "pipelines" / "__init__.py").read_text(encoding="utf-8"))
@@ -119,7 +122,8 @@ def _installed(package: str) -> Path | None:
 
 
 def _listed(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """From `_import_structure["x"] = ["XPipeline", ...]`, and `.extend([...])`."""
+    """Yield the listed classes with their folders, from `_import_structure["x"] = ["XPipeline", ...]`, and
+    `.extend([...])`."""
     for node in ast.walk(tree):
         match node:
             case ast.Assign(targets=[ast.Subscript(slice=ast.Constant(value=str(folder)))], value=ast.List(elts=names)):

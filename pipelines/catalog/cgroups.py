@@ -9,9 +9,8 @@ LIMIT_FILES: Final = {"cgroup2": "memory.max", "cgroup": "memory.limit_in_bytes"
 
 
 def memory_limits(root: Path = Path("/")) -> Iterator[int]:
-    """Bytes, of the own group and of each above it that can be seen from here. `root` has `proc` and `sys`; where it
-    has none, as on other systems than Linux, there is no limit.
-    """
+    """Yield the memory limits in bytes, of the own group and of each above it that can be seen from here. `root` has
+    `proc` and `sys`; where it has none, as on other systems than Linux, there is no limit."""
     groups = _own_groups(root)
     for line in _lines(root / "proc/self/mountinfo"):
         mount, _, system = line.partition(" - ")
@@ -27,7 +26,7 @@ def memory_limits(root: Path = Path("/")) -> Iterator[int]:
 
 
 def _own_groups(root: Path) -> dict[str, PurePosixPath]:
-    """The process's group for memory, by type of file system."""
+    """Return the process's group for memory, by type of file system."""
     groups = {}
     for line in _lines(root / "proc/self/cgroup"):
         number, controllers, path = line.split(":", 2)
@@ -39,7 +38,8 @@ def _own_groups(root: Path) -> dict[str, PurePosixPath]:
 
 
 def _upwards(group: PurePosixPath, shown: PurePosixPath) -> list[PurePosixPath]:
-    """The group and those above it, as paths below the one that is shown; that one alone where the group is outside."""
+    """Return the group and those above it, as paths below the one that is shown; that one alone where the group is
+    outside."""
     if not group.is_relative_to(shown) or ".." in group.parts:
         return [PurePosixPath()]
     inside = group.relative_to(shown)

@@ -1,4 +1,4 @@
-"""What a checkpoint's files say without loading them: whether they are safe to load, its class, size and hashes."""
+"""Facts from a checkpoint's files without loading them: whether they are safe to load, its class, size and hashes."""
 
 import hashlib
 import json
@@ -22,12 +22,12 @@ WEIGHTS = re.compile(r"(?P<stem>[^.]+?)(?P<variant>\.[^.]+?)?(-\d{5}-of-\d{5})?\
 
 
 class CheckpointError(Exception):
-    """A checkpoint can't be served. The message names the file or key, and what would be right."""
+    """A checkpoint can't be served. The message names the file or key, and the right value."""
 
 
 def find_snapshot(path: Path) -> Path:
-    """The folder of files that a hub cache folder (models--x--y) stands for, by its refs: main, or the only one. Other
-    paths as they are."""
+    """Return the folder of files that a hub cache folder (models--x--y) stands for, by its refs: main, or the only one.
+    Other paths are returned as they are."""
     if not path.name.startswith(HUB_CACHE) or not (path / "snapshots").is_dir():
         return path
     refs = [path / "refs" / "main", *sorted((path / "refs").glob("*"))]
@@ -36,7 +36,7 @@ def find_snapshot(path: Path) -> Path:
 
 
 def files_version(path: Path) -> int:
-    """The newest mtime of a checkpoint's files, in ns; 0 if there are none, or none that can be read."""
+    """Return the newest mtime of a checkpoint's files, in ns; 0 if no file can be read."""
     try:
         files = path.rglob("*") if path.is_dir() else [path]
         return max((file.stat().st_mtime_ns for file in files if file.is_file()), default=0)
@@ -45,7 +45,7 @@ def files_version(path: Path) -> int:
 
 
 def check_files(spec: CheckpointSpec) -> Path:
-    """The folder with model_index.json, after the checks that need no loading. Raises CheckpointError."""
+    """Return the folder with model_index.json, after the checks that need no loading. Raises CheckpointError."""
     try:
         spec.path.stat()
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:
@@ -73,7 +73,7 @@ def check_files(spec: CheckpointSpec) -> Path:
 
 
 def model_index(folder: Path) -> dict[str, Any]:
-    """model_index.json: the pipeline's class, and [library, class] of each component. Raises CheckpointError."""
+    """Read model_index.json: the pipeline's class, and [library, class] of each component. Raises CheckpointError."""
     path = folder / "model_index.json"
     try:
         index: dict[str, Any] = json.loads(path.read_text())
@@ -86,22 +86,22 @@ def model_index(folder: Path) -> dict[str, Any]:
 
 
 def denoiser_name(index: dict[str, Any]) -> str:
-    """The name of the component that runs at every step."""
+    """Return the name of the component that runs at every step."""
     return "unet" if "unet" in index else "transformer"
 
 
 def class_of(entry: Any) -> str:
-    """The class that model_index.json has for a component; nothing for another entry."""
+    """Return the class that model_index.json has for a component; an empty text for another entry."""
     return str(entry[1]) if isinstance(entry, list) and len(entry) > 1 else ""
 
 
 def read_config(folder: Path, part: str) -> dict[str, Any]:
-    """A component's config: config.json, or scheduler_config.json of a scheduler."""
+    """Read a component's config: config.json, or scheduler_config.json of a scheduler."""
     return read_json(folder / part / "config.json") or read_json(folder / part / f"{part}_config.json")
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """A config; empty if there is none that can be read."""
+    """Read a config file. It is empty if there is no file that can be read."""
     try:
         content = json.loads(file.read_text())
     except (OSError, ValueError):
@@ -110,12 +110,12 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def is_text_encoder(component: str) -> bool:
-    """Whether a component reads prompts: text_encoder, text_encoder_2, ..."""
+    """Return whether a component reads prompts: text_encoder, text_encoder_2, ..."""
     return component.startswith("text_encoder")
 
 
 def weight_files(spec: CheckpointSpec) -> dict[str, list[Path]]:
-    """The files with weights that diffusers loads, by component. A single file counts as the denoiser.
+    """Return the files with weights that diffusers loads, by component. A single file counts as the denoiser.
 
     Raises CheckpointError.
     """
@@ -137,7 +137,7 @@ def weight_files(spec: CheckpointSpec) -> dict[str, list[Path]]:
 
 
 def find_variant(spec: CheckpointSpec) -> str | None:
-    """The variant to load, such as "fp16", of a folder in which some component has no plain files. Else None.
+    """Return the variant to load, such as "fp16", of a folder in which some component has no plain files. Else None.
 
     Raises CheckpointError where there are several to choose from.
     """
@@ -157,7 +157,7 @@ def find_variant(spec: CheckpointSpec) -> str | None:
 
 
 def estimate_bytes(spec: CheckpointSpec, item_bytes: int) -> int:
-    """Memory of the weights on the device at `item_bytes` a weight, from the headers of their files.
+    """Estimate the bytes of the weights on the device at `item_bytes` a weight, from the headers of their files.
 
     Raises CheckpointError for files that can't be loaded.
     """
@@ -170,8 +170,8 @@ def estimate_bytes(spec: CheckpointSpec, item_bytes: int) -> int:
 
 
 def control_bytes(controls: Iterable[Control], item_bytes: int) -> int:
-    """Memory of ControlNets, IP-Adapters and their image encoders. Raises CheckpointError for files that can't be
-    loaded."""
+    """Return the bytes of ControlNets, IP-Adapters and their image encoders at `item_bytes` a weight. Raises
+    CheckpointError for files that can't be loaded."""
     paths = {path: None for control in controls for path in (control.path, control.image_encoder) if path is not None}
     weights = 0
     for path in paths:
@@ -185,8 +185,8 @@ def control_bytes(controls: Iterable[Control], item_bytes: int) -> int:
 
 
 def stored_as_float8(spec: CheckpointSpec) -> bool:
-    """Whether the denoiser is a single file of float8 weights, which stay so on the device unless [runtime] has another
-    `quantize`. Weights with scales beside them are multiplied out as they are read."""
+    """Return whether the denoiser is a single file of float8 weights, which stay so on the device unless [runtime] has
+    another `quantize`. Weights with scales beside them are multiplied out as they are read."""
     if spec.runtime.quantize != "none" or spec.path.suffix != ".safetensors" or spec.base is None:
         return False
     tensors = denoiser_tensors(_tensors(spec.path))
@@ -195,8 +195,8 @@ def stored_as_float8(spec: CheckpointSpec) -> bool:
 
 
 def component_bytes(spec: CheckpointSpec, item_bytes: int, quantize: Quantize) -> dict[str, list[float]]:
-    """Memory of each component's tensors at `item_bytes` a weight, with the denoiser quantized. Raises CheckpointError
-    for files that can't be loaded."""
+    """Return the bytes of each component's tensors at `item_bytes` a weight, with the denoiser quantized. Raises
+    CheckpointError for files that can't be loaded."""
     denoiser = denoiser_name(model_index(check_files(spec)))
     found = {
         part: [(tensor, file) for file in files for tensor in _tensors(file)]
@@ -215,12 +215,13 @@ def component_bytes(spec: CheckpointSpec, item_bytes: int, quantize: Quantize) -
 
 
 def _loaded_bytes(tensor: Tensor, file: Path, quantize: Quantize, item_bytes: float) -> float:
-    """A GGUF file's tensors stay as they are in the file."""
+    """Return a tensor's bytes once loaded. A GGUF file's tensors stay as they are in the file."""
     return tensor.bytes if file.suffix == ".gguf" else quantized_bytes(tensor, quantize, item_bytes)
 
 
 def fullest_device_bytes(parts: Mapping[str, Sequence[float]], runtime: Runtime) -> int:
-    """The peak on the device of a checkpoint, or on the fuller one of the two of text encoders and all else."""
+    """Return the peak on the device of a checkpoint in bytes, or on the fuller one of the two of text encoders and all
+    else."""
     if runtime.gpus == 1 or runtime.parallel != "encoders":
         return device_bytes(parts.values(), runtime.offload)
     sides = [[sizes for part, sizes in parts.items() if is_text_encoder(part) == side] for side in (True, False)]
@@ -228,7 +229,7 @@ def fullest_device_bytes(parts: Mapping[str, Sequence[float]], runtime: Runtime)
 
 
 def device_bytes(parts: Iterable[Sequence[float]], offload: Offload) -> int:
-    """The peak on the device, for components with tensors of these sizes."""
+    """Return the peak on the device in bytes, for components with tensors of these sizes."""
     listed = list(parts)
     total = sum(sum(tensors) for tensors in listed)
     match offload:
@@ -241,8 +242,8 @@ def device_bytes(parts: Iterable[Sequence[float]], offload: Offload) -> int:
 
 
 def describe(spec: CheckpointSpec, digests: Digests) -> str:
-    """One line for the operator: class, components, size, and a hash over every weight file, each of which is read if
-    `digests` does not know it."""
+    """Describe a checkpoint in one line for the operator: class, components, size, and a hash over every weight file,
+    each of which is read if `digests` does not know it."""
     index = model_index(check_files(spec))
     files = sorted(file for part in weight_files(spec).values() for file in part)
     digest = hashlib.sha256(b"".join(bytes.fromhex(each) for each in digests.of_files(files)))
@@ -253,19 +254,19 @@ def describe(spec: CheckpointSpec, digests: Digests) -> str:
 
 
 def component_names(index: dict[str, Any]) -> list[str]:
-    """The components that model_index.json names, without those that are left out on purpose."""
+    """List the components that model_index.json names, without those that are left out on purpose."""
     return [name for name, entry in index.items() if isinstance(entry, list) and entry != [None, None]]
 
 
 def default_variant(folder: Path) -> list[Path]:
-    """A component's files, without variants such as fp16 of files that are also there without one."""
+    """Return a component's files, without variants such as fp16 of files that are also there without one."""
     matches = [(file, WEIGHTS.fullmatch(file.name)) for file in sorted(folder.glob("*.safetensors"))]
     default = {match["stem"] for _, match in matches if match and not match["variant"]}
     return [file for file, match in matches if not (match and match["variant"] and match["stem"] in default)]
 
 
 def single_variant(folder: Path) -> str | None:
-    """The variant of a folder's weights, such as "fp16", if all of them are of one."""
+    """Return the variant of a folder's weights, such as "fp16", if all of them are of one."""
     matches = [WEIGHTS.fullmatch(file.name) for file in folder.glob("*.safetensors")]
     variants = {match["variant"] for match in matches if match}
     only = variants.pop() if len(variants) == 1 else None

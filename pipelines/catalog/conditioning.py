@@ -24,12 +24,12 @@ MODES: Mapping[Conditioning, Mode] = {
 
 
 def task_of(job: ImageJob) -> Task:
-    """The task of every image of a job."""
+    """Return the task of every image of a job."""
     return find_task(job.checkpoint, has_references=bool(job.references), has_mask=job.mask is not None)
 
 
 def find_task(spec: CheckpointSpec, *, has_references: bool, has_mask: bool) -> Task:
-    """The task of a request to a checkpoint, before there is a job."""
+    """Return the task of a request to a checkpoint, before there is a job."""
     if not has_references:
         return Task.TEXT
     return Task.INPAINT if has_mask else MODES[spec.conditioning].task

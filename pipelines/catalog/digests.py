@@ -19,15 +19,15 @@ class Digests:
         self._memory = memory
 
     def of(self, checkpoint: Path, send: Callable[[int], None] = lambda _: None) -> str:
-        """Of all its files with their names, or of a single file. Blocking: reads what has changed, and tells how many
-        bytes, as it goes. Raises OSError."""
+        """Return the sum of all files of a checkpoint with their names, or of a single file. Blocking: reads the files
+        that have changed, and sends the number of bytes as it goes. Raises OSError."""
         files = checkpoint_files(checkpoint)
         sums = self.of_files(files, send)
         lines = [f"{sum_}  {file.relative_to(checkpoint)}\n" for file, sum_ in zip(files, sums, strict=True)]
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def of_files(self, files: Sequence[Path], send: Callable[[int], None] = lambda _: None) -> list[str]:
-        """Of each. Blocking, and tells, as `of` does. Raises OSError."""
+        """Return the sum of each file. Blocking, and sends, as `of` does. Raises OSError."""
         known = {name: found for name, found in self._read().items() if Path(name).exists()}
         sums = []
         for file in files:
@@ -39,7 +39,7 @@ class Digests:
         return sums
 
     def unread_bytes(self, checkpoint: Path) -> int:
-        """What `of` will read. Raises OSError."""
+        """Return how many bytes `of` will read. Raises OSError."""
         known = self._read()
         states = {str(file): _state(file) for file in checkpoint_files(checkpoint)}
         return sum(state[0] for file, state in states.items() if known.get(file, [])[:-1] != state)
@@ -59,6 +59,6 @@ class Digests:
 
 
 def _state(file: Path) -> list[int]:
-    """By which a change shows: the size, and the times of change."""
+    """Return the values by which a change of a file shows: the size, and the times of change."""
     status = file.stat()
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]

@@ -19,20 +19,19 @@ CONTROLNET_SHARE = 1 / 3  # of a denoiser's pass: the encoding half of a U-Net (
 
 
 def first_pass_steps(job: ImageJob) -> int:
-    """Denoising steps of the first pass."""
+    """Return the number of denoising steps of the first pass."""
     sampling = job.sampling
     return sampling.steps if task_of(job).starts_from_noise else partial(sampling.steps, sampling.strength).run
 
 
 def image_steps(job: ImageJob, plan: Plan) -> int:
-    """Denoising steps of one of the job's images, over both passes and all tiles."""
+    """Return the number of denoising steps of one of the job's images, over both passes and all tiles."""
     return first_pass_steps(job) + len(plan.tiles) * _tile_steps(job)
 
 
 def work_units(job: ImageJob) -> float:
-    """The work of the whole job. References that the denoiser attends to count like pixels drawn. ControlNets run at
-    every step of the first pass; an IP-Adapter adds next to nothing to it.
-    """
+    """Return the work of the whole job. References that the denoiser attends to count like pixels drawn. ControlNets
+    run at every step of the first pass; an IP-Adapter adds next to nothing to it."""
     plan = plan_image(job.checkpoint, job.width_px, job.height_px, GRID_PX)
     attended = len(job.references) if task_of(job).reads_references else 0
     passes = 1 + attended + CONTROLNET_SHARE * _controlnets(job)
@@ -61,11 +60,11 @@ class Timing(NamedTuple):
 
 
 def unit_s_at(timings: Iterable[Timing], units: float) -> float | None:
-    """Seconds of a unit where so many are done together, from small images: most of their time is a fixed cost, which
-    larger ones have too, but once. None without timings.
+    """Estimate the seconds of a unit where so many are done together, from small images: most of their time is a fixed
+    cost, which larger ones have too, but once. None without timings.
 
-    The line goes through the shortest times of the smallest and of the largest images: longer ones include what ran
-    beside them. No unit takes longer than the fastest one that was seen.
+    The line goes through the shortest times of the smallest and of the largest images: longer ones include other work
+    that ran beside them. No unit takes longer than the fastest one that was seen.
     """
     shortest: dict[float, float] = {}
     for timing in timings:
@@ -88,14 +87,14 @@ class Speeds:
         self._guessed: set[Weights] = set()  # not measured on an image that somebody asked for
 
     def unit_s(self, checkpoint: CheckpointSpec) -> float:
-        """The duration of a unit on this checkpoint; the mean of the others until it has been measured."""
+        """Return the seconds of a unit on this checkpoint; the mean of the others until it has been measured."""
         measured = self._unit_s
         mean = sum(measured.values()) / len(measured) if measured else FIRST_UNIT_S
         return measured.get(_weights(checkpoint)) or mean
 
     def begin_with(self, checkpoint: CheckpointSpec, unit_s: float, *, guessed: bool) -> None:
-        """Until it is measured. The first measurement replaces a guess, and is smoothed into what was measured before
-        this process."""
+        """Begin with a speed until it is measured here. The first measurement replaces a guess, and is smoothed into a
+        speed that was measured before this process."""
         key = _weights(checkpoint)
         if key not in self._unit_s and is_duration(unit_s):
             self._unit_s[key] = unit_s
@@ -103,7 +102,8 @@ class Speeds:
 
     def record(self, checkpoint: CheckpointSpec, units: float, elapsed_s: float) -> None:
         """Add a measurement. The first image builds kernels and may compile, so a measurement of less than half the
-        smoothed value replaces it. What is no duration would stay in all later ones, and is left out."""
+        smoothed value replaces it. A value that is no duration, such as NaN, would stay in all later ones, and is left
+        out."""
         if units > 0 and is_duration(elapsed_s):
             unit_s, key = elapsed_s / units, _weights(checkpoint)
             old = unit_s if key in self._guessed else self._unit_s.get(key, unit_s)
@@ -112,7 +112,7 @@ class Speeds:
 
 
 def is_duration(seconds: float) -> bool:
-    """Whether it is a time that something took. All means and smoothed values are of these alone."""
+    """Return whether a value is a duration, above 0 and finite. All means and smoothed values are of these alone."""
     return math.isfinite(seconds) and seconds > 0
 
 

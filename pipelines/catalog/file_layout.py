@@ -46,7 +46,7 @@ TEXT_ENCODERS: Final = (  # as the library goes by them
 
 
 def is_statement(tensor: Tensor) -> bool:
-    """Whether it is no weight, but says something of the file: by its name, or since it has no values."""
+    """Return whether a tensor is no weight, but a mark of the file: by its name, or since it has no values."""
     return tensor.weights == 0 or SAYS.fullmatch(tensor.name) is not None
 
 
@@ -57,8 +57,8 @@ def denoiser_tensors(tensors: Iterable[Tensor]) -> list[Tensor]:
 
 
 def beside_denoiser(tensors: Iterable[Tensor]) -> tuple[str, ...]:
-    """Return how the names of other components' tensors begin, such as "text_encoders.", in the file's order. What has
-    no dot in its name, such as the constants of a noise schedule, is no component's."""
+    """Return how the names of other components' tensors begin, such as "text_encoders.", in the file's order. A tensor
+    without a dot in its name, such as the constants of a noise schedule, is no component's."""
     names = [tensor.name for tensor in tensors if not is_statement(tensor)]
     if any(name.startswith(DENOISER_PREFIX) for name in names):
         others = (name for name in names if not name.startswith((DENOISER_PREFIX, AVERAGE)))

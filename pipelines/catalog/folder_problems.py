@@ -1,4 +1,4 @@
-"""What is wrong with a checkpoint's folder, by looking at its files: for inspecting it, and before it is loaded."""
+"""Finds the faults of a checkpoint's folder by looking at its files: for inspecting it, and before it is loaded."""
 
 import difflib
 import json
@@ -12,7 +12,7 @@ WITHOUT_WEIGHTS = re.compile(r"Tokenizer|Processor|Scheduler|FeatureExtractor") 
 
 
 def other_kind(folder: Path) -> str:
-    """What a folder without model_index.json is instead."""
+    """Describe a folder without model_index.json, for the operator."""
     index = folder / "model_index.json"
     if index.is_symlink():
         return f"{index}: a link to a file that is missing, so the download or the copy is not whole"
@@ -27,7 +27,8 @@ def other_kind(folder: Path) -> str:
 
 
 def similar_names(path: Path) -> str:
-    """For a path that is not there: "; did you mean ...?" with what has nearly the same name there, if anything has."""
+    """Suggest names for a path that is not there: "; did you mean ...?" with the files there that have nearly the same
+    name, else an empty text."""
     try:
         while not path.parent.is_dir() and path.parent != path:
             path = path.parent
@@ -39,7 +40,8 @@ def similar_names(path: Path) -> str:
 
 
 def part_problems(part: Path, class_name: str, files: Sequence[Path]) -> Iterator[str]:
-    """Of a component's folder. `files` are those with weights that would be loaded; an index of shards names them."""
+    """Yield the problems of a component's folder. `files` are those with weights that would be loaded; an index of
+    shards names them."""
     if WITHOUT_WEIGHTS.search(class_name):
         return
     if (config := part / "config.json").is_file():

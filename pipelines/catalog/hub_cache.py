@@ -9,13 +9,13 @@ from pipelines.catalog.folder_problems import HUB_CACHE
 
 
 def cache_of(path: Path) -> Path | None:
-    """The cache folder of a repository that this path is in, or is."""
+    """Return the cache folder of a repository that this path is in, or is."""
     return next((folder for folder in (path, *path.parents) if folder.name.startswith(HUB_CACHE)), None)
 
 
 def shortened(path: Path) -> Path:
-    """The cache folder in place of the snapshot that it stands for. Files inside and other snapshots are not what the
-    cache folder stands for, so they and paths elsewhere stay as they are."""
+    """Return the cache folder in place of the snapshot that it stands for. The cache folder does not stand for files
+    inside and other snapshots, so they and paths elsewhere stay as they are."""
     cache = cache_of(path)
     return cache if cache is not None and find_snapshot(cache) == path else path
 

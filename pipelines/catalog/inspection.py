@@ -1,5 +1,5 @@
-"""What a checkpoint is and can do, from its configs and the headers of its files: no weights are read, nothing is
-imported, so it takes a fraction of a second."""
+"""A checkpoint's class, parts and capabilities, from its configs and the headers of its files: no weights are read,
+nothing is imported, so it takes a fraction of a second."""
 
 import importlib.util
 import re
@@ -43,7 +43,7 @@ OWN_LIBRARIES = ("diffusers", "transformers")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A component: its class, and what the headers of its files say."""
+    """A component: its class, and the facts in the headers of its files."""
 
     name: str
     class_name: str
@@ -55,7 +55,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What the files say. With `problems` it can't be served as it is."""
+    """The facts in the files. With `problems` the checkpoint can't be served as it is."""
 
     path: Path  # a hub cache folder's snapshot
     folder: Path | None  # with model_index.json: the checkpoint itself, its base, or its configs
@@ -76,10 +76,11 @@ class Inspection:
 
     @property
     def weights(self) -> int:
+        """Return how many weights all parts have together."""
         return sum(part.weights for part in self.parts)
 
     def device_bytes(self, item_bytes: int) -> int:
-        """Memory of the weights on a device at `item_bytes` a weight; GGUF stays as it is in the file."""
+        """Return the bytes of the weights on a device at `item_bytes` a weight; GGUF stays as it is in the file."""
         is_gguf = self.path.suffix == ".gguf"
         name = denoiser_name(dict(self.index))
         return sum(part.bytes if is_gguf and part.name == name else part.weights * item_bytes for part in self.parts)
@@ -87,8 +88,8 @@ class Inspection:
 
 def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None = None) -> Inspection:
     """Look at a diffusers folder, a hub cache folder or a single file. `base` is the folder with the other components
-    of a single file that has the denoiser alone, `config` that of the configs of one that has all. Raises nothing: what
-    is wrong is in `problems`."""
+    of a single file that has the denoiser alone, `config` that of the configs of one that has all. Raises nothing:
+    faults are in `problems`."""
     source = PipelineSource()
     path, base, config = find_snapshot(path), base and find_snapshot(base), config and find_snapshot(config)
     folder = path if path.is_dir() else base or config
@@ -113,7 +114,7 @@ def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None
     if class_name and signature is None:
         problems.append(f"{folder}: the installed diffusers has no pipeline {class_name}")
     if signature is not None and "num_frames" in signature:
-        problems.append(f"{folder}: {class_name} draws videos, and Darkroom pictures")
+        problems.append(f"{folder}: {class_name} draws videos, and Darkroom images")
     problems += foreign_parts(index, folder, source)
     denoiser_config = read_json(folder / denoiser_name(index) / "config.json") if folder else {}
     conditioning = _conditioning(class_name, signature or {})
@@ -193,7 +194,8 @@ def _part(name: str, class_name: str, tensors: list[Tensor]) -> Part:
 
 
 def foreign_parts(index: Mapping[str, Any], folder: Path | None, source: PipelineSource) -> Iterator[str]:
-    """Components of libraries that are not here. A folder of diffusers' own pipelines may be a library too."""
+    """Yield the components of libraries that are not here, as messages. A folder of diffusers' own pipelines may be a
+    library too."""
     for name in component_names(dict(index)):
         library = index[name][0]
         own = source.folder is not None and (source.folder / "pipelines" / str(library)).is_dir()
@@ -209,13 +211,14 @@ def _variants(folder: Path | None, index: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def missing_libraries(path: Path, folder: Path | None, index: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a checkpoint's parts need and is not installed, by the names that pip takes. `folder` has the parts."""
+    """List the libraries that a checkpoint's parts need and that are not installed, by the names that pip takes.
+    `folder` has the parts."""
     needed = dict.fromkeys(_libraries(path, folder, index))
     return tuple(library for library in needed if not _installed(library))
 
 
 def _libraries(path: Path, folder: Path | None, index: Mapping[str, Any]) -> Iterator[str]:
-    """What its parts need beside the libraries that are always there."""
+    """Yield the libraries that a checkpoint's parts need beside those that are always there."""
     if path.suffix == ".gguf":
         yield "gguf"
     for name in component_names(dict(index)) if folder else []:
@@ -241,7 +244,8 @@ def _capabilities(
     class_name: str, signature: Call, index: Mapping[str, Any], denoiser: Mapping[str, Any],
     codec: Mapping[str, Any], source: PipelineSource,
 ) -> Capabilities:  # fmt: skip
-    """What the classes promise. A codec with means has latents of another scale, at which no image can start late."""
+    """Return the capabilities that the classes announce. A codec with means has latents of another scale, at which no
+    image can start late."""
     family = family_of(class_name)
     tasks = {sibling for sibling, name in family.siblings(class_name).items() if source.has(name)}
     tasks.add(family.own_task(signature))
@@ -264,7 +268,7 @@ def _conditioning(class_name: str | None, signature: Call) -> Conditioning:
 
 
 def read_card(folder: Path) -> str:
-    """The card beside the weights, which its author wrote: README.md, or nothing."""
+    """Read the card beside the weights, which its author wrote: README.md. It is empty if there is none."""
     try:
         return (folder / "README.md").read_text(errors="replace")
     except OSError:
@@ -272,8 +276,8 @@ def read_card(folder: Path) -> str:
 
 
 def codec_scale(folder: Path) -> int:
-    """Pixels to a latent, along a side, from the codec's config as diffusers' pipelines compute it; 8 if it does not
-    say."""
+    """Return the pixels to a latent, along a side, from the codec's config as diffusers' pipelines compute it; 8 if it
+    does not say."""
     config = read_config(folder, "vae")
     for key in ("block_out_channels", "encoder_block_out_channels"):
         if isinstance(blocks := config.get(key), list):
@@ -286,6 +290,6 @@ NUMBER = r"\s*=\s*([0-9]+(?:\.[0-9]+)?)"
 
 
 def card_value(card: str, argument: str) -> float | None:
-    """The value of a call's argument in the card's first example."""
+    """Return the value of a call's argument in the card's first example, None if it has none."""
     found = re.search(rf"\b{argument}{NUMBER}", card)
     return float(found[1]) if found else None

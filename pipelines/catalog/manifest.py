@@ -24,12 +24,12 @@ class Checked:
 
 
 def manifest_of(checkpoint: Path) -> Path:
-    """Where a checkpoint's manifest is: beside it, since it would be a change of the checkpoint inside."""
+    """Return the path of a checkpoint's manifest: beside it, since it would be a change of the checkpoint inside."""
     return checkpoint.with_name(checkpoint.name + SUFFIX)
 
 
 def write_manifest(checkpoint: Path) -> Path:
-    """Hash all files. Reads them whole. Raises OSError."""
+    """Write the manifest with the sums of all files. Reads them whole. Raises OSError."""
     manifest = manifest_of(checkpoint)
     lines = [f"{sha256_of(file)}  {file.relative_to(checkpoint.parent)}\n" for file in checkpoint_files(checkpoint)]
     part = manifest.with_suffix(".part")
@@ -39,7 +39,8 @@ def write_manifest(checkpoint: Path) -> Path:
 
 
 def verify(checkpoint: Path) -> Iterator[Checked]:
-    """Each file, as it is checked. Raises OSError, also if there is no manifest."""
+    """Compare the files with the manifest, and yield each file as it is checked. Raises OSError, also if there is no
+    manifest."""
     lines = [LINE.fullmatch(line) for line in manifest_of(checkpoint).read_text().splitlines()]
     sums = {match[2]: match[1] for match in lines if match}
     present = {str(file.relative_to(checkpoint.parent)): file for file in checkpoint_files(checkpoint)}
@@ -53,8 +54,8 @@ def verify(checkpoint: Path) -> Iterator[Checked]:
 
 
 def checkpoint_files(checkpoint: Path) -> list[Path]:
-    """Its files in order. A hub cache folder's snapshot has links to its files, which count by their names. What tools
-    keep in hidden folders is no part of a checkpoint."""
+    """List a checkpoint's files in order. A hub cache folder's snapshot has links to its files, which count by their
+    names. Hidden folders, which tools keep, are no part of a checkpoint."""
     if not checkpoint.is_dir():
         return [checkpoint]
     files = [file for file in checkpoint.rglob("*") if file.is_file()]
@@ -63,7 +64,7 @@ def checkpoint_files(checkpoint: Path) -> list[Path]:
 
 
 def sha256_of(file: Path, send: Callable[[int], None] = lambda _: None) -> str:
-    """Hexadecimal. `tell` is told of bytes that were read, as they are."""
+    """Return a file's sum in hexadecimal. `send` is given the number of bytes of each part that was read."""
     digest = hashlib.sha256()
     with file.open("rb", buffering=0) as stream:
         while part := stream.read(CHUNK_BYTES):

@@ -13,22 +13,22 @@ CONTEXT_BYTES: Final = 2**29  # of a process on a GPU: CUDA's context and the li
 
 
 def worker_bytes(folders: Iterable[Path]) -> int:
-    """A worker with these checkpoints, as large as their files, without a KV cache. 0 for one that has none and so does
-    not run. Folders that are not there count nothing: loading them says so.
-    """
+    """Return the bytes that a worker with these checkpoints takes: as many as their files and CUDA's context, without a
+    KV cache. 0 for a worker without checkpoints, which does not run. Folders that are not there count nothing: loading
+    them says so."""
     listed = set(folders)
     files = (file for folder in listed for file in folder.glob("*.safetensors"))
     return sum(file.stat().st_size for file in files) + CONTEXT_BYTES if listed else 0
 
 
 def weights_budget(total: float, free: float, others: float) -> float:
-    """Bytes for weights on a device: its share, without what the other workers will use, and without what programs that
-    are not ours use now."""
+    """Return the bytes for weights on a device: its share, without the bytes that the other workers will use, and
+    without those that programs that are not ours use now."""
     strangers = max(0.0, total - free - others)
     return max(0.0, total * DEVICE_SHARE - others - strangers)
 
 
 def host_memory_bytes(root: Path = Path("/")) -> int:
-    """The machine's memory, or the least that a control group around this process allows, if that is less."""
+    """Return the machine's memory, or the least that a control group around this process allows, if that is less."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([physical, *memory_limits(root)])

@@ -31,7 +31,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`width` x `height` is what the pipeline draws; `finish` is how it becomes the final size."""
+    """The pipeline draws `width` x `height`; `finish` is how that becomes the final size."""
 
     width: int
     height: int
@@ -40,7 +40,7 @@ class Plan:
 
 
 def plan_image(spec: CheckpointSpec, width: int, height: int, multiple: int) -> Plan:
-    """The plan for width x height pixels. `multiple` divides both sides of what the pipeline draws."""
+    """Plan an image of width x height pixels. `multiple` divides both sides of the image that the pipeline draws."""
     area = width * height
     if spec.native_area_px * MIN_NATIVE_SHARE <= area <= spec.max_area_px:
         return Plan(_round_up(width, multiple), _round_up(height, multiple), "crop")
@@ -53,12 +53,13 @@ def plan_image(spec: CheckpointSpec, width: int, height: int, multiple: int) -> 
 
 
 def needs_two_passes(area_px: int, native_area_px: int, max_area_px: int) -> bool:
-    """Whether an image of this area gets the second, tiled pass."""
+    """Return whether an image of this area gets the second, tiled pass."""
     return area_px > max(max_area_px, MAX_UPSCALE * native_area_px)
 
 
 def fit_to_area(width: int, height: int, area_px: int, multiple: int) -> tuple[int, int]:
-    """The sides nearest to this aspect ratio that are multiples of `multiple`, with at most this area if possible."""
+    """Return the sides nearest to this aspect ratio that are multiples of `multiple`, with at most this area if
+    possible."""
     scale = math.sqrt(area_px / (width * height)) / multiple
     sides = [{max(1, math.floor(side * scale + 1e-9)), math.ceil(side * scale - 1e-9)} for side in (width, height)]
     fits = [(w, h) for w, h in itertools.product(*sides) if w * h * multiple**2 <= area_px]
@@ -69,7 +70,8 @@ def fit_to_area(width: int, height: int, area_px: int, multiple: int) -> tuple[i
 
 
 def tile_grid(width: int, height: int, side: int, multiple: int) -> tuple[Tile, ...]:
-    """Overlapping tiles that cover the canvas, row by row. Their sides are multiples of `multiple`, `side` at most."""
+    """Return overlapping tiles that cover the canvas, row by row. Their sides are multiples of `multiple`, `side` at
+    most."""
     tile_width = min(side, _round_down(width, multiple))
     tile_height = min(side, _round_down(height, multiple))
     lefts, tops = _starts(width, tile_width), _starts(height, tile_height)
@@ -86,7 +88,7 @@ class Partial:
 
 
 def partial(steps: int, strength: float) -> Partial:
-    """The arguments with which a pipeline runs about steps * strength of `steps`, and at least one.
+    """Return the arguments with which a pipeline runs about steps * strength of `steps`, and at least one.
 
     Below strength 1 it also skips at least one: the first step starts from pure noise, so a flow-matching pipeline,
     which rounds its steps up where the others round down, would lose the image altogether. A strength without a
@@ -103,13 +105,13 @@ def partial(steps: int, strength: float) -> Partial:
 
 
 def in_own_steps(sampling: Sampling) -> Sampling:
-    """For a checkpoint that draws in no other number of steps: the second pass runs one of these, if its strength is
-    less than one, instead of one of a longer schedule."""
+    """Return the sampling for a checkpoint that draws in no other number of steps: the second pass runs one of these,
+    if its strength is less than one, instead of one of a longer schedule."""
     return replace(sampling, refine_strength=max(sampling.refine_strength, 1 / max(2, sampling.steps)))
 
 
 def _starts(length: int, tile: int) -> Sequence[int]:
-    """Evenly spread starts from 0 to length - tile with at least the overlap between neighbours."""
+    """Return evenly spread starts from 0 to length - tile with at least the overlap between neighbours."""
     if tile >= length:
         return [0]
     count = math.ceil((length - tile) / (tile * (1 - OVERLAP))) + 1

@@ -1,5 +1,5 @@
-"""How the weights of one safetensors file are quantized, by its header: which tensors are scales of which weights, what
-only other programs' kernels need, and what nothing here can read.
+"""How the weights of one safetensors file are quantized, by its header: which tensors are scales of which weights,
+which ones only other programs' kernels need, and which nothing here can read.
 
 ComfyUI's files say it layer by layer, in JSON: a tensor `comfy_quant` of bytes, or `_quantization_metadata`.
 """
@@ -47,7 +47,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """What the header says. With a `problem` the file can't be loaded."""
+    """The quantization by the header. With a `problem` the file can't be loaded."""
 
     scales: Mapping[str, Scale]  # by the weight
     dropped: frozenset[str]  # names of tensors that are no weights: scales, and what kernels need
@@ -70,7 +70,7 @@ def read_quantization(file: Path, *, denoiser_alone: bool = False) -> Quantizati
 
 def blocks_of(shape: Sequence[int], scale: Sequence[int], block: int | None = None) -> tuple[int, ...] | None:
     """Return, along each side of a weight, how many values share one of a scale's; None for a scale that does not fit
-    it. `block` is what the file says; else 128 is tried, then equal parts."""
+    it. `block` is the file's own value; without it 128 is tried, then equal parts."""
     if math.prod(scale) == 1:
         return tuple(shape)
     if math.prod(scale) == scale[0] == shape[0]:
@@ -133,15 +133,15 @@ def _companions(tensors: Sequence[Tensor]) -> dict[str, str]:
 
 
 def _is_packed(tensor: Tensor) -> bool:
-    """Whether its values can't be weights as they are."""
+    """Return whether its values can't be weights as they are."""
     is_matrix = len(tensor.shape) > 1 or tensor.name.endswith("weight")
     integers = tensor.dtype in INTEGERS and not BUFFERS.search(tensor.name)
     return is_matrix and (integers or tensor.dtype.startswith(NO_FLOATS))
 
 
 def _said_by_layer(file: Path, header: Header) -> Layers:
-    """Return what the file says of its layers, by their names. What is no JSON says nothing: the names of tensors show
-    the rest."""
+    """Return the quantization that the file names for its layers, by their names. Metadata that is no JSON is left out:
+    the names of tensors show the rest."""
     layers: dict[str, Mapping[str, Any]] = {}
     said = _json(header.metadata.get("_quantization_metadata")).get("layers")
     if isinstance(said, dict):
@@ -182,7 +182,7 @@ def _json(text: Any) -> dict[str, Any]:
 
 
 def is_quantized(file: Path, *, denoiser_alone: bool = False) -> bool:
-    """Whether some weights of a file have scales beside them. False for a file that can't be read."""
+    """Return whether some weights of a file have scales beside them. False for a file that can't be read."""
     try:
         return bool(read_quantization(file, denoiser_alone=denoiser_alone).scales)
     except BrokenFile:

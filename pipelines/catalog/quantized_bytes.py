@@ -1,4 +1,4 @@
-"""What a denoiser's tensors take once they are quantized, by their names and shapes in a file's header."""
+"""The bytes of a denoiser's tensors once they are quantized, by their names and shapes in a file's header."""
 
 import re
 from typing import Final
@@ -15,7 +15,7 @@ ITEM_BYTES: Final[dict[Quantize, float]] = {"int8": 1.0, "int4": 0.6, "nf4": 0.6
 
 
 def quantized_bytes(tensor: Tensor, quantize: Quantize, item_bytes: float) -> float:
-    """Bytes on the device; `item_bytes` is a weight's that is not quantized.
+    """Return a tensor's bytes on the device; `item_bytes` is a weight's that is not quantized.
 
     "fp8" and "float8" leave out sensitive layers. These may be a quarter of the weights: large denoisers take 1.28 to
     1.33 bytes a weight in fp8, and 1.03 where all blocks share their modulation.

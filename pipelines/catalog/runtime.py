@@ -38,7 +38,7 @@ CONFLICTS: Final[tuple[tuple[str, Callable[[Runtime], bool], str, Callable[[Runt
     ),
     (
         "quantize = 'int8' or 'int4'", lambda r: r.quantize in {"int8", "int4"}, "offload",
-        lambda r: r.offload != "none", "torchao's weights can't be moved while pictures are drawn; 'float8' can",
+        lambda r: r.offload != "none", "torchao's weights can't be moved while images are drawn; 'float8' can",
     ),
     (
         "gpus", lambda r: r.gpus > 1, "offload", lambda r: r.offload != "none",
@@ -50,7 +50,7 @@ CONFLICTS: Final[tuple[tuple[str, Callable[[Runtime], bool], str, Callable[[Runt
     ),
     (
         "gpus", lambda r: _divided(r), "cache", lambda r: r.cache is not None,
-        "each device would decide by its own part of the picture which steps to skip",
+        "each device would decide by its own part of the image which steps to skip",
     ),
     (
         "gpus", lambda r: _divided(r), "lora_folder", lambda r: r.lora_folder is not None,
@@ -68,7 +68,7 @@ CONFLICTS: Final[tuple[tuple[str, Callable[[Runtime], bool], str, Callable[[Runt
 
 
 def check_conflicts(runtime: Runtime) -> None:
-    """Raises CheckpointError for two options that defeat each other."""
+    """Check that no two options defeat each other. Raises CheckpointError."""
     for one, has_one, other, has_other, reason in CONFLICTS:
         if has_one(runtime) and has_other(runtime):
             raise CheckpointError(f"runtime: {one} and {other} defeat each other: {reason}")
@@ -79,11 +79,11 @@ def choose_runtime(
     budget_bytes: int,
     capability: tuple[int, int] | None,
 ) -> tuple[Runtime, str]:
-    """What `runtime = "auto"` stands for, and why, for components whose tensors take these bytes with the denoiser
-    quantized so.
+    """Choose the settings that `runtime = "auto"` stands for, and say why. `sizes_of` returns the bytes of the
+    components' tensors with the denoiser quantized so.
 
-    `budget_bytes` is what the device has for weights, `capability` its compute capability, None without a GPU. The
-    first choice that fits is the fastest one. Where nothing fits, it is the smallest, and loading refuses it.
+    `budget_bytes` are those that the device has for weights, `capability` its compute capability, None without a GPU.
+    The first choice that fits is the fastest one. Where nothing fits, it is the smallest, and loading refuses it.
     """
     plain = Runtime()
     if capability is None:
@@ -108,7 +108,7 @@ def _name(quantize: Quantize, offload: Offload) -> str:
 
 
 def _divided(runtime: Runtime) -> bool:
-    """Whether several devices compute a forward pass."""
+    """Return whether several devices compute a forward pass."""
     return runtime.gpus > 1 and runtime.parallel in {"context", "tensor"}
 
 

@@ -1,4 +1,4 @@
-"""What one file of weights says of how it is sampled, and what of its scheduler's config follows.
+"""The sampling that one file of weights names, and the changes of its scheduler's config that follow from it.
 
 Trainers and ComfyUI say it by tensors without values (`v_pred`, `ztsnr`), by tensors of numbers (`edm_mean`,
 `edm_vpred.sigma_max`), and in the header (`modelspec.prediction_type`).
@@ -38,8 +38,8 @@ COSXL_SIGMAS: Final = {"sigma_max": 120.0, "sigma_min": 0.002}  # unless the fil
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What the file says, and how it is followed: by `config` over that of the folder's scheduler, which becomes one of
-    the class `scheduler` if its own can't. With `problems` it can't be followed."""
+    """The sampling that the file names, and how it is followed: by `config` over that of the folder's scheduler, which
+    becomes one of the class `scheduler` if its own can't. With `problems` it can't be followed."""
 
     scheduler: str | None = None
     config: SchedulerConfig = ()
@@ -50,7 +50,7 @@ class Said:
 
     @property
     def note(self) -> str:
-        """How it is followed, for the operator."""
+        """Describe how the file is followed, for the operator."""
         listed = ", ".join(f"{key} = {value}" for key, value in self.config)
         return f"the file says {self.found}: {f'{self.scheduler} with ' if self.scheduler else ''}{listed}"
 
@@ -65,18 +65,20 @@ class Beside:
 
     @property
     def scheduler_class(self) -> str:
-        """Its name."""
+        """Return the name of the scheduler's class."""
         return str(self.scheduler.get("_class_name", ""))
 
     @property
     def is_flow(self) -> bool:
-        """Whether it follows a flow from noise to the image, which has a single kind of prediction."""
+        """Return whether the scheduler follows a flow from noise to the image, which has a single kind of
+        prediction."""
         by_setting = self.scheduler.get("use_flow_sigmas") or self.scheduler.get("prediction_type") == "flow_prediction"
         return bool(by_setting) or self.scheduler_class.startswith("FlowMatch")
 
 
 def read_said(file: Path, beside: Beside, keys_of: SchedulerKeys) -> Said:
-    """Read what a .safetensors or .gguf file says, for the folder that goes with it. Raises BrokenFile."""
+    """Read the sampling that a .safetensors or .gguf file names, for the folder that goes with it. Raises
+    BrokenFile."""
     header = read_header(file)
     marks = {tensor.name.rpartition("model.diffusion_model.")[2]: tensor for tensor in header.tensors}
     marks = {name: tensor for name, tensor in marks.items() if is_statement(tensor)}
@@ -108,8 +110,8 @@ def read_said(file: Path, beside: Beside, keys_of: SchedulerKeys) -> Said:
 def _followed(
     wanted: dict[str, Scalar], found: list[str], beside: Beside, keys_of: SchedulerKeys, *, edm: bool
 ) -> Said:
-    """Return what the folder's config does not have already. Zero terminal SNR begins at the last timestep of training,
-    which only `trailing` spacing draws (Lin et al., arXiv 2305.08891)."""
+    """Return the values that the folder's config does not have already. Zero terminal SNR begins at the last timestep
+    of training, which only `trailing` spacing draws (Lin et al., arXiv 2305.08891)."""
     own = beside.scheduler_class
     if edm and own != EDM:
         return Said(EDM, tuple(sorted(wanted.items())), " and ".join(found))
@@ -127,7 +129,8 @@ def _area_px(header: Header) -> int | None:
 
 
 def _prediction(header: Header, marks: Container[str]) -> tuple[str | None, str]:
-    """What the denoiser predicts, and what says so. A tensor is newer than the header of a merge, which is copied."""
+    """Return the denoiser's type of prediction and the mark that says so. A tensor is newer than the header of a merge,
+    which is copied."""
     if "v_pred" in marks:
         return "v_prediction", "v_pred"
     metadata = header.metadata
@@ -143,7 +146,8 @@ def _prediction(header: Header, marks: Container[str]) -> tuple[str | None, str]
 
 
 def _unsupported(prediction: str, source: str, beside: Beside) -> str | None:
-    """Why the folder's scheduler can't follow it; None if it can, or if a flow has no other."""
+    """Return the reason why the folder's scheduler can't follow a prediction; None if it can, or if a flow has no
+    other."""
     own = beside.scheduler_class or "the scheduler"
     if beside.is_flow:
         is_plain = prediction == "flow" or (prediction == "v_prediction" and source != "v_pred")
@@ -154,7 +158,8 @@ def _unsupported(prediction: str, source: str, beside: Beside) -> str | None:
 
 
 def _zero_snr(header: Header, marks: Container[str]) -> str | None:
-    """What says that the noise of training ended without a rest of the image; None if nothing does."""
+    """Return the mark by which the noise of training ended without a rest of the image; None if there is no such
+    mark."""
     if "ztsnr" in marks:
         return "ztsnr"
     keys = ("ss_zero_terminal_snr", "modelspec.ztsnr", "ztsnr")
@@ -162,7 +167,7 @@ def _zero_snr(header: Header, marks: Container[str]) -> str | None:
 
 
 def _problems(file: Path, marks: Mapping[str, Tensor], beside: Beside) -> Iterator[str]:
-    """What can't be followed, whatever the scheduler."""
+    """Yield the marks that can't be followed with any scheduler, as messages."""
     if {"edm_mean", "edm_std"} & marks.keys() and not _has_edm_latents(file, marks, beside):
         yield (
             "edm_mean, edm_std: it was trained with EDM's noise, on latents of this mean and deviation, and the "
@@ -179,7 +184,7 @@ def _problems(file: Path, marks: Mapping[str, Tensor], beside: Beside) -> Iterat
 
 
 def _has_edm_latents(file: Path, marks: Mapping[str, Tensor], beside: Beside) -> bool:
-    """Whether the folder's configs are those of such latents, with the file's numbers if it has some."""
+    """Return whether the folder's configs are those of such latents, with the file's numbers if it has some."""
     pairs = (("edm_mean", "latents_mean"), ("edm_std", "latents_std"))
     for mark, key in pairs:
         configured = beside.codec.get(key)

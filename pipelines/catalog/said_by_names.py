@@ -1,4 +1,4 @@
-"""What the name of a checkpoint suggests of how it draws: distilled to few steps, or trained to predict v. A name is a
+"""Hints in the name of a checkpoint about how it draws: distilled to few steps, or trained to predict v. A name is a
 hint for people to check, so it is suggested and never applied by itself."""
 
 import re
@@ -19,7 +19,7 @@ CONSISTENT: Final = {  # trained to jump to the end of the schedule from any ste
 
 @dataclass(frozen=True, slots=True)
 class NamedAfter:
-    """What was found in a name."""
+    """The hints that were found in a name."""
 
     distilled: str | None = None  # the word that says so
     steps: int | None = None

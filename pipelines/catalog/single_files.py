@@ -1,4 +1,4 @@
-"""One file of weights beside a folder: what it says of itself, and what of it is not used."""
+"""One file of weights beside a folder: the sampling that it names, and its parts that are not used."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,8 +15,8 @@ from pipelines.catalog.weight_headers import read_header
 def inspect_file(
     path: Path, folder: Path | None, index: Mapping[str, Any], source: PipelineSource, *, is_base: bool
 ) -> tuple[Said, tuple[str, ...]]:
-    """Return what a single file says of how it is sampled, and notes on what of it is not used. Raises BrokenFile, and
-    CheckpointError for what can't be followed or read."""
+    """Read the sampling that a single file names, with notes on the parts that are not used. Raises BrokenFile, and
+    CheckpointError for values that can't be followed or read."""
     quantization = read_quantization(path, denoiser_alone=is_base)
     if quantization.problem is not None:
         raise CheckpointError(quantization.problem)

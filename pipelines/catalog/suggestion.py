@@ -37,7 +37,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """The scheduler for the catalog file, where it is not the one of the checkpoint's folder, and what changes of its
+    """The scheduler for the catalog file, where it is not the one of the checkpoint's folder, and the changes of its
     config."""
 
     scheduler: str | None = None
@@ -59,7 +59,7 @@ class Suggestion:
 
     @property
     def values(self) -> Mapping[str, Setting]:
-        """By their keys in catalog files."""
+        """Return the values by their keys in catalog files."""
         return {
             "conditioning": self.conditioning,
             "native_area_px": int(self.native_area_px.value),
@@ -72,7 +72,7 @@ class Suggestion:
 
 
 def suggest(inspection: Inspection, source: PipelineSource | None = None) -> Suggestion:
-    """What to write into the checkpoint's catalog file."""
+    """Suggest the values to write into the checkpoint's catalog file."""
     source = source or PipelineSource()
     few = next(_signs_of_few_steps(inspection), None)
     area = _native_area(inspection, source)
@@ -81,14 +81,15 @@ def suggest(inspection: Inspection, source: PipelineSource | None = None) -> Sug
         steps=_steps(inspection, few),
         guidance=_guidance(inspection, few),
         native_area_px=area,
-        max_area_px=Value(area.value, "the native area: raise it if the checkpoint draws larger pictures well"),
+        max_area_px=Value(area.value, "the native area: raise it if the checkpoint draws larger images well"),
         enlarge="redraw" if inspection.capabilities is None or inspection.capabilities.second_pass else "resize",
         noise=_noise(inspection, source),
     )
 
 
 def _noise(inspection: Inspection, source: PipelineSource) -> Noise:
-    """What a single file says, and what its name suggests beside that. A folder has a scheduler's config of its own."""
+    """Return the scheduler and the values of its config that a single file says, and beside them those that its name
+    suggests. A folder has a scheduler's config of its own."""
     if inspection.path.is_dir():
         return Noise()
     said, named = inspection.said, _named(inspection)
@@ -143,7 +144,7 @@ def _guidance(inspection: Inspection, few: str | None) -> Value:
 
 
 def _native_area(inspection: Inspection, source: PipelineSource) -> Value:
-    """The area that the file was trained on, or that the class draws when it is called without a size."""
+    """Return the area that the file was trained on, or that the class draws when it is called without a size."""
     said = inspection.said.area_px
     if said is not None and 4096 <= said <= MAX_AREA_PX:
         return Value(said, "modelspec.resolution in the file")
@@ -163,7 +164,7 @@ def _native_area(inspection: Inspection, source: PipelineSource) -> Value:
 
 
 def _signs_of_few_steps(inspection: Inspection) -> Iterator[str]:
-    """How a checkpoint says that it was distilled."""
+    """Yield the signs by which a checkpoint shows that it was distilled."""
     if inspection.index.get("is_distilled"):
         yield "model_index.json: is_distilled"
     yield from family_of(inspection.class_name).signs_of_few_steps(inspection.denoiser_config)
@@ -178,7 +179,7 @@ def _signs_of_few_steps(inspection: Inspection) -> Iterator[str]:
 
 
 def _named(inspection: Inspection) -> NamedAfter:
-    """What the name of the checkpoint says, or of the download that it is in."""
+    """Read the name of the checkpoint, or of the download that it is in."""
     return _read_name(inspection.path)
 
 
@@ -188,16 +189,16 @@ def _read_name(path: Path) -> NamedAfter:
 
 
 def _default(inspection: Inspection, name: str) -> Any:
-    """A number that the call has as a default; None if it has none."""
+    """Return a number that the call has as a default; None if it has none."""
     parameter = inspection.signature.get(name)
     default = parameter.default if parameter is not None else None
     return default if isinstance(default, int | float) else None
 
 
 def _cards(inspection: Inspection) -> Iterator[tuple[str, str]]:
-    """Its own card; then, of a single file, its base's, which is more like it than its class's defaults are, unless the
-    file alone is distilled by its name. It may be another training, and a base may be distilled. With how a value of
-    theirs is said to be found."""
+    """Yield the checkpoint's own card; then, of a single file, its base's, which is more like it than its class's
+    defaults are, unless the file alone is distilled by its name. It may be another training, and a base may be
+    distilled. Each comes with the words that say where its values were found."""
     own = inspection.path if inspection.path.is_dir() else inspection.path.parent
     yield "README.md of the checkpoint", read_card(own)
     if inspection.folder is None or inspection.folder == own:
@@ -208,7 +209,7 @@ def _cards(inspection: Inspection) -> Iterator[tuple[str, str]]:
 
 
 def suggested_spec(name: str, inspection: Inspection, suggestion: Suggestion) -> CheckpointSpec:
-    """The checkpoint with the suggested values, for drawing it without a catalog file."""
+    """Return the checkpoint with the suggested values, for drawing with it before it has a catalog file."""
     return CheckpointSpec(
         name=name,
         path=inspection.path,

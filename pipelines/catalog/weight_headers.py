@@ -39,19 +39,20 @@ class Tensor:
 
     @property
     def weights(self) -> int:
+        """Return how many weights the tensor has."""
         return math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a weight file says of itself. The metadata are text, as trainers write them."""
+    """The header of a weight file. The metadata are text, as trainers write them."""
 
     tensors: tuple[Tensor, ...]
     metadata: Mapping[str, Any]
 
 
 def read_header(file: Path) -> Header:
-    """The header of a .safetensors or .gguf file. Raises BrokenFile, also if the file is shorter than it says."""
+    """Read the header of a .safetensors or .gguf file. Raises BrokenFile, also if the file is shorter than it says."""
     read = _read_gguf if file.suffix == ".gguf" else _read_safetensors
     try:
         with file.open("rb") as stream:
@@ -65,7 +66,7 @@ def read_header(file: Path) -> Header:
 
 
 def _other_content(file: Path) -> str:
-    """What a file is that no header can be read from."""
+    """Describe a file that no header can be read from."""
     if not file.exists():
         return "a link to a file that is missing, so the download or the copy is not whole"
     with file.open("rb") as stream:
@@ -76,7 +77,8 @@ def _other_content(file: Path) -> str:
 
 
 def _read_safetensors(stream: BinaryIO) -> tuple[Header, int]:
-    """The format begins with an 8-byte little-endian length and a JSON header."""
+    """Read the header and the length in bytes that the file must have. The format begins with an 8-byte little-endian
+    length and a JSON header."""
     (length,) = struct.unpack("<Q", stream.read(8))
     if length > MAX_HEADER_BYTES:
         raise ValueError(length)
@@ -90,7 +92,7 @@ def _read_safetensors(stream: BinaryIO) -> tuple[Header, int]:
 
 
 def read_data(file: Path, tensor: Tensor) -> bytes:
-    """A small tensor's content, of a .safetensors file. Raises BrokenFile."""
+    """Read a small tensor's content, of a .safetensors file. Raises BrokenFile."""
     try:
         with file.open("rb") as stream:
             stream.seek(tensor.start)
@@ -100,7 +102,7 @@ def read_data(file: Path, tensor: Tensor) -> bytes:
 
 
 def read_numbers(file: Path, tensor: Tensor) -> tuple[float, ...]:
-    """A small tensor's values; none of a type that is no plain floating point. Raises BrokenFile."""
+    """Read a small tensor's values; none of a type that is no plain floating point. Raises BrokenFile."""
     data = read_data(file, tensor)
     if tensor.dtype == "BF16":  # the upper half of a float
         data = b"".join(b"\0\0" + data[place : place + 2] for place in range(0, len(data), 2))
@@ -111,7 +113,8 @@ def read_numbers(file: Path, tensor: Tensor) -> tuple[float, ...]:
 
 
 def _read_gguf(stream: BinaryIO) -> tuple[Header, int]:
-    """Versions 2 and 3: counts, key-value pairs, one record a tensor (dimensions fastest first), then aligned data."""
+    """Read a GGUF header, versions 2 and 3: counts, key-value pairs, one record a tensor (dimensions fastest first),
+    then aligned data. Returns the length in bytes that the file must have, too."""
     magic, version, tensor_count, pair_count = struct.unpack("<4sIQQ", stream.read(24))
     if magic != b"GGUF" or version not in {2, 3}:
         raise ValueError(magic)

@@ -9,7 +9,7 @@ from pipelines.protocol.images import CheckpointSpec, Control, ImageJob, Runtime
 
 
 class WeightsKey(NamedTuple):
-    """Specs with the same files and runtime options share the weights, whatever their sampling."""
+    """Specs with the same files and runtime options share the weights, also where their sampling differs."""
 
     path: Path
     config: Path | None
@@ -20,19 +20,19 @@ class WeightsKey(NamedTuple):
 
 
 def weights_key(spec: CheckpointSpec) -> WeightsKey:
-    """The key of a spec's weights."""
+    """Return the key of a spec's weights: specs with equal keys share one copy."""
     return WeightsKey(spec.path, spec.config, spec.base, spec.runtime, spec.version, spec.controls)
 
 
 def replaces(new: CheckpointSpec, old: CheckpointSpec) -> bool:
-    """Whether `new` is a swap of `old`: other files for an otherwise equal catalog file, or the same files with other
-    settings."""
+    """Return whether `new` is a swap of `old`: other files for an otherwise equal catalog file, or the same files with
+    other settings."""
     as_old = replace(new, name=old.name, path=old.path, version=old.version, sampling=old.sampling)
     return new.path == old.path or as_old == old
 
 
 def weights_state(job: ImageJob) -> Hashable:
-    """What a job changes in the weights while it is drawn: its LoRA adapters, and its IP-Adapters with their strengths.
+    """Return the state in which a job needs the weights: its LoRA adapters, and its IP-Adapters with their strengths.
     Only jobs with equal ones can be drawn at once."""
     adapters = {control.name for control in job.checkpoint.controls if control.kind == "ip-adapter"}
     inputs = ((control.name, control.strength) for control in job.controls if control.name in adapters)

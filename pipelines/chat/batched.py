@@ -38,20 +38,24 @@ class BatchedGenerator:
 
     @property
     def idle(self) -> bool:
+        """Return whether no sequence waits or runs."""
         return self._scheduler.idle
 
     @property
     def cache_budget_bytes(self) -> int:
+        """Return the bytes that the KV cache may grow to."""
         return self._runner.kv_cache.capacity_tokens * self._token_bytes
 
     def set_cache_budget(self, budget_bytes: int) -> None:
+        """Set the bytes that the KV cache may grow to."""
         self._runner.kv_cache.capacity_tokens = budget_bytes // self._token_bytes
 
     def add(self, sequence: Sequence) -> None:
+        """Queue a sequence."""
         self._scheduler.add(sequence)
 
     def step(self, max_threads: int) -> None:
-        """Chunks of the prompts that wait, then one token for every row."""
+        """Prefill chunks of the prompts that wait, then decode one token for every row."""
         self._set_threads(max_threads)
         self._scheduler.remove_ended()
         self._prefill()
@@ -63,12 +67,12 @@ class BatchedGenerator:
             self._runner.kv_cache.clear()
 
     def fail(self, error: BaseException) -> None:
-        """After a failure that no row survives. What waits is not affected."""
+        """Fail the sequences that have a row, after a failure that no row survives. Waiting ones are not affected."""
         self._scheduler.fail_scheduled(error)
         self._runner.kv_cache.clear()
 
     def preempt_half(self) -> bool:
-        """After running out of memory: fewer rows for now. False if there was only one."""
+        """Go on with fewer rows, after running out of memory. Returns False if there was only one."""
         count = len(self._scheduler.scheduled)
         if count > 1:
             self._scheduler.preempt(keep=count // 2)

@@ -1,4 +1,4 @@
-"""A chat checkpoint in memory: the model, its tokenizer, and what follows from both."""
+"""A chat checkpoint in memory: the model, its tokenizer, and the facts that follow from both."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +9,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageText
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.folder_problems import PICKLES
+from pipelines.chat.syntax.output_syntax import OutputSyntax
 from pipelines.chat.tokens import TokenTable
-from pipelines.chat.tool_syntax import OutputSyntax
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.memory import compute_dtype
 from pipelines.device.weight_names import TELLING, check_loaded
@@ -41,7 +41,7 @@ class ChatCheckpoint:
 
 
 def load_chat(spec: ChatSpec, device: torch.device) -> ChatCheckpoint:
-    """Raises CheckpointError for a folder that does not load."""
+    """Load a chat checkpoint. Raises CheckpointError for a folder that does not load."""
     _check_files(spec.path)
     try:
         load_kwargs = {"local_files_only": True, "trust_remote_code": False}
@@ -79,13 +79,13 @@ def load_chat(spec: ChatSpec, device: torch.device) -> ChatCheckpoint:
         device=device,
         context=_context_length(spec, model),
         eos_ids=frozenset(eos_ids),
-        syntax=OutputSyntax.of(tokenizer, template),
+        syntax=OutputSyntax.of(tokenizer, template, model.config.get_text_config().model_type),
         notes=tuple(notes),
     )
 
 
 def _check_files(folder: Path) -> None:
-    """What needs no loading. Raises CheckpointError."""
+    """Check a folder as far as that needs no loading. Raises CheckpointError."""
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"{folder}: no config.json, so this is no transformers folder")
     if code := next(folder.rglob("*.py"), None):
@@ -99,14 +99,15 @@ def _check_files(folder: Path) -> None:
 
 
 def _eos_ids(model: Any, tokenizer: Any) -> list[int]:
-    """The tokenizer's own first, then what the generation config adds."""
+    """Return the tokens that end an answer: the tokenizer's own first, then those that the generation config adds."""
     configured = model.generation_config.eos_token_id
     eos_ids = [tokenizer.eos_token_id, *(configured if isinstance(configured, list) else [configured])]
     return list(dict.fromkeys(eos_id for eos_id in eos_ids if eos_id is not None))
 
 
 def _context_length(spec: ChatSpec, model: Any) -> int:
-    """Raises CheckpointError where neither the catalog nor the checkpoint has one."""
+    """Return the context length in tokens. Raises CheckpointError where neither the catalog nor the checkpoint has
+    one."""
     max_positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if context := spec.context or max_positions:
         return int(context)

@@ -1,8 +1,8 @@
 """How many threads of a CPU a chat model's steps are computed on.
 
-A small model's step has ended before a second thread has woken, and what sends its tokens needs a core too: on two
-cores the starter wrote 32 answers at 1,000 tokens a second on one thread and at 800 on two, for twice the processor
-time.
+A small model's step has ended before a second thread has woken, and the process that sends its tokens needs a core too:
+on two cores the starter wrote 32 answers at 1,000 tokens a second on one thread and at 800 on two, for twice the
+processor time.
 """
 
 import time
@@ -20,7 +20,7 @@ LONG_STEP_S: Final = 0.02  # a step that takes this long on all threads has work
 
 
 def choose_thread_count(runner: ModelRunner, checkpoint: ChatCheckpoint, max_threads: int) -> int:
-    """The fewest of 1, 2, 4, ... threads whose steps are nearly as fast as the fastest.
+    """Return the fewest of 1, 2, 4, ... threads whose steps are nearly as fast as the fastest.
 
     Call it in inference mode. It leaves the calling thread with any of these counts.
     """

@@ -1,4 +1,5 @@
-"""From logits to deltas: sample the rows' next tokens, hold them to their grammars, and emit what they complete."""
+"""From logits to deltas: sample the rows' next tokens, hold them to their grammars, and emit the deltas that they
+complete."""
 
 import torch
 
@@ -30,7 +31,7 @@ def _append(row: Sequence, sampled: SampledToken, logits: torch.Tensor | None) -
 
 
 def _keep_closable(row: Sequence, sampled: SampledToken, logits: torch.Tensor) -> SampledToken:
-    """The sampled token, or the one that has to come instead, out of logits [1, vocabulary]."""
+    """Return the sampled token, or the one that has to come instead, out of logits [1, vocabulary]."""
     token = row.constraint.closing_token(sampled.token, row.remaining_tokens) if row.constraint else None
     if token is None:
         return sampled

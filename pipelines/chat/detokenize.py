@@ -2,9 +2,10 @@
 
 import codecs
 
-from pipelines.chat.output_parser import OutputParser, Piece, ReasoningPiece, TextPiece, ToolCallPiece
+from pipelines.chat.output_parser import OutputParser
 from pipelines.chat.sampling import SampledToken
 from pipelines.chat.stops import StopFilter
+from pipelines.chat.syntax.pieces import Piece, ReasoningPiece, TextPiece, ToolCallPiece
 from pipelines.chat.tokens import TokenTable
 from pipelines.protocol.chat import (
     ChatDelta,
@@ -27,7 +28,7 @@ class Detokenizer:
         self._strip_space = table.strips_first_space
 
     def feed(self, token: int) -> str:
-        """The characters that this token completes."""
+        """Return the characters that this token completes."""
         if token in self._hidden:
             return ""
         data = self._table.bytes_of(token)
@@ -37,12 +38,12 @@ class Detokenizer:
         return self._decoder.decode(data)
 
     def flush(self) -> str:
-        """What is left of a character that was never completed."""
+        """Return the replacement for a character that was never completed, an empty text if there is none."""
         return self._decoder.decode(b"", final=True)
 
 
 class ChoiceOutput:
-    """What one choice has written so far. `finish_reason` is set once no more tokens come."""
+    """The output of one choice so far. `finish_reason` is set once no more tokens come."""
 
     def __init__(
         self,
@@ -64,15 +65,17 @@ class ChoiceOutput:
 
     @property
     def in_reasoning(self) -> bool:
-        """Whether the next token belongs to the reasoning."""
+        """Return whether the next token belongs to the reasoning."""
         return self._parser is not None and self._parser.in_reasoning
 
     @property
     def stop(self) -> str | None:
-        """The stop string that ended the text, if one did."""
+        """Return the stop string that ended the text, if one did."""
         return self._stops.matched
 
     def feed(self, sampled: SampledToken) -> list[ChatDelta]:
+        """Add a token, and return the deltas that it completes. A stop string or the last allowed call ends the
+        choice."""
         if sampled.logprob is not None:
             self._logprobs.append(self._token_logprob(sampled.token, sampled.logprob, sampled.top))
         deltas = self._parse(self._detokenizer.feed(sampled.token))
@@ -83,13 +86,13 @@ class ChoiceOutput:
         return deltas
 
     def end(self, reason: FinishReason) -> None:
-        """No more tokens come. A stop where there are tool calls is reported as "tool_calls"."""
+        """End the choice: no more tokens come. A stop where there are tool calls is reported as "tool_calls"."""
         if self.finish_reason is None:
             calls = self._parser is not None and (self._parser.call_count > 0 or self._parser.in_call)
             self.finish_reason = "tool_calls" if calls and reason == "stop" else reason
 
     def flush(self) -> list[ChatDelta]:
-        """What was held back until the end."""
+        """Return the deltas that were held back until the end."""
         deltas = self._parse(self._detokenizer.flush())
         if self._parser:
             deltas += self._deltas(self._parser.flush())

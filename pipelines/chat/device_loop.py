@@ -41,11 +41,11 @@ class DeviceLoop:
         threading.Thread(target=self._run, name="chat", daemon=True).start()
 
     def add(self, sequences: list[Sequence]) -> None:
-        """The choices of one request."""
+        """Queue the sequences of one request."""
         self._inbox.put(sequences)
 
     def unload_except(self, specs: frozenset[ChatSpec]) -> None:
-        """Other checkpoints are evicted, with their weights, as soon as they are idle."""
+        """Evict other checkpoints than these, with their weights, as soon as they are idle."""
         self._retained = specs
         self.evict_idle()
 
@@ -93,7 +93,8 @@ class DeviceLoop:
         return all(generator.idle for generator in self._batched.values())
 
     def _receive(self) -> bool:
-        """Add what has come; without work, wait for it. Returns early, with True, where something is to be evicted."""
+        """Add the sequences that have come; without work, wait for some. Returns early, with True, where eviction was
+        asked for."""
         while self._idle or not self._inbox.empty():
             if not self._add(self._inbox.get()):
                 return True
@@ -112,7 +113,7 @@ class DeviceLoop:
         return bool(sequences)
 
     def _generator(self, checkpoint: ChatCheckpoint) -> BatchedGenerator | SequentialGenerator:
-        """Made when a checkpoint's first sequence comes."""
+        """Return the generator of a checkpoint, which is made when its first sequence comes."""
         if checkpoint not in self._batched and checkpoint not in self._sequential:
             token_bytes = None if checkpoint.processor else batched_token_bytes(checkpoint)
             if token_bytes:
@@ -123,7 +124,7 @@ class DeviceLoop:
         return self._batched.get(checkpoint) or self._sequential[checkpoint]
 
     def _split_cache_budget(self) -> None:
-        """In equal parts. A generator that has more releases it when it is idle."""
+        """Split the budget in equal parts. A generator that has more releases it when it is idle."""
         for generator in self._batched.values():
             generator.set_cache_budget(self._cache_bytes // len(self._batched))
 

@@ -64,7 +64,7 @@ class ChatEngine:
         self._device_loop = DeviceLoop(device, budget)
 
     async def submit(self, job: ChatJob | CountJob) -> AsyncIterator[ChatEvent]:
-        """The job's events, up to a terminal one."""
+        """Run a job, and yield its events up to a terminal one."""
         task = self._tasks[job.id] = Task(job, asyncio.Queue())
         yield Queued()
         admission = asyncio.create_task(self._admit(task))
@@ -87,7 +87,7 @@ class ChatEngine:
             self._fail(task, Cancelled())
 
     async def load(self, spec: ChatSpec) -> ChatCheckpoint:
-        """Raises CheckpointError."""
+        """Return the loaded checkpoint, after loading it if necessary. Raises CheckpointError."""
         if spec not in self._checkpoints:
             loading = self._loop.run_in_executor(self._loader, self._load, spec)
             self._checkpoints[spec] = asyncio.create_task(_result(loading))
@@ -104,11 +104,12 @@ class ChatEngine:
         return self._on_host.pop(spec)
 
     async def prepare(self, spec: ChatSpec) -> tuple[str, ...]:
-        """Load it before the first job. Returns notes on its files. Raises CheckpointError."""
+        """Load a checkpoint before the first job. Returns notes on its files. Raises CheckpointError."""
         return (await self.load(spec)).notes
 
     def unload_except(self, specs: Iterable[ChatSpec]) -> None:
-        """The catalog has these now. Others are evicted as soon as no chat uses them."""
+        """Keep the checkpoints of these specs, those of the catalog now. Others are evicted as soon as no chat uses
+        them."""
         retained = frozenset(specs)
         self._loader.submit(self._forget_on_host, retained)
         self._checkpoints = {spec: loading for spec, loading in self._checkpoints.items() if spec in retained}
@@ -157,7 +158,8 @@ class ChatEngine:
         self._device_loop.add(sequences)
 
     def _emitter(self, task: Task) -> Callable[[ChatEvent], None]:
-        """For use on any thread. All events of one step wake the event loop once."""
+        """Return the function that emits a job's events, for use on any thread. All events of one step wake the event
+        loop once."""
 
         def emit(event: ChatEvent) -> None:
             self._outbox.append((task, event))

@@ -17,7 +17,7 @@ class InvalidRequest(Exception):
 
 
 def to_failed_event(error: BaseException, job: ChatJob | CountJob) -> Failed:
-    """With a message for the caller, and a traceback for the log."""
+    """Translate an error into the job's last event, with a message for the caller, and a traceback for the log."""
     detail = "".join(traceback.format_exception(error))
     if isinstance(error, InvalidRequest):
         return error.failed

@@ -17,7 +17,7 @@ LENGTH_MULTIPLE = 64  # the length that attention covers is the longest row's, r
 
 @dataclass(frozen=True, slots=True)
 class CacheWindow:
-    """What one forward pass writes, and the `length` of the cache that it attends to.
+    """The tokens that one forward pass writes, and the `length` of the cache that it attends to.
 
     In a prefill, `row` takes `count` tokens from position `start` on. In a decode step, rows 0 to `rows` - 1 take one
     token each, at `positions` [rows].
@@ -33,7 +33,7 @@ class CacheWindow:
 
 @dataclass(slots=True)
 class CacheShape:
-    """What the buffers of every layer have room for, shared by all layers."""
+    """The rows and tokens that the buffers of every layer have room for, shared by all layers."""
 
     rows: int = 0
     tokens: int = 0  # a row
@@ -50,7 +50,8 @@ class KVCacheLayer(CacheLayerMixin):  # type: ignore[misc]
         self.shape = shape
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Zeros, not uninitialized memory: a masked position weighs nothing only if it is a number."""
+        """Allocate the buffers as zeros, not uninitialized memory: a masked position weighs nothing only if it is a
+        number."""
         size = self.shape.rows, self.shape.tokens
         self.keys, self.values = _zeros(key_states, size), _zeros(value_states, size)
         self.is_initialized = True
@@ -58,7 +59,7 @@ class KVCacheLayer(CacheLayerMixin):  # type: ignore[misc]
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *_: object, **__: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write the window's tokens; return what it attends to."""
+        """Write the window's tokens, and return the keys and values that it attends to."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         window = self.shape.window
@@ -70,28 +71,31 @@ class KVCacheLayer(CacheLayerMixin):  # type: ignore[misc]
             self.keys, self.values = _resized(self.keys, size), _resized(self.values, size)
 
     def release(self) -> None:
+        """Free the layer's keys and values."""
         if self.is_initialized:
             self.is_initialized = False
             del self.keys, self.values
 
     def copy_row(self, source: int, target: int, length: int) -> None:
+        """Copy the first `length` tokens of a row into another row."""
         if self.is_initialized:
             for buffer in (self.keys, self.values):
                 buffer[target, :, :length] = buffer[source, :, :length]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """`ModelRunner` makes the masks; this is for models that request it anyway."""
+        """Return the length and offset of a mask, for models that request it: `ModelRunner` makes the masks."""
         return self.shape.window.length, 0
 
     def get_seq_length(self) -> int:
-        """Tokens that were there before the window's."""
+        """Return the number of tokens that were there before the window's."""
         return self.shape.window.start
 
     def get_max_length(self) -> int:
-        """No bound of its own."""
+        """Return -1: the layer has no bound of its own."""
         return -1
 
     def token_bytes(self) -> int:
+        """Return the bytes of one token's keys and values; 0 until the first forward pass."""
         if not self.is_initialized:
             return 0
         return sum(buffer[0, :, 0].numel() * buffer.element_size() for buffer in (self.keys, self.values))
@@ -118,8 +122,8 @@ class KVCache:
     def reserve(self, rows: int, tokens: int) -> bool:
         """Make room for so many rows, the longest of so many tokens; False if that exceeds the capacity.
 
-        Rows and tokens beyond that may be lost. Where the device has no memory for just that much either, that is
-        raised, and what fits both the old size and the new one is kept.
+        Rows and tokens beyond that may be lost. If the device has no memory for just that much either, that error is
+        raised, and the tokens that fit both the old size and the new one are kept.
         """
         shape = self._shape
         if rows <= shape.rows and tokens <= shape.tokens:
@@ -138,7 +142,8 @@ class KVCache:
         return False
 
     def _resize(self, size: tuple[int, int]) -> None:
-        """A layer may run out of memory, which leaves those after it at the old size."""
+        """Resize every layer to rows x tokens. A layer may run out of memory, which leaves those after it at the old
+        size."""
         shape = self._shape
         shape.rows, shape.tokens = min(shape.rows, size[0]), min(shape.tokens, size[1])
         for layer in self._layers:
@@ -146,18 +151,19 @@ class KVCache:
         shape.rows, shape.tokens = size
 
     def token_bytes(self) -> int:
-        """Bytes of one token, over all layers. 0 before the first forward pass."""
+        """Return the bytes of one token, over all layers. 0 before the first forward pass."""
         return sum(layer.token_bytes() for layer in self._layers)
 
     def set_window(self, window: CacheWindow) -> None:
-        """What the next forward pass writes and attends to."""
+        """Set the rows and tokens that the next forward pass writes and attends to."""
         self._shape.window = window
 
     def attention_length(self, tokens: int) -> int:
-        """How far attention reaches when the longest row has so many tokens."""
+        """Return the number of positions that attention covers when the longest row has so many tokens."""
         return min(_round_up(tokens, LENGTH_MULTIPLE), self._shape.tokens)
 
     def copy_row(self, source: int, target: int, length: int) -> None:
+        """Copy the first `length` tokens of a row into another row, in every layer."""
         for layer in self._layers:
             layer.copy_row(source, target, length)
 

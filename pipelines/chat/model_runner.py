@@ -38,14 +38,16 @@ class ModelRunner:
         return self._forward(torch.tensor([tokens], device=self._device), positions[None], length)
 
     def decode(self, tokens: list[int], lengths: list[int]) -> torch.Tensor:
-        """One more token for rows 0 to len(tokens) - 1, at positions `lengths`. Returns logits [rows, vocabulary]."""
+        """Decode one more token for rows 0 to len(tokens) - 1, at positions `lengths`. Returns logits [rows,
+        vocabulary]."""
         length = self.kv_cache.attention_length(max(lengths) + 1)
         positions = torch.tensor(lengths, device=self._device)
         self.kv_cache.set_window(CacheWindow(length, rows=len(tokens), positions=positions))
         return self._forward(torch.tensor(tokens, device=self._device)[:, None], positions[:, None], length)
 
     def _forward(self, ids: torch.Tensor, positions: torch.Tensor, length: int) -> torch.Tensor:
-        """`ids` and `positions` are [rows, tokens]; attention covers the first `length` positions of the cache."""
+        """Run a forward pass, and return the logits of the last position. `ids` and `positions` are [rows, tokens];
+        attention covers the first `length` positions of the cache."""
         logits: torch.Tensor = self._model(
             input_ids=ids,
             position_ids=positions,
@@ -59,7 +61,8 @@ class ModelRunner:
         return logits
 
     def _mask(self, positions: torch.Tensor, length: int) -> Mask:
-        """Which of the first `length` positions each token attends to, [rows, 1, tokens, length]; by layer type."""
+        """Return the mask of the first `length` positions that each token attends to, [rows, 1, tokens, length]; by
+        layer type."""
         keys = torch.arange(length, device=self._device)
         causal = keys <= positions[:, None, :, None]
         if self._sliding_window is None:
@@ -70,7 +73,8 @@ class ModelRunner:
         return {"full_attention": self._attention_mask(causal), "sliding_attention": self._attention_mask(sliding)}
 
     def _attention_mask(self, visible: torch.Tensor) -> torch.Tensor:
-        """As the attention in use takes it: a bool mask, or what eager attention adds to the scores."""
+        """Return a mask as the attention in use takes it: bools, or the numbers that eager attention adds to the
+        scores."""
         if not self._eager:
             return visible
         return torch.zeros(visible.shape, dtype=self._dtype, device=self._device).masked_fill_(
@@ -79,7 +83,8 @@ class ModelRunner:
 
 
 def batched_token_bytes(checkpoint: ChatCheckpoint) -> int | None:
-    """Bytes of a token in the KV cache, or None for a model whose logits in a batch differ from those of a single row.
+    """Return the bytes of a token in the KV cache, or None for a model whose logits in a batch differ from those of a
+    single row.
 
     Tested by running the model, since no list of architectures is complete. Call it in inference mode.
     """

@@ -32,7 +32,8 @@ class Conversation:
 
 
 def fit_prompt(checkpoint: ChatCheckpoint, conversation: Conversation, *, truncate: bool) -> Prompt:
-    """A prompt that leaves room for an answer. `truncate` drops the oldest turns for it. Raises InvalidRequest."""
+    """Return a prompt that leaves room for an answer. `truncate` drops the oldest turns for it. Raises
+    InvalidRequest."""
     full = encode_prompt(checkpoint, conversation)
     if len(full.tokens) < checkpoint.context:
         return full
@@ -53,7 +54,8 @@ def fit_prompt(checkpoint: ChatCheckpoint, conversation: Conversation, *, trunca
 
 
 def encode_prompt(checkpoint: ChatCheckpoint, conversation: Conversation) -> Prompt:
-    """Up to where the answer begins. Raises InvalidRequest for messages that the template does not take."""
+    """Encode the prompt up to the beginning of the answer. Raises InvalidRequest for messages that the template does
+    not take."""
     try:
         encoded = (checkpoint.processor or checkpoint.tokenizer).apply_chat_template(
             conversation.messages,
@@ -77,7 +79,8 @@ def encode_prompt(checkpoint: ChatCheckpoint, conversation: Conversation) -> Pro
 def template_messages(
     checkpoint: ChatCheckpoint, messages: Sequence[Message], images: Sequence[RawImage]
 ) -> list[dict[str, Any]]:
-    """Text as strings, arguments as objects, roles that the template knows, images for a vision model.
+    """Convert messages for the template: text as strings, arguments as objects, roles that the template knows, images
+    for a vision model.
 
     Raises InvalidRequest for images if it is none.
     """
@@ -103,7 +106,7 @@ def _template_part(part: Mapping[str, Any], images: Any) -> dict[str, Any]:
 
 
 def _template_message(message: Message, template: str, names: dict[str, str]) -> dict[str, Any]:
-    """`names` are the functions by call id, of the messages so far."""
+    """Convert one message. `names` are the functions by call id, of the messages so far."""
     result = dict(message)
     if result.get("role") == "developer" and "developer" not in template:
         result["role"] = "system"
@@ -116,7 +119,8 @@ def _template_message(message: Message, template: str, names: dict[str, str]) ->
 
 
 def _template_call(call: dict[str, Any]) -> dict[str, Any]:
-    """Templates write arguments as JSON themselves; a string would be quoted once more."""
+    """Return a call with its arguments as an object: templates write them as JSON themselves, and would quote a string
+    once more."""
     function = dict(call["function"])
     try:
         arguments = json.loads(function.get("arguments") or "{}")
@@ -128,7 +132,7 @@ def _template_call(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def _turns(messages: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[list[dict[str, Any]]]]:
-    """The instructions that come first, and then turns: each begins with a user's message."""
+    """Split messages into the instructions that come first, and turns: each begins with a user's message."""
     first = next((i for i, message in enumerate(messages) if message["role"] not in ("system", "developer")), 0)
     turns: list[list[dict[str, Any]]] = []
     for message in messages[first:]:

@@ -40,10 +40,10 @@ class SampledToken:
 def sample(
     logits: torch.Tensor, rows: Sequence[SamplerState], masks: Sequence[torch.Tensor | None]
 ) -> list[SampledToken]:
-    """One token for each row. `logits` is [rows, vocabulary] in float32, and is overwritten.
+    """Sample one token for each row. `logits` is [rows, vocabulary] in float32, and is overwritten.
 
-    `masks` are bool over the vocabulary, true for allowed tokens. Logprobs are the model's own, before bias,
-    penalties and mask.
+    `masks` are bool over the vocabulary, true for allowed tokens. Logprobs are the model's own, before bias, penalties
+    and mask.
     """
     logprobs = [_logprobs(logits[i], row) for i, row in enumerate(rows)]
     for i, (row, mask) in enumerate(zip(rows, masks, strict=True)):
@@ -65,7 +65,7 @@ def _logprobs(logits: torch.Tensor, row: SamplerState) -> torch.Tensor | None:
 
 
 def _apply_bias_and_penalties(logits: torch.Tensor, row: SamplerState) -> None:
-    """In place."""
+    """Apply a row's bias and penalties to its logits, in place."""
     sampling = row.sampling
     if sampling.repetition_penalty != 1.0 and (seen := row.prompt_tokens | row.counts.keys()):
         repeated = torch.tensor(sorted(seen), device=logits.device)
@@ -82,7 +82,7 @@ def _apply_bias_and_penalties(logits: torch.Tensor, row: SamplerState) -> None:
 
 
 def _pick(logits: torch.Tensor, rows: Sequence[SamplerState]) -> list[int]:
-    """Greedy at temperature 0, otherwise by the row's own random number."""
+    """Pick a token for each row: greedily at temperature 0, otherwise by the row's own random number."""
     tokens = logits.argmax(dim=-1)
     random_rows = [i for i, row in enumerate(rows) if row.sampling.temperature > 0]
     if random_rows:
@@ -100,8 +100,8 @@ def _pick(logits: torch.Tensor, rows: Sequence[SamplerState]) -> list[int]:
 
 
 def _keep_likeliest(logits: torch.Tensor, sampling: ChatSampling) -> None:
-    """top_k and min_p, in place: other tokens get no weight. min_p is of the tokens' probabilities at the temperature
-    (arXiv:2407.01082)."""
+    """Apply top_k and min_p, in place: other tokens get no weight. min_p is of the tokens' probabilities at the
+    temperature (arXiv:2407.01082)."""
     if 0 < sampling.top_k < logits.shape[-1]:
         least = logits.topk(sampling.top_k).values[-1]
         logits.masked_fill_(logits < least, -torch.inf)
@@ -113,7 +113,8 @@ def _keep_likeliest(logits: torch.Tensor, sampling: ChatSampling) -> None:
 def _inverse_cdf(
     logits: torch.Tensor, temperature: torch.Tensor, top_p: torch.Tensor, uniform: torch.Tensor
 ) -> torch.Tensor:
-    """Inverse transform sampling, so that a row's token depends on its own random numbers alone."""
+    """Sample by the inverse of the distribution function, so that a row's token depends on its own random numbers
+    alone."""
     highest = logits.max(dim=-1, keepdim=True).values
     weights = torch.softmax((logits - highest).double() / temperature[:, None].clamp(min=1e-4), dim=-1)
     if bool((top_p < 1).any()):
@@ -125,7 +126,7 @@ def _inverse_cdf(
 
 
 def _nucleus(weights: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """The smallest set of likeliest tokens that reaches top_p; the others get weight 0."""
+    """Keep the smallest set of likeliest tokens that reaches top_p; the others get weight 0."""
     for count in (min(TOP_P_CANDIDATES, weights.shape[-1]), weights.shape[-1]):
         values, tokens = weights.topk(count, dim=-1)
         before = values.cumsum(dim=-1) - values

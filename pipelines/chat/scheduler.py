@@ -37,18 +37,20 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
+        """Return whether no sequence waits or runs."""
         return not (self._waiting or self.running or self._prefilling)
 
     @property
     def scheduled(self) -> list[Sequence]:
-        """All that have a row."""
+        """Return all sequences that have a row."""
         return [*self.running, *([self._prefilling] if self._prefilling else [])]
 
     def add(self, sequence: Sequence) -> None:
+        """Let a sequence wait for its prefill."""
         self._waiting.append(sequence)
 
     def schedule_prefill(self, max_tokens: int) -> PrefillChunk | None:
-        """The next chunk of a prompt; None if none waits, or there is no row or no memory for it."""
+        """Return the next chunk of a prompt; None if none waits, or there is no row or no memory for it."""
         sequence = self._next_prefill() if max_tokens > 0 else None
         if sequence is None:
             return None
@@ -59,7 +61,8 @@ class Scheduler:
         return PrefillChunk(sequence, len(self.running), start, sequence.tokens[start : start + max_tokens])
 
     def finish_prefill(self, chunk: PrefillChunk) -> bool:
-        """The chunk is cached. True if it was the last of its prompt: the sequence decodes from now on."""
+        """Note that a chunk is cached. Returns True if it was the last of its prompt: the sequence decodes from now
+        on."""
         sequence = chunk.sequence
         sequence.num_cached_tokens += len(chunk.tokens)
         if sequence.num_cached_tokens < len(sequence.tokens):
@@ -69,20 +72,22 @@ class Scheduler:
         return True
 
     def schedule_decode(self) -> list[Sequence]:
-        """The rows that decode a token now. Raises MemoryError."""
+        """Return the rows that decode a token now, after making room for it. Raises MemoryError."""
         if self.running:
             self.ensure_capacity()
         return self.running
 
     def ensure_capacity(self) -> None:
-        """Room for one more token a row; preempts until there is. Raises MemoryError where a single row is too long."""
+        """Make room for one more token a row, by preempting sequences. Raises MemoryError where a single row is too
+        long."""
         while not self._reserve():
             if len(self.running) == 1 and not self._prefilling:
                 raise MemoryError(f"{len(self.running[0].tokens)} tokens of context do not fit into memory")
             self.preempt(keep=max(1, len(self.running) // 2))
 
     def preempt(self, keep: int) -> None:
-        """Only the first rows go on. The others wait, and what they have written is prefilled with their prompts."""
+        """Preempt all rows but the first `keep`. Their sequences wait, and the tokens that they have written are
+        prefilled with their prompts."""
         preempted = self.scheduled[keep:]
         self._max_running = max(1, keep)  # until others finish: a sequence readmitted at once would be preempted again
         self.running, self._prefilling = self.running[:keep], None
@@ -91,7 +96,8 @@ class Scheduler:
             self._waiting.appendleft(sequence)
 
     def requeue(self, sequence: Sequence) -> None:
-        """There is no memory for it while others run. Raises MemoryError if there are no others."""
+        """Put a sequence back into the queue, for which there is no memory while others run. Raises MemoryError if
+        there are no others."""
         if not self.running:
             raise MemoryError(f"{len(sequence.tokens)} tokens of context do not fit into memory")
         self._prefilling = None
@@ -99,14 +105,14 @@ class Scheduler:
         self._waiting.appendleft(sequence)
 
     def fail_scheduled(self, error: BaseException) -> None:
-        """After a failure that no row survives. What waits is not affected."""
+        """Fail the sequences that have a row, after a failure that no row survives. Waiting ones are not affected."""
         for sequence in self.scheduled:
             sequence.request.fail(error)
         self.running.clear()
         self._prefilling = None
 
     def remove_ended(self) -> None:
-        """Fail what has run for too long, and drop it with what was cancelled."""
+        """Fail the sequences that have run for too long, and drop them with those that were cancelled."""
         now = time.monotonic()
         for sequence in (*self.scheduled, *self._waiting):
             if sequence.request.timed_out(now):
@@ -117,7 +123,7 @@ class Scheduler:
         self.remove_finished()
 
     def remove_finished(self) -> None:
-        """The last row moves into each that becomes free."""
+        """Remove the sequences that have finished. The last row moves into each row that becomes free."""
         for sequence in [sequence for sequence in self.running if sequence.finished]:
             row = self.running.index(sequence)
             last = self.running.pop()
@@ -129,7 +135,7 @@ class Scheduler:
                 self._kv_cache.copy_row(len(self.running) + 1, len(self.running), self._prefilling.num_cached_tokens)
 
     def _next_prefill(self) -> Sequence | None:
-        """The sequence whose prefill goes on, or the next that waits while there is a row."""
+        """Return the sequence whose prefill goes on, or the next that waits while there is a row."""
         if self._prefilling is None and self._waiting and len(self.running) < self._max_running:
             self._prefilling = self._waiting.popleft()
             self._prefilling.request.start()
@@ -137,7 +143,8 @@ class Scheduler:
         return self._prefilling
 
     def _share_prefix(self, sequence: Sequence) -> None:
-        """Another choice of the same request has cached the prompt already. Its last token is left for the logits."""
+        """Copy the prompt's cache from another choice of the same request, if one has it already. The prompt's last
+        token is left for the logits."""
         shared = len(sequence.request.prompt) - 1
         for row, running in enumerate(self.running):
             if running.request is sequence.request and self._reserve(len(sequence.tokens) + 1):
@@ -146,7 +153,8 @@ class Scheduler:
                 return
 
     def _reserve(self, prefill_tokens: int = 0) -> bool:
-        """Room for the rows, each with one more token, and for the sequence in prefill with so many."""
+        """Reserve room for the rows, each with one more token, and for the sequence in prefill with so many. Returns
+        whether there is room."""
         lengths = [len(sequence.tokens) for sequence in self.running]
         if self._prefilling:
             lengths.append(max(prefill_tokens, self._prefilling.num_cached_tokens))

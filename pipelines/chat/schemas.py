@@ -1,7 +1,7 @@
 """Schemas as they are enforced: tighter than JSON Schema reads them, since weak models invent keys and end no string.
 
 An object that names its properties has no others, a tool without parameters takes none, and a string without a bound of
-its own ends at one. What a schema says itself stays as it is. Pure.
+its own ends at one. Bounds of a schema's own stay as they are. Pure.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,14 +18,14 @@ Schema = dict[str, Any]
 
 
 def tighten(schema: Mapping[str, Any], max_string: int) -> Schema:
-    """`max_string` bounds free strings, in characters."""
+    """Tighten a schema as the module says. `max_string` bounds free strings, in characters."""
     closes = not any(_combines(part) for part in _parts(schema))
     tight: Schema = _tightened(schema, max_string, closes=closes)
     return tight
 
 
 def tighten_parameters(schema: Mapping[str, Any], max_string: int) -> Schema:
-    """The same for a tool's parameters."""
+    """Tighten the schema of a tool's parameters, as `tighten` does: a tool without parameters takes none."""
     tight = tighten(schema, max_string)
     if not schema.get("properties") and not schema.keys() & (OPEN | COMBINED) and not schema.get("required"):
         tight["additionalProperties"] = False
@@ -33,7 +33,8 @@ def tighten_parameters(schema: Mapping[str, Any], max_string: int) -> Schema:
 
 
 def _combines(schema: Mapping[str, Any]) -> bool:
-    """Whether its objects have properties of several schemas, so that closing one would forbid those of another."""
+    """Return whether its objects have properties of several schemas, so that closing one would forbid those of
+    another."""
     return "allOf" in schema or ("properties" in schema and bool(schema.keys() & COMBINED))
 
 
@@ -71,7 +72,7 @@ def _is_free_string(schema: Mapping[str, Any]) -> bool:
 
 
 def _parts(schema: Any) -> Iterator[Mapping[str, Any]]:
-    """The schema and every schema in it."""
+    """Yield the schema and every schema in it."""
     if not isinstance(schema, Mapping):
         return
     yield schema

@@ -1,4 +1,4 @@
-"""What the engine has of a job while it runs: the request, and one sequence for each choice."""
+"""The engine's state of a job while it runs: the request, and one sequence for each choice."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -31,29 +31,30 @@ class Request:
     reasoning_tokens: int = 0
 
     def start(self) -> None:
-        """A sequence of it is scheduled. The time limit counts from the first one."""
+        """Note that a sequence of the request is scheduled. The time limit counts from the first one."""
         if self.started_at is None:
             self.started_at = time.monotonic()
             self.emit(Started())
 
     def timed_out(self, now: float) -> bool:
+        """Return whether the request has run for longer than its time limit. `now` is of the monotonic clock."""
         return self.started_at is not None and now - self.started_at > self.job.time_limit_s
 
     @property
     def usage(self) -> ChatUsage:
-        """What it has used so far: nothing before it was scheduled."""
+        """Return the tokens that the request has used so far: none before it was scheduled."""
         if self.started_at is None:
             return ChatUsage(0, 0)
         return ChatUsage(len(self.prompt), self.completion_tokens, self.reasoning_tokens)
 
     def fail(self, error: BaseException) -> None:
-        """End it, with all its choices."""
+        """End the request with an error, with all its choices."""
         if not self.done:
             self.done = True
             self.emit(to_failed_event(error, self.job))
 
     def finish_choice(self, choice: int, reason: FinishReason, stop: str | None) -> None:
-        """The last choice finishes the request."""
+        """End a choice. The last one finishes the request."""
         self.emit(ChoiceFinished(choice, reason, stop))
         self.open_choices -= 1
         if not self.open_choices:
@@ -64,7 +65,7 @@ class Request:
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One choice of a request: its tokens so far, and what decides the next ones."""
+    """One choice of a request: its tokens so far, and the state that decides the next ones."""
 
     request: Request
     choice: int
@@ -77,9 +78,10 @@ class Sequence:
 
     @property
     def finished(self) -> bool:
+        """Return whether the choice or its request has ended."""
         return self.request.done or self.output.finish_reason is not None
 
     @property
     def remaining_tokens(self) -> int:
-        """How many tokens may still come."""
+        """Return how many tokens may still come."""
         return self.max_new_tokens - (len(self.tokens) - len(self.request.prompt))

@@ -29,10 +29,11 @@ class SequentialGenerator:
         self._thread.start()
 
     def add(self, sequence: Sequence) -> None:
+        """Queue a sequence."""
         self._inbox.put(sequence)
 
     def close(self) -> None:
-        """End the thread after what waits now."""
+        """End the thread after the sequences that wait now."""
         self._inbox.put(None)
 
     def join(self) -> None:
@@ -77,7 +78,7 @@ class _Sampler(LogitsProcessor):  # type: ignore[misc]
         self._vocab_size = vocab_size
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """`scores` are the logits [1, vocabulary]."""
+        """Sample the next token, and return scores that allow it alone. `scores` are the logits [1, vocabulary]."""
         logits = scores.float().clone()
         logits[:, self._vocab_size :] = -torch.inf
         if not _should_stop(self._sequence):
@@ -94,7 +95,7 @@ class _Stop(StoppingCriteria):  # type: ignore[misc]
         self._sequence = sequence
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **_: object) -> torch.Tensor:
-        """One bool for the one row."""
+        """Return whether to stop, as one bool for the one row."""
         return torch.tensor([_should_stop(self._sequence)], device=input_ids.device)
 
 

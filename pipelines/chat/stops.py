@@ -2,7 +2,7 @@
 
 
 class StopFilter:
-    """Passes text through as it comes, except what may be the beginning of a stop string."""
+    """Passes text through as it comes, except text that may be the beginning of a stop string."""
 
     def __init__(self, stops: tuple[str, ...]) -> None:
         self._stops = tuple(stop for stop in stops if stop)
@@ -10,7 +10,7 @@ class StopFilter:
         self.matched: str | None = None
 
     def feed(self, text: str) -> str:
-        """What may be shown now. Nothing follows a match."""
+        """Add text, and return the part that may be shown now. Nothing follows a match."""
         if not self._stops or self.matched:
             return "" if self.matched else text
         pending = self._pending + text
@@ -24,12 +24,13 @@ class StopFilter:
         return pending[:safe]
 
     def flush(self) -> str:
-        """The text has ended: what was held back is no stop string."""
+        """Return the text that was held back: now that the text has ended, it is no stop string."""
         pending, self._pending = self._pending, ""
         return pending
 
     def _possible_match(self, pending: str) -> int:
-        """The earliest index from which on the text is the beginning of a stop string."""
+        """Return the earliest index from which on the text is the beginning of a stop string; its length if there is
+        none."""
         longest = max(map(len, self._stops)) - 1
         for start in range(max(0, len(pending) - longest), len(pending)):
             if any(stop.startswith(pending[start:]) for stop in self._stops):

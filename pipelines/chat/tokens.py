@@ -32,18 +32,19 @@ class TokenTable:
         return token < self.grammar.vocab_size and bool(self.grammar.is_special_token(token))
 
     def bytes_of(self, token: int) -> bytes:
-        """They may begin or end inside a character."""
+        """Return a token's bytes, which may begin or end inside a character."""
         if token not in self._bytes:
             self._bytes[token] = self.grammar.decode_bytes([token])
         return self._bytes[token]
 
     def text_of(self, token: int) -> str:
-        """For people to read: bytes that are no whole character become U+FFFD."""
+        """Return a token's text for people to read: bytes that are no whole character become U+FFFD."""
         return self.bytes_of(token).decode(errors="replace")
 
 
 def _strips_first_space(tokenizer: Any) -> bool:
-    """SentencePiece's way: a text's first word carries a space that is no part of it."""
+    """Return whether the tokenizer is of SentencePiece's kind: a text's first word carries a space that is no part of
+    it."""
     decoder = json.loads(tokenizer.backend_tokenizer.to_str())["decoder"] or {}
     steps = decoder.get("decoders", [decoder])
     return any(step.get("type") in ("Strip", "Metaspace") for step in steps)

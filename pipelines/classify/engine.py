@@ -46,7 +46,7 @@ class Classifier:
     notes: tuple[str, ...]  # on its files, for the operator
 
     def score_text(self, text: str) -> dict[str, float]:
-        """Each label's highest score over the text's windows."""
+        """Return each label's highest score over the text's windows."""
         window = min(MAX_WINDOW, self.processor.model_max_length, _positions(self.model.config))
         encoded = self.processor(
             text,
@@ -65,11 +65,12 @@ class Classifier:
         return self._by_label(torch.cat(rows).amax(dim=0))
 
     def score_image(self, image: RawImage | EncodedImage) -> dict[str, float]:
+        """Score an image by label."""
         encoded = self.processor(images=_to_image(image), return_tensors="pt")
         return self._by_label(self._forward(dict(encoded))[0])
 
     def _forward(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Scores of shape (rows, labels), 0 to 1."""
+        """Return scores of shape (rows, labels), 0 to 1."""
         with torch.inference_mode():
             logits: torch.Tensor = (
                 self.model(**{name: part.to(self.device) for name, part in inputs.items()}).logits.float().cpu()
@@ -93,12 +94,12 @@ class ClassifyEngine:
         self._active: set[str] = set()
 
     async def prepare(self, spec: ClassifierSpec) -> tuple[str, ...]:
-        """Load it before the first job. Returns notes on its files. Raises CheckpointError, or what transformers raises
-        for a broken folder."""
+        """Load a classifier before the first job. Returns notes on its files. Raises CheckpointError, or transformers'
+        errors for a broken folder."""
         return (await asyncio.get_running_loop().run_in_executor(self._thread, self._load, spec)).notes
 
     async def submit(self, job: ClassifyJob) -> AsyncIterator[ClassifyEvent]:
-        """`Queued`, `Started`, then `Classified` or `Failed`."""
+        """Queue a job, and yield `Queued`, `Started`, then `Classified` or `Failed`."""
         self._active.add(job.id)
         yield Queued()
         events: asyncio.Queue[ClassifyEvent] = asyncio.Queue()
@@ -158,8 +159,8 @@ class ClassifyEngine:
 
 
 def load_classifier(spec: ClassifierSpec, device: torch.device) -> Classifier:
-    """Only from local safetensors, in float32. Raises CheckpointError for weights that are missing or have no place,
-    and what transformers raises for a broken folder."""
+    """Load a classifier, only from local safetensors, in float32. Raises CheckpointError for weights that are missing
+    or have no place, and transformers' errors for a broken folder."""
     texts = spec.reads == "prompts"
     model_class: Any = AutoModelForSequenceClassification if texts else AutoModelForImageClassification
     processor: Any = AutoTokenizer if texts else AutoImageProcessor
@@ -172,7 +173,7 @@ def load_classifier(spec: ClassifierSpec, device: torch.device) -> Classifier:
 
 
 def _positions(config: Any) -> int:
-    """How many tokens the model has positions for. RoBERTa models lose two of them to padding."""
+    """Return the number of tokens that the model has positions for. RoBERTa models lose two of them to padding."""
     positions = getattr(config, "max_position_embeddings", None)
     return MAX_WINDOW if positions is None else max(8, int(positions) - 2)
 

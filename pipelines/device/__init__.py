@@ -1,4 +1,5 @@
-"""What every engine needs of the device: memory budgets and dtypes, CPU threads, and the libraries' settings.
+"""The parts that every engine needs for the device: memory budgets and dtypes, CPU threads, and the libraries'
+settings.
 
 - memory: budgets for weights, dtypes, freeing memory
 - timeline: keeps a thread one turn ahead of a GPU

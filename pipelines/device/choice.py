@@ -7,9 +7,8 @@ from pipelines.protocol.messages import DeviceChoice
 
 
 def choose_device(choice: DeviceChoice) -> torch.device:
-    """`auto` is a GPU where there is one. Raises NoDevice for "cuda" without one: on a CPU, in float32, a checkpoint
-    for a GPU would take minutes for a step and twice the memory.
-    """
+    """Return the device of a choice: `auto` is a GPU where there is one. Raises NoDevice for "cuda" without one: on a
+    CPU, in float32, a checkpoint for a GPU would take minutes for a step and twice the memory."""
     if choice == "cpu" or (choice == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if torch.cuda.is_available():
@@ -28,7 +27,8 @@ def _why_no_cuda() -> str:
 
 
 def describe(device: torch.device, count: int = 1) -> str:
-    """For people: the GPU's name, or the CPU and its threads; of a worker with several, how many it has."""
+    """Describe the device for people: the GPU's name, or the CPU and its threads; of a worker with several, how many it
+    has."""
     if device.type == "cuda":
         count = min(count, torch.cuda.device_count())
         return f"{f'{count} x ' if count > 1 else ''}{torch.cuda.get_device_name(device)} (cuda)"

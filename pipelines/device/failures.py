@@ -31,7 +31,7 @@ class OutOfTime(Exception):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a smaller batch might succeed: an allocation failed, under whatever name, here or in a cause."""
+    """Return whether a smaller batch might succeed: an allocation failed, under whatever name, here or in a cause."""
     return any(
         isinstance(cause, torch.OutOfMemoryError | MemoryError)
         or (isinstance(cause, RuntimeError) and NO_MEMORY.search(str(cause)) is not None)
@@ -40,7 +40,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def is_device_error(error: BaseException) -> bool:
-    """Whether the device, or a library on it, failed for another reason than memory."""
+    """Return whether the device, or a library on it, failed for another reason than memory."""
     return not is_out_of_memory(error) and any(
         isinstance(cause, torch.AcceleratorError)
         or (isinstance(cause, RuntimeError) and DEVICE_ERROR.search(str(cause)) is not None)
@@ -49,9 +49,8 @@ def is_device_error(error: BaseException) -> bool:
 
 
 def answers(device: torch.device) -> bool:
-    """Whether the device still computes. After an illegal access, an ECC error or the like, every call on it raises,
-    until the process ends ("sticky" errors: CUDA's cudaErrorIllegalAddress and others). Blocks.
-    """
+    """Return whether the device still computes. After an illegal access, an ECC error or the like, every call on it
+    raises, until the process ends ("sticky" errors: CUDA's cudaErrorIllegalAddress and others). Blocks."""
     try:
         torch.ones((), device=device).item()
         if device.type == "cuda":
@@ -72,7 +71,8 @@ def exit_if_lost(error: BaseException, device: torch.device) -> None:
 
 
 def watch_device(device: torch.device, work: Callable[..., Result], *arguments: object) -> Result:
-    """`work(*arguments)`; ends the process for an error after which the device no longer answers."""
+    """Return the result of `work(*arguments)`, and end the process for an error after which the device no longer
+    answers."""
     try:
         return work(*arguments)
     except Exception as error:
@@ -81,7 +81,7 @@ def watch_device(device: torch.device, work: Callable[..., Result], *arguments: 
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and what it was raised from, as libraries wrap what they catch."""
+    """Yield the error and those that it was raised from, as libraries wrap what they catch."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:

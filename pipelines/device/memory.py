@@ -36,10 +36,9 @@ class Budgets:
         others_bytes: int = 0,
         image_workers: int = 1,
     ) -> Self:
-        """The operator's figures, or shares of the machine's memory. `others_bytes` is what workers of other kinds will
-        use of the device beside the chat's cache (pipelines.catalog.memory); 0 without such workers. The memory of the
-        host is divided between so many image workers, so on CPUs that of the device is too.
-        """
+        """Return the operator's figures, or shares of the machine's memory. `others_bytes` are those that workers of
+        other kinds will use on the device beside the chat's cache (pipelines.catalog.memory); 0 without such workers.
+        The memory of the host is divided between so many image workers, so on CPUs that of the device is too."""
         host = host_memory_bytes() / image_workers
         free, total = torch.cuda.mem_get_info(device) if device.type == "cuda" else (host, host)
         others = others_bytes + total * CHAT_CACHE_SHARE if others_bytes else 0
@@ -52,13 +51,13 @@ class Budgets:
 
 
 def chat_cache_bytes(device: torch.device) -> int:
-    """The KV cache of a chat checkpoint may grow to this."""
+    """Return the bytes that the KV cache of a chat checkpoint may grow to."""
     total = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else host_memory_bytes()
     return int(total * CHAT_CACHE_SHARE)
 
 
 def measure_memory(device: torch.device) -> WorkerMemory:
-    """What this process and its GPU use now."""
+    """Measure the memory that this process and its GPU use now."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     gpu = None
     if device.type == "cuda":
@@ -76,7 +75,7 @@ def free_memory(device: torch.device) -> None:
 
 
 def compute_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
-    """The dtype that weights are loaded in."""
+    """Return the dtype that weights are loaded in."""
     if dtype == "auto":
         if device.type == "cpu":
             return torch.float32

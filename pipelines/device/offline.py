@@ -5,7 +5,7 @@ import warnings
 
 
 def quiet_libraries() -> None:
-    """No network access, and no progress bars or advice in the log."""
+    """Forbid libraries to access the network, and to write progress bars or advice to the log."""
     os.environ |= {
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",

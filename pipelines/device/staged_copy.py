@@ -20,7 +20,7 @@ class StagedCopy:
     """Copies tensors to one device, or from it to the host. For one thread; it holds its buffers while it lives."""
 
     def __init__(self, target: torch.device, gpu: torch.device | None, buffer_bytes: int = BUFFER_BYTES) -> None:
-        """`gpu` is the one that is copied to or from; None copies within the host's memory."""
+        """Allocate the buffers. `gpu` is the one that is copied to or from; None copies within the host's memory."""
         self._target = target
         self._gpu = gpu
         self._stream = torch.cuda.Stream(gpu) if gpu is not None else None  # type: ignore[no-untyped-call]
@@ -31,7 +31,7 @@ class StagedCopy:
         self._arriving: deque[tuple[int, torch.Tensor]] = deque()  # buffers, and what they are for
 
     def move(self, module: nn.Module) -> None:
-        """All parameters and buffers of a module that are elsewhere, in place; tied ones stay tied. Blocks."""
+        """Move all parameters and buffers of a module that are elsewhere, in place; tied ones stay tied. Blocks."""
         self._wait_for_kernels()
         copies: dict[int, torch.Tensor] = {}
         for tensor in (*module.parameters(), *module.buffers()):
@@ -47,7 +47,7 @@ class StagedCopy:
                     part._buffers[name] = copies[id(buffer)]
 
     def copy(self, source: torch.Tensor) -> torch.Tensor:
-        """A tensor on the target with the same strides, complete after `finish`."""
+        """Copy a tensor to the target with the same strides. It is complete after `finish`."""
         with self._on_stream():
             target = torch.empty_like(source, device=self._target)
         if self._gpu is not None and target.is_cuda:
@@ -76,7 +76,7 @@ class StagedCopy:
             self._empty_buffer()
 
     def _empty_buffer(self) -> None:
-        """The one that was filled longest ago."""
+        """Empty the buffer that was filled longest ago into its target."""
         number, target = self._arriving.popleft()
         if (event := self._events[number]) is not None:
             event.synchronize()
@@ -94,7 +94,7 @@ class StagedCopy:
         return ((begin, min(begin + size, source.nbytes)) for begin in range(0, source.nbytes, size))
 
     def _take_buffer(self) -> torch.Tensor:
-        """The one that was used longer ago, once the GPU is done with it."""
+        """Return the buffer that was used longer ago, once the GPU is done with it."""
         self._next = 1 - self._next
         if (event := self._events[self._next]) is not None:
             event.synchronize()
@@ -106,7 +106,8 @@ class StagedCopy:
             event.record(self._stream)
 
     def _wait_for_kernels(self) -> None:
-        """Those queued now may still write what is copied from the GPU, such as weights that were just quantized."""
+        """Wait for the kernels that are queued now: they may still write weights that are copied from the GPU, such as
+        those that were just quantized."""
         if self._stream is not None and self._leaves_gpu:
             self._stream.wait_stream(torch.cuda.default_stream(self._gpu))
 
@@ -119,7 +120,7 @@ class StagedCopy:
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """A dense tensor's bytes in the order in which they are in memory."""
+    """View a dense tensor's bytes in the order in which they are in memory."""
     return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 

@@ -7,7 +7,7 @@ import torch
 
 
 class CudaTimeline:
-    """Follows the GPU by events, which it passes after what was launched before them."""
+    """Follows the GPU by events, which it passes after the work that was launched before them."""
 
     def __init__(self) -> None:
         self._launched: deque[torch.cuda.Event] = deque()
@@ -19,7 +19,7 @@ class CudaTimeline:
             self._launched.popleft().synchronize()
 
     def mark(self) -> Callable[[], None]:
-        """Mark what has been launched, and return a function that blocks until the GPU has computed that."""
+        """Mark the work that has been launched, and return a function that blocks until the GPU has computed it."""
         return _event().synchronize
 
 

@@ -17,7 +17,8 @@ class DeviceTimer:
 
     @contextlib.contextmanager
     def measure(self, report: Callable[[float], None]) -> Iterator[None]:
-        """Measure what is launched inside. `report` gets the seconds: at the end on a CPU, else during a later call."""
+        """Measure the work that is launched inside. `report` gets the seconds: at the end on a CPU, else during a later
+        call."""
         if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             began = time.process_time()
             yield

@@ -1,7 +1,7 @@
 """The names of weights in files against those of the model that was built for them, both ways.
 
 Libraries draw the weights that files lack at random, or leave them empty, and drop those that have no place: the model
-then computes something else than what was trained. Every loader says here what it found.
+then computes something else than it was trained for. Every loader says here what it found.
 """
 
 import re
@@ -39,7 +39,7 @@ TELLING: Final[Mapping[str, bool]] = {"output_loading_info": True, "ignore_misma
 def check_loaded(
     path: Path, part: str, model: torch.nn.Module, info: Mapping[str, Any], extra: Iterable[str] = ()
 ) -> list[str]:
-    """Compare by what a library's `output_loading_info` says of a model from `from_pretrained`. `extra` are further
+    """Check the weights of a model from `from_pretrained`, by a library's `output_loading_info`. `extra` are further
     names of the files, which the library has not seen.
 
     Returns notes for the operator. Raises CheckpointError.
@@ -81,13 +81,13 @@ def unfilled(model: torch.nn.Module) -> list[str]:
 
 def _missing(model: torch.nn.Module, names: Iterable[str]) -> set[str]:
     """Return the weights among the names that a library missed: transformers draws them at random, and diffusers leaves
-    them empty. Other buffers are what the constructor computes."""
+    them empty. Other buffers are computed by the constructor."""
     drawn = {name for name, _ in model.named_parameters()} if hasattr(model, "init_weights") else set()
     return {*unfilled(model), *(name for name in names if name in drawn or name.endswith(RUNNING_STATISTICS))}
 
 
 def _is_harmless(model: torch.nn.Module, name: str) -> bool:
-    """Whether the model is the same without this weight of its files."""
+    """Return whether the model is the same without this weight of its files."""
     kind = type(model)
     of_families = [family.unneeded_weights.get(kind.__name__) for family in all_families()]
     always = (COMPUTED, TIED, COPIES, BY_CLASS.get(kind.__name__), *of_families)
@@ -100,7 +100,7 @@ def _is_harmless(model: torch.nn.Module, name: str) -> bool:
 
 
 def _has(model: torch.nn.Module, path: str) -> bool:
-    """Whether a module or weight is at a path. What is in a module that is there may change what it computes."""
+    """Return whether a module or weight is at a path. Anything inside a module that is there may change its output."""
     for step in path.split("."):
         if not hasattr(model, step):
             return False

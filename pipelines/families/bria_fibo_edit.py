@@ -12,5 +12,5 @@ class BriaFiboEdit(Family):
     reads_any_size = True
 
     def size_arguments(self, width_px: int, height_px: int) -> dict[str, Any]:
-        """Return the size, and what keeps the call from stretching the references."""
+        """Return the size, and the arguments that keep the call from stretching the references."""
         return {"width": width_px, "height": height_px, "_auto_resize": False}

@@ -12,5 +12,5 @@ class FluxKontext(Flux):
     reads_any_size = True
 
     def size_arguments(self, width_px: int, height_px: int) -> dict[str, Any]:
-        """Return the size, and what keeps the call from scaling it and the references."""
+        """Return the size, and the arguments that keep the call from scaling it and the references."""
         return {"width": width_px, "height": height_px, "max_area": width_px * height_px, "_auto_resize": False}

@@ -1,8 +1,8 @@
 """The hooks of a family of pipelines, and the guesses for a class that no family's file knows.
 
-A guess goes by the signature of the class's call and by configs, never by a name. What it promises is tried before it
-is served (pipelines/images/warmup), so a family needs a file of its own only where a guess is wrong or not to be had.
-Nothing here needs torch: the catalog asks before anything is loaded.
+A guess goes by the signature of the class's call and by configs, never by a name. The capabilities that it announces
+are tried before they are served (pipelines/images/warmup), so a family needs a file of its own only where a guess is
+wrong or not to be had. Nothing here needs torch: the catalog asks before anything is loaded.
 """
 
 import inspect
@@ -32,8 +32,8 @@ class Mark:
 
 
 class Family:
-    """What may be said of a family. Each attribute and method is a hook: a subclass in a file of this package changes
-    what is not so for its classes."""
+    """A family of pipelines. Each attribute and method is a hook: a subclass in a file of this package changes those
+    that are wrong for its classes."""
 
     # Patterns of fnmatch for the names of pipeline classes. The longest pattern that matches a name decides
     classes: ClassVar[tuple[str, ...]] = ()
@@ -84,8 +84,8 @@ class Family:
         return {"width": width_px, "height": height_px}
 
     def size_multiple(self, pipeline: Any) -> int:
-        """Return what both sides of an image must be multiples of, in px: a latent of a U-Net, a patch of 2 x 2 of a
-        transformer, or twice or four times as much where the pipeline's own check refuses less.
+        """Return the number of px that both sides of an image must be multiples of: a latent of a U-Net, a patch of 2 x
+        2 of a transformer, or twice or four times as much where the pipeline's own check refuses less.
 
         Nothing is drawn. A check that refuses all of these sizes has another reason, and so says nothing about them.
         """
@@ -97,7 +97,7 @@ class Family:
     # -- tasks
 
     def own_task(self, call: Call) -> Task:
-        """Return what a pipeline draws by itself."""
+        """Return the task that a pipeline draws by itself."""
         if "mask_image" in call:
             return Task.INPAINT
         if "image" not in call:
@@ -105,7 +105,7 @@ class Family:
         return Task.REDRAW if "strength" in call else Task.NATIVE
 
     def draws_text(self, call: Call) -> bool:
-        """Return whether it draws from a prompt alone."""
+        """Return whether a class draws from a prompt alone."""
         task = self.own_task(call)
         return task is Task.TEXT or (task is Task.NATIVE and call["image"].default is not Parameter.empty)
 
@@ -146,7 +146,7 @@ class Family:
     distilled_words: ClassVar[tuple[str, ...]] = ()
 
     def signs_of_few_steps(self, denoiser_config: Config) -> Iterator[str]:
-        """Yield what in the denoiser's config says that a checkpoint was distilled to few steps, for the operator."""
+        """Yield the signs in the denoiser's config that a checkpoint was distilled to few steps, for the operator."""
         yield from ()
 
     def predicts_v(self, architecture: str) -> bool:

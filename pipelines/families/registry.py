@@ -35,5 +35,5 @@ def family_of(class_name: str | None) -> Family:
 
 @cache
 def all_marks() -> Mapping[str, Mark]:
-    """Return what single files may say of themselves, by the tensor's name."""
+    """Return the marks by which single files name their training, by the tensor's name."""
     return {name: mark for family in all_families() for name, mark in family.marks.items()}

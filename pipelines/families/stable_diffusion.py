@@ -1,4 +1,4 @@
-"""Stable Diffusion 1 and 2: what the files of 2.x say."""
+"""Stable Diffusion 1 and 2: the marks in the files of 2.x."""
 
 from pipelines.families.generic import Family
 
@@ -10,5 +10,5 @@ class StableDiffusion(Family):
     short_names = ("sd",)
 
     def predicts_v(self, architecture: str) -> bool:
-        """Return whether it is 2.x at 768 px: "stable-diffusion-v2-768-v"."""
+        """Return whether an architecture is 2.x at 768 px: "stable-diffusion-v2-768-v"."""
         return architecture.startswith("stable-diffusion-v2") and architecture.endswith("-v")

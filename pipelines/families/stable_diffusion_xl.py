@@ -1,4 +1,4 @@
-"""SDXL, and what was trained from it in another way."""
+"""SDXL, and models that were trained from it in another way."""
 
 from typing import ClassVar
 

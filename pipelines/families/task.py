@@ -1,10 +1,10 @@
-"""What a pipeline draws from: the four tasks of a job's images."""
+"""The inputs that a pipeline draws from: the four tasks of a job's images."""
 
 from enum import Enum, auto
 
 
 class Task(Enum):
-    """How the first pass starts, and what the references are for."""
+    """How the first pass starts, and how the references are used."""
 
     TEXT = auto()  # from noise, with the prompt alone
     NATIVE = auto()  # from noise; the pipeline reads all references at every step

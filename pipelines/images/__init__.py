@@ -16,8 +16,8 @@
 - denoising/: the forward passes of a denoiser, shared by runs, and the steps between them
 - prompts/: prompts in the tokenizers and text encoders
 - drawing/: one image, from a job to its pixels
-- warmup/: what a checkpoint draws before it serves
-- families/: what differs between the families of pipelines
+- warmup/: the images that a checkpoint draws before it serves
+- families/: the differences between the families of pipelines
 - contact_sheet: several images on one, for the operator
 - job_files: from pixels to the files of a job; the last one finishes it
 - encode: pixels to PNG, JPEG or WebP with metadata

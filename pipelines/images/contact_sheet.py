@@ -1,7 +1,8 @@
-"""`python -m pipelines.images.contact_sheet FOLDER`: the images of a proof on one sheet, a process of its own.
+"""`python -m pipelines.images.contact_sheet FOLDER`: the images of a comparison grid on one sheet, a process of its
+own.
 
 FOLDER has `sheet.json` (columns, rows and the recipe) and one file a cell, `ROW-COLUMN.png`. The sheet is written there
-as `sheet.png`, with the recipe in its metadata, from which the proof can be repeated.
+as `sheet.png`, with the recipe in its metadata, from which the grid can be repeated.
 """
 
 import json

@@ -65,8 +65,8 @@ class ImageEngine:
         checks: Path | None = None,
         group: Group | None = None,
     ) -> None:
-        """`probes` is the folder where what warmup finds is kept. `group` has the further devices that a checkpoint may
-        use, by default none."""
+        """Start the engine. `checks` is the folder where warmup's findings are kept. `group` has the further devices
+        that a checkpoint may use, by default none."""
         self.device = device
         self._loop = asyncio.get_running_loop()
         budgets = budgets or Budgets.of(device)
@@ -138,8 +138,8 @@ class ImageEngine:
             self._dispatch()
 
     async def prepare(self, spec: CheckpointSpec) -> Capabilities:
-        """Load it and draw with it: this builds kernels, times the steps, fits the preview map, and finds what of its
-        classes' capabilities works (pipelines.images.warmup.warmup). Raises CheckpointError."""
+        """Load a checkpoint and draw with it: this builds kernels, times the steps, fits the preview map, and finds
+        which of its classes' capabilities work (pipelines.images.warmup.warmup). Raises CheckpointError."""
         if self._catalog_specs is not None:
             self._catalog_specs |= {spec}  # the next catalog will name it
         files = await self._warmup.list_files(spec)
@@ -185,7 +185,8 @@ class ImageEngine:
             pass
 
     def _dispatch_one(self) -> bool:
-        """Whether one was started: what runs has changed for the others."""
+        """Start the first image that may start, and return whether there was one: the others then face other running
+        images."""
         now = self._scheduler.clock()
         running = [run.turn for run in self._drawing]
         for row, ahead in start_order(self._waiting, running, self._speeds, self._scheduler.in_order):
@@ -258,7 +259,7 @@ class ImageEngine:
             self._dispatch()
 
     def _on_drawn(self, run: Run) -> None:
-        """Take note that the device is free and the run's image is finished on the host."""
+        """Note that the device is free, and that the run's image is finished on the host."""
         self._drawing.discard(run)
         self._dispatch()
 
@@ -293,7 +294,7 @@ class ImageEngine:
             self._warmup.record_speed(job.checkpoint)
 
     def _recover(self, run: Run, error: BaseException) -> None:
-        """Fail its job. But a run out of memory is first retried with the device to itself."""
+        """Fail the run's job. But a run out of memory is first retried with the device to itself."""
         active = self._active_job(run)
         if active is None:
             return
@@ -307,7 +308,8 @@ class ImageEngine:
         freeing.add_done_callback(self._freeing.discard)
 
     async def _free_and_retry(self, row: Row) -> None:
-        """Weights move on the loader's thread, so that cancels and other jobs' events are handled meanwhile."""
+        """Free memory, and let the row wait again. Weights move on the loader's thread, so that cancels and other jobs'
+        events are handled meanwhile."""
         try:
             await self._cache.free_memory()
         finally:
@@ -331,7 +333,7 @@ class ImageEngine:
         active.emit(to_failed(error, active.job))
 
     def _drop(self, active: EngineJob) -> None:
-        """Remove all its rows, from the queue and from the device."""
+        """Remove all rows of a job, from the queue and from the device."""
         active.done = True
         for row in self._waiting:
             if row.job is active.job:

@@ -13,7 +13,7 @@ from pipelines.protocol.images import Failed, ImageJob
 
 
 def to_failed(error: BaseException, job: ImageJob) -> Failed:
-    """`message` is for the caller, `detail` for the log."""
+    """Translate an error into the job's last event. `message` is for the caller, `detail` for the log."""
     detail = "".join(traceback.format_exception(error))
     match error:
         case Cancelled():
@@ -24,7 +24,7 @@ def to_failed(error: BaseException, job: ImageJob) -> Failed:
             return Failed("unsupported", f"This model's checkpoint can't do that: {error}.", detail, error.param)
         case PromptTooLong():
             message = (
-                f"{error}. Nothing was charged. Shorten it, or send 'long_prompt': 'tell' for a picture of what fits; "
+                f"{error}. Nothing was charged. Shorten it, or send 'long_prompt': 'tell' for an image of what fits; "
                 "the model's `long_prompts` in /v1/models say what else it can do."
             )
             return Failed("prompt_too_long", message, detail, error.field)
@@ -32,7 +32,7 @@ def to_failed(error: BaseException, job: ImageJob) -> Failed:
             message = f"The checkpoint '{job.checkpoint.name}' can't be used; the server's log says why."
             return Failed("checkpoint_failed", f"{message} Nothing was charged.", detail)
         case BlockedImage():
-            message = "This model's checkpoint has a safety checker of its own, which blocked the picture"
+            message = "This model's checkpoint has a safety checker of its own, which blocked the image"
             return Failed("moderation_blocked", f"{message}; nothing was charged.", detail)
         case InvalidImage():
             param = "loras" if job.sampling.loras else "controls" if job.controls else None
@@ -43,25 +43,26 @@ def to_failed(error: BaseException, job: ImageJob) -> Failed:
     if is_out_of_memory(error):
         message = "The device ran out of memory; nothing was charged. Try a smaller size or fewer references."
         return Failed("out_of_memory", message, detail)
-    return Failed("engine_failed", "The picture could not be drawn; nothing was charged.", detail)
+    return Failed("engine_failed", "The image could not be drawn; nothing was charged.", detail)
 
 
 def out_of_time(reached: str, job: ImageJob) -> str:
-    """For the caller: how far the job came, and what ends in time. `reached` is in words."""
+    """Return the message for the caller: how far the job came, and which requests end in time. `reached` is in
+    words."""
     return (
         f"The job ran past the time limit of {job.time_limit_s:g} s {reached}; nothing was charged. Ask for fewer "
-        "steps, a smaller size or fewer pictures; this server's operator sets the limit (DARKROOM_JOB_TIME_LIMIT_S)."
+        "steps, a smaller size or fewer images; this server's operator sets the limit (DARKROOM_JOB_TIME_LIMIT_S)."
     )
 
 
 def invalid_image(error: InvalidImage, job: ImageJob) -> str:
-    """For the caller: what may help, the nearest cause first."""
+    """Return the message for the caller, with remedies, the nearest cause first."""
     names = [f"the adapter '{name}'" for name, _ in job.sampling.loras]
     names += [f"the control '{control.name}'" for control in job.controls]
     remedies = [f"Try it without {' and '.join(names)}."] if names else []
     if error.wider or not names:
         remedies.append(f"For the server's operator: {error.remedy}.")
     return (
-        "What the model drew is not a picture: its values are not numbers (NaN or infinite). Nothing was charged. "
+        "What the model drew is not an image: its values are not numbers (NaN or infinite). Nothing was charged. "
         f"{' '.join(remedies)}"
     )

@@ -25,7 +25,7 @@ class JobFiles:
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="encode")
 
     def close(self) -> None:
-        """End the threads, after what they have to do."""
+        """End the threads, after the work that waits for them."""
         self._threads.shutdown()
 
     def encode(self, row: Row, pixels: Pixels) -> None:
@@ -58,7 +58,8 @@ class JobFiles:
         self._finish(active)
 
     def _emit_previews(self, active: EngineJob) -> None:
-        """Emit those that are encoded, in the order in which they were drawn: a later one may have taken less time."""
+        """Emit the previews that are encoded, in the order in which they were drawn: a later one may have taken less
+        time."""
         while active.previews and active.previews[0][2].done() and not active.done:
             index, number, future = active.previews.popleft()
             if error := future.exception():

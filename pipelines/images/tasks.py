@@ -16,7 +16,7 @@ from pipelines.protocol.images import CheckpointSpec
 
 
 class UnsupportedTask(Exception):
-    """The checkpoint can't do what a job asks; `param` is the request's field."""
+    """The checkpoint lacks a capability that a job asks for; `param` is the request's field."""
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -36,8 +36,8 @@ def task_classes(own: type[Any]) -> Mapping[Task, type[Any]]:
     """Return the class that draws each task on the weights of a checkpoint whose model_index.json names `own`.
 
     An XPipeline has siblings for the same weights, XImg2ImgPipeline and XInpaintPipeline. A checkpoint for one task
-    alone names that task's class, such as an inpainting checkpoint; what its siblings make of its weights is found when
-    they are tried (warmup). A class without siblings that draws from text starts late (late_start.py).
+    alone names that task's class, such as an inpainting checkpoint; whether its siblings work with its weights is found
+    when they are tried (warmup). A class without siblings that draws from text starts late (late_start.py).
     """
     call, family = inspect.signature(own.__call__).parameters, family_of(own.__name__)
     classes = {family.own_task(call): own}
@@ -52,7 +52,8 @@ def task_classes(own: type[Any]) -> Mapping[Task, type[Any]]:
 
 
 def check_conditioning(spec: CheckpointSpec, own: type[Any], tasks: Mapping[Task, type[Any]]) -> None:
-    """Raise CheckpointError for a mode of which the class has no pipeline, where it has one of another mode."""
+    """Check that the class has a pipeline for the spec's conditioning. Raises CheckpointError where it has one of
+    another mode instead."""
     if MODES[spec.conditioning].task in tasks:
         return
     if fitting := [name for name, mode in MODES.items() if mode.task in tasks]:

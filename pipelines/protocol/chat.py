@@ -102,7 +102,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The request is valid: only the engine can fail it now. The prompt counts once, whatever n is."""
+    """The request is valid: only the engine can fail it now. The prompt counts once for any n."""
 
     prompt_tokens: int
     dropped_messages: int = 0  # by `truncate`
@@ -139,7 +139,7 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
-    """More of what a reasoning model writes before its answer."""
+    """More of the text that a reasoning model writes before its answer."""
 
     choice: int
     text: str
@@ -184,7 +184,7 @@ class ChatFinished:
 
 @dataclass(frozen=True, slots=True)
 class PartialUsage:
-    """What a chat has used that was started and then failed or was cancelled."""
+    """The tokens of a chat that was started and then failed or was cancelled."""
 
     usage: ChatUsage
 

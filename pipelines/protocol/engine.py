@@ -18,17 +18,18 @@ class Engine(Protocol[JobT, SpecT, EventT]):
     """Runs jobs of one kind. All calls are made on one event loop."""
 
     def submit(self, job: JobT) -> AsyncIterator[EventT]:
-        """The job's events, up to the last one."""
+        """Run a job, and yield its events up to the last one."""
 
     def cancel(self, job_id: str) -> None:
         """Stop a job within one step, or before it starts. Unknown ids are ignored."""
 
     async def prepare(self, spec: SpecT) -> Capabilities | tuple[str, ...] | None:
-        """Load and warm up a checkpoint. Returns what an image checkpoint can do, or notes on another one's files.
-        Raises CheckpointError."""
+        """Load and warm up a checkpoint. Returns the capabilities of an image checkpoint, or notes on another one's
+        files. Raises CheckpointError."""
 
     def unload_except(self, specs: Sequence[SpecT]) -> None:
-        """The catalog names exactly these checkpoints: evict the others once no job needs them."""
+        """Evict the checkpoints that the catalog does not name, `specs` being those that it names, once no job needs
+        them."""
 
     async def sleep(self) -> None:
         """Move all weights off the device that no job uses, to the host's memory or altogether."""

@@ -30,7 +30,7 @@ class WrongSize(Exception):
 
 
 def to_planned_size(image: Image.Image, size: tuple[int, int], *, stretched: bool = False) -> Image.Image:
-    """The image at `size` (width, height in px): as it is, or scaled to cover it and cut by MAX_CUT of a side at
+    """Return the image at `size` (width, height in px): as it is, or scaled to cover it and cut by MAX_CUT of a side at
     most. If it was drawn from an image of that size, `stretched` to its own, it is scaled back, so that the two align.
 
     Raises WrongSize where more would have to be cut.
@@ -49,7 +49,7 @@ def to_planned_size(image: Image.Image, size: tuple[int, int], *, stretched: boo
 
 
 def encode_file(image: Image.Image, encoding: Encoding, metadata: Mapping[str, Any]) -> bytes:
-    """The file's bytes, with the mark of its source. Empty metadata fields are left out."""
+    """Encode an image as a file with the mark of its source. Empty metadata fields are left out."""
     fields = {name: value for name, value in metadata.items() if value not in (None, "", {})}
     file = io.BytesIO()
     mark = xmp_packet(encoding.source) if encoding.source is not None else ""
@@ -73,7 +73,7 @@ def encode_file(image: Image.Image, encoding: Encoding, metadata: Mapping[str, A
 
 
 def _description(fields: Mapping[str, Any]) -> bytes:
-    """The fields as JSON in UTF-8. To fit, the longest texts are truncated and end in '…'."""
+    """Return the fields as JSON in UTF-8. To fit, the longest texts are truncated and end in '…'."""
     truncated = dict(fields)
     while len(text := json.dumps(truncated, ensure_ascii=False).encode()) > DESCRIPTION_BYTES:
         texts = {name: value for name, value in truncated.items() if isinstance(value, str)}

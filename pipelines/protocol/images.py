@@ -39,14 +39,15 @@ class SamplingDefaults:
     long_prompt: LongPrompt = "tell"  # "chunk" reads all of it, in windows or up to the longest that a class takes
 
     def resolve(self, steps: int, **overrides: Any) -> "Sampling":
-        """The defaults, replaced by what a request sets. Raises TypeError for a name that is not a field."""
+        """Return the defaults, replaced by the values that a request sets. Raises TypeError for a name that is not a
+        field."""
         defaults = {each.name: getattr(self, each.name) for each in fields(SamplingDefaults)}
         return Sampling(**{**defaults, "steps": steps, **overrides})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling(SamplingDefaults):
-    """Every setting that changes what a forward pass or the scheduler computes.
+    """Every setting that changes the output of a forward pass or the scheduler.
 
     Each image has a pipeline call and a scheduler of its own, so images that differ in it share forward passes
     where the denoiser's arguments agree (pipelines.images.denoising.merging).
@@ -135,7 +136,7 @@ class CheckpointSpec:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """All folders and files that it is loaded from; none of another server's."""
+        """Return all folders and files that the checkpoint is loaded from; none of another server's."""
         if self.upstream is not None:
             return ()
         of_controls = (path for control in self.controls for path in (control.path, control.image_encoder))
@@ -163,8 +164,8 @@ class ControlInput:
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """The file format. `quality` 0-100 is for jpeg and webp. `source` is written as the mark of what a model made; None
-    writes none."""
+    """The file format. `quality` 0-100 is for jpeg and webp. `source` is written as the mark that a model made the
+    image; None writes none."""
 
     format: ImageFormat = "png"
     quality: int = 100

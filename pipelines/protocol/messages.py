@@ -64,7 +64,7 @@ class GpuMemory:
 
 @dataclass(frozen=True, slots=True)
 class WorkerMemory:
-    """What a worker uses: resident memory of its process, and of its GPU if it has one."""
+    """The memory that a worker uses: resident memory of its process, and of its GPU if it has one."""
 
     host_bytes: int
     gpu: GpuMemory | None = None
@@ -131,6 +131,7 @@ class AdapterFit(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
+        """Return whether the checkpoint takes all of the adapter's layers, and nothing of it was left out."""
         return self.layers == self.of and not self.left_out
 
     def __str__(self) -> str:
@@ -141,7 +142,7 @@ class AdapterFit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a loaded image checkpoint has shown that it can do, and its measured speed."""
+    """The capabilities that a loaded image checkpoint has shown, and its measured speed."""
 
     text: bool  # draws from a prompt alone
     references: int  # how many of them it takes, without a mask
@@ -169,7 +170,7 @@ class Capabilities:
 
     @property
     def names(self) -> list[str]:
-        """By the request's fields, for people and clients."""
+        """Return the capabilities by the request's fields, for people and clients."""
         has = {
             "text": self.text,
             "image": self.references > 0,
@@ -233,13 +234,13 @@ FromWorker = Ready | NoGpu | Asleep | Pong | CheckpointState | CachedCheckpoints
 
 
 def frame(messages: Sequence[ToWorker | FromWorker]) -> bytes:
-    """The messages as one frame, header included."""
+    """Return the messages as one frame, header included."""
     body = pickle.dumps(messages, protocol=pickle.HIGHEST_PROTOCOL)
     return HEADER.pack(len(body)) + body
 
 
 def read_frame(stream: BinaryIO) -> Sequence[ToWorker | FromWorker]:
-    """The next messages of a blocking stream; empty when the other end has closed it."""
+    """Read the next messages of a blocking stream; none when the other end has closed it."""
     header = stream.read(HEADER.size)
     if len(header) < HEADER.size:
         return ()

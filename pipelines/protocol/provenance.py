@@ -12,12 +12,12 @@ XMP_KEYWORD = "XML:com.adobe.xmp"  # of the iTXt chunk of a PNG
 
 
 def digital_source_type(source: DigitalSource) -> str:
-    """The term's address."""
+    """Return the address of IPTC's term for a source."""
     return f"http://cv.iptc.org/newscodes/digitalsourcetype/{source}"
 
 
 def xmp_packet(source: DigitalSource) -> str:
-    """An XMP packet (ISO 16684-1), to be written as UTF-8."""
+    """Return the mark as an XMP packet (ISO 16684-1), to be written as UTF-8."""
     return (
         '<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>'
         '<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">'

@@ -11,7 +11,7 @@ from pipelines.protocol.images import RawImage
 
 
 class RawImageFile(RawImage):
-    """A Image whose `data` is in a PPM or PGM file, read anew each time.
+    """An image whose `data` is in a PPM or PGM file, read anew each time.
 
     The server's deletes the file with the last reference to it, so the server keeps a job until its worker has ended
     it. The worker's only reads it.
@@ -26,14 +26,14 @@ class RawImageFile(RawImage):
 
     @classmethod
     def owning(cls, width_px: int, height_px: int, mode: Literal["RGB", "L"], path: Path) -> Self:
-        """One that deletes the file at its end."""
+        """Return an image that deletes its file at its end."""
         image = cls(width_px, height_px, mode, path)
         weakref.finalize(image, path.unlink, missing_ok=True)
         return image
 
     @property
     def data(self) -> bytes:
-        """The pixels; black ones without the file. Blocks. Raises OSError.
+        """Read the pixels; black ones without the file. Blocks. Raises OSError.
 
         A cancelled job may have lost its file while it is drawn in one batch with others. It must not fail those, and
         nobody sees its own image.
@@ -47,7 +47,7 @@ class RawImageFile(RawImage):
             return bytes(self.width_px * self.height_px * len(self.mode))
 
     def __repr__(self) -> str:
-        return f"PictureFile({self.width_px}, {self.height_px}, {self.mode!r}, {self.path!r})"
+        return f"RawImageFile({self.width_px}, {self.height_px}, {self.mode!r}, {self.path!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
         return RawImageFile, (self.width_px, self.height_px, self.mode, self.path)

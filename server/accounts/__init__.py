@@ -5,15 +5,15 @@
 - `paging`: pages and periods of lists
 - `keys`: API keys and their limits
 - `copies`: copies of the database while others use it
-- `ledger`: holds and charges of calls, whatever a call makes
+- `ledger`: holds and charges of calls of any kind
 - `results`: the stored images of calls
-- `usage`: who used what, by key, day and model
+- `usage`: usage by key, day and model
 - `report`: balances, charges and the check of the ledger
 - `calls`: the outcome of each image call, and of chats with an Idempotency-Key, for retries
 - `webhooks`: those that are to be sent
 - `response_items`, `responses`, `conversations`: stored responses, their chains, and conversations
 - `chat_usage`: token counts of chats
 - `call_log`: a row for each request that runs a model
-- `operators`, `audit`: admin keys by name, and what they changed
-- `refusals`: what moderation refused
+- `operators`, `audit`: admin keys by name, and their changes
+- `refusals`: the refusals of moderation
 """

@@ -1,4 +1,4 @@
-"""Who changed what: one row for each change that an operator made, written in the transaction of the change."""
+"""The audit: one row for each change that an operator made, written in the transaction of the change."""
 
 import time
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ def record_change(database: Database, operator: str, action: str, target: str, *
 
 
 def list_changes(database: Database, wanted: AuditFilter, page: Page) -> list[AuditEntry]:
-    """And one more than the page has room for if there are more. Raises UnknownEntry."""
+    """List changes, and one more than the page has room for if there are more. Raises UnknownEntry."""
     names = {"operator": wanted.operator, "action": wanted.action, "target": wanted.target}
     query = select(AuditRow).where(
         *(getattr(AuditRow, name) == value for name, value in names.items() if value is not None),

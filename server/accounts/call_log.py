@@ -25,7 +25,7 @@ OUTCOMES = {
 class LoggedCall:
     """One request. `id` is the request's; `job` the image call's or response's that it began or found.
 
-    `queue_s` and `run_s` are of the job, on the device; `price` in 1/10000 CNY is what this request was charged;
+    `queue_s` and `run_s` are of the job, on the device; `price` in 1/10000 CNY is the charge for this request;
     `replayed`: it got the answer of an earlier one. `prompt` and `parameters` are there only while they are kept.
     """
 
@@ -68,13 +68,14 @@ class CallLog(Store):
     """Rows that are added once, read, and deleted by age."""
 
     def add(self, call: LoggedCall) -> None:
+        """Add the row of a call."""
         row = CallLogRow(**{name: getattr(call, name) for name in COLUMNS})
         row.parameters = None if call.parameters is None else dict(call.parameters)
         with self._database.write() as session:
             session.add(row)
 
     def page(self, wanted: CallFilter, page: Page) -> list[LoggedCall]:
-        """And one more than the page has room for if there are more. Raises UnknownEntry."""
+        """List calls, and one more than the page has room for if there are more. Raises UnknownEntry."""
         row = CallLogRow
         equal = {row.key_id: wanted.key_id, row.model: wanted.model, row.code: wanted.code}
         query = select(row).where(
@@ -93,7 +94,7 @@ class CallLog(Store):
             return [_call(each, names.get(each.key_id, "")) for each in rows]
 
     def find(self, call_id: str, key_id: str | None = None) -> LoggedCall | None:
-        """By the request's id or the job's. `key_id` None is any key."""
+        """Return a call by the request's id or the job's, None if there is none. `key_id` None is any key."""
         row = CallLogRow
         query = select(row, KeyRow.name).join(KeyRow, KeyRow.id == row.key_id)
         query = query.where((row.id == call_id) | (row.job == call_id)).order_by(row.replayed, row.created_at)
@@ -103,13 +104,14 @@ class CallLog(Store):
             return next((_call(each, name) for each, name in session.execute(query.limit(1))), None)
 
     def last_used(self) -> dict[str, float]:
-        """When each key sent its last call that is still in the log, in Unix seconds."""
+        """Return the time of each key's last call that is still in the log, in Unix seconds."""
         query = select(CallLogRow.key_id, func.max(CallLogRow.created_at)).group_by(CallLogRow.key_id)
         with self._database.read() as session:
             return {key_id: float(at) for key_id, at in session.execute(query)}
 
     def delete_older(self, max_age_s: float, limit: int = PAGE) -> int:
-        """Returns how many. If as many as `limit`, there may be more."""
+        """Delete up to `limit` rows older than `max_age_s`, and return how many. If as many as `limit`, there may be
+        more."""
         old = CallLogRow.created_at < self._database.clock.cautious() - max_age_s
         page = select(CallLogRow.id).where(old).limit(limit)
         with self._database.write() as session:

@@ -35,7 +35,7 @@ class IdempotencyKeyInUse(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CallId:
-    """A call's id, and what a retry of it is recognised by."""
+    """A call's id, and the values by which a retry of it is recognised."""
 
     id: str
     key_id: str
@@ -45,7 +45,7 @@ class CallId:
 
     @property
     def identity(self) -> tuple[str, str, str]:
-        """Equal for calls of one key with the same parameters."""
+        """Return a value that is equal for calls of one key with the same parameters."""
         return self.key_id, self.endpoint, self.fingerprint
 
 
@@ -82,10 +82,14 @@ class RetryCandidate(Protocol):
     """An ended call or response that a retry may be for; see `CallRecord` for the two flags."""
 
     @property
-    def replayable(self) -> bool: ...
+    def replayable(self) -> bool:
+        """Return whether the answer may be given to a retry."""
+        ...
 
     @property
-    def delivered(self) -> bool: ...
+    def delivered(self) -> bool:
+        """Return whether the caller is known to have the answer."""
+        ...
 
 
 CandidateT = TypeVar("CandidateT", bound=RetryCandidate)
@@ -100,6 +104,7 @@ class CallStore(Store):
         self._retention_s = retention_s
 
     def find(self, call_id: str, key_id: str) -> CallRecord | None:
+        """Return this key's call of this id with its model, None if there is none."""
         with self._database.read() as session:
             query = _with_models().where(CallRow.id == call_id, CallRow.key_id == key_id)
             return next((call_record(row, model) for row, model in session.execute(query)), None)
@@ -107,8 +112,8 @@ class CallStore(Store):
     def page(
         self, key_id: str, endpoints: Collection[str], state: State | None, page: Page
     ) -> Sequence[CallRecord] | None:
-        """This key's calls by age, and one more than `page` has room for if there are more. None if `page.after` is no
-        call of this key."""
+        """Return this key's calls by age, and one more than `page` has room for if there are more. None if `page.after`
+        is no call of this key."""
         query = _with_models().where(CallRow.key_id == key_id, CallRow.endpoint.in_(endpoints))
         if state is not None:
             query = query.where(CallRow.state == state)
@@ -124,7 +129,7 @@ class CallStore(Store):
             return [call_record(row, model) for row, model in session.execute(ordered.limit(page.limit + 1))]
 
     def find_keyed(self, key_id: str, endpoint: str, idempotency_key: str) -> CallRecord | None:
-        """The call with this Idempotency-Key."""
+        """Return the call with this Idempotency-Key, None if there is none within the retention."""
         recent = CallRow.created_at > self._database.clock.cautious() - self._retention_s
         records = self._select(
             CallRow.key_id == key_id, CallRow.endpoint == endpoint, CallRow.idempotency_key == idempotency_key, recent
@@ -132,7 +137,7 @@ class CallStore(Store):
         return records[0] if records else None
 
     def find_by_fingerprint(self, key_id: str, endpoint: str, fingerprint: str, within_s: float) -> list[CallRecord]:
-        """Calls with the same parameters that ended in the last `within_s` seconds, newest first."""
+        """Return calls with the same parameters that ended in the last `within_s` seconds, newest first."""
         return self._select(
             CallRow.key_id == key_id,
             CallRow.endpoint == endpoint,
@@ -141,7 +146,7 @@ class CallStore(Store):
         )
 
     def begin_write(self, call: CallId) -> Write:
-        """The write that records that the call runs. It raises IdempotencyKeyInUse."""
+        """Return the write that records that the call runs. It raises IdempotencyKeyInUse."""
 
         def write(session: Session) -> None:
             if call.idempotency_key is not None:
@@ -152,7 +157,7 @@ class CallStore(Store):
         return write
 
     def success_write(self, call_id: str, answer: Mapping[str, Any], *, delivered: bool) -> Write:
-        """The write that records the result, if the call still runs."""
+        """Return the write that records the result, if the call still runs."""
         values = {
             "state": "succeeded",
             "status": 200,
@@ -198,7 +203,8 @@ class CallStore(Store):
             _flush_new(session, call)
 
     def mark_delivered(self, call_id: str, *, still_replayable: bool) -> None:
-        """A retry got this answer. Unless it stays replayable, its Idempotency-Key becomes free for a new call."""
+        """Note that a retry got this answer. Unless it stays replayable, its Idempotency-Key becomes free for a new
+        call."""
         values: dict[str, Any] = {"delivered": True}
         if not still_replayable:
             values |= {"replayable": False, "idempotency_key": None}
@@ -258,7 +264,8 @@ class CallStore(Store):
 
 
 def match_retry(records: Sequence[CandidateT], *, another_expected: bool) -> CandidateT | None:
-    """Which of the calls with one fingerprint (newest first) a retry is for; None if the retry must run again.
+    """Choose the call, of those with one fingerprint (newest first), that a retry is for; None if the retry must run
+    again.
 
     A replayable call that ended without a client lost its connection, so the retry is for it. Otherwise it is for the
     newest call, if that is replayable and no other call with this fingerprint is expected to be retried.
@@ -282,7 +289,7 @@ def _with_models() -> Select[CallRow, str | None]:
 
 
 def call_record(row: CallRow, model: str | None = None) -> CallRecord:
-    """The row as a value."""
+    """Return the row as a value."""
     call = CallId(row.id, row.key_id, row.endpoint, row.fingerprint, row.idempotency_key)
     state: State = row.state  # type: ignore[assignment]  # the database checks it
     return CallRecord(

@@ -1,8 +1,8 @@
 """The catalog that several gateways serve: its versions, and which gateway makes the next one.
 
 The newest version is current. A gateway that makes another has its turn by a mark in its own row, so the turn of one
-that dies ends with its lease. Inserting a version is what decides: before that nothing has changed anywhere, after it
-every gateway must serve it.
+that dies ends with its lease. Inserting a version decides: before that nothing has changed anywhere, after it every
+gateway must serve it.
 """
 
 import time
@@ -23,7 +23,7 @@ TURN_LOCK = 0x6361746C6F6773  # any number that no other program's advisory lock
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """What a swap wrote: a catalog file's text before and after."""
+    """The edit of a swap: a catalog file's text before and after."""
 
     source: str
     before: str
@@ -32,8 +32,8 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class CatalogContent:
-    """What makes a catalog: the text of each file by its name, the SHA-256 of the weights that they name by their path,
-    and the swaps that can be undone, oldest first."""
+    """The content of a catalog: the text of each file by its name, the SHA-256 of the weights that they name by their
+    path, and the swaps that can be undone, oldest first."""
 
     files: Mapping[str, str]
     weights: Mapping[str, str]
@@ -60,18 +60,18 @@ class CatalogStore(Store):
         self._owner = owner
 
     def current(self) -> CatalogVersion | None:
-        """None before the first gateway of a cluster has started."""
+        """Return the current version; None before the first gateway of a cluster has started."""
         with self._database.read() as session:
             row = session.scalars(select(CatalogRow).order_by(CatalogRow.version.desc()).limit(1)).first()
         return None if row is None else _version(row)
 
     def current_number(self) -> int:
-        """Of the current version; 0 if there is none."""
+        """Return the number of the current version; 0 if there is none."""
         with self._database.read() as session:
             return session.scalars(select(func.coalesce(func.max(CatalogRow.version), 0))).one()
 
     def begin(self, content: CatalogContent) -> CatalogVersion:
-        """The current version; if there is none, this becomes the first."""
+        """Return the current version; if there is none, record this content as the first."""
         with self._database.write() as session:
             self._lock(session)
             row = session.scalars(select(CatalogRow).order_by(CatalogRow.version.desc()).limit(1)).first()
@@ -81,7 +81,8 @@ class CatalogStore(Store):
             return _version(row)
 
     def known_files(self) -> set[tuple[str, str]]:
-        """Names and texts of the files of the latest versions: what else a folder has, somebody has edited."""
+        """Return the names and texts of the files of the latest versions: any other file in a folder was edited by
+        somebody."""
         with self._database.read() as session:
             latest = select(CatalogRow.files).order_by(CatalogRow.version.desc()).limit(KNOWN_VERSIONS)
             return {file for files in session.scalars(latest) for file in files.items()}
@@ -98,18 +99,18 @@ class CatalogStore(Store):
             return True
 
     def end_turn(self) -> None:
-        """The change is made, or given up."""
+        """End this gateway's turn: its change is made, or given up."""
         with self._database.write() as session:
             session.execute(update(GatewayRow).where(GatewayRow.owner == self._owner).values(changing=None))
 
     def goes_on(self, change: str) -> bool:
-        """Whether a live gateway still makes the change."""
+        """Return whether a live gateway still makes the change."""
         with self._database.read() as session:
             alive = ~lapsed(GatewayRow.lease_until, self._database.lease_now(session))
             return bool(session.scalar(select(exists().where(GatewayRow.changing == change, alive))))
 
     def commit(self, version: int, content: CatalogContent, change: str) -> None:
-        """All gateways serve this version from now on. May be repeated. Raises TurnLost."""
+        """Record a version, which all gateways serve from now on. May be repeated. Raises TurnLost."""
         with self._database.write() as session:
             self._lock(session)
             existing = session.get(CatalogRow, version)
@@ -122,12 +123,12 @@ class CatalogStore(Store):
             session.add(_row(version, content, change))
 
     def serves(self, version: int) -> None:
-        """Note what this gateway serves."""
+        """Note the version that this gateway serves."""
         with self._database.write() as session:
             session.execute(update(GatewayRow).where(GatewayRow.owner == self._owner).values(catalog_version=version))
 
     def _lock(self, session: Session) -> None:
-        """Changes of the catalogs' rows one after another."""
+        """Let changes of the catalogs' rows wait for each other, until the transaction ends."""
         if not self._database.is_sqlite:
             session.execute(select(func.pg_advisory_xact_lock(TURN_LOCK)))
 

@@ -42,7 +42,7 @@ def add_chat_usage(database: Database, key_id: str, model: str, prompt_tokens: i
 
 
 def list_chat_usage(database: Database, key_id: str | None = None) -> list[ChatUsage]:
-    """The totals over all days, by key and model."""
+    """Return the totals over all days, by key and model."""
     row = ChatUsageRow
     query = (
         select(row.key_id, row.model, func.sum(row.chats), func.sum(row.prompt_tokens), func.sum(row.completion_tokens))

@@ -1,5 +1,5 @@
-"""What runs on which of several gateways: so that a retry finds its call wherever that runs, and a key's limits hold
-for all gateways together.
+"""The calls that run on each of several gateways: so that a retry finds its call wherever that runs, and a key's limits
+hold for all gateways together.
 
 A call is claimed before it does anything. Claims of one key wait for each other, so two equal requests that arrive at
 two gateways at once can't both run under one Idempotency-Key.
@@ -25,7 +25,7 @@ LOOKED_UP_S = 2 * REQUEST_LIMIT_S
 
 @dataclass(frozen=True, slots=True)
 class ClaimLimits:
-    """What a key may have on all gateways together. None: no limit."""
+    """The calls that a key may have on all gateways together. None: no limit."""
 
     max_running: int
     per_minute: int | None
@@ -33,8 +33,8 @@ class ClaimLimits:
 
 @dataclass(frozen=True, slots=True)
 class KeyCounts:
-    """What a key has: running on other gateways, begun in the last minute on all, and when the oldest of those will be
-    a minute old."""
+    """The calls of a key: running on other gateways, begun in the last minute on all, and when the oldest of those will
+    be a minute old."""
 
     running_elsewhere: int
     begun: int
@@ -95,20 +95,20 @@ class ClaimStore(Store):
             return KeyCounts(counts.running_elsewhere, counts.begun + (limits is not None), counts.reset_s or WINDOW_S)
 
     def end(self, *call_ids: str) -> None:
-        """The calls do not run any more. They are counted until their minute is over."""
+        """Note that these calls have ended. They are counted until their minute is over."""
         with self._database.write() as session:
             now = self._database.lease_now(session)
             running = (ClaimRow.id.in_(call_ids), ClaimRow.ended_at.is_(None))
             session.execute(update(ClaimRow).where(*running).values(ended_at=now))
 
     def running_here(self) -> set[str]:
-        """The ids of this gateway's claims that have not ended."""
+        """Return the ids of this gateway's claims that have not ended."""
         with self._database.read() as session:
             running = (ClaimRow.owner == self._owner, ClaimRow.ended_at.is_(None))
             return set(session.scalars(select(ClaimRow.id).where(*running)))
 
     def delete_ended(self) -> None:
-        """Delete what ended more than a minute ago, or was left by a dead gateway."""
+        """Delete the claims that ended more than a minute ago, or were left by a dead gateway."""
         with self._database.write() as session:
             now = self._database.lease_now(session)
             lost = ClaimRow.owner.not_in(live_owners()) & ~_within(ClaimRow.begun_at, now, WINDOW_S)
@@ -140,7 +140,8 @@ class ClaimStore(Store):
 
 
 def _within(column: InstrumentedAttribute[Any], now: float, limit_s: float) -> ColumnElement[bool]:
-    """Whether a time is near. One that lies ahead by more was written while the clock was ahead, and is long over."""
+    """Return whether a time is near. One that lies ahead by more was written while the clock was ahead, and is long
+    over."""
     return column.between(now - limit_s, now + limit_s)
 
 

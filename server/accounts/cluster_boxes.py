@@ -1,4 +1,4 @@
-"""Which boxes of a Ray cluster are used, and which were taken out of use, for a supervisor that is started again."""
+"""The boxes of a Ray cluster that are used or were taken out of use, for a supervisor that is started again."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from server.accounts.tables import ClusterBoxRow
 
 @dataclass(frozen=True, slots=True)
 class KnownBoxes:
-    """By Ray's ids of nodes, which are others after each start. What is drained was admitted before."""
+    """By Ray's ids of nodes, which are others after each start. A drained box was admitted before."""
 
     admitted: frozenset[str]
     drained: frozenset[str]
@@ -21,20 +21,21 @@ class ClusterBoxStore(Store):
     """The boxes of the one cluster that uses this database."""
 
     def read(self) -> KnownBoxes:
+        """Return the boxes that are used, and those of them that were taken out of use."""
         with self._database.read() as session:
             rows = session.scalars(select(ClusterBoxRow)).all()
             return KnownBoxes(frozenset(row.node for row in rows), frozenset(row.node for row in rows if row.drained))
 
     def admit(self, nodes: Collection[str]) -> None:
-        """They are used from now on."""
+        """Let boxes be used from now on."""
         self._set(nodes, drained=False)
 
     def drain(self, nodes: Collection[str]) -> None:
-        """They are not used any more."""
+        """Take boxes out of use."""
         self._set(nodes, drained=True)
 
     def keep(self, nodes: Collection[str]) -> None:
-        """Forget all others: a node that has ended never comes back under its id."""
+        """Forget all other boxes: a node that has ended never comes back under its id."""
         with self._database.write() as session:
             session.execute(delete(ClusterBoxRow).where(ClusterBoxRow.node.not_in(nodes)))
 

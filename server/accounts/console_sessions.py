@@ -13,10 +13,12 @@ MOST_SESSIONS = 50  # of one subject: others can not end them
 
 
 class ConsoleSessions(Store):
-    """Who the browsers are that have signed in. Each has at most MOST_SESSIONS: a new one ends its oldest."""
+    """The sessions of the browsers that have signed in. A subject has at most MOST_SESSIONS: a new one ends its
+    oldest."""
 
     def open(self, subject: str) -> str:
-        """The cookie's value, of 256 random bits."""
+        """Open a session, and return its cookie's value, of 256 random bits. A browser's oldest session ends if there
+        are too many."""
         cookie = secrets.token_urlsafe(32)
         with self._database.write() as session:
             now = self._database.lease_now(session)
@@ -30,11 +32,12 @@ class ConsoleSessions(Store):
         return cookie
 
     def subject(self, cookie: str) -> str | None:
-        """Whose session it is; None for one that has ended."""
+        """Return the subject of a session; None for one that has ended."""
         with self._database.read() as session:
             row = session.get(ConsoleSessionRow, hash_secret(cookie))
             return row.subject if row is not None and self._database.lease_now(session) < row.ends_at else None
 
     def close(self, cookie: str) -> None:
+        """Delete the session of this cookie."""
         with self._database.write() as session:
             session.execute(delete(ConsoleSessionRow).where(ConsoleSessionRow.cookie_hash == hash_secret(cookie)))

@@ -25,7 +25,7 @@ MAX_ITEM_BYTES = 16 * 1024**2  # of a conversation's items as JSON: each of its 
 
 
 class TooMany(Exception):
-    """Of what a key, or one of its conversations, has as much as it may have."""
+    """A key, or one of its conversations, has as much of a thing as it may have."""
 
     def __init__(self, what: Literal["conversations", "items", "pictures", "text"]) -> None:
         super().__init__(what)
@@ -45,7 +45,7 @@ class ConversationStore(Store):
     """The conversations of all keys."""
 
     def create(self, conversation: Conversation, key_id: str, items: Sequence[StoredItem]) -> None:
-        """Raises TooMany."""
+        """Record a new conversation with its items. Raises TooMany."""
         with self._database.write() as session:
             count = select(func.count()).select_from(ConversationRow).where(ConversationRow.key_id == key_id)
             if (session.scalar(count) or 0) >= MAX_CONVERSATIONS:
@@ -64,6 +64,7 @@ class ConversationStore(Store):
             _add(session, conversation.id, None, items)
 
     def find(self, conversation_id: str, key_id: str) -> Conversation | None:
+        """Return this key's conversation of this id, None if there is none."""
         with self._database.read() as session:
             row = _own(session, conversation_id, key_id)
             return None if row is None else _conversation(row)
@@ -86,7 +87,7 @@ class ConversationStore(Store):
         return True
 
     def add(self, conversation_id: str, key_id: str, items: Sequence[StoredItem]) -> bool:
-        """Put items at its end. False when there is no such conversation. Raises TooMany."""
+        """Put items at the end of a conversation. Returns False when there is no such conversation. Raises TooMany."""
         with self._database.write() as session:
             row = _own(session, conversation_id, key_id)
             if row is None:
@@ -102,7 +103,8 @@ class ConversationStore(Store):
         return True
 
     def items(self, conversation_id: str, key_id: str) -> tuple[list[StoredItem], list[StoredItem]] | None:
-        """All items in their order, and those of them that the client put in. None if there is no such conversation."""
+        """Return all items in their order, and those of them that the client put in. None if there is no such
+        conversation."""
         with self._database.read() as session:
             if _own(session, conversation_id, key_id) is None:
                 return None
@@ -112,7 +114,8 @@ class ConversationStore(Store):
             return [_item(row) for row in rows], [_item(row) for row in rows if row.response_id is None]
 
     def page(self, conversation_id: str, key_id: str, page: Page) -> list[StoredItem] | None:
-        """A page, and one more item if there are more. None if there is no such conversation. Raises UnknownEntry."""
+        """Return a page, and one more item if there are more. None if there is no such conversation. Raises
+        UnknownEntry."""
         with self._database.read() as session:
             if _own(session, conversation_id, key_id) is None:
                 return None
@@ -121,12 +124,13 @@ class ConversationStore(Store):
             return [_item(row) for row in read_page(session, query, [ConversationItemRow.id], page, after)]
 
     def find_item(self, conversation_id: str, key_id: str, item_id: str) -> StoredItem | None:
+        """Return an item of this key's conversation, None if there is none."""
         with self._database.read() as session:
             row = _own(session, conversation_id, key_id) and _find_item(session, conversation_id, item_id)
             return _item(row) if row else None
 
     def delete_item(self, conversation_id: str, key_id: str, item_id: str) -> Conversation | None:
-        """The conversation without the item. None when there is no such item."""
+        """Delete an item, and return the conversation without it. None when there is no such item."""
         with self._database.write() as session:
             row = _own(session, conversation_id, key_id)
             item = _find_item(session, conversation_id, item_id) if row else None
@@ -145,7 +149,7 @@ class ConversationStore(Store):
             return len(ids)
 
     def needed(self, names: Collection[str]) -> set[str]:
-        """Which of these files came inside requests and are needed by a conversation still."""
+        """Return those of the named files that came inside requests and that a conversation still needs."""
         with self._database.read() as session:
             query = select(ConversationFileRow.name).where(ConversationFileRow.name.in_(names))
             return set(session.scalars(query))
@@ -181,7 +185,8 @@ def _add(session: Session, conversation_id: str, response_id: str | None, items:
 
 
 def _check_new(session: Session, key_id: str, items: Sequence[StoredItem], size_bytes: int) -> None:
-    """`size_bytes` is that of the items which the conversation has. Raises TooMany."""
+    """Check the limits of a conversation's text and images. `size_bytes` is that of the items which the conversation
+    has. Raises TooMany."""
     if size_bytes + sum(len(json.dumps(dict(item.body))) for item in items) > MAX_ITEM_BYTES:
         raise TooMany("text")
     new = {name for item in items for name in item.files}
@@ -197,7 +202,7 @@ def _own(session: Session, conversation_id: str, key_id: str) -> ConversationRow
 
 
 def _find_item(session: Session, conversation_id: str, item_id: str) -> ConversationItemRow | None:
-    """The last one, if a client sent an item twice."""
+    """Return the item of this id; the last one, if a client sent an item twice."""
     where = (ConversationItemRow.conversation_id == conversation_id, ConversationItemRow.item_id == item_id)
     query = select(ConversationItemRow).where(*where).order_by(ConversationItemRow.id.desc()).limit(1)
     return session.scalars(query).first()

@@ -16,7 +16,7 @@ SQLITE_NAME, POSTGRESQL_NAME = "darkroom.db", "darkroom.dump"
 
 
 def copy_sqlite(source: Path, target: Path) -> None:
-    """A copy that is one moment's, whoever writes meanwhile. `target` is replaced. Raises StartError."""
+    """Copy the database as it is at one moment, whoever writes meanwhile. `target` is replaced. Raises StartError."""
     part = target.with_name(f"{target.name}.part")
     part.unlink(missing_ok=True)
     address = f"{source.absolute().as_uri()}?mode=ro"
@@ -32,7 +32,7 @@ def copy_sqlite(source: Path, target: Path) -> None:
 
 
 def copy_database(url: URL, folder: Path) -> Path:
-    """Into the folder; returns the file. Raises StartError."""
+    """Copy the database into the folder, and return the file. Raises StartError."""
     if url.get_backend_name() == "sqlite":
         target = folder / SQLITE_NAME
         copy_sqlite(Path(url.database or ""), target)
@@ -43,7 +43,7 @@ def copy_database(url: URL, folder: Path) -> Path:
 
 
 def check_kind(url: URL, copy: Path) -> None:
-    """Raises StartError if the copy is of another kind than the database."""
+    """Check that the copy is of the same kind as the database. Raises StartError."""
     kind = "sqlite" if copy.name == SQLITE_NAME else "postgresql"
     if url.get_backend_name() != kind:
         raise StartError(f"The backup has a {kind} database, and DARKROOM_DATABASE names another kind.")
@@ -63,8 +63,8 @@ def restore_database(url: URL, copy: Path, tables: Collection[str]) -> None:
 
 
 def _restore_postgresql(url: URL, copy: Path, tables: Collection[str]) -> None:
-    """By a script in one transaction: pg_restore alone leaves tables that are not in the copy, and fails where they
-    refer to one that is."""
+    """Restore by a script in one transaction: pg_restore alone leaves tables that are not in the copy, and fails where
+    they refer to one that is."""
     drop = f"DROP TABLE IF EXISTS {', '.join(sorted(tables))} CASCADE"
     with tempfile.TemporaryDirectory(dir=copy.parent) as folder:
         script = Path(folder) / "restore.sql"
@@ -74,7 +74,8 @@ def _restore_postgresql(url: URL, copy: Path, tables: Collection[str]) -> None:
 
 
 def _run(program: str, url: URL, *options: str) -> None:
-    """The password goes by the environment: every user of the machine sees command lines."""
+    """Run a program of PostgreSQL's. The password goes by the environment: every user of the machine sees command
+    lines."""
     address = url.set(drivername="postgresql", password=None).render_as_string(hide_password=False)
     environment = {**os.environ, "PGPASSWORD": str(url.password)} if url.password else None
     _call((program, f"--dbname={address}", *options), environment)

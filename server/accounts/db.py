@@ -20,7 +20,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import structlog
-from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event, func, inspect, make_url, select, text
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    ExceptionContext,
+    create_engine,
+    event,
+    func,
+    inspect,
+    make_url,
+    select,
+    text,
+)
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
@@ -28,13 +40,13 @@ from sqlalchemy.pool import QueuePool
 
 from server.accounts.copies import copy_sqlite
 from server.accounts.db_errors import READ_ONLY, is_failure, sqlstate, translated
+from server.accounts.schema import is_newer, newest_schema, schema_problem, upgrade
 from server.clock import Clock
 from server.errors import DatabaseBusy, DatabaseFailed, StartError
 from server.threads import NotBegun, Threads
 
 if TYPE_CHECKING:
     import psycopg
-    from alembic.config import Config
     from psycopg.abc import Buffer
 
 log = structlog.stdlib.get_logger("darkroom.database")
@@ -42,7 +54,6 @@ log = structlog.stdlib.get_logger("darkroom.database")
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
-MIGRATIONS = Path(__file__).parent / "migrations"
 READERS = 8
 PAGE = 1000  # rows that a sweep changes in one transaction, so that calls do not wait for it
 REQUEST_LIMIT_S = 8.0  # a client can send its request again: it is told so soon
@@ -56,10 +67,11 @@ CONNECT_LIMITS = {"connect_timeout": 5, "tcp_user_timeout": 10_000}  # in s and 
 class Database:
     """A SQLite or PostgreSQL database, chosen by the URL.
 
-    `write` and `read` block. On an event loop, `in_reader` and `in_writer` run what uses them in the threads for it.
+    `write` and `read` block. On an event loop, `in_reader` and `in_writer` run a function that uses them in their
+    threads.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str | URL) -> None:
         self.url = make_url(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._writer = self._engine(1, read_only=False)
@@ -72,40 +84,40 @@ class Database:
         self.is_read_only = False  # PostgreSQL, when a write was last begun
 
     def migrate(self) -> None:
-        """Bring the schema to this version. A SQLite file of an older one is copied first, to go back to. Raises
-        DatabaseBusy."""
-        from alembic import command
-
+        """Bring the schema to this version: a server does it at its start. A SQLite file of an older one is copied
+        first, to go back to. Raises DatabaseBusy, and StartError for the schema of a newer version."""
         if self.is_sqlite and self.url.database:
             Path(self.url.database).parent.mkdir(parents=True, exist_ok=True)
             self._keep_before_upgrade(Path(self.url.database))
-        config = _alembic()
         with self.write() as session:
             if not self.is_sqlite:  # other servers may be at work in the tables, or start on an empty database too
                 session.execute(text(f"SET LOCAL lock_timeout = '{COMMAND_LIMIT_S:g}s'"))
                 session.execute(select(func.pg_advisory_xact_lock(MIGRATION_LOCK)))
                 self.lease_now(session)
-            config.attributes["connection"] = session.connection()
-            command.upgrade(config, "head")
+            before = _schema_version(session)
+            if before is not None and is_newer(before):
+                raise StartError(schema_problem(before))
+            upgrade(session.connection())
 
     def schema_version(self) -> str | None:
-        """The number of the last migration; None for a database without tables. Raises DatabaseBusy, DatabaseFailed."""
+        """Return the number of the last migration; None for a database without tables. A SQLite file that is not there
+        is not made. Raises DatabaseBusy, DatabaseFailed."""
+        if self.is_sqlite and self.url.database and not Path(self.url.database).exists():
+            return None
         with self.read() as session:
-            if not inspect(session.connection()).has_table("alembic_version"):
-                return None
-            version: str | None = session.scalar(text("SELECT version_num FROM alembic_version"))
-            return version
+            self.lease_now(session)
+            return _schema_version(session)
 
     def _keep_before_upgrade(self, path: Path) -> None:
-        before = self.schema_version() if path.exists() else None
-        if before is not None and before < newest_schema():
+        before = self.schema_version()
+        if before is not None and before != newest_schema() and not is_newer(before):
             kept = path.with_name(f"{path.name}.schema-{before}")
             copy_sqlite(path, kept)
             log.info("the database is upgraded; its copy is kept", schema=before, copy=str(kept))
 
     @contextmanager
     def write(self) -> Iterator[Session]:
-        """A transaction on the single writer connection; commits at the end, rolls back on an exception.
+        """Open a transaction on the single writer connection; it commits at the end, and rolls back on an exception.
 
         Raises DatabaseBusy if it can't begin in time, or is cut off, and DatabaseFailed.
         """
@@ -122,8 +134,8 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A read-only transaction on one snapshot; it never waits for the writer. Raises DatabaseBusy if the database
-        can't be reached, and DatabaseFailed."""
+        """Open a read-only transaction on one snapshot; it never waits for the writer. Raises DatabaseBusy if the
+        database can't be reached, and DatabaseFailed."""
         try:
             with Session(self._readers) as session:
                 yield session
@@ -148,15 +160,16 @@ class Database:
     async def in_patient_writer(
         self, work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Result:
-        """As `in_writer`, within PATIENT_LIMIT_S: for what is lost if it is not written, of which there is little.
+        """Write as `in_writer` does, within PATIENT_LIMIT_S: for rows that would be lost otherwise, of which there are
+        few.
 
-        It is repeated while nothing of it was written: the disk is full, or the database read-only.
+        The work is repeated while nothing of it was written: the disk is full, or the database read-only.
         """
         return await self._write_within(PATIENT_LIMIT_S, partial(work, *args, **kwargs), patient=True)
 
     def lease_now(self, session: Session) -> float:
-        """Unix seconds by the clock that leases are written and compared by: servers that share a database must agree.
-        A SQLite database has one server."""
+        """Return Unix seconds by the clock that leases are written and compared by: servers that share a database must
+        agree. A SQLite database has one server."""
         if self.is_sqlite:
             return self.clock.steady()
         now = float(session.scalars(select(func.extract("epoch", func.clock_timestamp()))).one())
@@ -164,7 +177,7 @@ class Database:
         return now
 
     def stop_waiting(self) -> None:
-        """The server ends: from now on no write waits for longer than a request's would."""
+        """Let no write wait for longer than a request's would, from now on: the server ends."""
         self._stop_waiting_at = time.monotonic() + REQUEST_LIMIT_S
 
     def dispose(self) -> None:
@@ -173,8 +186,8 @@ class Database:
         self._writer.dispose()
 
     async def _write_within(self, limit_s: float, work: Callable[[], Result], *, patient: bool) -> Result:
-        """Writes begin in the order in which they came. However many requests come, those that wait are REQUEST_LIMIT_S
-        old at most: so the renewal of leases gets its turn."""
+        """Run a write in the writer's thread. Writes begin in the order in which they came. However many requests come,
+        those that wait are REQUEST_LIMIT_S old at most: so the renewal of leases gets its turn."""
         until = time.monotonic() + limit_s
 
         def write() -> Result:
@@ -190,7 +203,7 @@ class Database:
         return await _run(self._write_threads, limit_s, write)
 
     def _begin_write(self) -> Session:
-        """A session whose transaction has begun, once there is a connection and it has the lock."""
+        """Return a session whose transaction has begun, once there is a connection and it has the lock."""
         until = self._wait.until or time.monotonic() + COMMAND_LIMIT_S
         while True:
             session = Session(self._writer, expire_on_commit=False)
@@ -224,8 +237,9 @@ class Database:
         return engine
 
     def _begin_writable(self, engine: Engine) -> None:
-        """A connection to a server that was demoted or fenced is dropped: the next one may reach the server in its
-        place. Then readers connect anew, too, and read there what was written."""
+        """Begin transactions only on a server that takes writes. A connection to a server that was demoted or fenced is
+        dropped: the next one may reach the server in its place. Then readers connect anew, too, and read there the rows
+        that were written."""
 
         @event.listens_for(engine, "begin")
         def begin(connection: Connection) -> None:
@@ -244,6 +258,12 @@ class Database:
             if sqlstate(context.original_exception) == READ_ONLY:
                 context.is_disconnect = True
 
+    def _connect_arguments(self) -> dict[str, Any]:
+        """No statement is prepared at the server: pgbouncer may give each transaction another connection there, which
+        does not know it."""
+        limits = {name: value for name, value in CONNECT_LIMITS.items() if name not in self.url.query}
+        return {**limits, "prepare_threshold": None}
+
     def _create_engine(self, connections: int) -> Engine:
         return create_engine(
             self.url,
@@ -253,35 +273,19 @@ class Database:
             pool_timeout=COMMAND_LIMIT_S,
             pool_pre_ping=not self.is_sqlite,  # connections are dead after PostgreSQL was restarted
             hide_parameters=True,  # errors are logged, and must not contain prompts
-            connect_args={} if self.is_sqlite else {k: v for k, v in CONNECT_LIMITS.items() if k not in self.url.query},
+            connect_args={} if self.is_sqlite else self._connect_arguments(),
         )
 
 
-def newest_schema() -> str:
-    """The number of this version's last migration."""
-    from alembic.script import ScriptDirectory
-
-    return str(ScriptDirectory.from_config(_alembic()).get_current_head())
-
-
-def table_names() -> set[str]:
-    """Of all tables that a database of this version has."""
-    from server.accounts import conversation_tables, operator_tables, response_tables, result_tables  # noqa: F401
-    from server.accounts.tables import Base
-
-    return {*Base.metadata.tables, "alembic_version"}
-
-
-def _alembic() -> "Config":
-    from alembic.config import Config
-
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))  # the option interpolates
-    return config
+def _schema_version(session: Session) -> str | None:
+    if not inspect(session.connection()).has_table("alembic_version"):
+        return None
+    version: str | None = session.scalar(text("SELECT version_num FROM alembic_version"))
+    return version
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Whether a transaction that could not begin may do so soon."""
+    """Return whether a transaction that could not begin may do so soon."""
     if isinstance(error, DBAPIError):
         error = translated(error, began=False) or error
     return isinstance(error, DatabaseBusy) and not isinstance(error, DatabaseFailed)
@@ -324,8 +328,9 @@ def _set_up_sqlite(engine: Engine, *, read_only: bool) -> None:
 
     @event.listens_for(engine, "handle_error")
     def delete_pages(context: ExceptionContext) -> None:
-        """A connection keeps what it has read of a damaged file, also when that has been mended. So it is closed; but
-        it would keep its lock until the last object that refers to it is gone."""
+        """Close a connection after a failure: it keeps the pages that it has read of a damaged file, also when that has
+        been mended. It is rolled back too, for it would keep its lock until the last object that refers to it is
+        gone."""
         if is_failure(context.original_exception):
             context.is_disconnect = True
             if context.connection is not None and not context.connection.invalidated:
@@ -334,8 +339,8 @@ def _set_up_sqlite(engine: Engine, *, read_only: bool) -> None:
 
 
 def _replace_nul(engine: Engine) -> None:
-    """PostgreSQL's text can't hold the character NUL, which JSON and SQLite's can: it is written, and looked for, as
-    U+FFFD. A prompt with one is no failure, and an id with one is nobody's."""
+    """Replace the character NUL, which PostgreSQL's text can't hold, and JSON and SQLite's can: it is written, and
+    looked for, as U+FFFD. A prompt with one is no failure, and an id with one is nobody's."""
     from psycopg.types.string import StrDumperUnknown
 
     class WithoutNul(StrDumperUnknown):
@@ -348,7 +353,8 @@ def _replace_nul(engine: Engine) -> None:
 
 
 def _use_snapshot_isolation(engine: Engine) -> None:
-    """As SQLite's readers have it. PostgreSQL's default gives each statement of a transaction a new snapshot."""
+    """Give each transaction one snapshot, as SQLite's readers have it. PostgreSQL's default gives each statement of a
+    transaction a new one."""
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:

@@ -1,4 +1,4 @@
-"""What an error of the database means for a retry: DatabaseBusy if the same transaction may succeed later,
+"""Sorts errors of the database by what they mean for a retry: DatabaseBusy if the same transaction may succeed later,
 DatabaseFailed if the disk or the file is to blame, neither if the statement is.
 
 PostgreSQL's errors are sorted by their SQLSTATE. The driver's classes sort them by another question: one that says
@@ -37,7 +37,7 @@ SQLITE_UNDONE = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY}
 
 
 def translated(error: DBAPIError | PoolTimeout, *, began: bool) -> DatabaseBusy | None:
-    """The error that a client gets; None for one that no retry helps. `began`: the transaction had."""
+    """Return the error that a client gets; None for one that no retry helps. `began`: the transaction had begun."""
     reason = str(error).partition("\n")[0]
     if isinstance(error, PoolTimeout):
         return DatabaseBusy(reason, began=began, undone=not began)
@@ -48,7 +48,7 @@ def translated(error: DBAPIError | PoolTimeout, *, began: bool) -> DatabaseBusy 
 
 
 def is_failure(error: BaseException | None) -> bool:
-    """Whether it is of the disk or of the file on it."""
+    """Return whether an error is of the disk or of the file on it."""
     if isinstance(error, sqlite3.Error):
         code: int = getattr(error, "sqlite_errorcode", 0)
         return code & 0xFF in SQLITE_FAILURES
@@ -56,7 +56,7 @@ def is_failure(error: BaseException | None) -> bool:
 
 
 def sqlstate(error: BaseException | None) -> str:
-    """PostgreSQL's code; "" without one, as where no connection could be made."""
+    """Return PostgreSQL's code of an error; "" without one, as where no connection could be made."""
     return getattr(error, "sqlstate", None) or ""
 
 

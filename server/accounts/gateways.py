@@ -27,7 +27,7 @@ class Gateway:
 
 @dataclass(frozen=True, slots=True)
 class GatewayReport(Gateway):
-    """What its row says. Times are Unix seconds by the database's clock; `alive`: its lease has not run out."""
+    """A server by its row. Times are Unix seconds by the database's clock; `alive`: its lease has not run out."""
 
     started_at: float
     lease_until: float
@@ -47,9 +47,9 @@ class GatewayStore(Store):
         self._seen_expired: dict[str, float] = {}  # at the last look: owners and until when their leases were
 
     def register(self) -> list[Gateway]:
-        """At start: add this server, and remove those that can't run any more; returns the others.
+        """Add this server at its start, remove those that can't run any more, and return the others.
 
-        A SQLite file has one server, by its lock. With PostgreSQL, who had this server's URL is dead.
+        A SQLite file has one server, by its lock. With PostgreSQL, a server that had this server's URL is dead.
         """
         with self._database.write() as session:
             self._started_at = self._database.lease_now(session)
@@ -62,8 +62,8 @@ class GatewayStore(Store):
             return [Gateway(row.owner, row.url) for row in others]
 
     def renew(self) -> bool:
-        """Extend this server's lease. False if it had been given up: it is added again, but what it ran may have been
-        voided."""
+        """Extend this server's lease. Returns False if it had been given up: it is added again, but its calls may have
+        been voided."""
         with self._database.write() as session:
             row = session.get(GatewayRow, self.owner)
             if row is None:
@@ -73,7 +73,7 @@ class GatewayStore(Store):
             return True
 
     def leave(self) -> None:
-        """At the end: what this server has left behind may be given up at once."""
+        """Remove this server at its end: the work that it has left behind may be given up at once."""
         with self._database.write() as session:
             session.execute(delete(GatewayRow).where(GatewayRow.owner == self.owner))
 
@@ -90,7 +90,7 @@ class GatewayStore(Store):
             return len(dead)
 
     def does_chores(self) -> bool:
-        """Whether this is the oldest of the servers that renew their leases: it alone sweeps."""
+        """Return whether this is the oldest of the servers that renew their leases: it alone sweeps."""
         with self._database.read() as session:
             row = session.get(GatewayRow, self.owner)
             if row is None:
@@ -103,17 +103,17 @@ class GatewayStore(Store):
             return not session.scalar(select(exists(select(GatewayRow.owner).where(alive, earlier))))
 
     def find(self, owner: str) -> Gateway | None:
-        """A server that runs, or did so lately."""
+        """Return a server that runs, or did so lately, None if there is none."""
         with self._database.read() as session:
             row = session.get(GatewayRow, owner)
         return None if row is None else Gateway(row.owner, row.url)
 
     def others(self) -> list[Gateway]:
-        """The other servers whose leases have not run out."""
+        """List the other servers whose leases have not run out."""
         return [each for each in self.list_all() if each.alive and each.owner != self.owner]
 
     def list_all(self) -> list[GatewayReport]:
-        """Every server that runs or did so lately, oldest first."""
+        """List every server that runs or did so lately, oldest first."""
         with self._database.read() as session:
             now = self._database.lease_now(session)
             alive = set(session.scalars(select(GatewayRow.owner).where(~lapsed(GatewayRow.lease_until, now))))
@@ -132,11 +132,11 @@ class GatewayStore(Store):
 
 
 def lapsed(lease_until: InstrumentedAttribute[float], now: float) -> ColumnElement[bool]:
-    """Whether a lease has run out, or would last longer than any: then it was written while the clock was ahead, and
-    whoever lives renews it."""
+    """Return whether a lease has run out, or would last longer than any: then it was written while the clock was ahead,
+    and whoever lives renews it."""
     return or_(lease_until < now, lease_until > now + LONGEST_LEASE_S)
 
 
 def live_owners() -> Select[str]:
-    """The owners that have a server."""
+    """Return the query of the owners that have a server."""
     return select(GatewayRow.owner)

@@ -24,10 +24,10 @@ PREFIX = "sk-dr-"
 class Key:
     """An API key and its limits. Money is in 1/10000 CNY; None is no limit.
 
-    `budget`: the total that it may ever spend. `monthly_budget`: what it may spend in a month (UTC). `max_running`:
-    calls that it may have at once; None is the server's default. `per_minute`: calls that it may begin in a minute.
-    `keepalive`: send whitespace before JSON answers that take long. `rotating_until`: the secret before the last
-    rotation works until then.
+    `budget`: the total that it may ever spend. `monthly_budget`: the most that it may spend in a month (UTC).
+    `max_running`: calls that it may have at once; None is the server's default. `per_minute`: calls that it may begin
+    in a minute. `keepalive`: send whitespace before JSON answers that take long. `rotating_until`: the secret before
+    the last rotation works until then.
     """
 
     id: str
@@ -47,7 +47,7 @@ class Key:
 
     @property
     def state(self) -> str:
-        """valid, expired or revoked."""
+        """Return the state: valid, expired or revoked."""
         if self.revoked_at is not None:
             return "revoked"
         return "expired" if self.expires_at is not None and self.expires_at <= datetime.now(UTC) else "valid"
@@ -81,7 +81,7 @@ def create_key(
     limits: KeyChanges | None = None,
     by: str = SERVER,
 ) -> tuple[Key, str]:
-    """A new key and its secret, which can't be read again. `by` is the operator, for the audit."""
+    """Create a key, and return it with its secret, which can't be read again. `by` is the operator, for the audit."""
     secret = _new_secret()
     row = KeyRow(
         id=f"key_{uuid.uuid4().hex[:20]}",
@@ -108,14 +108,14 @@ def create_key(
 
 
 def authenticate(database: Database, secret: str) -> Key | None:
-    """The key of a secret; None when it is unknown, revoked or expired."""
+    """Return the key of a secret; None when it is unknown, revoked or expired."""
     hashed = hash_secret(secret)
     rotated = (KeyRow.previous_hash == hashed) & (KeyRow.previous_until > database.clock.now())
     return _find_usable(database, (KeyRow.secret_hash == hashed) | rotated)
 
 
 def find_usable_key(database: Database, key_id: str) -> Key | None:
-    """The key with this id; None when it is unknown, revoked or expired."""
+    """Return the key with this id; None when it is unknown, revoked or expired."""
     return _find_usable(database, KeyRow.id == key_id)
 
 
@@ -130,14 +130,14 @@ def _find_usable(database: Database, condition: ColumnElement[bool]) -> Key | No
 
 
 def list_keys(database: Database) -> list[Key]:
-    """Oldest first."""
+    """List all keys, oldest first."""
     with database.read() as session:
         return [_key(row, database.clock.now()) for row in session.scalars(select(KeyRow).order_by(KeyRow.created_at))]
 
 
 def find_key(database: Database, text: str) -> Key:
-    """The key with this id or name, else the only one whose id or name begins so. Keys that are not revoked come first.
-    Raises KeyNotFound."""
+    """Return the key with this id or name, else the only one whose id or name begins so. Keys that are not revoked come
+    first. Raises KeyNotFound."""
     keys = list_keys(database)
     for matches in (
         [key for key in keys if key.id == text],
@@ -156,13 +156,14 @@ def find_key(database: Database, text: str) -> Key:
 
 
 def has_keys(database: Database) -> bool:
-    """Whether a key was ever created."""
+    """Return whether a key was ever created."""
     with database.read() as session:
         return bool(session.scalar(select(exists(select(KeyRow.id)))))
 
 
 def update_key(database: Database, key_id: str, changes: KeyChanges, *, by: str) -> Key | None:
-    """None when there is no such id. Raises ValueError for a budget below what the key has spent."""
+    """Change a key; None when there is no such id. Raises ValueError for a budget below the sum that the key has
+    spent."""
     with database.write() as session:
         row = session.get(KeyRow, key_id, with_for_update=True)
         if row is None:
@@ -179,8 +180,8 @@ def update_key(database: Database, key_id: str, changes: KeyChanges, *, by: str)
 
 
 def rotate_key(database: Database, key_id: str, overlap_s: float, *, by: str) -> tuple[Key, str] | None:
-    """The key with a new secret; the old one works for `overlap_s` more. None when there is no such id, or it is
-    revoked. A rotation within the overlap of another ends the first secret."""
+    """Give a key a new secret, and return both; the old one works for `overlap_s` more. None when there is no such id,
+    or it is revoked. A rotation within the overlap of another ends the first secret."""
     secret = _new_secret()
     with database.write() as session:
         row = session.get(KeyRow, key_id, with_for_update=True)
@@ -193,7 +194,7 @@ def rotate_key(database: Database, key_id: str, overlap_s: float, *, by: str) ->
 
 
 def revoke_key(database: Database, key_id: str, *, by: str) -> Key | None:
-    """None when there is no such id. Revoking twice keeps the first date."""
+    """Revoke a key; None when there is no such id. Revoking twice keeps the first date."""
     with database.write() as session:
         row = session.get(KeyRow, key_id)
         if row is None:
@@ -205,7 +206,7 @@ def revoke_key(database: Database, key_id: str, *, by: str) -> Key | None:
 
 
 def hash_secret(secret: str) -> str:
-    """A plain SHA-256 is enough: the secret has 256 random bits, so it can't be guessed."""
+    """Hash a secret. A plain SHA-256 is enough: the secret has 256 random bits, so it can't be guessed."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
@@ -219,7 +220,7 @@ def _check_budget(session: Session, row: KeyRow, budget: int | None) -> None:
 
 
 def _columns(changes: KeyChanges) -> Mapping[str, Any]:
-    """As the row has them."""
+    """Return the changes as the row has them."""
     columns: dict[str, Any] = dict(changes)
     if "groups" in columns:
         columns["groups"] = sorted(columns["groups"])
@@ -229,7 +230,7 @@ def _columns(changes: KeyChanges) -> Mapping[str, Any]:
 
 
 def _described(row: KeyRow) -> dict[str, Any]:
-    """What the audit names of a key."""
+    """Return the values of a key that the audit names."""
     return {name: getattr(row, name) for name in KeyChanges.__annotations__}
 
 

@@ -1,15 +1,14 @@
 """Holds and charges. The database is the only source of truth: no balance is cached, and nothing is ever refunded.
 
-A hold reserves the price of a call, whatever the call makes. Its owner (one server process) renews the hold's lease
-while the call runs. A charge is an entry. It is written in the transaction that changes the hold from held to captured
-and records what the caller got. If the hold is no longer held, another process settled the call, and nothing is
-written.
+A hold reserves the price of a call of any kind. Its owner (one server process) renews the hold's lease while the call
+runs. A charge is an entry. It is written in the transaction that changes the hold from held to captured and records the
+call's result. If the hold is no longer held, another process settled the call, and nothing is written.
 
-What a key has left is its budget minus its settled total and its held holds. The total is the sum of its entries, and
-there is one of each month's: the transaction that adds an entry writes both with it. So a hold costs the same however
-many charges there are, and `darkroom ledger --check` compares them. Both transactions lock the key's row
-before any other (on SQLite, BEGIN IMMEDIATE locks everything), so two calls can't both spend the last of a budget, a
-call that is captured meanwhile is counted exactly once, and no two transactions wait for each other.
+A key's rest is its budget minus its settled total and its held holds. The total is the sum of its entries, and there is
+one of each month's: the transaction that adds an entry writes both with it. So a hold costs the same however many
+charges there are, and `darkroom ledger --check` compares them. Both transactions lock the key's row before any other
+(on SQLite, BEGIN IMMEDIATE locks everything), so two calls can't both spend the last of a budget, a call that is
+captured meanwhile is counted exactly once, and no two transactions wait for each other.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -118,7 +117,7 @@ class Ledger(Store):
         self._crash_hook("after-capture-commit")
 
     def void(self, call_id: str, reason: str) -> bool:
-        """Release the hold. False when this owner holds none for the call."""
+        """Release the hold. Returns False when this owner holds none for the call."""
         statement = self._void_statement(reason, HoldRow.call_id == call_id, HoldRow.owner == self._owner)
         with self._database.write() as session:
             return _count_updated(session, statement) == 1
@@ -168,13 +167,13 @@ class Ledger(Store):
 
 
 def held_sum(session: Session, key_id: str) -> int:
-    """The sum of the holds for a key's running calls, in 1/10000 CNY."""
+    """Return the sum of the holds for a key's running calls, in 1/10000 CNY."""
     own_held = (HoldRow.key_id == key_id, HoldRow.state == "held")
     return int(session.scalars(select(func.coalesce(func.sum(HoldRow.price), 0)).where(*own_held)).one())
 
 
 def lock_key(session: Session, key_id: str) -> KeyRow:
-    """The key's row, locked until the transaction ends: against all but rows that are added to refer to it."""
+    """Return the key's row, locked until the transaction ends: against all but rows that are added to refer to it."""
     query = select(KeyRow).where(KeyRow.id == key_id).with_for_update(key_share=True)
     return session.scalars(query.execution_options(populate_existing=True)).one()
 

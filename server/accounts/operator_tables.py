@@ -1,4 +1,4 @@
-"""The rows that operators read: their own keys, what they changed, and every call."""
+"""The rows that operators read: their own keys, their changes, and every call."""
 
 from typing import Any
 

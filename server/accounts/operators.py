@@ -31,7 +31,7 @@ class NameTaken(Exception):
 
 
 def create_operator(database: Database, name: str, *, by: str) -> tuple[Operator, str]:
-    """A new operator and its secret, which can't be read again. Raises NameTaken."""
+    """Create an operator, and return it with its secret, which can't be read again. Raises NameTaken."""
     secret = PREFIX + secrets.token_urlsafe(32)
     row = OperatorRow(
         id=f"adm_{uuid.uuid4().hex[:20]}",
@@ -51,27 +51,27 @@ def create_operator(database: Database, name: str, *, by: str) -> tuple[Operator
 
 
 def authenticate_operator(database: Database, secret: str) -> Operator | None:
-    """Whose secret it is; None when it is unknown or revoked."""
+    """Return the operator of a secret; None when it is unknown or revoked."""
     with database.read() as session:
         row = session.scalar(select(OperatorRow).where(OperatorRow.secret_hash == hash_secret(secret)))
     return None if row is None or row.revoked_at is not None else _operator(row)
 
 
 def find_operator(database: Database, operator_id: str) -> Operator | None:
-    """None when it is unknown or revoked."""
+    """Return the operator with this id; None when it is unknown or revoked."""
     with database.read() as session:
         row = session.get(OperatorRow, operator_id)
     return None if row is None or row.revoked_at is not None else _operator(row)
 
 
 def list_operators(database: Database) -> list[Operator]:
-    """Oldest first."""
+    """List all operators, oldest first."""
     with database.read() as session:
         return [_operator(row) for row in session.scalars(select(OperatorRow).order_by(OperatorRow.created_at))]
 
 
 def revoke_operator(database: Database, id_or_name: str, *, by: str) -> Operator | None:
-    """None when there is no such operator that is not revoked already."""
+    """Revoke an operator; None when there is no such operator that is not revoked already."""
     with database.write() as session:
         named = (OperatorRow.id == id_or_name) | (OperatorRow.name == id_or_name)
         row = session.scalar(select(OperatorRow).where(named, OperatorRow.revoked_at.is_(None)))

@@ -29,7 +29,7 @@ class Period:
     until: float | None = None
 
     def bounds(self, column: InstrumentedAttribute[float]) -> list[ColumnElement[bool]]:
-        """What a row of the period fulfils."""
+        """Return the conditions that a row of the period fulfils."""
         bounds = []
         if self.since is not None:
             bounds.append(column >= self.since)
@@ -52,7 +52,7 @@ def read_page(
     page: Page,
     after: RowT | None,
 ) -> list[RowT]:
-    """The rows by `age`, and one more than the page has room for if there are more. `after` is the row that
+    """Read the rows by `age`, and one more than the page has room for if there are more. `after` is the row that
     `page.after` names. Raises UnknownEntry if that is None."""
     if page.after is not None:
         if after is None:
@@ -64,18 +64,18 @@ def read_page(
 
 
 def read_numbered(session: Session, query: Select[RowT], table: type[RowT], page: Page) -> list[RowT]:
-    """As `read_page`, by the number that is the table's primary key `id`."""
+    """Read a page as `read_page` does, by the number that is the table's primary key `id`."""
     number: InstrumentedAttribute[Any] = table.id  # type: ignore[attr-defined]  # which no protocol says of a table
     known = page.after is not None and page.after.isdecimal() and len(page.after) < 19
     return read_page(session, query, [number], page, session.get(table, int(page.after or 0)) if known else None)
 
 
 def month_start(now_s: float) -> float:
-    """When the month of this time began, in UTC."""
+    """Return the beginning of the month of this time, in UTC."""
     today = datetime.fromtimestamp(now_s, UTC)
     return datetime(today.year, today.month, 1, tzinfo=UTC).timestamp()
 
 
 def month_end(now_s: float) -> float:
-    """When the month after this time's begins, in UTC."""
+    """Return the beginning of the month after this time's, in UTC."""
     return month_start(month_start(now_s) + 32 * 86_400)

@@ -1,4 +1,4 @@
-"""What the moderation policy refused, for the operator to review."""
+"""The refusals of the moderation policy, for the operator to review."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -31,6 +31,7 @@ class Refusal:
 
 
 def record_refusals(database: Database, refusals: Sequence[Refusal]) -> None:
+    """Record refusals for the operator to review."""
     with database.write() as session:
         session.add_all(_row(refusal) for refusal in refusals)
 
@@ -43,7 +44,7 @@ def list_refusals(
     order: Order = "desc",
     after: str | None = None,
 ) -> list[Refusal]:
-    """At most `limit`, newest first unless asked otherwise. Raises UnknownEntry."""
+    """List at most `limit` refusals, newest first unless asked otherwise. Raises UnknownEntry."""
     query = select(RefusalRow)
     if key_id is not None:
         query = query.where(RefusalRow.key_id == key_id)

@@ -25,7 +25,7 @@ class Balance:
 
     @property
     def available_units(self) -> int | None:
-        """What the key may still spend; None is no limit."""
+        """Return the money that the key may still spend; None is no limit."""
         return None if self.budget_units is None else self.budget_units - self.spent_units - self.held_units
 
 
@@ -42,7 +42,7 @@ class Entry:
 
 
 def balances(database: Database) -> list[Balance]:
-    """Of every key, oldest first."""
+    """Return the balance of every key, oldest first."""
     holds = select(HoldRow.key_id, func.sum(HoldRow.price)).where(HoldRow.state == "held").group_by(HoldRow.key_id)
     with database.read() as session:
         held = {row[0]: int(row[1]) for row in session.execute(holds)}
@@ -60,7 +60,7 @@ def entries(
     order: Order = "desc",
     after: str | None = None,
 ) -> list[Entry]:
-    """At most `limit` charges, newest first unless asked otherwise. Raises UnknownEntry."""
+    """List at most `limit` charges, newest first unless asked otherwise. Raises UnknownEntry."""
     query = select(EntryRow).where(*period.bounds(EntryRow.created_at))
     for column, value in ((EntryRow.key_id, key_id), (EntryRow.model, model)):
         query = query if value is None else query.where(column == value)
@@ -73,7 +73,7 @@ def entries(
 
 
 def last_charges(database: Database) -> dict[str, float]:
-    """When each model was charged last, in Unix seconds."""
+    """Return the time of each model's last charge, in Unix seconds."""
     query = select(EntryRow.model, func.max(EntryRow.created_at)).group_by(EntryRow.model)
     with database.read() as session:
         return {model: float(at) for model, at in session.execute(query)}
@@ -141,7 +141,7 @@ def _wrong_totals(session: Session) -> list[str]:
 
 
 def charged_months(session: Session) -> Iterator[float]:
-    """The beginnings of the months that have entries, the earliest first."""
+    """Yield the beginnings of the months that have entries, in Unix seconds, the earliest first."""
     first = session.scalar(select(func.min(EntryRow.created_at)))
     while first is not None:
         yield month_start(first)

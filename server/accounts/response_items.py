@@ -17,11 +17,12 @@ class StoredItem:
 
     @property
     def id(self) -> str:
+        """Return the item's id."""
         return str(self.body["id"])
 
     @property
     def files(self) -> list[str]:
-        """The names of the stored files that the item refers to."""
+        """Return the names of the stored files that the item refers to."""
         content = self.body.get("content")
         parts = content if isinstance(content, list) else []
         return [*([self.image] if self.image else []), *(part["file"] for part in parts if "file" in part)]

@@ -67,17 +67,17 @@ class StoredResponse:
 
     @property
     def replayable(self) -> bool:
-        """Whether a retry gets this answer."""
+        """Return whether a retry gets this answer."""
         return self.state in {"completed", "incomplete"}
 
     @property
     def survives_disconnect(self) -> bool:
-        """Whether it continues without a client: the client will ask for it later."""
+        """Return whether the response continues without a client: the client will ask for it later."""
         return self.background or self.idempotency_key is not None
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended; a queued response counts as running."""
+        """Return whether the response has not ended; a queued one counts as running."""
         return self.state in RUNNING
 
 
@@ -120,7 +120,7 @@ class ResponseStore(Store):
             session.execute(update(ResponseRow).where(*queued).values(state="in_progress"))
 
     def output_write(self, response: StoredResponse, position: int, item: StoredItem) -> Write:
-        """The write that records a finished item. `position` continues the numbering of the inputs."""
+        """Return the write that records a finished item. `position` continues the numbering of the inputs."""
 
         def write(session: Session) -> None:
             if session.get(ResponseRow, response.id) is not None:  # it may have been deleted meanwhile
@@ -129,7 +129,7 @@ class ResponseStore(Store):
         return write
 
     def add_output(self, response: StoredResponse, position: int, item: StoredItem) -> None:
-        """As `output_write`, in its own transaction."""
+        """Record a finished item as `output_write` does, in its own transaction."""
         with self._database.write() as session:
             self.output_write(response, position, item)(session)
 
@@ -147,7 +147,8 @@ class ResponseStore(Store):
         return bool(ended_now)
 
     def finish_later(self, response_id: str, end: ResponseEnd) -> None:
-        """The end could not be recorded. `finish_unrecorded` tries again; the database need not be there."""
+        """Keep an end that could not be recorded, for `finish_unrecorded` to try again; the database need not be
+        there."""
         self._unrecorded[response_id] = end
 
     def finish_unrecorded(self) -> None:
@@ -158,11 +159,11 @@ class ResponseStore(Store):
 
     @property
     def unrecorded(self) -> frozenset[str]:
-        """The ids of responses that have ended, but are not recorded so."""
+        """Return the ids of responses that have ended, but are not recorded so."""
         return frozenset(self._unrecorded)
 
     def running_here(self) -> set[str]:
-        """The ids of this server's responses that have not ended by their records."""
+        """Return the ids of this server's responses that have not ended by their records."""
         running = (ResponseRow.owner == self._owner, ResponseRow.state.in_(RUNNING))
         with self._database.read() as session:
             return set(session.scalars(select(ResponseRow.id).where(*running)))
@@ -174,12 +175,12 @@ class ResponseStore(Store):
             session.execute(statement)
 
     def find(self, response_id: str, key_id: str) -> tuple[StoredResponse, list[StoredItem]] | None:
-        """A stored response of this key, with all its items in order."""
+        """Return a stored response of this key, with all its items in order; None if there is none."""
         return self._find(ResponseRow.id == response_id, ResponseRow.key_id == key_id, ResponseRow.stored.is_(True))
 
     def page(self, key_id: str, page: Page, *, roots_only: bool) -> list[tuple[StoredResponse, list[StoredItem]]]:
-        """This key's stored responses with their inputs, and one more than the page has room for if there are more.
-        Raises UnknownEntry."""
+        """Return this key's stored responses with their inputs, and one more than the page has room for if there are
+        more. Raises UnknownEntry."""
         row = ResponseRow
         query = select(row).where(row.key_id == key_id, row.stored)
         if roots_only:
@@ -197,12 +198,12 @@ class ResponseStore(Store):
             return [(_response(each), inputs[each.id]) for each in rows]
 
     def find_keyed(self, idempotency_key: str, key_id: str) -> tuple[StoredResponse, list[StoredItem]] | None:
-        """A response by its Idempotency-Key, stored or not."""
+        """Return the response of this Idempotency-Key, stored or not; None if there is none."""
         return self._find(ResponseRow.idempotency_key == idempotency_key, ResponseRow.key_id == key_id)
 
     def find_by_fingerprint(self, key_id: str, fingerprint: str, within_s: float) -> list[StoredResponse]:
-        """Responses with the same parameters and without an Idempotency-Key that ended in the last `within_s` seconds,
-        newest first."""
+        """Return responses with the same parameters and without an Idempotency-Key that ended in the last `within_s`
+        seconds, newest first."""
         since = self._database.clock.cautious() - within_s
         recent = (ResponseRow.fingerprint == fingerprint, ResponseRow.ended_at > since)
         own = (ResponseRow.key_id == key_id, ResponseRow.idempotency_key.is_(None))
@@ -226,7 +227,8 @@ class ResponseStore(Store):
             return _with_items(session, *conditions)
 
     def find_chain(self, response_id: str, key_id: str) -> tuple[str, list[StoredItem]] | None:
-        """The state of a response, and the items of it and of all its predecessors, oldest first, in one query."""
+        """Return the state of a response, and the items of it and of all its predecessors, oldest first, in one query;
+        None if there is no such response."""
         with self._database.read() as session:
             rows = session.execute(_chain_query(response_id, key_id)).all()
         if not rows:
@@ -234,7 +236,7 @@ class ResponseStore(Store):
         return rows[-1][0], [_item(row) for _, row in rows if row is not None]
 
     def find_items(self, item_ids: Iterable[str], key_id: str) -> dict[str, StoredItem]:
-        """Items of this key by id; unknown ids are left out."""
+        """Return items of this key by id; unknown ids are left out."""
         stored = select(ResponseRow.id).where(ResponseRow.id == ItemRow.response_id, ResponseRow.stored).exists()
         own = (ItemRow.item_id.in_(set(item_ids)), ItemRow.key_id == key_id)
         query = select(ItemRow).where(*own, stored).order_by(ItemRow.id)
@@ -255,11 +257,12 @@ class ResponseStore(Store):
         return self._give_up(ResponseRow.owner.not_in(live_owners()), SERVER_DIED)
 
     def finish_lost(self, response_ids: Collection[str]) -> int:
-        """End these, which do not run any more and whose end is not known; returns how many."""
+        """End responses that do not run any more and whose end is not known; returns how many."""
         return self._give_up(ResponseRow.id.in_(response_ids), END_LOST)
 
     def _give_up(self, which: ColumnElement[bool], error: Mapping[str, str]) -> int:
-        """A response with an image was charged for it, so it is completed as it is: a retry is not charged again."""
+        """End running responses with an error, and return how many. A response with an image was charged for it, so it
+        is completed as it is: a retry is not charged again."""
         images = (ItemRow.response_id == ResponseRow.id, ItemRow.side == "output", ItemRow.image.is_not(None))
         charged = select(ItemRow.id).where(*images).exists()
         now = self._database.clock.now()
@@ -282,7 +285,7 @@ class ResponseStore(Store):
             return _delete(session, page)
 
     def needed(self, names: Collection[str]) -> set[str]:
-        """Which of these files came inside requests and are needed by a response still."""
+        """Return those of the named files that came inside requests and that a response still needs."""
         with self._database.read() as session:
             return set(session.scalars(select(FileRow.name).where(FileRow.name.in_(names))))
 

@@ -42,7 +42,7 @@ class SentImages:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What an image was made from. `parents` are the names of results among its references."""
+    """The origin of an image: its prompt, seed and values. `parents` are the names of results among its references."""
 
     seed: int | None
     prompt: str
@@ -107,7 +107,7 @@ class ResultStore(Store):
             return set(session.scalars(select(ResultRow.name).where(*kept)))
 
     def page(self, wanted: ResultFilter, page: Page) -> list[Result]:
-        """And one more than the page has room for if there are more. Raises UnknownEntry."""
+        """List images, and one more than the page has room for if there are more. Raises UnknownEntry."""
         row = ResultRow
         query = select(row).join(HoldRow, HoldRow.call_id == row.call_id)
         query = query.where(
@@ -126,7 +126,7 @@ class ResultStore(Store):
             return [_result(each, holds[each.call_id]) for each in rows]
 
     def find(self, name: str, key_id: str) -> Result | None:
-        """None if it is not this key's, or deleted."""
+        """Return an image; None if it is not this key's, or deleted."""
         with self._database.read() as session:
             row = session.get(ResultRow, name)
             if row is None or row.key_id != key_id or row.deleted_at is not None:
@@ -134,7 +134,7 @@ class ResultStore(Store):
             return _result(row, session.get_one(HoldRow, row.call_id))
 
     def delete(self, name: str, key_id: str) -> bool:
-        """Forget an image, and what it was made from; its charge stays. False if there is none."""
+        """Forget an image and its origin; its charge stays. Returns False if there is none."""
         row = ResultRow
         mine = (row.name == name, row.key_id == key_id, row.deleted_at.is_(None))
         values = {**FORGOTTEN, "deleted_at": self._database.clock.now()}

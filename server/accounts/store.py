@@ -1,4 +1,4 @@
-"""What stores have in common: blocking methods, which an event loop runs in the database's threads."""
+"""The common part of stores: blocking methods, which an event loop runs in the database's threads."""
 
 from collections.abc import Callable
 

@@ -50,8 +50,8 @@ class KeyRow(Base):
 
 
 class KeyMonthRow(Base):
-    """What a key was charged in a month, which is named by its beginning. There is a row for each month with entries:
-    whatever a clock said when a charge was written, no other month's total changes."""
+    """The sum of a key's charges in a month, which is named by its beginning. There is a row for each month with
+    entries: at whatever time by the clock a charge was written, no other month's total changes."""
 
     __tablename__ = "key_months"
 
@@ -144,10 +144,10 @@ class ClusterBoxRow(Base):
 
 
 class GatewayRow(Base):
-    """A server that runs. What belongs to an owner without a row here has lost its server.
+    """A server that runs. Rows of an owner without a row here have lost their server.
 
     `url`: where the others reach it; None if it runs alone. `changing`: the change of the catalog that it makes for all
-    of them, `catalog_version` what it serves.
+    of them; `catalog_version`: the version that it serves.
     """
 
     __tablename__ = "gateways"
@@ -163,8 +163,8 @@ class GatewayRow(Base):
 class CatalogRow(Base):
     """A catalog that several gateways served or serve: the newest is current.
 
-    `files`: the text of each file. `weights`: the SHA-256 of what they name, by its path. `edits`: the swaps that can
-    be undone, oldest first. `change` made it.
+    `files`: the text of each file. `weights`: the SHA-256 of the weights that they name, by path. `edits`: the swaps
+    that can be undone, oldest first. `change` made it.
     """
 
     __tablename__ = "catalogs"

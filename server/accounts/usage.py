@@ -1,4 +1,5 @@
-"""Who used what: calls, images and money from the ledger's entries, chats and tokens from their daily counts.
+"""Usage by key, time and model: calls, images and money from the ledger's entries, chats and tokens from their daily
+counts.
 
 The sums of every grouping are equal, since they are sums of the same entries. Days and months are in UTC.
 """
@@ -23,7 +24,7 @@ LAST_MOMENT_S = 1e-3  # before the end of a period, which is exclusive
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The sums of one group. What it is not grouped by is None. `amount` in 1/10000 CNY."""
+    """The sums of one group. A field that it is not grouped by is None. `amount` in 1/10000 CNY."""
 
     key_id: str | None = None
     key_name: str | None = None
@@ -38,7 +39,7 @@ class Usage:
     completion_tokens: int = 0
 
     def plus(self, other: "Usage") -> "Usage":
-        """Both together, in the group of this one."""
+        """Add both groups' sums, in the group of this one."""
         names = ("calls", "images", "amount", "chats", "prompt_tokens", "completion_tokens")
         return replace(self, **{name: getattr(self, name) + getattr(other, name) for name in names})
 
@@ -53,7 +54,7 @@ class UsageFilter:
 
 
 def usage(database: Database, wanted: UsageFilter, by: Collection[Grouping]) -> list[Usage]:
-    """The sums of each group that has any, by key, time and model."""
+    """Return the sums of each group that has any, by key, time and model."""
     groups: dict[Usage, Usage] = {}
     with database.read() as session:
         names = {row.id: row.name for row in session.execute(select(KeyRow.id, KeyRow.name))}
@@ -72,7 +73,7 @@ def usage(database: Database, wanted: UsageFilter, by: Collection[Grouping]) -> 
 
 
 def total(rows: Iterable[Usage]) -> Usage:
-    """Their sum."""
+    """Return the sum of all rows."""
     whole = Usage()
     for row in rows:
         whole = whole.plus(row)
@@ -80,7 +81,8 @@ def total(rows: Iterable[Usage]) -> Usage:
 
 
 def months_spent(database: Database) -> dict[str, int]:
-    """What each key was charged in this month, in 1/10000 CNY, by id: what its monthly budget is compared with."""
+    """Return the charges of each key in this month, in 1/10000 CNY, by id: they are compared with its monthly
+    budget."""
     this_month = KeyMonthRow.month == month_start(database.clock.now())
     with database.read() as session:
         return dict(session.execute(select(KeyMonthRow.key_id, KeyMonthRow.settled).where(this_month)).all())

@@ -26,7 +26,7 @@ class WebhookStore(Store):
     """The webhooks that all servers of a database send."""
 
     def begin_write(self, call_id: str, url: str) -> Write:
-        """The write that asks for one."""
+        """Return the write that asks for a webhook at the end of the call."""
 
         def write(session: Session) -> None:
             session.add(WebhookRow(call_id=call_id, url=url, attempts=0, next_at=0.0))
@@ -34,18 +34,18 @@ class WebhookStore(Store):
         return write
 
     def now(self) -> float:
-        """By the clock that all servers of the database have."""
+        """Return the time by the clock that all servers of the database have."""
         return self._database.clock.now()
 
     def any_due(self, now: float) -> bool:
-        """Whether `claim_due` would find any. It does not wait for the writer."""
+        """Return whether `claim_due` would find any. It does not wait for the writer."""
         with self._database.read() as session:
             ended = select(WebhookRow.call_id).join(CallRow, CallRow.id == WebhookRow.call_id)
             due = ended.where(WebhookRow.next_at <= now, CallRow.state != "running")
             return session.scalars(due.limit(1)).first() is not None
 
     def claim_due(self, now: float, limit: int) -> list[Webhook]:
-        """Those that are due, which no other server gets for a while."""
+        """Claim webhooks that are due, at most `limit`: no other server gets them for a while."""
         query = (
             select(WebhookRow, CallRow, HoldRow.model)
             .join(CallRow, CallRow.id == WebhookRow.call_id)
@@ -63,18 +63,18 @@ class WebhookStore(Store):
             return claimed
 
     def retry_at(self, call_id: str, attempts: int, next_at: float) -> None:
-        """It failed, and is tried again then."""
+        """Note that a webhook failed, and is tried again at `next_at`."""
         with self._database.write() as session:
             row = update(WebhookRow).where(WebhookRow.call_id == call_id)
             session.execute(row.values(attempts=attempts, next_at=next_at))
 
     def remove_orphans(self) -> None:
-        """Those whose calls are not known any more."""
+        """Remove the webhooks whose calls are not known any more."""
         known = select(CallRow.id).where(CallRow.id == WebhookRow.call_id).exists()
         with self._database.write() as session:
             session.execute(delete(WebhookRow).where(~known))
 
     def remove(self, call_id: str) -> None:
-        """It was delivered or given up."""
+        """Remove a webhook that was delivered or given up."""
         with self._database.write() as session:
             session.execute(delete(WebhookRow).where(WebhookRow.call_id == call_id))

@@ -1,9 +1,9 @@
-"""What is outside the server process. An object store or another kind of upstream belongs here.
+"""The parts outside the server process. An object store or another kind of upstream belongs here.
 
-- `engine_host`: starts, watches and restarts a worker, and exchanges jobs and events with it; over a `wire`, to a
+- `engine_host`: starts, watches and restarts a worker, and exchanges jobs and events with it; over a `transport`, to a
   `child_process`
 - `engines`: the hosts of all workers, on the devices of an `engine_layout`, with the GPUs that `gpus` finds
-- `fleet`: the image workers as one engine, with checkpoints where `placement` puts them
+- `worker_pool`: the image workers as one engine, with checkpoints where `placement` puts them
 - `storage`: the files of finished images
 - `upstream`: other OpenAI-compatible servers
 - `fetch`: reference images by URL

@@ -55,7 +55,7 @@ class ChildProcess:
 
 
 class ChildTransport:
-    """Satisfies `wire.Wire`."""
+    """A worker's process. Satisfies `server.backends.transport.Transport`."""
 
     def __init__(
         self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -66,9 +66,11 @@ class ChildTransport:
 
     @property
     def pid(self) -> int | None:
+        """Return the id of the worker's process, None once it has ended."""
         return self._process.pid if self._process.returncode is None else None
 
     async def receive(self) -> Sequence[FromWorker]:
+        """Wait for the next messages; there are none when the worker's life is over."""
         try:
             (length,) = HEADER.unpack(await self._reader.readexactly(HEADER.size))
             messages: Sequence[FromWorker] = pickle.loads(await self._reader.readexactly(length))
@@ -77,13 +79,16 @@ class ChildTransport:
         return messages
 
     def send(self, messages: Sequence[ToWorker]) -> None:
+        """Send without waiting. Messages that are sent after the end are lost."""
         self._writer.write(frame(messages))
 
     def kill(self) -> None:
+        """Kill the process, if it lives."""
         with suppress(ProcessLookupError):
             self._process.kill()
 
     async def end_reason(self) -> str:
+        """Return the signal or status with which the process ended, for the log."""
         with suppress(TimeoutError):
             status = await asyncio.wait_for(self._process.wait(), EXIT_LIMIT_S)
             if status < 0:
@@ -92,6 +97,7 @@ class ChildTransport:
         return "it closed its connection"
 
     async def close(self) -> None:
+        """Kill the process, and wait until it has ended."""
         self._writer.close()
         self.kill()
         await self._process.wait()

@@ -110,42 +110,42 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
 
     @property
     def jobs(self) -> int:
-        """Jobs waiting or running."""
+        """Return how many jobs wait or run."""
         return len(self._pending)
 
     def pending(self) -> list[tuple[Job, float]]:
-        """Those jobs, each with the part of its work that is left: from 1 down to 0 for image jobs, else 1."""
+        """Return the jobs that wait or run, each with the part of its work that is left: from 1 down to 0 for image
+        jobs, else 1."""
         return [(pending.job, pending.share_left) for pending in self._pending.values()]
 
     @property
     def running(self) -> int:
-        """Those of them that have started on the device."""
+        """Return how many of the jobs have started on the device."""
         return sum(pending.on_device for pending in self._pending.values())
 
     @property
     def problem(self) -> str | None:
-        """Why the last worker ended, while none is up after it."""
+        """Return the reason of the last worker's end, while none is up after it."""
         return self._last_end if self.device is None else None
 
     @property
     def pid(self) -> int | None:
-        """The worker's process id while it lives, if it is on this machine."""
+        """Return the worker's process id while it lives, if it is on this machine."""
         return self._transport.pid if self._transport is not None else None
 
     @property
     def ready(self) -> bool:
-        """Whether the worker is up and has loaded, or failed to load, every checkpoint to preload; or sleeps after
-        that."""
+        """Return whether the worker sleeps, or is up and has loaded, or failed to load, every checkpoint to preload."""
         return self.takes_jobs and all(spec in self.checkpoints for spec in self._preload)
 
     @property
     def takes_jobs(self) -> bool:
-        """Whether the worker is up, or sleeps, or comes back from that."""
+        """Return whether the worker is up, or sleeps, or comes back from that."""
         return self.device is not None or self.sleep_state.state != "awake"
 
     @property
     def can_sleep(self) -> bool:
-        """Whether this server may end the worker: it is its own."""
+        """Return whether this server may end the worker: it is its own."""
         return self._launcher.owns_worker and self._supervisor is not None
 
     def wake_s(self, spec: Spec) -> float:
@@ -153,13 +153,13 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         return self.sleep_state.wake_s(self.checkpoints.get(spec), up=self._transport is not None)
 
     def capabilities(self, spec: Spec) -> Capabilities | None:
-        """What an image checkpoint supports; None until it is loaded."""
+        """Return the capabilities of an image checkpoint; None until it is loaded."""
         state = self.checkpoints.get(spec)
         return state.capabilities if state else None
 
     def unit_s(self, spec: Spec) -> float | None:
-        """The duration of a unit of work (pipelines.catalog.estimate), of the last image or of warmup. None if it was
-        not measured here."""
+        """Return the seconds of a unit of work (pipelines.catalog.estimate), of the last image or of warmup. None if it
+        was not measured here."""
         capabilities = self.capabilities(spec)
         return self.speeds.unit_s.get(spec) or (capabilities.unit_s if capabilities else None)
 
@@ -192,8 +192,8 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         return state.capabilities
 
     def unload_except(self, specs: Sequence[Spec], preload: Sequence[Spec] = ()) -> None:
-        """The catalog names exactly these: the worker may evict others. It loads those of `preload` that it has not
-        loaded, and so does every later worker."""
+        """Keep only these checkpoints, which are those of the catalog: the worker may evict others. It loads those of
+        `preload` that it has not loaded, and so does every later worker."""
         self._preload, self._retained = tuple(preload), tuple(specs)
         self.checkpoints = {spec: state for spec, state in self.checkpoints.items() if spec in set(specs)}
         self.speeds.keep(set(specs))
@@ -329,7 +329,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         self.sleep_state.update()
 
     def _rest(self) -> None:
-        """The worker's process has ended, to sleep or in its sleep: nothing of it is left, here or on the device."""
+        """Note that the worker's process has ended, to sleep or in its sleep: nothing of it is left on the device."""
         self._transport = self.memory = self.cached_checkpoints = None
         if self.sleep_state.place == "host":
             self.sleep_state.slept(self.checkpoints, "disk")

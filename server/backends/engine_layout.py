@@ -73,6 +73,7 @@ class Slot:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def shares_device(self, other: "Slot") -> bool:
+        """Return whether both workers compute on the CPU, or have a GPU in common."""
         return self.device == other.device and (self.gpus == other.gpus or bool(set(self.gpus) & set(other.gpus)))
 
 
@@ -87,8 +88,8 @@ class Layout:
 
 
 def automatic_layout(device: DeviceChoice, gpus: Sequence[Gpu], needs: Collection[int] = (1,)) -> Layout:
-    """Image workers for the checkpoints' numbers of GPUs (`needs`) on all GPUs, and the others on the last one. With
-    one GPU or none, each worker looks for its device by itself: it sees that GPU alone."""
+    """Plan image workers for the checkpoints' numbers of GPUs (`needs`) on all GPUs, and the others on the last one.
+    With one GPU or none, each worker looks for its device by itself: it sees that GPU alone."""
     if device == "cpu" or not gpus:
         size = max(needs, default=1)
         (environment,) = _cpu_environments([size], len(os.sched_getaffinity(0)))
@@ -105,7 +106,7 @@ def automatic_layout(device: DeviceChoice, gpus: Sequence[Gpu], needs: Collectio
 
 
 def group_sizes(gpus: int, needs: Collection[int]) -> list[int]:
-    """The numbers of GPUs of image workers, so that each number that checkpoints need has workers: in turns, the
+    """Return the numbers of GPUs of image workers, so that each number that checkpoints need has workers: in turns, the
     largest first, until no more fit. A checkpoint can be drawn by a worker with more GPUs than it needs."""
     sizes: list[int] = []
     fitting = sorted({need for need in needs if need <= gpus}, reverse=True) or [1]
@@ -118,7 +119,8 @@ def group_sizes(gpus: int, needs: Collection[int]) -> list[int]:
 
 
 def read_layout(path: Path, gpus: Sequence[Gpu], models: Collection[str], cores: int) -> Layout:
-    """What the file says. `cores` are divided between image workers on the CPU. Raises StartError with every error."""
+    """Read the layout from a file. `cores` are divided between image workers on the CPU. Raises StartError with every
+    error."""
     errors: list[str] = []
     file = read_toml(path, EnginesFile, errors)
     if file is None:
@@ -144,7 +146,7 @@ def read_layout(path: Path, gpus: Sequence[Gpu], models: Collection[str], cores:
 def _image_slot(
     path: Path, index: int, table: ImageTable, gpus: Sequence[Gpu], others: Sequence[Slot], errors: list[str]
 ) -> Slot | None:
-    """None, with an error, for devices that are not there or not free."""
+    """Build an image worker's slot; None, with an error, for devices that are not there or not free."""
     key = "devices" if table.devices is not None else "device"
     listed = table.devices or ([table.device] if table.device is not None else [])
     models = frozenset(table.models) if table.models is not None else None
@@ -181,7 +183,7 @@ def _other(
 
 
 def _find_gpu(device: str, gpus: Sequence[Gpu]) -> Gpu | None:
-    """None if there is no such GPU."""
+    """Return the GPU of this name; None if there is no such GPU."""
     if device.startswith("cuda:"):
         return next(iter(gpus[int(device.removeprefix("cuda:")) :]), None)
     return next((gpu for gpu in gpus if gpu.uuid.startswith(device)), None)
@@ -192,19 +194,20 @@ def _on_gpus(name: str, gpus: Sequence[Gpu]) -> Slot:
 
 
 def _show(gpus: Sequence[Gpu]) -> Mapping[str, str]:
-    """By UUID: indices mean other GPUs to CUDA than to nvidia-smi, and change when one fails."""
+    """Return the environment in which a worker sees these GPUs alone, by UUID: indices mean other GPUs to CUDA than to
+    nvidia-smi, and change when one fails."""
     return {"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in gpus)}
 
 
 def _share_cores(images: Sequence[Slot], cores: int) -> tuple[Slot, ...]:
-    """Workers on the CPU, with their part of the cores."""
+    """Give the workers on the CPU their part of the cores."""
     parts = iter(_cpu_environments([slot.size for slot in images if slot.device == "cpu"], cores))
     return tuple(replace(slot, environment=next(parts)) if slot.device == "cpu" else slot for slot in images)
 
 
 def _cpu_environments(sizes: Sequence[int], cores: int) -> list[Mapping[str, str]]:
-    """For workers of so many processes on the CPU. It says how many threads each process has: all cores for one alone,
-    and the operator's own number."""
+    """Return the environments of workers of so many processes on the CPU. They say how many threads each process has:
+    all cores for one alone, and the operator's own number."""
     heap, processes = heap_on_cpu(), sum(sizes)
     if processes == 1 or "OMP_NUM_THREADS" in os.environ:
         return [heap for _ in sizes]

@@ -28,7 +28,7 @@ from server.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Engines:
-    """What works for a server outside of its own process: the hosts of its workers, decoders, other servers."""
+    """The helpers of a server outside of its own process: the hosts of its workers, decoders, other servers."""
 
     image: WorkerPool
     chat: EngineHost[ChatJob | CountJob, ChatEvent]  # started only if the catalog has local chat models
@@ -44,7 +44,8 @@ def build_engines(
     upstreams: UpstreamClient,
     decoders: DecoderPool,
 ) -> Engines:
-    """Nothing is started here. Raises StartError for a layout that this machine or this catalog does not fit."""
+    """Build the hosts of all workers. Nothing is started here. Raises StartError for a layout that this machine or this
+    catalog does not fit."""
     roster = read_roster(settings)
     layout = _layout(settings, catalog)
     classify = EngineHost[ClassifyJob, ClassifyEvent](
@@ -62,7 +63,8 @@ def build_engines(
     drawing = UpstreamDrawing(upstreams, decoders)
 
     def open_upstream(url: str) -> ImageHost:
-        """Other servers watch their own jobs; each of them ends here with its time limit."""
+        """Build the host of another server. Other servers watch their own jobs; each of them ends here with its time
+        limit."""
         launcher = UpstreamLauncher(url, upstreams, drawing)
         name = url.partition("://")[2]
         return EngineHost("image", (), settings.max_queue, silence_s=math.inf, launcher=launcher, name=name)
@@ -86,7 +88,7 @@ def _layout(settings: Settings, catalog: Catalog) -> Layout:
 def _member(
     settings: Settings, layout: Layout, slot: Slot, catalog: Catalog, classifiers: Sequence[ClassifierSpec]
 ) -> Member:
-    """An image worker, and what it has for weights beside the workers of other kinds on its device."""
+    """Build an image worker, with the bytes that it has for weights beside the workers of other kinds on its device."""
     beside = sum(slot.shares_device(other) for other in layout.images)
     chat = worker_bytes(spec.path for spec in catalog.chat.checkpoints) if slot.shares_device(layout.chat) else 0
     classify = worker_bytes(spec.path for spec in classifiers) if slot.shares_device(layout.classify) else 0
@@ -126,14 +128,14 @@ def _chat(
 
 
 def _launcher(kind: EngineKind, slot: Slot, roster: Roster | None) -> Launcher:
-    """The cluster's engine of this kind, if it has one, else a process of this server."""
+    """Return the launcher of the cluster's engine of this kind, if it has one, else of a process of this server."""
     if roster is not None and roster.of_kind(kind):
         return cluster_launcher(kind)
     return ChildProcess(kind, (), slot.environment)
 
 
 def read_roster(settings: Settings) -> Roster | None:
-    """The engines of the cluster, if this server uses one. Only then is Ray imported. Raises StartError."""
+    """Return the engines of the cluster, if this server uses one. Only then is Ray imported. Raises StartError."""
     if settings.cluster is None:
         return None
     from server.backends.cluster.membership import connect
@@ -145,14 +147,14 @@ def read_roster(settings: Settings) -> Roster | None:
 
 
 def cluster_launcher(name: str) -> Launcher:
-    """The link to an engine of the cluster."""
+    """Return the launcher of a link to an engine of the cluster."""
     from server.backends.cluster.transport import RayLauncher
 
     return RayLauncher(name)
 
 
 def cluster_member(settings: Settings, engine: Engine) -> Member:
-    """An image engine of the cluster, for a fleet."""
+    """Build a fleet's member of an image engine of the cluster."""
     host = EngineHost[ImageJob, Event](
         "image", (), settings.max_queue, silence_s=settings.worker_silence_s, device=engine.device,
         launcher=cluster_launcher(engine.name), name=engine.name,

@@ -28,8 +28,8 @@ DNS_EXECUTOR = ThreadPoolExecutor(8, thread_name_prefix="resolve")
 
 @functools.cache
 def tls_context_of(ca_file: str | None = None) -> ssl.SSLContext:
-    """Trusts the system's certificates, or those of a file. Reading them takes tens of milliseconds: call it in a
-    thread."""
+    """Build a context that trusts the system's certificates, or those of a file. Reading them takes tens of
+    milliseconds: call it in a thread."""
     return ssl.create_default_context(cafile=ca_file)
 
 
@@ -46,7 +46,7 @@ class FetchTooLarge(Exception):
 
 
 async def resolve_host(host: str, port: int) -> list[str]:
-    """Every address of a host. Raises OSError."""
+    """Return every address of a host. Raises OSError."""
     lookup = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
     entries = await asyncio.get_running_loop().run_in_executor(DNS_EXECUTOR, lookup)
     return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
@@ -63,11 +63,12 @@ async def fetch_image(
     ports: tuple[int, ...] = (443,),
     ca_file: str | None = None,
 ) -> bytes:
-    """The body of a URL. Raises FetchRefused before anything is sent, FetchFailed and FetchTooLarge afterwards."""
+    """Fetch the body of a URL. Raises FetchRefused before anything is sent, FetchFailed and FetchTooLarge
+    afterwards."""
     _check_url(url, ports)
     if not allow:
         raise FetchRefused(
-            "this server does not fetch URLs (DARKROOM_FETCH is off): send the picture as a base64 data URI, as a file "
+            "this server does not fetch URLs (DARKROOM_FETCH is off): send the image as a base64 data URI, as a file "
             "to /v1/images/edits, or as the URL of one of this server's own results."
         )
     try:
@@ -89,7 +90,7 @@ async def _get_once(
     ports: tuple[int, ...],
     ca_file: str | None,
 ) -> tuple[bytes | None, str]:
-    """One GET: the body and its URL, or None and the URL of the redirect."""
+    """Send one GET, and return the body and its URL, or None and the URL of the redirect."""
     host, port = _check_url(url, ports)
     address = await resolve_checked(host, port, resolve, is_allowed)
     tls_context = await asyncio.to_thread(tls_context_of, ca_file)
@@ -144,7 +145,7 @@ def _check_url(url: str, ports: tuple[int, ...]) -> tuple[str, int]:
 
 
 async def resolve_checked(host: str, port: int, resolve: Resolver, is_allowed: Callable[[Address], bool]) -> str:
-    """An address of the host, all of whose addresses are allowed. Raises FetchRefused and FetchFailed."""
+    """Return an address of the host, all of whose addresses are allowed. Raises FetchRefused and FetchFailed."""
     try:
         addresses = await resolve(host, port)
     except (OSError, UnicodeError) as error:
@@ -174,6 +175,7 @@ class PinnedBackend(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
+        """Connect to the checked address. Raises ConnectError for another host."""
         if host.strip("[]").lower() != self._host:
             raise httpcore.ConnectError(f"{host} was not checked")
         return await self._backend.connect_tcp(self._address, port, timeout, local_address, socket_options)

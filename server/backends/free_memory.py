@@ -4,9 +4,9 @@ import ctypes
 
 
 def release_free_memory() -> None:
-    """Takes milliseconds, without the interpreter lock.
+    """Give freed memory back to the system. It takes milliseconds, without the interpreter lock.
 
-    glibc keeps what was freed unless it is asked. Other C libraries have no such function.
+    glibc keeps freed memory unless it is asked. Other C libraries have no such function.
     """
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if malloc_trim is not None:

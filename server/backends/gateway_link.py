@@ -1,8 +1,8 @@
-"""What gateways send each other: requests about calls that run on the other one, signed with the cluster's secret.
+"""Requests between gateways, about calls that run on the other one, signed with the cluster's secret.
 
-The signature covers what decides: the method, the URL, the caller's key, the address that the caller used, the body and
-the time. What is not signed (other headers) is the client's own. It is no encryption: that is the private network's, or
-a proxy's, matter.
+The signature covers all that decides: the method, the URL, the caller's key, the address that the caller used, the body
+and the time. Other headers are the client's own, and not signed. Nothing is encrypted here: that is left to the private
+network or a proxy.
 """
 
 import hashlib
@@ -50,7 +50,7 @@ class ForwardedRequest:
 
 
 def sign(secret: bytes, request: ForwardedRequest, target: str, now: float) -> dict[str, str]:
-    """The headers by which the other gateway knows the request. `target` is the URL as it is sent."""
+    """Return the headers by which the other gateway knows the request. `target` is the URL as it is sent."""
     values = (request.key_id, request.server, hashlib.sha256(request.body).hexdigest(), f"{now:.0f}")
     signed = dict(zip(SIGNED, values, strict=True))
     return {**signed, SIGNATURE: _signature(secret, request.method, target, signed)}
@@ -67,7 +67,7 @@ def verify(secret: bytes, method: str, target: str, headers: Mapping[str, str], 
 
 
 def verify_body(headers: Mapping[str, str], body: bytes) -> None:
-    """Raises BadSignature."""
+    """Check that the body is the one that was signed. Raises BadSignature."""
     if hashlib.sha256(body).hexdigest() != headers["x-darkroom-body"]:
         raise BadSignature("the body is another one")
 
@@ -86,11 +86,13 @@ class GatewayLink:
         self._client = httpx.AsyncClient(timeout=timeout, limits=httpx.Limits(max_connections=None), trust_env=False)
 
     async def close(self) -> None:
+        """Close the connections to the other gateways."""
         await self._client.aclose()
 
     @asynccontextmanager
     async def send(self, url: str, request: ForwardedRequest, now: float) -> AsyncIterator["ForwardedAnswer"]:
-        """The other gateway's answer as it comes. Raises GatewayGone, also while it is read."""
+        """Send a request, and return the other gateway's answer as it comes. Raises GatewayGone, also while it is
+        read."""
         kept = [pair for pair in end_to_end(request.headers) if pair[0] not in NOT_SENT]
         headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in kept]  # not all are ASCII
         built = self._client.build_request(
@@ -107,7 +109,8 @@ class GatewayLink:
             raise GatewayGone(str(error) or type(error).__name__) from error
 
     async def request(self, url: str, method: str, path: str, body: bytes, now: float) -> tuple[int, Any]:
-        """The status and the JSON of a gateway's answer to a question of this one's own. Raises GatewayGone."""
+        """Ask another gateway a question of this one's own, and return the status and the JSON of the answer. Raises
+        GatewayGone."""
         request = ForwardedRequest(method, path, [("content-type", "application/json")], body, "", OWN_SERVER)
         async with self.send(url, request, now) as answer:
             try:
@@ -125,10 +128,10 @@ class ForwardedAnswer:
     response: httpx.Response
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it comes, in the encoding in which it was sent."""
+        """Return the body as it comes, in the encoding in which it was sent."""
         return self.response.aiter_raw()
 
 
 def end_to_end(headers: Iterable[tuple[str, str]]) -> Headers:
-    """The headers that are not about one connection."""
+    """Return the headers that are not about one connection."""
     return [(name.lower(), value) for name, value in headers if name.lower() not in HOP_BY_HOP]

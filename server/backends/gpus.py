@@ -18,8 +18,9 @@ class Gpu:
 
 
 def list_gpus(visible: str | None) -> list[Gpu]:
-    """In the order of nvidia-smi. `visible` is CUDA_VISIBLE_DEVICES of the server's environment, whose GPUs and order
-    are kept; None for all. A driver that does not answer counts as none: the worker's own error is better."""
+    """List the GPUs in the order of nvidia-smi. `visible` is CUDA_VISIBLE_DEVICES of the server's environment, whose
+    GPUs and order are kept; None for all. A driver that does not answer counts as none: the worker's own error is
+    better."""
     try:
         pynvml.nvmlInit()
         try:
@@ -31,7 +32,7 @@ def list_gpus(visible: str | None) -> list[Gpu]:
 
 
 def select_visible(gpus: Sequence[Sequence[Gpu]], visible: str | None) -> list[Gpu]:
-    """Those that are visible, of the parts of each GPU: one for most, several of a divided one.
+    """Select the visible ones of the parts of each GPU: one for most, several of a divided one.
 
     `visible` has the beginnings of UUIDs, or indices in the order of `gpus`: nvidia-smi's, by PCI bus. CUDA by itself
     would count the fastest first. As in CUDA, the first that is not there ends the list.
@@ -61,7 +62,7 @@ def _parts(index: int) -> Iterator[Gpu]:
 
 
 def _instances(handle: Any) -> Iterator[Any]:
-    """The MIG instances of a divided GPU; none of any other."""
+    """Yield the MIG instances of a divided GPU; none of any other."""
     try:
         current, _ = pynvml.nvmlDeviceGetMigMode(handle)
     except pynvml.NVMLError:  # it can't be divided
@@ -76,5 +77,5 @@ def _instances(handle: Any) -> Iterator[Any]:
 
 
 def _text(value: str | bytes) -> str:
-    """Older bindings answer with bytes."""
+    """Return a text, with which older bindings answer as bytes."""
     return value.decode() if isinstance(value, bytes) else value

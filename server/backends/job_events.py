@@ -1,4 +1,4 @@
-"""What a job becomes, event by event."""
+"""The course of a job, event by event."""
 
 import asyncio
 import time

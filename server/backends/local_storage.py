@@ -26,6 +26,7 @@ class LocalStorage(Storage):
         self._clock = Clock()
 
     def write(self, name: str, data: bytes) -> None:
+        """Store a file. When this returns, it survives a crash."""
         path = self._path_for(name)
         temporary = path.with_name(f".{name}.tmp")
         try:
@@ -45,25 +46,29 @@ class LocalStorage(Storage):
             raise StorageFailed(str(error)) from error
 
     def path(self, name: str) -> Path | None:
-        """The path of a stored file; None when there is none, or the name is not one that `new_name` makes."""
+        """Return the path of a stored file; None when there is none, or the name is not one that `new_name` makes."""
         if not NAME.fullmatch(name):
             return None
         path = self._path_for(name)
         return path if path.is_file() else None
 
     def read(self, name: str) -> bytes:
+        """Read a stored file. Raises as `require` does."""
         with self._opened(name) as path:
             return path.read_bytes()
 
     def read_range(self, name: str, start: int, end: int) -> bytes:
+        """Read a part of a file, from byte `start` to before `end`. Raises as `require` does."""
         with self._opened(name) as path, path.open("rb") as file:
             file.seek(start)
             return file.read(end - start)
 
     def exists(self, name: str) -> bool:
+        """Return whether there is such a file."""
         return self.path(name) is not None
 
     def pages(self, older_than_s: float) -> Iterator[list[str]]:
+        """Yield the names of all files that are older than this, a folder at a time."""
         cutoff = self._clock.cautious() - older_than_s
         for folder in self._root.glob("??"):
             names = []
@@ -74,6 +79,7 @@ class LocalStorage(Storage):
             yield names
 
     def delete(self, names: Collection[str]) -> None:
+        """Delete these files, as far as they are there."""
         for name in names:
             self._path_for(name.removeprefix(".")).with_name(name).unlink(missing_ok=True)
 
@@ -94,7 +100,7 @@ class LocalStorage(Storage):
 
 
 def _fsync_folder(folder: Path) -> None:
-    """A rename is durable only after its folder is synced."""
+    """Sync a folder: a rename in it is durable only after that."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Finished images in an object store: S3 and what speaks its protocol, Google Cloud Storage, Azure Blob Storage.
+"""Finished images in an object store: S3 and stores that speak its protocol, Google Cloud Storage, Azure Blob Storage.
 
 Credentials and endpoints are read from the environment by the names of each store's own tools (AWS_ACCESS_KEY_ID,
 AWS_ENDPOINT_URL, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME, ...), or from the machine's role.
@@ -24,10 +24,11 @@ PAGE = 1000  # names in one answer of a store
 
 
 class ObjectStorage(Storage):
-    """A bucket, or what begins with a prefix in one: `s3://bucket/prefix`."""
+    """A bucket, or the objects with a prefix in one: `s3://bucket/prefix`."""
 
     def __init__(self, url: str, is_recorded: Callable[[str], bool]) -> None:
-        """Raises StartError for a URL that names no store, and where obstore is not installed."""
+        """Open the store of a URL. Raises StartError for a URL that names no store, and where obstore is not
+        installed."""
         super().__init__(is_recorded)
         if url.partition("://")[0] not in SCHEMES:
             raise StartError(f"DARKROOM_STORAGE is {url}: it may be a folder, or begin with {', '.join(SCHEMES)}.")
@@ -52,19 +53,23 @@ class ObjectStorage(Storage):
         self._clock = Clock()
 
     def write(self, name: str, data: bytes) -> None:
+        """Store a file. When this returns, it survives a crash."""
         kind = name.rpartition(".")[2]
         with self._translated():
             self._obstore.put(self._store, _key(name), data, attributes={"Content-Type": f"image/{kind}"})
 
     def read(self, name: str) -> bytes:
+        """Read a stored file. Raises as `require` does."""
         with self._found(name):
             return bytes(self._obstore.get(self._store, _key(name)).bytes())
 
     def read_range(self, name: str, start: int, end: int) -> bytes:
+        """Read a part of a file, from byte `start` to before `end`. Raises as `require` does."""
         with self._found(name):
             return bytes(self._obstore.get_range(self._store, _key(name), start=start, end=end))
 
     def exists(self, name: str) -> bool:
+        """Return whether there is such a file."""
         if not NAME.fullmatch(name):
             return False
         try:
@@ -75,6 +80,7 @@ class ObjectStorage(Storage):
         return True
 
     def pages(self, older_than_s: float) -> Iterator[list[str]]:
+        """Yield the names of all files that are older than this, a page at a time."""
         cutoff = self._clock.cautious() - older_than_s
         with self._translated():
             for page in self._obstore.list(self._store, chunk_size=PAGE):
@@ -82,6 +88,7 @@ class ObjectStorage(Storage):
                 yield [name for name in names if NAME.fullmatch(name)]  # what else is in the bucket is not ours
 
     def delete(self, names: Collection[str]) -> None:
+        """Delete these files, as far as they are there."""
         if names:
             with self._translated():
                 self._obstore.delete(self._store, [_key(name) for name in names])
@@ -98,7 +105,8 @@ class ObjectStorage(Storage):
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """A store that is away or refuses is StorageFailed. What is not there is FileNotFoundError, as obstore's is."""
+        """Raise StorageFailed where the store is away or refuses. A file that is not there is FileNotFoundError, as in
+        obstore."""
         try:
             yield
         except FileNotFoundError:

@@ -9,7 +9,7 @@ from server.backends.storage import Storage
 
 
 def open_storage(location: str, is_recorded: Callable[[str], bool] = lambda _: False) -> Storage:
-    """The storage of a folder or of a URL. `is_recorded` is told names of files that are not there. Raises
+    """Open the storage of a folder or of a URL. `is_recorded` is told names of files that are not there. Raises
     StartError."""
     scheme, separator, path = location.partition("://")
     if separator and scheme != "file":

@@ -14,7 +14,7 @@ Placement = Mapping[str, tuple[CheckpointSpec, ...]]  # by the name of the worke
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Checkpoints that share their weights, what those take, and the workers that may draw them."""
+    """Checkpoints that share their weights, the bytes of those, and the workers that may draw them."""
 
     specs: tuple[CheckpointSpec, ...]
     bytes: int
@@ -23,10 +23,11 @@ class Demand:
 
 
 def place(demands: Sequence[Demand], rooms: Mapping[str, int], kept: Placement) -> Placement:
-    """`rooms` are bytes for weights by worker. What is `kept` stays where it is, if it is still demanded; a worker that
-    is not among those gets what there is room for.
+    """Place checkpoints on workers. `rooms` are bytes for weights by worker. Those of `kept` stay where they are, if
+    they are still demanded; a worker that is not among those gets the ones that it has room for.
 
-    The first worker of a checkpoint may be one without room: there it takes the place of what was used least recently.
+    The first worker of a checkpoint may be one without room: there it takes the place of the one that was used least
+    recently.
     """
     placed = {
         worker: [demand for demand in demands if set(demand.specs) & set(kept.get(worker, ()))]
@@ -35,7 +36,8 @@ def place(demands: Sequence[Demand], rooms: Mapping[str, int], kept: Placement) 
     free = {worker: room - sum(demand.bytes for demand in placed[worker]) for worker, room in rooms.items()}
 
     def candidates(demand: Demand) -> list[str]:
-        """Those with most room first, and of those the ones with the fewest checkpoints."""
+        """Order the workers that may get a checkpoint: those with most room first, and of those the ones with the
+        fewest checkpoints."""
         allowed = [worker for worker in rooms if worker in demand.workers and demand not in placed[worker]]
         return sorted(allowed, key=lambda worker: (-free[worker], len(placed[worker])))
 

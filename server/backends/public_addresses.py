@@ -1,7 +1,7 @@
 """Which addresses are on the public internet.
 
-The blocks are those of IANA's special-purpose registries (IPv4: RFC 6890 and later, IPv6: likewise), whatever they are
-for, and metadata services of clouds that sit on public addresses. Python's `ipaddress` has them too, but which of them
+The blocks are those of IANA's special-purpose registries (IPv4: RFC 6890 and later, IPv6: likewise), for any purpose,
+and metadata services of clouds that sit on public addresses. Python's `ipaddress` has them too, but which of them
 depends on its patch release; so both are asked.
 """
 
@@ -51,5 +51,6 @@ SPECIAL = [
 
 
 def is_public(address: Address) -> bool:
-    """Whether a server on the internet may have it. Addresses that carry another one (mapped, 6to4, NAT64) are none."""
+    """Return whether a server on the internet may have it. Addresses that carry another one (mapped, 6to4, NAT64) are
+    none."""
     return address.is_global and not any(address in block for block in SPECIAL)

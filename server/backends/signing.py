@@ -38,18 +38,18 @@ class ImageSigner:
         self._context = context
 
     async def signed(self, finished: Finished, encoding: Encoding) -> Finished:
-        """The job's end with signed files, in its format. Raises EngineFailure."""
+        """Return the job's end with signed files, in its format. Raises EngineFailure."""
         if encoding.source is None:
             return finished
         try:
             images = [await asyncio.to_thread(self._sign_image, image, encoding.source) for image in finished.images]
         except Exception as error:
-            log.exception("a picture could not be signed")
-            raise EngineFailure("A picture could not be signed; nothing was charged.", code="signing_failed") from error
+            log.exception("an image could not be signed")
+            raise EngineFailure("An image could not be signed; nothing was charged.", code="signing_failed") from error
         return replace(finished, images=tuple(images))
 
     def sign(self, data: bytes, media_type: str, source: DigitalSource) -> bytes:
-        """The file with a manifest. Blocks. Raises C2paError, as for a certificate that is not one for signing."""
+        """Sign a file with a manifest. Blocks. Raises C2paError, as for a certificate that is not one for signing."""
         from c2pa import Builder
 
         signed = io.BytesIO()
@@ -62,14 +62,14 @@ class ImageSigner:
 
 
 def open_signer(certificate: Path | None, key: Path | None, *, marks: bool) -> ImageSigner | None:
-    """Signs with the chain of certificates (its own first) and the private key in these PEM files; None without them.
-    Raises StartError for a pair that makes no valid signature now."""
+    """Open a signer with the chain of certificates (its own first) and the private key in these PEM files; None without
+    them. Raises StartError for a pair that makes no valid signature now."""
     if certificate is None and key is None:
         return None
     if certificate is None or key is None:
         raise StartError("DARKROOM_C2PA_CERTIFICATE and DARKROOM_C2PA_KEY go together: set both or none.")
     if not marks:
-        raise StartError("DARKROOM_C2PA_CERTIFICATE signs the mark of pictures: it needs DARKROOM_MARK_PICTURES=true.")
+        raise StartError("DARKROOM_C2PA_CERTIFICATE signs the mark of images: it needs DARKROOM_MARK_PICTURES=true.")
     try:
         from c2pa import C2paSignerInfo, Context, Reader, Settings, Signer
     except ImportError as error:
@@ -83,7 +83,7 @@ def open_signer(certificate: Path | None, key: Path | None, *, marks: bool) -> I
         reader = Reader("image/png", io.BytesIO(tried), context=context)
         state, found = reader.get_validation_state(), reader.get_validation_results()
     except Exception as error:  # the libraries' of their own kinds
-        raise StartError(f"DARKROOM_C2PA_CERTIFICATE and DARKROOM_C2PA_KEY can't sign pictures: {error}") from error
+        raise StartError(f"DARKROOM_C2PA_CERTIFICATE and DARKROOM_C2PA_KEY can't sign images: {error}") from error
     if state not in {"Valid", "Trusted"}:
         reasons = ", ".join(_failures(found))
         raise StartError(f"DARKROOM_C2PA_CERTIFICATE makes no valid signature: {reasons or state}.")
@@ -91,7 +91,7 @@ def open_signer(certificate: Path | None, key: Path | None, *, marks: bool) -> I
 
 
 def _algorithm(key: bytes) -> str:
-    """C2PA's name of the signature that a private key makes. Raises ValueError."""
+    """Return C2PA's name of the signature that a private key makes. Raises ValueError."""
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -107,7 +107,8 @@ def _algorithm(key: bytes) -> str:
 
 
 def _manifest(source: DigitalSource) -> dict[str, Any]:
-    """That a model made the image, or changed one. Nothing of the caller's image is named in it."""
+    """Return the manifest, which says that a model made the image, or changed one. Nothing of the caller's image is
+    named in it."""
     described = {"digitalSourceType": digital_source_type(source), "softwareAgent": {"name": "Darkroom"}}
     actions = [{"action": "c2pa.created", **described}]
     if source == "compositeWithTrainedAlgorithmicMedia":

@@ -17,8 +17,8 @@ NAME = re.compile(r"[0-9a-f]{32}\.[a-z0-9]{1,8}")
 
 
 class Storage(ABC):
-    """What stores files by name. All methods block. On an event loop, the coroutine `in_thread` runs what uses them in
-    the threads for files. All of them raise StorageFailed if the disk or the store fails.
+    """A store of files by name. All methods block. On an event loop, the coroutine `in_thread` runs a function that
+    uses them in the threads for files. All of them raise StorageFailed if the disk or the store fails.
 
     `is_recorded` says whether a record names a file: then it must be there.
     """
@@ -28,16 +28,17 @@ class Storage(ABC):
         self.in_thread = Threads("files", THREADS).run
 
     def new_name(self, extension: str) -> str:
-        """A new name that can't be guessed."""
+        """Return a new name that can't be guessed."""
         return f"{secrets.token_hex(16)}.{extension}"
 
     def require(self, name: str) -> None:
-        """Raises FileNotFoundError for a file that was deleted, and PictureMissing for one that should be there."""
+        """Check that a file is there. Raises FileNotFoundError for a file that was deleted, and ImageMissing for one
+        that should be there."""
         if not self.exists(name):
             raise self.absent(name)
 
     def absent(self, name: str) -> Exception:
-        """Why a file is not there: it was deleted, or it is lost."""
+        """Return the error that says why a file is not there: it was deleted, or it is lost."""
         return ImageMissing(name) if self._is_recorded(name) else FileNotFoundError(name)
 
     @abstractmethod
@@ -46,23 +47,26 @@ class Storage(ABC):
 
     @abstractmethod
     def read(self, name: str) -> bytes:
-        """A stored file. Raises as `require` does."""
+        """Read a stored file. Raises as `require` does."""
 
     @abstractmethod
     def read_range(self, name: str, start: int, end: int) -> bytes:
-        """A part of a file, from byte `start` to before `end`. Raises as `require` does."""
+        """Read a part of a file, from byte `start` to before `end`. Raises as `require` does."""
 
     @abstractmethod
-    def exists(self, name: str) -> bool: ...
+    def exists(self, name: str) -> bool:
+        """Return whether there is such a file."""
+        ...
 
     @abstractmethod
     def pages(self, older_than_s: float) -> Iterator[list[str]]:
-        """The names of all files that are older than this, some at a time. A younger file may not be recorded yet."""
+        """Yield the names of all files that are older than this, some at a time. A younger file may not be recorded
+        yet."""
 
     @abstractmethod
     def delete(self, names: Collection[str]) -> None:
         """Delete these files, as far as they are there."""
 
     def path(self, name: str) -> Path | None:
-        """Where the file is on this machine's disk, if it is."""
+        """Return the path of the file on this machine's disk, if it is there."""
         return None

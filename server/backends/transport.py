@@ -1,6 +1,6 @@
 """The seam under an `EngineHost`: how a worker comes to be, and how messages reach it.
 
-A worker is a child process here (`child_process`). Whatever else can carry the messages of
+A worker is a child process here (`child_process`). Anything else that can carry the messages of
 `pipelines.protocol.messages` in order, such as an actor on another machine, takes its place by these two interfaces.
 """
 
@@ -17,19 +17,19 @@ class Transport(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """The worker's process id while it lives, if it is on this machine."""
+        """Return the worker's process id while it lives, if it is on this machine."""
 
     async def receive(self) -> Sequence[FromWorker]:
-        """The next messages; none when the worker's life is over."""
+        """Wait for the next messages; there are none when the worker's life is over."""
 
     def send(self, messages: Sequence[ToWorker]) -> None:
-        """Send without waiting. What is sent after the end is lost."""
+        """Send without waiting. Messages that are sent after the end are lost."""
 
     def kill(self) -> None:
         """End a worker that is stuck; `receive` then returns nothing."""
 
     async def end_reason(self) -> str:
-        """How it ended, for the log, after `receive` has returned nothing."""
+        """Return the reason of the worker's end, for the log, after `receive` has returned nothing."""
 
     async def close(self) -> None:
         """End the worker, if it lives, and wait until it has."""

@@ -1,4 +1,5 @@
-"""Client of other OpenAI-compatible servers: their connections and keys, and chats with models that don't run here."""
+"""A client of other OpenAI-compatible servers: their connections and keys, and chats with models that don't run
+here."""
 
 import asyncio
 import json
@@ -34,7 +35,7 @@ class UpstreamClient:
     """The connections to all upstreams, and their API keys. `close` after use."""
 
     def __init__(self, upstreams: Iterable[Upstream], environment: Mapping[str, str], timeout_s: float) -> None:
-        """Raises StartError as `load_keys` does."""
+        """Open the client with the keys of these upstreams. Raises StartError as `load_keys` does."""
         self._environment = environment
         self._keys: dict[str, str] = {}
         self.load_keys(upstreams)
@@ -53,14 +54,16 @@ class UpstreamClient:
 
     @property
     def http(self) -> httpx.AsyncClient:
-        """The connections. Raises what httpx does."""
+        """Return the connections. They raise httpx's errors."""
         return self._client
 
     async def close(self) -> None:
+        """Close the connections to all upstreams."""
         await self._client.aclose()
 
     async def complete(self, upstream: Upstream, body: Json) -> UpstreamResponse:
-        """One chat completion. Raises ApiError when there is no answer that can be forwarded."""
+        """Send a chat completion, and return the answer. Raises ApiError when there is no answer that can be
+        forwarded."""
         with _translate_errors(upstream):
             content = await asyncio.to_thread(to_json, body)
             response = await self._client.post(
@@ -70,7 +73,8 @@ class UpstreamClient:
 
     @asynccontextmanager
     async def stream(self, upstream: Upstream, body: Json) -> AsyncIterator[UpstreamResponse | AsyncIterator[Json]]:
-        """The chunks, or the JSON answer that came instead of a stream. Raises ApiError, also between chunks."""
+        """Send a chat, and return its chunks, or the JSON answer that came instead of a stream. Raises ApiError, also
+        between chunks."""
         with _translate_errors(upstream):
             content, headers = await asyncio.to_thread(to_json, body), self._json_headers(upstream)
             async with self._client.stream("POST", self._url(upstream), content=content, headers=headers) as response:
@@ -84,7 +88,7 @@ class UpstreamClient:
         return f"{upstream.base_url}/chat/completions"
 
     def headers(self, upstream: Upstream) -> dict[str, str]:
-        """Its key, and the trace of the call that is running."""
+        """Return the headers with the upstream's key, and the trace of the call that is running."""
         headers = {"Authorization": f"Bearer {self._keys[upstream.api_key_env]}"} if upstream.api_key_env else {}
         TRACE_CONTEXT.inject(headers)  # the other server's spans belong to the caller's trace, as ours do
         return headers
@@ -119,7 +123,7 @@ def _parse_response(upstream: Upstream, response: httpx.Response) -> UpstreamRes
 
 
 def _error_body(response: httpx.Response, body: Json) -> Json:
-    """The upstream's error in OpenAI's format: some servers omit fields, or have another format altogether."""
+    """Return the upstream's error in OpenAI's format: some servers omit fields, or have another format altogether."""
     error = body.get("error", body.get("detail", body))
     fields = error if isinstance(error, dict) else {"message": error}
     message = fields.get("message")
@@ -136,7 +140,7 @@ def _error_body(response: httpx.Response, body: Json) -> Json:
 
 
 async def _chunks(upstream: Upstream, response: httpx.Response) -> AsyncIterator[Json]:
-    """The JSON of each event, up to [DONE]. Raises EngineFailure for a stream that ends without it."""
+    """Yield the JSON of each event, up to [DONE]. Raises EngineFailure for a stream that ends without it."""
     async for line in response.aiter_lines():
         data = line.removeprefix("data:").strip() if line.startswith("data:") else ""
         if data == "[DONE]":

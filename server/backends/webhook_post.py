@@ -25,7 +25,7 @@ Reach = Literal["off", "public", "any"]  # where webhooks may go
 
 
 def check_url(url: str, reach: Reach) -> tuple[str, int]:
-    """The host and port. Raises FetchRefused for a URL that no webhook may go to, whatever its address is."""
+    """Return the host and port. Raises FetchRefused for a URL that no webhook may go to, at any address."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -50,8 +50,8 @@ async def post(
     timeout_s: float,
     resolve: Resolver = resolve_host,
 ) -> int:
-    """The status of the answer, whose body is not read; redirects are not followed. Raises FetchRefused and
-    FetchFailed."""
+    """Post to a URL, and return the status of the answer, whose body is not read; redirects are not followed. Raises
+    FetchRefused and FetchFailed."""
     host, port = check_url(url, reach)
     allowed: Callable[[Address], bool] = is_public if reach == "public" else lambda _: True
     try:

@@ -3,7 +3,7 @@
 An image on a CPU allocates the same activations of many megabytes in every forward pass. By default glibc maps each
 anew and unmaps it afterwards, and the system zeroes every page again: a 1K draft of starter-beta, 0.3 s of computing,
 took 280,000 page faults and 0.45 s, and now and then a second on a virtual machine, whose host takes freed pages back.
-So what is freed stays in the heap for the next pass, as torch's own allocator keeps it on a GPU, until the worker has
+So freed memory stays in the heap for the next pass, as torch's own allocator keeps it on a GPU, until the worker has
 been idle for a while (`pipelines.device.memory.free_memory`).
 
 These are glibc's tunables (https://sourceware.org/glibc/manual/latest/html_node/Memory-Allocation-Tunables.html), which
@@ -25,7 +25,7 @@ TUNABLES: Final = {
 
 
 def heap_on_cpu() -> Mapping[str, str]:
-    """What to add to a worker's environment: nothing where the operator has set tunables."""
+    """Return the variables to add to a worker's environment: none where the operator has set tunables."""
     if VARIABLE in os.environ:
         return {}
     return {VARIABLE: ":".join(f"glibc.malloc.{name}={value}" for name, value in TUNABLES.items())}

@@ -40,7 +40,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A catalog on the workers: what each loads at start, and which of them may draw it."""
+    """A catalog on the workers: the checkpoints that each loads at start, and the workers that may draw with each."""
 
     specs: tuple[CheckpointSpec, ...] = ()
     placement: Placement = field(default_factory=dict)
@@ -70,40 +70,41 @@ class WorkerPool:
 
     @property
     def hosts(self) -> tuple[ImageHost, ...]:
-        """The workers, then the other servers that the catalog names or that still draw."""
+        """Return the hosts of the workers, then those of the other servers that the catalog names or that still
+        draw."""
         named = {spec.upstream.base_url for spec in self.current.upstreams if spec.upstream is not None}
         return (*self._local, *(host for url, host in self._upstreams.items() if url in named or host.jobs))
 
     @property
     def workers(self) -> tuple[ImageHost, ...]:
-        """The workers alone, whether they run or not."""
+        """Return the hosts of the workers alone, whether they run or not."""
         return self._local
 
     @property
     def jobs(self) -> int:
-        """Jobs waiting or running."""
+        """Return how many jobs wait or run."""
         return sum(host.jobs for host in self.hosts)
 
     @property
     def alive(self) -> tuple[ImageHost, ...]:
-        """The workers that take jobs now, without other servers."""
+        """Return the hosts of the workers that take jobs now, without other servers."""
         return tuple(host for host in self._local if host.takes_jobs and not host.sharing.leaving)
 
     @property
     def ready(self) -> bool:
-        """Whether calls are taken: no worker is still in its first start, unless it has failed, and one is ready. Other
-        servers are not waited for."""
+        """Return whether calls are taken: no worker is still in its first start, unless it has failed, and one is
+        ready. Other servers are not waited for."""
         started = all(host.ready or host.restarts > 0 for host in self._local)
         return started and any(host.ready for host in self._local)
 
     @property
     def device(self) -> str | None:
-        """For people; None until a worker is up."""
+        """Describe the devices for people; None until a worker is up."""
         return ", ".join(host.device for host in self.alive if host.device is not None) or None
 
     @property
     def checkpoints(self) -> dict[Spec, CheckpointState]:
-        """What became of each checkpoint; one that failed on some workers only has loaded."""
+        """Return the state of each checkpoint; one that failed on some workers only has loaded."""
         found: dict[Spec, CheckpointState] = {}
         for host in self.hosts:
             for spec, state in host.checkpoints.items():
@@ -112,11 +113,11 @@ class WorkerPool:
         return found
 
     def capabilities(self, spec: CheckpointSpec) -> Capabilities | None:
-        """What a checkpoint supports; None until some worker has loaded it."""
+        """Return the capabilities of a checkpoint; None until some worker has loaded it."""
         return next((found for host in self.hosts if (found := host.capabilities(spec)) is not None), None)
 
     def unit_s(self, spec: CheckpointSpec) -> float | None:
-        """The duration of a unit of work, on the fastest worker that has measured it."""
+        """Return the seconds of a unit of work, on the fastest worker that has measured it."""
         return min((found for host in self.hosts if (found := host.unit_s(spec)) is not None), default=None)
 
     async def wait_ready(self) -> None:
@@ -140,10 +141,11 @@ class WorkerPool:
         await asyncio.gather(*(host.stop() for host in (*self._local, *self._upstreams.values())))
 
     async def change_members(self, members: Sequence[Member], catalog: Catalog) -> bool:
-        """Other workers, of a cluster whose machines come and go; those whose names are here already stay as they are.
-        The jobs of others fail. New ones load what they have room for. Raises CheckpointError where the catalog does
-        not fit them, and then none changes. Nor does any while checkpoints are prepared, whose plan is for the present
-        ones: then this is False, and is to be called again after `retain`."""
+        """Replace the workers by others, of a cluster whose machines come and go; those whose names are here already
+        stay as they are. The jobs of others fail. New ones load the checkpoints that they have room for. Raises
+        CheckpointError where the catalog does not fit them, and then none changes. Nor does any while checkpoints are
+        prepared, whose plan is for the present ones: then this returns False, and is to be called again after
+        `retain`."""
         if self._prepared:
             return False
         here = {member.host.name: member for member in self._members}
@@ -166,8 +168,8 @@ class WorkerPool:
         self._local = tuple(member.host for member in members)
 
     def plan(self, catalog: Catalog) -> Plan:
-        """Where the catalog's checkpoints are loaded. Those that are served stay where they are. Blocking: reads the
-        headers of the others' files. Raises CheckpointError for one that no worker may draw."""
+        """Plan where the catalog's checkpoints are loaded. Those that are served stay where they are. Blocking: reads
+        the headers of the others' files. Raises CheckpointError for one that no worker may draw."""
         demands = list(_demands(catalog, self._members, self._replicas))
         alive = self.alive or self._local
         names = {host.name for host in self._local}  # workers that have gone keep nothing
@@ -213,8 +215,8 @@ class WorkerPool:
                 raise WorkerDied(host.kind)
 
     def unload_except(self, plan: Plan, *, preload: bool = True) -> None:
-        """The catalog names exactly the plan's checkpoints: workers may evict others. With `preload` each worker loads
-        its part of them, now and when it is started again."""
+        """Keep only the plan's checkpoints, which are those of the catalog: workers may evict others. With `preload`
+        each worker loads its part of them, now and when it is started again."""
         self.current, self._preloads, self._prepared = plan, preload, False
         for host in self._local:
             host.unload_except(plan.specs, plan.placement.get(host.name, ()) if preload else ())
@@ -226,7 +228,7 @@ class WorkerPool:
             self._upstream_host(url).unload_except(specs, specs)
 
     def _upstream_host(self, url: str) -> ImageHost:
-        """The host of another server, made when it is first named."""
+        """Return the host of another server, made when it is first named."""
         if url not in self._upstreams:
             if self._open_upstream is None:
                 raise ValueError(f"this fleet has no way to {url}")
@@ -246,15 +248,15 @@ class WorkerPool:
             host.cancel(job_id)
 
     def left_s(self, host: ImageHost, at_most_s: float | None = None) -> float:
-        """Estimated device time of a worker's jobs, or of those with no more left than `at_most_s`: the worker runs the
-        shortest first."""
+        """Return the estimated device time of a worker's jobs in seconds, or of those with no more left than
+        `at_most_s`: the worker runs the shortest first."""
         left = [share * self._duration_s(host, job) for job, share in host.pending() if isinstance(job, ImageJob)]
         others_s = host.sharing.others_jobs * host.speeds.job_s
         return others_s + sum(each for each in left if at_most_s is None or each <= at_most_s)
 
     def _choose(self, job: ImageJob) -> ImageHost:
-        """The worker that finishes it first, its load included, or of several that are as quick the least busy one.
-        Another server's model has one place."""
+        """Choose the worker that finishes a job first, its load included, or of several that are as quick the least
+        busy one. Another server's model has one place."""
         if job.checkpoint.upstream is not None:
             return self._upstream_host(job.checkpoint.upstream.base_url)
         allowed = self.current.allowed.get(weights_key(job.checkpoint))
@@ -278,7 +280,8 @@ class WorkerPool:
         return work_units(job) * unit_s
 
     def _load_s(self, host: ImageHost, spec: CheckpointSpec) -> float:
-        """How long a job waits for its weights. Where others are evicted for them, those are loaded again later."""
+        """Return the seconds that a job waits for its weights. Where others are evicted for them, those are loaded
+        again later."""
         if wake_s := host.wake_s(spec):
             return wake_s
         key = weights_key(spec)
@@ -300,7 +303,7 @@ class WorkerPool:
 
 
 async def _prepare(host: ImageHost, specs: Sequence[CheckpointSpec]) -> list[str]:
-    """One after another. Returns the errors. Raises WorkerDied."""
+    """Prepare checkpoints one after another, and return the errors. Raises WorkerDied."""
     errors = []
     for spec in specs:
         try:
@@ -315,7 +318,8 @@ def _has_weights(state: CheckpointState, key: WeightsKey) -> bool:
 
 
 def _demands(catalog: Catalog, members: Sequence[Member], replicas: Mapping[str, int]) -> Iterable[Demand]:
-    """The catalog's checkpoints by their weights. With one worker sizes do not matter, and no file is read."""
+    """Yield the catalog's checkpoints by their weights, with the workers that may have them. With one worker sizes do
+    not matter, and no file is read."""
     groups: dict[WeightsKey, dict[CheckpointSpec, set[str]]] = {}
     for spec in catalog.checkpoints:
         groups.setdefault(weights_key(spec), {})[spec] = set()
@@ -335,7 +339,8 @@ def _demands(catalog: Catalog, members: Sequence[Member], replicas: Mapping[str,
 
 
 def _with_devices(members: Sequence[Member], gpus: int) -> list[Member]:
-    """The workers with the fewest devices that are enough. Where none has enough, all: loading says what is wrong."""
+    """Return the workers with the fewest devices that are enough. Where none has enough, all: loading reports the
+    fault."""
     fewest = min((member.devices for member in members if member.devices >= gpus), default=None)
     return [member for member in members if fewest is None or member.devices == fewest]
 

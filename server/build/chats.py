@@ -24,7 +24,7 @@ from server.services import ChatFlows, ResponseFlows
 def build_chats(
     parts: Parts, admission: Admission, creator: ImageCreator, calls: ImageCalls
 ) -> tuple[ChatFlows, ResponseFlows]:
-    """Build what a client does with chats and responses. A chat that draws is run as a response is."""
+    """Build the flows of chats and responses. A chat that draws is run as a response is."""
     runner = _runner(parts)
     chats = _chats(parts, admission, runner)
     image_tool = ImageToolRunner(calls, creator, parts.stores.files)

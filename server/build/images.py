@@ -1,4 +1,4 @@
-"""Builds what stands before every flow, and the flows of images."""
+"""Builds the checks before every flow, and the flows of images."""
 
 from server.backends.local_storage import LocalStorage
 from server.backends.signing import open_signer
@@ -32,7 +32,7 @@ def build_admission(parts: Parts) -> Admission:
 
 
 def build_creator(parts: Parts, admission: Admission) -> ImageCreator:
-    """Build what draws image calls, of images, chats and responses alike."""
+    """Build the creator that draws image calls, of images, chats and responses alike."""
     settings = parts.settings
     drawn_by = ImageParts(parts.served.catalog, parts.engines.image, admission.references, admission.moderator)
     rules = ImageRules(
@@ -47,7 +47,7 @@ def build_creator(parts: Parts, admission: Admission) -> ImageCreator:
 
 
 def build_images(parts: Parts, creator: ImageCreator, admission: Admission) -> ImageFlows:
-    """Build what a client does with images."""
+    """Build the flows of images."""
     settings, stores, running = parts.settings, parts.stores, parts.running
     return ImageFlows(
         ImageCalls(creator, running, stores.calls, admission.limiter, retry_grace_s=settings.retry_grace_s),

@@ -1,4 +1,4 @@
-"""Builds what operators see and change, and a server's part in a cluster."""
+"""Builds the flows of operators, and a server's part in a cluster."""
 
 from pipelines.catalog.digests import Digests
 from server.accounts.catalogs import CatalogStore
@@ -6,11 +6,11 @@ from server.backends.gateway_link import GatewayLink
 from server.build.parts import Parts
 from server.flows.admission import Admission
 from server.flows.call_recording import CallRecorder
-from server.flows.catalog.cluster import ClusterCatalogUpdater
-from server.flows.catalog.edit import EditHistory
+from server.flows.catalog.cluster import ClusterCatalog
+from server.flows.catalog.folder import FolderCatalog
 from server.flows.catalog.member import CatalogMember
 from server.flows.catalog.switch import CatalogSwitch
-from server.flows.catalog.update import CatalogUpdater, FileCatalogUpdater
+from server.flows.catalog.update import CatalogUpdater
 from server.flows.checkpoints import CheckpointManager
 from server.flows.comparison_grid import ComparisonGrids
 from server.flows.operators.policy import PolicyAdmin
@@ -22,7 +22,7 @@ from server.services import Cluster, Operations
 
 
 def build_operations(parts: Parts, admission: Admission, version: int | None) -> tuple[Cluster | None, Operations]:
-    """Build what operators use, and this server's part in a cluster, if it is one of several: `version` is that of
+    """Build the flows of operators, and this server's part in a cluster, if it is one of several: `version` is that of
     their catalog."""
     settings, stores, engines = parts.settings, parts.stores, parts.engines
     checkpoints = CheckpointManager(settings.model_configs, settings.weights)
@@ -67,23 +67,19 @@ def _policy(parts: Parts, admission: Admission) -> PolicyAdmin:
 def _build_updater(
     parts: Parts, checkpoints: CheckpointManager, version: int | None
 ) -> tuple[Cluster | None, CatalogUpdater]:
-    """Of a server that is the only one, or of one of several."""
-    settings, catalog = parts.settings, parts.served.catalog
+    """Build the updater of a server that is the only one, or of one of several."""
+    settings, catalog, stores = parts.settings, parts.served.catalog, parts.stores
     folders = {"model_configs": settings.model_configs, "weights": settings.weights}
     switch = _switch(parts)
     if settings.gateway_url is None or settings.cluster_secret is None or version is None:
-        history = EditHistory(settings.home / "swaps.json")
-        return None, FileCatalogUpdater(catalog, switch, checkpoints, history, **folders)
-    stores = parts.stores
+        alone = FolderCatalog(catalog, switch, settings.home / "swaps.json", **folders)
+        return None, CatalogUpdater(catalog, alone, checkpoints, settings.model_configs)
     store, digests = CatalogStore(stores.database, stores.gateways.owner), Digests(settings.weight_digests)
     link = GatewayLink(settings.cluster_secret.get_secret_value())
     member = CatalogMember(catalog, switch, store, digests, version=version, **folders)
     cluster = Cluster(link, OtherGateways(stores.gateways, link, stores.database.clock), member)
-    updater = ClusterCatalogUpdater(
-        catalog, member, store, cluster.other_gateways, checkpoints,
-        url=settings.gateway_url, lease_s=settings.lease_s, **folders,
-    )  # fmt: skip
-    return cluster, updater
+    record = ClusterCatalog(member, store, cluster.other_gateways, url=settings.gateway_url, lease_s=settings.lease_s)
+    return cluster, CatalogUpdater(catalog, record, checkpoints, settings.model_configs)
 
 
 def _switch(parts: Parts) -> CatalogSwitch:

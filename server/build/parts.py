@@ -1,4 +1,4 @@
-"""Builds the five records of what flows are built on."""
+"""Builds the five records of the parts that flows are built on."""
 
 import os
 import time
@@ -44,7 +44,7 @@ from server.telemetry.tracing import Tracing
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the functions of this package hand on to each other."""
+    """The parts that the functions of this package hand on to each other."""
 
     settings: Settings
     stores: Stores

@@ -1,4 +1,5 @@
-"""What is served: names, prices, groups and aliases, read from the TOML files of `model_configs/`. Pure, without torch.
+"""The served models: names, prices, groups and aliases, read from the TOML files of `model_configs/`. Pure, without
+torch.
 
 - `images`: the image models, with their prices and sizes
 - `chat`: the chat models: local checkpoints and upstreams

@@ -87,12 +87,12 @@ class ChatModel:
 
     @property
     def tools(self) -> bool | None:
-        """Return whether it calls tools; None if only its server knows."""
+        """Return whether the model calls tools; None if only its server knows."""
         return self.spec.tools if self.spec else None
 
     @property
     def vision(self) -> bool | None:
-        """Return whether it sees images; None if only its server knows."""
+        """Return whether the model sees images; None if only its server knows."""
         return self.spec.vision if self.spec else None
 
 
@@ -106,28 +106,29 @@ class ChatCatalog:
 
     @property
     def checkpoints(self) -> tuple[ChatSpec, ...]:
-        """Each local checkpoint once."""
+        """Return each local checkpoint once."""
         return tuple(dict.fromkeys(model.spec for model in self.models.values() if model.spec))
 
     @property
     def upstreams(self) -> tuple[Upstream, ...]:
-        """Each upstream model once."""
+        """Return each upstream model once."""
         sources = (model.source for model in self.models.values())
         return tuple(dict.fromkeys(source for source in sources if isinstance(source, Upstream)))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What a call may name."""
+        """Return the names that a call may use."""
         return (*self.models, *self.aliases)
 
     def find(self, name: str | None) -> ChatModel | None:
-        """By name or alias; the default, if there is one, when there is no name."""
+        """Return the model of a name or alias, None if there is none; the default, if there is one, when there is no
+        name."""
         name = name or self.default
         return self.models.get(self.aliases.get(name, name)) if name else None
 
 
 def read_chat(path: Path, weights: Path, image_models: Collection[str], errors: list[str]) -> ChatCatalog:
-    """The catalog in the file; an empty one if there is no file. `image_models` are names that it may not use."""
+    """Read the catalog from the file; it is empty if there is no file. `image_models` are names that it may not use."""
     if not path.exists():
         return ChatCatalog()
     file = read_toml(path, ChatFile, errors)
@@ -139,7 +140,7 @@ def read_chat(path: Path, weights: Path, image_models: Collection[str], errors: 
 
 
 def _validate_file(file: ChatFile, image_models: Collection[str]) -> Iterator[tuple[KeyPath, str]]:
-    """Key paths and their errors."""
+    """Yield key paths and their errors."""
     names = [table.name for table in file.models]
     folders: dict[str, ChatTable] = {}
     tables: list[tuple[KeyPath, ChatFile | ChatTable]] = [((), file)]

@@ -1,14 +1,13 @@
 """model_configs/: strict TOML in, frozen specs out.
 
 Every *.toml but the reserved ones describes one checkpoint and the model names it serves. All errors are reported at
-once; each names the file, the key and what would be right.
+once; each names the file, the key and the right value.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from pipelines.catalog.folder_problems import similar_names
 from pipelines.protocol.images import CheckpointSpec
@@ -23,7 +22,7 @@ from server.catalog.schema import (
     validate_file,
 )
 from server.catalog.sizes import SizeRules, Tier
-from server.catalog.specs import checkpoint_spec, with_weights
+from server.catalog.specs import checkpoint_spec
 from server.catalog.toml import KeyPath, error_at, read_toml
 from server.money import parse_money
 
@@ -39,7 +38,7 @@ class CatalogError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ReferenceDrawing:
-    """What draws a model's calls with `first` references or more."""
+    """The checkpoint that draws a model's calls with `first` references or more."""
 
     checkpoint: CheckpointSpec
     steps: int
@@ -48,7 +47,7 @@ class ReferenceDrawing:
 
 @dataclass(frozen=True, slots=True)
 class ImageModel:
-    """A served name, and what a call of it costs."""
+    """A served name, and the price of a call of it."""
 
     name: str
     tier: Tier
@@ -67,12 +66,12 @@ class ImageModel:
 
     @property
     def ratios(self) -> tuple[str, ...]:
-        """The accepted aspect ratios."""
+        """Return the accepted aspect ratios."""
         return tuple(self.sizes.presets)
 
     def drawn_with(self, references: int) -> "ImageModel":
-        """The model as it draws a call with so many references: under the same name, size and price, but perhaps with
-        another checkpoint, in as many steps for every quality."""
+        """Return the model as it draws a call with so many references: under the same name, size and price, but perhaps
+        with another checkpoint, in as many steps for every quality."""
         other = self.references
         if other is None or references < other.first:
             return self
@@ -81,17 +80,17 @@ class ImageModel:
 
     @property
     def checkpoints(self) -> tuple[CheckpointSpec, ...]:
-        """Its own, and the one for calls with references if there is one."""
+        """Return the model's own checkpoint, and the one for calls with references if there is one."""
         return (self.checkpoint, *([self.references.checkpoint] if self.references is not None else []))
 
     def resolved_quality(self, requested: str | None) -> str | None:
-        """The quality of a call, never "auto"; None for a model without qualities."""
+        """Return the quality of a call, never "auto"; None for a model without qualities."""
         if requested is None or requested == "auto":
             return self.default_quality
         return self.quality_names.get(requested, requested)
 
     def steps_for(self, requested: str | None) -> int:
-        """Denoising steps of a quality."""
+        """Return the number of denoising steps of a quality."""
         quality = self.resolved_quality(requested)
         return self.quality[quality] if self.quality and quality else self.steps
 
@@ -108,23 +107,23 @@ class Catalog:
 
     @property
     def groups(self) -> frozenset[str]:
-        """Every group that a model requires of a key."""
+        """Return every group that a model requires of a key."""
         image_groups = {model.group for model in self.models.values()}
         return frozenset(image_groups | {model.group for model in self.chat.models.values()})
 
     @property
     def checkpoints(self) -> tuple[CheckpointSpec, ...]:
-        """Each local image checkpoint once."""
+        """Return each local image checkpoint once."""
         return tuple(spec for spec in self._drawn_by if spec.upstream is None)
 
     @property
     def upstream_specs(self) -> tuple[CheckpointSpec, ...]:
-        """Each image model of another server once."""
+        """Return each image model of another server once."""
         return tuple(spec for spec in self._drawn_by if spec.upstream is not None)
 
     @property
     def upstreams(self) -> tuple[Upstream, ...]:
-        """Other servers, of chat and image models, each of their models once."""
+        """Return the other servers, of chat and image models, each of their models once."""
         drawn = (spec.upstream for spec in self._drawn_by if spec.upstream is not None)
         return (*self.chat.upstreams, *drawn)
 
@@ -132,28 +131,13 @@ class Catalog:
     def _drawn_by(self) -> tuple[CheckpointSpec, ...]:
         return tuple(dict.fromkeys(spec for model in self.models.values() for spec in model.checkpoints))
 
-    def with_checkpoint(
-        self, source: Path, checkpoint: str, weights: Path, settings: Mapping[str, Any] | None = None
-    ) -> "Catalog":
-        """The catalog as if `source`, one of its files, named this checkpoint and had these settings, by their keys."""
-        own = [model for model in self.models.values() if model.source == source]
-        areas = [math.prod(size) for model in own for size in model.sizes.presets.values()]
-        changed = {
-            model.name: _with_steps(
-                replace(model, checkpoint=with_weights(model.checkpoint, checkpoint, weights, settings or {}, areas)),
-                (settings or {}).get("steps"),
-            )
-            for model in own
-        }
-        return replace(self, models={**self.models, **changed})
-
     @property
     def names(self) -> tuple[str, ...]:
-        """What a call may name."""
+        """Return the names that a call may use."""
         return (*self.models, *self.aliases)
 
     def find(self, name: str | None) -> ImageModel | None:
-        """By name or alias; the default when there is no name."""
+        """Return the model of a name or alias, None if there is none; the default when there is no name."""
         name = name or self.default
         return self.models.get(self.aliases.get(name, name))
 
@@ -186,7 +170,7 @@ def load_catalog(configs: Path, weights: Path) -> Catalog:
 
 
 def tier_of_name(name: str) -> Tier:
-    """The API's naming rule."""
+    """Return the tier that a model's name stands for, by the API's naming rule."""
     if "4k-count" in name:
         return "4K"
     return "2K" if "hd-count" in name else "1K"
@@ -252,7 +236,7 @@ def _add_models(
 
 
 def _adapter_errors(path: Path, table: KeyPath, spec: CheckpointSpec) -> list[str]:
-    """Of a folder of adapters that is not there: no request could name one."""
+    """Return the error of a folder of adapters that is not there: no request could name one."""
     folder = spec.runtime.lora_folder
     if folder is None or folder.is_dir():
         return []
@@ -261,21 +245,14 @@ def _adapter_errors(path: Path, table: KeyPath, spec: CheckpointSpec) -> list[st
 
 
 def _qualities(table: QualityTable) -> tuple[dict[str, int], dict[str, str]]:
-    """Steps by quality, and the other names that a caller may use."""
+    """Return the steps by quality, and the other names that a caller may use with the qualities that they stand for."""
     steps: dict[str, int] = {name: tier.steps for name in QUALITIES if (tier := getattr(table, name)) is not None}
     names: dict[str, str] = {"standard": table.standard, "hd": table.hd}
     return steps, names | dict.fromkeys(set(QUALITIES) - steps.keys(), list(steps)[-1])
 
 
-def _with_steps(model: ImageModel, steps: int | None) -> ImageModel:
-    """With other steps by default, and in proportion for every quality."""
-    if steps is None:
-        return model
-    return replace(model, steps=steps, quality=scaled_qualities(model.quality, model.steps, steps))
-
-
 def scaled_qualities(quality: Mapping[str, int] | None, before: int, after: int) -> Mapping[str, int] | None:
-    """The steps of each quality when the default's change from `before` to `after`."""
+    """Return the steps of each quality when the default's change from `before` to `after`."""
     if quality is None:
         return None
     return {name: max(1, min(200, round(steps * after / before))) for name, steps in quality.items()}

@@ -20,7 +20,7 @@ class NewModel:
 
 
 def name_for(stem: str, tier: Tier) -> str:
-    """A model's name that says its tier."""
+    """Return a model's name that says its tier."""
     return f"{stem}-{TIER_WORDS[tier]}" if TIER_WORDS[tier] else stem
 
 
@@ -28,7 +28,7 @@ def catalog_text(
     checkpoint: str, base: str | None, config: str | None, family: str, suggestion: Suggestion,
     models: Sequence[NewModel], notes: Sequence[str] = (),
 ) -> str:  # fmt: skip
-    """The file's text. `notes` are comments at its top."""
+    """Write the file's text. `notes` are comments at its top."""
     lines = [
         *(f"# {note[0].upper()}{note[1:]}." for note in notes),
         "# Values were found in the checkpoint where comments say so; docs/reference/catalog.md describes the keys.",
@@ -42,7 +42,7 @@ def catalog_text(
         _line("max_area_px", suggestion.max_area_px),
         _line("steps", suggestion.steps),
         *(
-            ['enlarge = "resize"  # its class can\'t redraw a part of a picture, so larger ones are only scaled']
+            ['enlarge = "resize"  # its class can\'t redraw a part of an image, so larger ones are only scaled']
             if suggestion.enlarge == "resize"
             else []
         ),

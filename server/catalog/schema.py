@@ -40,7 +40,7 @@ LOCAL_KEYS = (
 
 
 def _scheduler_value(value: Any) -> Scalar:
-    """Raises PydanticCustomError for a list, a table, inf and nan."""
+    """Return the value. Raises PydanticCustomError for a list, a table, inf and nan."""
     if isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     raise PydanticCustomError("scheduler_value", "text in quotes, a number, true or false")
@@ -154,7 +154,7 @@ class RuntimeTable(Strict):
 
 
 def _runtime(value: Any) -> "RuntimeTable | Literal['auto']":
-    """A table or one word, whose errors name the table's keys alone."""
+    """Parse a table or one word. Errors name the table's keys alone."""
     if value == "auto" or isinstance(value, RuntimeTable):
         return cast(RuntimeTable | Literal["auto"], value)
     if not isinstance(value, dict):
@@ -320,7 +320,7 @@ class Presets(Strict):
 
 
 def validate_file(file: CheckpointFile, shared: CatalogFile) -> Iterator[tuple[str, str]]:
-    """Keys and their errors."""
+    """Yield keys and their errors."""
     if file.family not in shared.groups:
         yield "family", f"got {file.family!r}, expected one of {', '.join(shared.groups)} (catalog.toml, [groups])"
     yield from _validate_table(file)
@@ -337,7 +337,7 @@ def validate_file(file: CheckpointFile, shared: CatalogFile) -> Iterator[tuple[s
 
 
 def _validate_table(file: CheckpointTable) -> Iterator[tuple[str, str]]:
-    """What is checked of every checkpoint."""
+    """Yield the keys that are wrong or missing in a checkpoint's table, with messages."""
     if file.upstream is not None:
         yield from _validate_upstream(file, file.upstream)
         return
@@ -364,7 +364,7 @@ def _validate_table(file: CheckpointTable) -> Iterator[tuple[str, str]]:
 
 
 def _validate_upstream(file: CheckpointTable, upstream: UpstreamTable) -> Iterator[tuple[str, str]]:
-    """What is checked of a model that another server draws."""
+    """Yield the keys that are wrong or missing for a model that another server draws, with messages."""
     for key in LOCAL_KEYS:
         if key in file.model_fields_set:
             yield key, "belongs to a checkpoint; this file has an [upstream] table"

@@ -28,7 +28,7 @@ RATIO = re.compile(r"([1-9][0-9]?):([1-9][0-9]?)")
 
 
 class SizeError(ValueError):
-    """The model does not draw this size; the message says what would work."""
+    """The model does not draw this size; the message names sizes that it draws."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,8 @@ class SizeRules:
 
 
 def resolve_size(rules: SizeRules, size: str | None, reference: tuple[int, int] | None) -> Size:
-    """The size of a call with this `size` field, and the width and height of its first reference. Raises SizeError."""
+    """Return the size of a call with this `size` field, and the width and height of its first reference. Raises
+    SizeError."""
     if size is None or size == "auto":
         return _default_size(rules) if reference is None else _from_reference(rules, *reference)
     ratio = LISTED_SIZES.get(size, size)
@@ -74,7 +75,8 @@ def _default_size(rules: SizeRules) -> Size:
 
 
 def _from_reference(rules: SizeRules, width: int, height: int) -> Size:
-    """The reference's own size; of one outside the tier, the size on the grid that is nearest to it there."""
+    """Return the reference's own size; of one outside the tier, the size on the grid that is nearest to it there.
+    Raises SizeError."""
     if not _accepts_ratio(rules, width, height):
         raise SizeError(
             f"The first reference image is {width}x{height}; {_ratios_hint(rules)} Send 'size' to choose one of them."
@@ -96,7 +98,8 @@ def _scale_into_tier(tier: Tier, width: int, height: int) -> float:
 
 
 def _nearest_on_grid(rules: SizeRules, width: int, height: int) -> Size:
-    """Of the sizes that may be asked for, the one whose sides differ least from these, scaled into the tier first."""
+    """Return the size, of those that may be asked for, whose sides differ least from these, scaled into the tier
+    first."""
     scale = _scale_into_tier(rules.tier, width, height)
     wide, high = width * scale, height * scale
     nearest, least = Size(*rules.presets[_nearest_ratio(rules, width, height)]), math.inf
@@ -115,7 +118,7 @@ def _nearest_on_grid(rules: SizeRules, width: int, height: int) -> Size:
 
 
 def _heights(rules: SizeRules, width: int) -> Iterator[tuple[float, float]]:
-    """From where to where an image of this width has one of the ratios, and an area of the tier."""
+    """Yield the ranges of heights in which an image of this width has one of the ratios, and an area of the tier."""
     least, most = MIN_AREA_PX[rules.tier] / width, MAX_AREA_PX[rules.tier] / width
     for ratio in rules.presets:
         exact = _ratio_error(ratio, width, 1)
@@ -123,7 +126,7 @@ def _heights(rules: SizeRules, width: int) -> Iterator[tuple[float, float]]:
 
 
 def _outward(side: float, least: float, most: float) -> list[int]:
-    """The multiples of the grid from `least` to `most`, those nearest to `side` first."""
+    """Return the multiples of the grid from `least` to `most`, those nearest to `side` first."""
     first, last = math.ceil(least / GRID_PX - EPSILON), math.floor(most / GRID_PX + EPSILON)
     return sorted((i * GRID_PX for i in range(first, last + 1)), key=lambda multiple: abs(multiple - side))
 
@@ -138,7 +141,7 @@ def _exact_size(rules: SizeRules, width: int, height: int) -> Size:
 
 
 def _problem(rules: SizeRules, width: int, height: int) -> str | None:
-    """Why the model does not draw this size, be it on the grid or not; None if it does."""
+    """Return the reason why the model does not draw this size, be it on the grid or not; None if it does."""
     if not _accepts_ratio(rules, width, height):
         return _ratios_hint(rules)
     area, tier = width * height, rules.tier
@@ -162,7 +165,7 @@ def _accepts_ratio(rules: SizeRules, width: int, height: int) -> bool:
 
 
 def _ratio_error(ratio: str, width: int, height: int) -> float:
-    """1 if width:height is exactly this ratio."""
+    """Return width:height as a share of this ratio: 1 if they are equal."""
     wide, high = ratio.split(":")
     return (width / height) / (int(wide) / int(high))
 

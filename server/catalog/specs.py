@@ -3,14 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pipelines.catalog.checkpoint_files import files_version, find_snapshot
 from pipelines.catalog.conditioning import MODES
 from pipelines.catalog.plan import needs_two_passes
 from pipelines.protocol.images import (
     CheckpointSpec,
-    Conditioning,
     Control,
     Lora,
     Runtime,
@@ -26,7 +25,7 @@ SAMPLING = "sampling."  # before the keys of that table
 
 
 def checkpoint_spec(file: CheckpointTable, family: str, weights: Path, largest_px: int) -> CheckpointSpec:
-    """Of a file, or of its [references]. `largest_px` is the largest area of its models' sizes."""
+    """Build the spec of a file, or of its [references]. `largest_px` is the largest area of its models' sizes."""
     if file.upstream is not None:
         return _of_upstream(file, file.upstream, family)
     checkpoint, conditioning = file.checkpoint or "", file.conditioning or "native"
@@ -55,7 +54,8 @@ def checkpoint_spec(file: CheckpointTable, family: str, weights: Path, largest_p
 
 
 def _of_upstream(file: CheckpointTable, table: UpstreamTable, family: str) -> CheckpointSpec:
-    """A second pass is the other server's own: what is larger than `max_area_px` is scaled here."""
+    """Build the spec of a model that another server draws. A second pass is the other server's own: an image larger
+    than `max_area_px` is scaled here."""
     conditioning = file.conditioning or "native"
     url = table.url.rstrip("/")
     return CheckpointSpec(
@@ -76,7 +76,7 @@ def _of_upstream(file: CheckpointTable, table: UpstreamTable, family: str) -> Ch
 
 
 def _controls(file: CheckpointTable, weights: Path) -> tuple[Control, ...]:
-    """ControlNets first: pipelines take each kind as a list of its own."""
+    """Return the controls, ControlNets first: pipelines take each kind as a list of its own."""
     nets = [
         Control(each.name, "controlnet", find_snapshot(weights / each.checkpoint), each.map, each.strength, each.mode)
         for each in file.controlnets
@@ -99,49 +99,13 @@ def _checkpoint_name(checkpoint: str) -> str:
     return checkpoint.removesuffix(".safetensors").removesuffix(".gguf")
 
 
-def with_weights(
-    spec: CheckpointSpec, checkpoint: str, weights: Path, settings: Mapping[str, Any], areas: list[int]
-) -> CheckpointSpec:
-    """With another checkpoint and other settings, by the keys of catalog files. `areas` are those of its models."""
-    path = find_snapshot(weights / checkpoint)
-    beside: dict[str, Path | None] = {"base": spec.base, "config": spec.config}
-    for key in beside.keys() & settings.keys():
-        beside[key] = find_snapshot(weights / settings[key]) if settings[key] else None
-    changes = {key: settings[key] for key in ("native_area_px", "max_area_px", "enlarge") if key in settings}
-    if "conditioning" in settings:
-        conditioning: Conditioning = settings["conditioning"]
-        changes |= {"conditioning": conditioning, "max_references": MODES[conditioning].max_references}
-    changes |= _changed_sampling(spec.sampling, settings)
-    changed = replace(
-        spec,
-        name=_checkpoint_name(checkpoint),
-        path=path,
-        version=_version(path, *beside.values()),
-        base=beside["base"],
-        config=beside["config"],
-        **changes,
-    )
-    if not changes:
-        return changed
-    two_passes = needs_two_passes(max(areas), changed.native_area_px, changed.max_area_px)
-    return replace(changed, refined=two_passes and changed.enlarge == "redraw")
-
-
 def _sampling(table: SamplingTable) -> SamplingDefaults:
     return SamplingDefaults(**table.model_dump() | {"scheduler_config": sorted_config(table.scheduler_config)})
 
 
 def sorted_config(config: Mapping[str, Scalar]) -> SchedulerConfig:
-    """As specs have it."""
+    """Return a scheduler's config as specs have it."""
     return tuple(sorted(config.items()))
-
-
-def _changed_sampling(sampling: SamplingDefaults, settings: Mapping[str, Any]) -> dict[str, SamplingDefaults]:
-    """The spec's field, if some setting is of [sampling]. None stands for a key that the file no longer has."""
-    values = {key.removeprefix(SAMPLING): value for key, value in settings.items() if key.startswith(SAMPLING)}
-    if "scheduler_config" in values:
-        values["scheduler_config"] = sorted_config(values["scheduler_config"] or {})
-    return {"sampling": replace(sampling, **values)} if values else {}
 
 
 def _runtime(table: RuntimeTable | Literal["auto"], weights: Path) -> Runtime:

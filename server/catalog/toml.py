@@ -22,7 +22,7 @@ HTTP_URL: TypeAdapter[AnyHttpUrl] = TypeAdapter(AnyHttpUrl)
 
 
 def _check_url(text: str) -> str:
-    """The same text. Raises PydanticCustomError, as for a port over 65535."""
+    """Return the same text. Raises PydanticCustomError, as for a port over 65535."""
     try:
         HTTP_URL.validate_python(text)
     except ValidationError as error:
@@ -44,7 +44,7 @@ class Strict(BaseModel):
 
 
 def read_toml(path: Path, shape: type[Shape], errors: list[str]) -> Shape | None:
-    """The file's value; None if it has errors, which are appended to `errors`, one line each."""
+    """Read a file's value; None if it has errors, which are appended to `errors`, one line each."""
     text = ""
     try:
         text = path.read_text(encoding="utf-8-sig")  # some editors write a mark before the first character
@@ -59,14 +59,15 @@ def read_toml(path: Path, shape: type[Shape], errors: list[str]) -> Shape | None
 
 
 def error_at(path: Path, key_path: KeyPath, message: str) -> str:
-    """The error of a key of a readable file, with its line."""
+    """Return the error message of a key of a readable file, with its line."""
     number = line_of(path.read_text(), key_path)
     key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key_path).lstrip(".")
     return f"{path}: {f'line {number}: ' if number else ''}{f'{key}: ' if key else ''}{message}"
 
 
 def line_of(text: str, key_path: KeyPath) -> int | None:
-    """The line of a key, or of the innermost table or value that contains or lacks it: tomllib gives no positions."""
+    """Return the line of a key, or of the innermost table or value that contains or lacks it: tomllib gives no
+    positions."""
     table: KeyPath = ()
     lists: dict[KeyPath, int] = {}  # arrays of tables: the index of the latest table
     best: tuple[KeyPath, int | None] = ((), None)
@@ -83,7 +84,7 @@ def line_of(text: str, key_path: KeyPath) -> int | None:
 
 
 def _table_path(names: list[str], lists: dict[KeyPath, int], *, in_array: bool) -> KeyPath:
-    """The path of a table from its header. `in_array` for a [[header]], which `lists` counts."""
+    """Return the path of a table from its header. `in_array` for a [[header]], which `lists` counts."""
     path: KeyPath = ()
     for depth, name in enumerate(names, 1):
         path = (*path, name)

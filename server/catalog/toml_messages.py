@@ -1,4 +1,4 @@
-"""What is wrong with a value of a TOML file, and what would be right, for who edits it by hand."""
+"""Messages about wrong values of a TOML file, with the right ones, for the person who edits it by hand."""
 
 import difflib
 import json
@@ -16,7 +16,7 @@ UNQUOTED = re.compile(r"[^=#]+=\s*(?!true\b|false\b|inf\b|nan\b)[A-Za-z/.~][^\"'
 
 
 def syntax_message(error: Exception, text: str) -> str:
-    """Of what is no TOML, with the line itself."""
+    """Describe the error of a text that is no TOML, with the line itself."""
     found = re.search(r"at line (\d+)", str(error))
     line = text.splitlines()[int(found[1]) - 1].strip()[:100] if found and text else ""
     hint = " (text needs quotes)" if UNQUOTED.fullmatch(line) else ""
@@ -24,7 +24,7 @@ def syntax_message(error: Exception, text: str) -> str:
 
 
 def message_of(error: ErrorDetails, shape: Shape) -> str:
-    """Of a value that the shape does not take."""
+    """Describe the error of a value that the shape does not take."""
     if error["type"] == "missing":
         return "missing"
     if error["type"] == "extra_forbidden":
@@ -83,7 +83,7 @@ def _in_words(error: ErrorDetails, shape: Shape) -> str:
 
 
 def _description_in(annotation: Any) -> str | None:
-    """Of a type inside another, such as that of an optional field."""
+    """Return the description of a type inside another, such as that of an optional field; None if there is none."""
     for each in get_args(annotation):
         if (found := each.description if isinstance(each, FieldInfo) else _description_in(each)) is not None:
             return found
@@ -91,14 +91,14 @@ def _description_in(annotation: Any) -> str | None:
 
 
 def _field_at(shape: Shape, path: Sequence[str | int]) -> FieldInfo | None:
-    """The field of the last key of a path."""
+    """Return the field of the last key of a path, None if there is none."""
     keys = [part for part in path if isinstance(part, str)]
     table = _table_at(shape, keys[:-1])
     return _named(table, keys[-1]) if table is not None and keys else None
 
 
 def _table_at(shape: Shape, path: Sequence[str | int]) -> Shape | None:
-    """The model of the table at a path of keys and list indices; None where keys are free."""
+    """Return the model of the table at a path of keys and list indices; None where keys are free."""
     table: Shape | None = shape
     for key in path:
         if isinstance(key, str):

@@ -11,9 +11,9 @@ from server.settings import Settings
 
 
 def weights_path(settings: Settings, text: str) -> str:
-    """A path as catalog files have it: relative to the weights folder if it is inside, else absolute.
+    """Return a path as catalog files have it: relative to the weights folder if it is inside, else absolute.
 
-    Raises StartError, which says where was looked and what is there.
+    Raises StartError, which names the folders that were searched and their content.
     """
     if (settings.weights / text).exists():
         return text
@@ -52,12 +52,12 @@ def change_catalog(settings: Settings, route: str, body: dict[str, Any]) -> None
 
 
 def _shown(value: Any) -> Any:
-    """A setting's value; a table as its keys and values."""
+    """Return a setting's value; a table as its keys and values."""
     return ", ".join(f"{key} = {each}" for key, each in value.items()) if isinstance(value, dict) else value
 
 
 def request(settings: Settings, method: str, route: str, body: dict[str, Any] | None = None) -> httpx.Response:
-    """The answer of the running server. Raises StartError with its error message."""
+    """Send a request to the running server, and return the answer. Raises StartError with its error message."""
     address = settings.local_url
     try:
         key = settings.admin_key.read_text().strip()
@@ -65,7 +65,7 @@ def request(settings: Settings, method: str, route: str, body: dict[str, Any] | 
         url = f"{address}{route}"
         response = httpx.request(method, url, json=body, headers=headers, timeout=None, trust_env=False)  # noqa: S113
     except FileNotFoundError as error:
-        raise StartError(f"No server has run with the home {settings.home} (DARKROOM_HOME).") from error
+        raise StartError(settings.no_server_message) from error
     except PermissionError as error:
         raise StartError(f"{settings.admin_key} can't be read: run this as the user that runs the server.") from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:

@@ -1,6 +1,7 @@
-"""The `darkroom` command. Each command imports what it needs itself, so that `--help` is fast."""
+"""The `darkroom` command. Each command itself imports the modules that it needs, so that `--help` is fast."""
 
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,6 @@ from server.cli.cluster import commands as cluster
 from server.cli.environment import fail, open_database, read_settings, user
 from server.cli.printing import CsvFlag, JsonFlag
 from server.cli.reports import KeyFilter, Limit, Since, Until
-from server.errors import ApiError, DatabaseBusy, StartError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -28,16 +28,16 @@ app.add_typer(cluster.app, name="cluster")
 
 
 def main() -> None:
-    """The entry point of the `darkroom` script."""
+    """Run the `darkroom` script. Whatever goes wrong is one line for whoever is at the terminal, and no traceback."""
     os.umask(0o077)  # images, prompts and keys are the operator's alone
     try:
         app()
-    except StartError as error:
-        fail(str(error))
-    except DatabaseBusy as error:
-        fail(f"The database is busy or out of reach: {error.reason}")
-    except ApiError as error:  # the same functions answer HTTP
-        fail(error.message)
+    except Exception as error:
+        if sys.flags.dev_mode:
+            raise
+        from server.cli.error_lines import error_line
+
+        fail(error_line(error))
 
 
 def _version(asked: bool) -> None:
@@ -120,6 +120,7 @@ def backup(
 ) -> None:
     """Write database, images, catalog and secrets into one file, also while the server runs."""
     from server.accounts.audit import record_change
+    from server.accounts.schema import newest_schema
     from server.flows.operators.backup import make_backup
 
     settings = read_settings()
@@ -127,8 +128,9 @@ def backup(
         made = make_backup(settings, folder)
     except OSError as error:
         fail(f"The backup can't be written: {error}")
-    record_change(open_database(settings), user(), "backup.make", str(made.path), images=made.images)
-    typer.echo(f"{made.path}: {made.size_bytes / 2**20:.1f} MiB, {made.images} pictures, schema {made.schema}.")
+    if made.schema == newest_schema():  # else it is of before an upgrade, whose audit this version can't write
+        record_change(open_database(settings), user(), "backup.make", str(made.path), images=made.images)
+    typer.echo(f"{made.path}: {made.size_bytes / 2**20:.1f} MiB, {made.images} images, schema {made.schema}.")
 
 
 @app.command()
@@ -148,7 +150,7 @@ def restore(
             restored = restore_backup(settings, file, keep_catalog=keep_catalog)
     except HomeInUse as error:
         fail(str(error))
-    typer.echo(f"Restored {restored.images} pictures and the database, schema {restored.schema}.")
+    typer.echo(f"Restored {restored.images} images and the database, schema {restored.schema}.")
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""What `darkroom checkpoints` prints. It imports no server, so that looking at a checkpoint takes no time."""
+"""The output of `darkroom checkpoints`. It imports no server, so that looking at a checkpoint takes no time."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -19,7 +19,8 @@ Shape = TypeVar("Shape", bound=Answer)
 
 
 def adapters_table(settings: Settings) -> Table:
-    """From the running server, else from the disk, which does not know what fits."""
+    """Return the table of adapters, from the running server, else from the disk, which does not know which of them
+    fit."""
     table = Table("Model", "Adapter", "Kind", "Size", "Rank", "Trigger words", "Fits", title="Adapters")
     for card in _adapter_cards(settings):
         words, rank = ", ".join(card.trigger_words), "" if card.rank is None else str(card.rank)
@@ -28,7 +29,7 @@ def adapters_table(settings: Settings) -> Table:
 
 
 def _fit(card: AdapterCard) -> str:
-    """Such as "yes, 64 layers", "LoRA, 48 of 64 layers" or why it does not fit."""
+    """Describe how an adapter fits, such as "yes, 64 layers", "LoRA, 48 of 64 layers" or the reason why it does not."""
     if card.problem or card.reason:
         return card.problem or str(card.reason)
     if card.fits:
@@ -44,7 +45,7 @@ def _adapter_cards(settings: Settings) -> list[AdapterCard]:
 
 
 def _from_server(settings: Settings, route: str, shape: type[Shape]) -> Shape | None:
-    """What the running server answers; None if there is none."""
+    """Ask the running server; None if it does not answer."""
     try:
         headers = {"Authorization": f"Bearer {settings.admin_key.read_text().strip()}"}
         answer = httpx.get(f"{settings.local_url}{route}", headers=headers, timeout=60, trust_env=False)
@@ -54,7 +55,7 @@ def _from_server(settings: Settings, route: str, shape: type[Shape]) -> Shape | 
 
 
 def checkpoints_table(cards: Sequence[CheckpointCard]) -> Table:
-    """With sizes and times for people."""
+    """Return the table of checkpoints, with sizes and times for people."""
     table = Table("Checkpoint", "Size", "State", "Last used", "Verifiable", "Models", title="Image checkpoints")
     for card in cards:
         used = f"{datetime.fromtimestamp(card.last_used, UTC):%Y-%m-%d %H:%M}" if card.last_used else ""
@@ -64,7 +65,7 @@ def checkpoints_table(cards: Sequence[CheckpointCard]) -> Table:
 
 
 def checkpoint_cards(settings: Settings) -> list[CheckpointCard]:
-    """From the running server, else from the disk, which does not know of loading or use."""
+    """List the checkpoints, from the running server, else from the disk, which does not know of loading or use."""
     if (listed := _from_server(settings, "/admin/checkpoints", CheckpointList)) is not None:
         return listed.data
     found = CheckpointManager(settings.model_configs, settings.weights).list_all()
@@ -83,7 +84,7 @@ def checkpoint_cards(settings: Settings) -> list[CheckpointCard]:
 
 
 def show_report(report: CheckpointFindings) -> None:
-    """What `darkroom checkpoints inspect` prints."""
+    """Print the report of `darkroom checkpoints inspect`."""
     console = Console(soft_wrap=True, highlight=False)
     parts = Table("Component", "Class", "Weights", "Size", "Type", title=report.class_name or "Not a checkpoint")
     for part in report.parts:

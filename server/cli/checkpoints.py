@@ -1,4 +1,4 @@
-"""`darkroom checkpoints`: what is on the disk, what it can do, and its catalog files."""
+"""`darkroom checkpoints`: the checkpoints on the disk, their capabilities, and their catalog files."""
 
 import contextlib
 import json
@@ -133,7 +133,7 @@ def comparison_grid(
     axis: Annotated[
         str | None, typer.Option(help="Values to draw side by side, such as steps=10,20,30 or guidance=2,4.")
     ] = None,
-    size: Annotated[str, typer.Option(help="Pixels of each picture before it is scaled down.")] = "1024x1024",
+    size: Annotated[str, typer.Option(help="Pixels of each image before it is scaled down.")] = "1024x1024",
     again: Annotated[Path | None, typer.Option("--from", help="A sheet to draw again, from its metadata.")] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the sheet.")] = Path("proof.png"),
 ) -> None:
@@ -157,7 +157,7 @@ def comparison_grid(
 
 
 def read_recipe(sheet: Path) -> dict[str, Any]:
-    """The request in the metadata of a sheet. Raises StartError."""
+    """Read the request in the metadata of a sheet. Raises StartError."""
     try:
         for keyword, text in _texts(sheet.read_bytes()):
             if keyword == "proof":
@@ -169,7 +169,8 @@ def read_recipe(sheet: Path) -> dict[str, Any]:
 
 
 def _texts(png: bytes) -> Iterator[tuple[str, str]]:
-    """The iTXt chunks of a PNG: keyword, compression flag and method, language, translated keyword, UTF-8 text."""
+    """Yield the keywords and texts of the iTXt chunks of a PNG: keyword, compression flag and method, language,
+    translated keyword, UTF-8 text."""
     place = 8
     while place < len(png):
         length, kind = struct.unpack(">I4s", png[place : place + 8])
@@ -189,7 +190,7 @@ def _prompts(text: str) -> list[str]:
 
 
 def _axis(text: str) -> dict[str, list[Any]]:
-    """ "steps=10,20" -> {"steps": [10, 20]}. The server checks names and values. Raises StartError."""
+    """Parse an axis: "steps=10,20" -> {"steps": [10, 20]}. The server checks names and values. Raises StartError."""
     name, _, values = text.partition("=")
     listed = [_number(value.strip()) for value in values.split(",") if value.strip()]
     if not listed:
@@ -221,7 +222,7 @@ def _manager() -> "CheckpointManager":
 
 @contextlib.contextmanager
 def _readable_errors() -> Iterator[None]:
-    """Errors of the manager as one line of the command."""
+    """Show errors of the manager as one line of the command."""
     try:
         yield
     except ApiError as error:

@@ -1,7 +1,8 @@
-"""How many connections the server has at once, in all and from one address, and which one goes when there are too many.
+"""Limits of the connections that the server has at once, in all and from one address: which one is closed when there
+are too many.
 
-Connections that wait for a request (new, idle, or with half of its headers) make room for new ones, oldest first.
-Those whose request is being answered never do, nor those whose client still reads an answer.
+Connections that wait for a request (new, idle, or with half of its headers) make room for new ones, oldest first. Those
+whose request is being answered never do, nor those whose client still reads an answer.
 """
 
 import resource
@@ -17,14 +18,14 @@ IPV6_PREFIX = 64  # what one customer of a provider has at least
 
 
 class Connection(Protocol):
-    """What is counted."""
+    """A connection as it is counted."""
 
     @property
     def has_unsent(self) -> bool:
-        """Whether its client has not read all of the last answer."""
+        """Return whether its client has not read all of the last answer."""
 
     def drop(self) -> None:
-        """Close it at once."""
+        """Close the connection at once."""
 
 
 class ConnectionLimits:
@@ -42,7 +43,8 @@ class ConnectionLimits:
         return len(self._sources)
 
     def admit(self, connection: Connection, address: str | None) -> bool:
-        """Whether there is room for this one; it then waits for its first request. Another one may be dropped."""
+        """Return whether there is room for this one; it then waits for its first request. Another one may be
+        dropped."""
         source = self._source(address)
         of_source = source is not None and self._by_source[source] >= self._per_address
         if of_source or len(self) >= self._total:
@@ -59,17 +61,17 @@ class ConnectionLimits:
         return True
 
     def wait(self, connection: Connection) -> None:
-        """It waits for its next request."""
+        """Note that a connection waits for its next request."""
         if connection in self._sources:
             self._waiting.pop(connection, None)
             self._waiting[connection] = None
 
     def work(self, connection: Connection) -> None:
-        """Its request is being answered."""
+        """Note that a connection's request is being answered."""
         self._waiting.pop(connection, None)
 
     def remove(self, connection: Connection) -> None:
-        """It is closed."""
+        """Remove a connection that is closed."""
         self._waiting.pop(connection, None)
         source = self._sources.pop(connection, None)
         if source is not None:
@@ -78,7 +80,7 @@ class ConnectionLimits:
                 del self._by_source[source]
 
     def _source(self, address: str | None) -> str | None:
-        """What counts as one address, or None for what is not limited."""
+        """Return the network that counts as one address, or None for a client that is not limited."""
         if address is None:
             return None
         ip = ip_address(address.partition("%")[0])
@@ -89,7 +91,7 @@ class ConnectionLimits:
 
 
 def trusted_networks(forwarded_allow_ips: str | list[str]) -> tuple[Network, ...]:
-    """The proxies in FORWARDED_ALLOW_IPS, as uvicorn reads it: addresses, networks, or * for every address."""
+    """Return the proxies in FORWARDED_ALLOW_IPS, as uvicorn reads it: addresses, networks, or * for every address."""
     listed = forwarded_allow_ips.split(",") if isinstance(forwarded_allow_ips, str) else forwarded_allow_ips
     names = [name.strip() for name in listed]
     if "*" in names:
@@ -107,8 +109,8 @@ def raise_descriptor_limit() -> int:
 
 
 def most_connections(descriptors: int, wanted: int | None) -> int:
-    """Half of the descriptors at most: the others are for files, the database, workers, and connections on their way in
-    and out."""
+    """Return the most connections: half of the descriptors, as the others are for files, the database, workers, and
+    connections on their way in and out."""
     return max(1, min(wanted or MOST_CONNECTIONS, descriptors // 2))
 
 

@@ -1,6 +1,8 @@
-"""What commands start from: the settings, the database, and whose command it is."""
+"""The settings, the database and the operator of a command."""
 
+import atexit
 import getpass
+import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def read_settings() -> "Settings":
-    """The settings of the environment; ends the command if one is invalid."""
+    """Read the settings from the environment; ends the command if one is invalid."""
     from pydantic import ValidationError
 
     from server.settings import PREFIX, Settings
@@ -26,11 +28,19 @@ def read_settings() -> "Settings":
 
 
 def open_database(settings: "Settings") -> "Database":
-    """At this version's schema."""
+    """Return the database of a server that has run, as it is: only the start of a server makes or migrates one. Raises
+    StartError for none, or one of another version."""
     from server.accounts.db import Database
+    from server.accounts.schema import schema_problem
+    from server.errors import StartError
 
     database = Database(settings.database_url)
-    database.migrate()
+    atexit.register(database.dispose)  # SQLite leaves no files beside its own then
+    version = database.schema_version()
+    if version is None:
+        raise StartError(settings.no_server_message)
+    if problem := schema_problem(version):
+        raise StartError(problem)
     return database
 
 
@@ -46,11 +56,14 @@ def read_catalog(settings: "Settings") -> "Catalog":
 
 
 def user() -> str:
-    """The operator of a command, for the audit."""
-    return f"cli:{getpass.getuser()}"
+    """Return the operator of a command, for the audit. A user id may have no name, as in a container."""
+    try:
+        return f"cli:{getpass.getuser()}"
+    except (KeyError, OSError):  # the latter from Python 3.13 on
+        return f"cli:uid{os.getuid()}"
 
 
 def fail(message: str) -> NoReturn:
-    """End the command."""
+    """End the command with a message."""
     typer.echo(message, err=True)
     sys.exit(1)

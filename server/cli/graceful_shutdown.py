@@ -1,7 +1,8 @@
 """How the server stops.
 
 The first SIGTERM or SIGINT drains it: it takes no new calls, says so at /readyz, and ends when the running calls have
-ended or their time is over. The second one cancels what runs. The third one does not even wait for answers to be sent.
+ended or their time is over. The second one cancels the running calls. The third one does not even wait for answers to
+be sent.
 """
 
 import asyncio
@@ -36,7 +37,8 @@ class DrainingServer(uvicorn.Server):
         self._logged = False  # not in the signal handler, which may interrupt another log line
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The signal handler."""
+        """Handle a signal: the first one drains the server, the second one cancels the running calls, the third one
+        ends it."""
         if self.should_exit or not self.started:
             self.should_exit = self.force_exit = True
         elif self._drain_until is not None:
@@ -46,7 +48,7 @@ class DrainingServer(uvicorn.Server):
             self._drain_until = time.monotonic() + self._drain_s
 
     async def on_tick(self, counter: int) -> bool:
-        """Ten times a second. Slow clients are looked for every second."""
+        """Check ten times a second whether to end. Slow clients are looked for every second."""
         if counter % 10 == 0:
             drop_late(self.server_state.connections)
         if self._drain_until is not None and not self.should_exit:

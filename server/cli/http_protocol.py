@@ -32,8 +32,8 @@ REFUSED = (
 class LimitedProtocol(H11Protocol):
     """One connection. It waits for a request, or a request is being answered.
 
-    What a client still sends of a body after its answer is read and thrown away, for as long as headers may take: a
-    client that writes before it reads would otherwise lose its answer.
+    The rest of a body that a client still sends after its answer is read and thrown away, for as long as headers may
+    take: a client that writes before it reads would otherwise lose its answer.
     """
 
     def __init__(
@@ -56,6 +56,7 @@ class LimitedProtocol(H11Protocol):
         self._moved_at = 0.0  # when there was less of that, or nothing
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in H11Protocol
+        """Admit the connection, or refuse it if there are too many."""
         super().connection_made(transport)
         self._moved_at = time.monotonic()
         if self._limits.admit(self, self.client[0] if self.client else None):
@@ -65,10 +66,12 @@ class LimitedProtocol(H11Protocol):
             transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Free the connection's place."""
         self._limits.remove(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        """Take data of the client, and note when a request begins."""
         before = self.cycle
         super().data_received(data)
         is_idle = before is None or before.response_complete
@@ -77,6 +80,7 @@ class LimitedProtocol(H11Protocol):
         self._note_request(before)
 
     def on_response_complete(self) -> None:
+        """Wait for the next request, or go on with it if it came meanwhile."""
         self._waiting_since = None  # until the next request begins, uvicorn's own limit is IDLE_S
         self._limits.wait(self)
         before = self.cycle
@@ -85,11 +89,11 @@ class LimitedProtocol(H11Protocol):
 
     @property
     def has_unsent(self) -> bool:
-        """Whether the client has not read all that was sent."""
+        """Return whether the client has not read all that was sent."""
         return self.transport.get_write_buffer_size() > 0
 
     def drop(self) -> None:
-        """Close the connection, whatever has not been sent."""
+        """Close the connection, also with bytes that have not been sent."""
         self.transport.abort()
 
     def drop_if_late(self, now: float) -> None:
@@ -105,7 +109,7 @@ class LimitedProtocol(H11Protocol):
             self.drop()
 
     def _note_request(self, before: object) -> None:
-        """Whether a request has begun."""
+        """Return whether a request has begun."""
         if self.cycle is not before:
             self._waiting_since = None
             self._limits.work(self)
@@ -120,7 +124,7 @@ def drop_late(connections: Iterable[object]) -> None:
 
 
 def protocol_class(limits: ConnectionLimits, header_timeout_s: float, send_timeout_s: float) -> type[asyncio.Protocol]:
-    """What uvicorn makes for each connection."""
+    """Return the factory by which uvicorn makes the protocol of each connection."""
     return cast(
         "type[asyncio.Protocol]",  # uvicorn only calls it
         partial(LimitedProtocol, limits=limits, header_timeout_s=header_timeout_s, send_timeout_s=send_timeout_s),

@@ -59,7 +59,7 @@ def create(
     from server.schemas.validation import validate
 
     fields = _fields(group, budget, monthly_budget, days, max_running, per_minute, keepalive, note)
-    created = _admin().create(validate(CreateKey, {**fields, "name": name}, strict=True), by=user())
+    created = _admin(with_groups=True).create(validate(CreateKey, {**fields, "name": name}, strict=True), by=user())
     typer.echo(f"{created.id} ({', '.join(created.groups)})", err=True)
     typer.echo(created.secret)
 
@@ -91,7 +91,7 @@ def change(
     sent = _fields(group, budget, monthly_budget, days, max_running, per_minute, keepalive, note)
     if name is not None:
         sent["name"] = name
-    changed = _admin().change(key, validate(ChangeKey, sent, strict=True), sent, by=user())
+    changed = _admin(with_groups=True).change(key, validate(ChangeKey, sent, strict=True), sent, by=user())
     expiry = changed.expires_at and datetime.fromtimestamp(changed.expires_at, UTC)
     parts = (
         ", ".join(changed.groups),
@@ -132,19 +132,20 @@ def webhook_secret(key: KeyArgument) -> None:
     """Print the secret by which receivers check the signatures of a key's webhooks."""
     from server.flows.images.webhooks import shown_key
 
-    settings = read_settings()
+    found = _admin().find(key)
     try:
-        secret = settings.webhook_secret.read_bytes()
-    except OSError as error:
-        fail(f"{error.filename} can't be read: `darkroom serve` makes it at its first start.")
-    typer.echo(shown_key(secret, _admin().find(key).id))
+        secret = read_settings().webhook_secret.read_bytes()
+    except FileNotFoundError as error:
+        fail(f"{error.filename} is not there: `darkroom serve` makes it at its first start.")
+    typer.echo(shown_key(secret, found.id))
 
 
-def _admin() -> "KeyAdmin":
+def _admin(*, with_groups: bool = False) -> "KeyAdmin":
+    """Return what acts on keys. Only what sets groups needs the catalog: with a broken one, keys can be revoked."""
     from server.flows.operators.keys import KeyAdmin
 
     settings = read_settings()
-    return KeyAdmin(open_database(settings), read_catalog(settings).groups)
+    return KeyAdmin(open_database(settings), read_catalog(settings).groups if with_groups else ())
 
 
 def _fields(
@@ -157,7 +158,7 @@ def _fields(
     keepalive: bool | None,
     note: str | None,
 ) -> dict[str, Any]:
-    """What was given, as the HTTP routes take it: null takes a limit away."""
+    """Return the options that were given, as the HTTP routes take them: null takes a limit away."""
     fields: dict[str, Any] = {"groups": group or None, "keepalive": keepalive, "note": note}
     fields = {name: value for name, value in fields.items() if value is not None}
     for name, text in (("budget", budget), ("monthly_budget", monthly_budget)):

@@ -1,4 +1,4 @@
-"""Tables on the screen, as JSON or as CSV, without what a server needs: such commands start fast."""
+"""Tables on the screen, as JSON or as CSV, without a server's imports: such commands start fast."""
 
 import json
 import sys
@@ -21,15 +21,15 @@ FOLDED = 30  # columns that a text needs at least to be read when it is folded
 
 
 def show(*tables: Table) -> None:
-    """Whole: nothing is cut off, also on a narrow terminal."""
+    """Print tables whole: nothing is cut off, also on a narrow terminal."""
     console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else UNLIMITED)
     for table in tables:
         console.print(fitted(console, table))
 
 
 def fitted(console: Console, table: Table) -> RenderableType:
-    """The table, with its widest column folded if need be. If that is not enough, a list of each row's fields, as long
-    as there are rows: ids of two letters a line can't be copied."""
+    """Fit a table to the screen, with its widest column folded if need be. If that is not enough, return a list of each
+    row's fields, as long as there are rows: ids of two letters a line can't be copied."""
     options = console.options.update(max_width=UNLIMITED)
     excess = Measurement.get(console, options, table).maximum - console.width
     widths = [
@@ -45,7 +45,7 @@ def fitted(console: Console, table: Table) -> RenderableType:
 
 
 def _records(table: Table) -> Table:
-    """Two columns: the fields' names, and what a row has in them. What is empty is left out."""
+    """Return a table of two columns: the fields' names, and a row's values. Empty values are left out."""
     records = Table.grid(padding=(0, 2))
     records.title, records.title_justify = table.title, "left"
     for cells in zip(*(column.cells for column in table.columns), strict=True):
@@ -59,7 +59,7 @@ def _records(table: Table) -> Table:
 def show_rows(
     title: str, headings: Mapping[str, str], rows: Sequence[Mapping[str, Any]], *, as_json: bool, as_csv: bool
 ) -> None:
-    """A table of the fields that have headings; or all fields as JSON or CSV. Rows have the same fields."""
+    """Print a table of the fields that have headings; or all fields as JSON or CSV. Rows have the same fields."""
     if as_json:
         typer.echo(json.dumps(list(rows), indent=2, ensure_ascii=False))
     elif as_csv:

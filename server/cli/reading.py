@@ -1,4 +1,5 @@
-"""How far the weights have been read for their SHA-256, which takes minutes when a server joins its first cluster."""
+"""Shows how far the weights have been read for their SHA-256, which takes minutes when a server joins its first
+cluster."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,8 @@ TENTHS = 10
 
 @contextmanager
 def reading_shown(console: Console) -> Iterator[TellRead]:
-    """A bar on a terminal, a line for each tenth in a log. Nothing if there is nothing to read."""
+    """Show the progress of reading: a bar on a terminal, a line for each tenth in a log. Nothing if there is nothing to
+    read."""
     columns = (TextColumn("Reading the weights"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=None, visible=False)

@@ -1,4 +1,5 @@
-"""`darkroom usage`, `calls`, `audit`, `moderation` and `operators`: what the routes below /admin show too."""
+"""`darkroom usage`, `calls`, `audit`, `moderation` and `operators`: the same reports as those of the routes below
+/admin."""
 
 from typing import Annotated
 
@@ -162,7 +163,7 @@ def revoke_operator(name: Annotated[str, typer.Argument(help="The operator's id 
 
 
 def find_key_id(key: str | None) -> str | None:
-    """Of an id, a name, or a unique beginning of either; ends the command if there is none."""
+    """Return the key's id, of an id, a name, or a unique beginning of either; ends the command if there is none."""
     from server.accounts.keys import KeyNotFound, find_key
 
     if key is None:

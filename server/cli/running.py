@@ -1,4 +1,4 @@
-"""`darkroom jobs`, `sleep`, `wake` and `policy`: what the running server does, and what it refuses."""
+"""`darkroom jobs`, `sleep`, `wake` and `policy`: the jobs of the running server, its workers, and its refusals."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal

@@ -1,8 +1,9 @@
-"""`darkroom serve`: what is checked and created before the server starts, and the first screen."""
+"""`darkroom serve`: checks and preparations before the server starts, and the first screen."""
 
 import os
 import secrets
 import shlex
+import shutil
 import sys
 from collections import defaultdict
 from collections.abc import Callable
@@ -55,7 +56,7 @@ def run(settings: Settings) -> None:
 
 
 def prepare_server(settings: Settings) -> DrainingServer:
-    """The server, which `run` starts. Raises StartError."""
+    """Prepare the server, which `run` starts. Raises StartError."""
     console = _console()
     for line in unknown_settings():
         console.print(line, style="yellow", markup=False)
@@ -68,7 +69,7 @@ def prepare_server(settings: Settings) -> DrainingServer:
 
 
 def prepare_app(settings: Settings) -> FastAPI:
-    """What another server than ours serves. Raises StartError."""
+    """Prepare the app for another server than ours. Raises StartError."""
     return _make_app(settings, _check_start(settings, _console()), lambda _: None)
 
 
@@ -77,7 +78,7 @@ def _console() -> Console:
 
 
 def _check_start(settings: Settings, console: Console) -> Catalog:
-    """Raises StartError for what would stop the server later."""
+    """Check all that would stop the server later, and return the catalog. Raises StartError."""
     try:
         if write_starters(settings.home, settings.weights, settings.model_configs):
             text = f"The catalog is in {settings.model_configs}: edit its files, or use `darkroom checkpoints`."
@@ -143,13 +144,14 @@ def create_first_key(settings: Settings, catalog: Catalog) -> None:
 
 
 def _create_admin_key(settings: Settings) -> None:
-    """The key by which `darkroom swap` and `darkroom reload` prove that they are run by the server's operator."""
+    """Create the key by which `darkroom swap` and `darkroom reload` prove that they are run by the server's operator,
+    if it is not there."""
     if not settings.admin_key.exists():
         write_secret(settings.admin_key, f"admin-{secrets.token_urlsafe(32)}")
 
 
 def create_webhook_secret(settings: Settings) -> None:
-    """The home's own secret of webhooks, made once. One of several servers has the cluster's in its place: a receiver
+    """Create the home's own secret of webhooks, once. One of several servers has the cluster's in its place: a receiver
     has one secret, and any of them may send."""
     file = settings.webhook_secret
     before = file.read_text().strip() if file.exists() else None
@@ -166,13 +168,13 @@ def create_webhook_secret(settings: Settings) -> None:
 
 
 def write_secret(path: Path, secret: str) -> None:
-    """A new file that its owner alone can read."""
+    """Write a secret to a new file that its owner alone can read."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(f"{secret}\n")
 
 
 def require_checkpoints(settings: Settings, catalog: Catalog) -> None:
-    """Raises StartError, in one line, if the catalog names checkpoints that are not on the disk."""
+    """Check that the checkpoints of the catalog are on the disk. Raises StartError, in one line."""
     named_by: dict[Path, set[str]] = defaultdict(set)
     for model in catalog.models.values():
         for spec in model.checkpoints:
@@ -188,8 +190,18 @@ def require_checkpoints(settings: Settings, catalog: Catalog) -> None:
         )
 
 
+def command() -> str:
+    """Return how a person who started this server calls its commands from the same folder."""
+    found = Path(sys.executable).with_name("darkroom")
+    if (on_path := shutil.which("darkroom")) and Path(on_path).resolve() == found.resolve():
+        return "darkroom"
+    folder = Path.cwd()
+    return str(found.relative_to(folder) if found.is_relative_to(folder) else found)
+
+
 def _welcome(console: Console, services: Services, *, show_key: bool) -> None:
-    """The first screen. It names the key's file instead of the key, unless `show_key`: logs should not hold keys."""
+    """Print the first screen. It names the key's file instead of the key, unless `show_key`: logs should not hold
+    keys."""
     base = services.settings.local_url
     dev_key = services.settings.home / "dev-key"
     key = dev_key.read_text().strip() if dev_key.exists() else "YOUR_KEY"
@@ -201,6 +213,7 @@ def _welcome(console: Console, services: Services, *, show_key: bool) -> None:
     console.print(f"  API      {base}/v1", markup=False)
     console.print(f"  Key      {key if bearer == key else f'in {dev_key}'}", markup=False)
     console.print(f"  Console  {base}/console", markup=False)
+    console.print(f"  Commands {command()} --help", markup=False)
     console.print("\nTry:")
     body = f'{{"model": "{services.served.catalog.current.default}", "prompt": "a red boat at sunset"}}'
     console.print(

@@ -25,7 +25,7 @@ MODEL_HEADINGS = {
 
 
 def model_rows(settings: Settings, readiness: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The models, with the state of their checkpoints from a running server, else from the disk."""
+    """List the models, with the state of their checkpoints from a running server, else from the disk."""
     states = {name: _short(state) for name, state in readiness.get("checkpoints", {}).items()}
     catalog = read_catalog(settings)
     rows: list[dict[str, Any]] = [
@@ -56,7 +56,7 @@ def model_rows(settings: Settings, readiness: Mapping[str, Any]) -> list[dict[st
 
 
 def model_tables(rows: Sequence[Mapping[str, Any]], readiness: Mapping[str, Any]) -> list[Table]:
-    """The models, and the image workers of a running server."""
+    """Return the tables of the models, and of the image workers of a running server."""
     table = Table(*MODEL_HEADINGS.values(), title="Models", caption="* used when a call names no model")
     for row in rows:
         shown = {**row, "model": row["model"] + (" *" if row["default"] else "")}
@@ -65,6 +65,7 @@ def model_tables(rows: Sequence[Mapping[str, Any]], readiness: Mapping[str, Any]
 
 
 def balances_table(database: Database, key_id: str | None) -> Table:
+    """Return the table of the keys' balances in CNY, or of one key's."""
     table = Table("Key", "Name", "Budget", "Spent", "Held", "Available", title="Balances (CNY)")
     for row in report.balances(database):
         if key_id in {None, row.key_id}:
@@ -87,12 +88,13 @@ def balances_table(database: Database, key_id: str | None) -> Table:
 def charges(
     database: Database, key_id: str | None, since: str | None, to: str | None, limit: int
 ) -> list[dict[str, Any]]:
-    """The newest first."""
+    """List the charges of all keys or one, at most `limit`, the newest first."""
     found = report.entries(database, key_id, limit, period=read_period(since, to))
     return [entry.model_dump() for entry in ledger_entries(found, key_names(database))]
 
 
 def tokens_table(database: Database, key_id: str | None) -> Table:
+    """Return the table of the chats' tokens, of all keys or one."""
     table = Table("Key", "Model", "Chats", "Prompt tokens", "Completion tokens", title="Chats (not billed)")
     for row in list_chat_usage(database, key_id):
         add_row(table, row.key_id, row.model, str(row.chats), str(row.prompt_tokens), str(row.completion_tokens))
@@ -117,7 +119,7 @@ def _workers_table(workers: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def read_readiness(settings: Settings) -> Mapping[str, Any]:
-    """What a running server tells its operator; nothing if none runs."""
+    """Ask a running server for the details that it tells its operator; none if none runs."""
     try:
         headers = {"Authorization": f"Bearer {settings.admin_key.read_text().strip()}"}
         response = httpx.get(f"{settings.local_url}/readyz", headers=headers, timeout=5, trust_env=False)
@@ -128,7 +130,8 @@ def read_readiness(settings: Settings) -> Mapping[str, Any]:
 
 
 def _short(state: Mapping[str, str]) -> str:
-    """With what failed in warmup, or why it did not load; its path is left out."""
+    """Describe a state with the checks that failed in warmup, or the reason why it did not load; its path is left
+    out."""
     found = state["detail"].split("; ")
     reasons = found if state["state"] == "failed" else found[1:]
     return "\n".join([state["state"], *reasons])

@@ -1,10 +1,10 @@
-"""What the server does for a request, without HTTP: each flow gets the collaborators it uses and plain values.
+"""The work of the server for a request, without HTTP: each flow gets the collaborators it uses and plain values.
 
 - `models`: the model that a request names, and whether its key may use it
 - `moderation`: the policy's checks of texts, images and streams
 - `references`: reference images, from a URL or a file to pixels
 - `rate_limits`: how many calls a key may have at once and start in a minute
-- `retries`: what a request says of earlier attempts, and which errors a retry gets again
+- `retries`: a request's headers about earlier attempts, and the errors that a retry gets again
 - `fingerprint`: when two requests are equal, to match retries
 - `catalog/`: another checkpoint or catalog in a running server, or in all of several
 - `images/`, `chat/`, `responses/`: the flows of each resource; responses are built on the other two

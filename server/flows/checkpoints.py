@@ -198,9 +198,10 @@ class CheckpointManager:
         return list(verify(path))
 
     def remove(self, model: str, *, delete_files: bool = False) -> list[Path]:
-        """Delete the catalog file of a model and, if told so, what its `checkpoint` names. Returns what was deleted.
+        """Delete the catalog file of a model and, if told so, the files that its `checkpoint` names. Returns the
+        deleted paths.
 
-        Raises ApiError, then nothing was deleted: also where the rest of the catalog needs what would go.
+        Raises ApiError, then nothing was deleted: also where the rest of the catalog needs those files.
         """
         catalog = self._catalog()
         found = catalog.find(model)
@@ -270,7 +271,7 @@ class CheckpointManager:
 
     def _fitting(self, file: Path, current: Path | None) -> Path | None:
         """Return the folder whose denoiser has as many weights as a single file's: the current one, or the only one.
-        Raises BadRequest if there are several: trainings of one architecture differ in what they do."""
+        Raises BadRequest if there are several: trainings of one architecture differ."""
         found = find_bases(file, self._folders())
         if current is not None and current in map(find_snapshot, found):
             return current

@@ -166,7 +166,7 @@ def _column_title(candidate: Candidate, axis: str | None, value: Any) -> str:
 
 
 def _as_json(recipe: Recipe) -> dict[str, Any]:
-    """Return the recipe as POST /admin/checkpoints/proof takes it."""
+    """Return the recipe of a comparison grid as POST /admin/checkpoints/proof takes it."""
     return {
         "candidates": [
             {"name": candidate.name, "sampling": dict(_changes(candidate.sampling))} for candidate in recipe.candidates

@@ -7,8 +7,8 @@ from server.errors import ApiError
 
 
 def field_name(name: str, names: Mapping[str, str]) -> str:
-    """Return the caller's own name of a field. `names` has the fields of the inner API and what they were made of; a
-    field that it lacks keeps its name and its path."""
+    """Return the caller's own name of a field. `names` has the fields of the inner API and the fields that they were
+    made of; a field that it lacks keeps its name and its path."""
     return names.get(name.partition("[")[0].partition(".")[0], name)
 
 

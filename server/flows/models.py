@@ -34,7 +34,7 @@ def find_chat_model(catalog: Catalog, name: str | None, groups: frozenset[str]) 
         raise BadRequest(message, param="model", code="missing_required_parameter")
     message = unknown_model(name, chat.names)
     if name in catalog.models:
-        message = f"The model `{name}` draws pictures and does not chat."
+        message = f"The model `{name}` draws images and does not chat."
     return _check_served(chat.find(name), groups, f"{message} {known}")
 
 

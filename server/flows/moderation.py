@@ -98,7 +98,7 @@ class Moderator:
         """Yield a chat's events. Where the policy covers answers, events are buffered until the whole answer is
         checked.
 
-        Raises what the checks raise, and what `events` raises.
+        Raises the errors of the checks and of `events`.
         """
         buffered: list[ChatEvent] = []
         texts: dict[tuple[int, str, int], str] = {}  # by choice, kind of delta and index of the tool call

@@ -1,9 +1,9 @@
 """How many calls a key may have at once, and how many it may start in a minute, so that no key fills the queues alone.
 
-Image calls, chats and responses count alike. A response counts once, whatever it chats and draws. A retry that gets an
-earlier call's answer does not count.
+Image calls, chats and responses count alike. A response counts once, with all its chats and images. A retry that gets
+an earlier call's answer does not count.
 
-A gateway counts what it runs in memory. If there are several, each call is also claimed in the database, where the
+A gateway counts its own calls in memory. If there are several, each call is also claimed in the database, where the
 calls of all of them count.
 """
 
@@ -70,8 +70,8 @@ class RateLimiter:
 
     @property
     def claimed_ids(self) -> frozenset[str]:
-        """The ids of all calls, chats and responses that run here, from before anything of them is recorded until after
-        their end."""
+        """Return the ids of all calls, chats and responses that run here, from before anything of them is recorded
+        until after their end."""
         return frozenset(self._claimed)
 
     @asynccontextmanager

@@ -3,8 +3,8 @@
 A URL of one of this server's own results is read from storage and never from the network, so a chain of calls works
 without internet access.
 
-A request of a hundred bytes can name gigabytes of images. So what a request does not carry itself is read when its
-turn has come, and its turn lasts until it is decoded: few files are in memory, whatever is asked for at once.
+A request of a hundred bytes can name gigabytes of images. So an image that a request does not carry itself is read when
+its turn has come, and its turn lasts until it is decoded: few files are in memory, however many are asked for at once.
 """
 
 import asyncio
@@ -160,7 +160,7 @@ class ReferenceLoader:
         except FileNotFoundError as error:
             if isinstance(reference.source, StoredImage):
                 raise deleted_from_chain() from error
-            message = f"{reference.field}: the picture '{name}' has been deleted."
+            message = f"{reference.field}: the image '{name}' has been deleted."
             raise BadRequest(message, param=reference.field, code="result_not_found") from error
 
     async def _download(self, field: str, url: str) -> bytes:
@@ -175,7 +175,7 @@ class ReferenceLoader:
 
 def deleted_from_chain() -> BadRequest:
     """Return the error of a chain, one of whose images was deleted."""
-    message = "A picture of this chain has been deleted; begin a new one."
+    message = "An image of this chain has been deleted; begin a new one."
     return BadRequest(message, param="previous_response_id")
 
 
@@ -195,7 +195,7 @@ def _is_data_uri(source: str) -> bool:
 
 def _to_api_error(error: ImageError | DecoderFailed, field: str) -> ApiError:
     if isinstance(error, DecoderFailed):
-        return EngineFailure(f"{field}: the picture could not be decoded; nothing was charged. Please send it again.")
+        return EngineFailure(f"{field}: the image could not be decoded; nothing was charged. Please send it again.")
     if error.code == "image_too_large":
         return TooLarge(f"{field}: {error}", param=field)
     return BadImageRequest(f"{field}: {error}", param=field, code="invalid_image_file")

@@ -1,4 +1,5 @@
-"""The rules that images, chats and responses share for retries: what a request says of itself, and what is kept."""
+"""The rules that images, chats and responses share for retries: a request's headers about itself, and the errors that
+are kept."""
 
 from dataclasses import dataclass
 
@@ -10,10 +11,10 @@ TRANSIENT_CODES = frozenset({"invalid_image_url", "exceeds_time_limit"})
 
 @dataclass(frozen=True, slots=True)
 class RetryInfo:
-    """What the headers of a request say about earlier attempts.
+    """The headers of a request about earlier attempts.
 
-    `retry_count` is what OpenAI's SDKs send with every request: 0 with the first; None is another client. `forwarded`:
-    another gateway has sent it here, so it is answered here.
+    OpenAI's SDKs send `retry_count` with every request: 0 with the first; None is another client. `forwarded`: another
+    gateway has sent it here, so it is answered here.
     """
 
     fingerprint: str
@@ -23,7 +24,7 @@ class RetryInfo:
 
     @property
     def finds_equal(self) -> bool:
-        """Whether the request may be for an equal call that runs on another gateway."""
+        """Return whether the request may be for an equal call that runs on another gateway."""
         return bool(self.retry_count) and not self.forwarded
 
 

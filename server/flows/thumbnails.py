@@ -57,7 +57,7 @@ class Thumbnails:
         await self._cache.in_thread(self._cache.delete, _names(name))
 
     async def sweep(self, max_age_s: float) -> None:
-        """Delete those that were made so long ago: the next request makes them again."""
+        """Delete the thumbnails that were made so long ago: the next request makes them again."""
         pages = self._cache.pages(max_age_s)
         while (page := await self._cache.in_thread(next, pages, None)) is not None:
             await self._cache.in_thread(self._cache.delete, page)

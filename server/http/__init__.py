@@ -4,7 +4,7 @@
 - `delivery`: responses as JSON, as JSON with keep-alive, and cancelling on disconnect
 - `sse`: server-sent events
 - `queries`: pages, periods and filters in a query; `listings`: routes of lists, in pages or as CSV
-- `openapi`, `openapi_document`, `examples`: what `/openapi.json` says beyond the routes' types
+- `openapi`, `openapi_document`, `examples`: the parts of `/openapi.json` beyond the routes' types
 - `bodies`: a body as JSON or as a model, read once its key has a place and memory for it
 - `observability`, `body_limit`: ASGI middleware; `decoded_body`: bodies that come compressed
 """

@@ -53,7 +53,7 @@ async def sending(request: Request, key: Key, services: Services) -> AsyncIterat
 
 
 async def read_json(request: Request, key: Key, services: Services) -> dict[str, Any]:
-    """The JSON object in the body. Raises ApiError."""
+    """Read the JSON object in the body. Raises ApiError."""
     raw = bytearray()
     async with sending(request, key, services):
         async for chunk in request.stream():

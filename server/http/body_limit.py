@@ -22,8 +22,8 @@ AMBIGUOUS = BadRequest(
 class BodyLimitMiddleware:
     """ASGI middleware: 413 as soon as a body is known to be too long, 408 if it stops coming.
 
-    A body is read only after its route has called `BodyLease.begin`, for which it must know the key. What it reserves
-    is held until the request has been answered, and until every other holder has let go.
+    A body is read only after its route has called `BodyLease.begin`, for which it must know the key. The bytes that it
+    reserves are held until the request has been answered, and until every other holder has let go.
     """
 
     def __init__(self, app: ASGIApp, budget: BodyBudget, max_json_bytes: int, timeout_s: float) -> None:
@@ -80,7 +80,8 @@ class _Body:
         self._late_at: float | None = None
 
     async def receive(self) -> Message:
-        """The next message. Raises TooLarge, RequestTimedOut, RateLimited and Overloaded, while the body comes."""
+        """Return the next message. Raises TooLarge, RequestTimedOut, RateLimited and Overloaded, while the body
+        comes."""
         if self._complete:
             return await self._receive()
         message = await self._receive_in_time()
@@ -93,7 +94,7 @@ class _Body:
         return message
 
     async def _receive_in_time(self) -> Message:
-        """A slow body gets more time with every 64 KiB."""
+        """Return the next message within its time: a slow body gets more with every 64 KiB. Raises RequestTimedOut."""
         now = asyncio.get_running_loop().time()
         if self._late_at is None or self._received - self._counted >= FREE_BYTES:
             self._counted, self._late_at = self._received, now + self._timeout_s
@@ -108,7 +109,7 @@ class _Body:
 
 
 def body_lease(request: Request) -> BodyLease:
-    """What the request has of the budget for bodies."""
+    """Return the request's share of the budget for bodies."""
     lease: BodyLease = request.scope[LEASE]
     return lease
 

@@ -14,7 +14,8 @@ class OutsideOfFile(ValueError):
 
 
 def read_range(header: str | None, size: int) -> tuple[int, int] | None:
-    """From which byte to before which; None for the whole file. Raises InvalidRange and OutsideOfFile."""
+    """Return the first byte and the one after the last; None for the whole file. Raises InvalidRange and
+    OutsideOfFile."""
     unit, _, ranges = (header or "").partition("=")
     if header is None or unit.strip().lower() != "bytes" or "," in ranges:
         return None

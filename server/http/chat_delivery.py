@@ -1,4 +1,4 @@
-"""A chat as an answer, whatever makes its events and whatever protocol writes them."""
+"""A chat as an answer, from any source of its events and by any protocol."""
 
 import asyncio
 import json
@@ -47,8 +47,8 @@ def openai_error(error: ApiError) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """How a protocol writes a chat. `fields` has a chat completion's fields and what they are called there; `options`
-    those of the chat template's options, where several may come from one field."""
+    """How a protocol writes a chat. `fields` has a chat completion's fields and their names there; `options` those of
+    the chat template's options, where several may come from one field."""
 
     to_events: Callable[[AsyncIterator[AnswerEvent]], AsyncIterator[Json]]
     to_body: Callable[[AsyncIterator[AnswerEvent]], Awaitable[Json | list[Json]]]
@@ -87,7 +87,8 @@ async def answer_chat(
 
 
 async def _items(chat: Chat, protocol: Protocol, stream: bool) -> AsyncGenerator[Any, None]:
-    """Yield what is sent of a chat: the chunks of a stream, or the whole answer. An upstream's refusal is raised."""
+    """Yield the parts of a chat's answer: the chunks of a stream, or the whole answer. An upstream's refusal is
+    raised."""
     async with aclosing(chat.events()) as events:
         accepted = _accepted(events)
         if not stream:
@@ -166,7 +167,7 @@ async def _respond(
 
 
 async def _noting(events: AsyncIterator[AnswerEvent], cuts: list[str]) -> AsyncIterator[AnswerEvent]:
-    """Yield the events, and note what was cut off the prompts of their images."""
+    """Yield the events, and note the parts that were cut off the prompts of their images."""
     async for each in events:
         if isinstance(each, ImageDelta) and each.truncated:
             cuts.append(each.truncated)

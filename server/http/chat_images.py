@@ -64,6 +64,7 @@ class ImageCall:
 
     @property
     def tier(self) -> str | None:
+        """Return the tier that the chat asks for, None if it names none."""
         return self.body.image_config.image_size if self.body.image_config else None
 
 

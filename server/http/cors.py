@@ -12,9 +12,10 @@ PATHS = ("/v1/", "/cdn/")  # what needs a key, or a name that can't be guessed; 
 
 
 class ApiCorsMiddleware(CORSMiddleware):
-    """CORS for the API alone: what answers without a key is not for other sites to read."""
+    """CORS for the API alone: answers that need no key are not for other sites to read."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer requests to the API with CORS headers, and all others without."""
         path = scope.get("path", "")
         if scope["type"] == "http" and (path.startswith(PATHS) or find_dialect(scope, path)):
             await super().__call__(scope, receive, send)
@@ -22,7 +23,7 @@ class ApiCorsMiddleware(CORSMiddleware):
             await self.app(scope, receive, send)
 
     def preflight_response(self, request_headers: Headers) -> Response:
-        """The refusal has the shape of every other error."""
+        """Answer a preflight. The refusal has the shape of every other error."""
         allowed = super().preflight_response(request_headers)
         if allowed.status_code == 200:
             return allowed

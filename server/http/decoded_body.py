@@ -1,4 +1,5 @@
-"""Bodies that come compressed, decompressed piece by piece: what they grow to is limited as what comes plain is."""
+"""Bodies that come compressed, decompressed piece by piece: the decompressed size is limited as that of plain bodies
+is."""
 
 import zlib
 
@@ -30,7 +31,8 @@ class DecodedBody:
         self._decoded_bytes = 0
 
     async def receive(self) -> Message:
-        """The next message. Raises TooLarge, BadRequest, and what reading and the lease raise."""
+        """Return the next message, decompressed. Raises TooLarge, BadRequest, and the errors of reading and of the
+        lease."""
         if not self._more and not self._compressed:
             return await self._receive()
         if not self._compressed:
@@ -61,7 +63,7 @@ class DecodedBody:
 
 
 def too_large(limit: int) -> TooLarge:
-    """A body of more than `limit` bytes."""
+    """Return the error of a body of more than `limit` bytes."""
     if limit < MIB:
         return TooLarge(f"The request body is larger than {limit // 1024} KiB.")
     where = "" if limit == MAX_FORM_BYTES else f", or send them as files to {FORM_PATH}, which takes more"

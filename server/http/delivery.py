@@ -75,7 +75,7 @@ class ImageCallResponse(Response):
         return await asyncio.to_thread(lambda: answer.model_dump_json().encode())
 
     def _call_headers(self) -> dict[str, str]:
-        """With the call's id, unless the call was refused before its admission."""
+        """Return the headers with the call's id, unless the call was refused before its admission."""
         known = self._call.shape is not None or self._call.replayed
         return {**self._extra, "x-darkroom-job": self._call.call.id} if known else self._extra
 
@@ -100,7 +100,8 @@ class BackgroundCallResponse(Response):
         self._extra = headers | ({"Idempotency-Replayed": "true"} if call.replayed else {})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Until the call is detached, a client that disconnects leaves it as it leaves any other. Raises ApiError."""
+        """Send the state once the call is admitted. Until the call is detached, a client that disconnects leaves it as
+        it leaves any other. Raises ApiError."""
         with self._call.listening():
             await cancel_on_disconnect(receive, self._call.admission())
             if not (self._call.admitted or self._call.done):
@@ -151,6 +152,7 @@ class KeepAliveJson:
         del self._start.headers["content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response: its head at once, spaces while the body is not known, then the body."""
         await send({"type": "http.response.start", "status": 200, "headers": self._start.raw_headers})
         try:
             body = await cancel_on_disconnect(receive, self._send_spaces(send))
@@ -171,14 +173,15 @@ class KeepAliveJson:
 
 
 async def prepend(first: Result, rest: AsyncIterator[Result]) -> AsyncIterator[Result]:
-    """A stream whose first item was awaited, so that what fails does so before the answer begins."""
+    """Yield the awaited first item of a stream, then the rest: so a failure of the first comes before the answer
+    begins."""
     yield first
     async for item in rest:
         yield item
 
 
 async def cancel_on_disconnect(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result | None:
-    """The result of `work`, or None if the client disconnects first; `work` is then cancelled."""
+    """Return the result of `work`, or None if the client disconnects first; `work` is then cancelled."""
     task = asyncio.create_task(work)
     watch = asyncio.create_task(_wait_disconnect(receive))
     try:

@@ -1,4 +1,4 @@
-"""What routes take from a request: the services, its API key, and what its headers ask for."""
+"""The values that routes take from a request: the services, its API key, and the wishes in its headers."""
 
 from collections.abc import Iterable, Sequence
 from typing import Annotated
@@ -26,14 +26,14 @@ class KeyScheme(HTTPBearer):
     """Describes in /openapi.json how a key is sent. `caller` and `operator` read it, from other places too."""
 
     async def __call__(self, request: HTTPConnection) -> None:
-        """Do nothing."""
+        """Do nothing: the scheme is there for /openapi.json alone."""
 
 
 API_KEY = KeyScheme(scheme_name="api_key", description="A key of `darkroom keys create`.")
 
 
 async def services(request: Request) -> Services:
-    """Return what the app was built of."""
+    """Return the services of the app."""
     app_services: Services = request.app.state.services
     return app_services
 
@@ -111,8 +111,8 @@ async def _session_key(request: Request, services: Services) -> Key | None:
 
 
 def is_of_console(request: Request) -> bool:
-    """Return whether a cookie may stand for a key. A page of another origin may make the browser send the cookie, if
-    it is on the same machine: so what changes something is taken from the console's own page only."""
+    """Return whether a cookie may stand for a key. A page of another origin may make the browser send the cookie, if it
+    is on the same machine: so a request that changes something is taken from the console's own page only."""
     return request.method == "GET" or urlsplit(request.headers.get("origin", "")).netloc == request.headers.get("host")
 
 
@@ -162,7 +162,7 @@ def ignored_header(fields: Iterable[str]) -> dict[str, str]:
 
 
 def truncated_header(text: str) -> dict[str, str]:
-    """Name what of a call's prompts was not read, if there is any."""
+    """Name the parts of a call's prompts that were not read, if there are any."""
     return {"x-darkroom-truncated": text} if text else {}
 
 

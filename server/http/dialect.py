@@ -1,4 +1,4 @@
-"""What an app must know of a dialect: a protocol other than OpenAI's. Each is a folder of `server/dialects/`."""
+"""A dialect as an app knows it: a protocol other than OpenAI's. Each is a folder of `server/dialects/`."""
 
 import re
 from collections.abc import Callable, Sequence

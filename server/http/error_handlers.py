@@ -19,7 +19,7 @@ MISPLACED = {"images", "chat", "responses", "conversations", "models"}  # first 
 
 def handle_errors(app: FastAPI, forwarder: Forwarder | None) -> None:
     """Let the app answer ApiErrors, and errors of the framework as such. ObservabilityMiddleware catches everything
-    else. What runs on another server is answered by that one."""
+    else. A request about a call on another server is answered by that one."""
 
     async def answer(request: Request, error: Exception) -> Response:
         if request.method == "OPTIONS" and isinstance(error, HTTPException) and error.status_code == 405:
@@ -53,7 +53,7 @@ def _translate(error: Exception, scope: Scope) -> ApiError:
 
 
 def _advice(scope: Scope) -> str:
-    """Return what to do about a URL that is not served: a client's base URL is the part that people get wrong."""
+    """Return advice about a URL that is not served: a client's base URL is the part that people get wrong."""
     path: str = scope["path"]
     first, _, rest = path.lstrip("/").partition("/")
     twice = first == "v1" and rest.startswith("v1")
@@ -65,7 +65,7 @@ def _advice(scope: Scope) -> str:
 
 
 def _bad_parameter(error: RequestValidationError) -> ApiError:
-    """Return what is wrong with a parameter of the URL: FastAPI reads nothing else, bodies are validated elsewhere."""
+    """Return the error of a parameter of the URL: FastAPI reads nothing else, bodies are validated elsewhere."""
     first = error.errors()[0]
     name = str(first["loc"][-1])
     return BadRequest(f"Invalid '{name}': {first['msg']}.", param=name)

@@ -26,7 +26,7 @@ CITY = {
 
 GENERATION: Examples = {
     "text to image": {"prompt": "a red boat", "size": "256x256", "quality": "low"},
-    "two pictures as base64": {
+    "two images as base64": {
         "model": "alpha-image-2-count",
         "prompt": "a red boat",
         "n": 2,
@@ -59,7 +59,7 @@ GENERATION: Examples = {
     },
 }
 EDIT: Examples = {
-    "one picture": {"prompt": "make it blue", "size": "256x256", "quality": "low", "image": ["<bytes of a PNG>"]},
+    "one image": {"prompt": "make it blue", "size": "256x256", "quality": "low", "image": ["<bytes of a PNG>"]},
     "stream": {
         "prompt": "make it blue",
         "size": "256x256",
@@ -138,7 +138,7 @@ RESPONSE: Examples = {
         "max_output_tokens": 32,
         "text": {"format": {"type": "json_schema", "name": "place", "strict": True, "schema": CITY}},
     },
-    "stream with a picture": {
+    "stream with an image": {
         "input": "Draw a red boat",
         "tools": [{"type": "image_generation", "size": "256x256", "partial_images": 1}],
         "tool_choice": {"type": "image_generation"},
@@ -181,7 +181,7 @@ MODERATION_TEST: Examples = {
     },
 }
 QUEUE_EVENTS: Examples = {
-    "a picture that is drawn": {
+    "an image that is drawn": {
         "type": "queue.snapshot",
         "jobs": [
             {

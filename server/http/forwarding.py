@@ -1,4 +1,4 @@
-"""Requests about what runs on another gateway: sent there, once, and taken from there on a private listener."""
+"""Requests about calls that run on another gateway: sent there, once, and taken from there on a private listener."""
 
 import asyncio
 import socket
@@ -35,6 +35,7 @@ class BodyRecorder:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request, with its body recorded if it may be a retry."""
         if scope["type"] != "http" or FORWARDED in scope:
             await self.app(scope, receive, send)
             return
@@ -58,7 +59,7 @@ class BodyRecorder:
 
 
 class Forwarder:
-    """Sends requests to the gateways that run what they are about."""
+    """Sends requests to the gateways that run the calls that they are about."""
 
     def __init__(self, gateways: GatewayStore, link: GatewayLink, clock: Clock) -> None:
         self._gateways = gateways
@@ -66,14 +67,15 @@ class Forwarder:
         self._clock = clock
 
     async def find_url(self, scope: Scope, error: RunsElsewhere) -> str | None:
-        """Where to send the request; None if it is answered here: it was sent on before, or its call ran here."""
+        """Return the URL of the gateway to send the request to; None if it is answered here: it was sent on before, or
+        its call ran here."""
         if RECORDED not in scope or error.owner == self._gateways.owner:
             return None
         gateway = await self._gateways.in_reader(self._gateways.find, error.owner)
         return gateway.url if gateway is not None else None
 
     def answer(self, scope: Scope, error: RunsElsewhere, url: str) -> Response:
-        """The other gateway's answer, to be sent."""
+        """Return a response that fetches the other gateway's answer when it is sent."""
         target = scope["raw_path"].decode("latin-1")
         if scope["query_string"]:
             target += f"?{scope['query_string'].decode('latin-1')}"
@@ -118,7 +120,7 @@ class Forwarder:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _watch(self, owner: str) -> None:
-        """Raises GatewayGone once that gateway is given up: a machine that goes away silently closes no connection. A
+        """Raise GatewayGone once a gateway is given up: a machine that goes away silently closes no connection. A
         database that is away says nothing of it."""
         while True:
             await asyncio.sleep(POLL_EVERY_S)
@@ -136,7 +138,7 @@ class _ForwardedResponse(Response):
         self._url = url
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Until the answer is sent, its client leaves, or the other gateway is given up."""
+        """Send the answer until its end, or until its client leaves, or the other gateway is given up."""
         begun = False
 
         async def note(message: Message) -> None:
@@ -154,7 +156,8 @@ class _ForwardedResponse(Response):
 
 
 class GatewayListener:
-    """The private listener: what other gateways of this cluster send, as if its clients had sent it here."""
+    """The private listener: serves requests that other gateways of this cluster send, as if its clients had sent them
+    here."""
 
     def __init__(self, app: ASGIApp, secret: bytes, clock: Clock) -> None:
         self._app = app
@@ -162,7 +165,8 @@ class GatewayListener:
         self._clock = clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """A request without the cluster's signature is refused before its body is read."""
+        """Serve a request of another gateway. A request without the cluster's signature is refused before its body is
+        read."""
         if scope["type"] != "http":
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
@@ -208,7 +212,7 @@ async def listen(app: ASGIApp, url: str, secret: bytes, clock: Clock) -> AsyncIt
 class _PrivateServer(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Signals are the public server's."""
+        """Leave signals to the public server."""
         yield
 
 

@@ -27,7 +27,8 @@ def listing_route(
     router: APIRouter, path: str, listing: type[Listing[Any]], *, file: str | None = None, responses: Responses
 ) -> Callable[[FindT], FindT]:
     """Return a decorator that makes a GET route of a function. The function takes the filters of the list, and returns
-    what fetches a page; its docstring describes the route. `file` names a CSV file that the list can be too."""
+    a function that fetches a page; its docstring describes the route. `file` names a CSV file that the list can be
+    too."""
     (entry,) = get_args(listing.model_fields["data"].annotation)
 
     def register(find: FindT) -> FindT:

@@ -1,4 +1,5 @@
-"""The outermost middleware: a request id, headers, a log line and metrics for every answer; 500 for exceptions."""
+"""The outermost middleware: a request id, headers and metrics for every answer, a log line for all but reads
+that succeed; 500 for exceptions."""
 
 import errno
 import math
@@ -79,7 +80,7 @@ class ObservabilityMiddleware:
         return nullcontext() if scope["path"] in UNLOGGED else self.tracing.request(Headers(scope=scope))
 
     def _account(self, scope: Scope, trace: CallTrace, status: int, started_at: float, *, replayed: bool) -> None:
-        """The answer has been sent, or nobody waits for it any more."""
+        """Count and log an answer: it has been sent, or nobody waits for it any more."""
         seconds = time.perf_counter() - started_at
         route = _route(scope)
         method = scope["method"] if scope["method"] in METHODS else "other"
@@ -90,7 +91,7 @@ class ObservabilityMiddleware:
         if (code := scope.get(ERROR_CODE)) is not None:
             self.metrics.count_refusal(route, code)
             trace.code = trace.code or code
-        if route not in UNLOGGED:
+        if route not in UNLOGGED and (status >= 400 or trace.runs_model or scope["method"] not in {"GET", "HEAD"}):
             known = {"status": status, "seconds": round(seconds, 3), **_known(trace)}
             log.info("answer", method=scope["method"], path=scope["path"], **known)
         if trace.runs_model:
@@ -100,7 +101,7 @@ class ObservabilityMiddleware:
     def _finish(
         self, trace: CallTrace, route: str, status: int, started_at: float, replayed: bool, *, goes_on: bool
     ) -> None:
-        """Nothing of the request runs any more."""
+        """Record the request, of which nothing runs any more."""
         seconds = time.perf_counter() - started_at
         status = trace.status or status
         if goes_on:
@@ -110,7 +111,7 @@ class ObservabilityMiddleware:
 
 
 def _known(trace: CallTrace) -> dict[str, Any]:
-    """What is known of a call, for the log. No prompt is."""
+    """Return the known facts of a call, for the log, without its prompt."""
     if trace.key_id is None:
         return {}
     values: dict[str, Any] = {"key": trace.key_id, "model": trace.model, "job": trace.job, "code": trace.code}
@@ -122,7 +123,8 @@ def _known(trace: CallTrace) -> dict[str, Any]:
 
 
 def _route(scope: Scope) -> str:
-    """The raw path and arbitrary methods would make unbounded label values."""
+    """Return the route for the labels of metrics: the raw path and arbitrary methods would make unbounded label
+    values."""
     if (route := scope.get("route")) is not None:
         path: str = route.path
         return path
@@ -130,7 +132,7 @@ def _route(scope: Scope) -> str:
 
 
 def _log_names(request_id: str, span: RequestSpan | None) -> dict[str, str]:
-    """What every line of the log has that is written for this request."""
+    """Return the fields of every line of the log that is written for this request."""
     trace_id = span.trace_id if span is not None else None
     return {"request": request_id} | ({"trace": trace_id} if trace_id is not None else {})
 

@@ -1,4 +1,4 @@
-"""What /openapi.json says of a route beyond its signature, its types and its docstring: the arguments `responses` and
+"""Descriptions of routes in /openapi.json beyond their signatures, types and docstrings: the arguments `responses` and
 `openapi_extra` of its decorator.
 
 Routes that write their own answers, and those that read their own bodies, name a type here that FastAPI need not know.
@@ -82,7 +82,7 @@ CREATE_ERRORS = (*RUN_ERRORS, 409, 422)  # of those that take an Idempotency-Key
 
 
 def parameter(where: Literal["header", "path", "query"], name: str, description: str, **schema: Any) -> Json:
-    """A parameter. It replaces what FastAPI knows of a parameter with this name."""
+    """Describe a parameter. It replaces FastAPI's own description of a parameter with this name."""
     found = {"name": name, "in": where, "required": where == "path", "description": description}
     return {**found, "schema": schema or {"type": "string"}}
 
@@ -111,31 +111,33 @@ PREFER = parameter(
 
 
 def schema_of(type_: type, mode: Literal["validation", "serialization"]) -> Json:
-    """A reference to the type's schema."""
+    """Return a reference to the type's schema."""
     return {"$ref": f"{mode} {type_.__module__}:{type_.__qualname__}"}
 
 
 def json_body(model: type, examples: Mapping[str, Any]) -> Json:
-    """A body of this model. `examples` are by their names."""
+    """Describe a JSON body of this model. `examples` are by their names."""
     content = {"schema": schema_of(model, "validation"), "examples": _examples(examples)}
     return {"required": True, "content": {"application/json": content}}
 
 
 def form_body(model: type, examples: Mapping[str, Any], encoding: Mapping[str, str]) -> Json:
-    """The same as a form. `encoding` has the content types of its parts, by their names."""
+    """Describe a body of this model as a form. `examples` are by their names; `encoding` has the content types of its
+    parts, by their names."""
     content = json_body(model, examples)["content"]["application/json"]
     content["encoding"] = {name: {"contentType": types} for name, types in encoding.items()}
     return {"required": True, "content": {"multipart/form-data": content}}
 
 
 def answer(description: str, type_: type | Json, media_type: str = "application/json") -> Json:
-    """A response with a body of this type, or of this schema."""
+    """Describe a response with a body of this type, or of this schema."""
     schema = schema_of(type_, "serialization") if isinstance(type_, type) else type_
     return {"description": description, "content": {media_type: {"schema": schema}}}
 
 
 def event_stream_of(*types: type, examples: Mapping[str, Any]) -> Json:
-    """The content of a stream. OpenAPI 3.1 can't describe its lines: the schema is of the data of each event."""
+    """Describe the content of a stream. OpenAPI 3.1 can't describe its lines: the schema is of the data of each
+    event."""
     schema = {"anyOf": [schema_of(type_, "serialization") for type_ in types]}
     return {"text/event-stream": {"schema": schema, "examples": _examples(examples)}}
 
@@ -167,7 +169,7 @@ def returns(
 
 
 def shared_components() -> Json:
-    """The errors and headers that the operations refer to."""
+    """Return the errors and headers that the operations refer to."""
     return {
         "responses": {kind.__name__: _error_response(kind, description) for kind, description in ERRORS.values()},
         "headers": {

@@ -18,7 +18,7 @@ from server.http.openapi import JSON_TEXT, RETRY_STATUSES, Json, errors, header_
 
 
 def describe(dialects: Sequence[Dialect]) -> str:
-    """Return what the API is, and where a client sends its key."""
+    """Describe the API, and where a client sends its key."""
     headers = " or ".join(f"`{name}`" for name in key_headers(dialects))
     return (
         "Images, chat completions and responses in the shapes of OpenAI's API. OpenAI's SDKs work with this server's "
@@ -31,6 +31,7 @@ class DocumentedApp(FastAPI):
     """An app whose document is complete. It is written at the first request for it."""
 
     def openapi(self) -> Json:
+        """Return the document, which is written at the first call."""
         if not self.openapi_schema:
             with warnings.catch_warnings(action="ignore", category=UserWarning):  # a GET and its HEAD have one id
                 self.openapi_schema = _complete(super().openapi(), self.routes)
@@ -108,7 +109,7 @@ def _references(value: Any) -> Iterator[str]:
 
 
 def _resolve(value: Any, schemas: Mapping[str, Json]) -> Any:
-    """The value with references to types and JSON texts replaced."""
+    """Replace the references to types and the JSON texts in a value."""
     if isinstance(value, list):
         return [_resolve(inner, schemas) for inner in value]
     if not isinstance(value, dict):

@@ -28,7 +28,8 @@ class OperatorOf:
 
 
 async def find_operator_of(request: Request, services: Services) -> OperatorOf | None:
-    """None for everybody else. Another gateway has found the operator of what it forwards."""
+    """Return the operator of a request, None for everybody else. Another gateway has found the operator of the requests
+    that it forwards."""
     if FORWARDED in request.scope:
         kind, _, name = str(request.scope[FORWARDED]).partition(":")
         return OperatorOf(name, "") if kind == FORWARDED_OPERATOR else None
@@ -55,12 +56,12 @@ async def find_operator_of(request: Request, services: Services) -> OperatorOf |
 
 
 async def is_operator(request: Request, services: Services) -> bool:
-    """Whether the request is an operator's."""
+    """Return whether the request is an operator's."""
     return await find_operator_of(request, services) is not None
 
 
 async def operator(request: Request, services: ServicesDep, _: Annotated[None, Depends(ADMIN_KEY)] = None) -> str:
-    """The operator's name. Raises Unauthorized."""
+    """Return the operator's name. Raises Unauthorized."""
     found = await find_operator_of(request, services)
     if found is None:
         bearer(request)

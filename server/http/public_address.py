@@ -1,5 +1,5 @@
-"""The server's own URL, of which the URLs of results are made. What a client writes into Host is no part of it, unless
-the operator has named that host."""
+"""The server's own URL, of which the URLs of results are made. The Host header of a client is no part of it, unless the
+operator has named that host."""
 
 import re
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ THIS_MACHINE = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?", r
 
 
 def own_address(request: Request, public_urls: Sequence[str]) -> str:
-    """A URL without a slash at the end: the public one that the request names, or the first.
+    """Return a URL without a slash at the end: the public one that the request names, or the first.
 
     Without public URLs it is the address at which the connection arrived: its client can reach that. Only this
     machine's own names are taken from the request, since ports may be mapped (Docker, ssh).

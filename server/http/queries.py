@@ -1,5 +1,5 @@
-"""What lists and reports take in their query: a page, a period, a grouping, a format. Each refuses a value itself, with
-the error body of all routes."""
+"""The parameters of lists and reports in their query: a page, a period, a grouping, a format. Each refuses a value
+itself, with the error body of all routes."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -93,7 +93,7 @@ def by_parameter(*names: Grouping) -> FieldInfo:
 
 
 def read_grouping(by: str | None, allowed: Collection[Grouping]) -> list[Grouping]:
-    """Return what sums are of, in the order of GROUPINGS. Raises BadRequest."""
+    """Return the groupings of sums, in the order of GROUPINGS. Raises BadRequest."""
     names = [name.strip() for name in (by or "").split(",") if name.strip()]
     chosen = {one_of([each for each in GROUPINGS if each in allowed], name, "by") for name in names}
     return [each for each in GROUPINGS if each in chosen]

@@ -21,7 +21,7 @@ def refuse(router: APIRouter, paths: Sequence[str], message: str, methods: Seque
 
 def refuse_endpoints(router: APIRouter, prefix: str, endpoints: dict[str, str], served: str) -> None:
     """Refuse endpoints below the prefix. `endpoints` has their names and the beginning of a sentence about them, such
-    as "Batches are"; `served` is the sentence that says what there is instead."""
+    as "Batches are"; `served` is the sentence that names the endpoints that there are instead."""
     for name, what in endpoints.items():
         paths = (f"{prefix}/{name}", f"{prefix}/{name}/{{rest:path}}")
         refuse(router, paths, f"{what} not supported by this server. {served}")

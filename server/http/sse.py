@@ -17,12 +17,13 @@ class JsonEvent(ServerSentEvent):
     """An event whose data is one line of JSON, so it need not be split at line breaks."""
 
     def encode(self) -> bytes:
+        """Encode the event as it is sent."""
         name = f"event: {self.event}\n" if self.event else ""
         return f"{name}data: {json.dumps(self.data, separators=(',', ':'))}\n\n".encode()
 
 
 def event(data: Mapping[str, Any], name: str | None = None) -> ServerSentEvent:
-    """One event with a line of JSON. It is encoded when it is sent."""
+    """Return an event with one line of JSON. It is encoded when it is sent."""
     return JsonEvent(data, event=name)
 
 
@@ -33,7 +34,8 @@ def event_stream(
     *,
     comment: str | None = "keep-alive",
 ) -> EventSourceResponse:
-    """Without a `comment`, an empty line is sent while nothing happens: not every client knows comments."""
+    """Return a response that streams events. Without a `comment`, an empty line is sent while nothing happens: not
+    every client knows comments."""
     return EventSourceResponse(
         _encoded(events),
         headers={**headers, "Cache-Control": "no-cache"},
@@ -44,7 +46,7 @@ def event_stream(
 
 
 async def _encoded(events: AsyncIterable[ServerSentEvent]) -> AsyncIterator[bytes]:
-    """Each event's bytes. Long events, which contain images, are encoded in a thread."""
+    """Yield each event's bytes. Long events, which contain images, are encoded in a thread."""
     async for item in events:
         length = sum(map(len, iter_strings(item.data)))
         yield await asyncio.to_thread(item.encode) if length > LONG else item.encode()

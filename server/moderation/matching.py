@@ -22,7 +22,8 @@ class SearchedTexts:
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> Self:
-        """Each text, and all of them one after another, with and without a space between. Slow for long texts."""
+        """Prepare each text, and all of them one after another, with and without a space between. Slow for long
+        texts."""
         split = [" ".join(texts), "".join(texts)] if len(texts) > 1 else []
         return cls(tuple(map(normalise, [*texts, *split])), tuple(map(skeleton, [*texts, *split])))
 
@@ -31,12 +32,12 @@ class Expression:
     """Blocked terms, as whole words in the skeletons of texts, and patterns in both forms."""
 
     def __init__(self, terms: Iterable[str], patterns: Iterable[str]) -> None:
-        """Raises re.error."""
+        """Compile the terms and patterns. Raises re.error."""
         self._terms = _compile([spelling for term in terms for spelling in _spellings(term)])
         self._patterns = _compile([f"(?:{pattern})" for pattern in patterns])
 
     def search(self, texts: SearchedTexts) -> str | None:
-        """What matches in one of the texts, or over several of them."""
+        """Return the first match in one of the texts, or over several of them; None if there is none."""
         for normalised, bare in zip(texts.normalised, texts.skeletons, strict=True):
             for expression, text in ((self._terms, bare), (self._patterns, normalised), (self._patterns, bare)):
                 if expression is not None and (found := expression.search(text)):
@@ -49,7 +50,7 @@ def _compile(alternatives: list[str]) -> re.Pattern[str] | None:
 
 
 def _spellings(term: str) -> list[str]:
-    """Expressions for a term: with punctuation between its letters, and with a space between all of them."""
+    """Return expressions for a term: with punctuation between its letters, and with a space between all of them."""
     plain = skeleton(term)
     words = [[re.escape(letter) for letter in word] for word in plain.split()]
     together = BETWEEN.join(INSIDE.join(letters) for letters in words)

@@ -19,7 +19,8 @@ IGNORABLE = frozenset(
 
 
 def _look_alikes() -> dict[int, str]:
-    """From characters that look like an ASCII letter or digit to it, by Unicode's confusables (UTS 39)."""
+    """Return a table from characters that look like an ASCII letter or digit to it, by Unicode's confusables (UTS
+    39)."""
     table: dict[int, str] = {}
     for character, others in confusables_data.items():
         shown_as = [other["c"] for other in others if other["c"].isascii() and other["c"].isalnum()]
@@ -32,13 +33,14 @@ LOOK_ALIKES = _look_alikes()
 
 
 def normalise(text: str) -> str:
-    """NFKC, case folded, no invisible characters, single spaces."""
+    """Normalise a text: NFKC, case folded, no invisible characters, single spaces."""
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
     return " ".join("".join(character for character in folded if not _is_invisible(character)).split())
 
 
 def skeleton(text: str) -> str:
-    """`normalise`, and also without combining marks and with look-alikes as the ASCII letters that they look like."""
+    """Normalise a text as `normalise` does, and also without combining marks and with look-alikes as the ASCII letters
+    that they look like."""
     marked = unicodedata.normalize("NFKD", normalise(text).translate(LOOK_ALIKES))
     bare = "".join(character for character in marked if unicodedata.category(character) not in {"Mn", "Me"})
     return unicodedata.normalize("NFC", bare.translate(LOOK_ALIKES))

@@ -109,12 +109,13 @@ class PolicyFile(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Where a rule or classifier applies. `groups` None is all groups."""
+    """The groups and stages that a rule or classifier applies to. `groups` None is all groups."""
 
     groups: frozenset[str] | None
     stages: frozenset[Stage]
 
     def covers(self, group: str, stage: Stage) -> bool:
+        """Return whether the rule or classifier applies to a group's call at a stage."""
         return stage in self.stages and (self.groups is None or group in self.groups)
 
 
@@ -157,7 +158,7 @@ class Classifier:
     labels: Mapping[str, Label]
 
     def evaluate(self, scores: Mapping[str, float], *, low: bool) -> Iterator[Finding]:
-        """The breaches in the scores of one text or image."""
+        """Yield the breaches in the scores of one text or image."""
         for name, label in self.labels.items():
             if scores[name] >= (label.low_threshold if low else label.threshold):
                 yield Finding(label.policy, label.category, f"{self.spec.name}: {name} {scores[name]:.3f}")
@@ -172,11 +173,11 @@ class Policy:
 
     @property
     def checkpoints(self) -> tuple[ClassifierSpec, ...]:
-        """The checkpoints of all classifiers, each once."""
+        """Return the checkpoints of all classifiers, each once."""
         return tuple(dict.fromkeys(classifier.spec for classifier in self.classifiers))
 
     def search(self, texts: Iterable[str], group: str, stage: Stage, *, low: bool) -> list[Finding]:
-        """The breaches of the rules. Slow for long texts: call it in a thread."""
+        """Find the breaches of the rules. Slow for long texts: call it in a thread."""
         rules = [rule for rule in self.rules if rule.scope.covers(group, stage) and (rule.on_low or not low)]
         if not rules:
             return []
@@ -185,11 +186,11 @@ class Policy:
         return [Finding(rule.name, rule.category, f"'{match}'") for rule, match in matches if match]
 
     def classifiers_for(self, reads: Reads, group: str, stage: Stage) -> tuple[Classifier, ...]:
-        """The classifiers that apply to this kind of input."""
+        """Return the classifiers that apply to this kind of input."""
         return tuple(c for c in self.classifiers if c.spec.reads == reads and c.scope.covers(group, stage))
 
     def moderates_output(self, group: str) -> bool:
-        """Whether the text output of this group's models is moderated."""
+        """Return whether the text output of this group's models is moderated."""
         rules = any(rule.scope.covers(group, "output") for rule in self.rules)
         return rules or bool(self.classifiers_for("prompts", group, "output"))
 

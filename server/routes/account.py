@@ -1,4 +1,4 @@
-"""/v1/darkroom: what a key may know of itself: its limits and money, its usage, its calls, what it has running."""
+"""/v1/darkroom: the reports of a key about itself: its limits and money, its usage, its calls, its running jobs."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -54,7 +54,7 @@ async def own_usage(
 ) -> Response:
     """Show the key's usage.
 
-    Sums what the key was charged and its tokens, for a period, by day, month or model.
+    Sums the key's charges and tokens, for a period, by day, month or model.
     """
     grouping = read_grouping(by, ("day", "month", "model"))
     wanted, database = UsageFilter(key.id, None, period), services.stores.database
@@ -63,7 +63,7 @@ async def own_usage(
 
 
 async def call_filter(period: PeriodDep, status: Status = None, model: OfModel = None, code: Code = None) -> CallFilter:
-    """Return which calls the query asks for, of whatever key. Raises BadRequest."""
+    """Return the filter of the calls that the query asks for, of any key. Raises BadRequest."""
     return CallFilter(None, status, model, code, period)
 
 
@@ -102,8 +102,8 @@ async def own_jobs(key: Caller, services: ServicesDep) -> QueuedJobList:
 async def cancel_own_job(job_id: JobId, key: Caller, services: ServicesDep) -> CancelledJob:
     """Cancel one of the key's jobs.
 
-    Ends a job of the key that runs or waits on this server: a chat by the `x-request-id` of its answer too. What it has
-    not been charged for yet, it is not.
+    Ends a job of the key that runs or waits on this server: a chat by the `x-request-id` of its answer too. Images that
+    were charged already stay charged; nothing more is charged.
     """
     await services.operations.job_queue.cancel_own(job_id, key.id)
     return CancelledJob(id=job_id)
@@ -118,7 +118,7 @@ async def find_call(services: Services, call_id: str, key_id: str | None) -> Cal
 
 
 def fetch_calls(services: Services, wanted: CallFilter) -> Fetch:
-    """Return what fetches a page of these calls."""
+    """Return a function that fetches a page of these calls."""
 
     def fetch(page: Page) -> list[CallEntry]:
         return [call_entry(call) for call in services.stores.call_log.page(wanted, page)]

@@ -41,8 +41,8 @@ async def swap(request: Request, body: Swap, services: ServicesDep, by: Operator
     """Swap a checkpoint.
 
     Loads another checkpoint for an image model, and for the models that share its catalog file. Running calls end with
-    the old one. If the new one can't be loaded, nothing changes. Steps, guidance, areas and conditioning become what
-    fits it, unless `keep_settings` is true.
+    the old one. If the new one can't be loaded, nothing changes. Steps, guidance, areas and conditioning become those
+    that fit it, unless `keep_settings` is true.
     """
     jobs = services.operations.catalog_jobs
     return await _answer(request, jobs, jobs.swap(body.model, body.checkpoint, keep_settings=body.keep_settings, by=by))
@@ -93,7 +93,7 @@ async def list_swaps(services: ServicesDep) -> CatalogJobList:
 async def show_swap(job_id: JobId, services: ServicesDep, by: OperatorName) -> CatalogJob:
     """Show a change of the catalog.
 
-    Tells how far a swap, an undo or a reload is, and what came of it.
+    Tells how far a swap, an undo or a reload is, and its outcome.
     """
     try:
         return services.operations.catalog_jobs.show(job_id)
@@ -131,13 +131,13 @@ async def reload_policy(services: ServicesDep, by: OperatorName) -> PolicySummar
 async def try_policy(body: Check, services: ServicesDep) -> ModerationTest:
     """Try the moderation policy.
 
-    Tells what the policy, or a draft of one, says to a text. Nothing is recorded, and no key is charged.
+    Tells the breaches of the policy, or of a draft of one, that a text has. Nothing is recorded, and no key is charged.
     """
     return await services.operations.policy.test(body)
 
 
 async def _answer(request: Request, jobs: CatalogJobs, job_id: str) -> Response:
-    """What changed or, if the client prefers that, 202 and the job at once."""
+    """Answer with the change or, if the client prefers that, with 202 and the job at once."""
     if wants_async(request):
         headers = {"Location": f"/admin/swaps/{job_id}", "Preference-Applied": "respond-async"}
         return Response(jobs.show(job_id).model_dump_json(), 202, headers, "application/json")

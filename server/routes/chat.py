@@ -52,7 +52,7 @@ async def complete(request: Request, key: Caller, services: ServicesDep) -> Resp
 
     Continues a conversation. A field that is null counts as absent. With `stream`, the events have no names; the last
     one is `data: [DONE]`, or the error that ended the stream. A model that another server runs gets the body as it is,
-    and that server's answer, whatever fields it has, is passed on.
+    and that server's answer is passed on with all its fields.
     """
     values = await read_json(request, key, services)
     name = _model_name(values)

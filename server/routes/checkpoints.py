@@ -1,6 +1,7 @@
-"""/admin/checkpoints: what is on the disk, what it can do, and its catalog files. They need the admin key.
+"""/admin/checkpoints: the checkpoints on the disk, their capabilities, and their catalog files. They need the admin
+key.
 
-Nothing here changes what is served: POST /admin/reload does.
+Nothing here changes the served catalog: POST /admin/reload does.
 """
 
 import asyncio
@@ -98,8 +99,8 @@ async def list_adapters(services: ServicesDep) -> AdapterList:
 async def inspect(body: Inspected, services: ServicesDep) -> CheckpointFindings:
     """Inspect a checkpoint.
 
-    Reads the configs and headers of a folder or a single file, and tells what it is, what is wrong with it, what it can
-    do, and which values fit it. No weights are read.
+    Reads the configs and headers of a folder or a single file, and tells its class, its faults, its capabilities, and
+    the values that fit it. No weights are read.
     """
     return report_of(
         *await asyncio.to_thread(services.operations.checkpoints.inspect, body.checkpoint, body.base, body.config)
@@ -176,7 +177,7 @@ async def remove(body: Removed, services: ServicesDep, by: OperatorName) -> Remo
     responses=returns({"type": "string", "format": "binary"}, 404, media_type="image/png"),
 )
 async def comparison_grid(body: Grid, services: ServicesDep) -> Response:
-    """Draw a proof.
+    """Draw a comparison grid.
 
     Draws the same prompts and seeds with several models or checkpoints, on one contact sheet. Nothing is charged. The
     sheet's metadata (`proof`) are the body that draws it again.
@@ -209,5 +210,5 @@ async def _recipe(body: ProofRequest, services: Services) -> Recipe:
         cell_px=body.cell_px,
     )
     if (cells := len(recipe.columns) * len(recipe.rows)) > MAX_CELLS:
-        raise BadRequest(f"These are {cells} pictures; a sheet has {MAX_CELLS} at most.", param="prompts")
+        raise BadRequest(f"These are {cells} images; a sheet has {MAX_CELLS} at most.", param="prompts")
     return recipe

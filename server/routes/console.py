@@ -28,12 +28,13 @@ HEADERS = {
 
 @router.api_route("/", methods=["GET", "HEAD"])
 async def home() -> RedirectResponse:
+    """Redirect to the console."""
     return RedirectResponse("/console")
 
 
 @router.get("/console/session")
 async def show_session(request: Request, services: ServicesDep) -> dict[str, Any]:
-    """Who the browser has signed in as: with a key, as an operator, or both."""
+    """Return who the browser has signed in as: with a key, as an operator, or both."""
     try:
         key = await caller(request, services)
     except Unauthorized:
@@ -46,7 +47,7 @@ async def show_session(request: Request, services: ServicesDep) -> dict[str, Any
 
 @router.post("/console/session", status_code=204)
 async def sign_in(request: Request, services: ServicesDep) -> Response:
-    """A session for the key of this request, which may be the admin key. A browser may have one of each."""
+    """Open a session for the key of this request, which may be the admin key. A browser may have one of each."""
     sessions = services.stores.console_sessions
     if operator := await find_operator_of(request, services):
         name, value = OPERATOR_COOKIE, await sessions.in_writer(sessions.open, operator.session)
@@ -74,7 +75,7 @@ async def sign_out(request: Request, services: ServicesDep) -> Response:
 @router.api_route("/console", methods=["GET", "HEAD"])
 @router.api_route("/console/{path:path}", methods=["GET", "HEAD"])
 async def page(request: Request, path: str = "") -> Response:
-    """A file of the console. A path without a suffix is a page, which the same script shows."""
+    """Send a file of the console. A path without a suffix is a page, which the same script shows."""
     try:
         file = path if Path(path).suffix else "index.html"
         response = await FILES.get_response(file, request.scope)

@@ -17,7 +17,7 @@ from server.http.openapi import answer, parameter, returns
 from server.schemas.errors import ErrorBody
 from server.schemas.validation import one_of
 
-Name = Annotated[str, Path(description="The name of the file, as in the `url` of a picture.")]
+Name = Annotated[str, Path(description="The name of the file, as in the `url` of an image.")]
 Width = Annotated[
     str | None,
     Query(
@@ -62,7 +62,7 @@ async def show_result(name: Name, request: Request, services: ServicesDep, w: Wi
     width = read_width(w) if w is not None else None
     record = await services.stores.results.in_reader(services.stores.results.find_file, name)
     if record is None:
-        raise NotFound(f"There is no picture '{name}' here; it may have been deleted.", code="result_not_found")
+        raise NotFound(f"There is no image '{name}' here; it may have been deleted.", code="result_not_found")
     if width is not None:
         small = await services.images.thumbnails.path(name, width)
         return FileResponse(small, media_type=MEDIA_TYPE, headers=HEADERS)
@@ -75,7 +75,7 @@ async def show_result(name: Name, request: Request, services: ServicesDep, w: Wi
 
 
 async def _from_store(request: Request, storage: Storage, record: StoredResult) -> Response:
-    """What is in an object store passes through here: its clients need not reach the store."""
+    """Send an image from an object store through this server: its clients need not reach the store."""
     headers = HEADERS | {"Accept-Ranges": "bytes", "ETag": f'"{record.sha256}"'}
     size = record.size_bytes
     try:
@@ -102,10 +102,10 @@ async def _pieces(storage: Storage, name: str, start: int, end: int) -> AsyncIte
 
 
 def _is_outdated(request: Request, etag: str) -> bool:
-    """Whether the client has a part of another file than this one, and wants all of this one."""
+    """Return whether the client has a part of another file than this one, and wants all of this one."""
     return request.headers.get("if-range", etag) != etag
 
 
 def read_width(text: str) -> int:
-    """The size of a thumbnail. Raises BadRequest."""
+    """Return the size of a thumbnail in px. Raises BadRequest."""
     return int(one_of([str(width) for width in WIDTHS_PX], text, "w"))

@@ -1,4 +1,4 @@
-"""/admin/gateways: the servers of a cluster, for operators. /cluster: what these ask each other, on their private
+"""/admin/gateways: the servers of a cluster, for operators. /cluster: their questions to each other, on their private
 listeners alone."""
 
 from typing import Annotated
@@ -22,7 +22,7 @@ router = APIRouter()
 
 
 def member_of_cluster(request: Request, services: ServicesDep) -> CatalogMember:
-    """For what another gateway has sent of its own. Raises NotFound for everybody else."""
+    """Return this cluster's member for a request of another gateway's own. Raises NotFound for everybody else."""
     if request.scope.get(FORWARDED) != "" or services.cluster is None:
         raise NotFound("Unknown request URL. The routes are listed at /openapi.json.", code="unknown_url")
     return services.cluster.member
@@ -53,14 +53,14 @@ async def prepare(request: Request, member: MemberDep) -> SharedCatalog:
 
 @router.post("/cluster/catalog/settle", include_in_schema=False)
 async def settle(member: MemberDep) -> SharedCatalog:
-    """Look at what has come of it."""
+    """Look at the outcome of a change."""
     await member.settle()
     return _state(member)
 
 
 @router.get("/cluster/state", include_in_schema=False, dependencies=[Depends(member_of_cluster)])
 async def state(services: ServicesDep) -> ReadinessDetails:
-    """What operators of another gateway see of this one."""
+    """Return the state of this gateway for the operators of another one."""
     return readiness_details(services)
 
 

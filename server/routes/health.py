@@ -53,8 +53,7 @@ async def liveness() -> dict[str, str]:
 async def readiness(request: Request, services: ServicesDep) -> JSONResponse:
     """Check readiness.
 
-    Tells whether the server takes calls. With the admin key, also what its workers do, and what became of each
-    checkpoint.
+    Tells whether the server takes calls. With the admin key, also the state of its workers and of each checkpoint.
     """
     ready = _status(services) == "ready"
     details = await is_operator(request, services)  # they have paths
@@ -63,7 +62,7 @@ async def readiness(request: Request, services: ServicesDep) -> JSONResponse:
 
 
 def readiness_details(services: Services) -> ReadinessDetails:
-    """What operators see of this server."""
+    """Return the state of this server for its operators."""
     image, chat, cluster = services.engines.image, services.engines.chat, services.cluster
     classify = services.engines.classify
     checkpoints = {**image.checkpoints, **chat.checkpoints, **classify.checkpoints}
@@ -81,7 +80,8 @@ def readiness_details(services: Services) -> ReadinessDetails:
 
 
 def _status(services: Services) -> ServerState:
-    """A server that does not serve the cluster's catalog is not ready, nor one that can't charge."""
+    """Return the state of this server. It is not ready if it does not serve the cluster's catalog, nor if it can't
+    charge."""
     image, chat, classify = services.engines.image, services.engines.chat, services.engines.classify
     has_classifiers = bool(services.served.policy.current.classifiers)
     has_local_chat = bool(services.served.catalog.current.chat.checkpoints)

@@ -14,7 +14,7 @@ router = APIRouter(prefix="/v1/images/jobs")
 STATES: tuple[JobState, ...] = ("queued", "running", "succeeded", "failed", "cancelled")
 JobId = Annotated[str, Path(description="The id in the `x-darkroom-job` header of the call's answer.")]
 InState = Annotated[JobState | None, choice("state", STATES), Query(description="Only calls in this state.")]
-WithPreviews = Annotated[str, Query(description="`true` for the newest preview of each picture.")]
+WithPreviews = Annotated[str, Query(description="`true` for the newest preview of each image.")]
 
 
 @router.get(

@@ -114,7 +114,7 @@ class SentImages:
 
 @router.post(
     "/generations",
-    response_description="The pictures, as JSON or as a stream.",
+    response_description="The images, as JSON or as a stream.",
     responses=RESPONSES,
     openapi_extra={"parameters": PARAMETERS, "requestBody": json_body(GenerationBody, examples.GENERATION)},
 )
@@ -131,7 +131,7 @@ async def generate(request: Request, key: Caller, services: ServicesDep) -> Resp
 
 @router.post(
     "/edits",
-    response_description="The pictures, as JSON or as a stream.",
+    response_description="The images, as JSON or as a stream.",
     responses={**RESPONSES, **errors(415)},
     openapi_extra={"parameters": PARAMETERS, "requestBody": form_body(EditUpload, examples.EDIT, PART_TYPES)},
 )
@@ -172,12 +172,12 @@ async def edit(request: Request, key: Caller, services: ServicesDep) -> Response
 
 
 async def _answer_json(request: Request, services: Services, key: Key, endpoint: str) -> Response:
-    """The answer to a JSON body. An edit needs a reference."""
+    """Answer a JSON body. An edit needs a reference."""
     values = await read_json(request, key, services)
     body = await asyncio.to_thread(partial(_options, GenerationBody, values, strict=True))
     field = "images" if values.get("images") is not None else "image"
     if endpoint == "images.edits" and not body.image:
-        message = "Missing required parameter: 'images'. Send at least one picture as {'image_url': ...}."
+        message = "Missing required parameter: 'images'. Send at least one image as {'image_url': ...}."
         raise BadRequest(message, param="images", code="missing_required_parameter")
     references = tuple(Reference(f"{field}[{i}]", item) for i, item in enumerate(body.image))
     mask = Reference("mask", body.mask) if body.mask else None
@@ -193,7 +193,7 @@ async def _answer(
     image_request: ImageRequest,
     ignored: list[str],
 ) -> Response:
-    """The answer of the call. A header names the fields that were ignored."""
+    """Answer a call. A header names the fields that were ignored."""
     parameters = body.model_dump(mode="json", exclude={"image", "images", "mask", "controls", *SYNONYMS})
     if image_request.controls:
         parameters["controls"] = {each.name: each.strength for each in image_request.controls}
@@ -228,7 +228,7 @@ def _is_file_field(name: str) -> bool:
 
 
 def _folded(texts: Mapping[str, str]) -> dict[str, Any]:
-    """An object's fields, which SDKs write as `loras[style]`, as an object."""
+    """Fold an object's fields, which SDKs write as `loras[style]`, into an object."""
     values: dict[str, Any] = {}
     for name, text in texts.items():
         if found := MEMBER.fullmatch(name):
@@ -265,7 +265,8 @@ def _image_request(
 
 
 def _controls(body: ControlledOptions, files: Mapping[str, bytes]) -> tuple[ControlRequest, ...]:
-    """`files` are the images of a form, by the names of their parts. Raises BadRequest for a control without one."""
+    """Return the controls of a request. `files` are the images of a form, by the names of their parts. Raises
+    BadRequest for a control without one."""
     if len(files) > MAX_CONTROLS:
         message = f"Invalid 'controls': too many. Expected at most {MAX_CONTROLS}, but got {len(files)}."
         raise BadRequest(message, param="controls", code="array_above_max_length")
@@ -275,7 +276,7 @@ def _controls(body: ControlledOptions, files: Mapping[str, bytes]) -> tuple[Cont
         field = f"controls[{name}]"
         source = files.get(field, options.image)
         if source is None:
-            message = f"Missing required parameter: '{field}'. Send the picture of this control."
+            message = f"Missing required parameter: '{field}'. Send the image of this control."
             raise BadRequest(message, param="controls", code="missing_required_parameter")
         requested.append(ControlRequest(name, Reference(field, source), options.strength))
     return tuple(sorted(requested, key=lambda each: each.name))
@@ -302,5 +303,5 @@ async def _references(form: FormData) -> tuple[Reference, ...]:
 
 
 async def _read(part: UploadFile | str) -> bytes:
-    """A file part's bytes. Its name and content type are the client's fancy; the bytes are sniffed later."""
+    """Read a file part's bytes. Its name and content type are the client's fancy; the bytes are sniffed later."""
     return await part.read() if isinstance(part, UploadFile) else part.encode()

@@ -33,7 +33,7 @@ async def list_models(_: Caller, services: ServicesDep) -> ModelList:
     """List models.
 
     Lists every model of the catalog, also those that the key's groups do not allow: image models with their sizes,
-    qualities, adapters, limits and price, chat models with what they take. `type` and `architecture` tell them apart.
+    qualities, adapters, limits and price, chat models with their inputs. `type` and `architecture` tell them apart.
     """
     return ModelList(data=await asyncio.to_thread(_cards, services))
 
@@ -62,7 +62,7 @@ def _cards(services: Services) -> list[ModelCard | ChatCard]:
 
 
 def _image_card(model: ImageModel, services: Services) -> ModelCard:
-    """Reads the folder of its adapters."""
+    """Describe an image model. It reads the folder of its adapters."""
     capabilities = services.engines.image.capabilities(model.checkpoint)
     widest = model.drawn_with(MAX_REFERENCES)
     max_references = reference_limit(widest, services.engines.image.capabilities(widest.checkpoint))

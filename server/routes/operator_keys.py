@@ -26,7 +26,7 @@ NewOperator = Annotated[CreateOperator, Depends(JsonBody(CreateOperator, example
 
 
 def key_admin(services: ServicesDep) -> KeyAdmin:
-    """With the groups of the catalog in use."""
+    """Return the administration of keys, with the groups of the catalog in use."""
     return KeyAdmin(services.stores.database, services.served.catalog.current.groups)
 
 
@@ -73,7 +73,7 @@ async def show_key(key: KeyRef, keys: Keys, services: ServicesDep) -> KeyEntry:
 async def change_key(key: KeyRef, request: Request, keys: Keys, services: ServicesDep, by: OperatorName) -> KeyEntry:
     """Change a key.
 
-    Changes what is sent, and leaves the rest as it is. Null takes a limit away.
+    Changes the fields that are sent, and leaves the rest as it is. Null takes a limit away.
     """
     sent = parse_json(await request.body())
     body = validate(ChangeKey, sent, strict=True)
@@ -142,7 +142,7 @@ async def new_operator(body: NewOperator, services: ServicesDep, by: OperatorNam
 async def end_operator(name: OperatorRef, services: ServicesDep, by: OperatorName) -> OperatorEntry:
     """Revoke an operator.
 
-    Ends an admin key at once. What its operator did stays in the audit.
+    Ends an admin key at once. Its operator's changes stay in the audit.
     """
     revoked = await services.stores.database.in_writer(revoke_operator, services.stores.database, name, by=by)
     if revoked is None:

@@ -1,4 +1,4 @@
-"""/admin/jobs, /admin/events and /admin/status: what runs, watched and cancelled. They need an admin key."""
+"""/admin/jobs, /admin/events and /admin/status: the running jobs, watched and cancelled. They need an admin key."""
 
 import asyncio
 import shutil
@@ -43,7 +43,8 @@ async def list_jobs(services: ServicesDep) -> QueuedJobList:
 async def cancel_job(job_id: JobId, services: ServicesDep, by: OperatorName) -> CancelledJob:
     """Cancel a job.
 
-    Ends any key's job that runs or waits on this server. What it has not been charged for yet, it is not.
+    Ends any key's job that runs or waits on this server. Images that were charged already stay charged; nothing more is
+    charged.
     """
     await services.operations.job_queue.cancel(job_id, by=by)
     return CancelledJob(id=job_id)
@@ -71,7 +72,7 @@ async def watch(services: ServicesDep) -> Response:
 async def status(services: ServicesDep) -> ServerStatus:
     """Show the server.
 
-    Returns the version, the workers, the room on the disk, and what the server keeps.
+    Returns the version, the workers, the room on the disk, and the data that the server keeps.
     """
     settings = services.settings
     disk = await asyncio.to_thread(shutil.disk_usage, settings.home)

@@ -1,4 +1,4 @@
-"""/admin/usage, /ledger, /calls, /refusals and /audit: who used, paid, failed and changed what. They need an admin
+"""/admin/usage, /ledger, /calls, /refusals and /audit: usage, charges, calls, refusals and changes. They need an admin
 key."""
 
 from dataclasses import replace
@@ -67,8 +67,8 @@ async def show_usage(
 ) -> Response:
     """Show usage.
 
-    Sums what keys were charged and their tokens, for a period, by key, day, month and model. The sums of every grouping
-    are equal to those of the ledger.
+    Sums the keys' charges and tokens, for a period, by key, day, month and model. The sums of every grouping are equal
+    to those of the ledger.
     """
     wanted, database = UsageFilter(key_id, model, period), services.stores.database
     grouping = read_grouping(by, GROUPINGS)
@@ -128,7 +128,7 @@ async def show_call(call_id: CallId, services: ServicesDep) -> CallDetails:
 async def refusals(services: ServicesDep, key_id: KeyIdDep) -> Fetch:
     """List refusals.
 
-    Returns a page of what the moderation policy refused, and why. Prompts and images are not stored with it.
+    Returns a page of the moderation policy's refusals, with their reasons. Prompts and images are not stored with it.
     """
     database = services.stores.database
     names = await database.in_reader(key_names, database)

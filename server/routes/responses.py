@@ -1,4 +1,4 @@
-"""/v1/responses: create, retrieve, delete, cancel, and list what went in."""
+"""/v1/responses: create, retrieve, delete, cancel, and list the input items."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from sse_starlette import ServerSentEvent
 from starlette.types import ASGIApp
 
 from server.accounts.keys import Key
-from server.errors import BadRequest, Overloaded
+from server.errors import BadRequest, ServerStopping
 from server.flows.fingerprint import fingerprint
 from server.flows.responses.left_out import unknown_options
 from server.flows.retries import RetryInfo
@@ -65,7 +65,7 @@ from server.state.active_responses import ActiveResponse
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A response that a request asks for. `headers` name what has no effect."""
+    """A response that a request asks for. `headers` name the fields without effect."""
 
     key: Key
     body: ResponseBody
@@ -252,12 +252,12 @@ async def _answer(request: Request, services: Services, asked: Asked, stack: Asy
 
 
 async def _body(response: ActiveResponse) -> bytes:
-    """The body, once the response has ended. Raises ApiError."""
+    """Return the body, once the response has ended. Raises ApiError."""
     await response.wait_done()
     if response.failure is not None:
         raise response.failure
     if response.status == "cancelled":
-        raise Overloaded("The response was stopped before its end. Please send the request again.", 2)
+        raise ServerStopping("The response was stopped before its end. Please send the request again.", 2)
     return await _encoded(response.object())
 
 
@@ -272,5 +272,5 @@ async def _json(value: dict[str, Any], headers: dict[str, str]) -> Response:
 
 
 async def _encoded(value: dict[str, Any]) -> bytes:
-    """Images make large bodies: they are written in a thread."""
+    """Encode JSON in a thread, since images make large bodies."""
     return await asyncio.to_thread(lambda: json.dumps(value, separators=(",", ":")).encode())

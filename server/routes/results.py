@@ -1,4 +1,4 @@
-"""/v1/darkroom/results and /v1/darkroom/responses: what a key has made, to find it again."""
+"""/v1/darkroom/results and /v1/darkroom/responses: a key's images and responses, to find them again."""
 
 from typing import Annotated
 
@@ -16,9 +16,9 @@ from server.schemas.usage import DeletedResult, ResponseSummary, ResponseSummary
 
 router = APIRouter(prefix="/v1/darkroom")
 
-Name = Annotated[str, Path(description="The picture's id: the last part of its URL.")]
-OfModel = Annotated[str | None, Query(description="Only pictures of this model.")]
-Words = Annotated[str, Query(description="Only pictures whose prompt has all of these words.")]
+Name = Annotated[str, Path(description="The image's id: the last part of its URL.")]
+OfModel = Annotated[str | None, Query(description="Only images of this model.")]
+Words = Annotated[str, Query(description="Only images whose prompt has all of these words.")]
 Roots = Annotated[str, Query(description="`true` for those that continue no other.")]
 
 
@@ -28,8 +28,8 @@ async def list_results(
 ) -> Fetch:
     """List the key's images.
 
-    Returns a page of the key's stored images, with what they were made from if the server keeps prompts: newest first
-    unless asked otherwise.
+    Returns a page of the key's stored images, with their prompts, seeds and references if the server keeps prompts:
+    newest first unless asked otherwise.
     """
     wanted = ResultFilter(key.id, model, q.split()[:20], period)
     base = public_base(request, services)
@@ -40,11 +40,11 @@ async def list_results(
     return fetch
 
 
-@router.get("/results/{name}", response_description="The picture.", responses=errors(404))
+@router.get("/results/{name}", response_description="The image.", responses=errors(404))
 async def show_result(request: Request, name: Name, key: Caller, services: ServicesDep) -> ResultEntry:
     """Show one of the key's images.
 
-    Returns the size of an image, its URL, and what it was made from if the server keeps prompts.
+    Returns the size of an image, its URL, and its prompt, seed and references if the server keeps prompts.
     """
     result = await services.stores.results.in_reader(services.stores.results.find, name, key.id)
     if result is None:
@@ -52,11 +52,11 @@ async def show_result(request: Request, name: Name, key: Caller, services: Servi
     return result_entry(result, public_base(request, services))
 
 
-@router.delete("/results/{name}", response_description="The picture is gone.", responses=errors(404))
+@router.delete("/results/{name}", response_description="The image is gone.", responses=errors(404))
 async def delete_result(name: Name, key: Caller, services: ServicesDep) -> DeletedResult:
     """Delete an image.
 
-    Deletes what an image was made from, and its file. Its charge stays.
+    Deletes an image's file, and its seed, prompt and parameters. Its charge stays.
     """
     # the record first: a file without one is swept
     if not await services.stores.results.in_writer(services.stores.results.delete, name, key.id):
@@ -70,8 +70,8 @@ async def delete_result(name: Name, key: Caller, services: ServicesDep) -> Delet
 async def list_responses(key: Caller, services: ServicesDep, roots: Roots = "") -> Fetch:
     """List the key's responses.
 
-    Returns a page of the key's stored responses, each with the beginning of what the user said: newest first unless
-    asked otherwise.
+    Returns a page of the key's stored responses, each with the beginning of the user's text: newest first unless asked
+    otherwise.
     """
     roots_only = query_flag("roots", roots)
 
@@ -82,5 +82,5 @@ async def list_responses(key: Caller, services: ServicesDep, roots: Roots = "") 
 
 
 def _no_image(name: str) -> NotFound:
-    message = f"There is no picture '{name[:60]}' of this key; it may have been deleted."
+    message = f"There is no image '{name[:60]}' of this key; it may have been deleted."
     return NotFound(message, code="result_not_found")

@@ -8,5 +8,5 @@
 - `response_object`, `response_answers`, `response_events`: its answers and its stream
 - `hosted_fields`: fields of OpenAI's hosted service, accepted without effect or refused by name
 - `models`, `admin`, `health`: the smaller routes
-- `answer`, `errors`: what all answers share
+- `answer`, `errors`: the parts that all answers share
 """

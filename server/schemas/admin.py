@@ -26,7 +26,7 @@ class ChangedSetting(Answer):
 
 
 class CatalogChange(Answer):
-    """What a swap, an undo or a reload changed. `loaded` describes each new checkpoint, by name; `settings` are those
+    """The changes of a swap, an undo or a reload. `loaded` describes each new checkpoint, by name; `settings` are those
     that a swap fitted to it."""
 
     object: Literal["catalog.change"] = "catalog.change"

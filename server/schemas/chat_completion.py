@@ -1,4 +1,4 @@
-"""What POST /v1/chat/completions answers: one completion, or the chunks of a stream."""
+"""The answers of POST /v1/chat/completions: one completion, or the chunks of a stream."""
 
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -45,7 +45,7 @@ class PictureUrl(TypedDict):
 
 
 class CompletionImage(TypedDict):
-    """An image of the answer. `truncated`: what of its prompt was not read, as in `x-darkroom-truncated`."""
+    """An image of the answer. `truncated`: the part of its prompt that was not read, as in `x-darkroom-truncated`."""
 
     index: int
     type: Literal["image_url"]
@@ -103,7 +103,7 @@ class PromptTokensDetails(TypedDict):
 
 
 class CompletionTokensDetails(TypedDict):
-    """What the tokens of the answer were spent on."""
+    """The uses of the answer's tokens."""
 
     reasoning_tokens: int
     audio_tokens: int
@@ -159,7 +159,7 @@ class ToolCallDelta(TypedDict):
 
 
 class CompletionDelta(TypedDict):
-    """What is new. The first delta of a choice has its role, the last is empty."""
+    """The new part of a choice. The first delta of a choice has its role, the last is empty."""
 
     role: NotRequired[Literal["assistant"]]
     content: NotRequired[str | None]

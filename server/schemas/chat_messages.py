@@ -95,7 +95,7 @@ class CustomCall(LenientModel):
 
 
 def _with_type(value: object) -> object:
-    """Some clients leave out the type of functions' calls."""
+    """Add the type of a function's call, which some clients leave out."""
     if not isinstance(value, dict) or value.get("type") is not None:
         return value
     return {**value, "type": "function"}
@@ -129,12 +129,12 @@ Message = Annotated[SystemMessage | UserMessage | AssistantMessage | ToolMessage
 
 
 def custom_arguments(text: str) -> str:
-    """A custom tool's input as the arguments of a function of one text, which it is for the model."""
+    """Return a custom tool's input as the arguments of a function of one text, which it is for the model."""
     return json.dumps({"input": text}, ensure_ascii=False)
 
 
 def plain_message(message: SystemMessage | UserMessage | AssistantMessage | ToolMessage) -> dict[str, Any]:
-    """The message in the engine's protocol: without null keys, and with refusals as plain text."""
+    """Return the message in the engine's protocol: without null keys, and with refusals as plain text."""
     plain = message.model_dump(exclude_none=True, exclude={"refusal", "images"})
     if isinstance(message, AssistantMessage):
         plain.setdefault("content", message.refusal)
@@ -154,7 +154,7 @@ def _plain_call(call: ToolCall | CustomCall) -> dict[str, Any]:
 
 
 def _plain_part(part: dict[str, Any]) -> dict[str, Any]:
-    """Images are removed: they are decoded and sent to the engine separately."""
+    """Return a part for the engine. Images are removed: they are decoded and sent to the engine separately."""
     match part["type"]:
         case "refusal":
             return {"type": "text", "text": part["refusal"]}

@@ -1,4 +1,4 @@
-"""The report of a checkpoint, from what was found in it."""
+"""The report of a checkpoint, from the findings in its files."""
 
 from pipelines.catalog.adapters import Adapter
 from pipelines.catalog.inspection import Inspection
@@ -8,7 +8,8 @@ from server.schemas.checkpoints import AdapterCard, CheckpointFindings, PartRepo
 
 
 def adapter_card(model: str, adapter: Adapter, capabilities: Capabilities | None = None) -> AdapterCard:
-    """As the route and the command show it; `capabilities` are what the server has found of the model."""
+    """Describe an adapter as the route and the command show it; `capabilities` are those that the server has found of
+    the model."""
     fits, failed_checks = (
         (capabilities.adapter_fits, capabilities.failed_checks) if capabilities is not None else ((), ())
     )
@@ -30,7 +31,7 @@ def adapter_card(model: str, adapter: Adapter, capabilities: Capabilities | None
 
 
 def report_of(inspection: Inspection, suggestion: Suggestion) -> CheckpointFindings:
-    """As the route and the command show it."""
+    """Report an inspection with its suggestion, as the route and the command show it."""
     capabilities = inspection.capabilities
     found = {
         "steps": suggestion.steps,

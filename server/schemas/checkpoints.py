@@ -110,8 +110,8 @@ class SuggestedValue(Answer):
 
 
 class SuggestedNoise(Answer):
-    """`scheduler` and `scheduler_config` for [sampling] of the catalog file, and what in the checkpoint's file or name
-    asks for them. Null and empty where the checkpoint's own do."""
+    """`scheduler` and `scheduler_config` for [sampling] of the catalog file, and the mark in the checkpoint's file or
+    name that asks for them. Null and empty where the checkpoint's own do."""
 
     scheduler: str | None
     scheduler_config: dict[str, bool | int | float | str]
@@ -119,7 +119,8 @@ class SuggestedNoise(Answer):
 
 
 class CheckpointFindings(Answer):
-    """What a checkpoint is and can do. With `problems` it can't be served. `supports` is what its classes promise."""
+    """A checkpoint's class, parts and capabilities. With `problems` it can't be served. `supports` are the capabilities
+    that its classes announce."""
 
     object: Literal["checkpoint.report"] = "checkpoint.report"
     path: str
@@ -167,7 +168,7 @@ class Verification(Answer):
 
 
 class Removal(Answer):
-    """What was deleted. A reload takes the models away."""
+    """The files that were deleted. A reload takes the models away."""
 
     object: Literal["checkpoint.removed"] = "checkpoint.removed"
     deleted: list[str]
@@ -175,7 +176,8 @@ class Removal(Answer):
 
 class AdapterCard(Answer):
     """An adapter that requests may name. `fits` is null where the server has not tried it; `fitting_layers` are those
-    of its `layers` that the model has, and `reason` says what does not fit, or what of the file changes nothing."""
+    of its `layers` that the model has, and `reason` names the part that does not fit, or the part of the file that
+    changes nothing."""
 
     model: str
     name: str

@@ -1,4 +1,4 @@
-"""What gateways of a cluster ask each other, and what operators see of them."""
+"""The questions of a cluster's gateways to each other, and their reports for operators."""
 
 from typing import Literal
 
@@ -28,7 +28,7 @@ class ProposedCatalog(BaseModel):
 
 class GatewayCard(Listed):
     """A server. `id` changes with every start; `url` is where the others reach it, null for one that is the only one.
-    `alive`: it renews its lease. `state` is what its /readyz says, null if it does not answer."""
+    `alive`: it renews its lease. `state` is that of its /readyz, null if it does not answer."""
 
     object: Literal["gateway"] = "gateway"
     url: str | None

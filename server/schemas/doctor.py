@@ -1,4 +1,4 @@
-"""What `darkroom doctor` finds."""
+"""The findings of `darkroom doctor`."""
 
 from typing import Literal
 

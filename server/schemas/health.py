@@ -1,4 +1,4 @@
-"""What /healthz and /readyz answer."""
+"""The answers of /healthz and /readyz."""
 
 from typing import Literal
 
@@ -51,7 +51,7 @@ class ImageWorkerState(WorkerState):
 
 
 class CheckpointReport(TypedDict):
-    """What became of a checkpoint; `detail` says what it is, or why it could not be loaded. An asleep one is loaded by
+    """The state of a checkpoint; `detail` describes it, or says why it could not be loaded. An asleep one is loaded by
     the next call that needs it."""
 
     state: Literal["loaded", "failed", "asleep"]

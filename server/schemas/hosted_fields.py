@@ -27,7 +27,7 @@ class HostedFields(LenientModel):
 
 
 def refuse_unsupported(values: Mapping[str, Any], unsupported: Mapping[str, str]) -> None:
-    """Raises BadRequest for the first field of `unsupported` that was sent, with its advice."""
+    """Refuse the first field of `unsupported` that was sent: raises BadRequest with its advice."""
     for name, advice in unsupported.items():
         if values.get(name) is not None:
             message = f"'{name}' is not supported by this server: {advice}."

@@ -13,7 +13,7 @@ Id = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class CodeOutput(LenientModel):
-    """What a program wrote, or an image that it made."""
+    """The text that a program wrote, or an image that it made."""
 
     type: str
     logs: BoundedText | None = None
@@ -71,7 +71,7 @@ class ShellCall(LenientModel):
 
 
 class ShellOutput(LenientModel):
-    """What came of them. A local shell's has its call's id as `id`."""
+    """The output of a shell's commands. A local shell's has its call's id as `id`."""
 
     type: Literal["local_shell_call_output", "shell_call_output", "apply_patch_call_output"]
     id: Id | None = None
@@ -81,7 +81,7 @@ class ShellOutput(LenientModel):
 
 
 class UnreadItem(LenientModel):
-    """An item that says nothing without what it led to, which the answer after it has. It is not part of the prompt."""
+    """An item that says nothing without its outcome, which the answer after it has. It is not part of the prompt."""
 
     type: Literal[
         "web_search_call",

@@ -1,4 +1,4 @@
-"""Image calls by their ids: what their owner is told of them while they run and afterwards."""
+"""Image calls by their ids: their reports for their owner while they run and afterwards."""
 
 from typing import Literal
 

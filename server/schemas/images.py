@@ -15,11 +15,11 @@ MAX_STEPS = 200
 MAX_CONTROLS = 4
 UNSUPPORTED = {  # field -> what to do instead
     "complexity": "leave it out",
-    "frame_count": "it draws still pictures; leave it out",
-    "frame_duration_ms": "it draws still pictures; leave it out",
-    "svg": "its pictures are PNG, JPEG or WebP",
+    "frame_count": "it draws still images; leave it out",
+    "frame_duration_ms": "it draws still images; leave it out",
+    "svg": "its images are PNG, JPEG or WebP",
     "markup": "leave it out",
-    "file_id": "send the picture itself in 'image'",
+    "file_id": "send the image itself in 'image'",
 }
 NO_EFFECT = ("input_fidelity", "safety_identifier", "style", "user")  # accepted, and named in a response header
 SYNONYMS = {  # other servers' names -> ours
@@ -34,7 +34,7 @@ def _as_list(value: object) -> object:
 
 
 def _from_form(value: object) -> object:
-    """Forms have text alone: an object comes as JSON."""
+    """Parse an object that comes as JSON: forms have text alone."""
     try:
         return from_json(value) if isinstance(value, str) else value
     except ValueError:
@@ -42,9 +42,9 @@ def _from_form(value: object) -> object:
 
 
 def _as_url(value: object) -> object:
-    """OpenAI's JSON edits have objects where this server's references are strings."""
+    """Return the text of a reference, which OpenAI's JSON edits have as an object."""
     if isinstance(value, dict) and value.get("file_id") is not None:
-        raise PydanticCustomError("file_id", "there are no files here: send the picture itself, as 'image_url'")
+        raise PydanticCustomError("file_id", "there are no files here: send the image itself, as 'image_url'")
     return value.get("image_url", value) if isinstance(value, dict) else value
 
 
@@ -142,7 +142,8 @@ class SamplingOptions(BaseModel):
 
 
 class ImageOptions(SamplingOptions, OpenAIOptions):
-    """What both routes share. SDKs send this server's extensions, the seed and the sampling, through `extra_body`."""
+    """The fields that both routes share. SDKs send this server's extensions, the seed and the sampling, through
+    `extra_body`."""
 
     seed: Seed = None
     webhook: Annotated[str, Field(max_length=2000)] | None = None  # told of the end, in the background
@@ -152,7 +153,7 @@ class ImageOptions(SamplingOptions, OpenAIOptions):
 
     @model_validator(mode="after")
     def _merge_synonyms(self) -> Self:
-        """Raises BadRequest for two names of one option that differ."""
+        """Merge the names of each option. Raises BadRequest for two names of one option that differ."""
         for name, ours in SYNONYMS.items():
             _merge(self, name, ours)
         return self
@@ -208,7 +209,7 @@ class Usage(Answer):
 
 
 class ImageAnswer(Answer):
-    """What both image routes return; `parameters` is this server's own addition. Models without qualities have no
+    """The answer of both image routes; `parameters` is this server's own addition. Models without qualities have no
     `quality`."""
 
     created: int
@@ -222,7 +223,7 @@ class ImageAnswer(Answer):
 
 
 class _ImageEvent(Answer):
-    """What both events of a stream say. `image_index`, which of n images, is this server's own addition."""
+    """The fields of both events of a stream. `image_index`, which of n images, is this server's own addition."""
 
     b64_json: str
     created_at: int

@@ -1,8 +1,8 @@
 """A look at a JSON body before it is parsed: 60 MB of empty arrays would become 2 GB of objects, and stall the server.
 
-Parsing holds Python's interpreter lock from beginning to end, on whatever thread it runs. What it costs is bounded here
-by what is cheap to count: values, nesting, and characters that are slow to read. A long string, such as an image as a
-data URI, costs little. Pure.
+Parsing holds Python's interpreter lock from beginning to end, on whatever thread it runs. Its cost is bounded here by
+counts that are cheap to make: values, nesting, and characters that are slow to read. A long string, such as an image as
+a data URI, costs little. Pure.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,8 @@ class JsonTooComplex(BadRequest):
 
 
 def check_shape(raw: bytes | bytearray) -> None:
-    """Raises JsonTooComplex. Text that is no JSON may pass: the parser reads no further than to its first fault."""
+    """Check the size and nesting of a JSON text. Raises JsonTooComplex. Text that is no JSON may pass: the parser reads
+    no further than to its first fault."""
     values = escapes = between = depth = 0
     is_inside = False  # a string
     for piece in _slices(raw):
@@ -54,7 +55,7 @@ def check_shape(raw: bytes | bytearray) -> None:
 
 
 def _slices(raw: bytes | bytearray) -> Iterator[bytes | bytearray]:
-    """Pieces that end after a whole escape sequence."""
+    """Yield pieces that end after a whole escape sequence."""
     start = 0
     while start < len(raw):
         piece = raw[start : start + SLICE_BYTES]
@@ -65,8 +66,8 @@ def _slices(raw: bytes | bytearray) -> Iterator[bytes | bytearray]:
 
 
 def _without_escapes(piece: bytes | bytearray) -> tuple[bytes | bytearray, int]:
-    """The text without escaped quotes and backslashes, and how many escapes of any kind it had. What is left of the
-    others is a backslash, which has no effect on where strings end."""
+    """Return the text without escaped quotes and backslashes, and how many escapes of any kind it had. Of the others a
+    backslash is left, which has no effect on where strings end."""
     if b"\\" not in piece:
         return piece, 0
     unpaired = piece.replace(b"\\\\", b"")  # from the left, so that an odd backslash is the last one of its row

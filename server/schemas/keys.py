@@ -70,7 +70,7 @@ class KeyWithSecret(KeyEntry):
 
 
 class KeyFields(BaseModel):
-    """What can be set of a key. Of `expires_at` (Unix seconds) and `days` (from now) one may be sent."""
+    """The fields of a key that can be set. Of `expires_at` (Unix seconds) and `days` (from now) one may be sent."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -92,7 +92,7 @@ class CreateKey(KeyFields):
 
 
 class ChangeKey(KeyFields):
-    """PATCH /admin/keys/{key}. What is not sent stays; null takes a limit away."""
+    """PATCH /admin/keys/{key}. Fields that are not sent stay; null takes a limit away."""
 
     name: Name | None = None
 

@@ -26,7 +26,7 @@ class Listing(Answer, Generic[EntryT]):
 
     @classmethod
     def of(cls, entries: Sequence[EntryT], limit: int) -> Self:
-        """Of entries with one more than the page has room for, if there are more."""
+        """Build a page of entries with one more than the page has room for, if there are more."""
         data = list(entries[:limit])
         first, last = (data[0].id, data[-1].id) if data else (None, None)
         return cls(data=data, first_id=first, last_id=last, has_more=len(entries) > limit)

@@ -15,7 +15,7 @@ RESERVED = frozenset(  # what the server itself passes to a template, or to the 
 
 
 def _top_k(value: object) -> object:
-    """vLLM writes -1 for all tokens."""
+    """Return top_k with 0 for all tokens, for which vLLM writes -1."""
     return 0 if value == -1 else value
 
 
@@ -36,8 +36,8 @@ EFFORT = {"reasoning_effort", "enable_thinking"}  # most templates have one of t
 
 
 def template_options(effort: str | None, verbosity: str | None, sent: Mapping[str, Any]) -> dict[str, Any]:
-    """The variables of the template: OpenAI's fields by the names that templates have for them. What was sent as a
-    template option wins."""
+    """Return the variables of the template: OpenAI's fields by the names that templates have for them. A variable that
+    was sent as a template option wins."""
     known: dict[str, Any] = {}
     if effort is not None:
         known |= {"reasoning_effort": effort, "enable_thinking": effort != "none"}
@@ -47,8 +47,8 @@ def template_options(effort: str | None, verbosity: str | None, sent: Mapping[st
 
 
 def ignored_options(unused: tuple[str, ...], fields: Mapping[str, str]) -> list[str]:
-    """The fields of the request whose variables the template does not know. `fields` has a variable's field; others
-    are template options. `reasoning_effort` counts as used if either of its variables is."""
+    """List the fields of the request whose variables the template does not know. `fields` has a variable's field;
+    others are template options. `reasoning_effort` counts as used if either of its variables is."""
     left = set(unused)
     if len(left & EFFORT) == 1:
         left -= EFFORT

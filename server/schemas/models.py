@@ -9,7 +9,7 @@ Modality = Literal["text", "image"]
 
 
 class Architecture(Answer):
-    """What goes in and what comes out, as other servers tell image models from chat models."""
+    """The inputs and outputs, by which other servers tell image models from chat models."""
 
     input_modalities: list[Modality]
     output_modalities: list[Modality]
@@ -32,7 +32,8 @@ class ImageLimits(Answer):
 
 
 class ControlCard(Answer):
-    """A ControlNet or IP-Adapter that requests may name in `controls`. `map` is what a ControlNet follows."""
+    """A ControlNet or IP-Adapter that requests may name in `controls`. `map` is the kind of map that a ControlNet
+    follows."""
 
     name: str
     kind: Literal["controlnet", "ip-adapter"]
@@ -42,9 +43,9 @@ class ControlCard(Answer):
 
 
 class ModelCard(Answer):
-    """An image model: OpenAI's four fields, and what a caller needs to choose it. `supports` is what its checkpoint has
-    shown that it can do, empty until it is loaded; a negative prompt only at a guidance above `negative_prompt_above`.
-    `sizes` has the pixels of each ratio, `price` is CNY a call."""
+    """An image model: OpenAI's four fields, and those that a caller needs to choose it. `supports` are the capabilities
+    that its checkpoint has shown, empty until it is loaded; a negative prompt only at a guidance above
+    `negative_prompt_above`. `sizes` has the pixels of each ratio, `price` is CNY a call."""
 
     id: str
     object: Literal["model"] = "model"
@@ -74,8 +75,8 @@ class ModelCard(Answer):
 
 
 class ChatCard(Answer):
-    """A chat model. What is not known here is null: `tools` and `vision` of an upstream's model, and `max_model_len`
-    (prompt and answer, in tokens) unless the catalog sets it."""
+    """A chat model. Values that are not known here are null: `tools` and `vision` of an upstream's model, and
+    `max_model_len` (prompt and answer, in tokens) unless the catalog sets it."""
 
     id: str
     object: Literal["model"] = "model"

@@ -32,7 +32,7 @@ class ModerationTestRequest(BaseModel):
 
 @dataclass(frozen=True)
 class PolicyFinding:
-    """A breach of the policy, and what it was found by."""
+    """A breach of the policy, and the evidence for it."""
 
     policy: str
     category: str
@@ -40,7 +40,7 @@ class PolicyFinding:
 
 
 class ModerationTest(Answer):
-    """What the policy says. Classifiers that are not in the policy in use are not loaded, and skipped."""
+    """The findings of the policy. Classifiers that are not in the policy in use are not loaded, and skipped."""
 
     object: Literal["moderation.test"] = "moderation.test"
     flagged: bool

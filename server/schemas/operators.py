@@ -1,4 +1,4 @@
-"""What operators read of the ledger, of refusals and of each other, and what they send."""
+"""The reports of the ledger, of refusals and of operators, and the bodies that operators send."""
 
 from typing import Annotated, Any, Literal
 

@@ -1,4 +1,4 @@
-"""What runs on a server, and the server itself, as operators see them."""
+"""The jobs of a server, and the server itself, as operators see them."""
 
 from typing import Literal
 
@@ -9,7 +9,8 @@ from server.schemas.listing import Listed, Listing
 class QueuedJob(Listed):
     """A job that runs or waits. `position` is 0 on the device, else its place in the queue; `estimated_s` until it
     ends. A chat is queued until its model takes it, or until the first of its answer comes from another server;
-    `tokens` are what it has written so far, where a piece of several counts once. What is not known is null."""
+    `tokens` are those that it has written so far, where a piece of several counts once. Values that are not known are
+    null."""
 
     object: Literal["job"] = "job"
     kind: Literal["image", "response", "chat"]
@@ -82,7 +83,7 @@ class Disk(Answer):
 
 
 class ServerStatus(Answer):
-    """The server: its version, its workers, its disk, what it runs with."""
+    """The server: its version, its workers, its disk, its settings."""
 
     object: Literal["status"] = "status"
     version: str

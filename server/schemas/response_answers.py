@@ -1,4 +1,4 @@
-"""What the routes of /v1/responses answer: the response, its items, and pages of them."""
+"""The answers of /v1/responses: the response, its items, and pages of them."""
 
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -254,7 +254,7 @@ class SentMessage(TypedDict):
 
 
 class FunctionOutput(TypedDict):
-    """What the caller's function or custom tool returned."""
+    """The result of the caller's function or custom tool."""
 
     id: str
     type: Literal["function_call_output", "custom_tool_call_output"]

@@ -108,7 +108,7 @@ class ReasoningItem(LenientModel):
 
 
 class CompactionItem(LenientModel):
-    """What /v1/responses/compact made of earlier items."""
+    """The item that /v1/responses/compact made of earlier ones."""
 
     type: Literal["compaction"]
     encrypted_content: BoundedText
@@ -123,7 +123,7 @@ class ItemReference(LenientModel):
 
 
 def _with_type(value: object) -> object:
-    """Clients often leave out the type of messages and references."""
+    """Add the type of messages and references, which clients often leave out."""
     if not isinstance(value, dict) or value.get("type") is not None:
         return value
     return {**value, "type": "message" if "role" in value else "item_reference"}

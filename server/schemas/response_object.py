@@ -16,7 +16,8 @@ def response_object(
     output: Sequence[Mapping[str, Any]] = (),
     ended: Mapping[str, Any] | None = None,
 ) -> Json:
-    """The object. `ended` has what is known only at the end: completed_at, usage, error, incomplete_details."""
+    """Build the response object. `ended` has the fields that are known only at the end: completed_at, usage, error,
+    incomplete_details."""
     end = ended or {}
     return {
         "id": response_id,
@@ -33,7 +34,7 @@ def response_object(
 
 
 def usage_object(input_tokens: int, output_tokens: int, reasoning_tokens: int) -> Json:
-    """Tokens of all turns of the chat model. Images are not counted."""
+    """Return the tokens of all turns of the chat model. Images are not counted."""
     return {
         "input_tokens": input_tokens,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
@@ -44,25 +45,25 @@ def usage_object(input_tokens: int, output_tokens: int, reasoning_tokens: int) -
 
 
 def message_item(item_id: str, status: str, content: Sequence[Json]) -> Json:
-    """An answer of the model."""
+    """Build the item of an answer of the model."""
     return {"id": item_id, "type": "message", "status": status, "role": "assistant", "content": list(content)}
 
 
 def text_part(text: str, logprobs: Sequence[Json] = ()) -> Json:
-    """The text part of a message."""
+    """Build the text part of a message."""
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(logprobs)}
 
 
 def function_item(
     item_id: str, status: str, call_id: str, name: str, arguments: str, namespace: str | None = None
 ) -> Json:
-    """A call of a client's function."""
+    """Build the item of a call of a client's function."""
     called = {"call_id": call_id, "name": name, "arguments": arguments}
     return {"id": item_id, "type": "function_call", "status": status, **called, **_namespace(namespace)}
 
 
 def custom_item(item_id: str, status: str, call_id: str, name: str, text: str, namespace: str | None = None) -> Json:
-    """A call of a client's custom tool."""
+    """Build the item of a call of a client's custom tool."""
     called = {"call_id": call_id, "name": name, "input": text}
     return {"id": item_id, "type": "custom_tool_call", "status": status, **called, **_namespace(namespace)}
 
@@ -72,17 +73,18 @@ def _namespace(namespace: str | None) -> Json:
 
 
 def reasoning_item(item_id: str, status: str, text: str) -> Json:
-    """The reasoning of the model."""
+    """Build the item of the model's reasoning."""
     content = [{"type": "reasoning_text", "text": text}] if text else []
     return {"id": item_id, "type": "reasoning", "status": status, "summary": [], "content": content}
 
 
 def image_item(item_id: str, status: str, details: Mapping[str, Any] | None = None) -> Json:
-    """An image. `details`: prompt, size, quality, background, format and url, or its error."""
+    """Build the item of an image. `details`: prompt, size, quality, background, format and url, or its error."""
     return {"id": item_id, "type": "image_generation_call", "status": status, "result": None, **(details or {})}
 
 
 def item_list(items: Sequence[Json], *, has_more: bool) -> Json:
+    """Build a list of items."""
     return {
         "object": "list",
         "data": list(items),

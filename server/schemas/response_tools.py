@@ -26,8 +26,8 @@ HOSTED = {  # tools of the hosted service -> what this server does not do
 
 
 def refuse_hosted_tools(tools: object, served: Sequence[str] = TOOLS) -> None:
-    """Raises BadRequest for a tool that OpenAI's own service runs, with the types that are `served` instead. Theirs may
-    end with `_preview` or a date."""
+    """Refuse a tool that OpenAI's own service runs: raises BadRequest with the types that are `served` instead. Theirs
+    may end with `_preview` or a date."""
     for index, tool in enumerate(tools if isinstance(tools, list) else ()):
         kind = tool.get("type") if isinstance(tool, dict) else None
         known = [name for name in HOSTED if isinstance(kind, str) and kind.startswith(name)]
@@ -156,7 +156,7 @@ ToolChoice = Annotated[
 
 
 def echo_tool(tool: FunctionTool | CustomTool | NamespaceTool | ImageTool) -> dict[str, Any]:
-    """The tool as the response object repeats it: with the defaults that OpenAI fills in."""
+    """Return the tool as the response object repeats it: with the defaults that OpenAI fills in."""
     match tool:
         case FunctionTool():
             return {**tool.model_dump(), "strict": True if tool.strict is None else tool.strict}

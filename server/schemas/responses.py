@@ -135,7 +135,7 @@ class CompactBody(HostedFields):
 
 
 def echo(body: ResponseBody, model: str) -> dict[str, Any]:
-    """The fields of the request that every object of the response repeats."""
+    """Return the fields of the request that every object of the response repeats."""
     choice = body.tool_choice
     text_format = body.text.format.model_dump(by_alias=True) if body.text.format else {"type": "text"}
     return {

@@ -11,7 +11,7 @@ Stage = Literal["waiting", "inspecting", "loading", "writing", "done"]
 
 
 class CatalogJob(Listed):
-    """A swap, an undo or a reload. It waits for the one before it, then `stage` says what it does. `change` is there
+    """A swap, an undo or a reload. It waits for the one before it, then `stage` says how far it is. `change` is there
     when it has succeeded, `error` when it has failed; then nothing has changed."""
 
     object: Literal["catalog.job"] = "catalog.job"

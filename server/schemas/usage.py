@@ -1,4 +1,4 @@
-"""What a key has used, its calls and its images. Money is text in CNY, times are Unix seconds."""
+"""A key's usage, its calls and its images. Money is text in CNY, times are Unix seconds."""
 
 from typing import Any, Literal
 
@@ -38,7 +38,7 @@ class UsageReport(Answer):
 class CallEntry(Listed):
     """A request that ran a model, or was refused. `job` is the image call or response that it began or found.
 
-    `queue_s` and `run_s` are of its job; `price` is what this request was charged; `replayed`: it got the answer of an
+    `queue_s` and `run_s` are of its job; `price` is the charge for this request; `replayed`: it got the answer of an
     earlier request.
     """
 
@@ -66,15 +66,15 @@ class CallList(Listing[CallEntry]):
 
 
 class CallDetails(CallEntry):
-    """With what was asked for, while the server keeps that."""
+    """A call with its prompt and parameters, while the server keeps those."""
 
     prompt: str | None
     parameters: dict[str, Any] | None
 
 
 class ResultEntry(Listed):
-    """A stored image. What it was made from is null unless the server keeps prompts; `parents` are the ids of results
-    among its references. `endpoint` is that of the call that drew it."""
+    """A stored image. `seed`, `prompt` and `parameters` are null unless the server keeps prompts; `parents` are the ids
+    of results among its references. `endpoint` is that of the call that drew it."""
 
     object: Literal["result"] = "result"
     url: str
@@ -106,7 +106,7 @@ class DeletedResult(Answer):
 
 
 class ResponseSummary(Listed):
-    """A stored response. `title` is the beginning of what the user said."""
+    """A stored response. `title` is the beginning of the user's text."""
 
     object: Literal["response.summary"] = "response.summary"
     model: str | None

@@ -65,8 +65,8 @@ class MalformedBody(BadRequest):
 
 
 def parse_json(raw: bytes | bytearray) -> dict[str, Any]:
-    """The JSON object in a body. Raises JsonTooComplex, and MalformedBody, also for numbers that can't be forwarded as
-    JSON.
+    """Parse the JSON object in a body. Raises JsonTooComplex, and MalformedBody, also for numbers that can't be
+    forwarded as JSON.
 
     It takes 0.1 s for a string of 60 MB, and holds the interpreter lock, so large bodies must be parsed one at a time.
     """
@@ -85,19 +85,20 @@ def parse_json(raw: bytes | bytearray) -> dict[str, Any]:
 
 
 def iter_strings(value: Any) -> Iterator[str]:
-    """Every string of a JSON value, and its objects' keys."""
+    """Yield every string of a JSON value, and its objects' keys."""
     return (part for part in _iter_scalars(value) if isinstance(part, str))
 
 
 def check_text_length(texts: Iterable[str]) -> None:
-    """Raises BadRequest for more text than any model's context holds, before it is tokenized, which takes minutes."""
+    """Check the length of all texts together, before they are tokenized, which takes minutes. Raises BadRequest for
+    more text than any model's context holds."""
     if (length := sum(map(len, texts))) > MAX_TEXT:
         message = f"The texts of this request have {length} characters together. Expected at most {MAX_TEXT}."
         raise BadRequest(message, code="string_above_max_length")
 
 
 def _iter_scalars(value: Any) -> Iterator[Any]:
-    """What a JSON value has in it, and its objects' keys. Not recursive: values may be nested to any depth."""
+    """Yield the scalars in a JSON value, and its objects' keys. Not recursive: values may be nested to any depth."""
     stack = [value]
     while stack:
         part = stack.pop()
@@ -111,7 +112,7 @@ def _iter_scalars(value: Any) -> Iterator[Any]:
 
 
 def validate(model: type[Body], values: Mapping[str, Any], *, strict: bool) -> Body:
-    """The typed body. Null means absent. Raises BadRequest for the first invalid field.
+    """Return the typed body. Null means absent. Raises BadRequest for the first invalid field.
 
     `strict` is for JSON, where "2" is not a number; form fields are always strings and are parsed.
     """
@@ -123,7 +124,7 @@ def validate(model: type[Body], values: Mapping[str, Any], *, strict: bool) -> B
 
 
 def one_of(allowed: Sequence[Choice], value: str, param: str) -> Choice:
-    """The value, if it is allowed. Raises BadRequest."""
+    """Return the value, if it is allowed. Raises BadRequest."""
     for choice in allowed:
         if choice == value:
             return choice
@@ -132,7 +133,7 @@ def one_of(allowed: Sequence[Choice], value: str, param: str) -> Choice:
 
 
 def ignored_fields(model: type[BaseModel], values: Mapping[str, Any], no_effect: Collection[str] = ()) -> list[str]:
-    """Fields that the model does not have, and those of `no_effect` that were sent."""
+    """List the fields that the model does not have, and those of `no_effect` that were sent."""
     sent = (str(name) for name, value in values.items() if name not in model.model_fields or value is not None)
     return sorted(name for name in sent if name not in model.model_fields or name in no_effect)
 
@@ -182,8 +183,9 @@ def _out_of_bounds(param: str, kind: str, value: object, context: Mapping[str, A
 
 
 def _path(location: tuple[int | str, ...], values: Mapping[str, Any], *, missing: bool) -> str:
-    """('messages', 3, 'user', 'content') -> 'messages[3].content'. A name that the body does not have is one that
-    pydantic gave to a member of a union, and is left out, unless it is the last one and names a missing field."""
+    """Write a location as a path: ('messages', 3, 'user', 'content') -> 'messages[3].content'. A name that the body
+    does not have is one that pydantic gave to a member of a union, and is left out, unless it is the last one and names
+    a missing field."""
     path, value = "", cast("Any", values)
     for position, part in enumerate(location, 1):
         if isinstance(part, int):

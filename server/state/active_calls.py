@@ -8,7 +8,7 @@ import structlog
 
 from pipelines.protocol.images import Event, Preview, Progress, Started
 from server.accounts.calls import CallId
-from server.errors import ApiError, Cancelled, EngineFailure, Overloaded
+from server.errors import ApiError, Cancelled, EngineFailure, ServerStopping
 from server.state.active_job import ActiveJob, ActiveJobs
 from server.state.detached_task import CancelReason
 from server.state.image_result import ImageResult, ImageShape
@@ -38,16 +38,16 @@ class ActiveCall(ActiveJob[Preview]):
 
     @property
     def done(self) -> bool:
-        """Whether `result` returns or raises at once."""
+        """Return whether `result` returns or raises at once."""
         return self._result is not None or self.failure is not None
 
     @property
     def admitted(self) -> bool:
-        """Whether the price is held and the job has its place in the queue."""
+        """Return whether the price is held and the job has its place in the queue."""
         return self.shape is not None
 
     def admit(self, shape: ImageShape) -> None:
-        """The price is held and the job is queued."""
+        """Note that the price is held and the job is queued."""
         self.shape = shape
         self._notify()
 
@@ -85,25 +85,25 @@ class ActiveCall(ActiveJob[Preview]):
         self._notify()
 
     async def admission(self) -> ImageShape:
-        """What will be drawn, once the call is admitted. Raises ApiError if it failed before."""
+        """Return the shape of the images to draw, once the call is admitted. Raises ApiError if it failed before."""
         await self.wait_admitted()
         return self.shape or (await self.result()).shape
 
     async def result(self) -> ImageResult:
-        """The result. Raises the failure. A waiter that is cancelled does not cancel the call."""
+        """Wait for the result. Raises the failure. A waiter that is cancelled does not cancel the call."""
         await self.wait_done()
         if self._result is None:
             raise self.failure or RuntimeError("an ended call has a result or a failure")
         return self._result
 
     def to_api_error(self, error: BaseException) -> ApiError:
-        """What the client gets for any exception that ended the call."""
+        """Return the client's error for any exception that ended the call."""
         if isinstance(error, ApiError):
             return error
         if isinstance(error, asyncio.CancelledError):
             if self.cancel_reason is CancelReason.REQUESTED:
                 return Cancelled("The call was cancelled; nothing was charged.")
-            return Overloaded("The call was stopped before its end; nothing was charged. Please send it again.", 2)
+            return ServerStopping("The call was stopped before its end; nothing was charged. Please send it again.", 2)
         return EngineFailure(f"Something went wrong on the server (call {self.call.id}); nothing was charged.")
 
     def _on_task_done(self, task: asyncio.Task[Any]) -> None:

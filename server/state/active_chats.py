@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import structlog
 
 from server.accounts.calls import CallId
-from server.errors import ApiError, Cancelled, EngineFailure, Overloaded
+from server.errors import ApiError, Cancelled, EngineFailure, ServerStopping
 from server.state.active_job import ActiveJob, ActiveJobs
 from server.state.detached_task import FOREVER
 from server.telemetry.call_trace import current_trace
@@ -25,7 +25,8 @@ Item = TypeVar("Item")
 
 
 class ActiveChat(ActiveJob[Json]):
-    """One chat. Its events, if it has an Idempotency-Key, are what is sent: the chunks of a stream, or one completion.
+    """One chat. Its events, if it has an Idempotency-Key, are the parts of its answer: the chunks of a stream, or one
+    completion.
 
     It holds a slot of its key's while it runs, so it does not count a second time.
     """
@@ -88,7 +89,7 @@ class ActiveChat(ActiveJob[Json]):
             self._notify()
 
     async def cancel_and_wait(self) -> None:
-        """End what `run` yields, and wait until it has ended. What it used is counted."""
+        """End the events that `run` yields, and wait until the chat has ended. The tokens that it used are counted."""
         self.stopped = True
         if self._waiting is not None:
             self._waiting.reschedule(0)
@@ -114,11 +115,11 @@ class ActiveChat(ActiveJob[Json]):
             raise self.failure
 
     def to_api_error(self, error: BaseException) -> ApiError:
-        """Return what the client gets for any exception that ended the chat."""
+        """Return the client's error for any exception that ended the chat."""
         if isinstance(error, ApiError):
             return error
         if isinstance(error, asyncio.CancelledError):
-            return Overloaded("The chat was stopped before its end. Please send it again.", 2)
+            return ServerStopping("The chat was stopped before its end. Please send it again.", 2)
         log.error("chat failed", chat=self.call.id, exc_info=error)
         return EngineFailure(f"Something went wrong on the server (chat {self.call.id}).")
 

@@ -1,4 +1,4 @@
-"""What image calls and responses have in common while they run: an event log, an admission, an end; and their registry.
+"""The common part of image calls and responses while they run: an event log, an admission, an end; and their registry.
 
 A retry is matched to a running job by its Idempotency-Key, or by its fingerprint (equal parameters).
 """
@@ -37,16 +37,16 @@ class ActiveJob(DetachedTask, Generic[EventT]):
     @property
     @abstractmethod
     def admitted(self) -> bool:
-        """Whether the request is sound and has its place: its answer begins with status 200."""
+        """Return whether the request is sound and has its place: its answer begins with status 200."""
 
     @property
     def joinable_by_key(self) -> bool:
-        """Whether a request with the same Idempotency-Key may join it."""
+        """Return whether a request with the same Idempotency-Key may join it."""
         return not self.cancelled
 
     @property
     def joinable_by_fingerprint(self) -> bool:
-        """Whether an automatic retry of an equal request may join it."""
+        """Return whether an automatic retry of an equal request may join it."""
         return not self.cancelled
 
     def begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -57,21 +57,21 @@ class ActiveJob(DetachedTask, Generic[EventT]):
         return task
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        """Call this when the job's task has ended."""
+        """Call `callback` when the job's task has ended."""
         if self._task is not None:
             self._task.add_done_callback(lambda _: callback())
         elif self.done:
             callback()
 
     async def wait_admitted(self) -> None:
-        """Until the status of an answer is known. Raises ApiError if the job failed before."""
+        """Wait until the status of an answer is known. Raises ApiError if the job failed before."""
         while not (self.admitted or self.done):
             await self._changed.wait()
         if self.failure is not None:
             raise self.failure
 
     async def wait_done(self) -> None:
-        """Until the job has ended. A waiter that is cancelled does not cancel the job."""
+        """Wait until the job has ended. A waiter that is cancelled does not cancel the job."""
         while not self.done:
             await self._changed.wait()
 
@@ -81,7 +81,7 @@ class ActiveJob(DetachedTask, Generic[EventT]):
         await self.wait_done()
 
     async def follow(self, after: int = -1) -> AsyncIterator[EventT]:
-        """Every event after the one with that index, as it comes, until the job ends."""
+        """Yield every event after the one with that index, as it comes, until the job ends."""
         sent = max(0, after + 1)
         while True:
             for event in self.events[sent:]:
@@ -97,7 +97,7 @@ class ActiveJob(DetachedTask, Generic[EventT]):
         """End the job if its work did not."""
 
     def _delete(self, task: asyncio.Task[Any]) -> None:
-        """Let go of the task, and of what the functions that its failure has left still hold, such as a body: they know
+        """Let go of the task, and of the values that the frames of its failure still hold, such as a body: they know
         this job, which knows its failure, and Python's collector finds such a circle only many bodies later."""
         self._task = None
         error = None if task.cancelled() else task.exception()
@@ -120,11 +120,11 @@ class ActiveJobs(Generic[JobT]):
         return len(self._jobs)
 
     def all(self) -> tuple[JobT, ...]:
-        """Those of every key."""
+        """Return the jobs of every key."""
         return tuple(self._jobs.values())
 
     def ids(self) -> frozenset[str]:
-        """The ids of all running jobs."""
+        """Return the ids of all running jobs."""
         return frozenset(self._jobs)
 
     def start(self, job: JobT, work: Coroutine[Any, Any, Any]) -> JobT:
@@ -137,23 +137,23 @@ class ActiveJobs(Generic[JobT]):
         return job
 
     def find(self, job_id: str, key_id: str) -> JobT | None:
-        """The job with this id, if it belongs to this key."""
+        """Return the job with this id, if it belongs to this key."""
         job = self._jobs.get(job_id)
         return job if job is not None and job.call.key_id == key_id else None
 
     def find_keyed(self, key_id: str, endpoint: str, idempotency_key: str) -> JobT | None:
-        """The job that an Idempotency-Key names."""
+        """Return the job that an Idempotency-Key names, None if it does not run."""
         wanted = (key_id, endpoint, idempotency_key)
         running = (job for job in self._jobs.values() if job.joinable_by_key)
         return next((job for job in running if _keyed(job.call) == wanted), None)
 
     def find_by_fingerprint(self, identity: CallIdentity) -> JobT | None:
-        """The equal job that an automatic retry joins: the newest without a listener, else the newest."""
+        """Return the equal job that an automatic retry joins: the newest without a listener, else the newest."""
         equal = [job for job in self._jobs.values() if job.call.identity == identity and job.joinable_by_fingerprint]
         return max(reversed(equal), key=lambda job: not job.has_listeners, default=None)
 
     def count(self, key_id: str) -> int:
-        """How many jobs of this key count towards its limit."""
+        """Return how many jobs of this key count towards its limit."""
         mine = (job for job in self._jobs.values() if job.call.key_id == key_id)
         return sum(job.counts_towards_limit and not job.done for job in mine)
 
@@ -167,7 +167,8 @@ class ActiveJobs(Generic[JobT]):
 
 
 def _trace_end(trace: CallTrace, job: ActiveJob[Any], close: Callable[[], None]) -> None:
-    """How the job ended, which an answer that had begun, or a client that had left, could not tell."""
+    """Note in the trace how the job ended, which an answer that had begun, or a client that had left, could not
+    tell."""
     if trace.job == job.call.id:
         trace.status = 200 if job.failure is None else job.failure.status
         trace.code = None if job.failure is None else job.failure.label

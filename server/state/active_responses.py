@@ -72,7 +72,7 @@ class ActiveResponse(ActiveJob[Json]):
 
     @classmethod
     def replay(cls, record: StoredResponse, output: list[Json], events: list[Json]) -> "ActiveResponse":
-        """A response that ended before, to be followed like one that runs."""
+        """Return a response that ended before, to be followed like one that runs."""
         replayed = cls(record, recorded=True, replayed=True)
         replayed.output, replayed.events, replayed.ended = output, events, record.ended
         replayed.phase, replayed.status = Phase.ENDED, cast(ResponseStatus, record.state)
@@ -80,31 +80,32 @@ class ActiveResponse(ActiveJob[Json]):
 
     @property
     def done(self) -> bool:
-        """Whether it has ended."""
+        """Return whether the response has ended."""
         return self.phase is Phase.ENDED
 
     @property
     def admitted(self) -> bool:
-        """Whether the request is sound."""
+        """Return whether the request is sound."""
         return self.phase in {Phase.ADMITTED, Phase.CHARGED}
 
     @property
     def charged(self) -> bool:
-        """Whether an image of it is paid for."""
+        """Return whether an image of it is paid for."""
         return self.phase is Phase.CHARGED
 
     @property
     def joinable_by_key(self) -> bool:
-        """Also one that is being cancelled: its end is what the key names."""
+        """Return True, also for a response that is being cancelled: the key names its end."""
         return True
 
     @property
     def joinable_by_fingerprint(self) -> bool:
-        """Not one that is asked for by its Idempotency-Key or, in the background, by its id."""
+        """Return whether an equal request joins the response: not one that is asked for by its Idempotency-Key or, in
+        the background, by its id."""
         return not self.cancelled and not self.record.survives_disconnect
 
     def object(self) -> Json:
-        """The response object as it is now."""
+        """Return the response object as it is now."""
         record = self.record
         return response_object(record.id, record.created_at, record.echo, self.status, self.output, self.ended)
 
@@ -118,17 +119,17 @@ class ActiveResponse(ActiveJob[Json]):
         self.emit(kind, response=self.object())
 
     def start(self) -> None:
-        """A background response leaves the queue."""
+        """Take a background response out of the queue."""
         self._move(Phase.STARTING)
         self.status = "in_progress"
 
     def admit(self) -> None:
-        """The request is sound."""
+        """Note that the request is sound."""
         self._move(Phase.ADMITTED)
         self._notify()
 
     def mark_charged(self, index: int, item: Json) -> None:
-        """The image of this output item is stored and paid for."""
+        """Note that the image of this output item is stored and paid for."""
         self._move(Phase.CHARGED)
         self.output[index] = item
 
@@ -159,7 +160,7 @@ class ActiveResponses(ActiveJobs[ActiveResponse]):
         self._opening: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     def find_stored(self, response_id: str, key_id: str) -> ActiveResponse | None:
-        """The response with this id, if it is this key's and is stored: others can't be asked for."""
+        """Return the response with this id, if it is this key's and is stored: others can't be asked for."""
         response = self.find(response_id, key_id)
         return response if response is not None and response.record.stored else None
 

@@ -42,7 +42,7 @@ class BackgroundTasks:
         await asyncio.wait({self.spawn(work)}, timeout=SETTLE_S)
 
     async def join(self) -> None:
-        """Until all tasks have ended."""
+        """Wait until all tasks have ended."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 

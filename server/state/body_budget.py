@@ -35,11 +35,13 @@ class BodyBudget:
 
     @property
     def in_flight_bytes(self) -> int:
+        """Return the bytes of bodies that are in memory."""
         return self._in_flight.total()
 
     @asynccontextmanager
     async def place(self, key_id: str, limit: int) -> AsyncIterator[None]:
-        """One of the bodies that a key may send at once, `limit` many. As many may wait. Raises RateLimited.
+        """Take a place for one of the bodies that a key may send at once, `limit` many. As many may wait. Raises
+        RateLimited.
 
         A retry needs one too, but not one of the key's calls: the call that it joins may have the last of those.
         """
@@ -54,7 +56,8 @@ class BodyBudget:
             self._take_back(self._sending, key_id, 1)
 
     async def reserve(self, key_id: str, size_bytes: int) -> None:
-        """Bytes that are about to be read. Raises RateLimited where the key has too many, Overloaded where all have."""
+        """Reserve bytes that are about to be read. Raises RateLimited where the key has too many, Overloaded where all
+        have."""
         if not await self._wait(key_id, lambda: self._has_room(key_id, size_bytes)):
             if not self._key_has_room(key_id, size_bytes):
                 message = (
@@ -66,7 +69,7 @@ class BodyBudget:
         self._in_flight[key_id] += size_bytes
 
     def release(self, key_id: str, size_bytes: int) -> None:
-        """Bytes that are no longer in memory."""
+        """Release bytes that are no longer in memory."""
         self._take_back(self._in_flight, key_id, size_bytes)
         if size_bytes >= LARGE_BYTES and self._trim is None:
             # later, when nothing refers to the body any more, and once for many bodies
@@ -85,7 +88,7 @@ class BodyBudget:
         return not mine or mine + size_bytes <= self._per_key_bytes
 
     async def _wait(self, key_id: str, ready: Callable[[], bool]) -> bool:
-        """Whether it is ready before patience ends. Nothing else runs between that and the return."""
+        """Return whether there is room before patience ends. Nothing else runs between that and the return."""
         if ready():
             return True
         self._waiting[key_id] += 1
@@ -108,7 +111,7 @@ class BodyBudget:
 
 
 class BodyLease:
-    """What one request has of the budget, from its first byte until nothing holds its body."""
+    """The share of one request in the budget, from its first byte until nothing holds its body."""
 
     def __init__(self, budget: BodyBudget, declared_bytes: int) -> None:
         self._budget = budget
@@ -119,16 +122,16 @@ class BodyLease:
 
     @property
     def begun(self) -> bool:
-        """Whether the request's key is known, so that its body may be read."""
+        """Return whether the request's key is known, so that its body may be read."""
         return self._key_id is not None
 
     async def begin(self, key_id: str) -> None:
-        """Reserve what the request declares. Raises RateLimited and Overloaded, as `cover` does."""
+        """Reserve the bytes that the request declares. Raises RateLimited and Overloaded, as `cover` does."""
         self._key_id = key_id
         await self.cover(self._declared_bytes)
 
     async def cover(self, received_bytes: int) -> None:
-        """Reserve more if the body has become longer than what is reserved."""
+        """Reserve more if the body has become longer than the reserved bytes."""
         missing = received_bytes - FREE_BYTES - self._reserved_bytes
         if self._key_id is not None and missing > 0:
             step = missing if received_bytes <= self._declared_bytes else max(missing, STEP_BYTES)
@@ -136,12 +139,13 @@ class BodyLease:
             self._reserved_bytes += step
 
     def share(self) -> Callable[[], None]:
-        """Another holder, such as a call that outlives its request. Call what is returned when it has ended."""
+        """Add another holder, such as a call that outlives its request. Call the function that is returned when it has
+        ended."""
         self._holders += 1
         return self.release
 
     def release(self) -> None:
-        """One holder less. With the last one the bytes are free."""
+        """Remove a holder. With the last one the bytes are free."""
         self._holders -= 1
         if not self._holders and self._key_id is not None and self._reserved_bytes:
             self._budget.release(self._key_id, self._reserved_bytes)

@@ -23,12 +23,12 @@ class CallRate:
         return True
 
     def remaining(self, key_id: str, limit: int) -> int:
-        """How many of `limit` calls the key may begin now."""
+        """Return how many of `limit` calls the key may begin now."""
         self._delete(key_id)
         return max(0, limit - len(self._begun.get(key_id, ())))
 
     def reset_s(self, key_id: str) -> float:
-        """Seconds until the oldest of the counted calls is a minute old."""
+        """Return the seconds until the oldest of the counted calls is a minute old."""
         self._delete(key_id)
         begun = self._begun.get(key_id)
         return max(0.0, begun[0] + WINDOW_S - time.monotonic()) if begun else 0.0

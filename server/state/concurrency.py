@@ -12,7 +12,7 @@ class KeyConcurrency:
         self._in_use: Counter[str] = Counter()
 
     def count(self, key_id: str) -> int:
-        """Slots that this key has in use."""
+        """Return how many slots this key has in use."""
         return self._in_use[key_id]
 
     @contextmanager

@@ -34,21 +34,21 @@ class DetachedTask(ABC):
     @property
     @abstractmethod
     def done(self) -> bool:
-        """Whether nothing more will happen."""
+        """Return whether nothing more will happen."""
 
     @property
     def cancelled(self) -> bool:
-        """Whether `cancel` was called. What was stored and charged before remains."""
+        """Return whether `cancel` was called. Images that were stored and charged before remain."""
         return self.cancel_reason is not None
 
     @property
     def has_listeners(self) -> bool:
-        """Whether a client is attached."""
+        """Return whether a client is attached."""
         return self._listeners > 0
 
     @property
     def is_delivered(self) -> bool:
-        """Whether what it ends with now reaches a client: one is attached, or will come back."""
+        """Return whether the task's result reaches a client if it ends now: one is attached, or will come back."""
         return self.has_listeners or self.in_background
 
     @contextmanager
@@ -66,7 +66,7 @@ class DetachedTask(ABC):
                 self._start_grace()
 
     def detach(self) -> None:
-        """From now on it goes on without listeners, until its end."""
+        """Let the task go on without listeners from now on, until its end."""
         self.in_background = True
         self._grace_s = FOREVER
 

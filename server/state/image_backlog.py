@@ -29,7 +29,7 @@ class _Entry:
 
     @property
     def line(self) -> str:
-        """What draws it: HERE, or the URL of another server."""
+        """Return the line that the job is in: HERE, or the URL of another server."""
         upstream = self.job.checkpoint.upstream
         return upstream.base_url if upstream is not None else HERE
 
@@ -41,7 +41,7 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What a job has to expect. `position` is 0 on the device, else its place in the queue."""
+    """The outlook of a job. `position` is 0 on the device, else its place in the queue."""
 
     model: str | None
     position: int
@@ -51,10 +51,12 @@ class Outlook:
 class Backlog:
     """The image jobs of a server by estimated device time.
 
-    A key may take `key_share` of both limits, so that there is room for the others. `warmup_unit_s` gives the seconds
-    that a unit of work took during warmup, if that was measured. What finished jobs report replaces it. `workers` is
-    how many draw at the same time: `max_s` is for each. Other servers are taken to draw all that they have at once:
-    they have queues of their own, and say when those are full.
+    While others have jobs here, a key may take `key_share` of both limits. Alone it may take all, and then a key that
+    comes has the rest of a share beyond the limits: nobody is refused for the sake of another.
+
+    `warmup_unit_s` gives the seconds that a unit of work took during warmup, if that was measured. The reports of
+    finished jobs replace it. `workers` is how many draw at the same time: `max_s` is for each. Other servers are taken
+    to draw all that they have at once: they have queues of their own, and say when those are full.
     """
 
     def __init__(
@@ -78,15 +80,17 @@ class Backlog:
     def reserve(self, job: ImageJob, call: ActiveCall) -> Iterator[None]:
         """Count the job while this is entered. Raises RateLimited and Overloaded."""
         entry = _Entry(job, call, work_units(job))
-        if (wait_s := self._wait_s(entry)) is not None:
+        key_id = call.call.key_id
+        others = any(other.call.call.key_id != key_id for other in self._of(None, entry.line))
+        comes = others and not any(self._of(key_id, entry.line))
+        if (wait_s := self._wait_s(entry, share=2 - self._key_share if comes else 1.0)) is not None:
             raise Overloaded(
                 f"The server is busy: {len(list(self._of(None, entry.line)))} jobs with about "
                 f"{self.remaining_s(None, entry.line):.0f} s of work are "
                 f"queued, and this one would exceed the limit. Try again in {math.ceil(wait_s)} s.",
                 wait_s,
             )
-        key_id = call.call.key_id
-        if (wait_s := self._wait_s(entry, key_id, self._key_share)) is not None:
+        if others and (wait_s := self._wait_s(entry, key_id, self._key_share)) is not None:
             raise RateLimited(
                 f"This key has {len(list(self._of(key_id, entry.line)))} jobs with about "
                 f"{self.remaining_s(key_id, entry.line):.0f} s of work in the queue, and this one would exceed its "
@@ -100,7 +104,7 @@ class Backlog:
             del self._entries[job.id]
 
     def record(self, job: ImageJob, finished: Finished) -> None:
-        """A finished job has measured the seconds of a unit of work."""
+        """Learn from a finished job the seconds of a unit of work."""
         if is_duration(finished.unit_s):
             self._unit_s[job.checkpoint] = finished.unit_s
         if is_duration(finished.run_s):
@@ -108,25 +112,25 @@ class Backlog:
             self._fastest_s[job.checkpoint] = min(own_s, self._fastest_s.get(job.checkpoint, own_s))
 
     def least_s(self, job: ImageJob) -> float | None:
-        """The least device time that a job may take, at the highest speed that its checkpoint has shown; None before it
-        has shown any. Small images, and what ran beside others, are slower by the unit, so the highest counts, less
-        a margin, which is larger while warmup alone has measured.
-        """
+        """Return the least device time in seconds that a job may take, at the highest speed that its checkpoint has
+        shown; None before it has shown any. Small images, and jobs that ran beside others, are slower by the unit, so
+        the highest counts, less a margin, which is larger while warmup alone has measured."""
         shown = self._fastest_s.get(job.checkpoint)
         speeds = [each for each in (shown, self._warmup_unit_s(job.checkpoint)) if each is not None]
         margin = MARGIN if shown is not None else WARMUP_MARGIN
         return work_units(job) * min(speeds) / margin if speeds else None
 
     def remaining_s(self, key_id: str | None = None, line: str | None = None) -> float:
-        """Estimated device time of all jobs, or of one key's, or of one line's."""
+        """Return the estimated device time in seconds of all jobs, or of one key's, or of one line's."""
         return sum(self._remaining_s(entry) for entry in self._of(key_id, line))
 
     def next_end_s(self, key_id: str | None = None, line: str | None = None) -> float:
-        """When the first of these jobs may end: the engine runs the shortest first."""
+        """Return the seconds after which the first of these jobs may end: the engine runs the shortest first."""
         return min((self._remaining_s(entry) for entry in self._of(key_id, line)), default=0.0)
 
     def outlook(self, job_id: str) -> Outlook | None:
-        """None for a job that is not here. The engine runs the shortest first, so those are ahead."""
+        """Return a job's place in the queue and its estimated end; None for a job that is not here. The engine runs the
+        shortest first, so those are ahead."""
         entry = self._entries.get(job_id)
         if entry is None:
             return None
@@ -148,9 +152,8 @@ class Backlog:
         return max(1, self._workers() if line == HERE else len(list(self._of(None, line))))
 
     def _wait_s(self, entry: _Entry, key_id: str | None = None, share: float = 1.0) -> float | None:
-        """Seconds until there is room in a share of the queue, for all or for one key; None if there is. An idle server
-        takes a job of any length, and so does it from a key that has none.
-        """
+        """Return the seconds until there is room in a share of the queue, for all or for one key; None if there is. An
+        idle server takes a job of any length, and so does it from a key that has none."""
         line = entry.line
         jobs = len(list(self._of(key_id, line)))
         if jobs == 0:

@@ -1,4 +1,4 @@
-"""What becomes of an image call, as plain values."""
+"""The outcome of an image call, as plain values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ AnswerFormat = Literal["url", "b64_json", "both"]
 
 @dataclass(frozen=True, slots=True)
 class ImageShape:
-    """What is known of the images before they are drawn."""
+    """The properties of the images that are known before they are drawn."""
 
     size: str
     quality: str | None
@@ -34,16 +34,16 @@ class ImageResult:
 
     @property
     def shape(self) -> ImageShape:
-        """What was drawn."""
+        """Return the shape of the images that were drawn."""
         return ImageShape(self.answer.size, self.answer.quality, self.answer.output_format)
 
     def to_record(self) -> dict[str, Any]:
-        """As JSON for the database. There are no bytes in it: those are in the storage."""
+        """Return the result as JSON for the database. There are no bytes in it: those are in the storage."""
         answer = self.answer.model_dump(mode="json")
         return {"answer": answer, "files": list(self.files), "response_format": self.response_format}
 
     @classmethod
     def from_record(cls, call_id: str, record: Mapping[str, Any]) -> "ImageResult":
-        """What `to_record` wrote."""
+        """Build the result from a record that `to_record` wrote."""
         answer = ImageAnswer.model_validate(record["answer"])
         return cls(call_id, answer, tuple(record["files"]), record["response_format"])

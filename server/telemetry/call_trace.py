@@ -1,4 +1,4 @@
-"""What becomes known of a request that runs a model while it runs, for its log line and its row in the log of calls.
+"""Collects facts about a request that runs a model, for its log line and its row in the log of calls.
 
 A request's task, and every task that it starts, sees the same trace. So a call that goes on without its client, or in
 the background, adds to it until it ends.
@@ -15,7 +15,8 @@ CLIENT_LEFT = 499  # the status of a request whose client left before its end, a
 
 @dataclass(slots=True)
 class CallTrace:
-    """One request. Seconds are of the device; `price` is in 1/10000 CNY. `runs_model`: it asked for what a model does.
+    """One request. Seconds are of the device; `price` is in 1/10000 CNY. `runs_model`: it asked for the work of a
+    model.
 
     `status` and `code` are those of a failure that the answer's own status could not tell.
     """
@@ -41,33 +42,33 @@ class CallTrace:
     _finish: Callable[[], None] | None = None
 
     def add_run(self, run_s: float, queue_s: float | None) -> None:
-        """A job of it has run."""
+        """Add a job of the request that has run."""
         self.run_s = (self.run_s or 0.0) + run_s
         if queue_s is not None:
             self.queue_s = (self.queue_s or 0.0) + queue_s
 
     def add_tokens(self, prompt_tokens: int, completion_tokens: int) -> None:
-        """A chat of it has used these."""
+        """Add the tokens of a chat of the request."""
         self.prompt_tokens = (self.prompt_tokens or 0) + prompt_tokens
         self.completion_tokens = (self.completion_tokens or 0) + completion_tokens
 
     def add_charge(self, price: int, images: int) -> None:
-        """A call of it was charged."""
+        """Add a charge of the request. `price` is in 1/10000 CNY."""
         self.price += price
         self.images += images
 
     @property
     def runs(self) -> bool:
-        """Whether something of the request runs."""
+        """Return whether something of the request runs."""
         return self._open > 0
 
     def open(self) -> Callable[[], None]:
-        """Something of it runs, until what this returns is called."""
+        """Keep the trace open while something of the request runs, until the function that is returned is called."""
         self._open += 1
         return self._close
 
     def when_complete(self, finish: Callable[[], None]) -> None:
-        """The answer has been sent: call `finish` once nothing of the request runs."""
+        """Call `finish` once nothing of the request runs. Its answer has been sent."""
         self._finish = finish
         self._settle()
 
@@ -85,12 +86,12 @@ _current: ContextVar[CallTrace] = ContextVar("call_trace")
 
 
 def begin_trace(request_id: str) -> CallTrace:
-    """The trace of the request whose task this is."""
+    """Begin the trace of the request whose task this is."""
     trace = CallTrace(request_id)
     _current.set(trace)
     return trace
 
 
 def current_trace() -> CallTrace:
-    """Of the request that this task belongs to; one that nobody reads outside of requests."""
+    """Return the trace of the request that this task belongs to; one that nobody reads outside of requests."""
     return _current.get(None) or CallTrace()

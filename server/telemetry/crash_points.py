@@ -1,4 +1,5 @@
-"""Crash points: named moments at which a test can have the server killed, to check what a crash leaves behind."""
+"""Crash points: named moments at which a test can have the server killed, to check the state that a crash leaves
+behind."""
 
 import os
 import signal
@@ -14,6 +15,6 @@ class CrashPoints:
     crash_at: CrashPoint | None = None
 
     def hit(self, point: str) -> None:
-        """Called at each crash point of a call."""
+        """Kill the server if this is the point to crash at. Each crash point of a call calls this."""
         if point == self.crash_at:
             os.kill(os.getpid(), signal.SIGKILL)

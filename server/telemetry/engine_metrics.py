@@ -37,6 +37,7 @@ class EngineCollector(Collector):
         self._reports = reports
 
     def collect(self) -> Iterator[Metric]:
+        """Yield the metrics of all workers."""
         reports = self._reports()
         yield _gauge("engine_up", "Whether the worker has loaded its checkpoints", reports, lambda each: each.up)
         asleep = "Whether the worker's weights have left its device"
@@ -73,9 +74,10 @@ class DecoderCollector(Collector):
         self._ended = ended
 
     def collect(self) -> Iterator[Metric]:
+        """Yield the number of decoders that ended early, by reason."""
         family = CounterMetricFamily(
             "darkroom_decoders_ended",
-            "Picture decoders that ended before their picture was decoded",
+            "Image decoders that ended before their image was decoded",
             labels=["reason"],
         )
         for reason in self._reasons:
@@ -95,7 +97,7 @@ def _weights_bytes(report: EngineReport) -> float:
 
 
 def _cached_checkpoints(reports: Sequence[EngineReport]) -> Metric:
-    """Weights that several checkpoints share are told for one of them."""
+    """Return the metric of cached checkpoints. Weights that several checkpoints share are told for one of them."""
     family = GaugeMetricFamily(
         "darkroom_checkpoint_resident_bytes",
         "Weights of a checkpoint in memory, on the device or offloaded to the host; components may be shared",
@@ -109,7 +111,7 @@ def _cached_checkpoints(reports: Sequence[EngineReport]) -> Metric:
 
 
 def _memory(reports: Sequence[EngineReport]) -> Iterator[Metric]:
-    """Of the worker process on the host, and of its GPU. On a CPU there is no second one."""
+    """Yield the memory of the worker process on the host, and of its GPU. On a CPU there is no second one."""
     host = GaugeMetricFamily(
         "darkroom_worker_memory_bytes", "Resident memory of a worker process", labels=["engine", "kind"]
     )

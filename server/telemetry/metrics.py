@@ -48,7 +48,7 @@ class Metrics:
             "moderation_refusals", "Requests and results that the policy refused", "policy", "stage"
         )
         self.calls = self._counter("image_calls", "Image calls by outcome", "model", "outcome")
-        self.images = self._counter("pictures", "Pictures stored", "model")
+        self.images = self._counter("pictures", "Images stored", "model")
         self.charged_cny = self._counter("charged_cny", "Money charged, in CNY", "model")
         self.queue_seconds = self._histogram(
             "queue_seconds", "Time that a job waited before it started on the device", JOB_BUCKETS_S, "kind", "model"

@@ -26,11 +26,11 @@ class RequestSpan:
 
     @property
     def trace_id(self) -> str | None:
-        """For the log; None if nothing is recorded."""
+        """Return the trace's id for the log; None if nothing is recorded."""
         return format_trace_id(self._span.get_span_context().trace_id) if self._span.is_recording() else None
 
     def end(self, method: str, route: str, status: int, code: str | None, request_id: str) -> None:
-        """Its name and attributes, once the route and the answer are known."""
+        """Write the span's name and attributes, once the route and the answer are known."""
         self._span.update_name(f"{method} {route}")
         self._span.set_attributes(
             {
@@ -71,22 +71,22 @@ class Tracing:
 
     @contextmanager
     def request(self, headers: Mapping[str, str]) -> Iterator[RequestSpan]:
-        """The span of a request; what is done within it, in other tasks too, becomes its children."""
+        """Open the span of a request; work within it, in other tasks too, becomes its children."""
         parent = PROPAGATOR.extract(headers)
         with self._tracer.start_as_current_span("request", context=parent, kind=SpanKind.SERVER) as span:
             yield RequestSpan(span)
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
-        """A child for what is done in the block."""
+        """Open a child span for the work in the block."""
         with self._tracer.start_as_current_span(name):
             yield
 
     def phase(self, name: str, seconds: float, ended_ago_s: float = 0.0) -> None:
-        """A child that took so long, and has ended."""
+        """Record a child span that took `seconds`, and ended `ended_ago_s` ago."""
         end = time.time_ns() - int(ended_ago_s * S_IN_NS)
         self._tracer.start_span(name, start_time=end - int(seconds * S_IN_NS)).end(end)
 
     def stop(self) -> None:
-        """Send what has not been sent. Blocks."""
+        """Send the spans that have not been sent. Blocks."""
         self._shut_down()

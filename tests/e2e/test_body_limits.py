@@ -58,7 +58,7 @@ def send(server: Server, content: bytes) -> Any:
 @pytest.mark.parametrize(
     ("content", "code"),
     [(ARRAYS, "json_too_complex"), (IMAGE, "integer_below_min_value"), (BROKEN, "invalid_image_file")],
-    ids=["arrays", "picture", "broken picture"],
+    ids=["arrays", "picture", "broken image"],
 )
 def test_large_bodies_delay_nobody_and_leave_no_memory_behind(server: Server, content: bytes, code: str) -> None:
     other = server.darkroom("keys", "create", "other").stdout.strip()

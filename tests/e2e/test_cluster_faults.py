@@ -156,7 +156,7 @@ def test_workers_die(caller: Caller, pool: concurrent.futures.ThreadPoolExecutor
     assert (image.status, "worker_died" in image.text) == (500, True)
     for cut in (stream, chat):
         assert (cut.status, "worker_died" in cut.text, cut.is_whole) == (200, True, "[DONE]" in cut.text)
-    report("a worker dies: a picture", caller.served_again(pair.a, IMAGE, killed_at))
+    report("a worker dies: an image", caller.served_again(pair.a, IMAGE, killed_at))
     report("a worker dies: a chat", caller.served_again(pair.a, CHAT, killed_at))
     assert untouched.result().is_whole
     assert caller.charges == 2

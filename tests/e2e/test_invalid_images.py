@@ -116,7 +116,7 @@ def test_a_checkpoint_of_no_numbers_is_not_served(server: Server) -> None:
     refused = server.darkroom("reload")
     file.unlink()
     assert refused.returncode == 1
-    assert "loads and does not draw: its pictures are not numbers (NaN or infinite)" in " ".join(refused.stderr.split())
+    assert "loads and does not draw: its images are not numbers (NaN or infinite)" in " ".join(refused.stderr.split())
     with server.http() as client:
         assert client.post(PATH, json=BODY).status_code == 200
         assert client.post(PATH, json={**BODY, "model": "alpha-image-3-count"}).status_code == 404

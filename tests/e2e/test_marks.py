@@ -136,5 +136,5 @@ def test_a_certificate_that_cannot_sign_ends_the_start_with_one_sentence(
     except subprocess.TimeoutExpired:
         server.kill()
         raise
-    assert "DARKROOM_C2PA_CERTIFICATE and DARKROOM_C2PA_KEY can't sign pictures" in server.log
+    assert "DARKROOM_C2PA_CERTIFICATE and DARKROOM_C2PA_KEY can't sign images" in server.log
     assert "Traceback" not in server.log

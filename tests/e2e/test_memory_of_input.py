@@ -51,11 +51,13 @@ def body(*references: bytes, model: str = ALPHA) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def pid(server: Server) -> int:
-    """The server's process, after a first call with a reference."""
+    """The server's process, after a first call with as many references as these tests send: what drawing takes is in
+    memory already, and what they measure is the files."""
     assert server.process is not None
+    usual = encode(Image.new("RGB", (1024, 1024)))
     with server.http() as client:
-        for model in (ALPHA, BETA):
-            assert client.post(PATH, json=body(encode(Image.new("RGB", (256, 256))), model=model)).status_code == 200
+        for model, count in ((ALPHA, 1), (BETA, 16)):
+            assert client.post(PATH, json=body(*[usual] * count, model=model)).status_code == 200
     return server.process.pid
 
 

@@ -143,7 +143,7 @@ def test_an_edit_without_an_image_fails_in_its_item(responses_server: Server) ->
     edit: Any = {**FORCED_IMAGE, "tools": [{**IMAGE, "action": "edit"}]}
     call = image_call(responses_server.openai().responses.create(model=MODEL, input="make it blue", **edit))
     assert (call.status, call.result) == ("failed", None)
-    assert "no picture to edit" in call.error.message
+    assert "no image to edit" in call.error.message
     assert charges(responses_server) == before
 
 

@@ -231,7 +231,7 @@ def test_layers_that_the_model_lacks_are_counted(checkpoint: Load, tmp_path: Pat
         ({"transformer.transformer_blocks.0.attn.norm_q.weight": (16,)}, "replaces weights of the model \\(norm_q\\)"),
         ({"double_blocks.0.img_attn.norm.query_norm.scale": (16,)}, "replaces weights of the model \\(query_norm\\)"),
         ({"transformer.x_embedder.lora_A.weight": (4, 128), "transformer.x_embedder.lora_B.weight": (32, 4)},
-         "replaces weights of the model \\(x_embedder\\): a control LoRA needs a control picture"),
+         "replaces weights of the model \\(x_embedder\\): a control LoRA needs a control image"),
         ({"transformer.proj_out.lora_A.weight": (4, 32), "transformer.proj_out.lora_B.weight": (128, 4)},
          "replaces weights of the model \\(proj_out\\)"),
     ],

@@ -144,7 +144,7 @@ async def test_warmup_withdraws_an_odd_adapter_alone(flux: CheckpointSpec) -> No
     found = await ImageEngine(CPU).prepare(flux)
     assert found.unsupported_adapters == ("a", "c")
     assert [str(each) for each in found.failed_checks if "adapter" in each.what] == [
-        "the adapter a: it replaces weights of the model (x_embedder): a control LoRA needs a control picture",
+        "the adapter a: it replaces weights of the model (x_embedder): a control LoRA needs a control image",
         "the adapter c: it changes nothing",
     ]
     assert [str(fit) for fit in found.adapter_fits if fit.name == "b"] == [f"LoRA, {len(adapter_of(made)) // 2} layers"]

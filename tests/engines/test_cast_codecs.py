@@ -82,7 +82,7 @@ async def test_warmup_finds_that_two_with_images_fail(sdxl: Sdxl, monkeypatch: p
     monkeypatch.setattr("pipelines.images.loading.load.is_cast", lambda *_: False)
     found = await ImageEngine(CPU).prepare(sdxl("bfloat16"))
     assert not found.at_once
-    assert [each.what for each in found.failed_checks] == ["two pictures at once"]
+    assert [each.what for each in found.failed_checks] == ["two images at once"]
     assert found.failed_checks[0].why.startswith("with a reference: RuntimeError: ")
 
 

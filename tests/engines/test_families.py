@@ -75,7 +75,7 @@ FAILED_CHECKS = {
     "chroma": "a mask: AttributeError: 'FrozenDict' object has no attribute 'guidance_embeds'",
     "sana-sprint": "another number of steps: ValueError: Intermediate timesteps for SCM is not supported",
     "hidream": "a shared forward pass: its rows differ",
-    "glm-image": "two pictures at once: they are not what each is alone",
+    "glm-image": "two images at once: they are not what each is alone",
     "instruct-pix2pix": "text: ValueError: `image` input cannot be undefined.",
 }
 
@@ -147,7 +147,7 @@ async def test_conditioning_that_does_not_suit_is_refused(
 
 async def test_models_of_two_passes_need_a_second_pass(tmp_path: Path) -> None:
     make_family("instruct-pix2pix", tmp_path / "instruct-pix2pix")
-    with pytest.raises(CheckpointError, match="InstructPix2PixPipeline can't redraw a part of a picture"):
+    with pytest.raises(CheckpointError, match="InstructPix2PixPipeline can't redraw a part of an image"):
         await ImageEngine(CPU).prepare(replace(family_spec("instruct-pix2pix", tmp_path, "native"), refined=True))
 
 

@@ -83,7 +83,7 @@ async def test_a_checkpoint_that_draws_no_numbers_is_refused(
     """By warmup, and by each call to one that was warmed up before its memory was damaged."""
     spoiled = spoil(sd15, tmp_path, part, change)
     engine = ImageEngine(CPU)
-    with pytest.raises(CheckpointError, match=r"loads and does not draw: its pictures are not numbers \(NaN or inf"):
+    with pytest.raises(CheckpointError, match=r"loads and does not draw: its images are not numbers \(NaN or inf"):
         await engine.prepare(spoiled)
     failed = await last(engine, image_job(spoiled))
     assert (failed.code, failed.param) == ("invalid_picture", None)
@@ -105,7 +105,7 @@ async def test_a_checkpoint_of_one_colour_is_refused(sd15: CheckpointSpec, tmp_p
         if name == "decoder.conv_out.weight":
             tensor.zero_()
 
-    with pytest.raises(CheckpointError, match="loads and does not draw: its pictures have one colour; its weights"):
+    with pytest.raises(CheckpointError, match="loads and does not draw: its images have one colour; its weights"):
         await ImageEngine(CPU).prepare(spoil(sd15, tmp_path, "vae", empty))
 
 
@@ -116,7 +116,7 @@ async def test_a_tile_of_no_numbers_does_not_pass_into_a_larger_image(sd15: Chec
     found = await engine.prepare(spoiled)
     assert (found.text, found.references, found.mask, found.second_pass) == (True, 0, False, False)
     assert {each.what for each in found.failed_checks} == {"a reference", "a mask", "a second pass"}
-    assert all(each.why.startswith("its pictures are not numbers") for each in found.failed_checks)
+    assert all(each.why.startswith("its images are not numbers") for each in found.failed_checks)
     assert isinstance(await last(engine, image_job(spoiled)), Finished)
     larger = image_job(spoiled, id="larger", width_px=208, height_px=112)
     edit = image_job(spoiled, id="edit", references=(split_image(upright=True),))

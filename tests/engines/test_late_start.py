@@ -90,7 +90,7 @@ def test_what_the_mask_leaves_out_is_the_image_s_own_latents() -> None:
 
 
 def test_latents_of_an_unknown_form_are_refused() -> None:
-    with pytest.raises(UnsupportedTask, match="FluxPipeline has latents that a picture is not known to have"):
+    with pytest.raises(UnsupportedTask, match="FluxPipeline has latents that an image is not known to have"):
         started_late(FAMILIES["flux"](), steps=2, run=1)
 
 

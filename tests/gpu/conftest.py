@@ -1,4 +1,5 @@
-"""Tests that need a GPU: skipped without one. `pytest tests/gpu` on a machine with one takes some minutes."""
+"""Tests that need a GPU. `pytest tests/gpu` on a machine with one takes some minutes; without one tests/simulated_gpu
+runs them."""
 
 import io
 from collections.abc import Callable
@@ -26,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in items:
             if HERE in item.path.parents:
-                item.add_marker(pytest.mark.skip(reason="there is no GPU here"))
+                item.add_marker(pytest.mark.skip(reason="there is no GPU here; see tests/simulated_gpu"))
 
 
 @pytest.fixture(scope="session")

@@ -209,7 +209,7 @@ class _Family:
         if apart > 2:
             self.fault(f"two at once are {apart} of 255 apart from each alone")
         if not _difference(*both):
-            self.fault("two at once are the same picture")
+            self.fault("two at once are the same image")
 
     def _draw_references(self) -> None:
         one = self.draw("a reference", references=ONE, seed=1)
@@ -287,7 +287,7 @@ class _Family:
                 self.fault(f"{what}: {answer.status} and charged")
             return answer
         if charged != 1:
-            self.fault(f"{what}: {charged} charges for a picture")
+            self.fault(f"{what}: {charged} charges for an image")
         for image in answer:
             if problem := _spoiled(image, size):
                 self.fault(f"{what}: {problem}")

@@ -2,6 +2,7 @@
 server of its own."""
 
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -48,6 +49,7 @@ device = "cpu"
 count = 1
 nodes = { box = "a" }
 """
+TOKEN = secrets.token_hex(32)  # of all clusters of this process: Ray's client reads it once
 SUPERVISOR_TITLE = b"ray::Supervisor"
 RAY_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_USAGE_STATS_ENABLED")
 RAY_VARIABLES += ("RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S",)
@@ -222,6 +224,13 @@ def write_config(path: Path, database: str, storage: str, engines: str = ENGINES
     return path
 
 
+def write_token(home: Path) -> None:
+    """Write the token of this process's clusters, where `darkroom cluster up` finds it."""
+    file = home / "cluster-token"
+    file.touch(mode=0o600)
+    file.write_text(TOKEN)
+
+
 @contextmanager
 def new_cluster(folder: Path) -> Iterator[RayCluster]:
     """With a PostgreSQL and an S3 server of its own."""
@@ -239,6 +248,7 @@ def ray_cluster(folder: Path, url: str, storage: str, environment: Mapping[str, 
     kept = {name: os.environ.get(name) for name in RAY_VARIABLES}
     with ExitStack() as cleanup:
         a, b = make_boxes(folder, environment)
+        write_token(a.home)
         config = write_config(folder / "cluster.toml", url, storage)
         for box in (a, b):
             cleanup.callback(box.kill)

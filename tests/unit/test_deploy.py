@@ -167,8 +167,16 @@ def test_what_the_image_copies_is_all_that_the_command_reads(tmp_path: Path) -> 
                 (shutil.copytree if source.is_dir() else shutil.copy)(source, target)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DARKROOM_")}
     environment |= {"DARKROOM_HOME": str(tmp_path / "home"), "DARKROOM_DEVICE": "cpu"}
-    for command in (["keys", "create", "first"], ["models"], ["checkpoints", "inspect", "starter-alpha"]):
-        ran = [sys.executable, "-m", "server", *command]
+    migrate = "from server.accounts.db import Database; from server.settings import Settings; "
+    migrate += "Database(Settings().database_url).migrate()"
+    server = ["-m", "server"]
+    for arguments in (
+        ["-c", migrate],  # as the start of a server does
+        [*server, "keys", "create", "first"],
+        [*server, "models"],
+        [*server, "checkpoints", "inspect", "starter-alpha"],
+    ):
+        ran = [sys.executable, *arguments]
         done = subprocess.run(ran, cwd=image, env=environment, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stderr
     assert (tmp_path / "home" / "darkroom.db").exists()

@@ -1,7 +1,7 @@
 """The denoising loop: the forward passes of the denoiser, the steps between them, and where they start.
 
 - merging: forward passes that several runs share
-- forward_arguments: the arguments of a forward pass as rows: what can be concatenated, and how
+- forward_arguments: the arguments of a forward pass as rows: which can be concatenated, and how
 - step_caches: step caches of runs that take turns
 - noise_schedulers: the noise scheduler of each run
 - late_start: img2img and inpainting by a class that only draws from text, from noised latents

@@ -32,7 +32,7 @@ class Layout:
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> "Layout":
-        """From the first argument, the noisy latents. Raises Unmergeable."""
+        """Read the layout from the first argument, the noisy latents. Raises Unmergeable."""
         latents = next(iter(arguments.values()), None)
         if isinstance(latents, torch.Tensor) and latents.dim() > 0:
             return cls(latents.shape[0], listed=False)
@@ -60,7 +60,7 @@ class Fingerprints:
 
 
 def shared_key(arguments: Mapping[str, Any], layout: Layout, fingerprints: Fingerprints) -> Hashable:
-    """Equal for passes that can be one. Raises Unmergeable."""
+    """Return a key that is equal for passes that can be one. Raises Unmergeable."""
 
     def key(value: Any) -> Hashable:
         if isinstance(value, torch.Tensor):
@@ -89,7 +89,8 @@ def shared_key(arguments: Mapping[str, Any], layout: Layout, fingerprints: Finge
 
 
 def _item_key(item: Any, *, is_image: bool) -> Hashable:
-    """Images must be of one size. Their prompts may differ in length: the denoiser itself pads them."""
+    """Return the key of an item of a list. Images must be of one size. Their prompts may differ in length: the denoiser
+    itself pads them."""
     if isinstance(item, torch.Tensor):
         return item.dtype, item.device, tuple(item.shape) if is_image else item.dim()
     if isinstance(item, list | tuple):
@@ -110,7 +111,7 @@ def _is_masked(arguments: Mapping[str, Any], layout: Layout) -> bool:
 
 
 def _pad_text(passes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Prompts at the length of the longest, and what of them counts."""
+    """Pad prompts to the length of the longest, and mask the padding."""
     texts, masks = [each[TEXT] for each in passes], [each[MASK] for each in passes]
     longest = max(text.shape[1] for text in texts)
     if all(text.shape[1] == longest for text in texts) and all(mask is None for mask in masks):
@@ -140,7 +141,7 @@ def _concatenate(values: Sequence[Any], layouts: Sequence[Layout]) -> Any:
 
 
 def split(output: Any, layouts: Sequence[Layout]) -> list[Any]:
-    """Each pass's part of what the shared pass returned. Raises Unmergeable for an output without rows."""
+    """Split the shared pass's output into each pass's part. Raises Unmergeable for an output without rows."""
     total = sum(layout.rows for layout in layouts)
     starts = [sum(layout.rows for layout in layouts[:number]) for number in range(len(layouts))]
 
@@ -163,7 +164,7 @@ def split(output: Any, layouts: Sequence[Layout]) -> list[Any]:
 
 
 def structure(key: Hashable) -> Hashable:
-    """Return a key without sizes and values: what was shown to be safe for one size is safe for all."""
+    """Return a key without sizes and values: a merge that was shown to be safe for one size is safe for all."""
     match key:
         case ("rows", dtype, device, tuple() as shape):
             return "rows", dtype, device, len(shape)
@@ -177,8 +178,8 @@ def structure(key: Hashable) -> Hashable:
 
 
 def largest_difference(one: Any, other: Any) -> float:
-    """Of two outputs, tensor by tensor: the norm of the difference over the norm. NaN if `one` is not finite, which
-    shows nothing of the other; infinite if the other alone is not. Reads the device."""
+    """Return the largest difference of two outputs, tensor by tensor: the norm of the difference over the norm. NaN if
+    `one` is not finite, which shows nothing of the other; infinite if the other alone is not. Reads the device."""
     if isinstance(one, torch.Tensor):
         norm = float(one.float().norm())
         if not math.isfinite(norm):
@@ -195,18 +196,19 @@ def largest_difference(one: Any, other: Any) -> float:
 
 
 def _has_rows(tensor: torch.Tensor, layout: Layout) -> bool:
-    """Whether the first dimension counts images. Where those are a list's items, only a vector's may, such as that of
-    the time steps."""
+    """Return whether the first dimension counts images. Where those are a list's items, only a vector's may, such as
+    that of the time steps."""
     return tensor.dim() > 0 and tensor.shape[0] == layout.rows and (not layout.listed or tensor.dim() == 1)
 
 
 def _has_items(value: Any, layout: Layout) -> bool:
-    """Whether it is a list with a tensor, or a list of tensors, for each image."""
+    """Return whether a value is a list with a tensor, or a list of tensors, for each image."""
     return layout.listed and isinstance(value, list) and len(value) == layout.rows and _holds_tensor(value)
 
 
 def _repeats(value: Any, layout: Layout) -> bool:
-    """Plain values, one for each row and all alike. They must be equal in all passes: a denoiser may read the first."""
+    """Return whether a list has a plain value for each row, all alike. They must be equal in all passes: a denoiser may
+    read the first."""
     return (
         isinstance(value, list)
         and len(value) == layout.rows
@@ -222,7 +224,8 @@ def _holds_tensor(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Hashable:
-    """Return a value that must be equal in all passes. Raises Unmergeable for an object that has no plain value."""
+    """Return a value with the name of its type: both must be equal in all passes. Raises Unmergeable for an object that
+    has no plain value."""
     if isinstance(value, list | tuple):
         return tuple(_plain(item) for item in value)
     if value is None or isinstance(value, bool | int | float | str | bytes | torch.dtype | torch.device):

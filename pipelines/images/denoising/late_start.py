@@ -1,8 +1,8 @@
 """Image to image and inpainting by a pipeline that only draws from text: it starts late, from noised latents.
 
 A pipeline's own `prepare_latents` makes the noise, and its scheduler the schedule. Both are of one call, so both are
-wrapped: the schedule loses its first steps, and the noise is mixed with the image's latents in place. With a mask,
-what it leaves out is put back at every step, noised as far as the step is.
+wrapped: the schedule loses its first steps, and the noise is mixed with the image's latents in place. With a mask, the
+part that it leaves out is put back at every step, noised as far as the step is.
 """
 
 import functools
@@ -22,7 +22,8 @@ class LateStart:
     call if the latents are of a form that is not known."""
 
     def __init__(self, pipeline: Any, image: Image.Image, run: int, mask: Image.Image | None = None) -> None:
-        """`mask` is of mode "L"; white is painted. The pipeline and its scheduler must be of this call alone."""
+        """Wrap the pipeline's methods for the call. `mask` is of mode "L"; white is painted. The pipeline and its
+        scheduler must be of this call alone."""
         self._pipeline = pipeline
         self._image = image
         self._mask = mask
@@ -48,7 +49,7 @@ class LateStart:
         pipeline.scheduler.set_timesteps = set_timesteps
 
     def wrap_callback(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Wrap the call's step callback, so that what the mask leaves out is put back after it."""
+        """Wrap the call's step callback, so that the part that the mask leaves out is put back after it."""
         if self._mask is None:
             return arguments
         if "callback_on_step_end" in arguments:
@@ -69,7 +70,7 @@ class LateStart:
 
     def _set_latents(self, latents: Any) -> None:
         if not isinstance(latents, torch.Tensor) or latents.dim() != 4:
-            raise UnsupportedTask(f"{type(self._pipeline).__name__} has latents that a picture is not known to have")
+            raise UnsupportedTask(f"{type(self._pipeline).__name__} has latents that an image is not known to have")
         self._latents, self._clean = latents, self._encode(latents)
         self._noise = latents / getattr(self._pipeline.scheduler, "init_noise_sigma", 1.0)
         if self._mask is not None:
@@ -90,7 +91,8 @@ class LateStart:
         self._begin()
 
     def _begin(self) -> None:
-        """Once both are there, in whichever order the pipeline makes them."""
+        """Noise the latents for the first step, once the latents and the schedule are there, in whichever order the
+        pipeline makes them."""
         if self._begun and self._latents is not None:
             self._latents.copy_(self._noised(0))
 
@@ -106,11 +108,11 @@ class LateStart:
         elif hasattr(scheduler, "add_noise"):
             noised = scheduler.add_noise(self._clean, self._noise, timestep)
         else:
-            raise UnsupportedTask(f"{type(scheduler).__name__} can't start from a picture")
+            raise UnsupportedTask(f"{type(scheduler).__name__} can't start from an image")
         return noised
 
     def _restore(self, latents: torch.Tensor) -> None:
-        """Put back what the mask leaves out, after a step."""
+        """Put back the part that the mask leaves out, after a step."""
         self._steps += 1
         if self._painted is not None:
             kept = self._noised(self._steps).to(latents.dtype)
@@ -126,7 +128,7 @@ class LateStart:
             factor = self._image.width / encoded.shape[-1]
             encoded = self._encode_at((round(like.shape[-1] * factor), round(like.shape[-2] * factor)))
         if encoded.shape != like.shape:
-            raise UnsupportedTask(f"{type(self._pipeline).__name__} draws latents of another shape than a picture's")
+            raise UnsupportedTask(f"{type(self._pipeline).__name__} draws latents of another shape than an image's")
         shift = getattr(codec.config, "shift_factor", None) or 0.0
         latents: torch.Tensor = (encoded - shift) * codec.config.scaling_factor
         return latents.to(like)

@@ -1,9 +1,9 @@
 """Forward passes of a denoiser that several runs share: whoever has the turn takes along all that wait with equal
-shapes, whatever their step counts, guidance or start.
+shapes, also where their step counts, guidance or start differ.
 
-Each run keeps its own pipeline and scheduler; only the denoiser's `forward` is replaced. What can't be concatenated
-runs alone. The first shared pass of each structure of arguments is checked against passes alone, so that a denoiser
-whose rows are not independent is never shared.
+Each run keeps its own pipeline and scheduler; only the denoiser's `forward` is replaced. Passes that can't be
+concatenated run alone. The first shared pass of each structure of arguments is checked against passes alone, so that a
+denoiser whose rows are not independent is never shared.
 """
 
 import functools
@@ -35,7 +35,7 @@ LOW_PRECISION_TOLERANCE = 0.05
 
 
 class Sharing(NamedTuple):
-    """What the runs of all checkpoints share."""
+    """The state that the runs of all checkpoints share."""
 
     scheduler: DeviceScheduler
     limits: RowLimits
@@ -142,8 +142,8 @@ class ForwardMerger:
     def _check_independence(
         self, form: Hashable, requests: list[ForwardRequest], outputs: list[Any], shape: PassShape | None
     ) -> None:
-        """Compute all alone too, and compare. The runs go on with what they got alone. Outputs that are not finite, as
-        of a broken adapter, say nothing of the passes to come."""
+        """Compute all passes alone too, and compare. The runs go on with the outputs that they got alone. Outputs that
+        are not finite, as of a broken adapter, say nothing of the passes to come."""
         for request in requests:
             self._run_alone(request, shape)
         if all(request.error is None for request in requests):

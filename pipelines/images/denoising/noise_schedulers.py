@@ -1,4 +1,4 @@
-"""The noise schedulers of runs: diffusers' classes, with the checkpoint's config and what [sampling] changes of it.
+"""The noise schedulers of runs: diffusers' classes, with the checkpoint's config and the changes of [sampling].
 
 Each image has one of its own, since schedulers have state between steps.
 """
@@ -40,7 +40,7 @@ def new_scheduler(original: Any, sampling: SamplingDefaults) -> Any:
 
 def follow_file(pipeline: Any, spec: CheckpointSpec, said: Said) -> tuple[str, ...]:
     """Give a loaded pipeline the scheduler that its file of weights asks for, in place of its folder's. Returns notes
-    for the operator: what was changed, or what a name suggests and nothing follows."""
+    for the operator: the changes, or the hints of a name that nothing follows."""
     if said.config:
         wanted = SamplingDefaults(scheduler=said.scheduler, scheduler_config=said.config)
         pipeline.register_modules(scheduler=new_scheduler(pipeline.scheduler, wanted))
@@ -84,7 +84,8 @@ def _check_keys(kind: Any, overrides: Mapping[str, Scalar]) -> None:
 
 
 def _check_meaning(kind: Any, config: Mapping[str, Any]) -> None:
-    """Refuse a class that lacks what the checkpoint was trained for: it would draw it wrong, and say nothing."""
+    """Refuse a class that lacks a feature that the checkpoint was trained for: it would draw wrong images without an
+    error."""
     accepted = inspect.signature(kind.__init__).parameters
     for key, usual in DEFAULTS.items():
         value = config.get(key, usual)
@@ -95,7 +96,8 @@ def _check_meaning(kind: Any, config: Mapping[str, Any]) -> None:
 
 
 def _expected(parameter: inspect.Parameter, value: Scalar) -> str | None:
-    """Return what the parameter takes instead of the value, if its annotation or default tells; else None."""
+    """Return the values that the parameter takes instead, if its annotation or default tells; None if it takes the
+    value, or if nothing tells."""
     if get_origin(parameter.annotation) is Literal:
         choices = get_args(parameter.annotation)
         return None if value in choices else " or ".join(map(repr, choices))

@@ -94,14 +94,14 @@ def noise_schedule(scheduler: Any) -> list[tuple[float, float]] | None:
 def predict_x0(
     before: torch.Tensor, after: torch.Tensor, noise_before: tuple[float, float], noise_after: tuple[float, float]
 ) -> torch.Tensor:
-    """x0, from the latents before and after a step of a deterministic sampler, and their (a, s)."""
+    """Predict x0 from the latents before and after a step of a deterministic sampler, and their (a, s)."""
     (a0, s0), (a1, s1) = noise_before, noise_after
     divisor = s0 * a1 - s1 * a0
     return after if abs(divisor) < 1e-6 else (s0 * after - s1 * before) / divisor
 
 
 def _tokens(latents: torch.Tensor, height: int, width: int) -> tuple[int, int, torch.Tensor] | None:
-    """Rows, columns and latents of shape (rows * columns, channels); None if they are not a grid."""
+    """Return rows, columns and latents of shape (rows * columns, channels); None if they are not a grid."""
     flat = latents.detach().float().cpu()
     if flat.dim() == 3:
         channels, rows, columns = flat.shape
@@ -114,7 +114,7 @@ def _tokens(latents: torch.Tensor, height: int, width: int) -> tuple[int, int, t
 
 
 def _patch(height: int, rows: int) -> int:
-    """Preview pixels along a side of the area of one latent."""
+    """Return the preview pixels along a side of the area of one latent."""
     return max(1, round(height / rows / PATCH_PX))
 
 

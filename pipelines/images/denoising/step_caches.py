@@ -72,7 +72,8 @@ class StepCaches:
         self.begin_run()
 
     def _states(self) -> Iterator[dict[str, Any]]:
-        """By context name, of every hook. The library resets those of all contexts at once, so this reaches inside."""
+        """Yield the states by context name, of every hook. The library resets those of all contexts at once, so this
+        reaches inside."""
         from diffusers.hooks.hooks import StateManager
 
         modules: Iterator[torch.nn.Module] = self._denoiser.modules()

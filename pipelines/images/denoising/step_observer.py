@@ -1,4 +1,4 @@
-"""What happens after each denoising step of one pipeline call: the caller's callback, and previews on demand.
+"""The work after each denoising step of one pipeline call: the caller's callback, and previews on demand.
 
 Nothing here reads a value from the device unless a preview is due: a read waits until the device has caught up, and
 after every step that would leave a GPU idle while the next step's kernels are launched.
@@ -45,7 +45,7 @@ class StepObserver:
 
     @property
     def last_latents(self) -> torch.Tensor | None:
-        """After the last step; None if the pipeline shows none."""
+        """Return the latents after the last step; None if the pipeline shows none."""
         return self._latents[-1][0] if self._latents else None
 
     def _after_step(self, scheduler: Any, timestep: Any, latents: torch.Tensor | None) -> None:

@@ -2,7 +2,7 @@
 
 - run: one sample on its thread: steps, remaining time, previews
 - pipeline: the calls of diffusers' pipelines for each task, and the two passes of a large image
-- finish: crops, masks and references around what a pipeline draws
+- finish: crops, masks and references around the image that a pipeline draws
 - tiling: the second pass, tile by tile
 - reference_sheet: several references as one image, for pipelines that take fewer than were sent
 - transfer: an image from the device to the host, in one copy

@@ -1,4 +1,4 @@
-"""Crops, masks and references around what a pipeline draws."""
+"""Crops, masks and references around the image that a pipeline draws."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,8 @@ def center_crop(image: Image.Image, size: tuple[int, int]) -> Image.Image:
 
 
 def to_drawn_size(image: Image.Image, job: ImageJob, plan: Plan) -> Image.Image:
-    """Return a reference, a mask or a map, cut to the image's shape, at the size that is drawn, so that every pixel
-    comes back to its place: with the edges continued where `center_crop` cuts, or scaled where what is drawn is
-    scaled back."""
+    """Fit a reference, a mask or a map to the image's shape, at the size that is drawn, so that every pixel comes back
+    to its place: with the edges continued where `center_crop` cuts, or scaled where the drawn image is scaled back."""
     if plan.finish == "crop":
         return _continue_edges(fit_image(image, job), plan)
     scale = min(image.width / job.width_px, image.height / job.height_px)
@@ -47,23 +46,25 @@ def composite(image: Image.Image, job: ImageJob) -> Image.Image:
 
 
 def fit_image(image: Image.Image, job: ImageJob) -> Image.Image:
-    """Return a reference, a mask or a map at the finished size, cut to its shape: the same pixels if it has that
-    size."""
+    """Fit a reference, a mask or a map to the finished size, cut to its shape: the same pixels if it has that size."""
     return ImageOps.fit(image, (job.width_px, job.height_px), _method(image))
 
 
 def _method(image: Image.Image) -> Image.Resampling:
-    """Choose how an image is scaled: a mask must not ring, since what it leaves out stays as it was."""
+    """Choose the filter by which an image is scaled: a mask must not ring, since the part that it leaves out stays as
+    it was."""
     return Image.Resampling.BILINEAR if image.mode == "L" else Image.Resampling.LANCZOS
 
 
 def whole_paint(mask: Image.Image) -> Image.Image:
-    """White wherever a mask paints at all: pipelines divide at one half, and what is blended must have been painted."""
+    """Return a mask that is white wherever this one paints at all: pipelines divide at one half, and blended pixels
+    must have been painted."""
     return mask.point([0] + [255] * 255)
 
 
 def align_reference(reference: Image.Image, job: ImageJob, plan: Plan) -> Image.Image:
-    """Return a reference of the image's aspect ratio at the size that is drawn, so that the two align.
+    """Scale a reference of the image's aspect ratio to the size that is drawn, so that the two align. Others stay as
+    they are.
 
     A pipeline with native references crops other sizes to its multiple, which shifts the content.
     """
@@ -76,7 +77,7 @@ def align_reference(reference: Image.Image, job: ImageJob, plan: Plan) -> Image.
 
 
 def thumbnail(image: Image.Image) -> NDArray[np.uint8]:
-    """Return a preview of the second pass: the image so far."""
+    """Return the image so far, as a preview of the second pass."""
     small = image.copy()
     small.thumbnail((LONG_SIDE_PX, LONG_SIDE_PX))
     return np.asarray(small)

@@ -9,8 +9,8 @@ from PIL import Image
 
 from pipelines.protocol.images import EncodedImage
 
-NOT_NUMBERS: Final = "its pictures are not numbers (NaN or infinite)"
-ONE_COLOUR: Final = "its pictures have one colour"
+NOT_NUMBERS: Final = "its images are not numbers (NaN or infinite)"
+ONE_COLOUR: Final = "its images have one colour"
 NO_CHANGE: Final = "it changes nothing"
 WIDER: Final = {  # what may give finite images: half precision overflows in some codecs and text encoders
     torch.float16: 'runtime.dtype = "bfloat16" or "float32"',
@@ -19,23 +19,23 @@ WIDER: Final = {  # what may give finite images: half precision overflows in som
 
 
 class InvalidImage(Exception):
-    """What a pipeline drew is not finite."""
+    """A drawn image has values that are not finite."""
 
     def __init__(self, dtype: torch.dtype) -> None:
-        """`dtype` is what the checkpoint computes in."""
+        """Note a remedy by `dtype`, in which the checkpoint computes."""
         self.wider = WIDER.get(dtype)
         super().__init__(f"{NOT_NUMBERS}: {self.remedy}")
 
     @property
     def remedy(self) -> str:
-        """Return what the checkpoint's operator can do."""
+        """Return the advice for the checkpoint's operator."""
         if self.wider is not None:
             return f"{self.wider} may help"
         return "it computes in float32 already, so its files may be damaged: fetch them again"
 
 
 def is_plain(image: EncodedImage, box: tuple[int, int, int, int] | None = None) -> bool:
-    """Whether it has one colour, or the part of it within left, top, right and bottom."""
+    """Return whether an image has one colour, or its part within left, top, right and bottom."""
     with Image.open(io.BytesIO(image.data)) as opened:
         pixels = np.asarray(opened.convert("RGB").crop(box))
     return bool((pixels == pixels[0, 0]).all())

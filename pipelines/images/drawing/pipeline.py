@@ -49,7 +49,7 @@ SEED_MODULUS = 2**63
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What one pipeline call drew, on its way to the host."""
+    """The image that one pipeline call drew, on its way to the host."""
 
     returned: ReturnedImage
     size: tuple[int, int]  # that was asked for: width, height in px
@@ -58,7 +58,7 @@ class Drawn:
     dtype: torch.dtype  # that the checkpoint computes in
 
     def image(self, preview_map: PreviewMap) -> Image.Image:
-        """Return the image, at `size`. Fits the preview map. Blocks; needs no device. Raises InvalidPicture and
+        """Return the image at `size`, and fit the preview map to it. Blocks; needs no device. Raises InvalidImage and
         WrongSize."""
         if not self.returned.is_finite:
             raise InvalidImage(self.dtype)
@@ -84,7 +84,7 @@ class ImagePipeline:
 
     @property
     def job(self) -> ImageJob:
-        """The row's job."""
+        """Return the row's job."""
         return self.row.job
 
     @property
@@ -94,13 +94,14 @@ class ImagePipeline:
 
     @property
     def steps(self) -> int:
-        """Denoising steps, over both passes and all tiles."""
+        """Return the number of denoising steps, over both passes and all tiles."""
         return image_steps(self.job, self.plan)
 
     def draw(self) -> Callable[[], Pixels]:
-        """All that needs the device. What it returns needs none, and gives the image, at exactly its size.
+        """Do all work that needs the device. The function that is returned needs none, and gives the image, at exactly
+        its size.
 
-        Raises UnsupportedTask and BlockedPicture; both raise InvalidPicture and WrongSize.
+        Raises UnsupportedTask and BlockedImage; both raise InvalidImage and WrongSize.
         """
         self._check_capabilities()
         plan = self.plan
@@ -114,7 +115,7 @@ class ImagePipeline:
         return lambda: self._finish(canvas)
 
     def generate(self) -> Pixels:
-        """Return the image, where no other run waits for the device. Raises what `draw` raises."""
+        """Draw the image, where no other run waits for the device. Raises the errors of `draw`."""
         return self.draw()()
 
     def _resize(self, image: Image.Image, size: tuple[int, int]) -> Image.Image:
@@ -136,7 +137,7 @@ class ImagePipeline:
 
     @property
     def _long_prompt(self) -> LongPrompt:
-        """What becomes of a prompt that is too long; warmup's own is never refused."""
+        """Return the treatment of a prompt that is too long; warmup's own is never refused."""
         asked = self.job.sampling.long_prompt
         return "tell" if self.row.is_check and asked == "refuse" else asked
 
@@ -176,7 +177,7 @@ class ImagePipeline:
         self.on_step(preview)
 
     def _at_drawn_size(self, image: RawImage) -> Image.Image:
-        """Return a reference, a mask or a map, each pixel where the finished image has it."""
+        """Scale a reference, a mask or a map to the drawn size, each pixel where the finished image has it."""
         return to_drawn_size(to_image(image), self.job, self.plan)
 
     def _bounded(self, reference: Image.Image) -> Image.Image:
@@ -188,7 +189,8 @@ class ImagePipeline:
         return reference.resize(size, Image.Resampling.LANCZOS)
 
     def _redraw(self, tile: Image.Image, number: int, canvas: Image.Image) -> Callable[[], Image.Image]:
-        """Return a tile in the second pass. Its seed derives from the image's seed and the tile's number."""
+        """Redraw a tile in the second pass; the function that is returned waits for it. Its seed derives from the
+        image's seed and the tile's number."""
         seed = (row_seed(self.row) * 1_000_003 + number + 1) % SEED_MODULUS
         strength = self.job.sampling.refine_strength
         observer = StepObserver(self._after_step, self.preview_map, tile.size, lambda: thumbnail(canvas))
@@ -203,8 +205,9 @@ class ImagePipeline:
         self, task: Task, seed: int, size: tuple[int, int], observer: StepObserver,
         strength: float | None = None, *, is_tile: bool = False, **images: Any,
     ) -> Drawn:  # fmt: skip
-        """One pipeline call. Arguments that its signature lacks are left out, but for images. Raises UnsupportedTask if
-        it takes no such image, and BlockedPicture if the checkpoint's own safety checker flags what it draws.
+        """Call the pipeline once. Arguments that its signature lacks are left out, but for images. Raises
+        UnsupportedTask if it takes no such image, and BlockedImage if the checkpoint's own safety checker flags the
+        result.
 
         `strength` is None for a call that starts from noise.
         """
@@ -257,8 +260,8 @@ class ImagePipeline:
 
     @property
     def _is_check_of_file(self) -> bool:
-        """Whether warmup tries an adapter or a control in it: a file that nobody need ever ask for, which leaves no
-        trace in the preview map."""
+        """Return whether warmup tries an adapter or a control in it: a file that nobody need ever ask for, which leaves
+        no trace in the preview map."""
         return self.row.is_check and bool(self.job.sampling.loras or self.job.controls)
 
     @property
@@ -267,5 +270,5 @@ class ImagePipeline:
 
 
 def row_seed(row: Row) -> int:
-    """Image i of a job has the job's seed + i."""
+    """Return the seed of a row's image: image i of a job has the job's seed + i."""
     return (row.job.seed + row.index) % SEED_MODULUS

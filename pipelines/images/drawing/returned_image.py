@@ -1,4 +1,4 @@
-"""What a pipeline call returned, on its way from the device to the host: nobody waits for it during a turn."""
+"""The output of a pipeline call, on its way from the device to the host: nobody waits for it during a turn."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from pipelines.device.transfer import Transfer, sum_of
 
 
 class ReturnedImage:
-    """What a pipeline call returned: a float tensor of shape (1, 3, height, width), 0 to 1, or a list of one Pillow
+    """The output of a pipeline call: a float tensor of shape (1, 3, height, width), 0 to 1, or a list of one Pillow
     image.
 
     Bytes have no NaN: it would become 0, black. So sums of the floats come along, `sums` with them: one is finite if
@@ -31,7 +31,7 @@ class ReturnedImage:
 
     @property
     def is_finite(self) -> bool:
-        """Whether it is made of numbers. Blocks until it has arrived."""
+        """Return whether the image is made of numbers. Blocks until it has arrived."""
         return all(math.isfinite(each.wait()) for each in self._sums)
 
     def image(self) -> Image.Image:
@@ -39,14 +39,14 @@ class ReturnedImage:
         if self._image is None and self._transfer is not None:
             self._image = Image.fromarray(self._transfer.wait().numpy())
         if self._image is None:
-            raise RuntimeError("a pipeline returned no picture")
+            raise RuntimeError("a pipeline returned no image")
         return self._image
 
 
 def sums_of_decoded(pipeline: Any) -> list[torch.Tensor]:
-    """Return a list to which a pipeline's call adds the sum of what its codec decodes. What a call returns shows
-    less: it is cut to the range of colours, infinite values too, and may be a Pillow image. The pipeline must be of
-    this call alone."""
+    """Return a list to which a pipeline's call adds the sum of each image that its codec decodes. The images that a
+    call returns show less: they are cut to the range of colours, infinite values too, and may be Pillow's. The pipeline
+    must be of this call alone."""
     sums: list[torch.Tensor] = []
     processor: Any = getattr(pipeline, "image_processor", None)
     if not hasattr(processor, "postprocess") or "image_processor" in pipeline.components:

@@ -1,4 +1,4 @@
-"""One image on the device: what happens on its thread."""
+"""One image on the device: the work of its thread."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -46,11 +46,11 @@ class Run:
 
     @property
     def is_refined(self) -> bool:
-        """Whether it has a second pass."""
+        """Return whether the image has a second pass."""
         return self._pipeline.plan.finish == "refine"
 
     def execute(self) -> Pixels:
-        """Draw the image and return it. Blocks. Raises Cancelled, Preempted, and what the pipeline raises."""
+        """Draw the image and return it. Blocks. Raises Cancelled, Preempted, and the pipeline's errors."""
         checkpoint, job = self.loaded.checkpoint, self.row.job
         device = checkpoint.device
         checkpoint.read_adapters(job.sampling, job.controls)
@@ -87,7 +87,8 @@ class Run:
         self._callbacks.on_step(self)
 
     def _remaining_s(self, device_s: float) -> float:
-        """By the mean duration of a step. The first step is left out: it includes the prompt and one-time work."""
+        """Return the seconds that the run still needs, by the mean duration of a step. The first step is left out: it
+        includes the prompt and one-time work."""
         steps_left = max(0, self.steps - self.step)  # some pipelines round their steps up
         if self.step == 1:
             self._first_step_s = device_s

@@ -19,8 +19,8 @@ def refine(
     redraw: Callable[[Image.Image, int], Callable[[], Image.Image]],
     on_host: Callable[[], contextlib.AbstractContextManager[None]],
 ) -> None:
-    """Redraw every tile and blend it in, in place. `redraw` gets a tile and its number; what it returns gives the new
-    tile, within `on_host`.
+    """Redraw every tile and blend it in, in place. `redraw` gets a tile and its number; the function that it returns
+    gives the new tile, within `on_host`.
     """
     for number, tile in enumerate(tiles):
         box = (tile.left, tile.top, tile.left + tile.width, tile.top + tile.height)

@@ -1,7 +1,7 @@
 """From files to checkpoints in memory.
 
 - load: from files to a checkpoint
-- checkpoint: what is loaded: its pipelines, scheduler, adapters and capabilities
+- checkpoint: a loaded checkpoint: its pipelines, scheduler, adapters and capabilities
 - checkpoint_cache: which checkpoints are in memory, loaded once and evicted by LRU
 - parts, shared_parts: the components of a folder, and those that several checkpoints of one base have in common
 - single_files, single_file_names, whole_files, scaled_weights: checkpoints of one file
@@ -11,6 +11,6 @@
 - controls: ControlNets and IP-Adapters beside a checkpoint, and their arguments
 - control_files: ControlNets and image encoders from their folders
 - cast_codec: codecs that pipelines cast to float32 and back
-- file_versions: files by what they hold
+- file_versions: files by their content
 - safety_checker: a checkpoint's own, whose flags fail a job
 """

@@ -34,7 +34,7 @@ class AdapterFile:
 
     @property
     def usable(self) -> dict[str, torch.Tensor]:
-        """Without what belongs to no layer that diffusers takes."""
+        """Return the weights without those that belong to no layer that diffusers takes."""
         own = {name for pair in self.contents.pairs.values() for name in pair}
         layers = (*self.contents.pairs, *self.contents.kronecker)
         own |= {f"{layer}.{beside}" for layer in layers for beside in BESIDE}
@@ -72,8 +72,8 @@ def _is_finite(weight: torch.Tensor) -> bool:
 
 
 def _peft_config(path: Path, metadata: Mapping[str, str]) -> Mapping[str, Any]:
-    """Read from the header (diffusers) or a file beside it (peft) how strong peft keeps the adapter. Raises
-    CheckpointError for one that is missing: the strength would be a guess."""
+    """Read peft's config, which has the adapter's strength, from the header (diffusers) or a file beside it (peft).
+    Raises CheckpointError if it can't be read: the strength would be a guess."""
     beside = path.with_name(PEFT_CONFIG)
     try:
         if "lora_adapter_metadata" in metadata:
@@ -101,7 +101,8 @@ def _multiply_in(weights: dict[str, torch.Tensor], layer: str, down: str, up: st
 
 
 def _multiply_into_kronecker(weights: dict[str, torch.Tensor], layer: str) -> None:
-    """The same for LoKr, of which LyCORIS scales factors that are pairs themselves, and no others."""
+    """Multiply the strength of a LoKr layer into its weights. LyCORIS scales only the factors that are pairs
+    themselves."""
     alpha = weights.pop(f"{layer}.alpha", None)
     inner = weights.get(f"{layer}.lokr_w2_b", weights.get(f"{layer}.lokr_w1_b"))
     if alpha is not None and inner is not None:
@@ -110,8 +111,8 @@ def _multiply_into_kronecker(weights: dict[str, torch.Tensor], layer: str) -> No
 
 
 def _scale(config: Mapping[str, Any], layer: str, rank: int) -> float:
-    """Return a layer's strength by peft's config: `lora_alpha`, or what `alpha_pattern` says of it. Diffusers' config
-    has one for each component, whose names begin with it."""
+    """Return a layer's strength by peft's config: `lora_alpha`, or its value in `alpha_pattern`. Diffusers' config has
+    one for each component, whose names begin with it."""
     part = next((f"{name}." for name in ("transformer", "unet", *ENCODER_PREFIXES) if f"{name}.r" in config), "")
     if part:
         part = f"{layer.split('.')[0]}."
@@ -124,19 +125,19 @@ def _scale(config: Mapping[str, Any], layer: str, rank: int) -> float:
 
 
 def pair_energy(down: torch.Tensor, up: torch.Tensor) -> float:
-    """Squared norm of the product of a pair."""
+    """Return the squared norm of the product of a pair."""
     inner, outer = down.flatten(1).float(), up.flatten(1).float()
     return float(((inner @ inner.T) * (outer.T @ outer)).sum())
 
 
 def energy(weights: Mapping[str, torch.Tensor], contents: Contents) -> float:
-    """Squared norm of all pairs. Renaming, and dividing one pair between layers, keep it."""
+    """Return the squared norm of all pairs. Renaming, and dividing one pair between layers, keep it."""
     return sum(pair_energy(weights[down], weights[up]) for down, up in contents.pairs.values())
 
 
 def by_own_names(file: AdapterFile, layers: Mapping[str, Mapping[str, torch.nn.Module]]) -> dict[str, str]:
-    """Return the layers of a file that have a name of the model's own, with dots or underscores, and what peft calls
-    them. `layers` has the model's by component, the denoiser first."""
+    """Match a file's layers with the model's own names, written with dots or underscores, and return peft's names by
+    layer. `layers` has the model's by component, the denoiser first."""
     if not file.strength_known:
         return {}
     known = {component: {name.replace(".", "_"): name for name in modules} for component, modules in layers.items()}

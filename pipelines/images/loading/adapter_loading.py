@@ -1,8 +1,8 @@
 """Loading an adapter by diffusers, so that only low-rank parts of layers that the model has reach it.
 
-Its pipelines read many namings, and each does something else with what it does not know: some drop it, some widen a
-layer of the model or write over its norms. So what a pipeline has made of a file is checked before the model is
-touched, and counted afterwards.
+Its pipelines read many namings, and each does something else with names that it does not know: some drop them, some
+widen a layer of the model or write over its norms. So the converted file is checked before the model is touched, and
+its layers are counted afterwards.
 """
 
 import inspect
@@ -49,7 +49,7 @@ def adapted_components(pipeline: Any) -> dict[str, torch.nn.Module]:
 
 
 def load_adapter(pipeline: Any, path: Path, name: str, *, proved: bool = False) -> AdapterFit:
-    """Load an adapter without activating it, and say how much of it fits. The strength of one that is `proved` was
+    """Load an adapter without activating it, and return how much of it fits. The strength of one that is `proved` was
     compared before. Raises CheckpointError with the reason alone, and leaves no part of it."""
     if not hasattr(pipeline, "load_lora_weights"):
         raise CheckpointError(f"{type(pipeline).__name__} takes no LoRA adapters")
@@ -84,8 +84,8 @@ def _load(pipeline: Any, file: AdapterFile, stem: str, name: str, *, proved: boo
 
 
 def _read(pipeline: Any, file: AdapterFile, name: str, *, proved: bool) -> "_Reading":
-    """Return the first way of naming the layers of which diffusers makes something. Raises what it raises at the
-    first."""
+    """Read an adapter by the first naming of its layers of which diffusers makes something. Raises diffusers' error
+    with the first naming if there is none."""
     failed: Exception | None = None
     for weights in _namings(file, by_own_names(file, _layers(pipeline))):
         reading = _Reading(pipeline, weights, proved=proved)
@@ -103,8 +103,8 @@ def _read(pipeline: Any, file: AdapterFile, name: str, *, proved: bool) -> "_Rea
 
 
 def _namings(file: AdapterFile, own: Mapping[str, str]) -> Iterator[Weights]:
-    """Return the model's own names, if all layers have one; else the trainer's, and those with another trainer's
-    word for the factors; then the model's own of those that have one."""
+    """Yield the weights under the names to try: the model's own, if all layers have one; else the trainer's, and those
+    with another trainer's word for the factors; then the model's own for the layers that have one."""
     if own and len(own) == file.contents.layers:
         yield renamed(file, own)
         return
@@ -127,7 +127,7 @@ class _Reading:
         self._lost = 0  # pairs of which it has made nothing
 
     def load(self, name: str) -> None:
-        """Load the adapter under this name. Raises CheckpointError, and what diffusers raises."""
+        """Load the adapter under this name. Raises CheckpointError, and diffusers' errors."""
         convert = self._pipeline.lora_state_dict
         self._pipeline.lora_state_dict = lambda weights, **options: self._convert(convert, weights, options)
         try:
@@ -136,7 +136,8 @@ class _Reading:
             del self._pipeline.lora_state_dict  # the pipeline's own again
 
     def _convert(self, convert: Callable[..., Any], weights: Weights, options: Mapping[str, Any]) -> Any:
-        """Return the result of diffusers' conversion of the weights, after the checks that need no model touched."""
+        """Convert the weights as diffusers does, and check the result before the model is touched. Raises
+        CheckpointError."""
         result = convert(weights, **options)
         state = dict(result[0] if isinstance(result, tuple) else result)
         layers = {f"{part}.{name}": each for part, of in _layers(self._pipeline).items() for name, each in of.items()}
@@ -153,7 +154,7 @@ class _Reading:
         return (state, *result[1:]) if isinstance(result, tuple) else state
 
     def _check_conversion(self, convert: Callable[[Weights], Any]) -> None:
-        """Count what it has dropped, and compare the strengths. Raises CheckpointError."""
+        """Count the layers that the conversion has dropped, and compare the strengths. Raises CheckpointError."""
         lost = _dropped(self._weights, self._contents, convert)
         if lost is None:
             return
@@ -162,7 +163,8 @@ class _Reading:
         _check_strength(energy(self._weights, kept), self._energy)
 
     def fitting(self, name: str) -> int:
-        """How many of the file's layers are in the model now. Raises CheckpointError if their strength is another."""
+        """Return how many of the file's layers are in the model now. Raises CheckpointError if their strength is
+        another."""
         loaded = list(_loaded(self._pipeline, name))
         if self.converted is None or not loaded:
             return 0
@@ -221,7 +223,7 @@ def _layers(pipeline: Any) -> dict[str, dict[str, torch.nn.Module]]:
 
 
 def _loaded(pipeline: Any, name: str) -> Iterator[Any]:
-    """Return the layers that have this adapter."""
+    """Yield the layers that have this adapter."""
     for component in adapted_components(pipeline).values():
         for module in component.modules():
             if isinstance(module, BaseTunerLayer) and any(
@@ -231,8 +233,9 @@ def _loaded(pipeline: Any, name: str) -> Iterator[Any]:
 
 
 def _dropped(weights: Weights, contents: Contents, convert: Callable[[Weights], Any]) -> set[str] | None:
-    """Return the layers of which a conversion makes nothing: those whose number is nowhere in what it makes of pairs
-    of rank 1, each filled with its number. None if it can't be told: a conversion may look for more than names."""
+    """Find the layers that a conversion drops. It is given pairs of rank 1, each filled with its number: a number that
+    is nowhere in the result is of a dropped layer. None if it can't be told: a conversion may look for more than
+    names."""
     marks: dict[str, torch.Tensor] = {}
     for number, (layer, (down, up)) in enumerate(contents.pairs.items(), 1):
         marks[down] = torch.full((1,) * weights[down].dim(), float(number))

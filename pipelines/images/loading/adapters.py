@@ -24,12 +24,12 @@ ATTEMPTS: Final = 3  # at reading a file that is being replaced
 
 
 class SpoiledWeights(Exception):
-    """The weights are not what they were when they were loaded: they must be loaded anew."""
+    """The weights differ from those that were loaded: they must be loaded anew."""
 
 
 @dataclass(slots=True)
 class Adapters:
-    """Which adapters are loaded, and what is known of each version of a file: how much of it fits, or why none."""
+    """The adapters that are loaded, and the findings about each version of a file: how much of it fits, or why none."""
 
     known: dict[FileVersion, AdapterFit | str] = field(default_factory=dict)
     spoiled: bool = False
@@ -43,13 +43,13 @@ class Adapters:
         return tuple(sorted(known for known in self.known.values() if isinstance(known, AdapterFit)))
 
     def refuse(self, path: Path, reason: str) -> None:
-        """Refuse a file, as it is now, that has changed what the checkpoint draws without it."""
+        """Refuse a file, as it is now, that has changed the images of the checkpoint without it."""
         if (version := FileVersion.find(path)) is not None:
             self.known[version] = reason
         self.spoiled = True
 
     def read(self, requested: Mapping[str, Lora]) -> None:
-        """Before a run has the device: read the files that it will load. Those that can't be read are left to it."""
+        """Read the files that a run will load, before it has the device. Those that can't be read are left to it."""
         for name, lora in requested.items():
             version = FileVersion.find(lora.path)
             if version is not None and self._loaded.get(name) != version:
@@ -58,7 +58,7 @@ class Adapters:
                     pass
 
     def is_outdated(self, requested: Mapping[str, Lora]) -> bool:
-        """Whether one that is loaded has another file by now."""
+        """Return whether one that is loaded has another file by now."""
         return any(
             name in self._loaded and self._loaded[name] != FileVersion.find(lora.path)
             for name, lora in requested.items()
@@ -66,7 +66,7 @@ class Adapters:
 
     def activate(self, pipeline: Any, always: Mapping[str, Lora], requested: Mapping[str, Lora]) -> dict[str, str]:
         """Put the requested adapters beside the catalog's, take out all others, and set their weights. Those that other
-        runs draw with stay, whatever their files are by now. Returns the hashes of the requested files, as they were
+        runs draw with stay, even if their files have changed. Returns the hashes of the requested files, as they were
         read, by name. Raises UnsupportedTask, and SpoiledWeights."""
         if self.spoiled:
             raise SpoiledWeights
@@ -94,7 +94,7 @@ class Adapters:
         return {lora.path.stem: self._hashes.known[self._loaded[name]] for name, lora in requested.items()}
 
     def of_encoders(self, pipeline: Any, active: Mapping[str, Lora]) -> Hashable:
-        """Those that change the embeddings of prompts, by name, weight and hash of the file."""
+        """Return the adapters that change the embeddings of prompts, by name, weight and hash of the file."""
         parts = pipeline.get_list_adapters()
         encoders = list(adapted_components(pipeline))[1:]
         names = {name for part in encoders for name in parts.get(part, ())}

@@ -1,4 +1,4 @@
-"""The weights of a model beneath its adapters, digested, so that what an adapter leaves behind is seen."""
+"""The weights of a model beneath its adapters, digested, so that changes that an adapter leaves behind are seen."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ INTEGERS: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64
 
 
 def base_modules(module: torch.nn.Module, prefix: str = "") -> Iterator[tuple[str, torch.nn.Module]]:
-    """Return a module and all in it, by their names without adapters: a layer with adapters is the one beneath."""
+    """Yield a module and all in it, by their names without adapters: a layer with adapters is the one beneath."""
     if isinstance(module, BaseTunerLayer):
         yield from base_modules(module.get_base_layer(), prefix)
         return
@@ -35,7 +35,7 @@ def base_state(components: Mapping[str, torch.nn.Module]) -> dict[str, str]:
 
 
 def changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """Return the last names of modules that differ, each once."""
+    """Return the last parts of the names of modules whose digests differ, each once."""
     differing = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     return list(dict.fromkeys(name.rsplit(".", 1)[-1] for name in differing))
 
@@ -51,7 +51,7 @@ def _digest(module: torch.nn.Module) -> str:
 
 
 def _parts(tensor: Any) -> Iterator[torch.Tensor]:
-    """Return the plain tensors that a quantized one consists of; a plain one itself."""
+    """Yield the plain tensors that a quantized one consists of; a plain one itself."""
     if hasattr(tensor, "__tensor_flatten__"):
         for name in tensor.__tensor_flatten__()[0]:
             yield from _parts(getattr(tensor, name))
@@ -60,8 +60,8 @@ def _parts(tensor: Any) -> Iterator[torch.Tensor]:
 
 
 def _numbers(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Integers that stand for it: of a large one, sums of its 64-bit words, which a device and a host read as fast as
-    their memory is. None of one without data."""
+    """Yield integers that stand for a tensor: of a large one, sums of its 64-bit words, which a device and a host read
+    as fast as their memory is. None of one without data."""
     if tensor.is_meta or tensor.element_size() not in INTEGERS:
         return
     bits = tensor.view(INTEGERS[tensor.element_size()])

@@ -23,7 +23,7 @@ def is_cast(part: Any, pipeline_class: type[Any]) -> bool:
 
 @contextlib.contextmanager
 def restored_dtype(codec: Any) -> Iterator[None]:
-    """Give the codec back the dtype that it had once a pipeline call is over. A pass without memory, and some
+    """Give the codec back the dtype that it had once a pipeline call is over. A pass that runs out of memory, and some
     classes at their end, leave it as they have cast it; then every later call would fail."""
     dtype = getattr(codec, "dtype", None)
     try:

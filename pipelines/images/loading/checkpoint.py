@@ -93,34 +93,34 @@ class Checkpoint:
 
     @property
     def second_pass_task(self) -> Task:
-        """How tiles of a larger image are redrawn. A checkpoint that only inpaints, or has no image-to-image class,
-        repaints them under a full mask."""
+        """Return the task by which tiles of a larger image are redrawn. A checkpoint that only inpaints, or has no
+        image-to-image class, repaints them under a full mask."""
         tasks = self.task_classes
         only_inpaints = tasks.get(Task.INPAINT) is self.pipeline_class and not self.starts_late(Task.INPAINT)
         return Task.INPAINT if only_inpaints or Task.REDRAW not in tasks else Task.REDRAW
 
     def starts_late(self, task: Task) -> bool:
-        """Whether the class for text draws this task, from noised latents (late_start.py)."""
+        """Return whether the class for text draws this task, from noised latents (late_start.py)."""
         own = self.task_classes.get(Task.TEXT)
         return task in {Task.REDRAW, Task.INPAINT} and own is not None and self.task_classes.get(task) is own
 
     def takes_size(self, task: Task) -> bool:
-        """Whether the task's call takes a size. Others draw in the size of the reference."""
+        """Return whether the task's call takes a size. Others draw in the size of the reference."""
         return "width" in inspect.signature(self.task_classes[task].__call__).parameters
 
     @property
     def family(self) -> Family:
-        """Return what is peculiar to its classes."""
+        """Return the family, with the peculiarities of the checkpoint's classes."""
         return family_of(self.pipeline_class.__name__)
 
     @property
     def denoiser(self) -> Any:
-        """The component that runs at every step."""
+        """Return the component that runs at every step."""
         return self.components.get("unet") or self.components["transformer"]
 
     @property
     def capabilities(self) -> Capabilities:
-        """What its classes announce. Warmup tries it."""
+        """Return the capabilities that the checkpoint's classes announce. Warmup tries them."""
         accepted = inspect.signature(self.pipeline_class.__call__).parameters
         announced = announce(
             self.spec,
@@ -132,7 +132,7 @@ class Checkpoint:
         return self._with_controls(replace(announced, prompt="prompt" in accepted, long_prompts=long_prompts))
 
     def _with_controls(self, announced: Capabilities) -> Capabilities:
-        """Add to the capabilities what its classes announce of its controls."""
+        """Add the controls that the classes announce to the capabilities."""
         controls = self.spec.controls
         nets = [ControlInput(each.name, BLANK, 1.0) for each in controls if each.kind == "controlnet"]
         tasks: dict[ControlledWith, Task] = {
@@ -154,7 +154,7 @@ class Checkpoint:
 
     @property
     def weights_bytes(self) -> int:
-        """Memory of the weights on the device."""
+        """Return the bytes of the weights on the device."""
         modules = {name: part for name, part in self.components.items() if isinstance(part, torch.nn.Module)}
         sizes = {
             name: [local_bytes(weight) for weight in (*part.parameters(), *part.buffers())]
@@ -163,20 +163,19 @@ class Checkpoint:
         return fullest_device_bytes(sizes, self.runtime) + self.controls.bytes
 
     def read_adapters(self, sampling: Sampling, controls: Sequence[ControlInput] = ()) -> None:
-        """Before a run has the device: read the requested adapters' files, which `begin_run` then finds in the page
-        cache. Files that are not there or can't be read are left to it.
-        """
+        """Read the requested adapters' files before a run has the device; `begin_run` then finds them in the page
+        cache. Files that are not there or can't be read are left to it."""
         self.adapters.read(runtime_options.requested_adapters(self.spec.runtime, sampling.loras))
         self.controls.read(controls)
 
     @property
     def part_sizes(self) -> Sizes:
-        """Bytes of each component but the denoiser: those that other checkpoints may share."""
+        """Return the bytes of each component but the denoiser: those that other checkpoints may share."""
         return sizes_of(part for part in self.components.values() if part is not self.denoiser)
 
     def begin_run(self, sampling: Sampling, controls: Sequence[ControlInput] = ()) -> dict[str, Any]:
-        """Before a run, on its thread: reset its step caches, and activate the catalog's adapters and the requested
-        ones. Returns what was found of their files: JSON. Raises UnsupportedTask and SpoiledWeights."""
+        """Reset the step caches before a run, on its thread, and activate the catalog's adapters and the requested
+        ones. Returns the findings about their files: JSON. Raises UnsupportedTask and SpoiledWeights."""
         runtime = self.spec.runtime
         if runtime.compile:
             raise_recompile_limit()
@@ -196,7 +195,7 @@ class Checkpoint:
         return found | ({"adapters": hashes} if hashes else {})
 
     def is_outdated(self, sampling: Sampling, controls: Sequence[ControlInput]) -> bool:
-        """Whether what a run draws with has another file by now than what is in the weights."""
+        """Return whether an adapter or control of a run has another file by now than the one in the weights."""
         requested = runtime_options.requested_adapters(self.spec.runtime, sampling.loras)
         return self.adapters.is_outdated(requested) or self.controls.is_outdated(controls)
 

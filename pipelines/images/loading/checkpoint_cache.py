@@ -106,7 +106,8 @@ class CheckpointCache:
         self._loader.submit(free_memory, self._device)
 
     async def load(self, spec: CheckpointSpec) -> LoadedCheckpoint:
-        """Load it onto the device. Raises CheckpointError, or InsufficientMemory while checkpoints in use block it."""
+        """Load a checkpoint onto the device. Raises CheckpointError, or InsufficientMemory while checkpoints in use
+        block it."""
         key = weights_key(spec)
         if loaded := self.find(spec):
             return loaded
@@ -116,9 +117,9 @@ class CheckpointCache:
         return await asyncio.shield(self._loading[key])
 
     async def free_memory(self) -> None:
-        """After an out-of-memory error, or to sleep: forget kept prompts, evict every checkpoint that no run uses, and
-        return unreferenced memory to the device. A load under way ends first: it may have found its components in one
-        of them."""
+        """Free memory, after an out-of-memory error or to sleep: forget kept prompts, evict every checkpoint that no
+        run uses, and return unreferenced memory to the device. A load under way ends first: it may have found its
+        components in one of them."""
         async with self._load_lock:
             for loaded in self._loaded.values():
                 loaded.checkpoint.prompts.clear()
@@ -139,7 +140,8 @@ class CheckpointCache:
             self._loader.submit(free_memory, self._device)
 
     def close(self) -> None:
-        """End the loader's thread, after what it has to do, and the timer: nothing keeps what is loaded."""
+        """End the loader's thread, after the work that waits for it, and the timer: nothing keeps the loaded
+        checkpoints."""
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         self._loader.shutdown()
@@ -175,8 +177,8 @@ class CheckpointCache:
     def _without_spoiled(
         self, key: WeightsKey
     ) -> tuple[LoadedCheckpoint | None, Mapping[FileVersion, AdapterFit | str]]:
-        """Return the entry in memory of these weights, unless an adapter has spoiled them: those are dropped, and
-        what is known of adapters is kept. Raises InsufficientMemory while a run uses them."""
+        """Return the entry in memory of these weights, unless an adapter has spoiled them: a spoiled entry is dropped,
+        and the findings about adapters are returned in its place. Raises InsufficientMemory while a run uses it."""
         loaded = self._loaded.get(key)
         if loaded is None or not loaded.checkpoint.adapters.spoiled:
             return loaded, {}
@@ -190,7 +192,7 @@ class CheckpointCache:
         return estimate_bytes(replace(spec, runtime=runtime), compute_dtype(runtime.dtype, self._device).itemsize)
 
     def _load_weights(self, on_host: LoadedCheckpoint | None, spec: CheckpointSpec) -> LoadedCheckpoint:
-        """On the loader thread: from host memory or from the disk."""
+        """Load weights on the loader thread: from host memory or from the disk."""
         if on_host is not None:
             watch_device(self._device, on_host.checkpoint.move, self._device)
             on_host.on_device = True
@@ -208,7 +210,7 @@ class CheckpointCache:
         return LoadedCheckpoint(checkpoint, checkpoint.weights_bytes, on_device=True, part_sizes=checkpoint.part_sizes)
 
     def _offload(self, evicted: list[LoadedCheckpoint]) -> None:
-        """Move them to the host and free the device's memory. `find` does not return them any more."""
+        """Move evicted checkpoints to the host and free the device's memory. `find` does not return them any more."""
         for loaded in evicted:
             watch_device(self._device, loaded.checkpoint.move, HOST)
         free_memory(self._device)
@@ -216,7 +218,7 @@ class CheckpointCache:
     def _select_evictions(
         self, size: int, spec: CheckpointSpec, *, on_device: bool, sizes: Sizes | None = None
     ) -> list[WeightsKey]:
-        """Select what to evict for `size` bytes, of which components with `sizes` are there already.
+        """Select the checkpoints to evict for `size` bytes, of which components with `sizes` are there already.
 
         Raises CheckpointError, or InsufficientMemory while too much is in use.
         """
@@ -247,7 +249,8 @@ class CheckpointCache:
         return evictions
 
     def _is_pinned(self, key: WeightsKey, loaded: LoadedCheckpoint, spec: CheckpointSpec) -> bool:
-        """Whether it is not evicted for `spec`: `resident` is set, the catalog names it, `spec` is no swap of it."""
+        """Return whether a checkpoint is not evicted for `spec`: `resident` is set, the catalog names it, `spec` is no
+        swap of it."""
         own = loaded.checkpoint.spec
         in_catalog = self._catalog_keys is None or key in self._catalog_keys
         return own.runtime.resident and in_catalog and not replaces(spec, own)
@@ -274,19 +277,20 @@ class CheckpointCache:
         return None
 
     def _drop(self, key: WeightsKey) -> None:
-        """Forget it. The loader's next work frees its memory, that of other devices included."""
+        """Forget a checkpoint. The loader's next work frees its memory, that of other devices included."""
         loaded = self._loaded.pop(key)
         if loaded.checkpoint.split is not None:
             self._loader.submit(loaded.checkpoint.split.close)
 
 
 def _used_bytes(checkpoints: Iterable[LoadedCheckpoint], new: Sizes) -> int:
-    """Return the memory of these checkpoints beside a new one with such components: what several share counts once."""
+    """Return the bytes of these checkpoints beside a new one with such components: those that several share count
+    once."""
     listed = list(checkpoints)
     used = sum(each.bytes for each in listed)
     return used - counted_twice([new, *(each.part_sizes for each in listed)])
 
 
 def _eviction_order(loaded: LoadedCheckpoint) -> tuple[bool, float]:
-    """Return what LRU sorts by, checkpoints with `runtime.resident` last."""
+    """Return the key by which LRU sorts, checkpoints with `runtime.resident` last."""
     return loaded.checkpoint.spec.runtime.resident, loaded.used_at

@@ -15,12 +15,13 @@ FUSED: Final = {
 
 
 def raise_recompile_limit() -> None:
-    """For the calling thread: torch keeps settings by thread, and a run compiles on its own."""
+    """Raise torch's limit of recompilations for the calling thread: torch keeps settings by thread, and a run compiles
+    on its own."""
     torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
 
 
 def compile_denoiser(denoiser: Any) -> None:
-    """Compile it at its next calls, for any size."""
+    """Compile the denoiser at its next calls, for any size."""
     if getattr(denoiser, "_repeated_blocks", None):
         denoiser.compile_repeated_blocks(dynamic=True)
     else:
@@ -28,9 +29,9 @@ def compile_denoiser(denoiser: Any) -> None:
 
 
 def fuse_projections(denoiser: Any) -> None:
-    """One matrix product instead of three for queries, keys and values. The library keeps the three beside it, which
-    would take a sixth more memory: they are dropped. Denoisers that can't are left as they are.
-    """
+    """Fuse the projections, so that one matrix product instead of three computes queries, keys and values. The library
+    keeps the three beside it, which would take a sixth more memory: they are dropped. Denoisers that can't are left as
+    they are."""
     quantized = any(not weight.is_floating_point() or weight.element_size() < 2 for weight in denoiser.parameters())
     if quantized or not hasattr(denoiser, "fuse_qkv_projections"):
         return

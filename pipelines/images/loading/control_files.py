@@ -26,8 +26,8 @@ VISION_HALVES = {"CLIPModel": "CLIPVisionModelWithProjection", "SiglipModel": "S
 def load_controls(
     spec: CheckpointSpec, pipeline_class: type[Any], device: torch.device, dtype: torch.dtype
 ) -> Controls:
-    """Return the networks of a spec's controls, on the device. IP-Adapters themselves are read when they are used.
-    Raises CheckpointError."""
+    """Load the networks of a spec's controls to the device. IP-Adapters themselves are read when they are used. Raises
+    CheckpointError."""
     if not spec.controls:
         return Controls()
     nets: dict[Path, torch.nn.Module] = {}
@@ -54,7 +54,7 @@ def load_controls(
 
 
 def _load_net(control: Control, dtype: torch.dtype) -> tuple[torch.nn.Module, list[str]]:
-    """Return a ControlNet, and notes on its files."""
+    """Load a ControlNet, with notes on its files. Raises CheckpointError."""
     name = _config(control.path, "controlnets").get("_class_name")
     kind = getattr(diffusers, name, None) if isinstance(name, str) and "ControlNet" in name else None
     if kind is None or not hasattr(kind, "from_pretrained"):
@@ -69,7 +69,8 @@ def _load_net(control: Control, dtype: torch.dtype) -> tuple[torch.nn.Module, li
 
 
 def _load_encoder(folder: Path, dtype: torch.dtype) -> tuple[torch.nn.Module, Any, list[str]]:
-    """Return an image encoder, what prepares images for it, and notes on its files."""
+    """Load an image encoder, with the processor that prepares images for it, and notes on its files. Raises
+    CheckpointError."""
     names = _config(folder, "ip_adapters").get("architectures") or [None]
     name = VISION_HALVES.get(names[0], str(names[0]))
     kind = getattr(transformers, name, None) if name.endswith(ENCODERS) else None
@@ -87,7 +88,7 @@ def _load_encoder(folder: Path, dtype: torch.dtype) -> tuple[torch.nn.Module, An
 
 
 def _image_processor(folder: Path, encoder: Any) -> Any:
-    """Return the folder's own, or what encoders of this kind were trained with."""
+    """Return the folder's own image processor, or the one that encoders of this kind were trained with."""
     if (folder / "preprocessor_config.json").is_file():
         return transformers.AutoImageProcessor.from_pretrained(folder, local_files_only=True)
     side_px = encoder.config.image_size
@@ -106,7 +107,7 @@ def _config(folder: Path, key: str) -> Mapping[str, Any]:
 
 @contextlib.contextmanager
 def _named(key: str, folder: Path) -> Iterator[None]:
-    """Anything that the libraries raise for a broken file, as CheckpointError."""
+    """Raise CheckpointError for any error of the libraries about a broken file."""
     try:
         yield
     except CheckpointError as error:

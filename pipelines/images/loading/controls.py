@@ -25,7 +25,7 @@ UNION = "ControlNetUnion"  # in the names of classes: networks for several kinds
 
 @dataclass(frozen=True, slots=True)
 class PlainDenoiser:
-    """What an IP-Adapter replaces in a denoiser."""
+    """The parts of a denoiser that an IP-Adapter replaces."""
 
     processors: Mapping[str, Any]
     projection: Any  # of text embeddings, in a few
@@ -38,7 +38,7 @@ class PlainDenoiser:
         return cls(dict(denoiser.attn_processors), projection, denoiser.config.get("encoder_hid_dim_type"))
 
     def restore(self, denoiser: Any) -> None:
-        """Take out what was put in since."""
+        """Put back the parts that were there before the IP-Adapters."""
         denoiser.set_attn_processor(dict(self.processors))
         denoiser.encoder_hid_proj = self.projection
         denoiser.config.encoder_hid_dim_type = self.projection_kind
@@ -64,7 +64,7 @@ class Controls:
         return [*self.nets.values(), *(encoder for encoder, _ in self.encoders.values())]
 
     def of_kind(self, kind: str, inputs: Sequence[ControlInput]) -> list[ControlInput]:
-        """Those of a job that are of this kind."""
+        """Return those of a job's inputs that are of this kind."""
         return [each for each in inputs if self.by_name[each.name].kind == kind]
 
     def infix(self, nets: Sequence[ControlInput]) -> str:
@@ -76,7 +76,8 @@ class Controls:
         return infixes.pop()
 
     def parts(self, nets: Sequence[ControlInput]) -> dict[str, Any]:
-        """Components of a pipeline that draws with these ControlNets, and with the IP-Adapters that are active."""
+        """Return the components of a pipeline that draws with these ControlNets, and with the IP-Adapters that are
+        active."""
         modules = [self.nets[self.by_name[each.name].path] for each in nets]
         if len(modules) > 1 and self.infix(nets) == UNION and all(module is modules[0] for module in modules):
             modules = modules[:1]  # it takes several maps at once
@@ -97,7 +98,8 @@ class Controls:
         nets: Sequence[ControlInput],
         at_drawn_size: Callable[[RawImage], Image.Image],
     ) -> dict[str, Any]:
-        """Of a call with these ControlNets: their maps at the size that is drawn, and how strong they are."""
+        """Return the arguments of a call with these ControlNets: their maps at the size that is drawn, and their
+        strengths."""
         maps = [at_drawn_size(each.image) for each in nets]
         strengths = [each.strength for each in nets]
         modes = [self.by_name[each.name].mode for each in nets]
@@ -109,12 +111,12 @@ class Controls:
         return arguments if len(nets) > 1 else {name: values[0] for name, values in arguments.items()}
 
     def adapter_arguments(self, accepted: Mapping[str, Any], inputs: Sequence[ControlInput]) -> dict[str, Any]:
-        """Of a call while the IP-Adapters are active. Raises UnsupportedTask if it takes none."""
+        """Return the arguments of a call while the IP-Adapters are active. Raises UnsupportedTask if it takes none."""
         adapters = self.of_kind("ip-adapter", inputs)
         if not adapters:
             return {}
         if "ip_adapter_image" not in accepted:
-            raise UnsupportedTask("it takes no IP-Adapter for such a picture", "controls")
+            raise UnsupportedTask("it takes no IP-Adapter for such an image", "controls")
         return {"ip_adapter_image": [to_image(each.image) for each in adapters]}
 
     def adapter_files(self, inputs: Sequence[ControlInput]) -> list[Path]:
@@ -122,7 +124,7 @@ class Controls:
         return [self.by_name[each.name].path for each in self.of_kind("ip-adapter", inputs)]
 
     def read(self, inputs: Sequence[ControlInput]) -> None:
-        """Before a run has the device: read the IP-Adapters that it will load."""
+        """Read the IP-Adapters that a run will load, before it has the device."""
         for active in self._wanted(self.of_kind("ip-adapter", inputs)):
             if active not in self._active and active[1] is not None:
                 self.hashes.read(active[1])
@@ -130,7 +132,7 @@ class Controls:
                     pass
 
     def is_outdated(self, inputs: Sequence[ControlInput]) -> bool:
-        """Whether an IP-Adapter in the denoiser has another file by now."""
+        """Return whether an IP-Adapter in the denoiser has another file by now."""
         wanted = self._wanted(self.of_kind("ip-adapter", inputs))
         return wanted != self._active and [name for name, _ in wanted] == [name for name, _ in self._active]
 
@@ -138,7 +140,7 @@ class Controls:
         return tuple((each.name, FileVersion.find(self.by_name[each.name].path)) for each in adapters)
 
     def found(self, inputs: Sequence[ControlInput]) -> dict[str, str]:
-        """Return the hashes of what a run draws with, by name: the files as they were read."""
+        """Return the hashes of the controls that a run draws with, by name: those of the files as they were read."""
         versions = dict(self._active)
         found = {}
         for each in inputs:
@@ -150,8 +152,8 @@ class Controls:
         return found
 
     def activate(self, pipeline: Any, denoiser: Any, inputs: Sequence[ControlInput], *, held: bool = False) -> None:
-        """Before a run: put its IP-Adapters into the denoiser, and take out others. While it is `held`, other runs draw
-        with those of these names: they stay, whatever their files are by now. Raises UnsupportedTask."""
+        """Put a run's IP-Adapters into the denoiser, and take out others. While it is `held`, other runs draw with
+        those of these names: they stay, even if their files have changed. Raises UnsupportedTask."""
         adapters = self.of_kind("ip-adapter", inputs)
         wanted = self._wanted(adapters)
         if wanted != self._active and not (held and self.is_outdated(inputs)):
@@ -174,13 +176,13 @@ class Controls:
             pipeline.set_ip_adapter_scale(strengths if len(strengths) > 1 else strengths[0])
 
     def deactivate(self, denoiser: Any) -> None:
-        """Make the denoiser what it was without IP-Adapters."""
+        """Take all IP-Adapters out of the denoiser."""
         if self._plain is not None:
             self._plain.restore(denoiser)
             self._plain, self._active = None, ()
 
     def _load(self, pipeline: Any, adapters: Sequence[ControlInput]) -> None:
-        """Into the pipeline's denoiser. It looks for no image encoder if it has one."""
+        """Load IP-Adapters into the pipeline's denoiser. It looks for no image encoder if it has one."""
         encoder, processor = self._encoder(adapters[0].name)
         pipeline.register_modules(image_encoder=encoder, feature_extractor=processor)
         files = self.adapter_files(adapters)
@@ -200,5 +202,5 @@ def _infix(class_name: str) -> str:
 
 
 def takes_adapter(task_class: type[Any] | None) -> bool:
-    """Whether a pipeline class draws with an IP-Adapter."""
+    """Return whether a pipeline class draws with an IP-Adapter."""
     return task_class is not None and "ip_adapter_image" in inspect.signature(task_class.__call__).parameters

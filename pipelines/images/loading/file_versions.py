@@ -1,4 +1,4 @@
-"""Files by what they hold: a version tells one from another of its name without reading it, a hash from any other."""
+"""Files by their content: a version tells a file from another of its name without reading it, a hash from any other."""
 
 import hashlib
 from dataclasses import dataclass, field

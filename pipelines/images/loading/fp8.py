@@ -39,7 +39,7 @@ class Fp8Linear(nn.Module):
         self.bias = linear.bias
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Of shape (..., in_features) to (..., out_features)."""
+        """Compute the layer: from inputs of shape (..., in_features) to (..., out_features)."""
         rows, scale = _quantize(inputs.reshape(-1, self.in_features))
         product = torch._scaled_mm(rows, self.weight.t(), scale, self.scale, out_dtype=torch.bfloat16)
         product = product.to(inputs.dtype).reshape(*inputs.shape[:-1], self.out_features)
@@ -48,7 +48,7 @@ class Fp8Linear(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Fp8Report:
-    """What was quantized, and each layer's error against its own weights: |fp8 - exact| / |exact| of its output."""
+    """The quantized layers, and each layer's error against its own weights: |fp8 - exact| / |exact| of its output."""
 
     layers: int
     left_out: int
@@ -91,8 +91,8 @@ def quantize_linears(denoiser: Any, device: torch.device) -> Fp8Report:
 
 
 def _replace_layer(denoiser: Any, name: str, check: torch.Tensor) -> torch.Tensor:
-    """Quantize a layer where its weights are. Returns the error of its output for the probe, which is as wide as the
-    widest layer; reading it waits for the device."""
+    """Quantize a layer where its weights are. Returns the error of its output for the test input, which is as wide as
+    the widest layer; reading it waits for the device."""
     layer: nn.Linear = denoiser.get_submodule(name)
     rows = check[:, : layer.in_features].to(layer.weight.dtype)
     quantized = Fp8Linear(layer)
@@ -105,7 +105,7 @@ def _replace_layer(denoiser: Any, name: str, check: torch.Tensor) -> torch.Tenso
 
 
 def has_products(device: torch.device) -> bool:
-    """Whether this torch multiplies float8 matrices with a scale for each row there. 2.11 does not on a CPU."""
+    """Return whether this torch multiplies float8 matrices with a scale for each row there. 2.11 does not on a CPU."""
     values = torch.zeros(ALIGNMENT, ALIGNMENT, device=device).to(FORMAT)
     scale = torch.ones(ALIGNMENT, 1, device=device)
     try:
@@ -135,13 +135,13 @@ def _linears(denoiser: nn.Module) -> dict[str, nn.Linear]:
 
 
 def _quantize(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Float8 values of shape (rows, features), and the scale of each row, (rows, 1), to multiply them by."""
+    """Return float8 values of shape (rows, features), and the scale of each row, (rows, 1), to multiply them by."""
     scale = rows.abs().amax(dim=-1, keepdim=True).float().clamp(min=1e-12) / LARGEST
     return (rows / scale).clamp(-LARGEST, LARGEST).to(FORMAT), scale
 
 
 def _replace(parent: nn.Module, attribute: str, layer: nn.Module) -> None:
-    """Also where the layer is an item of a list."""
+    """Replace a layer, also where it is an item of a list."""
     if isinstance(parent, nn.ModuleList | nn.Sequential):
         parent[int(attribute)] = layer
     else:

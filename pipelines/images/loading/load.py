@@ -64,9 +64,9 @@ def load_checkpoint(
     budget_bytes: int | None = None,
     group: Group | None = None,
 ) -> Checkpoint:
-    """Load it onto the device. With `sharing`, its runs take turns, and share the denoiser's forward passes. `shared`
-    has the components of checkpoints that are loaded already. `budget_bytes` is what `runtime = "auto"` may fill, by
-    default the device's share for weights. `group` has further devices.
+    """Load a checkpoint onto the device. With `sharing`, its runs take turns, and share the denoiser's forward passes.
+    `shared` has the components of checkpoints that are loaded already. `budget_bytes` are those that `runtime = "auto"`
+    may fill, by default the device's share for weights. `group` has further devices.
 
     Raises CheckpointError.
     """
@@ -85,7 +85,7 @@ def load_checkpoint(
     if foreign := next(foreign_parts(index, folder, PipelineSource()), None):
         raise CheckpointError(foreign)
     if "num_frames" in inspect.signature(pipeline_class.__call__).parameters:
-        raise CheckpointError(f"{folder}: {name} draws videos, and Darkroom pictures")
+        raise CheckpointError(f"{folder}: {name} draws videos, and Darkroom images")
     said, of_file = _of_single_file(spec, folder, index)
     found = shared.find(resolved, dtype, device)
     encoders_device = group.second if runtime.gpus > 1 and runtime.parallel == "encoders" else None
@@ -119,8 +119,8 @@ def load_checkpoint(
 
 
 def _of_single_file(spec: CheckpointSpec, folder: Path, index: dict[str, Any]) -> tuple[Said, tuple[str, ...]]:
-    """What a file says of how it is sampled, with notes for the operator; nothing of a folder. Raises CheckpointError
-    for what can't be followed."""
+    """Return the sampling that a single file names, with notes for the operator; nothing of a folder. Raises
+    CheckpointError for a mark that can't be followed."""
     if not spec.path.is_file():
         return Said(), ()
     try:
@@ -137,8 +137,8 @@ def _read(
     found: Mapping[str, torch.nn.Module],
     encoders_device: torch.device | None,
 ) -> tuple[Any, tuple[str, ...]]:
-    """From the files directly to the device, unless the weights are offloaded; and notes on weights that are not
-    needed. Raises CheckpointError."""
+    """Read a pipeline from the files directly to the device, unless the weights are offloaded; with notes on weights
+    that are not needed. Raises CheckpointError."""
     # A component that the index leaves out on purpose, such as a safety checker, must be passed as None.
     absent = {part: None for part, entry in index.items() if entry == [None, None]}
     options = {
@@ -169,7 +169,7 @@ def _read(
 
 
 def _missing_libraries(error: Exception, spec: CheckpointSpec, index: dict[str, Any]) -> tuple[str, ...]:
-    """Name the libraries that components need and that are not installed, by what transformers says of it."""
+    """Name the libraries that components need and that are not installed, by the error of transformers."""
     text = str(error)
     if found := NEEDED_LIBRARY.search(text):
         return ((found[1] or found[2]).lower(),)
@@ -225,8 +225,8 @@ def _from_files(
 def _place(
     components: Mapping[str, Any], runtime: Runtime, device: torch.device, encoders_device: torch.device | None
 ) -> None:
-    """From the host to the devices. A denoiser that is quantized here, or divided over several devices, stays on the
-    host until then: the device need not have room for all of its weights."""
+    """Move components from the host to the devices. A denoiser that is quantized here, or divided over several devices,
+    stays on the host until then: the device need not have room for all of its weights."""
     modules = {name: part for name, part in components.items() if isinstance(part, torch.nn.Module)}
     if runtime.quantize in runtime_options.QUANTIZED_HERE or (runtime.gpus > 1 and runtime.parallel == "tensor"):
         del modules[denoiser_name(dict(components))]
@@ -239,7 +239,7 @@ def _place(
 def _denoiser_of_file(
     spec: CheckpointSpec, index: dict[str, Any], options: dict[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the denoiser as an argument of from_pretrained, in place of its quantization; and notes. Raises
+    """Load a single file's denoiser, as an argument of from_pretrained in place of its quantization; with notes. Raises
     CheckpointError."""
     name = denoiser_name(index)
     kind = getattr(diffusers, index[name][1])
@@ -250,7 +250,8 @@ def _denoiser_of_file(
 
 
 def _to_channels_last(components: dict[str, Any]) -> None:
-    """In place. A codec on a CPU then takes about half the time, and less memory."""
+    """Change the memory format of components, in place. A codec on a CPU then takes about half the time, and less
+    memory."""
     for part in components.values():
         if hasattr(part, "parameters") and all(weight.dim() < 5 for weight in part.parameters()):
             part.to(memory_format=torch.channels_last)
@@ -264,10 +265,12 @@ def _let_runs_share(
     device: torch.device,
     family: Family,
 ) -> ForwardMerger | None:
-    """A turn starts with every forward pass of a component, and with every tile that a codec encodes or decodes; on a
-    CPU, where a tile can take as long as a whole draft, with every block of the codec. Runs meet in the denoiser,
-    unless it caches steps: those caches work within a pass. A codec that pipelines cast around its passes must not be
-    among the components: another run would meet it in the wrong dtype.
+    """Let several runs take turns on the device. A turn starts with every forward pass of a component, and with every
+    tile that a codec encodes or decodes; on a CPU, where a tile can take as long as a whole draft, with every block of
+    the codec.
+
+    Runs meet in the denoiser, unless it caches steps: those caches work within a pass. A codec that pipelines cast
+    around its passes must not be among the components: another run would meet it in the wrong dtype.
     """
     merger = None
     if runtime.cache is None:
@@ -286,6 +289,6 @@ def _let_runs_share(
 
 
 def _blocks(half: torch.nn.Module) -> list[torch.nn.Module]:
-    """Return the parts of a codec's encoder or decoder that come one after another, and theirs."""
+    """List the parts of a codec's encoder or decoder that come one after another, and the parts of these."""
     lists = (each for each in half.modules() if isinstance(each, torch.nn.ModuleList | torch.nn.Sequential))
     return [block for each in lists for block in each.children()]  # some list None

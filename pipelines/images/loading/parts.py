@@ -1,6 +1,7 @@
-"""The components of a diffusers folder that have weights, each by its library's own loader, which says what it missed.
+"""The components of a diffusers folder that have weights, each by its library's own loader, which names the weights
+that it missed.
 
-A pipeline's `from_pretrained` would load them too, and keep to itself what it drew at random.
+A pipeline's `from_pretrained` would load them too, and not tell which weights it drew at random.
 """
 
 import inspect
@@ -48,7 +49,7 @@ def load_parts(
 
 def model_classes(pipeline_class: type[Any], index: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the components that a pipeline takes and that are models, with their classes. Diffusers' own pipelines may
-    define some in their modules. It says itself what is wrong with other ones."""
+    define some in their modules. Diffusers itself refuses other ones."""
     taken = inspect.signature(pipeline_class.__init__).parameters
     for name, entry in index.items():
         if name not in taken or not (isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str)):

@@ -28,7 +28,7 @@ LIBRARIES: Final = {"nf4": ("bitsandbytes",), "int8": ("torchao",), "int4": ("to
 
 
 def loading_options(runtime: Runtime, denoiser: str) -> dict[str, Any]:
-    """Arguments of `from_pretrained`. `denoiser` is the component's name: "unet" or "transformer"."""
+    """Return the arguments of `from_pretrained`. `denoiser` is the component's name: "unet" or "transformer"."""
     if runtime.quantize == "none" or runtime.quantize in QUANTIZED_HERE:
         return {}
     from diffusers import BitsAndBytesConfig, PipelineQuantizationConfig, TorchAoConfig
@@ -57,8 +57,8 @@ def loading_options(runtime: Runtime, denoiser: str) -> dict[str, Any]:
 def resolve(
     spec: CheckpointSpec, device: torch.device, budget_bytes: int, devices: int = 1
 ) -> tuple[Runtime, tuple[str, ...]]:
-    """Return the options to load with, and notes on what was chosen, for a worker with so many devices and this budget
-    for weights on each.
+    """Choose the options to load with, and return notes on the choice too, for a worker with so many devices and this
+    budget for weights on each.
 
     Raises CheckpointError for options that defeat each other, or that the worker does not suit.
     """
@@ -124,7 +124,7 @@ def catalog_adapters(runtime: Runtime) -> dict[str, Lora]:
 
 
 def requested_adapters(runtime: Runtime, loras: Iterable[tuple[str, float]]) -> dict[str, Lora]:
-    """Return a request's adapters in the checkpoint's `lora_folder`, by their names in diffusers: those may have no
+    """Return a request's adapters in the checkpoint's `lora_folder`, by their names in diffusers, which may have no
     dot."""
     if runtime.lora_folder is None:
         return {}
@@ -183,8 +183,9 @@ def _set_attention(denoiser: Any, name: str, dtype: torch.dtype, device: torch.d
 
 
 def _is_of_half_precision(name: str, device: torch.device) -> bool:
-    """Whether the library's check of a backend's inputs, which it leaves out while images are drawn, says so. Sage's
-    kernels for single architectures check by themselves. Torch's flash attention for CPUs takes float32."""
+    """Return whether an attention backend takes half precision alone, by the library's check of its inputs, which is
+    left out while images are drawn. Sage's kernels for single architectures check by themselves. Torch's flash
+    attention for CPUs takes float32."""
     from diffusers.models.attention_dispatch import _AttentionBackendRegistry, _check_qkv_dtype_bf16_or_fp16
 
     if name == "_native_flash" and device.type == "cpu":

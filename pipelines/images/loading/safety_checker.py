@@ -12,21 +12,21 @@ class BlockedImage(Exception):
 
 
 def check_flags(output: Any) -> None:
-    """Raise BlockedPicture if an image of a pipeline's output was flagged, and so is black."""
+    """Check that no image of a pipeline's output was flagged, which makes it black. Raises BlockedImage."""
     if any(getattr(output, FLAGS, None) or ()):
         raise BlockedImage(WITHOUT)
 
 
 def safety_note(components: Mapping[str, Any]) -> tuple[str, ...]:
-    """For the operator: that the checkpoint has one."""
+    """Note for the operator that the checkpoint has a safety checker, if it has one."""
     if components.get("safety_checker") is None:
         return ()
-    return (f"its own safety checker blocks pictures; {WITHOUT}",)
+    return (f"its own safety checker blocks images; {WITHOUT}",)
 
 
 def ignore_flags(pipeline: Any) -> None:
-    """Let a pipeline's safety checker run, and return every image as it is: what warmup draws is for nobody, and
-    black images would show nothing of what the checkpoint can do."""
+    """Let a pipeline's safety checker run, and return every image as it is: warmup's images are for nobody, and black
+    ones would show nothing of the checkpoint's capabilities."""
     checker = getattr(pipeline, "safety_checker", None)
     if checker is None:
         return

@@ -12,9 +12,9 @@ Weights = dict[str, torch.Tensor]
 
 
 def load_unscaled(file: Path, dtype: torch.dtype, *, denoiser_alone: bool = False) -> Weights:
-    """Load all tensors of a safetensors file but what belongs to their quantization. Weights with scales have the
+    """Load all tensors of a safetensors file but those that belong to their quantization. Weights with scales have the
     dtype, and others are as in the file. With `denoiser_alone` the scales of others are left out. Raises BrokenFile,
-    and CheckpointError for what can't be multiplied out."""
+    and CheckpointError for scales that can't be multiplied out."""
     quantization = read_quantization(file, denoiser_alone=denoiser_alone)
     if quantization.problem is not None:
         raise CheckpointError(quantization.problem)

@@ -21,7 +21,7 @@ class SharedParts:
         self._parts: weakref.WeakValueDictionary[Key, torch.nn.Module] = weakref.WeakValueDictionary()
 
     def find(self, spec: CheckpointSpec, dtype: torch.dtype, device: torch.device) -> dict[str, torch.nn.Module]:
-        """Return the components that are on the device already, by name; none of a checkpoint that changes its own."""
+        """Return the components that are on the device already, by name; none for a checkpoint that changes its own."""
         folder = _folder(spec)
         if folder is None:
             return {}
@@ -51,7 +51,7 @@ def sizes_of(parts: Iterable[Any]) -> Sizes:
 
 
 def counted_twice(holders: Iterable[Sizes]) -> int:
-    """Bytes of components that more than one of the holders have, beyond the first."""
+    """Return the bytes of components that more than one of the holders have, beyond the first."""
     seen: set[int] = set()
     twice = 0
     for sizes in holders:
@@ -61,8 +61,8 @@ def counted_twice(holders: Iterable[Sizes]) -> int:
 
 
 def _folder(spec: CheckpointSpec) -> tuple[Path, int] | None:
-    """Where the components come from, and their version. None if offloading hooks, other devices or adapters
-    change them."""
+    """Return the folder that the components come from, and their version. None if offloading hooks, other devices or
+    adapters change them."""
     runtime = spec.runtime
     folder = spec.base or spec.path
     if (

@@ -1,8 +1,8 @@
 """The names in a single file against those of the models that diffusers fills from it.
 
-Single files have the names of the original code, or those of diffusers. Its conversion drops what it does not know, and
-leaves empty what it does not find. Here it converts stand-ins without memory first, which remember where they are from:
-that reads headers alone.
+Single files have the names of the original code, or those of diffusers. Its conversion drops names that it does not
+know, and leaves empty those that it does not find. Here it converts stand-ins without memory first, which remember
+where they are from: that reads headers alone.
 """
 
 import re
@@ -111,8 +111,9 @@ def _fit_converted(model: torch.nn.Module, kind: type[Any], config: Mapping[str,
 def _convert(
     kind: type[Any], config: Mapping[str, Any], shapes: Shapes
 ) -> tuple[dict[str, StandIn | None], dict[str, StandIn]]:
-    """Convert a file's weights as the library does. Returns what it makes of them, and what it leaves. Where it stops
-    at one that the file lacks, it gets one of the same name in another layer: so all that are missing are found."""
+    """Convert a file's weights as the library does. Returns the converted ones, and those that it leaves. Where it
+    stops at one that the file lacks, it gets one of the same name in another layer: so all that are missing are
+    found."""
     functions = SINGLE_FILE_LOADABLE_CLASSES[_get_single_file_loadable_mapping_class(kind)]
     alike = {NUMBER.sub("", name): shape for name, shape in shapes.items()}
     lacking: dict[str, Sequence[int]] = {}
@@ -153,8 +154,8 @@ def check_headers(file: Path, config: Path, models: Mapping[str, type[Any]]) -> 
 
 
 def check_text_encoders(file: Path, components: Mapping[str, Any]) -> list[str]:
-    """Check what the text encoders of a whole checkpoint in one file lack, and do not use, after it was loaded and
-    before its parts are moved. Returns notes for the operator. Raises CheckpointError."""
+    """Check which weights the text encoders of a whole checkpoint in one file lack, and do not use, after it was loaded
+    and before its parts are moved. Returns notes for the operator. Raises CheckpointError."""
     names = [tensor.name for tensor in _weights(file)]
     notes: list[str] = []
     for part, model in components.items():
@@ -165,7 +166,7 @@ def check_text_encoders(file: Path, components: Mapping[str, Any]) -> list[str]:
 
 
 def _weights(file: Path) -> list[Tensor]:
-    """Return the tensors that the library is given: what says something of the file, and scales, are read before."""
+    """Return the tensors that the library is given: marks of the file, and scales, are read before."""
     dropped = read_quantization(file).dropped
     return [tensor for tensor in read_header(file).tensors if tensor.name not in dropped and not is_statement(tensor)]
 

@@ -1,4 +1,5 @@
-"""A pipeline of one file that has several components, with a folder of configs. What the file lacks is the folder's."""
+"""A pipeline of one file that has several components, with a folder of configs. Components that the file lacks are the
+folder's."""
 
 from typing import Any
 

@@ -1,4 +1,5 @@
-"""Which way a checkpoint is divided over the devices of its worker, and what is refused. Nothing is loaded for it."""
+"""Chooses how a checkpoint is divided over the devices of its worker, and refuses those that can't be. Nothing is
+loaded for it."""
 
 import json
 from dataclasses import replace
@@ -95,7 +96,7 @@ def _wrong_worker(gpus: int, devices: int) -> str:
 
 
 def _heads(folder: Path) -> int | None:
-    """Attention heads, by the denoiser's config; None if it does not say."""
+    """Return the number of attention heads, by the denoiser's config; None if it does not say."""
     try:
         heads = json.loads((folder / "config.json").read_text()).get("num_attention_heads")
     except (OSError, ValueError):  # loading says what is wrong with it

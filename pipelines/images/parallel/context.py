@@ -14,7 +14,7 @@ IMAGE = "hidden_states"  # (rows, tokens, channels)
 
 
 def apply_context(denoiser: Any, config: Any) -> None:
-    """Let its forward passes be collective ones. `config` is `ProcessGroup.context`."""
+    """Let a denoiser's forward passes be collective ones. `config` is `ProcessGroup.context`."""
     from diffusers.hooks.context_parallel import apply_context_parallel
 
     for module in denoiser.modules():
@@ -25,8 +25,8 @@ def apply_context(denoiser: Any, config: Any) -> None:
 
 
 def divide(arguments: Mapping[str, Any], parts: int) -> dict[str, Any] | None:
-    """Arguments whose tokens can be divided: as they are, or with a longer text where the denoiser takes a mask for it.
-    None where that is not possible."""
+    """Return the arguments so that their tokens can be divided: as they are, or with a longer text where the denoiser
+    takes a mask for it. None where that is not possible."""
     if arguments[IMAGE].shape[1] % parts:
         return None
     text = arguments.get(TEXT)

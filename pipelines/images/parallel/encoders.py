@@ -1,5 +1,5 @@
-"""`parallel = "encoders"`: text encoders on the second device, and all else on the first. What goes into them and
-comes out is small, and a prompt is encoded once (prompt_cache), so nothing waits for it.
+"""`parallel = "encoders"`: text encoders on the second device, and all else on the first. Their inputs and outputs are
+small, and a prompt is encoded once (prompt_cache), so nothing waits for it.
 """
 
 from collections.abc import Mapping
@@ -30,6 +30,6 @@ def call_from(device: torch.device, encoder: torch.nn.Module, own: torch.device)
 
 
 def on_device(pipeline_class: type[Any], device: torch.device) -> type[Any]:
-    """Return the class, with a device of its own: the library takes that of any component."""
+    """Return the pipeline's class with this device: the library would take that of any component."""
     here = property(lambda _: device)
     return type(pipeline_class.__name__, (pipeline_class,), {"device": here, "_execution_device": here})

@@ -162,7 +162,7 @@ class Group:
 
 
 def _make_room(denoiser: Any, parallel: Parallel, process_group: ProcessGroup) -> Answer:
-    """On this rank, where `context` needs none."""
+    """Reserve memory on this rank. Context parallelism, `context`, needs none."""
     try:
         if parallel == "tensor":
             reserve(denoiser, process_group)

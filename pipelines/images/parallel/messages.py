@@ -1,4 +1,4 @@
-"""What goes through the pipe between rank 0 and another rank. Tensors go by the process group."""
+"""The messages in the pipe between rank 0 and another rank. Tensors go by the process group."""
 
 from dataclasses import dataclass
 

@@ -64,7 +64,8 @@ class _Unpickler(pickle.Unpickler):
 
 
 def pack(value: Any, apart: Callable[[torch.Tensor], bool]) -> tuple[Packed, list[torch.Tensor]]:
-    """Return the object, and the tensors for which `apart` is true, in the order of its forms. Raises Unpackable."""
+    """Pickle an object without the tensors for which `apart` is true, and return both, the tensors in the order of its
+    forms. Raises Unpackable."""
     file = io.BytesIO()
     pickler = _Pickler(file, apart)
     try:
@@ -81,14 +82,14 @@ def unpack(packed: Packed, tensors: Sequence[torch.Tensor]) -> Any:
 
 
 def pack_module(module: nn.Module) -> tuple[Packed, list[torch.Tensor]]:
-    """Return a module, and its parameters and buffers. Other tensors that it holds, such as tables of positions,
-    stay in the pickle. Raises Unpackable."""
+    """Pickle a module without its parameters and buffers, and return both. Other tensors that it holds, such as tables
+    of positions, stay in the pickle. Raises Unpackable."""
     weights = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
     return pack(module, lambda tensor: id(tensor) in weights)
 
 
 def unpack_module(packed: Packed) -> tuple[Any, list[torch.Tensor]]:
-    """Return the module with weights that have no memory yet, and these, in order."""
+    """Build the module again with weights that have no memory yet, and return it with these, in order."""
     weights = [torch.empty(form.shape, dtype=form.dtype, device="meta") for form in packed.forms]
     weights = [
         nn.Parameter(weight, requires_grad=False) if form.parameter else weight
@@ -98,7 +99,7 @@ def unpack_module(packed: Packed) -> tuple[Any, list[torch.Tensor]]:
 
 
 def replace_weights(module: nn.Module, new: dict[int, torch.Tensor]) -> None:
-    """By the identity of the old ones; tied ones stay tied."""
+    """Replace a module's weights by new ones, by the identity of the old ones; tied ones stay tied."""
     for part in module.modules():
         for name, parameter in part._parameters.items():
             if parameter is not None and id(parameter) in new:

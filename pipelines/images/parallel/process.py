@@ -94,7 +94,7 @@ class RankProcess:
             self._on_end(f"process {self._rank} has ended ({status})", status == GROUP_NO_MEMORY_EXIT)
 
     def _wait(self) -> int | None:
-        """Its exit status; None if it is still there."""
+        """Wait for the process to end, and return its exit status; None if it is still there."""
         try:
             return self._process.wait(EXIT_LIMIT_S) if self._process is not None else None
         except subprocess.TimeoutExpired:

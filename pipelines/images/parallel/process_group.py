@@ -40,8 +40,8 @@ class ProcessGroup:
         self.context = self._context()
 
     def _context(self) -> Any:
-        """Return the library's configuration of context parallelism. All of a pass goes by Ulysses: gloo and torch's
-        own attention have no ring."""
+        """Return the library's configuration of context parallelism. A pass is divided by Ulysses alone: gloo and
+        torch's own attention have no ring."""
         from diffusers import ContextParallelConfig
         from diffusers.models._modeling_parallel import ParallelConfig
 
@@ -66,7 +66,7 @@ class ProcessGroup:
             dist.broadcast(_bytes(tensor.detach().contiguous()), src=0)
 
     def fill(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Receive what rank 0 sends into a contiguous tensor, and return that."""
+        """Receive a tensor of rank 0 into a contiguous one, and return that."""
         if tensor.numel():
             dist.broadcast(_bytes(tensor), src=0)
         return tensor

@@ -1,6 +1,6 @@
 """`python -m pipelines.images.parallel.rank_main PIPE RANK SIZE DEVICE PORT`: a rank above 0.
 
-It does what rank 0 sends, in order. When rank 0 is gone, it ends at once, also in the middle of a pass.
+It carries out rank 0's commands, in order. When rank 0 is gone, it ends at once, also in the middle of a pass.
 """
 
 import argparse
@@ -65,7 +65,7 @@ class RankDenoisers:
                 free_memory(self._group.device)
 
     def _make_room(self, command: Share) -> None:
-        """Before rank 0 sends, so that a device without room is an error of the checkpoint."""
+        """Reserve memory before rank 0 sends, so that a device without room is an error of the checkpoint."""
         denoiser, weights = unpack_module(command.denoiser)
         room: list[torch.Tensor] = []
         try:

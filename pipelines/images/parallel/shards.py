@@ -29,8 +29,8 @@ class _Rows(RowwiseParallel):
 
 
 def reserve(denoiser: Any, group: ProcessGroup) -> None:
-    """Raise RuntimeError if this rank's device has no room for what `shard` takes there at most: the parts, and one
-    whole weight."""
+    """Check that this rank's device has room for the most that `shard` takes there: the parts, and one whole weight.
+    Raises RuntimeError."""
     from diffusers.hooks.tensor_parallel import resolve_tp_shard_specs
 
     specs = resolve_tp_shard_specs(denoiser, denoiser._tp_plan, group.size)
@@ -72,8 +72,8 @@ def _part(whole: torch.Tensor, dim: int, blocks: list[int], group: ProcessGroup)
 
 
 def local_bytes(weight: torch.Tensor) -> int:
-    """Return the bytes that a weight takes on this rank's device. A tensor that wraps others, as those of torchao,
-    says nothing of them."""
+    """Return the bytes that a weight takes on this rank's device. A tensor that wraps others, as those of torchao, does
+    not count their bytes, so they are added here."""
     if not is_traceable_wrapper_subclass(weight):
         return weight.nbytes
     names, _ = weight.__tensor_flatten__()

@@ -48,7 +48,7 @@ class PromptCache:
             pipeline.encode_prompt = partial(self._encode, pipeline, pipeline.encode_prompt)
 
     def set_adapters(self, active: Hashable) -> None:
-        """Return the adapters that change what the encoders compute from now on, with their weights and hashes."""
+        """Set the adapters that change the encoders' output from now on, with their weights and hashes."""
         self._adapters = active
 
     def clear(self) -> None:
@@ -58,13 +58,13 @@ class PromptCache:
 
     @property
     def bytes(self) -> int:
-        """Memory of what is kept."""
+        """Return the bytes of all embeddings that are kept."""
         with self._lock:
             return self._sum_bytes()
 
     def _encode(self, pipeline: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """`pipeline.encode_prompt`, with the same arguments and the same result, but for a long prompt that is read in
-        windows. The call's reader is told what was read, now or when the embeddings were kept."""
+        """Encode as `pipeline.encode_prompt` does, with the same arguments and the same result, but for a long prompt
+        that is read in windows. The call's reader is told the readings, now or when the embeddings were kept."""
         call = inspect.signature(original).bind(*args, **kwargs)
         call.apply_defaults()
         arguments = call.arguments
@@ -105,7 +105,8 @@ class PromptCache:
 
 
 class _Kept(NamedTuple):
-    """A result of `encode_prompt`, what its encoders read, and the sums of its tensors on their way to the host."""
+    """A result of `encode_prompt`, the readings of its encoders, and the sums of its tensors on their way to the
+    host."""
 
     embeddings: Any
     readings: tuple[Reading, ...]
@@ -117,7 +118,8 @@ class _Kept(NamedTuple):
 
 
 def _key(value: Any) -> Hashable:
-    """Equal for equal values. Images that an encoder sees count by their pixels. Raises Unkeyable."""
+    """Return a key that is equal for equal values. Images that an encoder sees count by their pixels. Raises
+    Unkeyable."""
     if isinstance(value, dict):
         return tuple((name, _key(each)) for name, each in value.items())
     if isinstance(value, list | tuple):
@@ -134,7 +136,7 @@ def _key(value: Any) -> Hashable:
 
 
 class EncoderCode(NamedTuple):
-    """What `encode_prompt` of a class runs: a digest of its bytecode and of the methods' that it calls, and the other
+    """The code of a class's `encode_prompt`: a digest of its bytecode and of the methods' that it calls, and the other
     names that they read. The pipelines of a checkpoint's tasks have equal copies of it, and so share embeddings."""
 
     digest: str
@@ -142,6 +144,7 @@ class EncoderCode(NamedTuple):
 
     @classmethod
     def of(cls, kind: type[Any]) -> "EncoderCode":
+        """Read the code of a pipeline class."""
         methods: dict[str, Hashable] = {}
         names: set[str] = set()
 
@@ -162,7 +165,7 @@ class EncoderCode(NamedTuple):
         return cls(hashlib.sha256(repr(sorted(methods.items())).encode()).hexdigest(), tuple(sorted(names)))
 
     def on(self, pipeline: Any) -> Hashable:
-        """Return the code with the pipeline's plain values that it reads."""
+        """Return the code's digest with the pipeline's plain values that the code reads."""
         values = vars(pipeline)
         return self.digest, tuple((name, values[name]) for name in self.names if isinstance(values.get(name), PLAIN))
 
@@ -179,14 +182,15 @@ def _names(code: types.CodeType) -> set[str]:
 
 
 def _plain(code: types.CodeType) -> Iterator[Hashable]:
-    """Without line numbers, and without the docstring, which differs by pipeline."""
+    """Yield the parts of a method's code, without line numbers, and without the docstring, which differs by
+    pipeline."""
     for part in _code_objects(code):
         constants = part.co_consts[1:] if part is code else part.co_consts
         yield part.co_code, part.co_names, tuple(repr(c) for c in constants if not isinstance(c, types.CodeType))
 
 
 def _copy(result: Any) -> Any:
-    """Copy a result: the pipelines may change what they get in place."""
+    """Copy a result: the pipelines may change it in place."""
     if isinstance(result, torch.Tensor):
         return result.clone()
     return type(result)(map(_copy, result)) if isinstance(result, list | tuple) else result

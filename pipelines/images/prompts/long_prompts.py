@@ -1,8 +1,8 @@
-"""Prompts that are longer than what an encoder reads at once, where `long_prompt = "chunk"` asks for all of them.
+"""Prompts that are longer than an encoder reads at once, where `long_prompt = "chunk"` asks for all of them.
 
 A U-Net with CLIP alone reads them in windows: of 75 tokens each between CLIP's special ones, encoded one by one, their
-embeddings put together along the sequence, which it attends to whatever its length. Other classes read up to the
-longest prompt that their own check of inputs lets through.
+embeddings put together along the sequence, which it attends to at any length. Other classes read up to the longest
+prompt that their own check of inputs lets through.
 """
 
 import inspect
@@ -28,7 +28,7 @@ def offered(pipeline_class: type[Any], components: Mapping[str, Any]) -> tuple[L
 
 
 def takes_windows(pipeline_class: type[Any], components: Mapping[str, Any]) -> bool:
-    """Whether CLIP alone reads the prompt, for a UNet."""
+    """Return whether CLIP alone reads the prompt, for a UNet."""
     tokenizers = [part for part in components.values() if isinstance(part, PreTrainedTokenizerBase)]
     only_clip = bool(tokenizers) and all(isinstance(part, CLIPTokenizer) for part in tokenizers)
     return only_clip and "unet" in components and hasattr(pipeline_class, "encode_prompt")
@@ -64,7 +64,7 @@ def encode(
 
 
 def _has_length(length: int | None, result: Any) -> bool:
-    """Whether embeddings may have been cut: some classes tokenize more than they keep."""
+    """Return whether embeddings may have been cut: some classes tokenize more than they keep."""
     return length in {tensor.shape[1] for tensor in _sequences(result)}
 
 

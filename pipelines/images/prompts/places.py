@@ -1,4 +1,4 @@
-"""Where a prompt stands in what a tokenizer gets: pipelines put it into templates, and some clean it first. Pure."""
+"""The place of a prompt in a tokenizer's input: pipelines put it into templates, and some clean it first. Pure."""
 
 import re
 from collections.abc import Sequence

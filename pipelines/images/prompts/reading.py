@@ -1,7 +1,7 @@
 """How much of a prompt the text encoders read, by watching their tokenizers while a pipeline runs.
 
 Every family cuts in its own place: at 77 tokens of CLIP, at 512 of T5, in the middle of a chat template. All of them
-ask a tokenizer to do it, so what is counted here is what was done, and no family is known by its name.
+ask a tokenizer to do it, so the counts here are those of the real cuts, and no family is known by its name.
 """
 
 from bisect import bisect_right
@@ -30,7 +30,8 @@ class PromptTooLong(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one encoder read of a text, in tokens of the text alone: special ones and a template's are left out."""
+    """The part of a text that one encoder read, in tokens of the text alone: special ones and a template's are left
+    out."""
 
     text: str
     encoder: str  # the component that is its tokenizer
@@ -49,7 +50,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A prompt's place in what a tokenizer was given. `count` gives the tokens of a text, special ones included."""
+    """A prompt's place in a tokenizer's input. `count` gives the tokens of a text, special ones included."""
 
     count: Callable[[str], int]
     place: Place
@@ -96,7 +97,7 @@ class Encoder(NamedTuple):
 
 
 class PromptReader:
-    """One pipeline call: its prompts by the request's fields, and what its tokenizers did with them."""
+    """One pipeline call: its prompts by the request's fields, and the readings of its tokenizers."""
 
     def __init__(self, prompts: Mapping[str, str], mode: LongPrompt) -> None:
         self.mode = mode
@@ -108,7 +109,7 @@ class PromptReader:
 
     def found(self) -> dict[str, Any]:
         """Return, for the answer, `prompt_tokens` and `negative_prompt_tokens`, of the encoder that reads most. Where
-        encoders differ, `encoders` has the numbers of each: what one cuts off is lost only if all do."""
+        encoders differ, `encoders` has the numbers of each: a part that one cuts off is lost only if all do."""
         readings = [reading for reading, _ in self._read]
         told = {field: _by_encoder(readings, text) for field, text in self._prompts.items()}
         return {f"{field}_tokens": _told(found) for field, found in told.items() if found}
@@ -127,8 +128,8 @@ class PromptReader:
     def gather(
         self, encode: Callable[[], Any], length: int | None, is_cut: Callable[[Any], bool]
     ) -> tuple[Any, tuple[Reading, ...]]:
-        """Return what `encode` gives, and what was read for it. `length`: the most tokens of the result, by which some
-        classes cut what they have tokenized; `is_cut` says whether the result may be."""
+        """Return the result of `encode`, and the readings that were made for it. `length`: the most tokens of the
+        result, by which some classes cut the tokens that they have; `is_cut` tells whether the result may be cut."""
         before, self._read = self._read, []
         try:
             result = encode()
@@ -172,7 +173,7 @@ class PromptReader:
             self._inside = outer
 
     def pad(self, encoder: str, length: int | None) -> None:
-        """Note that a pipeline has cut what it put together of pieces to this length: its tokenizer pads it."""
+        """Note that a pipeline has cut a text that it put together of pieces to this length: its tokenizer pads it."""
         if self._inside or length is None:
             return
         for name, prompt in [key for key in self._pieces if key[0] == encoder]:
@@ -184,7 +185,7 @@ class PromptReader:
                 self._read[index] = measure.cut_to(reading, length), measure
 
     def _fit(self, encoder: Encoder, text: str, limit: int | None, *, special: bool) -> str:
-        """Return the text, whose prompt is cut if it has an end beyond the prompt that would be cut off."""
+        """Return the text. Its prompt is cut if the text goes on after it and that end would be cut off."""
 
         def count(part: str) -> int:
             return len(encoder.ids(part, special=special))
@@ -226,8 +227,8 @@ def current_reader() -> PromptReader:
 
 
 def watch(components: Mapping[str, Any], denoiser: Any) -> None:
-    """Let readers see what a loaded checkpoint's tokenizers do. They cut at the end of a text: some are published with
-    `truncation_side = "left"`, which drops what a prompt begins with."""
+    """Let readers watch a loaded checkpoint's tokenizers. They cut at the end of a text: some are published with
+    `truncation_side = "left"`, which drops the beginning of a prompt."""
     for name, part in components.items():
         tokenizer = getattr(part, "tokenizer", part)  # a processor has one
         if isinstance(tokenizer, PreTrainedTokenizerBase):
@@ -271,7 +272,8 @@ def _window(encoder: Encoder, texts: Sequence[str], window: int, limit: int, opt
 
 
 def _within(reading: Reading, measure: Measure | None, length: int | None, may_be_cut: bool) -> Reading:
-    """With what was cut off the embeddings, where that is more than what the tokenizer cut."""
+    """Return a reading with the tokens that were cut off the embeddings, where those are more than the tokenizer
+    cut."""
     if length is None or reading.of is None or measure is None:
         return reading
     if reading.used <= length:
@@ -280,12 +282,13 @@ def _within(reading: Reading, measure: Measure | None, length: int | None, may_b
 
 
 def loses_text(readings: Sequence[Reading]) -> bool:
-    """Whether there is a text of which every encoder cuts something off."""
+    """Return whether there is a text of which every encoder cuts something off."""
     return any(_best(_by_encoder(readings, text)).cut for text in {reading.text for reading in readings})
 
 
 def _by_encoder(readings: Sequence[Reading], text: str) -> dict[str, Reading]:
-    """Each encoder's reading of a text: where it tokenizes it more than once, the one with a limit counts."""
+    """Return each encoder's reading of a text: where it tokenizes the text more than once, the one with a limit
+    counts."""
     of_text = [reading for reading in readings if reading.text == text]
     return {each.encoder: each for each in sorted(of_text, key=lambda each: (each.of is not None, each.cut))}
 

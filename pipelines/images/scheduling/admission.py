@@ -23,7 +23,7 @@ class Weights(Protocol):
 
     @property
     def multiple_px(self) -> int:
-        """Return what both sides of an image that it draws are multiples of."""
+        """Return the number of px that both sides of a drawn image are multiples of."""
 
     def is_outdated(self, sampling: Sampling, controls: Sequence[ControlInput]) -> bool:
         """Return whether a file that such a run draws with has changed since it was read into the weights."""
@@ -34,11 +34,11 @@ class InMemory(Protocol):
 
     @property
     def checkpoint(self) -> Weights:
-        """Return its weights."""
+        """Return the checkpoint's weights."""
 
     @property
     def ref_count(self) -> int:
-        """Return how many runs use it."""
+        """Return how many runs use the checkpoint."""
 
 
 class Started(Protocol):
@@ -46,7 +46,7 @@ class Started(Protocol):
 
     @property
     def row(self) -> Row:
-        """Return the sample."""
+        """Return the run's row."""
 
     @property
     def loaded(self) -> InMemory:
@@ -54,12 +54,13 @@ class Started(Protocol):
 
     @property
     def turn(self) -> DeviceTurn:
-        """Return its state at the scheduler."""
+        """Return the run's state at the scheduler."""
 
 
 class Admission:
     """`runs` are all that have started, `drawing` those that still need the device, `one_by_one` the weights of which
-    two images at once come out wrong: the engine's own sets. What all hold between turns stays below `held_bytes`."""
+    two images at once come out wrong: the engine's own sets. The memory that all hold between turns stays below
+    `held_bytes`."""
 
     def __init__(
         self,
@@ -76,7 +77,8 @@ class Admission:
         self._held_bytes = held_bytes
 
     def may_start(self, row: Row, loaded: InMemory | None, ahead: int) -> bool:
-        """Whether there is room for its tensors, and it joins others or is one of the first: `ahead` run before it."""
+        """Return whether there is room for its tensors, and it joins others or is one of the first: `ahead` run before
+        it."""
         if not self._drawing and len(self._runs) < MAX_RUNS:
             return True
         if not self._fits_beside(row) or len(self._runs) >= MAX_RUNS or self._of_key(row) >= MAX_RUNS_OF_KEY:
@@ -84,8 +86,8 @@ class Admission:
         return ahead < FIRST or (loaded is not None and self._joins(row, loaded))
 
     def make_place(self, row: Row, ahead: int, scheduler: DeviceScheduler) -> None:
-        """If a place is all that an image lacks, the last of the runs that have not begun gives up its own, if it is
-        behind: its thread ends, and its image waits again."""
+        """Make a place for an image that lacks nothing else: the last of the runs that have not begun gives up its own,
+        if it is behind: its thread ends, and its image waits again."""
         full = len(self._runs) >= MAX_RUNS
         if ahead >= FIRST or not (full or self._of_key(row) >= MAX_RUNS_OF_KEY) or not self._fits_beside(row):
             return
@@ -103,7 +105,7 @@ class Admission:
         return sum(run.row.owner == row.owner for run in self._runs)
 
     def _joins(self, row: Row, loaded: InMemory) -> bool:
-        """Whether forward passes that others share have room for it."""
+        """Return whether forward passes that others share have room for it."""
         shape = self._shape(row, loaded)
         sharing = sum(run.turn.shape == shape for run in self._drawing)
         return 0 < sharing < self._limits.of(shape)
@@ -120,9 +122,10 @@ class Admission:
         self._limits.expect([*shapes, *(run.turn.shape for run in self._drawing)])
 
     def is_busy(self, loaded: InMemory, row: Row) -> bool:
-        """Adapters that requests name are state of the weights: only runs with the same ones, of the same files, go
-        together. Runs of a checkpoint whose components take turns on the device go one after another: two would need
-        two of them at once, or move them at every turn. So do those that warmup has found to disturb each other."""
+        """Return whether other runs keep this image from starting on the checkpoint. Adapters that requests name are
+        state of the weights: only runs with the same ones, of the same files, go together. Runs of a checkpoint whose
+        components take turns on the device go one after another: two would need two of them at once, or move them at
+        every turn. So do those that warmup has found to disturb each other."""
         runtime = loaded.checkpoint.runtime
         if runtime.offload == "model" or weights_key(row.job.checkpoint) in self._one_by_one:
             return loaded.ref_count > 0

@@ -1,4 +1,5 @@
-"""Jobs and their images: in which order those that wait start, and what each holds. Pure: no tensor, no thread."""
+"""Jobs and their images: the order in which the waiting ones start, and the memory that each holds. Pure: no tensor, no
+thread."""
 
 from asyncio import Future
 from collections import deque
@@ -47,25 +48,26 @@ class Row:
         self.turn = DeviceTurn(0.0, self.owner, since=self.queued_at)
 
     def start_over(self) -> None:
-        """Its run has ended without an image. What it is owed, it keeps."""
+        """Let the image wait again, since its run has ended without one. It keeps the device time that it is owed."""
         self.turn = DeviceTurn(0.0, self.owner, self.turn.owed_s - self.turn.device_s, since=self.queued_at)
 
     @property
     def owner(self) -> str:
-        """Whose it is."""
+        """Return the owner of the row's job."""
         return self.job.owner
 
     @property
     def is_check(self) -> bool:
-        """Whether warmup draws it."""
+        """Return whether warmup draws it."""
         return self.job.id.startswith(CHECK_PREFIX)
 
     def units(self) -> float:
-        """Its work (pipelines.catalog.estimate)."""
+        """Return the work of one image of the job (pipelines.catalog.estimate)."""
         return work_units(self.job) / self.job.n
 
     def held_bytes(self) -> int:
-        """Upper bound of what its run holds between turns: latents, embeddings, references and an 8-bit canvas.
+        """Return an upper bound of the bytes that the run holds between turns: latents, embeddings, references and an
+        8-bit canvas.
 
         A canvas takes 3 bytes a pixel. Latents of 16 channels at an eighth of the side, the most in use, take a quarter
         of a float a pixel, 1 byte; a second canvas covers two such tensors and the embeddings.
@@ -81,7 +83,7 @@ Order = Callable[[Iterable[DeviceTurn]], Sequence[DeviceTurn]]
 def start_order(
     waiting: Iterable[Row], running: Collection[DeviceTurn], speeds: Speeds, in_order: Order
 ) -> list[tuple[Row, int]]:
-    """All waiting images, in the order in which to start them, and how many of those that run go before each."""
+    """Order all waiting images as they are to be started, and return how many running turns go before each."""
     rows = {row.turn: row for row in waiting}
     for turn, row in rows.items():
         turn.remaining_s = row.units() * speeds.unit_s(row.job.checkpoint)

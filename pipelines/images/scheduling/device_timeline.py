@@ -11,7 +11,7 @@ class DeviceTimeline(Protocol):
         """Block until at most one turn's work is queued: a run that launched more would keep others from the device."""
 
     def mark(self) -> Callable[[], None]:
-        """Mark what has been launched, and return a function that blocks until the device has computed that."""
+        """Mark the work that has been launched, and return a function that blocks until the device has computed it."""
 
 
 class Synchronous:

@@ -1,21 +1,21 @@
-"""Who goes first, among runs that wait for the device and among images that wait to start. Pure: no clock, no thread.
+"""The order of runs that wait for the device, and of images that wait to start. Pure: no clock, no thread.
 
 **Least work first, by key.** A key's work is ranked as if the key had the device for itself: its shortest piece first,
-each piece behind the key's shorter ones, and all of it behind what the key has used of the device lately. The lowest
+each piece behind the key's shorter ones, and all of it behind the device time that the key has used lately. The lowest
 rank goes first. So a draft overtakes a 4K image, 32 drafts of one key don't delay the one of another, and a key that
 never stops loses its lead. This is shortest remaining processing time within a key, and a fair queue between keys
 ("virtual finish time", Demers, Keshav and Shenker 1989).
 
 **But nobody falls far behind an equal share.** Every second of the device is owed to all who wait: in equal parts to
-the keys, and a key's part in equal parts to its images. An image that has got less than that by more than
-`ALLOWANCE` of its own work is overdue, and the one that is furthest overdue goes before all ranks. What is owed to all
-adds up to what the device does, so it can always be paid: no image is behind by more than its allowance and some
-turns (the harmonic number of how many wait, as when the fullest of many cups is emptied first), and each ends by the
-time at which equal sharing among those who wait would have given it 1 + `ALLOWANCE` times its work. The more wait, the
-less each is owed: a crowd of long images takes nothing from short ones until equal sharing would have brought the
-long ones halfway to their ends. This is what the Fair Sojourn Protocol promises (Friedman and Henderson 2003), but
-with the shares of those who are really there: else clients who send their next call when one ends could push a long
-image back for very long.
+the keys, and a key's part in equal parts to its images. An image that has got less than that by more than `ALLOWANCE`
+of its own work is overdue, and the one that is furthest overdue goes before all ranks. The device time that is owed to
+all adds up to the device's work, so it can always be paid: no image is behind by more than its allowance and some turns
+(the harmonic number of how many wait, as when the fullest of many cups is emptied first), and each ends by the time at
+which equal sharing among those who wait would have given it 1 + `ALLOWANCE` times its work. The more wait, the less
+each is owed: a crowd of long images takes nothing from short ones until equal sharing would have brought the long ones
+halfway to their ends. This is what the Fair Sojourn Protocol promises (Friedman and Henderson 2003), but with the
+shares of those who are really there: else clients who send their next call when one ends could push a long image back
+for very long.
 """
 
 import math
@@ -40,13 +40,14 @@ ClaimType = TypeVar("ClaimType", bound=Claim)
 
 
 def overdue_s(claim: Claim) -> float:
-    """Seconds of the device by which it is behind its equal share and its allowance. Negative while it is not."""
+    """Return the seconds of the device by which a claim is behind its equal share and its allowance. Negative while it
+    is not."""
     return claim.owed_s - claim.device_s - ALLOWANCE * (claim.device_s + claim.remaining_s)
 
 
 def in_order(claims: Iterable[ClaimType], used_s: Mapping[str, float]) -> list[ClaimType]:
-    """All of them, the one that goes first in front; among equals as they come. `used_s` is what each owner has used
-    lately."""
+    """Order all claims, the one that goes first in front; among equals as they come. `used_s` is the device time that
+    each owner has used lately."""
     overdue = []
     by_owner: defaultdict[str, list[ClaimType]] = defaultdict(list)
     for claim in claims:
@@ -65,7 +66,7 @@ def in_order(claims: Iterable[ClaimType], used_s: Mapping[str, float]) -> list[C
 
 
 class Shares:
-    """The claims of all who wait or run, each credited with its equal share of what the device does."""
+    """The claims of all who wait or run, each credited with its equal share of the device's work."""
 
     def __init__(self) -> None:
         self._claims: defaultdict[str, dict[Claim, None]] = defaultdict(dict)  # by owner
@@ -94,11 +95,11 @@ class RecentUse:
         self._used: dict[str, tuple[float, float]] = {}  # by key: seconds, and when they were counted
 
     def add(self, owner: str, seconds: float, now: float) -> None:
-        """`owner` has used the device."""
+        """Add the seconds for which `owner` has used the device."""
         self._used[owner] = (self.of(owner, now) + seconds, now)
 
     def of(self, owner: str, now: float) -> float:
-        """Seconds, at most MEMORY_S and a little."""
+        """Return the seconds of an owner's recent use, at most MEMORY_S and a little."""
         seconds, counted_at = self._used.get(owner, (0.0, now))
         return seconds * math.exp(-(now - counted_at) / MEMORY_S)
 

@@ -58,7 +58,7 @@ class PassShape:
 
     @property
     def tokens(self) -> int:
-        """Latent tokens of an image, its references included."""
+        """Return the latent tokens of an image, its references included."""
         return max(1, self.width_px * self.height_px * (1 + self.references) // PATCH_PX**2)
 
 
@@ -108,14 +108,14 @@ class RowLimits:
         self._equal = Counter(shapes)
 
     def most(self, shape: PassShape | None) -> int:
-        """Return the number that `of` will never exceed. 1 where the catalog file wants exact images, or the
-        checkpoint caches steps: a cache keeps its states by run."""
+        """Return the number of images that `of` will never exceed. It is 1 where the catalog file wants exact images,
+        or the checkpoint caches steps: a cache keeps its states by run."""
         if shape is None or shape.weights.runtime.batch == "exact" or shape.weights.runtime.cache is not None:
             return 1
         return max(1, min(shape.weights.runtime.max_batch or self._most_rows, MAX_TOKENS // shape.tokens))
 
     def of(self, shape: PassShape | None) -> int:
-        """Images that may share a pass now."""
+        """Return the number of images that may share a pass now."""
         most = self.most(shape)
         if most == 1 or shape is None:
             return 1
@@ -171,7 +171,7 @@ class RowLimits:
                     self._find(shape).seconds[each.rows] = deque(each.seconds, maxlen=SAMPLES)
 
     def halve(self, shape: PassShape | None, rows: int) -> None:
-        """Record that a pass for `rows` images has run out of memory. For good: the memory will be as short next
+        """Note that a pass for `rows` images ran out of memory. It counts for good: the memory will be as short next
         time."""
         if shape is not None:
             with self._lock:

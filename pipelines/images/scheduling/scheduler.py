@@ -55,12 +55,12 @@ class DeviceTurn:
     launched: Callable[[], None] = lambda: None  # waits until the device has computed its part
 
     def device_s_at(self, now: float) -> float:
-        """Device time up to now, for the run that has the device."""
+        """Return the device time up to now, for the run that has the device."""
         return self.device_s + now - self.since
 
 
 def select_next(waiting: Sequence[DeviceTurn], used_s: Mapping[str, float]) -> DeviceTurn:
-    """Return the next turn. `used_s` is what each owner has used of the device lately."""
+    """Choose the turn that gets the device next. `used_s` is the device time that each owner has used lately."""
     if served := [turn for turn in waiting if turn.request is not None and turn.request.done]:
         return served[0]
     ordered = in_order(sorted(waiting, key=lambda turn: turn.since), used_s)
@@ -103,24 +103,26 @@ class DeviceScheduler:
 
     @property
     def current(self) -> DeviceTurn | None:
-        """The calling thread's turn; None for a thread that holds nothing."""
+        """Return the calling thread's turn; None for a thread that holds nothing."""
         turn: DeviceTurn | None = getattr(self._current, "turn", None)
         return turn
 
     @property
     def contended(self) -> bool:
-        """Whether a run waits for the device."""
+        """Return whether a run waits for the device."""
         with self._lock:
             return bool(self._waiting)
 
     def in_order(self, turns: Iterable[DeviceTurn]) -> list[DeviceTurn]:
-        """Return the one that should have the device first in front; among equals the one that has waited longest."""
+        """Order turns: in front is the one that should have the device first; among equals the one that has waited
+        longest."""
         with self._lock:
             by_wait = sorted(turns, key=lambda turn: turn.since)
             return in_order(by_wait, self._used_s(by_wait))
 
     def enter(self, turn: DeviceTurn) -> None:
-        """From now on it is owed its share of the device, though it may not have begun to wait for it."""
+        """Count the turn among those that are owed a share of the device, from now on, though it may not have begun to
+        wait for it."""
         with self._lock:
             self._shares.enter(turn)
 
@@ -130,7 +132,7 @@ class DeviceScheduler:
             self._shares.leave(turn)
 
     def preempt(self, turn: DeviceTurn) -> None:
-        """Let its `acquire` raise Preempted, if it waits for its first turn."""
+        """Let a turn's `acquire` raise Preempted, if it waits for its first turn."""
         with self._lock:
             if turn in self._waiting and not turn.device_s:
                 self._waiting.remove(turn)
@@ -154,8 +156,8 @@ class DeviceScheduler:
 
     @contextlib.contextmanager
     def release(self) -> Iterator[None]:
-        """End the calling thread's turn while it works on the host with what the device has computed for it; it
-        waits for its next one afterwards. Threads that hold nothing go on."""
+        """End the calling thread's turn while it works on the host with the device's results; it waits for its next one
+        afterwards. Threads that hold nothing go on."""
         turn = self.current
         if turn is None:
             yield
@@ -169,14 +171,13 @@ class DeviceScheduler:
             self._wait(turn)
 
     def mark_launched(self) -> None:
-        """At the end of what the calling thread launches in its turn, for `await_launched`."""
+        """Mark the end of the calling thread's launches in its turn, for `await_launched`."""
         if (turn := self.current) is not None:
             turn.launched = self._timeline.mark()
 
     def await_launched(self, turn: DeviceTurn) -> None:
-        """After its turn: wait until the device has computed what was launched in it. While no other run has the
-        device, the time is the turn's; of several that wait so, in equal parts. From then on the other's own waits
-        count it."""
+        """Wait, after a turn, until the device has computed its launches. While no other run has the device, the time
+        is the turn's; of several that wait so, in equal parts. From then on the other's own waits count it."""
         with self._lock:
             self._arriving.append(turn)
         try:
@@ -206,8 +207,8 @@ class DeviceScheduler:
         turn.ready.wait()
 
     def yield_within_pass(self, *_: Any) -> None:
-        """`yield_point` in the middle of a component's forward pass. What the pass has computed so far stays in memory,
-        so one run at a time waits there; meanwhile the others go on."""
+        """Do as `yield_point` does, in the middle of a component's forward pass. The pass's tensors so far stay in
+        memory, so one run at a time waits there; meanwhile the others go on."""
         if self.current is not None and self.contended and self._within_pass.acquire(blocking=False):
             try:
                 self.yield_point()
@@ -215,8 +216,8 @@ class DeviceScheduler:
                 self._within_pass.release()
 
     def wait_for(self, request: ForwardRequest) -> None:
-        """`yield_point` before a forward pass. On return the request is done, or it is the calling thread's turn to
-        compute it."""
+        """Do as `yield_point` does, before a forward pass. On return the request is done, or it is the calling thread's
+        turn to compute it."""
         turn = self.current
         if turn is not None:
             turn.request, turn.in_prologue = request, False
@@ -279,7 +280,7 @@ class DeviceScheduler:
         turn.since = now
 
     def _count_arriving(self) -> None:
-        """Count what the device has done since nobody has it as used by the turns that are arriving."""
+        """Charge the time since nobody has the device to the turns that are arriving, in equal parts."""
         if self._holder is not None:
             return
         now = self.clock()

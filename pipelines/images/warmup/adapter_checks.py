@@ -13,7 +13,7 @@ from pipelines.protocol.messages import Capabilities, FailedCheck
 
 MAX_ADAPTERS: Final = 16  # that are tried: each is loaded. Others are checked when a call names them
 WEIGHTS: Final = (1.0, 4.0)  # at which one must change the image: little, or as much as a call may
-LEFT_BEHIND: Final = "the model draws another picture after it"
+LEFT_BEHIND: Final = "the model draws another image after it"
 Images = tuple[EncodedImage, ...]
 
 
@@ -28,8 +28,8 @@ class AdapterChecker:
     refuse: Callable[[Path, str], None]
 
     async def find(self, capabilities: Capabilities) -> Capabilities:
-        """Return the capabilities with what works of the folder. Raises CheckpointError if there are adapters and
-        none fits."""
+        """Try the adapters of the folder, and return the capabilities with those that work. Raises CheckpointError if
+        there are adapters and none fits."""
         folder = self.spec.runtime.lora_folder
         files = sorted(folder.glob("*.safetensors")) if folder is not None else []
         if not files:
@@ -48,7 +48,7 @@ class AdapterChecker:
         return _without(capabilities, failures)
 
     async def _try(self, file: Path, plain: Images) -> str | None:
-        """Why it does not work."""
+        """Try an adapter, and return the reason why it does not work; None if it works."""
         found = await self._changes(file, plain)
         if await self._leaves_something(plain):
             self.refuse(file, LEFT_BEHIND)
@@ -56,7 +56,7 @@ class AdapterChecker:
         return found
 
     async def _changes(self, file: Path, plain: Images) -> str | None:
-        """None if the image with it is another one."""
+        """Draw with an adapter: None if the image with it is another one, else the reason why it does not work."""
         for weight in WEIGHTS:
             loras = ((file.stem, weight),)
             drawn = await self.draw(replace(self.job, sampling=replace(self.job.sampling, loras=loras)))
@@ -69,7 +69,7 @@ class AdapterChecker:
         return NO_CHANGE
 
     async def _leaves_something(self, plain: Images) -> bool:
-        """Whether the job's image is another one now. One that differs from draw to draw shows nothing."""
+        """Return whether the job's image is another one now. One that differs from draw to draw shows nothing."""
         again = [await self.draw(self.job)]
         if _same(plain, again[0]):
             return False

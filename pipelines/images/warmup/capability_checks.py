@@ -1,8 +1,9 @@
-"""What warmup finds of a checkpoint before it serves: one image that measures its speed, and one for each capability.
+"""The capability checks of a checkpoint before it serves: one image that measures its speed, and one for each
+capability.
 
-What a class announces may still break on its weights, or in diffusers itself. So each capability is tried at the
-smallest size, and one that fails is withdrawn: its callers get a 400 that names the field, not a failed call. Fails,
-too, what draws no image (NaN, or one colour), and what changes nothing in it.
+A capability that a class announces may still break on its weights, or in diffusers itself. So each capability is tried
+at the smallest size, and one that fails is withdrawn: its callers get a 400 that names the field, not a failed call. A
+check fails, too, if it draws no image (NaN, or one colour), or changes nothing in it.
 """
 
 from dataclasses import dataclass, replace
@@ -32,7 +33,7 @@ from pipelines.protocol.messages import Capabilities, FailedCheck
 
 A_PROMPT: Final = "a prompt"
 LONG_PROMPT: Final = ", and ".join([PROMPT] * 120)  # 1500 tokens or more
-AT_ONCE: Final = "two pictures at once"
+AT_ONCE: Final = "two images at once"
 ROUNDING: Final = 4.0  # of 255, the mean by which sharing passes may change an image in low precision
 Images = tuple[EncodedImage, ...]
 
@@ -54,7 +55,7 @@ class CapabilityChecker:
 
     @property
     def jobs(self) -> CheckJobs:
-        """Return what makes the jobs."""
+        """Return the maker of the jobs."""
         return CheckJobs(self.spec, self.multiple_px)
 
     async def find_capabilities(self, announced: Capabilities, *, warmup_native: bool) -> Capabilities:
@@ -92,7 +93,7 @@ class CapabilityChecker:
         return why or ONE_COLOUR
 
     async def draws_first(self, capabilities: Capabilities, *, native: bool) -> bool:
-        """Whether the image that begins shows something."""
+        """Return whether the image that begins shows something."""
         first = self.jobs.first(capabilities, native=native)
         return first is not None and not isinstance(await self.try_job(first.job), str)
 
@@ -121,8 +122,8 @@ class CapabilityChecker:
         return shown
 
     async def _try_one_step(self, capabilities: Capabilities, shown: Shown) -> tuple[Capabilities, Shown]:
-        """Another number of steps than the first image's, and the image for what one step shows as well as two: the
-        same in one step, if that gives an image."""
+        """Try another number of steps than the first image's. Returns the image for checks that one step serves as well
+        as two, too: the same in one step, if that gives an image."""
         job = shown.job
         counts = (1, job.sampling.steps + 1)
         one, more = (replace(job, sampling=replace(job.sampling, steps=steps)) for steps in counts)
@@ -134,8 +135,8 @@ class CapabilityChecker:
         return capabilities, shown
 
     async def _try_prompt(self, capabilities: Capabilities, *images: Shown) -> Capabilities:
-        """Another prompt must change one of the images. Raises CheckpointError if it does not, and the checkpoint
-        draws from prompts alone."""
+        """Try another prompt, which must change one of the images. Raises CheckpointError if it does not, and the
+        checkpoint draws from prompts alone."""
         why = NO_CHANGE if capabilities.prompt else "it takes none"
         for shown in images if capabilities.prompt else ():
             changed = await self._change(replace(shown.job, prompt=OTHER_PROMPT), shown.images)
@@ -150,7 +151,7 @@ class CapabilityChecker:
         return _withdraw(capabilities, Check(A_PROMPT, images[0].job, {"prompt": False, "text": False}), why)
 
     async def _change(self, job: ImageJob, before: Images) -> Shown | str:
-        """Draw the images of the job, which must not be those before it."""
+        """Draw the images of the job, which must differ from those before it. Returns the reason if they don't."""
         shown = await self.try_job(job)
         if not isinstance(shown, str) and shown.job is job and difference(before[0], shown.images[0]) == 0:
             return NO_CHANGE
@@ -173,7 +174,7 @@ class CapabilityChecker:
         return capabilities
 
     async def _try_guidance(self, capabilities: Capabilities, before: Shown) -> Capabilities:
-        """Much guidance, then a negative prompt with it: each must change the image, which is `before` at first. In
+        """Try much guidance, then a negative prompt with it: each must change the image, which is `before` at first. In
         two steps, since they may act in one alone."""
         if capabilities.guidance:
             much = guided(before.job, 2 * before.job.sampling.guidance + 3)
@@ -185,8 +186,8 @@ class CapabilityChecker:
         return await self._try_negative_prompt(capabilities, before) if capabilities.negative_prompt else capabilities
 
     async def _try_negative_prompt(self, capabilities: Capabilities, before: Shown) -> Capabilities:
-        """With the job's guidance, and with little: most pipelines compute its part of a step at a guidance above 1
-        only, some at any above 0."""
+        """Try a negative prompt with the job's guidance, and with little: most pipelines compute its part of a step at
+        a guidance above 1 only, some at any above 0."""
         job = before.job
         shown = await self._change(negated(job), before.images)
         if isinstance(shown, str):
@@ -208,8 +209,8 @@ class CapabilityChecker:
         return _withdraw(capabilities, check, shown) if isinstance(shown, str) else capabilities
 
     async def _try_long_prompt(self, capabilities: Capabilities, job: ImageJob) -> Capabilities:
-        """One that is longer than any class reads: in windows, or up to the longest that the class lets through, which
-        the denoiser need not take."""
+        """Try a prompt that is longer than any class reads: in windows, or up to the longest that the class lets
+        through, which the denoiser need not take."""
         if "chunk" not in capabilities.long_prompts:
             return capabilities
         long = replace(job, prompt=LONG_PROMPT, sampling=replace(job.sampling, long_prompt="chunk"))
@@ -219,10 +220,9 @@ class CapabilityChecker:
         return _withdraw(capabilities, Check("all of a long prompt", long, {"long_prompts": ("refuse", "tell")}), shown)
 
     async def _try_two(self, capabilities: Capabilities, job: ImageJob, alone: EncodedImage) -> Capabilities:
-        """Two images at once, which share forward passes. Each must be much nearer to what it is alone than to the
-        other: a pipeline may keep state that all its runs share, such as the seed of torch's global generator. `alone`
-        is the job's image. An error need not be the same again, so it counts too.
-        """
+        """Try two images at once, which share forward passes. Each must be much nearer to the same image drawn alone
+        than to the other: a pipeline may keep state that all its runs share, such as the seed of torch's global
+        generator. `alone` is the job's image. An error need not be the same again, so it counts too."""
         check = Check(AT_ONCE, job, {"at_once": False})
         other = await self.draw(replace(job, seed=job.seed + 1))
         if isinstance(other, str):
@@ -239,8 +239,8 @@ class CapabilityChecker:
     async def _try_two_edits(
         self, capabilities: Capabilities, first: Check, job: ImageJob, short: ImageJob
     ) -> Capabilities:
-        """Two at once from a reference, and two with a mask: these encode an image beside another run's passes. What
-        sharing passes does to an image is known from the first kind; here an error counts."""
+        """Try two images at once from a reference, and two with a mask: these encode an image beside another run's
+        passes. The first kind has shown how shared passes change an image; here an error counts."""
         for other in self.jobs.others(job, short):
             if other.name in {REFERENCE, MASK} - {first.name} and other.needs(capabilities) and capabilities.at_once:
                 drawn = await self._images(replace(other.job, n=2))
@@ -250,7 +250,7 @@ class CapabilityChecker:
         return capabilities
 
     async def _try_schedulers(self, capabilities: Capabilities, job: ImageJob) -> Capabilities:
-        """Each scheduler that requests may choose."""
+        """Try each scheduler that requests may choose."""
         for name in self.spec.schedulers:
             drawn = await self._images(replace(job, sampling=replace(job.sampling, scheduler=name)))
             if isinstance(drawn, str):

@@ -23,7 +23,8 @@ TWO_PASSES: Final = "a second pass"
 
 
 class Check(NamedTuple):
-    """An image to try while `needs` is true of the capabilities. `without` is what is withdrawn if it fails."""
+    """An image to try while `needs` is true of the capabilities. `without` are the capabilities that are withdrawn if
+    it fails."""
 
     name: str
     job: ImageJob
@@ -58,15 +59,15 @@ class CheckJobs:
         yield Check(REFERENCE, one, {"references": 0}, lambda has: has.references > 0)
         yield Check(TWO_REFERENCES, two, {"references": 1}, lambda has: has.references > 1)
         yield Check(MASK, masked, {"mask": False}, lambda has: has.mask)
-        yield Check("a picture that is no square", self._wide(shown), {"any_ratio": False})
+        yield Check("an image that is no square", self._wide(shown), {"any_ratio": False})
 
     def with_way(self, way: ControlledWith, steps: int) -> ImageJob:
         """Return a job for a control beside a prompt, a reference or a mask."""
         return self._job(self._side_px, references=int(way != "text"), mask=way == "mask", steps=steps)
 
     def two_passes(self, capabilities: Capabilities, shown: ImageJob) -> ImageJob:
-        """Return the smallest image with a second pass, when its height is the native side. Also of a checkpoint
-        whose larger images are only scaled: capabilities are those of its weights."""
+        """Return the job of the smallest image with a second pass, with the native side as its height. It is made also
+        for a checkpoint whose larger images are only scaled: capabilities are those of its weights."""
         height_px = width_px = shown.height_px
         checkpoint = replace(shown.checkpoint, max_area_px=height_px**2, enlarge="redraw")
         while plan_image(checkpoint, width_px, height_px, self.multiple_px).finish != "refine":
@@ -75,9 +76,8 @@ class CheckJobs:
         return replace(shown, checkpoint=checkpoint, sampling=sampling, width_px=width_px)
 
     def compiled_shapes(self, capabilities: Capabilities, *, refined: bool) -> Iterator[ImageJob]:
-        """Images whose shapes would each be compiled while calls wait: at the native size, of one row and of two
-        (more rows take the code of two), and with the second pass if its models have one.
-        """
+        """Yield the jobs whose shapes would each be compiled while calls wait: at the native size, of one row and of
+        two (more rows take the code of two), and with the second pass if its models have one."""
         first = self.first(capabilities, native=True)
         if first is None:
             return
@@ -92,11 +92,12 @@ class CheckJobs:
 
     @property
     def _side_px(self) -> int:
-        """A quarter of the native side, in which most checkpoints still draw something."""
+        """Return a quarter of the native side in px, in which most checkpoints still draw something."""
         return min(self._native_px, self.multiple_px * max(MIN_SIDE, self._native_px // self.multiple_px // 4))
 
     def _wide(self, job: ImageJob) -> ImageJob:
-        """Wider by half, to an odd number of multiples, in the same area as far as the plan goes."""
+        """Return the job made wider by half, to an odd number of multiples, in the same area as far as the plan
+        goes."""
         width_px = self.multiple_px * (job.width_px // self.multiple_px * 3 // 2 | 1)
         area_px = width_px * job.height_px
         checkpoint = replace(job.checkpoint, native_area_px=area_px, max_area_px=area_px)
@@ -141,7 +142,8 @@ def with_other_second(job: ImageJob) -> ImageJob:
 
 
 def again(job: ImageJob) -> Iterator[ImageJob]:
-    """Return the job in more steps from other noise; then from that noise alone, for what draws in no other steps."""
+    """Yield the job in more steps from other noise; then from that noise alone, for checkpoints that draw in no other
+    steps."""
     more = replace(job.sampling, steps=max(4, 2 * job.sampling.steps))
     yield replace(job, sampling=more, seed=job.seed + 1)
     yield replace(job, seed=job.seed + 1)

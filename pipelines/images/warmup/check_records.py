@@ -1,8 +1,8 @@
-"""What warmup has found, kept on disk: a checkpoint that has been tried once is not tried again when it is swapped in,
-or when the server starts.
+"""Warmup's findings, kept on disk: a checkpoint that has been tried once is not tried again when it is swapped in, or
+when the server starts.
 
-A record is of exactly what was tried: the files (by size, times and, of small ones, content), the options, the device,
-the versions of the libraries and the code here. Anything else is tried anew.
+A record belongs to exactly the state that was tried: the files (by size, times and, of small ones, content), the
+options, the device, the versions of the libraries and the code here. Anything else is tried anew.
 """
 
 import contextlib
@@ -39,19 +39,19 @@ PASSES: Final = ".passes.json"
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a record is of, for people too: JSON."""
+    """The subject of a record, for people too: JSON."""
 
     facts: dict[str, Any]
 
     @property
     def name(self) -> str:
-        """A digest of all of it."""
+        """Return a digest of all facts."""
         return _digest([json.dumps(self.facts, sort_keys=True).encode()])
 
 
 def describe(spec: CheckpointSpec, runtime: Runtime, device: torch.device) -> Subject:
-    """Return a checkpoint's files as they are now, its options with the runtime as it was loaded, the device and the
-    software. Reads small files; blocks."""
+    """Describe the subject of capability checks: a checkpoint's files as they are now, its options with the runtime as
+    it was loaded, the device and the software. Reads small files; blocks."""
     options = asdict(replace(spec, runtime=runtime, name="", family="", version=0))
     facts = {
         "checkpoint": str(spec.path),
@@ -77,7 +77,8 @@ class CheckRecords:
         self._folder = folder
 
     def read(self, subject: Subject) -> Capabilities | None:
-        """Read what was found, `unit_s` included. Returns None if there is no record that can be read."""
+        """Read the capabilities that were found, `unit_s` included. Returns None if there is no record that can be
+        read."""
         path = self._path(subject)
         try:
             found = _to_capabilities(json.loads(path.read_text())["abilities"])
@@ -89,7 +90,8 @@ class CheckRecords:
         return found
 
     def write(self, subject: Subject, found: Capabilities) -> None:
-        """Keep it, in place of an older record. What can't be written is tried anew next time."""
+        """Write a record, in place of an older one. A checkpoint whose record can't be written is tried anew next
+        time."""
         self._replace(self._path(subject), json.dumps({"abilities": asdict(found), **subject.facts}, indent=1))
 
     def read_passes(self, subject: Subject) -> list[Passes]:
@@ -137,8 +139,8 @@ def _to_passes(record: dict[str, Any]) -> Passes:
 
 
 def _to_capabilities(record: dict[str, Any]) -> Capabilities:
-    """From JSON, which has lists for tuples. Raises TypeError, KeyError and ValueError for anything else than was
-    written: Python's JSON has NaN and Infinity."""
+    """Build capabilities from JSON, which has lists for tuples. Raises TypeError, KeyError and ValueError for anything
+    else than was written: Python's JSON has NaN and Infinity."""
     values: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in record.items()
     }

@@ -1,4 +1,4 @@
-"""The images that find which of a checkpoint's controls work, and with what."""
+"""The images that find which of a checkpoint's controls work, and with which inputs."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ SQUARES_PX: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class ControlChecker:
-    """Tries each control alone, which must change the image, and then what else the fitting ones work with.
+    """Tries each control alone, which must change the image, and then the inputs that the fitting ones work with.
 
     `plain` are the images of `job`, drawn without any. `job_with` makes a job with a reference, or with a mask too.
     """
@@ -29,8 +29,8 @@ class ControlChecker:
     job_with: Callable[[ControlledWith], ImageJob]
 
     async def find(self, capabilities: Capabilities) -> Capabilities:
-        """Return the capabilities with what works of the controls. Raises CheckpointError if there are some and none
-        does."""
+        """Try the controls, and return the capabilities with those that work. Raises CheckpointError if there are
+        controls and none works."""
         controls = self.spec.controls
         if not controls:
             return capabilities
@@ -59,7 +59,7 @@ class ControlChecker:
         )
 
     async def _try(self, control: Control) -> str | None:
-        """Why it does not work."""
+        """Try a control, and return the reason why it does not work; None if it works."""
         drawn = await self.draw(self._with(self.job, [control]))
         if isinstance(drawn, str):
             return drawn
@@ -72,7 +72,8 @@ class ControlChecker:
         announced: tuple[ControlledWith, ...],
         failed_checks: list[FailedCheck],
     ) -> tuple[ControlledWith, ...]:
-        """What the first of them works with, of what is announced and works without. Adds what fails to `withdrawn`."""
+        """Find the inputs that the first control works with, among those that are announced and work without it.
+        Failures are appended to `failed_checks`."""
         works = {"text": capabilities.text, "image": capabilities.references > 0, "mask": capabilities.mask}
         ways: list[ControlledWith] = []
         for way in [way for way in announced if works[way]] if controls else []:
@@ -89,7 +90,7 @@ class ControlChecker:
 
 
 def _squares(width_px: int, height_px: int) -> RawImage:
-    """Black and white squares: edges, depth and a pose to some ControlNet, and an image to an IP-Adapter."""
+    """Draw black and white squares: edges, depth and a pose to some ControlNet, and an image to an IP-Adapter."""
     across, down = np.arange(width_px) // SQUARES_PX, np.arange(height_px) // SQUARES_PX
     light = ((across[None, :] + down[:, None]) % 2 * 255).astype(np.uint8)
     return RawImage(width_px, height_px, "RGB", np.repeat(light[:, :, None], 3, axis=2).tobytes())

@@ -1,5 +1,5 @@
-"""What a checkpoint draws before it serves, for nobody: images that build kernels, measure its speed and show what it
-can do. Where that is on disk already (pipelines.images.warmup.check_records), one image is enough.
+"""The images that a checkpoint draws before it serves, for nobody: they build kernels, measure its speed and show its
+capabilities. Where that is on disk already (pipelines.images.warmup.check_records), one image is enough.
 """
 
 import asyncio
@@ -39,15 +39,15 @@ CapabilitiesKey = tuple[Hashable, ...]  # what they follow from; first the Weigh
 
 @dataclass(slots=True)
 class _Found:
-    """What a checkpoint can do, and as what it is on disk, if it is."""
+    """A checkpoint's capabilities, and the subject of their record on disk, if there is one."""
 
     capabilities: Capabilities
     subject: Subject | None = None
 
 
 class Warmup:
-    """The engine's, on its event loop. `submit` draws, `find` gives what is in memory; without `records` nothing is
-    kept."""
+    """The engine's, on its event loop. `submit` draws, `find` gives a checkpoint that is in memory; without `records`
+    nothing is kept."""
 
     def __init__(
         self,
@@ -70,11 +70,11 @@ class Warmup:
         self._writes: set[asyncio.Task[None]] = set()
 
     async def list_files(self, spec: CheckpointSpec) -> Sequence[str]:
-        """For `run`, before the checkpoint is loaded."""
+        """List the files for `run`, before the checkpoint is loaded."""
         return () if self._records is None else await asyncio.to_thread(list_files, spec)
 
     async def run(self, spec: CheckpointSpec, loaded: LoadedCheckpoint, files: Sequence[str]) -> Capabilities:
-        """Draw with a loaded checkpoint, and say what it can do. Raises CheckpointError."""
+        """Draw with a loaded checkpoint, and return its capabilities. Raises CheckpointError."""
         checkpoint = loaded.checkpoint
         trials = _Trials(self._submit, self._errors)
         checker = CapabilityChecker(spec, checkpoint.multiple_px, trials.draw)
@@ -94,7 +94,7 @@ class Warmup:
         capabilities = self._found[_key(spec)].capabilities
         if spec.refined and not capabilities.second_pass:
             raise CheckpointError(
-                f"{spec.path}: {checkpoint.pipeline_class.__name__} can't redraw a part of a picture, which its models "
+                f"{spec.path}: {checkpoint.pipeline_class.__name__} can't redraw a part of an image, which its models "
                 'above max_area_px need for their second pass; leave those models out, or write enlarge = "resize"'
                 f"{_because(capabilities)}"
             )
@@ -105,7 +105,8 @@ class Warmup:
         return capabilities
 
     async def _describe(self, spec: CheckpointSpec, loaded: LoadedCheckpoint, files: Sequence[str]) -> Subject | None:
-        """None without records, and for files that have changed while they were read: what is loaded is neither."""
+        """Describe the subject of the checks. None without records, and for files that have changed while they were
+        read: the loaded weights are of neither state."""
         if self._records is None:
             return None
         subject = await asyncio.to_thread(describe, spec, loaded.checkpoint.runtime, self._device)
@@ -114,7 +115,7 @@ class Warmup:
     async def _remembered(
         self, checker: CapabilityChecker, loaded: LoadedCheckpoint, subject: Subject | None
     ) -> Capabilities | None:
-        """Return what was found before, once it has drawn an image here too."""
+        """Return the capabilities that were recorded, once an image was drawn with them here too; else None."""
         if self._records is None or subject is None:
             return None
         found = await asyncio.to_thread(self._records.read, subject)
@@ -144,7 +145,7 @@ class Warmup:
         return replace(found, unit_s=self._speeds.unit_s(checker.spec))
 
     async def _try_adapters(self, checker: CapabilityChecker, found: Capabilities) -> Capabilities:
-        """Those of the folder. One that leaves the weights changed has them loaded anew."""
+        """Try the adapters of the folder. The weights are loaded anew after an adapter that leaves them changed."""
         first = checker.jobs.first(found, native=False)
         if first is None:
             return found
@@ -203,7 +204,7 @@ class Warmup:
         task.add_done_callback(self._writes.discard)
 
     def unload_except(self, keys: Iterable[WeightsKey]) -> None:
-        """Forget all others, as far as they are not on disk."""
+        """Forget the findings about all other weights, as far as they are not on disk."""
         retained = set(keys)
         self._found = {key: found for key, found in self._found.items() if key[0] in retained}
 
@@ -218,7 +219,7 @@ class _Trials:
         self.prompt_tokens: int | None = None  # the most that the first one's prompt may have
 
     async def draw(self, job: ImageJob) -> tuple[EncodedImage, ...] | str:
-        """Return the images, or why they fail, in one line."""
+        """Draw the job's images, and return them, or the reason why they fail, in one line."""
         job = replace(job, id=f"{CHECK_PREFIX}{uuid.uuid4().hex}")
         async with contextlib.aclosing(self._submit(job)) as events:
             async for event in events:
@@ -230,11 +231,11 @@ class _Trials:
                     error = self._errors.pop(job.id)
                     self.passing |= _is_passing(error)
                     return _reason(error, event)
-        return "the engine ended without a picture"
+        return "the engine ended without an image"
 
 
 def _reason(error: BaseException, event: Failed) -> str:
-    """Why a trial failed: our own errors are whole sentences, others need their class."""
+    """Return the reason why a check failed: our own errors are whole sentences, others need their class."""
     if isinstance(error, InvalidImage):
         return str(error)
     if isinstance(error, UnsupportedTask | CheckpointError):
@@ -244,7 +245,7 @@ def _reason(error: BaseException, event: Failed) -> str:
 
 
 def _is_passing(error: BaseException) -> bool:
-    """Whether it is of the moment, not of the checkpoint."""
+    """Return whether an error is of the moment, not of the checkpoint."""
     return isinstance(error, Cancelled | OutOfTime) or is_out_of_memory(error) or is_device_error(error)
 
 

@@ -10,5 +10,5 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Forward. There is no way back: restore a backup instead."""
+    """Migrate to this revision. There is no way back: restore a backup instead."""
     ${upgrades if upgrades else "pass"}

@@ -1,6 +1,6 @@
 """An engine as a Ray actor: a `SharedEngine` whose worker is a child process on the same machine.
 
-A method is never run twice: what was lost with an actor or with its connection is the server's to tell its client.
+A method is never run twice: the server tells its client which jobs were lost with an actor or with its connection.
 """
 
 import os
@@ -38,18 +38,20 @@ class EngineActor:
         self._engine = SharedEngine(launcher, engine.device, limit)
 
     async def link(self, name: str) -> AsyncIterator[Heard]:
-        """A server's stream: see `SharedEngine.link`."""
+        """Yield the messages for a server: see `SharedEngine.link`."""
         async for heard in self._engine.link(name):
             yield heard
 
     async def send(self, name: str, messages: bytes) -> bool:
-        """Messages, pickled with their pixels by `wire.pack`."""
+        """Take a server's messages, pickled with their pixels by `transport.pack`."""
         return self._engine.send(name, pickle.loads(messages) if messages else ())
 
     async def unlink(self, name: str) -> None:
+        """End a server's link: see `SharedEngine.unlink`."""
         self._engine.unlink(name)
 
     async def kill(self, name: str) -> None:
+        """Kill a worker that is stuck: see `SharedEngine.kill`."""
         self._engine.kill(name)
 
     async def leave(self) -> None:
@@ -58,7 +60,7 @@ class EngineActor:
         await self._engine.stop()
 
     async def state(self) -> dict[str, Any]:
-        """For `darkroom cluster status`."""
+        """Describe the engine for `darkroom cluster status`."""
         engine = self._engine
         return {
             "device": engine.device,

@@ -1,4 +1,4 @@
-"""A server's connection to its Ray cluster, and what it asks the supervisor."""
+"""A server's connection to its Ray cluster, and its questions to the supervisor."""
 
 import logging
 from typing import cast
@@ -13,7 +13,7 @@ ANSWER_S = 30.0
 
 
 def connect(address: str) -> Roster:
-    """The cluster's engines. Connects at the first call. Blocks. Raises StartError."""
+    """Return the cluster's engines. Connects at the first call. Blocks. Raises StartError."""
     try:
         if not ray.is_initialized():
             ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)

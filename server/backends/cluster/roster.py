@@ -12,7 +12,7 @@ EngineDevice = Literal["cuda", "cpu"]
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """An engine, by the name of its actor. `labels` are what its node must have."""
+    """An engine, by the name of its actor. Its node must have the `labels`."""
 
     name: str
     kind: EngineKind
@@ -30,4 +30,5 @@ class Roster:
     engines: tuple[Engine, ...]
 
     def of_kind(self, kind: EngineKind) -> tuple[Engine, ...]:
+        """Return the engines of one kind."""
         return tuple(engine for engine in self.engines if engine.kind == kind)

@@ -1,7 +1,7 @@
 """One worker that several servers use at once.
 
-Each server has a link: it says things and hears what concerns it. A job belongs to the link that submitted it; a link
-that ends, or has been silent for too long, loses its jobs, and the worker drops them. All links together have one
+Each server has a link: it sends messages and gets those that concern it. A job belongs to the link that submitted it; a
+link that ends, or has been silent for too long, loses its jobs, and the worker drops them. All links together have one
 bounded queue. A checkpoint stays while any link names it. When the worker dies, all links end; the first that is made
 after that starts another worker.
 """
@@ -47,7 +47,7 @@ Heard = list[FromWorker] | str  # messages, or last of all why the link has ende
 
 @dataclass(slots=True)
 class _Link:
-    """One server. `specs` are what its catalog names or it has asked for."""
+    """One server. `specs` are the checkpoints that its catalog names or that it has asked for."""
 
     heard_at: float
     outbox: list[FromWorker] = field(default_factory=list)
@@ -98,31 +98,32 @@ class SharedEngine:
 
     @property
     def jobs(self) -> int:
-        """Jobs waiting or running, of all links."""
+        """Return how many jobs wait or run, of all links."""
         return len(self._jobs)
 
     @property
     def links(self) -> int:
+        """Return how many servers have a link."""
         return len(self._links)
 
     @property
     def loaded(self) -> list[str]:
-        """Names of the checkpoints that are loaded: one is loaded once for each set of options."""
+        """Return the names of the checkpoints that are loaded: one is loaded once for each set of options."""
         return sorted({spec.name for spec, state in self._states.items() if state.state == "loaded"})
 
     @property
     def pid(self) -> int | None:
-        """The worker's."""
+        """Return the worker's process id, None without a worker."""
         return self._transport.pid if self._transport is not None else None
 
     @property
     def device(self) -> str | None:
-        """For people; None until the worker is ready."""
+        """Describe the device for people; None until the worker is ready."""
         return self._ready.device if self._ready is not None else None
 
     async def link(self, name: str) -> AsyncIterator[Heard]:
-        """What a server is told, all that has come up since the last item in one; the first item is empty. Ends with
-        the reason. Raises OSError if no worker can be started."""
+        """Yield the messages for a server, all that have come up since the last item in one; the first item is empty.
+        The stream ends with the reason. Raises OSError if no worker can be started."""
         link = _Link(time.monotonic())
         async with self._starting:
             if self._transport is None:
@@ -148,13 +149,13 @@ class SharedEngine:
             self._unlink(name, link)
 
     def unlink(self, name: str) -> None:
-        """A server leaves. Its jobs are dropped."""
+        """End the link of a server that leaves. Its jobs are dropped."""
         if (link := self._links.get(name)) is not None:
             link.end("the server has left")
             self._unlink(name, link)
 
     def send(self, name: str, messages: Sequence[ToWorker]) -> bool:
-        """What a server has to say; nothing only tells that it is alive. False if it has no link (any more)."""
+        """Take a server's messages; none only tell that it is alive. Returns False if it has no link (any more)."""
         link = self._links.get(name)
         if link is None:
             return False
@@ -178,7 +179,8 @@ class SharedEngine:
         return True
 
     def kill(self, name: str) -> None:
-        """A server finds that the worker is stuck. Ignored unless it has a link to this very worker."""
+        """Kill the worker, which a server finds to be stuck. Ignored unless that server has a link to this very
+        worker."""
         if name in self._links and self._transport is not None:
             self._transport.kill()
 
@@ -262,7 +264,7 @@ class SharedEngine:
             self._send(Cancel(job_id))
 
     def _load(self, link: _Link, specs: Sequence[Spec]) -> None:
-        """What is loaded, or being loaded, for another link is not loaded again."""
+        """Load checkpoints for a link, except those that are loaded, or being loaded, for another link."""
         link.specs |= set(specs)
         link.send(*(state for spec in specs if (state := self._states.get(spec)) and state.state == "loaded"))
         wanted = [spec for spec in specs if not self._is_loaded(spec) and spec not in self._loading]
@@ -274,7 +276,8 @@ class SharedEngine:
         return spec in self._states and self._states[spec].state == "loaded"
 
     def _unload_except(self) -> None:
-        """Whatever one server drops, another may still name, or be about to."""
+        """Keep the checkpoints that any link names: those that one server drops, another may still name, or be about
+        to."""
         named = set[Spec]().union(*(link.specs for link in self._links.values()))
         self._states = {spec: state for spec, state in self._states.items() if spec in named}
         self._send(UnloadExcept(tuple(named)))

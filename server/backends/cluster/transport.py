@@ -1,7 +1,7 @@
 """A server's end of an engine that is a Ray actor: one stream of messages down, one call at a time up.
 
-Ray keeps no order between calls that run at once, so there is never more than one; what comes up meanwhile goes with
-the next. A call without messages tells the engine every few seconds that this server is alive.
+Ray keeps no order between calls that run at once, so there is never more than one; messages that come up meanwhile go
+with the next. A call without messages tells the engine every few seconds that this server is alive.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class RayLauncher:
 
 
 class RayTransport:
-    """Satisfies `server.backends.transport.Wire`: a link to an engine, while its worker lives."""
+    """A link to an engine, while its worker lives. Satisfies `server.backends.transport.Transport`."""
 
     pid = None  # of another machine
 
@@ -68,21 +68,25 @@ class RayTransport:
         ]
 
     async def receive(self) -> Sequence[FromWorker]:
+        """Wait for the next messages; there are none when the link has ended."""
         return await self._inbox.get()
 
     def send(self, messages: Sequence[ToWorker]) -> None:
+        """Send without waiting, with the next call to the engine."""
         self._outbox += messages
         self._news.set()
 
     def kill(self) -> None:
-        """Also end the link by itself: an engine that is stuck may not hear of it."""
+        """Kill the worker, and end the link by itself, too: an engine that is stuck may not hear of it."""
         self._actor.kill.remote(self._name)
         self._end("it was stuck")
 
     async def end_reason(self) -> str:
+        """Return the reason of the link's end, for the log."""
         return self._ended or "the link was closed"
 
     async def close(self) -> None:
+        """End the link, and wait for its tasks."""
         self._actor.unlink.remote(self._name)
         for task in self._tasks:
             task.cancel()
@@ -134,7 +138,7 @@ async def _pack(messages: Sequence[ToWorker]) -> bytes:
 
 
 def pack(messages: Sequence[ToWorker]) -> bytes:
-    """Pickled, with the pixels of images whose files another machine does not have. Blocks."""
+    """Pickle messages, with the pixels of images whose files another machine does not have. Blocks."""
     buffer = io.BytesIO()
     _WithPixels(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(messages)
     return buffer.getvalue()
@@ -148,7 +152,7 @@ class _WithPixels(pickle.Pickler):
 
 
 def _reason(error: BaseException) -> str:
-    """In one line."""
+    """Describe an error in one line."""
     if isinstance(error, TimeoutError | GetTimeoutError):
         return "it does not answer"
     return str(error).strip().partition("\n")[0] or type(error).__name__

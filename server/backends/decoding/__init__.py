@@ -4,9 +4,9 @@
 - `turns`: who decodes next, so that no key and no large image keeps the others waiting
 - `worker`: the decoder process and its limits
 - `pixels`: the decoding itself, with Pillow
-- `bounds`: what is counted in a file before it is decoded
-- `messages`: what server and decoder send each other
+- `bounds`: the counts in a file before it is decoded
+- `messages`: the messages between server and decoder
 - `data_uri`: the bytes of a data URI
 
-Only `worker`, `pixels` and `bounds` see what is in a file, and only the decoder process imports them.
+Only `worker`, `pixels` and `bounds` see the content of a file, and only the decoder process imports them.
 """

@@ -1,4 +1,5 @@
-"""Counts what a file makes a decoder repeat or keep, before it is decoded. No pixel is read here, and no Pillow.
+"""Counts the parts of a file that a decoder repeats or keeps, before it is decoded. No pixel is read here, and no
+Pillow.
 
 A small file can ask for much: each scan of a progressive JPEG goes over the whole image, and chunks of metadata are
 read one by one. Where the walk here and the decoder's differ, the decoder's limits of memory and time still hold.
@@ -25,7 +26,7 @@ PROGRESSIVE = {0xC2, 0xC6, 0xCA, 0xCE}
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a decoder needs besides the frame."""
+    """The needs of a decoder besides the frame."""
 
     coefficient_bytes: int = 0  # of a JPEG in several scans: all of them, whatever the size that is decoded
     canvas_px: int = 0  # of a WebP, whose decoder has several canvases
@@ -35,7 +36,8 @@ class Facts:
 
 
 def inspect(data: bytes) -> Facts:
-    """Raises PictureError for a file with too many scans, chunks or metadata. Other formats are left to the decoder."""
+    """Check a file's bounds, and return its facts. Raises ImageError for a file with too many scans, chunks or
+    metadata. Other formats are left to the decoder."""
     if data.startswith(b"\xff\xd8"):
         return _inspect_jpeg(data)
     if data.startswith(PNG_SIGNATURE):
@@ -48,7 +50,7 @@ def inspect(data: bytes) -> Facts:
 
 
 class _Count:
-    """Parts and bytes of metadata so far. Raises PictureError beyond the bounds."""
+    """Parts and bytes of metadata so far. Raises ImageError beyond the bounds."""
 
     def __init__(self, noun: str) -> None:
         self._noun = noun
@@ -58,7 +60,7 @@ class _Count:
         self._parts += 1
         self._metadata_bytes += metadata_bytes
         if self._parts > MAX_PARTS:
-            raise ImageError(f"The image has more than {MAX_PARTS:,} {self._noun}. Save it again as a plain picture.")
+            raise ImageError(f"The image has more than {MAX_PARTS:,} {self._noun}. Save it again as a plain image.")
         if self._metadata_bytes > MAX_METADATA_BYTES:
             limit = MAX_METADATA_BYTES // 1024**2
             raise ImageError(f"The image has more than {limit} MiB of metadata. Save it again without it.")
@@ -91,7 +93,7 @@ def _inspect_jpeg(data: bytes) -> Facts:
 
 
 def _coefficients(frame: bytes) -> tuple[int, int]:
-    """The number of components, and the bytes of their coefficients: two for each sample."""
+    """Return the number of components, and the bytes of their coefficients: two for each sample."""
     if len(frame) < 6:
         return 0, 0
     height, width, components = struct.unpack_from(">HHB", frame, 1)
@@ -120,7 +122,7 @@ def _inspect_png(data: bytes) -> Facts:
 
 
 def _inflates(chunk: bytes) -> bool:
-    """Whether an iCCP chunk has a profile of bounded size."""
+    """Return whether an iCCP chunk has a profile of bounded size."""
     _, _, rest = chunk.partition(b"\0")
     try:
         inflater = zlib.decompressobj()
@@ -131,7 +133,7 @@ def _inflates(chunk: bytes) -> bool:
 
 
 def _walk_gif(data: bytes) -> None:
-    """Up to the first frame."""
+    """Count the blocks up to the first frame."""
     count, flags, position = _Count("blocks"), data[10:11] or b"\0", 13
     if flags[0] & 0x80:
         position += 3 << ((flags[0] & 7) + 1)

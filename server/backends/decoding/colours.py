@@ -1,6 +1,6 @@
 """Converts a file's colours to sRGB, as viewers show them, by LittleCMS.
 
-What a profile asks for is bounded: its size here, its memory and time by the decoder's limits. A profile that can't be
+The cost of a profile is bounded: its size here, its memory and time by the decoder's limits. A profile that can't be
 used changes nothing, as in viewers.
 """
 
@@ -31,7 +31,7 @@ class ToSrgb:
     transform: ImageCms.ImageCmsTransform
 
     def apply(self, image: Image.Image) -> Image.Image:
-        """The same image as RGB in sRGB, without its alpha."""
+        """Convert an image to RGB in sRGB, without its alpha."""
         pixels = image if image.mode == self.mode else eight_bits(image).convert(self.mode)
         return self.transform.apply(pixels)
 
@@ -41,7 +41,7 @@ class ToSrgb:
 
 
 def embedded_profile(image: Image.Image, facts: Facts) -> bytes | None:
-    """Return the ICC profile of a file, or one for what its chunks say, by the order of the PNG standard. Reads no
+    """Return the ICC profile of a file, or one that follows its chunks, by the order of the PNG standard. Reads no
     pixels."""
     described = profiles.of_cicp(facts.cicp)
     if described is not None:
@@ -94,7 +94,8 @@ def to_srgb(image: Image.Image, profile: bytes | None) -> ToSrgb | None:
 
 
 def _is_endless(profile: bytes) -> bool:
-    """Whether it chains so many operations that a table of them would take long to compute. Real ones have ten."""
+    """Return whether a profile chains so many operations that a table of them would take long to compute. Real ones
+    have ten."""
     for kind, start, length in ((b"mpet", 12, 4), (b"curf", 8, 2)):
         position = profile.find(kind)
         while position >= 0:
@@ -112,7 +113,8 @@ def eight_bits(image: Image.Image) -> Image.Image:
 
 
 def _input_mode(image: Image.Image, space: str) -> str | None:
-    """What the transform takes. A gray image with a profile for RGB has equal red, green and blue."""
+    """Return the mode that the transform takes, None if the profile does not fit. A gray image with a profile for RGB
+    has equal red, green and blue."""
     if space == "CMYK":
         return "CMYK" if image.mode == "CMYK" else None
     if space == "GRAY":
@@ -121,7 +123,7 @@ def _input_mode(image: Image.Image, space: str) -> str | None:
 
 
 def _changes_colours(conversion: ToSrgb) -> bool:
-    """Whether any colour moves by more than rounding: the many profiles of sRGB differ in their last bits."""
+    """Return whether any colour moves by more than rounding: the many profiles of sRGB differ in their last bits."""
     if conversion.mode == "RGB":
         colours = bytes(level for r in CHECK_LEVELS for g in CHECK_LEVELS for b in CHECK_LEVELS for level in (r, g, b))
         check = Image.frombytes("RGB", (len(colours) // 3, 1), colours)

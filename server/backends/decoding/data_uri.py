@@ -1,4 +1,4 @@
-"""The bytes of a data URI."""
+"""Decoding of data URIs."""
 
 import binascii
 import io
@@ -9,7 +9,7 @@ PIECE = 1024**2  # characters; Python's other threads, which answer other calls,
 
 
 def decode_data_uri(uri: str) -> bytes:
-    """The bytes of a base64 data URI. Blocks. Raises PictureError."""
+    """Decode a base64 data URI. Blocks. Raises ImageError."""
     comma = uri.find(",")
     if comma < 0 or not uri[:comma].lower().endswith(";base64"):
         raise ImageError("A data URI must look like 'data:image/png;base64,...'.")

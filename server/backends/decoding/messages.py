@@ -1,7 +1,7 @@
-"""What the server and a decoder send each other over a socket pair.
+"""The messages of the server and a decoder over a socket pair.
 
 A request is a header, a JSON text and the file's bytes; an answer is a header and a JSON text. No pickle: a decoder
-reads hostile files, so the server does not trust what comes back from one. Pixels pass through a file.
+reads hostile files, so the server does not trust its answers. Pixels pass through a file.
 """
 
 import json
@@ -25,12 +25,12 @@ class ImageError(Exception):
 
 
 def request_head(task: Json, size_bytes: int) -> bytes:
-    """What precedes the bytes of the file."""
+    """Return the bytes that precede those of the file."""
     text = json.dumps(task).encode()
     return REQUEST.pack(len(text), size_bytes) + text
 
 
 def answer(values: Json) -> bytes:
-    """The whole answer."""
+    """Return the whole answer."""
     text = json.dumps(values).encode()
     return ANSWER.pack(len(text)) + text

@@ -1,7 +1,7 @@
 """Decodes untrusted images to upright pixels, in little more memory than one frame. Pillow only; no torch.
 
-What an image will take is known from its header, before any pixel is decoded. A large image is shrunk by a whole
-factor before anything else copies it: a JPEG while it is decoded, others in strips.
+The memory that an image will take is known from its header, before any pixel is decoded. A large image is shrunk by a
+whole factor before anything else copies it: a JPEG while it is decoded, others in strips.
 """
 
 import io
@@ -63,10 +63,11 @@ class DecodedImage:
 
 
 def decode_image(data: bytes, max_area_px: int, max_bytes: int) -> DecodedImage:
-    """RGB pixels of the first frame in sRGB, on white where it is transparent, scaled down to at most max_area_px.
+    """Decode the first frame to RGB pixels in sRGB, on white where it is transparent, scaled down to at most
+    max_area_px.
 
-    Raises PictureError, and TooMuchMemory before it decodes what would take more than about max_bytes. Pillow may
-    raise anything else for hostile bytes.
+    Raises ImageError, and TooMuchMemory before it decodes an image that would take more than about max_bytes. Pillow
+    may raise anything else for hostile bytes.
     """
     facts = inspect(data)
     with _open_image(data, facts, max_bytes) as image:
@@ -96,8 +97,8 @@ def decode_image(data: bytes, max_area_px: int, max_bytes: int) -> DecodedImage:
 
 
 def decode_mask(data: bytes, original: tuple[int, int], target: tuple[int, int], max_bytes: int) -> DecodedImage:
-    """The inpainting mask, as "L" pixels of the target size: 255 paints, 0 keeps, what is between blends. Raises as
-    decode_picture does.
+    """Decode the inpainting mask to "L" pixels of the target size: 255 paints, 0 keeps, a value between blends. Raises
+    as decode_image does.
 
     Where alpha differs, alpha 0 is painted, as in OpenAI's API; else white is. Profiles are not applied: a mask is
     numbers, not colours. `original` is the original size of the first reference, which the mask must have.
@@ -124,7 +125,7 @@ def decode_mask(data: bytes, original: tuple[int, int], target: tuple[int, int],
 
 @contextmanager
 def _open_image(data: bytes, facts: Facts, max_bytes: int) -> Iterator[Image.Image]:
-    """The image with its header read. The errors that Pillow raises for bad files become PictureErrors."""
+    """Open the image, with only its header read. The errors that Pillow raises for bad files become ImageErrors."""
     if not data:
         raise ImageError("The file is empty.")
     if facts.canvas_px <= MAX_SOURCE_PX:  # else the size is reported below
@@ -155,7 +156,7 @@ def _check_memory(needed_bytes: int, max_bytes: int) -> None:
 
 
 def _frame_bytes(image: Image.Image, facts: Facts) -> int:
-    """The memory of the decoded frame, and of what the decoder keeps with it."""
+    """Return the bytes of the decoded frame, and of the data that the decoder keeps with it."""
     area_px = image.width * image.height
     if facts.canvas_px:
         return WEBP_BYTES_PER_PX * area_px
@@ -163,7 +164,7 @@ def _frame_bytes(image: Image.Image, facts: Facts) -> int:
 
 
 def _image_bytes(image: Image.Image, facts: Facts, factor: int, target: tuple[int, int]) -> int:
-    """The most memory that a step takes: decoding and flattening, turning, or scaling in two passes."""
+    """Return the most bytes that a step takes: decoding and flattening, turning, or scaling in two passes."""
     width, height = -(-image.width // factor), -(-image.height // factor)
     flat = 4 * width * height
     decoding = _frame_bytes(image, facts) + (flat if factor > 1 or _needs_flattening(image) else 0)
@@ -176,7 +177,7 @@ def _needs_flattening(image: Image.Image) -> bool:
 
 
 def _flatten(image: Image.Image, factor: int, conversion: ToSrgb | None) -> Image.Image:
-    """RGB pixels in sRGB on white, smaller by the factor."""
+    """Convert an image to RGB pixels in sRGB on white, smaller by the factor."""
     if not _needs_flattening(image):
         if conversion is not None:
             conversion.apply_in_place(image)
@@ -187,7 +188,7 @@ def _flatten(image: Image.Image, factor: int, conversion: ToSrgb | None) -> Imag
 def _in_strips(
     image: Image.Image, mode: str, factor: int, convert: Callable[[Image.Image], Image.Image]
 ) -> Image.Image:
-    """The converted image, smaller by the factor. Only a strip of it exists in the modes between."""
+    """Return the converted image, smaller by the factor. Only a strip of it exists in the modes between."""
     result = Image.new(mode, (-(-image.width // factor), -(-image.height // factor)))
     rows = max(1, STRIP_PX // image.width // factor) * factor
     for top in range(0, image.height, rows):
@@ -197,7 +198,8 @@ def _in_strips(
 
 
 def _has_alpha(image: Image.Image) -> bool:
-    """Not for 16 bits of gray with a transparent one: that is metadata that Pillow can't apply."""
+    """Return whether an image has alpha. 16 bits of gray with a transparent one have none: that is metadata that Pillow
+    can't apply."""
     return image.mode in ALPHA_MODES or ("transparency" in image.info and image.mode != "I;16")
 
 
@@ -210,8 +212,8 @@ def _to_rgb(image: Image.Image, conversion: ToSrgb | None = None) -> Image.Image
 
 
 def _find_painted(image: Image.Image, facts: Facts) -> Image.Image:
-    """What a mask paints, 0 to 255, by its content and not by its mode: programs write opaque alpha with images in
-    black and white, and encoders drop it. What is transparent everywhere is painted everywhere."""
+    """Return where a mask paints, 0 to 255, by its content and not by its mode: programs write opaque alpha with images
+    in black and white, and encoders drop it. A mask that is transparent everywhere paints everywhere."""
     if _has_alpha(image):
         alpha = _in_strips(image, "L", 1, lambda strip: strip.convert("RGBA").getchannel("A"))
         least, most = alpha.getextrema()

@@ -59,15 +59,15 @@ class DecoderPool:
 
     @property
     def pids(self) -> list[int]:
-        """The decoders that live."""
+        """Return the process ids of the decoders that live."""
         return [decoder.pid for decoder in (*self._idle, *self._busy) if decoder.alive]
 
     def ended(self, reason: str) -> int:
-        """How many decoders ended before their image was decoded, for one of KILL_REASONS."""
+        """Return how many decoders ended before their image was decoded, for one of KILL_REASONS."""
         return self._kills[reason]
 
     async def start(self) -> None:
-        """Empty the folder of what a killed server left. Raises OSError."""
+        """Delete the files that a killed server has left in the folder. Raises OSError."""
         await asyncio.to_thread(self._clear_folder)
 
     async def stop(self) -> None:
@@ -81,9 +81,9 @@ class DecoderPool:
             await asyncio.to_thread(self._clear_folder)
 
     async def decode_image(self, owner: str, data: bytes, max_area_px: int) -> tuple[RawImageFile, tuple[int, int]]:
-        """RGB pixels of at most max_area_px, and the original size; both upright.
+        """Decode an image to RGB pixels of at most max_area_px, and return its original size, too; both upright.
 
-        Raises PictureError, DecoderFailed, and StorageFailed if the pixels can't be written.
+        Raises ImageError, DecoderFailed, and StorageFailed if the pixels can't be written.
 
         An `owner` has one image decoded at a time, so that the others are not kept waiting.
         """
@@ -92,15 +92,17 @@ class DecoderPool:
     async def decode_mask(
         self, owner: str, data: bytes, original: tuple[int, int], target: tuple[int, int]
     ) -> RawImageFile:
-        """`L` pixels of the target size, 255 where to paint. `original` is the size that the mask must have.
+        """Decode a mask to `L` pixels of the target size, 255 where to paint. `original` is the size that the mask must
+        have.
 
-        Raises PictureError, DecoderFailed, StorageFailed.
+        Raises ImageError, DecoderFailed, StorageFailed.
         """
         mask, _ = await self._decode(owner, {"original": original, "target": target}, data, "L")
         return mask
 
     async def make_thumbnail(self, owner: str, data: bytes, max_area_px: int) -> bytes:
-        """A WebP file of at most max_area_px, without metadata. Raises PictureError, DecoderFailed, StorageFailed."""
+        """Make a WebP file of at most max_area_px, without metadata. Raises ImageError, DecoderFailed,
+        StorageFailed."""
         path = self._folder / secrets.token_hex(16)
         try:
             await self._decode_into(path, owner, {"max_area_px": max_area_px, "as_webp": True}, data)
@@ -111,8 +113,8 @@ class DecoderPool:
     async def finish_image(
         self, owner: str, data: bytes, size: tuple[int, int] | None, encoding: Encoding, metadata: Mapping[str, Any]
     ) -> bytes:
-        """An image that another server drew, as a file of ours: at `size` (width, height in px; None leaves it), with
-        our metadata alone. Raises PictureError, also for one of another shape, DecoderFailed, StorageFailed."""
+        """Turn an image that another server drew into a file of ours: at `size` (width, height in px; None leaves it),
+        with our metadata alone. Raises ImageError, also for one of another shape, DecoderFailed, StorageFailed."""
         wanted = {"size": size, "encoding": asdict(encoding), "metadata": dict(metadata)}
         path = self._folder / secrets.token_hex(16)
         try:
@@ -134,7 +136,7 @@ class DecoderPool:
         return RawImageFile.owning(answer["width_px"], answer["height_px"], mode, path), original
 
     async def _decode_into(self, path: Path, owner: str, task: Mapping[str, Any], data: bytes) -> Mapping[str, Any]:
-        """Have the image written to the path. Raises PictureError, DecoderFailed, StorageFailed."""
+        """Have the image written to the path. Raises ImageError, DecoderFailed, StorageFailed."""
         answer = await self._take_turn(owner, {**task, "path": str(path), "large": False}, data)
         if answer.get("large"):  # as its header says: nothing is decoded until it may be
             answer = await self._take_turn(owner, {**task, "path": str(path), "large": True}, data)
@@ -142,7 +144,7 @@ class DecoderPool:
         return answer
 
     async def _take_turn(self, owner: str, task: Mapping[str, Any], data: bytes) -> Mapping[str, Any]:
-        """One exchange with a decoder. One that does not answer is dead before the turn ends."""
+        """Ask a decoder once. One that does not answer is dead before the turn ends."""
         async with self._turns.take(owner, large=task["large"]):
             decoder = await self._take_decoder()
             self._busy.add(decoder)
@@ -179,7 +181,7 @@ class DecoderPool:
         self._idle[decoder] = asyncio.get_running_loop().call_later(self._idle_s, end)
 
     def _fail(self, decoder: Decoder, error: BaseException) -> NoReturn:
-        """Raise what the killed decoder's image gets."""
+        """Raise the error for the killed decoder's image."""
         reason: KillReason = "abandoned"
         failure: BaseException = error
         if isinstance(error, TimeoutError):
@@ -191,18 +193,18 @@ class DecoderPool:
         elif isinstance(error, DecoderDied):
             reason, failure = "died", DecoderFailed(str(error))
         self._kills[reason] += 1
-        log.warning("a decoder ended before its picture was decoded", reason=reason, pid=decoder.pid)
+        log.warning("a decoder ended before its image was decoded", reason=reason, pid=decoder.pid)
         raise failure from error.__cause__
 
     def _clear_folder(self) -> None:
-        """The folder itself stays: operators mount one in memory there."""
+        """Empty the folder, or create it. The folder itself stays: operators mount one in memory there."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left in self._folder.iterdir():
             shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
 def _check(answer: Mapping[str, Any]) -> None:
-    """Raises PictureError, StorageFailed for an answer without pixels."""
+    """Check that an answer has pixels. Raises ImageError, StorageFailed."""
     if "error" in answer:
         raise ImageError(answer["error"], answer["code"])
     if "failure" in answer:

@@ -30,7 +30,7 @@ class Decoder:
 
     @classmethod
     async def spawn(cls) -> Self:
-        """A new process; its start takes a tenth of a second, which the first `ask` waits for. Raises OSError."""
+        """Start a process. It is ready after a tenth of a second, which the first `ask` waits for. Raises OSError."""
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -45,10 +45,12 @@ class Decoder:
 
     @property
     def pid(self) -> int:
+        """Return the id of the process."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
+        """Return whether the process runs."""
         return self._process.returncode is None
 
     async def request(self, task: Mapping[str, Any], data: bytes) -> Mapping[str, Any]:

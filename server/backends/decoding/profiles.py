@@ -82,7 +82,7 @@ def _profile(primaries: Chromaticities, curve: bytes) -> bytes:
 
 
 def _colorants(primaries: Chromaticities) -> tuple[Vector, Vector, Vector]:
-    """The XYZ of the three primaries at full, adapted to D50. Raises ZeroDivisionError."""
+    """Return the XYZ of the three primaries at full, adapted to D50. Raises ZeroDivisionError."""
     white, *lights = (_of_xy(*primaries[i : i + 2]) for i in (0, 2, 4, 6))
     scales = _solve(lights, white)
     adapted = [_adapt(_scale(light, by), white) for light, by in zip(lights, scales, strict=True)]
@@ -90,7 +90,7 @@ def _colorants(primaries: Chromaticities) -> tuple[Vector, Vector, Vector]:
 
 
 def _adapt(colour: Vector, white: Vector) -> Vector:
-    """The colour as it looks under D50."""
+    """Return the colour as it looks under D50."""
     cones = (_times(BRADFORD, each) for each in (colour, white, D50))
     adapted = [value * there / here for value, here, there in zip(*cones, strict=True)]
     return _solve(
@@ -103,7 +103,7 @@ def _of_xy(x: float, y: float) -> Vector:
 
 
 def _solve(columns: Sequence[Vector], wanted: Vector) -> Vector:
-    """How much of each column makes the wanted vector, by Cramer's rule."""
+    """Return the share of each column that makes the wanted vector, by Cramer's rule."""
     a, b, c = columns
     whole = _determinant(a, b, c)
     return _determinant(wanted, b, c) / whole, _determinant(a, wanted, c) / whole, _determinant(a, b, wanted) / whole
@@ -126,7 +126,7 @@ def _xyz(vector: Vector) -> bytes:
 
 
 def _fixed(*values: float) -> bytes:
-    """Numbers of 16 bits before and 16 after the point."""
+    """Encode numbers of 16 bits before and 16 after the point."""
     return struct.pack(f">{len(values)}i", *(round(value * 65536) for value in values))
 
 
@@ -139,7 +139,7 @@ def _srgb_curve() -> bytes:
 
 
 def _pq_curve() -> bytes:
-    """PQ as far as an ordinary display shows it, sampled."""
+    """Return the PQ curve as far as an ordinary display shows it, sampled."""
     lights = (_pq_nits(i / (PQ_ENTRIES - 1)) / SDR_WHITE_NITS for i in range(PQ_ENTRIES))
     values = [min(65535, round(light * 65535)) for light in lights]
     return b"curv" + bytes(4) + struct.pack(f">I{PQ_ENTRIES}H", PQ_ENTRIES, *values)

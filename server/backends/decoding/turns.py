@@ -33,7 +33,7 @@ class Turns:
 
     @asynccontextmanager
     async def take(self, owner: str, *, large: bool = False) -> AsyncIterator[None]:
-        """Entered when it is this owner's turn."""
+        """Wait until it is this owner's turn, and hold it for the block."""
         turn = _Turn(owner, large, asyncio.get_running_loop().create_future())
         self._waiting.append(turn)
         self._grant()

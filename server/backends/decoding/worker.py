@@ -51,7 +51,7 @@ def serve(stream: BinaryIO, connection: socket.socket) -> None:
 
 
 def _answer(task: Json, data: bytes) -> Json:
-    """What became of the image. After it, nothing of the image is left in memory."""
+    """Decode a file, and return the outcome. After it, nothing of the image is left in memory."""
     try:
         decoded = _decode(task, data)
         written = _finish(decoded.image, task["finish"]) if "finish" in task else None
@@ -86,7 +86,7 @@ def _decode(task: Json, data: bytes) -> DecodedImage:
 
 
 def _finish(image: Image.Image, wanted: Json) -> bytes:
-    """The file of an image that another server drew. Raises WrongSize."""
+    """Encode an image that another server drew. Raises WrongSize."""
     if wanted["size"] is not None:
         image = to_planned_size(image, tuple(wanted["size"]))
     return encode_file(image, Encoding(**wanted["encoding"]), wanted["metadata"])
@@ -101,7 +101,7 @@ def _too_much_memory(error: TooMuchMemory | MemoryError) -> str:
 
 
 def _write(image: Image.Image, path: Path, kind: Literal["PPM", "WEBP"]) -> None:
-    """PPM or PGM, which Pillow writes without a copy of the pixels; or WebP, for thumbnails. Raises OSError."""
+    """Write PPM or PGM, which Pillow writes without a copy of the pixels; or WebP, for thumbnails. Raises OSError."""
     with path.open("xb") as file:
         image.save(file, kind)
 
@@ -115,7 +115,8 @@ def _address_space_bytes() -> int:
 
 
 def _isolate() -> None:
-    """Dies with the server, is the first to go when memory is short, and returns what it frees."""
+    """Let the process die with the server, be the first to go when memory is short, and return the memory that it
+    frees."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     # What common images free is kept for the next one. Without these limits glibc keeps what large ones free too.
     LIBC.mallopt(M_MMAP_THRESHOLD, KEPT_BLOCK_BYTES)
@@ -127,6 +128,7 @@ def _isolate() -> None:
 
 
 def main() -> None:
+    """Run the decoder on the socket of the descriptor that the command line names."""
     # service managers signal the whole process group; the server ends its decoders when it has drained
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

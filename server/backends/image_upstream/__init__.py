@@ -1,8 +1,8 @@
 """Image models that other servers draw: another Darkroom, SGLang-Diffusion, vLLM-Omni.
 
-- wire: such a server in place of an image worker, under an EngineHost
+- transport: such a server in place of an image worker, under an EngineHost
 - drawing: one job, from its requests to its finished files; repeated where that is safe
-- requests: what a job is in the fields that each server takes
+- requests: a job as the fields that each server takes
 - exchange: one HTTP request, and the images or the error that came back
 - answers: errors of each server, as ours
 - png: pixels as a file, for references

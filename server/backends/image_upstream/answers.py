@@ -1,4 +1,4 @@
-"""Errors of image servers as the last event of a job: whose fault it is, and what would help. Pure."""
+"""Errors of image servers as the last event of a job: whose fault it is, and the remedy. Pure."""
 
 import json
 from collections.abc import Mapping
@@ -12,14 +12,17 @@ MAX_MESSAGE = 500  # characters of another server's message that callers see
 CALLERS_FAULT = {400, 413, 422}
 BUSY = {408, 409, 425, 503}
 STATUS_OF_TYPE = {"invalid_request_error": 400, "image_generation_user_error": 400, "requests": 429}
-STATUS_OF_CODE = {"timeout": 504, "server_overloaded": 503, "upstream_busy": 503, "storage_failed": 503}
+STATUS_OF_CODE = {
+    "timeout": 504, "server_overloaded": 503, "server_stopping": 503, "upstream_busy": 503, "storage_failed": 503,
+}  # fmt: skip
 Json = Mapping[str, Any]
 
 
 class UpstreamError(Exception):
     """An upstream drew nothing, for all that is known.
 
-    `cut`: it may have begun, and the same request finds what it drew. `away`: it has not begun, being down or starting.
+    `cut`: it may have begun, and the same request finds the images that it drew. `away`: it has not begun, being down
+    or starting.
     """
 
     def __init__(self, failed: Failed, *, cut: bool = False, away: bool = False) -> None:
@@ -30,7 +33,7 @@ class UpstreamError(Exception):
 
 
 def failure(model: str, status: int, headers: Mapping[str, str], body: Json) -> Failed:
-    """What a status and an error body mean to the caller."""
+    """Translate a status and an error body into the failure that the caller is told."""
     error = _error_of(body)
     text = str(error.get("message") or f"status {status}")[:MAX_MESSAGE]
     who, detail = f"The server behind model `{model}`", f"status {status}: {json.dumps(body)[:2000]}"
@@ -49,7 +52,7 @@ def failure(model: str, status: int, headers: Mapping[str, str], body: Json) -> 
         rejected: FailureCode = "moderation_blocked" if code == "moderation_blocked" else "upstream_rejected"
         return Failed(rejected, f"{who} refused the request: {text}", detail, param)
     if code == "invalid_picture":
-        return Failed("invalid_picture", f"{who} drew no picture: {text}", detail, param)
+        return Failed("invalid_picture", f"{who} drew no image: {text}", detail, param)
     if status in BUSY:
         return Failed("upstream_busy", f"{who} is busy: {text}", detail, retry_after_s=_retry_s(headers))
     if status == 504:
@@ -58,14 +61,14 @@ def failure(model: str, status: int, headers: Mapping[str, str], body: Json) -> 
 
 
 def failure_in_stream(model: str, body: Json) -> Failed:
-    """The same of an error that came as an event: its status is not known."""
+    """Translate an error that came as an event, and so without its status, as `failure` does."""
     error = _error_of(body)
     kind, code = str(error.get("type")), str(error.get("code"))
     return failure(model, STATUS_OF_CODE.get(code) or STATUS_OF_TYPE.get(kind, 500), {}, body)
 
 
 def _error_of(body: Json) -> Json:
-    """OpenAI's error object, or FastAPI's detail as one."""
+    """Return OpenAI's error object, or FastAPI's detail as one."""
     error = body.get("error", body.get("detail", body))
     if isinstance(error, list) and error and isinstance(error[0], Mapping):
         location = error[0].get("loc")
@@ -75,7 +78,8 @@ def _error_of(body: Json) -> Json:
 
 
 def _our_field(error: Json) -> str | None:
-    """The field of ours that the error is about; "model" for the name of the model there, which is not the caller's."""
+    """Return the field of ours that the error is about; "model" for the name of the model there, which is not the
+    caller's."""
     param = error.get("param")
     if not isinstance(param, str):
         return None
@@ -84,7 +88,7 @@ def _our_field(error: Json) -> str | None:
 
 
 def _retry_s(headers: Mapping[str, str]) -> float:
-    """Of Retry-After in seconds; servers that send a date get our own guess."""
+    """Return the seconds of Retry-After; servers that send a date get our own guess."""
     try:
         return float(int(headers.get("retry-after", RETRY_S)))
     except ValueError:

@@ -42,7 +42,7 @@ class _Seen:
     found: dict[str, Any] = field(default_factory=dict)  # for the answer's parameters
 
     def report(self) -> None:
-        """Progress in steps, of which the other server tells nothing: previews are evenly spread over them."""
+        """Send the progress in steps, of which the other server tells nothing: previews are evenly spread over them."""
         steps, parts = self.job.n * self.job.sampling.steps, self.job.n * (self.job.previews + 1)
         done = self.images * (self.job.previews + 1) + len([each for each in self.previews if each[0] >= self.images])
         self.send(Progress(min(done, parts) * steps // parts, steps))
@@ -57,11 +57,11 @@ class UpstreamDrawing:
         self._ending: set[asyncio.Task[None]] = set()  # calls that are being cancelled there
 
     async def settle(self) -> None:
-        """Wait until what was cancelled is cancelled there too."""
+        """Wait until the cancelled calls are cancelled there too."""
         await asyncio.gather(*self._ending)
 
     async def draw(self, job: ImageJob, upstream: ImageUpstream, capabilities: Capabilities, send: Send) -> Finished:
-        """The finished images; previews and progress are told on the way. Raises UpstreamError, and TimeoutError when
+        """Draw a job's images; previews and progress are sent on the way. Raises UpstreamError, and TimeoutError when
         the job's time is over, which the other server's queue is a part of."""
         began, seen = time.monotonic(), _Seen(job, send)
         async with asyncio.timeout(job.time_limit_s):
@@ -90,8 +90,8 @@ class UpstreamDrawing:
         return images
 
     async def _send(self, exchange: ImageExchange, upstream: ImageUpstream, files: Files, seen: _Seen) -> Answered:
-        """Another Darkroom finds by its Idempotency-Key what it began, so a connection that breaks costs no image,
-        and draws none twice. Others are asked once."""
+        """Send a request until it is answered. Another Darkroom finds the call that it began by its Idempotency-Key, so
+        a connection that breaks costs no image, and draws none twice. Others are asked once."""
 
         async def show(index: int, number: int, data: bytes) -> None:
             await self._preview(seen, upstream, exchange.first + index, number, data)
@@ -130,7 +130,8 @@ class UpstreamDrawing:
     async def _cancel(
         self, exchange: ImageExchange, upstream: ImageUpstream, files: Files, jobs: Sequence[str]
     ) -> None:
-        """A call that can't be cancelled there ends by itself, and costs this server's key its price there."""
+        """Cancel a call at the other server. A call that can't be cancelled there ends by itself, and costs this
+        server's key its price there."""
         try:
             async with asyncio.timeout(CANCEL_LIMIT_S):
                 await cancel(self._client, upstream, exchange, files, jobs[-1] if jobs else None)
@@ -157,22 +158,22 @@ class UpstreamDrawing:
     async def _convert(
         self, job: ImageJob, upstream: ImageUpstream, data: bytes, size: tuple[int, int] | None, seed: int
     ) -> bytes:
-        """A file of ours, in the job's format. Raises UpstreamError."""
+        """Turn an image into a file of ours, in the job's format. Raises UpstreamError."""
         who = f"The server behind model `{upstream.model}`"
         try:
             return await self._decoders.finish_image(
                 job.owner, data, size, job.encoding, {**job.metadata, "seed": seed}
             )
         except ImageError as error:
-            message = f"{who} sent a picture that can't be used: {error} Nothing was charged."
+            message = f"{who} sent an image that can't be used: {error} Nothing was charged."
             raise UpstreamError(Failed("upstream_failed", message, upstream.base_url)) from error
         except DecoderFailed as error:
-            message = f"A picture of {who[0].lower()}{who[1:]} could not be read; nothing was charged."
+            message = f"An image of {who[0].lower()}{who[1:]} could not be read; nothing was charged."
             raise UpstreamError(Failed("engine_failed", message, str(error))) from error
         except StorageFailed as error:
             raise UpstreamError(Failed("upstream_busy", error.message, error.reason, retry_after_s=30)) from error
 
 
 def _files(job: ImageJob) -> Files:
-    """Blocks."""
+    """Encode the job's references and mask as PNG. Blocks."""
     return Files(tuple(to_png(each) for each in job.references), to_png(job.mask) if job.mask is not None else None)

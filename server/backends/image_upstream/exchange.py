@@ -1,4 +1,4 @@
-"""One request to an image server, and what came back: images, previews on the way, or an error."""
+"""One request to an image server, and its answer: images, previews on the way, or an error."""
 
 import asyncio
 import base64
@@ -29,7 +29,7 @@ OnBegun = Callable[[str], None]  # with the id of another Darkroom's call
 
 
 class Answered(NamedTuple):
-    """The images of one request, in order, and what another Darkroom says of how its prompts were read."""
+    """The images of one request, in order, and another Darkroom's counts of how its prompts were read."""
 
     images: Sequence[bytes]
     found: Json
@@ -43,7 +43,7 @@ class Files:
     mask: bytes | None = None
 
     def parts(self) -> list[tuple[str, tuple[str, bytes, str]]]:
-        """Of a multipart body, by the names that OpenAI's SDKs give them."""
+        """Return the parts of a multipart body, by the names that OpenAI's SDKs give them."""
         name = "image" if len(self.references) == 1 else "image[]"
         parts = [(name, (f"{i}.png", data, "image/png")) for i, data in enumerate(self.references)]
         return parts + ([("mask", ("mask.png", self.mask, "image/png"))] if self.mask is not None else [])
@@ -57,7 +57,7 @@ async def send(
     on_preview: OnPreview,
     on_begun: OnBegun,
 ) -> Answered:
-    """The images of one request. Raises UpstreamError.
+    """Send one request, and return its images. Raises UpstreamError.
 
     Cancelling it closes the connection, by which a server knows that nobody waits any more. Another Darkroom goes on
     all the same, since the request has an Idempotency-Key: see `cancel`.
@@ -106,13 +106,13 @@ async def _post(
 
 
 def _form(fields: Any) -> dict[str, str]:
-    """A form has text alone."""
+    """Return the fields as texts, since a form has no others."""
     return {name: value if isinstance(value, str) else json.dumps(value) for name, value in fields.items()}
 
 
 @asynccontextmanager
 async def _transport_errors(upstream: ImageUpstream) -> AsyncIterator[None]:
-    """Raise them as UpstreamErrors. The address is for the log alone."""
+    """Raise transport errors as UpstreamErrors. The address is for the log alone."""
     who = f"The server behind model `{upstream.model}`"
     try:
         yield
@@ -129,7 +129,7 @@ async def _transport_errors(upstream: ImageUpstream) -> AsyncIterator[None]:
 
 
 async def _refusal(upstream: ImageUpstream, response: httpx.Response) -> UpstreamError:
-    """The error of a status that is not 200. Those of proxies may be no JSON."""
+    """Return the error of a status that is not 200. Those of proxies may be no JSON."""
     text = await _read(upstream, response, MAX_ERROR_BYTES)
     try:
         body = from_json(text)
@@ -144,7 +144,7 @@ async def _refusal(upstream: ImageUpstream, response: httpx.Response) -> Upstrea
 async def _from_stream(
     upstream: ImageUpstream, response: httpx.Response, count: int, limit: int, on_preview: OnPreview
 ) -> Answered:
-    """Another Darkroom's stream: previews, then each finished image."""
+    """Read another Darkroom's stream: previews, then each finished image."""
     images: dict[int, bytes] = {}
     found: Json = {}
     async for line in _lines(upstream, response, limit):
@@ -167,7 +167,7 @@ async def _from_stream(
 
 
 def _found(parameters: object) -> Json:
-    """The token counts among an answer's parameters, as far as they are ones."""
+    """Return the token counts among an answer's parameters, without malformed ones."""
     told = parameters if isinstance(parameters, dict) else {}
     counts = {name: _numbers(told[name]) for name in TOKENS if isinstance(told.get(name), dict)}
     return {name: numbers for name, numbers in counts.items() if "used" in numbers}
@@ -180,7 +180,7 @@ def _numbers(counts: Json) -> Json:
 def _images(upstream: ImageUpstream, body: Json, count: int) -> Sequence[bytes]:
     items = body.get("data")
     if not isinstance(items, list) or len(items) != count or not all(isinstance(item, dict) for item in items):
-        raise _invalid(upstream, f"where {count} pictures were asked for, {str(items)[:200]}")
+        raise _invalid(upstream, f"where {count} images were asked for, {str(items)[:200]}")
     return [_decode(upstream, item.get("b64_json")) for item in items]
 
 
@@ -188,7 +188,7 @@ def _decode(upstream: ImageUpstream, text: object) -> bytes:
     try:
         return base64.b64decode(text, validate=True) if isinstance(text, str) else b""
     except (binascii.Error, ValueError) as error:
-        raise _invalid(upstream, "a picture that is no base64") from error
+        raise _invalid(upstream, "an image that is no base64") from error
 
 
 def _parse(upstream: ImageUpstream, text: bytes) -> Json:
@@ -211,7 +211,7 @@ async def _read(upstream: ImageUpstream, response: httpx.Response, limit: int) -
 
 
 async def _lines(upstream: ImageUpstream, response: httpx.Response, limit: int) -> AsyncIterator[bytes]:
-    """The lines as they come, each of at most so many bytes."""
+    """Yield the lines as they come, each of at most `limit` bytes. Raises UpstreamError for a longer one."""
     pending = bytearray()
     async for chunk in response.aiter_bytes():
         *ended, rest = chunk.split(b"\n")

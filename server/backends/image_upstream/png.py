@@ -11,7 +11,7 @@ LEVEL = 1  # the file crosses a network once
 
 
 def to_png(image: RawImage) -> bytes:
-    """The same pixels. Blocks: for a thread."""
+    """Encode the pixels as a PNG file. Blocks: for a thread."""
     pixels, row_bytes = memoryview(image.data), image.width_px * len(image.mode)
     rows = b"".join(
         b"\0" + pixels[start : start + row_bytes] for start in range(0, row_bytes * image.height_px, row_bytes)

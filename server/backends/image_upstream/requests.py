@@ -1,4 +1,4 @@
-"""What a job is in the fields that each kind of server takes. Pure.
+"""Translates a job into the fields that each kind of server takes. Pure.
 
 A job's values are final, so all of them that the model takes are sent, and the other server's defaults do not matter.
 """
@@ -49,7 +49,7 @@ class ImageExchange:
 
 
 def capabilities_of(upstream: ImageUpstream, max_references: int) -> Capabilities:
-    """What the catalog says of a model whose server does not tell."""
+    """Return the capabilities that the catalog names for a model whose server does not tell."""
     supports = upstream.supports
     return Capabilities(
         text="text" in supports,
@@ -64,8 +64,8 @@ def capabilities_of(upstream: ImageUpstream, max_references: int) -> Capabilitie
 
 
 def capabilities_of_card(card: Mapping[str, Any]) -> Capabilities:
-    """What another Darkroom says of its model, in its list of models. Raises KeyError, TypeError or ValueError for
-    another list."""
+    """Return the capabilities that another Darkroom names for its model, in its list of models. Raises KeyError,
+    TypeError or ValueError for another list."""
     supports = set(card["supports"])
     above = card.get("negative_prompt_above")
     return Capabilities(
@@ -83,8 +83,8 @@ def capabilities_of_card(card: Mapping[str, Any]) -> Capabilities:
 
 
 def exchanges_of(job: ImageJob, upstream: ImageUpstream, capabilities: Capabilities) -> list[ImageExchange]:
-    """The requests of a job. Another Darkroom draws all of its images in one, and gives image i seed + i. What the
-    others make of a seed and several images differs, so each image is a request of its own."""
+    """Return the requests of a job. Another Darkroom draws all of its images in one, and gives image i seed + i. Other
+    servers treat a seed and several images in different ways, so each image is a request of its own."""
     if upstream.api == "darkroom":
         fields = {**_common(job, upstream, capabilities), **_of_darkroom(job, capabilities)}
         return [ImageExchange(fields, 0, job.n, f"{job.id}-upstream")]
@@ -96,7 +96,8 @@ def exchanges_of(job: ImageJob, upstream: ImageUpstream, capabilities: Capabilit
 
 
 def _common(job: ImageJob, upstream: ImageUpstream, capabilities: Capabilities) -> dict[str, Any]:
-    """PNG whatever the job's format: the file that callers get is made here, from what was lost nothing of."""
+    """Return the fields that every server takes. The format is PNG for any format of the job: the file that callers get
+    is made here, and PNG has lost nothing."""
     fields: dict[str, Any] = {
         "model": upstream.model,
         "prompt": job.prompt,
@@ -111,8 +112,8 @@ def _common(job: ImageJob, upstream: ImageUpstream, capabilities: Capabilities) 
 
 
 def _of_darkroom(job: ImageJob, capabilities: Capabilities) -> dict[str, Any]:
-    """It draws any size of its tier by itself, and streams previews. A size off the grid is that of the reference,
-    which it follows where no size is sent."""
+    """Return the fields that only another Darkroom takes. It draws any size of its tier by itself, and streams
+    previews. A size off the grid is that of the reference, which it follows where no size is sent."""
     on_grid = job.width_px % GRID_PX == job.height_px % GRID_PX == 0
     fields: dict[str, Any] = {"n": job.n, "stream": True}
     if on_grid or not job.references:
@@ -131,7 +132,8 @@ def _of_darkroom(job: ImageJob, capabilities: Capabilities) -> dict[str, Any]:
 
 
 def _of_others(job: ImageJob, upstream: ImageUpstream, capabilities: Capabilities) -> dict[str, Any]:
-    """They draw the size that they get, so an image far from the model's area is drawn at that area, and scaled."""
+    """Return the fields that other servers take. They draw the size that they get, so an image far from the model's
+    area is drawn at that area, and scaled."""
     plan = plan_image(job.checkpoint, job.width_px, job.height_px, GRID_PX)
     fields: dict[str, Any] = {"size": f"{plan.width}x{plan.height}"}
     if capabilities.any_steps:

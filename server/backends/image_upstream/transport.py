@@ -1,7 +1,7 @@
 """Another server in place of an image worker: the messages of an EngineHost become its requests.
 
-There is no process. What a worker says of a checkpoint, that it loaded or why not, is here whether the server answers,
-which is asked again and again; a job is sent whatever was found.
+There is no process. Where a worker tells that a checkpoint loaded or why not, this tells whether the server answers,
+which is asked again and again; a job is sent in either case.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ CANCELLED = Failed("cancelled", "The job was cancelled; nothing was charged.")
 
 
 class UpstreamLauncher:
-    """Satisfies `server.backends.transport.Launcher`, for one server."""
+    """Opens transports to one server. Satisfies `server.backends.transport.Launcher`."""
 
     owns_worker = False
 
@@ -49,11 +49,12 @@ class UpstreamLauncher:
         self._drawing = drawing
 
     async def open(self, device: DeviceChoice) -> "UpstreamTransport":
+        """Return a transport to the server. The device is the server's matter."""
         return UpstreamTransport(self._base_url, self._client, self._drawing)
 
 
 class UpstreamTransport:
-    """Satisfies `server.backends.transport.Wire`."""
+    """Messages to and from one server. Satisfies `server.backends.transport.Transport`."""
 
     pid = None
 
@@ -68,11 +69,12 @@ class UpstreamTransport:
         self._checker = asyncio.create_task(self._keep_probing(), name=f"upstream {base_url}")
 
     async def receive(self) -> Sequence[FromWorker]:
+        """Wait for the next message; there is none after the end."""
         message = await self._inbox.get()
         return () if message is None else (message,)
 
     def send(self, messages: Sequence[ToWorker]) -> None:
-        """A job is a task of the caller's trace."""
+        """Handle messages as a worker would. A job runs as a task of the caller's trace."""
         for message in messages:
             match message:
                 case Submit(ImageJob() as job) if (upstream := job.checkpoint.upstream) is not None:
@@ -91,12 +93,15 @@ class UpstreamTransport:
                     self._states = {spec: state for spec, state in self._states.items() if spec in set(specs)}
 
     def kill(self) -> None:
+        """End the transport: `receive` then returns nothing."""
         self._inbox.put_nowait(None)
 
     async def end_reason(self) -> str:
+        """Return the reason of the end, for the log."""
         return "it was stopped"
 
     async def close(self) -> None:
+        """Cancel all jobs, and wait until they have ended."""
         tasks = [self._checker, *self._jobs.values()]
         for task in tasks:
             task.cancel()
@@ -120,21 +125,21 @@ class UpstreamTransport:
         self._notify(job, last)
 
     def _ended(self, job: ImageJob, task: asyncio.Task[None]) -> None:
-        """A job that was cancelled, or met what nobody thought of, has its last event all the same."""
+        """Send the last event of a job that was cancelled, or that failed with an unexpected error."""
         del self._jobs[job.id]
         if task.cancelled():
             self._notify(job, CANCELLED)
         elif (error := task.exception()) is not None:
             log.error("a job at an upstream failed", job=job.id, exc_info=error)
             self._notify(
-                job, Failed("upstream_failed", "The picture could not be drawn; nothing was charged.", str(error))
+                job, Failed("upstream_failed", "The image could not be drawn; nothing was charged.", str(error))
             )
 
     def _notify(self, job: ImageJob, event: Event) -> None:
         self._inbox.put_nowait(JobEvent(job.id, event))
 
     async def _capabilities(self, spec: CheckpointSpec, upstream: ImageUpstream) -> Capabilities:
-        """What the model takes, asked of a server that has not said it yet. Raises UpstreamError."""
+        """Return the model's capabilities, asked of a server that has not told them yet. Raises UpstreamError."""
         state = self._states.get(spec)
         if state is None or state.capabilities is None:
             state = await self._check(spec, upstream)
@@ -162,7 +167,7 @@ class UpstreamTransport:
             self._inbox.put_nowait(state)
 
     async def _check(self, spec: CheckpointSpec, upstream: ImageUpstream) -> CheckpointState:
-        """Whether the server answers; another Darkroom also says what its model supports."""
+        """Return whether the server answers; another Darkroom also tells its model's capabilities."""
         told = capabilities_of(upstream, spec.max_references) if upstream.api != "darkroom" else None
         path = f"/models/{quote(upstream.model)}" if upstream.api == "darkroom" else "/models"
         headers = self._client.headers(upstream)

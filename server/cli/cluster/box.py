@@ -1,5 +1,5 @@
-"""What one machine has that must be the same on all. The catalog is the one in the database; its weights are compared
-by hash."""
+"""The properties of a machine that must be the same on all. The catalog is the one in the database; its weights are
+compared by hash."""
 
 import hashlib
 import os
@@ -34,7 +34,7 @@ class Box:
     moderation: str
 
     def differences(self, other: "Box") -> list[str]:
-        """In words, as this box's against the other's."""
+        """Describe the differences in words, this box's against the other's."""
         mine, theirs = asdict(self), asdict(other)
         return [
             f"{WORDS[name]}: {mine[name]} here, {theirs[name]} there" for name in mine if mine[name] != theirs[name]
@@ -42,7 +42,7 @@ class Box:
 
 
 def examine_box(settings: Settings) -> Box:
-    """Raises StartError for a policy that can't be read."""
+    """Describe this machine, to be compared with others. Raises StartError for a policy that can't be read."""
     policy = b""
     try:
         if settings.moderation is not None:
@@ -59,7 +59,7 @@ def examine_box(settings: Settings) -> Box:
 
 
 def compare_weights(settings: Settings, content: CatalogContent, send: TellRead = lambda _done, _total: None) -> None:
-    """Whether this box has the catalog's weights. Reads those that have changed since the last time. Raises
+    """Return whether this box has the catalog's weights. Reads those that have changed since the last time. Raises
     StartError."""
     try:
         catalog = parse(content.files, settings.model_configs, settings.weights)
@@ -70,7 +70,7 @@ def compare_weights(settings: Settings, content: CatalogContent, send: TellRead 
 
 
 def memory_labels(settings: Settings) -> dict[str, str]:
-    """What this box has for weights: the least memory of its GPUs, and its own."""
+    """Return this box's memory for weights as labels: the least memory of its GPUs, and its own."""
     gpus = [] if settings.device == "cpu" else list_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
     labels = {"darkroom-host-mib": str(int(host_memory_bytes() // MIB))}
     if gpus:

@@ -97,7 +97,7 @@ class ClusterConfig(Strict):
 
 
 def read_config(path: Path, models: tuple[str, ...]) -> ClusterConfig:
-    """`models` are those of the catalog. Raises StartError with every error."""
+    """Read cluster.toml. `models` are those of the catalog. Raises StartError with every error."""
     errors: list[str] = []
     config = read_toml(path, ClusterConfig, errors)
     for index, table in enumerate(config.engines if config is not None else ()):

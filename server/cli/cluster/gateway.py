@@ -1,4 +1,4 @@
-"""A server of the cluster as a Ray actor: what `darkroom serve` runs, in a thread of the actor."""
+"""A server of the cluster as a Ray actor: the server of `darkroom serve`, in a thread of the actor."""
 
 import os
 import shutil
@@ -38,7 +38,7 @@ class Gateway:
         threading.Thread(target=self._serve, name="server", daemon=True).start()
 
     def state(self) -> dict[str, Any]:
-        """For `darkroom cluster status`."""
+        """Describe the gateway for `darkroom cluster status`."""
         services = self._server.services
         return {
             "url": self._url,
@@ -50,7 +50,7 @@ class Gateway:
         }
 
     def stop(self) -> None:
-        """As SIGTERM: it ends when its calls have ended."""
+        """Stop as at a SIGTERM: the gateway ends when its calls have ended."""
         self._server.handle_exit(signal.SIGTERM, None)
 
     def _serve(self) -> None:
@@ -61,7 +61,7 @@ class Gateway:
 
 
 def prepare_home(settings: Settings, secrets: ClusterSecrets) -> None:
-    """The home of a gateway within its box's: with the box's sums of weights, and the cluster's admin key."""
+    """Create the home of a gateway within its box's: with the box's sums of weights, and the cluster's admin key."""
     settings.home.mkdir(parents=True, exist_ok=True)
     known = Settings().weight_digests
     if known.exists() and not settings.weight_digests.exists():
@@ -73,7 +73,7 @@ def prepare_home(settings: Settings, secrets: ClusterSecrets) -> None:
 def gateway_settings(
     home: Path, address: str, index: int, config: ClusterConfig, secrets: ClusterSecrets, cluster: str | None = None
 ) -> Settings:
-    """Those of one server; all others come from the environment."""
+    """Return the settings of one gateway: those that are its own, and all others from the environment."""
     given: dict[str, Any] = {
         "home": home,
         "host": config.host,

@@ -26,11 +26,13 @@ class Node:
     is_alive: bool = True
 
     def has(self, labels: Mapping[str, str]) -> bool:
+        """Return whether the box has all of these labels."""
         return all(self.labels.get(name) == value for name, value in labels.items())
 
 
 def plan_engines(config: ClusterConfig, nodes: Sequence[Node]) -> Roster:
-    """An engine per GPU belongs to its node; of a number, each goes where there is room."""
+    """Plan the engines of a cluster. An engine per GPU belongs to its node; of a number, each goes where there is
+    room."""
     usable = [node for node in nodes if node.is_alive]
     engines: list[Engine] = []
     for table in config.engines:
@@ -51,7 +53,7 @@ def plan_engines(config: ClusterConfig, nodes: Sequence[Node]) -> Roster:
 
 
 def _here(node: Node) -> dict[str, str]:
-    """The labels of this box alone."""
+    """Return the labels of this box alone."""
     return {NODE: node.name} if NODE in node.labels else {NODE_ID: node.id}
 
 

@@ -27,7 +27,7 @@ NO_RAY = "The cluster needs Ray, which is not installed: pip install 'darkroom[c
 
 @dataclass(frozen=True, slots=True)
 class RayNode:
-    """What runs here, as its file in the home says. `pid` is of the process that started all others."""
+    """Ray's processes on this machine, by their file in the home. `pid` is of the process that started all others."""
 
     address: str
     name: str
@@ -36,6 +36,7 @@ class RayNode:
 
     @property
     def is_running(self) -> bool:
+        """Return whether the process that started all others runs, and is no zombie."""
         try:
             os.kill(self.pid, 0)
             return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -44,7 +45,7 @@ class RayNode:
 
 
 def require_ray() -> None:
-    """Raises StartError, in one line, where it is not installed."""
+    """Check that Ray is installed. Raises StartError, in one line."""
     from importlib.util import find_spec
 
     if find_spec("ray") is None:
@@ -52,7 +53,8 @@ def require_ray() -> None:
 
 
 def set_environment(home: Path) -> None:
-    """What Ray reads in this process and in those that it starts. Raises StartError without a token."""
+    """Set the variables that Ray reads in this process and in those that it starts. Raises StartError without a
+    token."""
     read_token(home)
     os.environ["RAY_AUTH_MODE"] = "token"
     os.environ["RAY_AUTH_TOKEN_PATH"] = str(token_file(home).resolve())
@@ -61,7 +63,7 @@ def set_environment(home: Path) -> None:
 
 
 def read_node(home: Path) -> RayNode | None:
-    """What was started here and still runs."""
+    """Return the processes that were started here, None if they do not run any more."""
     try:
         node = RayNode(**json.loads(_file(home).read_text()))
     except FileNotFoundError:
@@ -104,7 +106,7 @@ def start_node(
 
 
 def stop_node(home: Path) -> bool:
-    """End what was started here. False if nothing runs."""
+    """End the processes that were started here. Returns False if none runs."""
     node = read_node(home)
     if node is None:
         return False
@@ -122,7 +124,7 @@ def stop_node(home: Path) -> bool:
 
 @contextlib.contextmanager
 def connected(address: str) -> Iterator[Any]:
-    """This process as a client of the cluster; yields Ray. Raises StartError."""
+    """Connect this process to the cluster as a client; yields Ray. Raises StartError."""
     import ray
 
     try:
@@ -136,7 +138,7 @@ def connected(address: str) -> Iterator[Any]:
 
 
 def find_supervisor(ray: Any) -> Any:
-    """Raises StartError where `darkroom cluster up` has not run."""
+    """Return the cluster's supervisor. Raises StartError where `darkroom cluster up` has not run."""
     try:
         return ray.get_actor(SUPERVISOR, NAMESPACE)
     except ValueError as error:
@@ -169,7 +171,7 @@ def _require_listener(address: str) -> None:
 
 
 def _own_address(log_path: Path) -> str:
-    """As Ray has found it."""
+    """Return this machine's address as Ray has found it."""
     for line in log_path.read_text(errors="replace").splitlines():
         if "Local node IP: " in line:
             return line.rpartition(" ")[2].strip()

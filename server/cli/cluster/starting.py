@@ -1,4 +1,4 @@
-"""What the commands of `darkroom cluster` do."""
+"""The work of the commands of `darkroom cluster`."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -43,7 +43,7 @@ PLACED_S = 20.0  # after which an engine is somewhere, if there is a place for i
 
 
 def start_cluster(settings: Settings, path: Path, name: str, labels: Mapping[str, str], ip: str | None) -> None:
-    """`up`. Raises StartError."""
+    """Start a cluster on its first box, for `darkroom cluster up`. Raises StartError."""
     require_ray()
     catalog = read_catalog(settings)
     require_checkpoints(settings, catalog)
@@ -70,7 +70,7 @@ def start_cluster(settings: Settings, path: Path, name: str, labels: Mapping[str
 
 
 def join_cluster(settings: Settings, head: str, name: str, labels: Mapping[str, str], ip: str | None) -> None:
-    """`join`. Raises StartError."""
+    """Join this box to a cluster, for `darkroom cluster join`. Raises StartError."""
     require_ray()
     set_environment(settings.home)
     console, box = _console(), examine_box(settings)
@@ -94,14 +94,14 @@ def join_cluster(settings: Settings, head: str, name: str, labels: Mapping[str, 
 
 
 def read_status(settings: Settings) -> dict[str, Any]:
-    """`status`. Raises StartError."""
+    """Read the cluster's status, for `darkroom cluster status`. Raises StartError."""
     with connected(_node(settings).address) as ray:
         status: dict[str, Any] = ray.get(find_supervisor(ray).status.remote(), timeout=JOIN_LIMIT_S)
     return status
 
 
 def drain_node(settings: Settings, name: str, limit_s: float) -> None:
-    """`drain`. Raises StartError."""
+    """Take a box out of use, for `darkroom cluster drain`. Raises StartError."""
     with connected(_node(settings).address) as ray:
         supervisor = find_supervisor(ray)
         try:
@@ -119,7 +119,7 @@ def drain_node(settings: Settings, name: str, limit_s: float) -> None:
 
 
 def stop(settings: Settings) -> None:
-    """`down`. Raises StartError."""
+    """Stop the cluster, or this box's part of it, for `darkroom cluster down`. Raises StartError."""
     node = _node(settings)
     if node.is_head:
         with connected(node.address) as ray:
@@ -130,7 +130,8 @@ def stop(settings: Settings) -> None:
 
 
 def _node(settings: Settings) -> RayNode:
-    """Raises StartError."""
+    """Return Ray's processes on this box, after setting the environment for Ray. Raises StartError if there are
+    none."""
     require_ray()
     node = read_node(settings.home)
     if node is None:
@@ -144,8 +145,8 @@ def _console() -> Console:
 
 
 def prepare_books(settings: Settings, config: ClusterConfig, secrets: ClusterSecrets, console: Console) -> None:
-    """The database at this version's schema with a catalog and a first key, and a storage that answers. The home gets
-    the secret of webhooks, for `darkroom keys webhook-secret`. Raises StartError."""
+    """Prepare the database, at this version's schema with a catalog and a first key, and check that the storage
+    answers. The home gets the secret of webhooks, for `darkroom keys webhook-secret`. Raises StartError."""
     from server.cli.cluster.gateway import gateway_settings
 
     as_gateway = gateway_settings(settings.home, "127.0.0.1", 0, config, secrets)
@@ -173,7 +174,7 @@ def _migrate(url: str) -> None:
 
 
 def _try_storage(url: str) -> None:
-    """Raises StartError unless it takes a file."""
+    """Check that the storage takes a file. Raises StartError."""
     try:
         storage = open_storage(url)
         name = storage.new_name("png")
@@ -226,13 +227,15 @@ def _serves(url: str) -> bool:
 
 
 def _compare(ray: Any, supervisor: Any, box: Box, name: str) -> dict[str, Any]:
-    """The cluster's status. Raises StartError for a box that is not like the first one, or has another's name."""
+    """Compare this box with the first one, and return the cluster's status. Raises StartError for a box that is not
+    like the first one, or has another's name."""
     if differences := box.differences(ray.get(supervisor.box.remote(), timeout=JOIN_LIMIT_S)):
         raise StartError("This box is not like the first one:\n  " + "\n  ".join(differences))
     status: dict[str, Any] = {}
 
     def is_only() -> bool:
-        """A box that has crashed and is back at once is there twice, until Ray has missed it."""
+        """Return whether no other box has this name. A box that has crashed and is back at once is listed twice, until
+        Ray has missed it."""
         nonlocal status
         status = ray.get(supervisor.status.remote(), timeout=JOIN_LIMIT_S)
         same = [node for node in status["nodes"] if node["name"] == name and node["state"] != "gone"]

@@ -1,4 +1,4 @@
-"""What `darkroom cluster status` prints."""
+"""The output of `darkroom cluster status`."""
 
 import json
 from typing import Any
@@ -17,7 +17,7 @@ GATEWAYS = {"name": "Gateway", "state": "State", "node": "Box", "url": "URL", "c
 
 
 def show_status(status: dict[str, Any], *, as_json: bool = False) -> None:
-    """Three tables, or all of it as JSON."""
+    """Print three tables, or all of it as JSON."""
     if as_json:
         typer.echo(json.dumps(status, indent=2))
         return

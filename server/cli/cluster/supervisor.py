@@ -1,7 +1,7 @@
 """The actor that keeps a cluster's engines and gateways there.
 
-It looks every second. What has died, or belongs to a box that has come or come back, is made; so no actor restarts by
-itself, and none of its calls is ever repeated. It runs on the first box and ends with it.
+It looks every second. An engine or gateway that has died, or belongs to a box that has come or come back, is made; so
+no actor restarts by itself, and none of its calls is ever repeated. It runs on the first box and ends with it.
 """
 
 import threading
@@ -63,17 +63,17 @@ class Supervisor:
         threading.Thread(target=self._keep, name="supervisor", daemon=True).start()
 
     def box(self) -> Box:
-        """What all boxes must be like."""
+        """Return the box that all boxes must be like."""
         return self._box
 
     def catalog(self) -> CatalogContent | None:
-        """The one that the gateways serve, for a box that joins to compare its weights with."""
+        """Return the catalog that the gateways serve, for a box that joins to compare its weights with."""
         with self._database() as database:
             current = CatalogStore(database, "").current()
         return current.content if current is not None else None
 
     def admit(self, name: str) -> None:
-        """A box has compared itself with the first one: from now on it is used. Raises DatabaseBusy."""
+        """Let a box be used from now on: it has compared itself with the first one. Raises DatabaseBusy."""
         ids = {node.id for node in list_nodes() if node.is_alive and node.name == name}
         with self._database() as database:
             ClusterBoxStore(database).admit(ids)
@@ -81,7 +81,8 @@ class Supervisor:
             self._admitted |= ids
 
     def _read_boxes(self) -> None:
-        """At the start: the first box; after a restart of this actor, what is in the database."""
+        """Read which boxes are used: at the start the first box; after a restart of this actor, those of the
+        database."""
         nodes = [node for node in list_nodes() if node.is_alive]
         with self._database() as database:
             store = ClusterBoxStore(database)
@@ -102,11 +103,11 @@ class Supervisor:
             database.dispose()
 
     def roster(self) -> Roster:
-        """The engines that servers use: of image engines, those that have been there once."""
+        """Return the engines that servers use: of image engines, those that have been there once."""
         return Roster(tuple(each for each in self._roster.engines if each.kind != "image" or each.name in self._seen))
 
     def status(self) -> dict[str, Any]:
-        """For people: `darkroom cluster status`."""
+        """Describe the cluster for people: `darkroom cluster status`."""
         nodes = list_nodes()
         names = {node.id: node.name for node in nodes}
         engines = [
@@ -148,7 +149,8 @@ class Supervisor:
             ray.kill(self._actors[name])
 
     def _end_drained(self) -> list[str]:
-        """Also what was told to end before this actor's restart, and what had not said yet where it is."""
+        """End the actors on boxes that were taken out of use, also those that were told to end before this actor's
+        restart, and those that had not told yet where they are."""
         found = [
             name for name, state in self._states.items() if state["node"] in self._drained and name in self._actors
         ]
@@ -204,7 +206,7 @@ class Supervisor:
                 self._make_gateway(name, index)
 
     def _survey(self, nodes: Sequence[Node], surveyor: Surveyor) -> list[Node]:
-        """The boxes with what they have for weights; those that fit are used from now on."""
+        """Return the boxes with labels of their memory for weights; those that fit are used from now on."""
         if fitting := surveyor.poll(nodes, self.catalog) - self._admitted:
             with self._database() as database:
                 ClusterBoxStore(database).admit(fitting)
@@ -281,13 +283,13 @@ class Supervisor:
 
 
 def list_actors() -> set[str]:
-    """Names of the cluster's own: Serve has others."""
+    """Return the names of the cluster's own actors: Serve has others."""
     actors = ray.util.list_named_actors(all_namespaces=True)
     return {actor["name"] for actor in actors if actor["namespace"] == NAMESPACE}
 
 
 def list_nodes() -> list[Node]:
-    """As Ray knows them; of boxes that have come back, only as they are now."""
+    """List the boxes as Ray knows them; of boxes that have come back, only as they are now."""
     nodes = [
         Node(
             id=node["NodeID"],

@@ -19,14 +19,14 @@ log = structlog.stdlib.get_logger("darkroom.cluster")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a box has for weights, as labels, and why it can't be used, if so."""
+    """A box's memory for weights, as labels, and the reason why it can't be used, if there is one."""
 
     memory: Mapping[str, str]
     problem: str | None = None
 
 
 def survey_box(first: Box, content: CatalogContent | None) -> Found:
-    """Of the box that this runs on, by its own environment. Reads its weights."""
+    """Examine the box that this runs on, by its own environment. Reads its weights."""
     settings = Settings()
     try:
         differences = examine_box(settings).differences(first)

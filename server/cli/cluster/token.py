@@ -14,18 +14,19 @@ MIN_LENGTH = 32
 
 @dataclass(frozen=True, slots=True)
 class ClusterSecrets:
-    """What all gateways have in common, derived from the token: none of it need be copied."""
+    """The secrets that all gateways have in common, derived from the token: none need be copied."""
 
     gateway: str  # by which gateways know each other's requests
     admin: str
 
 
 def token_file(home: Path) -> Path:
+    """Return the path of the token's file."""
     return home / "cluster-token"
 
 
 def make_token(home: Path) -> Path:
-    """The file with the token, made if it is not there. Raises StartError."""
+    """Return the file with the token, which is made if it is not there. Raises StartError."""
     path = token_file(home)
     home.mkdir(parents=True, exist_ok=True)
     try:
@@ -37,7 +38,8 @@ def make_token(home: Path) -> Path:
 
 
 def read_token(home: Path) -> str:
-    """Raises StartError without a token, or with one that is too short or readable by others."""
+    """Read the cluster's token. Raises StartError without a token, or with one that is too short or readable by
+    others."""
     path = token_file(home)
     try:
         token = path.read_text().strip()
@@ -54,9 +56,10 @@ def read_token(home: Path) -> str:
 
 
 def derive_secrets(token: str) -> ClusterSecrets:
+    """Derive the cluster's secrets from its token: that of its gateways, and its admin key."""
     return ClusterSecrets(derive(token, "gateways"), f"admin-{derive(token, 'admin')}")
 
 
 def derive(secret: str, purpose: str) -> str:
-    """A secret for one purpose, which tells nothing of those for others. Hexadecimal, of 256 bits."""
+    """Derive a secret for one purpose, which tells nothing of those for others. Hexadecimal, of 256 bits."""
     return hmac.digest(secret.encode(), f"darkroom {purpose}".encode(), hashlib.sha256).hex()

@@ -1,6 +1,6 @@
 """Anthropic's Messages: chats of any chat model.
 
-- `schema`: the body; `answers`: what is answered
+- `schema`: the body; `answers`: the answers
 - `request`: the body as a chat completion's
 - `events`: a chat's events as a message, or as the events of a stream
 - `errors`: an error as that protocol has it

@@ -1,4 +1,4 @@
-"""What the Messages routes answer: a message, or the events of a stream."""
+"""The answers of the Messages routes: a message, or the events of a stream."""
 
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ class TextContent(TypedDict):
 
 
 class ThinkingContent(TypedDict):
-    """What the model wrote before its answer. It is not signed."""
+    """The text that the model wrote before its answer. It is not signed."""
 
     type: Literal["thinking"]
     thinking: str
@@ -44,7 +44,7 @@ class MessageUsage(TypedDict):
 
 
 class MessageAnswer(TypedDict):
-    """The answer without `stream`, and what a stream begins with."""
+    """The answer without `stream`, and the beginning of a stream."""
 
     id: str
     type: Literal["message"]
@@ -121,7 +121,7 @@ class MessageEnd(TypedDict):
 
 
 class MessageDelta(TypedDict):
-    """What is known at the end only."""
+    """The values that are known at the end only."""
 
     type: Literal["message_delta"]
     delta: MessageEnd

@@ -79,7 +79,7 @@ class MessageWriter:
 
 
 async def message_events(message_id: str, model: str, events: AsyncIterator[AnswerEvent]) -> AsyncIterator[Json]:
-    """Yield the events of a stream. Raises what `events` raises."""
+    """Yield the events of a stream. Raises the errors of `events`."""
     writer = MessageWriter(message_id, model)
     async for event in events:
         for written in writer.write(event):

@@ -36,7 +36,7 @@ FIELDS = {  # a chat completion's -> those of Messages
 
 
 def check_values(values: Mapping[str, Any]) -> None:
-    """Refuse what only Anthropic's own service has. Raises BadRequest."""
+    """Refuse fields that only Anthropic's own service has. Raises BadRequest."""
     refuse_unsupported(values, UNSUPPORTED)
     tools = values.get("tools")
     for index, tool in enumerate(tools if isinstance(tools, list) else ()):
@@ -61,7 +61,8 @@ def to_chat(body: MessagesBody) -> Json:
 
 
 def count_to_chat(body: CountBody) -> Json:
-    """Return what both routes send of it. Raises BadRequest for a conversation that ends with the assistant."""
+    """Return the fields of a chat that both routes send. Raises BadRequest for a conversation that ends with the
+    assistant."""
     if isinstance(body.messages[-1], AssistantTurn):
         message = "An answer can't be begun for the model here: end 'messages' with a message of the user."
         raise BadRequest(message, param="messages", code="unsupported_value")

@@ -80,7 +80,7 @@ ResultContent = Annotated[Text | Annotated[list[ResultPart], Tag("parts")], TEXT
 
 
 class ToolResultBlock(LenientModel):
-    """What came of a call."""
+    """The result of a call."""
 
     type: Literal["tool_result"]
     tool_use_id: Annotated[str, Field(min_length=1)]

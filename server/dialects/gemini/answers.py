@@ -1,4 +1,4 @@
-"""What generateContent answers: candidates, and in a stream their parts as they come."""
+"""The answers of generateContent: candidates, and in a stream their parts as they come."""
 
 from typing import Any, Literal, NotRequired
 
@@ -23,7 +23,7 @@ class CandidateCall(TypedDict):
 
 
 class AnswerPart(TypedDict):
-    """One of these. `thought`: the text is what the model thought first."""
+    """One of these. `thought`: the text is a thought before the answer."""
 
     text: NotRequired[str]
     thought: NotRequired[bool]

@@ -31,14 +31,14 @@ def error_body(error: ApiError) -> dict[str, Any]:
 
 
 def error_answer(error: ApiError) -> tuple[int, dict[str, Any]]:
-    """Return status and body. What the policy refuses is an answer of this protocol, not an error."""
+    """Return status and body. A refusal of the policy is an answer of this protocol, not an error."""
     if isinstance(error, ModerationBlocked):
         return 200, blocked_body(error)
     return error.status, error_body(error)
 
 
 def blocked_body(error: ModerationBlocked) -> dict[str, Any]:
-    """Return the answer that says that the policy refuses the prompt, or what came of it."""
+    """Return the answer that says that the policy refuses the prompt, or its result."""
     images = isinstance(error, ImageModerationBlocked)
     reason = "IMAGE_SAFETY" if images else "SAFETY"
     if error.details["moderation_stage"] == "input":

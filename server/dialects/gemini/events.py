@@ -58,7 +58,7 @@ class CandidateWriter:
         return {"candidates": [{"index": choice, "content": {"role": "model", "parts": [part]}}], **self._head}
 
     def _usage(self, usage: ChatUsage) -> Json:
-        """Return the counts: what a model thinks is counted apart here."""
+        """Return the counts: a model's thoughts are counted apart here."""
         counts = {
             "promptTokenCount": usage.prompt_tokens,
             "candidatesTokenCount": usage.completion_tokens - usage.reasoning_tokens,
@@ -71,7 +71,7 @@ class CandidateWriter:
 
 
 async def candidate_events(response_id: str, model: str, events: AsyncIterator[AnswerEvent]) -> AsyncIterator[Json]:
-    """Yield the chunks of a stream. Raises what `events` raises."""
+    """Yield the chunks of a stream. Raises the errors of `events`."""
     writer = CandidateWriter(response_id, model)
     async for event in events:
         for chunk in writer.write(event):

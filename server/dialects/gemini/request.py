@@ -38,7 +38,7 @@ TEXT_FIELDS = ("speechConfig", "mediaResolution", "responseLogprobs", "logprobs"
 
 
 def check_values(values: Mapping[str, Any]) -> None:
-    """Refuse what only Google's own service has. Raises BadRequest."""
+    """Refuse fields that only Google's own service has. Raises BadRequest."""
     refuse_unsupported(values, UNSUPPORTED)
     tools = values.get("tools")
     for index, tool in enumerate(tools if isinstance(tools, list) else ()):
@@ -59,7 +59,7 @@ def ignored(values: Mapping[str, Any]) -> list[str]:
 
 
 def asks_for_image(body: GenerateBody) -> bool | None:
-    """Return whether the answer shall have images, None where nothing is said."""
+    """Return whether the answer shall have images, None where the body names no modalities."""
     modalities = [name.upper() for name in body.generation_config.response_modalities]
     return IMAGE in modalities if modalities else None
 

@@ -103,8 +103,8 @@ async def generate(model: ModelName, request: Request, key: Caller, services: Se
     """Generate content.
 
     Answers a conversation as Google's API does: with images of an image model, or with a chat model's text.
-    `responseModalities` says which; without them, an image model draws and a chat model writes. What the policy refuses
-    has no candidates, or one without content.
+    `responseModalities` says which; without them, an image model draws and a chat model writes. An answer that the
+    policy refuses has no candidates, or one without content.
     """
     return await _generate(model, request, key, services, stream=False)
 
@@ -200,7 +200,8 @@ for _action in UNSUPPORTED_ACTIONS:
 async def _generate(
     name: str, request: Request, key: Key, services: Services, *, stream: bool, as_array: bool = False
 ) -> Response:
-    """Answer by the model, or by a chat model where only text is wanted, whatever model is named. Raises ApiError."""
+    """Answer by the model, or by a chat model where only text is wanted, also if an image model is named. Raises
+    ApiError."""
     values = await read_json(request, key, services)
     check_values(values)
     body = await asyncio.to_thread(partial(validate, GenerateBody, values, strict=True))

@@ -31,7 +31,8 @@ class GeminiModel(LenientModel):
 
 
 def _standard_base64(data: str) -> str:
-    """protobuf's JSON takes base64 of either alphabet, padded or not; Google's SDK sends the URL-safe one."""
+    """Return base64 in the standard alphabet, padded. protobuf's JSON takes either alphabet, padded or not; Google's
+    SDK sends the URL-safe one."""
     return data.translate(URL_SAFE).rstrip("=") + "=" * (-len(data.rstrip("=")) % 4)
 
 
@@ -57,7 +58,7 @@ class GeminiCall(GeminiModel):
 
 
 class GeminiCallResult(GeminiModel):
-    """What came of a call."""
+    """The result of a call."""
 
     id: str | None = None
     name: Annotated[str, Field(min_length=1)]
@@ -65,7 +66,7 @@ class GeminiCallResult(GeminiModel):
 
 
 class GeminiPart(GeminiModel):
-    """One of these. A part with `thought` is what the model thought in an earlier round, and is not read again."""
+    """One of these. A part with `thought` is a thought of an earlier round, and is not read again."""
 
     text: BoundedText | None = None
     inline_data: Blob | None = None

@@ -1,11 +1,12 @@
 """Another checkpoint, or another catalog, in a running server: loaded and warmed before it is served.
 
-- `update`: what an operator changes, and the way of a server that is the only one, whose catalog is its files
-- `edit`: a swap written into a catalog file, and taken back
-- `switch`: loading what a catalog names, and serving it
+- `update`: an operator's changes, from files to other files
+- `edit`: a swap in the text of a catalog file
+- `folder`: the record of a server that is the only one: its files
+- `switch`: loading the checkpoints that a catalog names, and serving them
 - `start`: the catalog with which a server starts
-- `files`, `member`, `cluster`: the way of several servers, whose catalog is in the database
+- `files`, `member`, `cluster`: the record of several servers: the database
 
-Of several servers each prepares the new version (`member`). If all have, it is recorded, and from then on it is what
-every one of them serves (`cluster`). A server that was gone, or was started later, takes the current version (`start`).
+Of several servers each prepares the new version (`member`). If all have, it is recorded, and from then on every one of
+them serves it (`cluster`). A server that was gone, or was started later, takes the current version (`start`).
 """

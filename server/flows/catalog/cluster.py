@@ -3,24 +3,19 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import structlog
 
-from server.accounts.catalogs import CatalogContent, CatalogStore, CatalogVersion, Edit, TurnLost
+from server.accounts.catalogs import CatalogContent, CatalogStore, TurnLost
 from server.backends.gateway_link import GatewayGone
 from server.catalog.images import CatalogError
 from server.errors import ApiError, BadRequest, Conflict, DatabaseBusy
-from server.flows.catalog.edit import MAX_EDITS, SettingChange, edited_text, last_edit
-from server.flows.catalog.files import parse, read_files
+from server.flows.catalog.edit import SettingChange
 from server.flows.catalog.member import CatalogMember, Proposal
-from server.flows.catalog.switch import CatalogDiff, Send, say_nothing
-from server.flows.catalog.update import CatalogUpdater, find_local, fitting, refused
-from server.flows.checkpoints import CheckpointManager
+from server.flows.catalog.switch import CatalogDiff, Send
+from server.flows.catalog.update import MakeChange, refused
 from server.flows.other_gateways import OtherGateways, PeerRefused
-from server.state.served_catalog import ServedCatalog
 
 log = structlog.stdlib.get_logger("darkroom.catalog")
 
@@ -30,74 +25,23 @@ PREPARE = "/cluster/catalog/prepare"
 SETTLE = "/cluster/catalog/settle"
 NOTHING = "Nothing has changed on any server."
 
-MakeContent = Callable[[CatalogVersion], tuple[CatalogContent, list[SettingChange]]]
 
-
-class ClusterCatalogUpdater(CatalogUpdater):
-    """Changes made at this gateway, which is reached at `url`."""
+class ClusterCatalog:
+    """Makes changes at this gateway, which is reached at `url`: all gateways prepare them, then the database has
+    them."""
 
     def __init__(
-        self,
-        catalog: ServedCatalog,
-        member: CatalogMember,
-        store: CatalogStore,
-        other_gateways: OtherGateways,
-        checkpoints: CheckpointManager,
-        *,
-        url: str,
-        lease_s: float,
-        model_configs: Path,
-        weights: Path,
+        self, member: CatalogMember, store: CatalogStore, other_gateways: OtherGateways, *, url: str, lease_s: float
     ) -> None:
-        self._catalog = catalog
         self._member = member
         self._store = store
         self._other_gateways = other_gateways
-        self._checkpoints = checkpoints
         self._url = url
         self._lease_s = lease_s
-        self._model_configs = model_configs
-        self._weights = weights
 
-    async def swap(
-        self, model: str, checkpoint: str, send: Send = say_nothing, *, keep_settings: bool = False
-    ) -> CatalogDiff:
-        """Give a model another checkpoint on all gateways. Raises ApiError."""
-
-        def swapped(current: CatalogVersion) -> tuple[CatalogContent, list[SettingChange]]:
-            image_model = find_local(self._catalog.current, model)
-            settings = fitting(self._checkpoints, image_model, checkpoint, keep_settings=keep_settings)
-            source, files = image_model.source.name, current.content.files
-            edit = Edit(source, files[source], edited_text(files[source], checkpoint, settings))
-            edits = (*current.content.edits, edit)[-MAX_EDITS:]
-            return self._content({**files, source: edit.after}, edits), settings
-
-        return await self._change(swapped, send)
-
-    async def undo(self, send: Send = say_nothing) -> CatalogDiff:
-        """Take back the latest swap on all gateways. Raises ApiError."""
-
-        def undone(current: CatalogVersion) -> tuple[CatalogContent, list[SettingChange]]:
-            files, edits = current.content.files, current.content.edits
-            last = last_edit(edits, files.get)
-            return self._content({**files, last.source: last.before}, edits[:-1]), []
-
-        return await self._change(undone, send)
-
-    async def reload(self, send: Send = say_nothing) -> CatalogDiff:
-        """Make the files of this gateway's folder the catalog of all gateways."""
-
-        def read(current: CatalogVersion) -> tuple[CatalogContent, list[SettingChange]]:
-            return self._content(read_files(self._model_configs), current.content.edits), []
-
-        return await self._change(read, send)
-
-    def _content(self, files: dict[str, str], edits: tuple[Edit, ...]) -> CatalogContent:
-        """Parse the files, and return them with the sums of their weights. Blocking. Raises CatalogError."""
-        catalog = parse(files, self._model_configs, self._weights)
-        return CatalogContent(files, self._member.sums(catalog), edits)
-
-    async def _change(self, make: MakeContent, send: Send) -> CatalogDiff:
+    async def change(self, make: MakeChange, send: Send) -> CatalogDiff:
+        """Have all gateways serve the content that `make` returns. Raises ApiError, and then nothing has changed on
+        any."""
         change = f"change_{uuid.uuid4().hex[:20]}"
         send("waiting")
         while not await self._store.in_writer(self._store.take_turn, change):  # noqa: ASYNC110 - it is the database that knows
@@ -114,17 +58,18 @@ class ClusterCatalogUpdater(CatalogUpdater):
             await self._end_turn()
             raise
         diff = await self._end_turn()
-        return replace(diff or CatalogDiff((), (), (), {}), settings=tuple(settings))
+        return replace(diff or CatalogDiff((), (), (), {}), settings=settings)
 
-    async def _propose(self, change: str, make: MakeContent) -> tuple[Proposal, list[SettingChange]]:
+    async def _propose(self, change: str, make: MakeChange) -> tuple[Proposal, tuple[SettingChange, ...]]:
         current = await self._store.in_reader(self._store.current)
         if current is None or current.version != self._member.version:
             raise Conflict(f"{NOTHING} This one does not serve the current catalog: {self._member.problem}.", 10)
         try:
-            content, settings = await asyncio.to_thread(make, current)
+            made = await asyncio.to_thread(make, current.content.files, current.content.edits)
+            sums = await asyncio.to_thread(self._member.sums_of, made.files)
         except CatalogError as error:
             raise refused(error) from error
-        return Proposal(change, current.version + 1, content), settings
+        return Proposal(change, current.version + 1, CatalogContent(made.files, sums, made.edits)), made.settings
 
     async def _prepare(self, proposal: Proposal) -> None:
         """Prepare the proposal here and on all others at once. Each is awaited even when another one fails."""

@@ -1,13 +1,11 @@
-"""Edits of a catalog file by a swap: only the changed values are written, and each edit can be undone."""
+"""Edits of a catalog file by a swap: only the changed values are replaced, and each edit can be undone."""
 
-import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-import structlog
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import InlineTable
@@ -15,10 +13,8 @@ from tomlkit.items import InlineTable
 from pipelines.catalog.suggestion import Setting
 from pipelines.protocol.images import Scalar
 from server.accounts.catalogs import Edit
-from server.catalog.images import scaled_qualities
+from server.catalog.images import CatalogError, scaled_qualities
 from server.errors import BadRequest
-
-log = structlog.stdlib.get_logger("darkroom.swap")
 
 MAX_EDITS = 50  # that can be undone
 
@@ -32,24 +28,12 @@ class SettingChange:
     new: Setting
 
 
-def edit_catalog_file(source: Path, checkpoint: str, settings: Sequence[SettingChange]) -> Edit | None:
-    """Write the checkpoint and the settings into the catalog file, and leave the rest of it unchanged. None if that
-    fails: the file may be read-only, or may have become invalid since it was loaded."""
-    source = source.resolve()  # a symbolic link stays one
-    try:
-        before = source.read_text()
-        after = edited_text(before, checkpoint, settings)
-        write_text(source, after)
-    except (OSError, UnicodeDecodeError, TOMLKitError) as error:
-        message = "the catalog file can't be written: the swap is lost at the next restart"
-        log.warning(message, file=str(source), error=str(error))
-        return None
-    return Edit(str(source), before, after)
-
-
 def edited_text(text: str, checkpoint: str, settings: Sequence[SettingChange]) -> str:
-    """Return a catalog file's text with another checkpoint and these settings. Raises TOMLKitError."""
-    document = tomlkit.parse(text)
+    """Return a catalog file's text with another checkpoint and these settings. Raises CatalogError."""
+    try:
+        document = tomlkit.parse(text)
+    except TOMLKitError as error:
+        raise CatalogError(str(error)) from error
     document["checkpoint"] = checkpoint
     for change in settings:
         _set(document, change)
@@ -90,45 +74,13 @@ def write_text(file: Path, text: str) -> None:
     part.replace(file)
 
 
-def last_edit(edits: Sequence[Edit], read: Callable[[str], str | None]) -> Edit:
-    """Return the edit that `undo` takes back. `read` returns the present text of its file.
+def last_edit(edits: Sequence[Edit], files: Mapping[str, str]) -> Edit:
+    """Return the edit that `undo` takes back.
 
     Raises BadRequest if there is none, or if its file has changed since.
     """
     if not edits:
         raise BadRequest("There is no swap to undo.")
-    if read(edits[-1].source) != edits[-1].after:
+    if files.get(edits[-1].source) != edits[-1].after:
         raise BadRequest(f"{edits[-1].source} has changed since the swap: edit it by hand and reload.")
     return edits[-1]
-
-
-def _read_source(source: str) -> str:
-    try:
-        return Path(source).read_text()
-    except OSError as error:
-        raise BadRequest(f"{source} can't be read: {error.strerror}.") from error
-
-
-class EditHistory:
-    """The latest edits, in a file of the server's home: they can be undone after a restart too."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-
-    def record(self, edit: Edit) -> None:
-        """Add an edit, and drop the oldest beyond MAX_EDITS. Raises OSError."""
-        write_text(self._file, json.dumps([*map(asdict, self._read()), asdict(edit)][-MAX_EDITS:]))
-
-    def last(self) -> Edit:
-        """Return the edit that `undo` takes back. Raises BadRequest as `last_edit`, and if its file can't be read."""
-        return last_edit(self._read(), _read_source)
-
-    def delete_last(self) -> None:
-        """Delete the latest edit. Raises OSError."""
-        write_text(self._file, json.dumps([asdict(edit) for edit in self._read()[:-1]]))
-
-    def _read(self) -> list[Edit]:
-        try:
-            return [Edit(**edit) for edit in json.loads(self._file.read_text())]
-        except (FileNotFoundError, ValueError, TypeError):
-            return []

@@ -1,10 +1,11 @@
-"""A gateway's part in the catalog of all: it prepares what another one proposes, and serves what is recorded.
+"""A gateway's part in the catalog of all: it prepares another one's proposal, and serves the recorded version.
 
 The recorded version decides. So nothing depends on a message that is lost: each gateway looks at the database when it
 is told to, and every few seconds.
 """
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import structlog
 
 from pipelines.catalog.digests import Digests
 from server.accounts.catalogs import CatalogContent, CatalogStore, CatalogVersion, Edit
-from server.catalog.images import Catalog, CatalogError
+from server.catalog.images import CatalogError
 from server.errors import ApiError, BadRequest, Conflict
 from server.flows.catalog.files import compare_sums, parse, weight_sums, write_files
 from server.flows.catalog.switch import CatalogDiff, CatalogSwitch, Prepared
@@ -51,7 +52,7 @@ class Proposal:
 
 
 class CatalogMember:
-    """`version` is what this gateway serves; `problem` says why it can't serve the current one."""
+    """`version` is the one that this gateway serves; `problem` says why it can't serve the current one."""
 
     def __init__(
         self,
@@ -78,11 +79,12 @@ class CatalogMember:
 
     @property
     def is_current(self) -> bool:
-        """Whether this gateway serves the version that the others do."""
+        """Return whether this gateway serves the version that the others do."""
         return self.version >= self.current
 
     async def prepare(self, proposal: Proposal) -> None:
-        """Load what the proposal names, and keep it until `settle`. Raises ApiError, and then nothing has changed."""
+        """Load the checkpoints that the proposal names, and keep them until `settle`. Raises ApiError, and then nothing
+        has changed."""
         await self.settle()
         async with self._catalog.lock:
             if proposal.version != self.version + 1:
@@ -92,7 +94,7 @@ class CatalogMember:
             self._prepared = proposal, await self._load(proposal.content)
 
     async def settle(self) -> CatalogDiff | None:
-        """Serve the current version, and let go what was prepared for one that did not come. Returns what changed for
+        """Serve the current version, and let go the checkpoints of a version that did not come. Returns the changes for
         callers. Raises DatabaseBusy; other failures are the `problem`, and the next look tries again."""
         async with self._catalog.lock:
             self.current = await self._store.in_reader(self._store.current_number)
@@ -134,14 +136,15 @@ class CatalogMember:
         except CatalogError as error:
             raise refused(error) from error
         try:
-            compare_sums(await asyncio.to_thread(self.sums, after), content.weights)
+            compare_sums(await asyncio.to_thread(weight_sums, after, self._weights, self._digests), content.weights)
         except CatalogError as error:
             raise BadRequest(f"Nothing has changed: {error}.", code="checkpoint_failed") from error
         return await self._switch.prepare(after)
 
-    def sums(self, catalog: Catalog) -> dict[str, str]:
-        """Return the SHA-256 of the weights that the catalog names, by their paths. Blocking. Raises CatalogError."""
-        return weight_sums(catalog, self._weights, self._digests)
+    def sums_of(self, files: Mapping[str, str]) -> dict[str, str]:
+        """Return the SHA-256 of the weights that these catalog files name, by their paths. Blocking. Raises
+        CatalogError."""
+        return weight_sums(parse(files, self._model_configs, self._weights), self._weights, self._digests)
 
     async def _record(self) -> None:
         """Record in the database which version is served, and write its files to the catalog's folder, except those

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import make_url
-
 from pipelines.catalog.digests import Digests
 from server.accounts.catalogs import CatalogContent, CatalogStore, CatalogVersion
 from server.accounts.db import Database
@@ -55,7 +53,7 @@ def _current(settings: Settings, store: CatalogStore, send: TellRead) -> Catalog
 def _check_cluster(settings: Settings) -> None:
     """Check that a server of a cluster shares enough with the others: PostgreSQL, a storage and a secret. Raises
     StartError."""
-    if make_url(settings.database_url).get_backend_name() == "sqlite":
+    if settings.database_url.get_backend_name() == "sqlite":
         raise StartError("DARKROOM_GATEWAY_URL is for servers that share PostgreSQL: set DARKROOM_DATABASE to it too.")
     if settings.storage is None:
         message = "DARKROOM_GATEWAY_URL needs DARKROOM_STORAGE: an object store, or a folder that all servers share."

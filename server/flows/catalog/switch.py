@@ -1,6 +1,6 @@
 """Another catalog on this server, in two steps: its checkpoints are loaded and warmed up, then it is served.
 
-Running calls keep the models they started with. What is prepared changes nothing until it is switched to.
+Running calls keep the models they started with. A prepared catalog changes nothing until it is switched to.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ def say_nothing(_: Stage) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CatalogDiff:
-    """What a new catalog changed for callers: names of models, and a description of each new checkpoint, by name."""
+    """The changes of a new catalog for callers: names of models, and a description of each new checkpoint, by name."""
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
@@ -78,7 +78,7 @@ class CatalogSwitch:
         return self.switch(await self.prepare(after))
 
     async def prepare(self, after: Catalog) -> Prepared:
-        """Load the new checkpoints. Raises ApiError, and then what was loaded may be evicted again."""
+        """Load the new checkpoints. Raises ApiError, and then the loaded ones may be evicted again."""
         before = self._catalog.current
         images = [spec for spec in after.checkpoints if spec not in before.checkpoints]
         chats = [spec for spec in after.chat.checkpoints if spec not in before.chat.checkpoints]
@@ -108,7 +108,7 @@ class CatalogSwitch:
         return diff
 
     def drop(self) -> None:
-        """Let the engines evict what was prepared and is not served."""
+        """Let the engines evict checkpoints that were prepared and are not served."""
         self._unload_except(self._image_engine.current, self._catalog.current.chat.checkpoints)
 
     async def _prepare_and_describe(

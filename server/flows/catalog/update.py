@@ -1,24 +1,57 @@
-"""Another checkpoint, or another catalog, in a running server: inspected, loaded and warmed before it is served.
+"""An operator's changes of the catalog of a running server, as functions from its files to other files.
 
-If anything is wrong with the new catalog, nothing changes. This is the way of a server that is the only one, whose
-catalog is its files; `cluster` is that of several.
+Who records the outcome is a `CatalogRecord`: the folder of the only server (`folder`), or the database of several
+(`cluster`). If anything is wrong with the new catalog, nothing changes.
 """
 
-import asyncio
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from server.catalog.images import Catalog, CatalogError, ImageModel, load_catalog
+from server.accounts.catalogs import Edit
+from server.catalog.images import Catalog, CatalogError, ImageModel
 from server.errors import BadRequest, NotFound
-from server.flows.catalog.edit import EditHistory, SettingChange, edit_catalog_file, write_text
-from server.flows.catalog.switch import CatalogDiff, CatalogSwitch, Send, say_nothing
+from server.flows.catalog.edit import MAX_EDITS, SettingChange, edited_text, last_edit
+from server.flows.catalog.files import read_files
+from server.flows.catalog.switch import CatalogDiff, Send, say_nothing
 from server.flows.checkpoints import CheckpointManager
 from server.state.served_catalog import ServedCatalog
 
+Files = Mapping[str, str]  # the text of each catalog file, by its name
 
-class CatalogUpdater(Protocol):
-    """Replaces the served catalog, one change at a time."""
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The files of another catalog, the swaps that can be undone then, and the settings that changed with a swap."""
+
+    files: Files
+    edits: tuple[Edit, ...]
+    settings: tuple[SettingChange, ...] = ()
+
+
+MakeChange = Callable[[Files, Sequence[Edit]], Change]  # from those of the present catalog
+
+
+class CatalogRecord(Protocol):
+    """Where the served catalog is kept: one change at a time is prepared, served and recorded."""
+
+    async def change(self, make: MakeChange, send: Send) -> CatalogDiff:
+        """Serve the catalog that `make` returns, which runs in a thread. Raises ApiError, and then nothing has
+        changed."""
+        ...
+
+
+class CatalogUpdater:
+    """Replaces the served catalog, one change at a time. `model_configs` is the folder of its files."""
+
+    def __init__(
+        self, catalog: ServedCatalog, record: CatalogRecord, checkpoints: CheckpointManager, model_configs: Path
+    ) -> None:
+        self._catalog = catalog
+        self._record = record
+        self._checkpoints = checkpoints
+        self._model_configs = model_configs
 
     async def swap(
         self, model: str, checkpoint: str, send: Send = say_nothing, *, keep_settings: bool = False
@@ -26,88 +59,40 @@ class CatalogUpdater(Protocol):
         """Give `model`, and the models that share its catalog file, another checkpoint. Raises ApiError.
 
         `checkpoint` is a path as catalog files have it: absolute, or relative to the weights folder. Steps, guidance,
-        areas and conditioning become what fits it, unless `keep_settings`.
+        areas and conditioning become those that fit it, unless `keep_settings`.
         """
-        ...
+
+        def swapped(files: Files, edits: Sequence[Edit]) -> Change:
+            image_model = find_local(self._catalog.current, model)
+            settings = self._fitting(image_model, checkpoint, keep_settings=keep_settings)
+            source = image_model.source.name
+            if source not in files:
+                raise BadRequest(f"Nothing has changed: {source} is no longer in the catalog. Reload first.")
+            edit = Edit(source, files[source], edited_text(files[source], checkpoint, settings))
+            return Change({**files, source: edit.after}, (*edits, edit)[-MAX_EDITS:], tuple(settings))
+
+        return await self._record.change(swapped, send)
 
     async def undo(self, send: Send = say_nothing) -> CatalogDiff:
-        """Take back the latest swap: its catalog file is as it was. Raises ApiError, and then nothing has changed."""
-        ...
+        """Take back the latest swap: its catalog file is as it was. Raises ApiError."""
+
+        def undone(files: Files, edits: Sequence[Edit]) -> Change:
+            last = last_edit(edits, files)
+            return Change({**files, last.source: last.before}, tuple(edits[:-1]))
+
+        return await self._record.change(undone, send)
 
     async def reload(self, send: Send = say_nothing) -> CatalogDiff:
-        """Read the catalog's files again. Raises ApiError."""
-        ...
+        """Read the catalog's files of this server again. Raises ApiError."""
+        return await self._record.change(lambda _, edits: Change(read_files(self._model_configs), tuple(edits)), send)
 
-
-class FileCatalogUpdater(CatalogUpdater):
-    """The catalog of one server. `model_configs` and `weights` are its folders."""
-
-    def __init__(
-        self,
-        catalog: ServedCatalog,
-        switch: CatalogSwitch,
-        checkpoints: CheckpointManager,
-        history: EditHistory,
-        *,
-        model_configs: Path,
-        weights: Path,
-    ) -> None:
-        self._catalog = catalog
-        self._switch = switch
-        self._checkpoints = checkpoints
-        self._history = history
-        self._model_configs = model_configs
-        self._weights = weights
-
-    async def swap(
-        self, model: str, checkpoint: str, send: Send = say_nothing, *, keep_settings: bool = False
-    ) -> CatalogDiff:
-        """Serve a model with another checkpoint, then write that to its catalog file. Raises ApiError."""
-        async with self._catalog.lock:
-            send("inspecting")
-            before = self._catalog.current
-            image_model = find_local(before, model)
-            settings = await asyncio.to_thread(
-                fitting, self._checkpoints, image_model, checkpoint, keep_settings=keep_settings
-            )
-            after = await asyncio.to_thread(
-                before.with_checkpoint,
-                image_model.source,
-                checkpoint,
-                self._weights,
-                {change.key: change.new for change in settings},
-            )
-            send("loading")
-            diff = await self._switch.replace(after)
-            send("writing")
-            edit = await asyncio.to_thread(edit_catalog_file, image_model.source, checkpoint, settings)
-            if edit is not None:
-                await asyncio.to_thread(self._history.record, edit)
-            return replace(diff, settings=tuple(settings), saved=edit is not None)
-
-    async def undo(self, send: Send = say_nothing) -> CatalogDiff:
-        """Put the catalog file back as it was before the latest swap, and serve it. Raises ApiError, and then nothing
-        has changed."""
-        edit = await asyncio.to_thread(self._history.last)
-        source = Path(edit.source)
-        await asyncio.to_thread(write_text, source, edit.before)
+    def _fitting(self, model: ImageModel, checkpoint: str, *, keep_settings: bool) -> list[SettingChange]:
+        """Return the settings of the model that change with the checkpoint; none with `keep_settings`. Blocking.
+        Raises ApiError."""
         try:
-            diff = await self.reload(send)
-        except BaseException:
-            await asyncio.to_thread(write_text, source, edit.after)
-            raise
-        await asyncio.to_thread(self._history.delete_last)
-        return diff
-
-    async def reload(self, send: Send = say_nothing) -> CatalogDiff:
-        """Serve the catalog of the files as they are now. Raises ApiError."""
-        async with self._catalog.lock:
-            send("loading")
-            try:
-                after = await asyncio.to_thread(load_catalog, self._model_configs, self._weights)
-            except CatalogError as error:
-                raise refused(error) from error
-            return await self._switch.replace(after)
+            return [] if keep_settings else self._checkpoints.fit(model, checkpoint)
+        except NotFound:
+            return []  # loading it will fail, and say so
 
 
 def find_local(catalog: Catalog, model: str) -> ImageModel:
@@ -120,17 +105,6 @@ def find_local(catalog: Catalog, model: str) -> ImageModel:
         message = f"`{model}` is drawn by another server: edit {image_model.source.name} and reload."
         raise BadRequest(message, param="model", code="unsupported_value")
     return image_model
-
-
-def fitting(
-    checkpoints: CheckpointManager, model: ImageModel, checkpoint: str, *, keep_settings: bool
-) -> list[SettingChange]:
-    """Return the settings of the model that change with the checkpoint; none with `keep_settings`. Blocking. Raises
-    ApiError."""
-    try:
-        return [] if keep_settings else checkpoints.fit(model, checkpoint)
-    except NotFound:
-        return []  # loading it will fail, and say so
 
 
 def refused(error: CatalogError) -> BadRequest:

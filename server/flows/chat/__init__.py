@@ -1,14 +1,14 @@
 """Chat completions, on the local chat worker or on an upstream server.
 
 - `parse`: from the body to a `ChatRequest`
-- `request`: `ChatRequest`, what its model supports, and the engine job that it becomes
+- `request`: `ChatRequest`, its model's capabilities, and the engine job that it becomes
 - `tools`, `strict_schema`: checks of functions and JSON schemas, shared with responses
 - `custom_tools`, `custom_input`: tools that take a text, shared with responses
 - `moderation`: which texts of a chat are moderated
 - `source`: where the events of a model's chats come from; `local_source`: the chat worker; `upstream_source`: another
-  server, with `upstream_body` for what it gets and `upstream_events` for what it sends
+  server, with `upstream_body` for its requests and `upstream_events` for its answers
 - `chats`: the source of a model, and its events within the limits of their key
 - `keyed`: chats with an Idempotency-Key: running, recorded or new
 - `run`: jobs on the chat worker, and the count of their tokens
-- `events`: what an answer has beside the engine's events; `completion`: from events to OpenAI's objects
+- `events`: the events of an answer beside the engine's; `completion`: from events to OpenAI's objects
 """

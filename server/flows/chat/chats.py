@@ -27,7 +27,7 @@ class Chats:
         self._drain = drain
 
     def source(self, model: ChatModel) -> ChatSource:
-        """Return what answers the chats of this model."""
+        """Return the source that answers the chats of this model."""
         if isinstance(model.source, ChatSpec):
             return LocalSource(self._parts, model, model.source)
         return UpstreamSource(self._parts, model, model.source)

@@ -19,7 +19,7 @@ class CustomInput:
         self.text = ""  # so far
 
     def feed(self, arguments: str) -> str:
-        """Return what is new of the text."""
+        """Add a piece of the arguments, and return the new part of the text."""
         self._arguments += arguments
         if self._parsed is None and (head := HEAD.match(self._arguments)):
             self._parsed = head.end()
@@ -30,7 +30,7 @@ class CustomInput:
         return self._add(json.loads(f'"{new[0]}"', strict=False))
 
     def finish(self) -> str:
-        """Return what is left: arguments of another shape are the text as they are."""
+        """Return the rest of the text: arguments of another shape are the text as they are."""
         return self._add(self._arguments) if self._parsed is None else ""
 
     def _add(self, text: str) -> str:

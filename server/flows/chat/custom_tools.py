@@ -46,7 +46,7 @@ class CustomCalls:
         self._inputs: dict[tuple[int, int], CustomInput] = {}  # by the call's choice and index
 
     def read(self, event: AnswerEvent) -> Iterator[CompletionEvent]:
-        """Yield the event, or what it says of a custom tool's call."""
+        """Yield the event, or the events of a custom tool's call that it stands for."""
         if isinstance(event, ChoiceFinished):
             for (choice, index), read in self._inputs.items():
                 if choice == event.choice and (rest := read.finish()):

@@ -21,7 +21,7 @@ class CallAdmitted(Admitted):
 @dataclass(frozen=True, slots=True)
 class ImageDelta:
     """A whole image of a choice, as base64. `link`: the URL by which the choice's text names it, if it does.
-    `truncated`: what of its prompt was not read."""
+    `truncated`: the part of its prompt that was not read."""
 
     choice: int
     data: str

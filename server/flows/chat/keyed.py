@@ -41,8 +41,8 @@ class KeyedChats:
     async def events(
         self, key: Key, retry: RetryInfo, items: Items, on_start: Callable[[ActiveJob[Any]], None]
     ) -> AsyncGenerator[AnswerEvent, None]:
-        """Yield `CallAdmitted`, then what was sent and what will be. `on_start` gets the chat, once it is found or
-        begun. Raises KeyReused, and whatever ends the chat, also later."""
+        """Yield `CallAdmitted`, then the events so far and those to come. `on_start` gets the chat, once it is found or
+        begun. Raises KeyReused, and the error that ends the chat, also later."""
         chat = await self._find_or_start(key, retry, items)
         on_start(chat)
         replayed = chat.replayed or chat.done

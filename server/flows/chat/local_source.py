@@ -95,7 +95,7 @@ class LocalSource(ChatSource):
         return self._parts.runner.run(build_job(request, self._spec, job_id, self._parts.time_limit_s), usage)
 
     async def _load_images(self, key: Key, request: ChatRequest) -> tuple[RawImage, ...]:
-        """Return the pixels of the request's images. Raises ApiError, also for what the model can't do."""
+        """Return the pixels of the request's images. Raises ApiError, also for images that the model can't take."""
         check_capabilities(request, self._spec, self._parts.catalog.current)
         decoded = await self._parts.references.load(key.id, request.images)
         return tuple(one.image for one in decoded)

@@ -64,7 +64,7 @@ def _parse(arguments: Any) -> Any:
 
 
 async def upstream_texts(values: Mapping[str, Any]) -> list[str]:
-    """Return the texts of a body for another server. It is not validated, so whatever has the shape of a text counts.
+    """Return the texts of a body for another server. It is not validated, so anything with the shape of a text counts.
 
     Raises BadRequest if they are longer than any model's context.
     """

@@ -19,7 +19,7 @@ ENGINE_PATH = re.compile(r"tools\[(\d+)\]\.(?:function|format)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """What a chat model is asked: a conversation, and how it is answered. `build_job` makes an engine's job of it,
+    """A request to a chat model: a conversation, and how it is answered. `build_job` makes an engine's job of it,
     `upstream_body.to_body` another server's body. `check_capabilities` says whether the model supports everything in
     it."""
 
@@ -45,7 +45,8 @@ class ChatRequest:
     input_grammars: Mapping[str, str] = field(default_factory=dict)  # by their names, in Lark
 
     def request_path(self, param: str | None) -> str | None:
-        """Return where the request has what an engine calls `tools[i].function...`, if that is a custom tool."""
+        """Return the request's path of a field that an engine calls `tools[i].function...`, if that is a custom
+        tool."""
         found = ENGINE_PATH.match(param or "")
         if found is None or self.tools[int(found[1])]["function"]["name"] not in self.custom_tools:
             return param
@@ -53,7 +54,7 @@ class ChatRequest:
 
 
 def check_capabilities(request: ChatRequest, spec: ChatSpec, catalog: Catalog) -> None:
-    """Refuse what this model does not support. Raises BadRequest for the first such field."""
+    """Refuse fields that this model does not support. Raises BadRequest for the first one."""
     if not spec.tools:
         capable = _models_with(catalog, "tools")
         if request.tools:

@@ -49,7 +49,7 @@ class Chat:
 
 @dataclass(frozen=True, slots=True)
 class ChatParts:
-    """What sources use. One for the whole server."""
+    """The parts that sources use. One for the whole server."""
 
     catalog: ServedCatalog
     moderator: Moderator

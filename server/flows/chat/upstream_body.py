@@ -38,7 +38,7 @@ def to_body(request: ChatRequest) -> Json:
 
 
 def _template_fields(request: ChatRequest) -> Json:
-    """Return OpenAI's fields as they are; what was sent as a template option, as such."""
+    """Return OpenAI's fields as they are, and template options as such."""
     options = dict(request.template_options)
     known = {name: options.pop(name, None) for name in ("reasoning_effort", "verbosity")}
     if known["reasoning_effort"] is not None:

@@ -55,7 +55,7 @@ def read_chunk(upstream: Upstream, item: Json) -> Chunk:
 
 
 def deltas(choice: ChoiceChunk) -> Iterator[ChatEvent]:
-    """Yield what the chunk adds to the choice."""
+    """Yield the deltas that the chunk adds to the choice."""
     delta = choice.delta
     if reasoning := delta.reasoning_content or delta.reasoning:
         yield ReasoningDelta(choice.index, reasoning)

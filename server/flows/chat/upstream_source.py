@@ -57,7 +57,7 @@ class UpstreamSource(ChatSource):
         return tokens
 
     async def request(self, values: Json, usage: UsageContext) -> UpstreamResponse:
-        """Return the upstream's answer, whatever its status. Raises ApiError if it has none."""
+        """Return the upstream's answer of any status. Raises ApiError if it has none."""
         outcome = "cut"
         current_trace().model = usage.model
         try:
@@ -101,7 +101,7 @@ class UpstreamSource(ChatSource):
             self._parts.metrics.chats.labels(usage.model, outcome).inc()
 
     async def _verbatim(self, call: ChatCall, chat_id: str) -> AsyncGenerator[AnswerEvent, None]:
-        """Yield what the upstream sends."""
+        """Yield the upstream's chunks as they are."""
         await self._check_input(call, chat_id)
         usage, empty = UsageContext(call.key, self._model.name), True
         if not call.stream:

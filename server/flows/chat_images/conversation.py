@@ -33,11 +33,11 @@ class Drawing:
 
 
 def read_conversation(messages: Sequence[ChatMessage], max_references: int) -> Drawing:
-    """Return what is drawn. The images of the last message come first, then earlier ones, newest first, up to and
-    including the last that was drawn. Of those of earlier messages, as many as the model takes. Raises BadRequest for a
-    conversation that does not end with the user.
+    """Read a conversation for an image model. The images of the last message come first, then earlier ones, newest
+    first, up to and including the last that was drawn. Of those of earlier messages, as many as the model takes. Raises
+    BadRequest for a conversation that does not end with the user.
 
-    Image models read one text, so earlier texts are left out: what they led to is in the images.
+    Image models read one text, so earlier texts are left out: their outcome is in the images.
     """
     last = len(messages) - 1
     message = messages[last] if messages else None

@@ -38,7 +38,7 @@ def to_image_request(
 
 
 def request_fingerprint(request: ImageRequest) -> str:
-    """Return what a retry is matched to this call by."""
+    """Return the fingerprint by which a retry is matched to this call."""
     fields = {field.name: getattr(request, field.name) for field in dataclasses.fields(request)}
     sampling = fields.pop("sampling").model_dump(mode="json")
     for name in ("references", "mask", "results_base"):

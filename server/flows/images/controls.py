@@ -30,7 +30,8 @@ def offered_controls(model: ImageModel, capabilities: Capabilities | None) -> li
 def check_controls(
     requested: Sequence[ControlRequest], way: ControlledWith, model: ImageModel, capabilities: Capabilities | None
 ) -> None:
-    """Refuse what the model's controls can't do. `way` is what the request has beside them. Raises BadRequest."""
+    """Refuse requests that the model's controls can't serve. `way` is the input of the request beside them. Raises
+    BadRequest."""
     if not requested:
         return
     offered = {control.name: control for control in offered_controls(model, capabilities)}

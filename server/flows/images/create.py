@@ -1,7 +1,7 @@
 """One image call, read from top to bottom: check, hold, draw, store, capture.
 
-The money rule: a charge is written in the transaction that records the images, and nowhere else. Whatever ends a call
-before that voids its hold. If the server is killed before that, the hold is voided at the next start.
+The money rule: a charge is written in the transaction that records the images, and nowhere else. Anything that ends a
+call before that voids its hold. If the server is killed before that, the hold is voided at the next start.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ ExtraWrites = Callable[[ImageResult], Write]  # what else is recorded in the tra
 
 @dataclass(frozen=True, slots=True)
 class ImageParts:
-    """What image calls are drawn with."""
+    """The parts that image calls are drawn with."""
 
     catalog: ServedCatalog
     engine: WorkerPool
@@ -75,7 +75,7 @@ class ImageParts:
 
 @dataclass(frozen=True, slots=True)
 class ImageRules:
-    """What the settings say of image calls."""
+    """The settings of image calls."""
 
     max_n: int
     answers_with_bytes: bool
@@ -86,7 +86,7 @@ class ImageRules:
 
 
 class ImageCreator:
-    """Draws image calls. One for the whole server: what belongs to a call is passed to `create`."""
+    """Draws image calls. One for the whole server: the values of a call are passed to `create`."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class ImageCreator:
         return result
 
     def check(self, request: ImageRequest, model: ImageModel) -> None:
-        """Refuse what this model or this server can't do, by field. Raises BadRequest."""
+        """Refuse fields that this model or this server can't serve. Raises BadRequest."""
         model = model.drawn_with(len(request.references))
         check_options(request, model, self._rules.max_n, self._engine.capabilities(model.checkpoint))
 
@@ -263,7 +263,7 @@ class ImageCreator:
                 if not error.began or attempts == CAPTURE_ATTEMPTS:
                     raise
             except HoldLost as error:
-                log.exception("hold lost: the pictures were drawn and are not charged", job=call_id)
+                log.exception("hold lost: the images were drawn and are not charged", job=call_id)
                 raise EngineFailure(
                     "The call lost its hold on the ledger; nothing was charged. Please send it again."
                 ) from error
@@ -299,7 +299,7 @@ class ImageCreator:
 
 
 def _texts(request: ImageRequest) -> list[str]:
-    """Return the texts that the caller wrote: the prompts, and names of adapters, which say what they draw."""
+    """Return the texts that the caller wrote: the prompts, and names of adapters, which tell their subjects."""
     sampling = request.sampling
     return [text for text in (request.prompt, sampling.negative_prompt, *(sampling.loras or {})) if text]
 

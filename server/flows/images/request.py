@@ -52,7 +52,7 @@ class ImageRequest:
 
 
 def check_options(request: ImageRequest, model: ImageModel, max_n: int, capabilities: Capabilities | None) -> None:
-    """Refuse what this model or this server can't do, by field. Raises BadRequest.
+    """Refuse fields that this model or this server can't serve. Raises BadRequest.
 
     `capabilities` is None until the checkpoint has been loaded; until then the job itself fails.
     """
@@ -145,9 +145,9 @@ def _check_capabilities(request: ImageRequest, model: ImageModel, capabilities: 
         raise BadRequest(message, param="mask", code="unsupported_parameter")
     if not request.references and not capabilities.text:
         field, what = (
-            ("image", "edits pictures: send 'image'")
+            ("image", "edits images: send 'image'")
             if capabilities.references
-            else ("mask", "fills the part of a picture that a mask marks: send 'image' and 'mask'")
+            else ("mask", "fills the part of an image that a mask marks: send 'image' and 'mask'")
         )
         raise BadRequest(f"Model `{model.name}` {what}.", param=field, code="missing_required_parameter")
     if request.references and request.mask is None and not capabilities.references:

@@ -50,8 +50,9 @@ def build_result(
     finished: Finished,
     stored: Sequence[StoredResult],
 ) -> ImageResult:
-    """Build the answer of a job whose images are stored. Its `parameters` are the job's and what drawing showed;
-    `batch` is "merged" if they shared forward passes, so low bits may differ from those of images drawn alone."""
+    """Build the answer of a job whose images are stored. Its `parameters` are the job's and those that drawing has
+    found; `batch` is "merged" if they shared forward passes, so low bits may differ from those of images drawn
+    alone."""
     shape = shape_of(request, model, job)
     answer = ImageAnswer(
         created=int(time.time()),
@@ -89,9 +90,8 @@ def sent_images(request: ImageRequest) -> SentImages:
 def origins_write(
     request: ImageRequest, job: ImageJob, finished: Finished, sent: SentImages, result: ImageResult
 ) -> Callable[[Session], None]:
-    """Return the write that records what each image was made from, to be asked for again: its prompt, its seed, the
-    values that were used, how many references there were, whether there was a mask, and the results among the
-    references."""
+    """Return the write that records the origin of each image, to be asked for again: its prompt, its seed, the values
+    that were used, how many references there were, whether there was a mask, and the results among the references."""
     shape = result.shape
     values = {"n": request.n, "size": shape.size, "quality": shape.quality, "output_format": shape.output_format}
     if request.references:
@@ -184,7 +184,7 @@ def _read_base64(storage: Storage, result: ImageResult, name: str) -> str:
 
 
 def _deleted(name: str) -> NotFound:
-    return NotFound(f"The picture '{name}' has been deleted.", code="result_not_found")
+    return NotFound(f"The image '{name}' has been deleted.", code="result_not_found")
 
 
 def _partial(preview: Preview, shape: ImageShape, kind: EventKind) -> PartialEvent:

@@ -1,4 +1,4 @@
-"""What operators do and read, and what a key reads of itself: the same for HTTP and the command line.
+"""The changes and reports of operators, and the reports of a key about itself: the same for HTTP and the command line.
 
 - `keys`: API keys with their limits and money
 - `reports`: usage, calls, charges, refusals and the audit, as rows

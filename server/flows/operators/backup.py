@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from server.accounts.copies import POSTGRESQL_NAME, SQLITE_NAME, check_kind, copy_database, restore_database
-from server.accounts.db import Database, newest_schema, table_names
+from server.accounts.db import Database
+from server.accounts.schema import is_newer, newest_schema, schema_problem, table_names
 from server.errors import StartError
 from server.settings import Settings
 
@@ -29,7 +30,7 @@ SECRETS = ("admin-key", "dev-key", "webhook-secret", "swaps.json")
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """A file, and what is in it."""
+    """A file, and its content."""
 
     path: Path
     size_bytes: int
@@ -39,13 +40,15 @@ class Backup:
 
 def make_backup(settings: Settings, folder: Path) -> Backup:
     """Write a file into the folder. Raises StartError and OSError."""
-    folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"darkroom-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.tar"
     database = Database(settings.database_url)
     try:
         schema = database.schema_version()
         if schema is None:
-            raise StartError("There is no database yet: `darkroom serve` makes it.")
+            raise StartError(settings.no_server_message)
+        if is_newer(schema):
+            raise StartError(schema_problem(schema))
+        folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             part = Path(scratch) / target.name  # nobody else's, also where two begin in the same second
             images = _write(settings, copy_database(database.url, Path(scratch)), schema, part)
@@ -73,7 +76,7 @@ def _write(settings: Settings, copy: Path, schema: str, file: Path) -> int:
 
 
 def restore_backup(settings: Settings, file: Path, *, keep_catalog: bool) -> Backup:
-    """Put a backup in place of what is there, which is moved aside. The server may not run. Raises StartError."""
+    """Put a backup in place of the present files, which are moved aside. The server may not run. Raises StartError."""
     try:
         with tarfile.open(file) as archive, tempfile.TemporaryDirectory(dir=file.resolve().parent) as scratch:
             archive.extractall(scratch, filter="data")
@@ -93,7 +96,7 @@ def _verified(folder: Path) -> dict[str, Any]:
     """Return the manifest of a backup. Raises StartError if a file is damaged, or if the database's schema is newer
     than this version."""
     manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
-    if manifest["schema"] > newest_schema():
+    if is_newer(manifest["schema"]):
         raise StartError(
             f"The backup is of Darkroom {manifest['version']} with the schema {manifest['schema']}, which is newer "
             f"than this version's {newest_schema()}. Install that version, or a later one."

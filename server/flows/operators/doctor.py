@@ -1,4 +1,4 @@
-"""`darkroom doctor`: whether this machine can run the server, and what is in the way. All functions block."""
+"""`darkroom doctor`: whether this machine can run the server, and which obstacles there are. All functions block."""
 
 import errno
 import os
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from server.accounts.db import Database
+from server.accounts.schema import schema_problem
 from server.catalog.images import CatalogError, load_catalog
 from server.errors import DatabaseBusy, DatabaseFailed
 from server.schemas.doctor import Finding
@@ -24,11 +25,19 @@ ASK_TORCH = (
 
 
 def examine(settings: Settings) -> list[Finding]:
-    """Run every check; the server may run meanwhile."""
+    """Run every check; the server may run meanwhile. A check that meets a file which it may not see says so."""
     checks: tuple[Callable[[Settings], Finding], ...] = (
         _settings, _driver, _cuda, _memory, _disk, _port, _permissions, _database, _catalog, _egress,
     )  # fmt: skip
-    return [check(settings) for check in checks]
+    return [_checked(check, settings) for check in checks]
+
+
+def _checked(check: Callable[[Settings], Finding], settings: Settings) -> Finding:
+    try:
+        return check(settings)
+    except OSError as error:
+        detail = f"{error.filename}: {error.strerror}"
+        return Finding(name=check.__name__.removeprefix("_"), ok=False, detail=detail)
 
 
 def _settings(_: Settings) -> Finding:
@@ -111,15 +120,17 @@ def _permissions(settings: Settings) -> Finding:
 def _database(settings: Settings) -> Finding:
     database = Database(settings.database_url)
     kind = database.url.get_backend_name()
-    if database.is_sqlite and not Path(database.url.database or "").exists():
-        return Finding(name="database", ok=None, detail=f"{kind}: made at the first start")
     try:
         version = database.schema_version()
     except (DatabaseBusy, DatabaseFailed) as error:
-        return Finding(name="database", ok=False, detail=f"{kind}: {error}")
+        return Finding(name="database", ok=False, detail=f"{kind}: {error.reason}")
     finally:
         database.dispose()
-    detail = f"{kind}, schema {version or 'empty'}"
+    if version is None:
+        return Finding(name="database", ok=None, detail=f"{kind}: made at the first start")
+    detail = f"{kind}, schema {version}"
+    if problem := schema_problem(version):
+        return Finding(name="database", ok=False, detail=f"{detail}: {problem}")
     if not database.is_sqlite and shutil.which("pg_dump") is None:
         return Finding(name="database", ok=None, detail=f"{detail}; pg_dump is not there, which backups need")
     return Finding(name="database", ok=True, detail=detail)

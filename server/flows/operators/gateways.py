@@ -1,4 +1,4 @@
-"""Every server of the database, with what it says of itself: asked at one of them."""
+"""Every server of the database, with its own report: asked at one of them."""
 
 import asyncio
 from collections.abc import Callable

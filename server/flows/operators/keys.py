@@ -1,4 +1,4 @@
-"""API keys for operators: their fields from what was sent, and their state with their money. All functions block."""
+"""API keys for operators: their fields from a request, and their state with their money. All functions block."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

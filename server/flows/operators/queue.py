@@ -1,4 +1,4 @@
-"""What runs and waits on this server, for operators and for its keys: listed, watched, cancelled."""
+"""The jobs that run and wait on this server, for operators and for its keys: listed, watched, cancelled."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence

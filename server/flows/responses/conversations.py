@@ -38,7 +38,7 @@ LIMITS = {  # the code and the message
     ),
     "pictures": (
         "too_many_pictures",
-        f"The conversations of a key have at most {MAX_IMAGES:,} sent pictures together: delete some conversations.",
+        f"The conversations of a key have at most {MAX_IMAGES:,} sent images together: delete some conversations.",
     ),
     "text": (
         "string_above_max_length",

@@ -28,7 +28,7 @@ from server.state.served_catalog import ServedCatalog
 
 @dataclass(frozen=True, slots=True)
 class ResponseParts:
-    """What a response is planned, run and kept with."""
+    """The parts that a response is planned, run and kept with."""
 
     catalog: ServedCatalog
     history: History

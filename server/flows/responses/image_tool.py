@@ -47,8 +47,8 @@ class ToolArguments:
 class ToolResult:
     """The outcome of a tool call.
 
-    A charged item was recorded in the transaction that charged it. `message` is what the model reads. `interrupted`:
-    the response was cancelled while the image was captured, so the image is delivered and the response ends.
+    A charged item was recorded in the transaction that charged it. The model reads `message`. `interrupted`: the
+    response was cancelled while the image was captured, so the image is delivered and the response ends.
     """
 
     item: Json
@@ -79,8 +79,8 @@ class ImageToolRunner:
     ) -> ToolResult:
         """Draw for one call and emit its events. `fallback_prompt` is used if the model's arguments can't be read.
 
-        A refusal goes into the item and to the model. Raises ApiError for what no other arguments could mend (a full
-        queue, an exhausted budget, a dead engine), unless an image of this response is charged already: then that
+        A refusal goes into the item and to the model. Raises ApiError for errors that no other arguments could mend (a
+        full queue, an exhausted budget, a dead engine), unless an image of this response is charged already: then that
         goes into the item too.
         """
         arguments = None
@@ -157,7 +157,7 @@ def build_image_request(plan: ImagePlan, arguments: ToolArguments) -> ImageReque
     elif action == "edit":
         references = (plan.newest,) if plan.newest else ()
         if not references:
-            raise BadRequest("There is no picture to edit: send one, or continue a response that has one.")
+            raise BadRequest("There is no image to edit: send one, or continue a response that has one.")
     return replace(
         request_from_tool(tool, plan.model, arguments.prompt),
         results_base=plan.results_base,

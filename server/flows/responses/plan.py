@@ -44,7 +44,7 @@ class ResponsePlan:
 
     @property
     def image_required(self) -> bool:
-        """Whether the response must contain an image, whatever the model generates."""
+        """Return whether the response must contain an image, even if the model calls for none."""
         is_only_choice = self.tools.allowed == (IMAGE_FUNCTION,)
         is_only_tool = len(self.tools.functions) == 1 and self.image is not None
         return self.image is not None and self.tools.mode == "required" and (is_only_choice or is_only_tool)

@@ -1,6 +1,6 @@
 """From the body of a request to a ResponsePlan: the chain is read, images are decoded, the image tool is checked.
 
-Whatever can be known to fail before the chat model runs fails here.
+Every error that can be known before the chat model runs is raised here.
 """
 
 import asyncio
@@ -96,7 +96,7 @@ class Planner:
             earlier = "conversation" if body.conversation else "previous_response_id"
             field = earlier if body.conversation or body.previous_response_id else "input"
             message = (
-                f"Invalid '{field}': too many pictures. The model sees at most {MAX_SHOWN}, but there are {count} with "
+                f"Invalid '{field}': too many images. The model sees at most {MAX_SHOWN}, but there are {count} with "
                 "those of earlier rounds. Set 'truncation' to 'auto' to leave out the oldest, or begin a new one."
             )
             raise BadRequest(message, param=field, code="array_above_max_length")
@@ -114,7 +114,7 @@ class Planner:
         Raises ApiError."""
         new = [image for item in inputs if item.body["type"] == "message" for image in images_of(item)]
         if len(new) > MAX_IMAGES:
-            message = f"Invalid 'input': too many pictures. Expected at most {MAX_IMAGES}, but got {len(new)}."
+            message = f"Invalid 'input': too many images. Expected at most {MAX_IMAGES}, but got {len(new)}."
             raise BadRequest(message, param="input", code="array_above_max_length")
         if new and not vision and not any(isinstance(tool, ImageTool) for tool in body.tools):
             message = "This model does not see images: send the image_generation tool to edit them, or text alone."
@@ -131,14 +131,14 @@ class Planner:
         inputs: Sequence[StoredItem],
         results_base: str,
     ) -> ImagePlan | None:
-        """Plan the image tool; None without it. Raises ApiError for what no prompt could mend: model, group, size, an
-        option."""
+        """Plan the image tool; None without it. Raises ApiError for errors that no prompt could mend: model, group,
+        size, an option."""
         index, tool = next(((i, t) for i, t in enumerate(body.tools) if isinstance(t, ImageTool)), (0, None))
         if tool is None:
             return None
         image_model = find_image_model(self._catalog.current, tool.model or model.image_model, key.groups)
         try:
-            self._creator.check(request_from_tool(tool, image_model, "a picture"), image_model)
+            self._creator.check(request_from_tool(tool, image_model, "an image"), image_model)
             resolve_size(image_model.sizes, tool.size, None)
         except SizeError as error:
             raise BadImageRequest(str(error), param=f"tools[{index}].size") from error
@@ -192,7 +192,7 @@ def _new_texts(body: ResponseBody, inputs: Sequence[StoredItem]) -> list[str]:
 def _request(
     body: ResponseBody, tools: ResponseTools, messages: tuple[Json, ...], images: tuple[RawImage, ...]
 ) -> ChatRequest:
-    """Return what the model is asked first."""
+    """Return the first request to the model."""
     logprobs = "message.output_text.logprobs" in body.include
     return ChatRequest(
         messages=messages,

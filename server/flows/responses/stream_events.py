@@ -42,7 +42,7 @@ class ToolCall:
 
     @property
     def is_image_call(self) -> bool:
-        """Whether the call is for the image tool."""
+        """Return whether the call is for the image tool."""
         return self.name == IMAGE_FUNCTION and self.namespace is None
 
 
@@ -105,12 +105,12 @@ class EventWriter:
 
     @property
     def image_calls(self) -> list[ToolCall]:
-        """The calls of the image tool."""
+        """Return the calls of the image tool."""
         return [call for call in self.calls.values() if self._is_image_call(call)]
 
     @property
     def function_calls(self) -> list[ToolCall]:
-        """The calls of the client's functions and custom tools."""
+        """Return the calls of the client's functions and custom tools."""
         return [call for call in self.calls.values() if not self._is_image_call(call)]
 
     def _is_image_call(self, call: ToolCall) -> bool:

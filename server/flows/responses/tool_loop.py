@@ -239,7 +239,7 @@ class ToolLoop:
 
 
 def next_turn(plan: ResponsePlan, state: LoopState, number: int, calls_left: int) -> ChatRequest:
-    """Return what the model is asked next. The caller's tool choice holds for the first turn; then the model is free,
+    """Return the next request to the model. The caller's tool choice holds for the first turn; then the model is free,
     while it may still draw."""
     choice, allowed = plan.tools.mode, plan.tools.allowed
     if number > 0 and choice == "required":
@@ -259,7 +259,7 @@ def _end_of_failure(response: ActiveResponse, error: ApiError) -> tuple[Response
     without an error."""
     if not response.charged:
         return "failed", error
-    log.warning("the response ends early, after its picture", response=response.call.id, error=error.message)
+    log.warning("the response ends early, after its image", response=response.call.id, error=error.message)
     return "completed", None
 
 

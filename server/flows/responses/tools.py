@@ -33,7 +33,7 @@ ToolMode = Literal["none", "auto", "required"]
 
 @dataclass(frozen=True, slots=True)
 class CalledTool:
-    """What the client declared under a function's name."""
+    """The tool that the client declared under a function's name."""
 
     name: str
     namespace: str | None
@@ -52,7 +52,7 @@ class ResponseTools:
     allowed: tuple[str, ...] = ()  # functions' names; empty for all
 
     def request_path(self, param: str | None) -> str | None:
-        """Return where the request has what an engine calls `tools[i].function...`."""
+        """Return the request's path of a field that an engine calls `tools[i].function...`."""
         paths = [tool.path for tool in self.called.values()]
         found = ENGINE_PATH.match(param or "")
         if param is None or found is None or int(found[1]) >= len(paths):

@@ -13,12 +13,13 @@ from sqlalchemy import text
 from server.accounts import report
 from server.accounts.calls import CallId, CallRecord, CallStore
 from server.accounts.chat_usage import ChatUsage, list_chat_usage
-from server.accounts.db import MIGRATIONS, Database
+from server.accounts.db import Database
 from server.accounts.keys import list_keys
 from server.accounts.refusals import Refusal, list_refusals
 from server.accounts.response_items import StoredItem
 from server.accounts.responses import ResponseStore, StoredResponse
 from server.accounts.results import ResultStore, StoredResult
+from server.accounts.schema import MIGRATIONS
 
 NOW = int(time.time())
 DAY_S = 86_400

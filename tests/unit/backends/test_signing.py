@@ -78,8 +78,8 @@ def test_without_a_certificate_nothing_is_signed() -> None:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda chain, key: chain.write_text("no certificate"), "can't sign pictures"),
-        (lambda chain, key: key.write_text("no key"), "can't sign pictures"),
+        (lambda chain, key: chain.write_text("no certificate"), "can't sign images"),
+        (lambda chain, key: key.write_text("no key"), "can't sign images"),
         (lambda chain, key: chain.unlink(), "No such file"),
         (lambda chain, key: write_certificate(chain.parent, days=-1), "not valid at time of signing"),
         (lambda chain, key: key.write_bytes(_another_key(chain.parent)), "does not match"),

@@ -11,11 +11,11 @@ from safetensors.numpy import save_file
 
 from pipelines.catalog.manifest import manifest_of
 from pipelines.catalog.plan import plan_image
-from server.catalog.images import Catalog, load_catalog
+from server.catalog.images import Catalog, load_catalog, scaled_qualities
 from server.cli.app import main
 from server.cli.checkpoints import read_recipe
 from server.errors import BadRequest, NotFound, StartError
-from server.flows.catalog.edit import EditHistory, edit_catalog_file
+from server.flows.catalog.edit import edited_text
 from server.flows.checkpoints import CheckpointManager
 from server.schemas.admin import ChangedSetting
 from tests.support.weight_files import INDEX, denoiser_file, flux_folder, gguf_file
@@ -169,37 +169,18 @@ def test_a_class_without_a_second_pass_enlarges_by_scaling(
     assert plan_image(spec, 3840, 2160, 32).finish == "resize"
 
 
-def test_a_swapped_catalog_is_what_its_file_says(manager: CheckpointManager, folders: tuple[Path, Path]) -> None:
-    for name, checkpoint in (("alpha-image-2-count", "flux"), ("beta-3-pro-image-count", "tuned.gguf")):
-        gguf_file(folders[1] / "tuned.gguf", 1024)
-        before = catalog_of(folders)
-        changes = manager.fit(before.models[name], checkpoint)
-        if checkpoint.endswith(".gguf"):
-            assert changes == []  # no base has as many weights
-            continue
-        source = before.models[name].source
-        swapped = before.with_checkpoint(source, checkpoint, folders[1], {each.key: each.new for each in changes})
-        assert edit_catalog_file(source, checkpoint, changes)
-        assert catalog_of(folders) == swapped
-        assert "# denoising steps for each quality" in source.read_text()
-
-
-def test_an_edit_is_undone_unless_the_file_has_changed_since(tmp_path: Path) -> None:
-    file, history = tmp_path / "alpha.toml", EditHistory(tmp_path / "swaps.json")
-    file.write_text('checkpoint = "one"\n')
-    with pytest.raises(BadRequest, match="no swap to undo"):
-        history.last()
-    for name in ("two", "three"):
-        edit = edit_catalog_file(file, name, [])
-        assert edit is not None
-        history.record(edit)
-    assert 'checkpoint = "two"' in EditHistory(tmp_path / "swaps.json").last().before
-    file.write_text(history.last().before)
-    history.delete_last()
-    assert 'checkpoint = "one"' in history.last().before
-    file.write_text("# mine\n")
-    with pytest.raises(BadRequest, match="has changed since the swap"):
-        history.last()
+def test_a_swap_keeps_what_its_file_says_besides(manager: CheckpointManager, folders: tuple[Path, Path]) -> None:
+    gguf_file(folders[1] / "tuned.gguf", 1024)
+    before = catalog_of(folders)
+    assert manager.fit(before.models["beta-3-pro-image-count"], "tuned.gguf") == []  # no base has as many weights
+    changes = manager.fit(before.models["alpha-image-2-count"], "flux")
+    text = edited_text(before.models["alpha-image-2-count"].source.read_text(), "flux", changes)
+    assert "# denoising steps for each quality" in text
+    before.models["alpha-image-2-count"].source.write_text(text)
+    model = catalog_of(folders).models["alpha-image-2-count"]
+    settings = {change.key: change.new for change in changes}
+    assert (model.checkpoint.path, model.steps) == (folders[1] / "flux", settings["steps"])
+    assert model.quality == scaled_qualities(before.models["alpha-image-2-count"].quality, 20, model.steps)
 
 
 def run(monkeypatch: pytest.MonkeyPatch, folders: tuple[Path, Path], *arguments: str) -> int:

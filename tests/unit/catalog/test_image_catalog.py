@@ -9,6 +9,8 @@ import pytest
 from pipelines.catalog.checkpoint_files import CheckpointError, check_files
 from server.catalog.images import CatalogError, load_catalog
 from server.catalog.toml import KeyPath, line_of
+from server.flows.catalog.edit import edited_text
+from server.flows.catalog.files import parse, read_files
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 PRICES = {
@@ -173,7 +175,9 @@ def test_the_line_of_a_key_path_is_found(key_path: KeyPath, line: int | None) ->
 def test_a_checkpoint_that_cannot_be_there_is_refused(name: str) -> None:
     catalog = load_catalog(REPOSITORY / "model_configs", REPOSITORY / "weights")
     source = next(iter(catalog.models.values())).source
-    changed = catalog.with_checkpoint(source, name, REPOSITORY / "weights")
+    files = read_files(REPOSITORY / "model_configs")
+    files[source.name] = edited_text(files[source.name], name, [])
+    changed = parse(files, REPOSITORY / "model_configs", REPOSITORY / "weights")
     (spec,) = [spec for spec in changed.checkpoints if spec not in catalog.checkpoints]
     with pytest.raises(CheckpointError, match=r"no such checkpoint|too long"):
         check_files(spec)

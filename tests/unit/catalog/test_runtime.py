@@ -32,8 +32,8 @@ def flux_sizes(quantize: Quantize) -> dict[str, list[float]]:
         (Runtime(quantize="fp8", loras=ADAPTER), "not quantized"),
         (Runtime(quantize="fp8", lora_folder=Path("loras")), "not quantized"),
         (Runtime(quantize="fp8", offload="group"), "takes longer"),
-        (Runtime(quantize="int8", offload="model"), "can't be moved while pictures are drawn"),
-        (Runtime(quantize="int4", offload="group"), "can't be moved while pictures are drawn"),
+        (Runtime(quantize="int8", offload="model"), "can't be moved while images are drawn"),
+        (Runtime(quantize="int4", offload="group"), "can't be moved while images are drawn"),
     ],
 )
 def test_options_that_defeat_each_other_are_refused_with_the_reason(runtime: Runtime, reason: str) -> None:

@@ -141,21 +141,22 @@ def test_a_swap_changes_what_the_files_say_and_keeps_what_the_operator_says(
     unet(folders[1] / "noob.safetensors", V_PRED)
     source = manager.add("eps.safetensors", name="mine").file
     key = "sampling.scheduler_config"
+    own: dict[str, Any] = {}
 
     def swap(checkpoint: str) -> dict[str, Any]:
-        before = catalog_of(folders)
-        changes = manager.fit(before.models["mine"], checkpoint)
-        after = edited_text(source.read_text(), checkpoint, changes)
+        changes = manager.fit(catalog_of(folders).models["mine"], checkpoint)
+        source.write_text(edited_text(source.read_text(), checkpoint, changes))
+        spec = catalog_of(folders).models["mine"].checkpoint
         settings = {change.key: change.new for change in changes}
-        source.write_text(after)
-        assert catalog_of(folders) == before.with_checkpoint(source, checkpoint, folders[1], settings)
+        assert spec.path == folders[1] / checkpoint
+        assert dict(spec.sampling.scheduler_config) == (settings.get(key, own) or {})
         return settings
 
     assert swap("noob.safetensors") == {key: ZERO_SNR}
     assert "scheduler_config = {prediction_type" in source.read_text()
     assert swap("eps.safetensors") == {key: None}
     assert "scheduler_config" not in source.read_text()
-    own = {"use_karras_sigmas": True}
+    own["use_karras_sigmas"] = True
     source.write_text(
         source.read_text().replace("[sampling]", "[sampling]\nscheduler_config = { use_karras_sigmas = true }")
     )

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from pipelines.catalog.checkpoint_files import files_version
 from pipelines.catalog.inspection import inspect_checkpoint
 from server.catalog.images import Catalog, load_catalog
 from server.errors import BadRequest
+from server.flows.catalog.edit import edited_text
 from server.flows.checkpoints import CheckpointManager
 from server.schemas.checkpoint_reports import report_of
 from tests.support.weight_files import denoiser_file, flux_folder
@@ -116,10 +118,12 @@ def test_a_swap_keeps_the_folder_that_the_catalog_file_names(
     for name, file in (("one", "two.safetensors"), ("whole-one", "whole-two.safetensors")):
         before = catalog_of(folders)
         assert manager.fit(before.models[name], file) == []
-        source = before.models[name].source
-        swapped = before.with_checkpoint(source, file, folders[1], {})
-        source.write_text(source.read_text().replace(f"{name}.safetensors", file))
-        assert catalog_of(folders) == swapped, "its version is that of all its folders"
+        old, source = before.models[name].checkpoint, before.models[name].source
+        source.write_text(edited_text(source.read_text(), file, []))
+        spec = catalog_of(folders).models[name].checkpoint
+        assert (spec.path, spec.base, spec.config) == (folders[1] / file, old.base, old.config)
+        beside = [folder for folder in (spec.path, spec.base, spec.config) if folder is not None]
+        assert spec.version == max(map(files_version, beside)), "its version is that of all its folders"
     changes = manager.fit(catalog_of(folders).models["whole-one"], "flux")
     assert [(each.key, each.old, each.new) for each in changes] == [("config", "layout", None)]
 

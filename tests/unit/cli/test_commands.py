@@ -75,7 +75,7 @@ def test_a_locked_database_is_a_readable_error(
 ) -> None:
     monkeypatch.setenv("DARKROOM_HOME", str(tmp_path))
     monkeypatch.setattr(db, "COMMAND_LIMIT_S", 0.1)
-    monkeypatch.setattr("sys.argv", ["darkroom", "keys", "list"])
+    monkeypatch.setattr("sys.argv", ["darkroom", "operators", "create", "her"])
     database = Database(f"sqlite:///{tmp_path / 'darkroom.db'}")
     database.migrate()
     with database.write(), pytest.raises(SystemExit) as ended:

@@ -26,7 +26,8 @@ OCTOBER = datetime(2026, 10, 15, tzinfo=UTC).timestamp()
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """A command on a home of its own: its exit status, stdout and stderr."""
+    """A command on a home of its own, where a server has run: its exit status, stdout and stderr."""
+    database(tmp_path).dispose()
     monkeypatch.setenv("DARKROOM_HOME", str(tmp_path))
     monkeypatch.delenv("DARKROOM_DATABASE", raising=False)
 

@@ -47,7 +47,7 @@ def test_an_invalid_setting_is_named_with_what_would_work(name: str, value: str,
 
 
 def test_an_empty_database_setting_is_the_default(tmp_path: Path) -> None:
-    assert Settings(home=tmp_path, database="").database_url == f"sqlite:///{tmp_path / 'darkroom.db'}"
+    assert Settings(home=tmp_path, database="").database_url.database == str(tmp_path / "darkroom.db")
 
 
 def test_a_misspelled_setting_is_told_with_its_likely_name() -> None:

@@ -81,7 +81,7 @@ def test_every_file_of_the_left_half_paints_it(name: str) -> None:
 @pytest.mark.parametrize(
     "mask",
     [rgba(OPAQUE, OPAQUE), rgba(OPAQUE, HALF_OPAQUE), rgba(CLEAR, CLEAR), rgba(SOFT, CLEAR)],
-    ids=["white", "white at half alpha", "clear black", "clear picture"],
+    ids=["white", "white at half alpha", "clear black", "clear image"],
 )
 def test_a_mask_that_is_white_or_clear_everywhere_paints_all(mask: Image.Image, kind: str) -> None:
     assert set(decode(encode(mask, kind, lossless=True)).tobytes()) == {255}

@@ -64,7 +64,7 @@ async def test_an_empty_folder_is_not_tried(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("light", "why"),
-    [("no layer", "no layer"), (None, "its pictures have one colour"), (9, "it changes nothing")],
+    [("no layer", "no layer"), (None, "its images have one colour"), (9, "it changes nothing")],
 )
 async def test_what_does_not_fit_is_withdrawn_alone(tmp_path: Path, light: int | str | None, why: str) -> None:
     both, alone = tmp_path / "both", tmp_path / "alone"

@@ -77,7 +77,7 @@ def test_controlnets_are_work_of_the_first_pass_and_ip_adapters_are_not() -> Non
     for size in ({}, {"width_px": 3840, "height_px": 2160}):
         plain = with_fields(JOB, checkpoint=alpha, **size)
         added = [work_units(with_fields(plain, controls=used)) - work_units(plain) for used in ((edges,), (style,))]
-        assert added[0] == pytest.approx(work_units(JOB) / 3, rel=0.02), "tiles follow the picture, not the map"
+        assert added[0] == pytest.approx(work_units(JOB) / 3, rel=0.02), "tiles follow the image, not the map"
         assert added[1] == 0
 
 

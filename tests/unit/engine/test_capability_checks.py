@@ -237,7 +237,7 @@ async def test_an_image_that_few_steps_leave_plain_is_drawn_in_more(steps: tuple
 
 async def test_what_draws_one_colour_alone_is_refused() -> None:
     engine = Engine(is_plain=lambda _: True)
-    with pytest.raises(CheckpointError, match="x loads and does not draw: its pictures have one colour; its weights"):
+    with pytest.raises(CheckpointError, match="x loads and does not draw: its images have one colour; its weights"):
         await find(engine)
     assert len({job.seed for job in engine.jobs}) > 1, "another noise was tried too"
 

@@ -151,7 +151,7 @@ async def test_a_backup_that_can_not_be_made_is_refused_with_the_reason(tmp_path
         answer = await app.client.post("/admin/backup", headers=ADMIN)
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (503, "backup_failed")
-    assert "There is no database yet" in error["message"]
+    assert "No server has run" in error["message"]
 
 
 def _delete_database(home: Path) -> None:

@@ -223,7 +223,7 @@ async def test_what_a_failed_call_has_read_is_free_at_once() -> None:
         try:
             int("", base=0)  # as the decoder refuses it
         except ValueError as error:
-            raise BadRequest(f"{call.call.id} has a bad picture") from error
+            raise BadRequest(f"{call.call.id} has a bad image") from error
 
     gc.disable()
     try:

@@ -60,7 +60,7 @@ async def test_maps_and_strengths_reach_the_engine_and_the_answer(app: InProcess
     job = app.workers.jobs[-1]
     assert [(each.name, each.strength) for each in job.controls] == [("edges", 0.8), ("style", 0.3)]
     assert [(each.image.width_px, each.image.height_px) for each in job.controls] == [(96, 64)] * 2
-    assert job.width_px > job.height_px, "without a size, a picture follows its map"
+    assert job.width_px > job.height_px, "without a size, an image follows its map"
 
 
 async def test_forms_have_maps_as_files(app: InProcess) -> None:

@@ -16,7 +16,7 @@ from tests.support.in_process import InProcess, in_process, png
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 DRAW, MODEL = "/v1/images/generations", "beta-3-pro-image-count"
-WHY = "What the model drew is not a picture. Nothing was charged. Try it without the adapter 'diverged'."
+WHY = "What the model drew is not an image. Nothing was charged. Try it without the adapter 'diverged'."
 FAILED = Failed("invalid_picture", WHY, "a traceback", "loras")
 BODY = {"model": MODEL, "prompt": "a boat", "size": "256x256"}
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "a boat"}]}

@@ -1,5 +1,6 @@
 """The bounds of the image queue, and the Retry-After of a refusal."""
 
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -102,9 +103,9 @@ def test_the_least_time_of_a_job_goes_by_the_fastest_image() -> None:
 @pytest.mark.parametrize(
     ("n", "steps", "least_s", "param", "remedy"),
     [
-        (4, 100, 18.0, "n", "Ask for at most 2 pictures in a call."),
-        (3, 100, 20.0, "n", "Ask for at most 1 picture in a call."),
-        (2, 100, 90.0, "steps", "Ask for at most 20 steps and one picture, or for a smaller size."),
+        (4, 100, 18.0, "n", "Ask for at most 2 images in a call."),
+        (3, 100, 20.0, "n", "Ask for at most 1 image in a call."),
+        (2, 100, 90.0, "steps", "Ask for at most 20 steps and one image, or for a smaller size."),
         (1, 30, 90.0, "steps", "Ask for at most 3 steps, or for a smaller size."),
         (1, 2, 90.0, "size", "Ask for a smaller size, or for another model."),
     ],
@@ -133,11 +134,29 @@ def test_durations_are_written_as_go_does(seconds: float, written: str) -> None:
 async def test_a_key_may_take_its_share_of_the_queue_and_leaves_room_for_others() -> None:
     backlog = Backlog(max_jobs=4, max_s=400, key_share=0.5, warmup_unit_s=lambda _: UNIT_S)
     with backlog.reserve(named("a"), running("a", "mine")), backlog.reserve(named("b"), running("b", "mine")):
-        with pytest.raises(RateLimited, match="This key has 2 jobs with about 200 s") as refused:
-            backlog.reserve(named("c"), running("c", "mine")).__enter__()
-        assert refused.value.headers["Retry-After"] == "100"
         with backlog.reserve(named("c", n=2), running("c", "yours")):
             assert backlog.remaining_s() == pytest.approx(400)
+            with pytest.raises(Overloaded):
+                backlog.reserve(named("d"), running("d", "mine")).__enter__()
+        with backlog.reserve(named("c"), running("c", "yours")):
+            with pytest.raises(RateLimited, match="This key has 2 jobs with about 200 s") as refused:
+                backlog.reserve(named("d"), running("d", "mine")).__enter__()
+            assert refused.value.headers["Retry-After"] == "100"
+
+
+async def test_a_key_that_is_alone_may_take_all_and_another_still_finds_room() -> None:
+    backlog = Backlog(max_jobs=4, max_s=400, key_share=0.5, warmup_unit_s=lambda _: UNIT_S)
+    with ExitStack() as mine:
+        for name in "abcd":
+            mine.enter_context(backlog.reserve(named(name), running(name, "mine")))
+        with pytest.raises(Overloaded, match="4 jobs"):
+            backlog.reserve(named("e"), running("e", "mine")).__enter__()
+        with backlog.reserve(named("e", n=2), running("e", "yours")):
+            assert backlog.remaining_s() == pytest.approx(600)
+            with pytest.raises(Overloaded):
+                backlog.reserve(named("f"), running("f", "yours")).__enter__()
+            with pytest.raises(Overloaded):
+                backlog.reserve(named("f"), running("f", "third")).__enter__()
 
 
 async def test_a_key_with_nothing_in_the_queue_may_send_a_job_of_any_length() -> None:

@@ -60,7 +60,7 @@ async def test_a_reference_that_can_not_be_loaded_is_a_400_that_names_the_field(
 
 
 async def test_a_stored_image_that_was_deleted_is_an_error_of_its_chain(references: ReferenceLoader) -> None:
-    with pytest.raises(BadRequest, match="A picture of this chain has been deleted; begin a new one") as raised:
+    with pytest.raises(BadRequest, match="An image of this chain has been deleted; begin a new one") as raised:
         await references.load("key_1", (Reference("input", StoredImage(NAME)),))
     assert raised.value.param == "previous_response_id"
 

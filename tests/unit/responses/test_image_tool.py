@@ -65,7 +65,7 @@ def test_the_image_that_was_sent_wins_over_the_newest(
 
 
 def test_an_edit_of_nothing_is_refused() -> None:
-    with pytest.raises(BadRequest, match="no picture to edit"):
+    with pytest.raises(BadRequest, match="no image to edit"):
         build_image_request(plan(action="edit"), ToolArguments("x", "generate"))
 
 

@@ -104,7 +104,7 @@ async def test_an_image_that_was_deleted_is_named_before_anything_runs(app: InPr
     edit = {"input": "Make it blue", "tools": TOOLS, "previous_response_id": first["id"]}
     refused = (await post(app, "responses", 400, json=edit))["error"]
     assert refused["param"] == "previous_response_id"
-    assert refused["message"] == "A picture of this chain has been deleted; begin a new one."
+    assert refused["message"] == "An image of this chain has been deleted; begin a new one."
     assert len(app.workers.jobs) == ran
 
 

@@ -13,7 +13,7 @@ MAY_NOT_CHANGE = "ledger entries are append-only"
 
 
 def upgrade() -> None:
-    """Forward. There is no way back: restore a backup instead."""
+    """Migrate to this revision. There is no way back: restore a backup instead."""
     op.create_table(
         "keys",
         sa.Column("id", sa.String(40), primary_key=True),

@@ -1,4 +1,4 @@
-"""Calls, for who asks again; what a key may do at once; indexes for the sums that every hold takes."""
+"""Calls, for retries; how many calls a key may have at once; indexes for the sums that every hold takes."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Forward. There is no way back: restore a backup instead."""
+    """Migrate to this revision. There is no way back: restore a backup instead."""
     op.create_table(
         "calls",
         sa.Column("id", sa.String(40), primary_key=True),

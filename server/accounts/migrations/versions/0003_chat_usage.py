@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Forward. There is no way back: restore a backup instead."""
+    """Migrate to this revision. There is no way back: restore a backup instead."""
     op.create_table(
         "chat_usage",
         sa.Column("key_id", sa.String(40), sa.ForeignKey("keys.id"), primary_key=True),

@@ -1,4 +1,4 @@
-"""Stored responses, their items, and the pictures that came inside requests."""
+"""Stored responses, their items, and the images that came inside requests."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -12,7 +12,7 @@ STATES = "state IN ('queued', 'in_progress', 'completed', 'incomplete', 'failed'
 
 
 def upgrade() -> None:
-    """Forward. There is no way back: restore a backup instead."""
+    """Migrate to this revision. There is no way back: restore a backup instead."""
     op.create_table(
         "responses",
         sa.Column("id", sa.String(60), primary_key=True),

@@ -1,4 +1,4 @@
-"""Responses that are kept for retries alone, whether their end was heard, and pictures that several responses share."""
+"""Responses that are kept for retries alone, whether their end was heard, and images that several responses share."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Forward. There is no way back: restore a backup instead."""
+    """Migrate to this revision. There is no way back: restore a backup instead."""
     op.add_column("responses", sa.Column("stored", sa.Boolean(), nullable=False, server_default=sa.true()))
     op.add_column("responses", sa.Column("heard", sa.Boolean(), nullable=False, server_default=sa.true()))
     op.add_column("responses", sa.Column("ended_at", sa.Float()))

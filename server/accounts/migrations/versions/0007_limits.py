@@ -10,6 +10,6 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Forward. There is no way back: restore a backup instead."""
+    """Migrate to this revision. There is no way back: restore a backup instead."""
     op.add_column("keys", sa.Column("per_minute", sa.Integer()))
     op.add_column("results", sa.Column("deleted_at", sa.Float()))

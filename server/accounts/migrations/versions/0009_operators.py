@@ -1,4 +1,4 @@
-"""Monthly budgets, rotation, operators' keys, the audit table, a row for each call, and what results were made from."""
+"""Monthly budgets, rotation, operators' keys, the audit table, a row for each call, and the origins of results."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -12,7 +12,7 @@ BIG = sa.BigInteger()
 
 
 def upgrade() -> None:
-    """Forward. There is no way back: restore a backup instead."""
+    """Migrate to this revision. There is no way back: restore a backup instead."""
     op.add_column("keys", sa.Column("monthly_budget", BIG))
     op.add_column("keys", sa.Column("note", sa.String(500), nullable=False, server_default=""))
     op.add_column("keys", sa.Column("previous_hash", sa.String(64)))

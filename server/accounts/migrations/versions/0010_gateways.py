@@ -1,5 +1,5 @@
-"""Several servers on one database: which of them run, and what runs where. What each key has been charged in all: a
-hold need not add it up."""
+"""Several servers on one database: which of them run, and which calls run where. The sum of each key's charges: a hold
+need not add them up."""
 
 import time
 
@@ -15,7 +15,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Forward. There is no way back: restore a backup instead."""
+    """Migrate to this revision. There is no way back: restore a backup instead."""
     op.add_column("keys", sa.Column("settled", sa.BigInteger(), nullable=False, server_default=sa.text("0")))
     op.add_column("keys", sa.Column("settled_in_month", sa.BigInteger(), nullable=False, server_default=sa.text("0")))
     op.add_column("keys", sa.Column("month", sa.Float()))

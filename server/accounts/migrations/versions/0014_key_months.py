@@ -13,7 +13,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Forward. There is no way back: restore a backup instead."""
+    """Migrate to this revision. There is no way back: restore a backup instead."""
     op.create_table(
         "key_months",
         sa.Column("key_id", sa.String(40), sa.ForeignKey("keys.id"), primary_key=True),

@@ -1,4 +1,4 @@
-"""Pictures by their hash: an edit of a picture that a client sends back as a file has it as its parent."""
+"""Images by their hash: an edit of an image that a client sends back as a file has it as its parent."""
 
 from alembic import op
 
@@ -9,5 +9,5 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Forward. There is no way back: restore a backup instead."""
+    """Migrate to this revision. There is no way back: restore a backup instead."""
     op.create_index("ix_results_sha256", "results", ["sha256"])

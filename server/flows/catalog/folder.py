@@ -1,0 +1,81 @@
+"""The catalog of a server that is the only one: its files are the catalog, and a file of its home has the swaps that
+can be undone."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import structlog
+
+from server.accounts.catalogs import Edit
+from server.catalog.images import CatalogError
+from server.flows.catalog.edit import write_text
+from server.flows.catalog.files import parse, read_files
+from server.flows.catalog.switch import CatalogDiff, CatalogSwitch, Send
+from server.flows.catalog.update import Change, Files, MakeChange, refused
+from server.state.served_catalog import ServedCatalog
+
+log = structlog.stdlib.get_logger("darkroom.swap")
+
+
+class FolderCatalog:
+    """Serves the catalog in the folder `model_configs`, and writes swaps into it. `history` is the file of the swaps
+    that can be undone."""
+
+    def __init__(
+        self, catalog: ServedCatalog, switch: CatalogSwitch, history: Path, *, model_configs: Path, weights: Path
+    ) -> None:
+        self._catalog = catalog
+        self._switch = switch
+        self._history = history
+        self._model_configs = model_configs
+        self._weights = weights
+        self._on_disk: Files = {}  # at the latest change
+        self._unsaved: dict[str, tuple[str, str]] = {}  # of a read-only folder: the text of a file, and what is served
+
+    async def change(self, make: MakeChange, send: Send) -> CatalogDiff:
+        """Serve the content that `make` returns, then write it into the folder. Raises ApiError, and then nothing has
+        changed."""
+        async with self._catalog.lock:
+            send("inspecting")
+            try:
+                files, edits = await asyncio.to_thread(self._read), await asyncio.to_thread(self._edits)
+                change = await asyncio.to_thread(make, files, edits)
+                after = await asyncio.to_thread(parse, change.files, self._model_configs, self._weights)
+            except CatalogError as error:
+                raise refused(error) from error
+            send("loading")
+            diff = await self._switch.replace(after)
+            send("writing")
+            saved = await asyncio.to_thread(self._write, change)
+            return replace(diff, settings=change.settings, saved=saved)
+
+    def _read(self) -> Files:
+        """Return the files as they are, with the swaps that could not be written into them. Raises CatalogError."""
+        self._on_disk = read_files(self._model_configs)
+        served = {name: after for name, (before, after) in self._unsaved.items() if self._on_disk.get(name) == before}
+        return {**self._on_disk, **served}
+
+    def _write(self, change: Change) -> bool:
+        """Write the files that a swap or an undo changed. Returns whether the next start serves them too: the folder
+        may be read-only."""
+        new = {name: text for name, text in change.files.items() if self._on_disk.get(name, text) != text}
+        self._unsaved = {}
+        try:
+            for name, text in new.items():
+                write_text((self._model_configs / name).resolve(), text)  # a symbolic link stays one
+            write_text(self._history, json.dumps([asdict(edit) for edit in change.edits]))
+        except OSError as error:
+            message = "the catalog's files can't be written: the change is lost at the next restart"
+            log.warning(message, folder=str(self._model_configs), error=str(error))
+            self._unsaved = {name: (self._on_disk[name], text) for name, text in new.items()}
+        return not self._unsaved
+
+    def _edits(self) -> Sequence[Edit]:
+        try:
+            edits = [Edit(**edit) for edit in json.loads(self._history.read_text())]
+        except (FileNotFoundError, ValueError, TypeError):
+            return ()
+        return [replace(edit, source=Path(edit.source).name) for edit in edits]  # older ones have whole paths

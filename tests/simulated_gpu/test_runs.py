@@ -1,0 +1,30 @@
+"""The tests that need a GPU, on the simulated one: in a process of their own, as the others must see none."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.simulated_gpu.build import REPOSITORY, build, unavailable
+
+pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+
+
+def run(*arguments: str, limit_s: float) -> None:
+    """Run pytest with the simulated GPU. Fails with what it has printed."""
+    build()
+    command = [sys.executable, "-m", "pytest", "-p", "tests.simulated_gpu.plugin", "-p", "no:cacheprovider", *arguments]
+    ended = subprocess.run(
+        command,
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=limit_s,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout[-20_000:]
+
+
+def test_turns_failures_and_the_device_itself() -> None:
+    run("tests/gpu/test_turns.py", "tests/gpu/test_failures.py", "tests/gpu/simulated", limit_s=800)
