@@ -150,7 +150,7 @@ def test_a_stream_and_a_job_say_it_before_the_image_is_there(server: Server) -> 
         assert queued.status_code == 202
         assert int(queued.headers["x-darkroom-wake-s"]) > 0
         assert queued.json()["estimated_s"] > 0.5  # of a tiny image, so most of it is the wait for its checkpoint
-        until(lambda: client.get(f"/v1/images/jobs/{queued.json()['id']}").json()["status"] == "succeeded")
+        until(lambda: client.get(f"/v1/images/jobs/{queued.json()['id']}").json()["state"] == "succeeded")
         sleep(server)
         with client.stream("POST", "/v1/images/generations", json={**body, "stream": True}) as stream:
             assert int(stream.headers["x-darkroom-wake-s"]) > 0
