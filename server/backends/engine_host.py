@@ -9,13 +9,12 @@ workers die soon after their start. A worker that does not answer is killed, and
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from typing import Generic, TypeVar, cast
 
 import structlog
 
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.protocol.chat import ChatJob, CountJob
+from pipelines.protocol.chat import ChatFound, ChatJob, CountJob
 from pipelines.protocol.classify import ClassifyJob
 from pipelines.protocol.engine import Engine
 from pipelines.protocol.images import Failed, ImageJob, Queued
@@ -157,11 +156,15 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         state = self.checkpoints.get(spec)
         return state.capabilities if state else None
 
+    def chat_found(self, spec: Spec) -> ChatFound | None:
+        """Return what a chat checkpoint is; None until it is loaded."""
+        state = self.checkpoints.get(spec)
+        return state.chat if state else None
+
     def unit_s(self, spec: Spec) -> float | None:
-        """Return the seconds of a unit of work (pipelines.catalog.estimate), of the last image or of warmup. None if it
-        was not measured here."""
-        capabilities = self.capabilities(spec)
-        return self.speeds.unit_s.get(spec) or (capabilities.unit_s if capabilities else None)
+        """Return the seconds of a unit of work, of the last image or of warmup. None if it was not measured here."""
+        found = self.capabilities(spec)
+        return self.speeds.unit_s.get(spec) or (found.unit_s if found else None)
 
     async def wait_ready(self) -> None:
         """Wait until it has been `ready` once."""
@@ -176,8 +179,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         if self._supervisor is None:
             return
         self._supervisor.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._supervisor
+        await asyncio.wait({self._supervisor})
         self._fail_pending()  # those that had just woken a worker
 
     async def prepare(self, spec: Spec) -> Capabilities | None:
@@ -384,17 +386,15 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
 
     def _fail_pending(self) -> None:
         """Fail every job of the dead worker."""
-        self._transport = None
-        self.device = self.memory = None
+        self._transport = self.device = self.memory = self.cached_checkpoints = None
         self.sleep_state.died()
         self.checkpoints.clear()
-        self.cached_checkpoints, self.sharing = None, Sharing()
+        self.sharing = Sharing()
         self._loading.clear()
         for future in self._preparing.values():
             if not future.done():
                 future.set_exception(WorkerDied(self.kind))
         self._preparing.clear()
         self._cancelled_early.clear()
-        notice = death_notice(self.kind, self._no_device, self._last_end)
         for job_id in list(self._pending):
-            self._deliver(job_id, Failed("worker_died", notice))
+            self._deliver(job_id, Failed("worker_died", death_notice(self.kind, self._no_device, self._last_end)))

@@ -29,7 +29,9 @@ function stateOf(job) {
 }
 
 function workerState(worker) {
-  if (worker.sleep !== "awake") return html`<span>${t(worker.sleep === "asleep" ? "asleep, back in about {time}" : "waking, back in about {time}", { time: duration(worker.wake_s) })}</span>`;
+  const time = duration(worker.wake_s);
+  if (worker.sleep === "asleep") return t("asleep, back in about {time}", { time });
+  if (worker.sleep === "waking") return t("waking, back in about {time}", { time });
   return worker.ready ? html`<span class="good">${t("ready")}</span>` : html`<span class="bad">${worker.problem ?? t("starting")}</span>`;
 }
 
