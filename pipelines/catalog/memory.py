@@ -8,7 +8,7 @@ from typing import Final
 from pipelines.catalog.cgroups import memory_limits
 
 DEVICE_SHARE: Final = 0.8  # of its memory for weights; the rest is for activations
-CHAT_CACHE_SHARE: Final = 0.15  # of the device's memory for the KV cache of a chat checkpoint
+CHAT_CACHE_SHARE: Final = 0.15  # of the device's memory for the KV cache of chats, unless a setting says otherwise
 CONTEXT_BYTES: Final = 2**29  # of a process on a GPU: CUDA's context and the libraries' workspaces
 
 

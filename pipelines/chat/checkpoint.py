@@ -1,6 +1,6 @@
 """A chat checkpoint in memory: the model, its tokenizer, and the facts that follow from both."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +9,22 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageText
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.folder_problems import PICKLES
+from pipelines.chat.batching import Batching, find_batching
+from pipelines.chat.kv_pages import PAGE
 from pipelines.chat.syntax.output_syntax import OutputSyntax
 from pipelines.chat.tokens import TokenTable
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.memory import compute_dtype
 from pipelines.device.weight_names import TELLING, check_loaded
-from pipelines.protocol.chat import ChatSpec
+from pipelines.protocol.chat import ChatFound, ChatSpec
+
+
+@dataclass(slots=True)
+class CacheShare:
+    """Bytes for the keys and values of each checkpoint whose answers are written together. They share the memory in
+    equal parts, so that it changes as they come and go."""
+
+    bytes: int = 2**62
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,14 +38,31 @@ class ChatCheckpoint:
     template: str  # the chat template
     tokens: TokenTable
     device: torch.device
-    context: int  # prompt and answer, in tokens
+    most_tokens: int  # of prompt and answer, that the model was made for or the catalog allows
     eos_ids: frozenset[int]  # tokens that end an answer
     syntax: OutputSyntax  # of reasoning and tool calls
+    batching: Batching  # whether answers are written together, and how
+    cache_share: CacheShare = field(default_factory=CacheShare)
     notes: tuple[str, ...] = ()  # on its files, for the operator
-    capabilities: None = None  # only image checkpoints have them; for chat models the catalog says
+
+    @property
+    def context(self) -> int:
+        """Return how many tokens prompt and answer may have: no more than the memory for keys and values holds."""
+        token_bytes = self.batching.token_bytes
+        held = self.cache_share.bytes // token_bytes // PAGE * PAGE if token_bytes else self.most_tokens
+        return min(self.most_tokens, held)
+
+    @property
+    def found(self) -> ChatFound:
+        """Return what it is, for the server and its operator."""
+        why = self.batching.why_alone
+        alone = [f"answers one at a time: {why}"] if why else []
+        if self.processor and not why:
+            alone = ["answers to chats with images one at a time"]
+        return ChatFound(self.context, self.processor is not None, why, (*self.notes, *alone))
 
 
-def load_chat(spec: ChatSpec, device: torch.device) -> ChatCheckpoint:
+def load_chat(spec: ChatSpec, device: torch.device, cache_share: CacheShare | None = None) -> ChatCheckpoint:
     """Load a chat checkpoint. Raises CheckpointError for a folder that does not load."""
     _check_files(spec.path)
     try:
@@ -64,16 +91,19 @@ def load_chat(spec: ChatSpec, device: torch.device) -> ChatCheckpoint:
     eos_ids = _eos_ids(model, tokenizer)
     if not eos_ids:
         raise CheckpointError(f"{spec.path}: neither generation_config.json nor the tokenizer names an end token")
+    tokens = TokenTable(tokenizer, eos_ids)
     return ChatCheckpoint(
         spec=spec,
         model=model.eval(),
         tokenizer=tokenizer,
         processor=processor,
         template=template,
-        tokens=TokenTable(tokenizer, eos_ids),
+        tokens=tokens,
         device=device,
-        context=_context_length(spec, model),
+        most_tokens=_context_length(spec, model),
         eos_ids=frozenset(eos_ids),
+        batching=find_batching(model, device, tokens.vocab_size),
+        cache_share=cache_share or CacheShare(),
         syntax=OutputSyntax.of(tokenizer, template, model.config.get_text_config().model_type),
         notes=tuple(notes),
     )
