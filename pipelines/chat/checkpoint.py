@@ -1,21 +1,18 @@
 """A chat checkpoint in memory: the model, its tokenizer, and the facts that follow from both."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
 
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.folder_problems import PICKLES
 from pipelines.chat.batching import Batching, find_batching
+from pipelines.chat.checkpoint_files import check_files, open_checkpoint
 from pipelines.chat.kv_pages import PAGE
+from pipelines.chat.syntax.families import TABLE
 from pipelines.chat.syntax.output_syntax import OutputSyntax
 from pipelines.chat.tokens import TokenTable
 from pipelines.device.failures import is_device_error, is_out_of_memory
-from pipelines.device.memory import compute_dtype
-from pipelines.device.weight_names import TELLING, check_loaded
 from pipelines.protocol.chat import ChatFound, ChatSpec
 
 
@@ -64,21 +61,9 @@ class ChatCheckpoint:
 
 def load_chat(spec: ChatSpec, device: torch.device, cache_share: CacheShare | None = None) -> ChatCheckpoint:
     """Load a chat checkpoint. Raises CheckpointError for a folder that does not load."""
-    _check_files(spec.path)
+    check_files(spec.path)
     try:
-        load_kwargs = {"local_files_only": True, "trust_remote_code": False}
-        processor = AutoProcessor.from_pretrained(spec.path, **load_kwargs) if spec.vision else None
-        tokenizer = processor.tokenizer if processor else AutoTokenizer.from_pretrained(spec.path, **load_kwargs)
-        kind = AutoModelForImageTextToText if spec.vision else AutoModelForCausalLM
-        model, info = kind.from_pretrained(
-            spec.path,
-            **load_kwargs,
-            use_safetensors=True,
-            **TELLING,
-            dtype=compute_dtype(spec.dtype, device),
-            **({} if device.type == "cpu" else {"device_map": device.type}),
-        )
-        notes = check_loaded(spec.path, "model", model, info)
+        processor, tokenizer, model, notes = open_checkpoint(spec, device)
     except CheckpointError:
         raise
     except Exception as error:  # the library raises anything for a broken folder
@@ -104,23 +89,17 @@ def load_chat(spec: ChatSpec, device: torch.device, cache_share: CacheShare | No
         eos_ids=frozenset(eos_ids),
         batching=find_batching(model, device, tokens.vocab_size),
         cache_share=cache_share or CacheShare(),
-        syntax=OutputSyntax.of(tokenizer, template, model.config.get_text_config().model_type),
+        syntax=_syntax(spec, tokenizer, template, model),
         notes=tuple(notes),
     )
 
 
-def _check_files(folder: Path) -> None:
-    """Check a folder as far as that needs no loading. Raises CheckpointError."""
-    if not (folder / "config.json").is_file():
-        raise CheckpointError(f"{folder}: no config.json, so this is no transformers folder")
-    if code := next(folder.rglob("*.py"), None):
-        raise CheckpointError(f"{code}: checkpoints may not bring code; remove it if the model works without")
-    if not any(folder.glob("*.safetensors")):
-        pickled = next((file for pattern in PICKLES for file in folder.glob(pattern)), None)
-        weights = f"only pickles such as {pickled.name}, which can run code" if pickled else "no weights"
-        raise CheckpointError(f"{folder}: {weights}; convert the checkpoint to safetensors")
-    if getattr(AutoConfig.from_pretrained(folder, local_files_only=True), "auto_map", None):
-        raise CheckpointError(f"{folder / 'config.json'}: its auto_map names code of the checkpoint's own")
+def _syntax(spec: ChatSpec, tokenizer: Any, template: Any, model: Any) -> OutputSyntax:
+    """Return how the checkpoint writes thoughts and calls. Raises CheckpointError for a name that the table lacks."""
+    if spec.syntax is not None and spec.syntax not in TABLE:
+        known = ", ".join(TABLE)
+        raise CheckpointError(f"{spec.path}: `syntax` = {spec.syntax!r} is unknown; expected one of {known}")
+    return OutputSyntax.of(tokenizer, template, model.config.get_text_config().model_type, spec.syntax)
 
 
 def _eos_ids(model: Any, tokenizer: Any) -> list[int]:
