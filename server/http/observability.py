@@ -90,7 +90,6 @@ class ObservabilityMiddleware:
             self.metrics.replays.labels(route).inc()
         if (code := scope.get(ERROR_CODE)) is not None:
             self.metrics.count_refusal(route, code)
-            trace.code = trace.code or code
         if route not in UNLOGGED and (status >= 400 or trace.runs_model or scope["method"] not in {"GET", "HEAD"}):
             known = {"status": status, "seconds": round(seconds, 3), **_known(trace)}
             log.info("answer", method=scope["method"], path=scope["path"], **known)
