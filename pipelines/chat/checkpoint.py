@@ -59,6 +59,11 @@ class ChatCheckpoint:
             alone = ["answers to chats with images one at a time"]
         return ChatFound(self.context, self.processor is not None, why, (*self.notes, *alone))
 
+    @property
+    def is_quantized(self) -> bool:
+        """Return whether a library holds the weights in a form of its own, which can't be moved off the device."""
+        return getattr(self.model, "hf_quantizer", None) is not None
+
 
 def load_chat(spec: ChatSpec, device: torch.device, cache_share: CacheShare | None = None) -> ChatCheckpoint:
     """Load a chat checkpoint. Raises CheckpointError for a folder that does not load."""
