@@ -32,7 +32,7 @@ def status_label(status: int) -> str:
 
 
 class StartError(Exception):
-    """Why a command or the server can't run, in words for the operator."""
+    """A command or the server can't run. The message is for the operator."""
 
 
 class ApiError(Exception):

@@ -169,6 +169,18 @@ class Settings(BaseSettings):
         300, gt=0, description="How long a client may read nothing of its answer before its connection is closed."
     )
     chat_max_queue: int = Field(128, ge=1, description="Maximum number of chats waiting or running; one more gets 503.")
+    chat_cache_share: float = Field(
+        0.15,
+        gt=0,
+        lt=1,
+        description="The part of the device's memory for the keys and values of chats that run, and of the beginnings "
+        "of chats that are kept. Checkpoints share it in equal parts; a chat may take all of its checkpoint's part.",
+    )
+    chat_cache_across_keys: bool = Field(
+        False,
+        description="Whether a chat uses what was computed for a chat of another key that began alike. Then a caller "
+        "can find out by time what others have asked.",
+    )
     job_time_limit_s: float = Field(
         900,
         gt=0,

@@ -6,8 +6,7 @@ import threading
 import torch
 
 from pipelines.chat.batched import BatchedGenerator
-from pipelines.chat.checkpoint import ChatCheckpoint
-from pipelines.chat.model_runner import batched_token_bytes
+from pipelines.chat.checkpoint import CacheShare, ChatCheckpoint
 from pipelines.chat.sequence import Sequence
 from pipelines.chat.sequential import SequentialGenerator
 from pipelines.device.failures import exit_if_lost, is_out_of_memory
@@ -19,9 +18,9 @@ from pipelines.protocol.chat import ChatSpec
 class DeviceLoop:
     """Owns every generator. The public methods may be called from any thread."""
 
-    def __init__(self, device: torch.device, cache_bytes: int) -> None:
+    def __init__(self, device: torch.device, cache_share: CacheShare) -> None:
         self._device = device
-        self._cache_bytes = cache_bytes  # for the keys and values of all checkpoints
+        self._cache_share = cache_share
         self._threads = torch.get_num_threads()  # before any checkpoint has asked for fewer
         self._inbox: queue.SimpleQueue[list[Sequence]] = queue.SimpleQueue()
         self._batched: dict[ChatCheckpoint, BatchedGenerator] = {}
@@ -85,32 +84,34 @@ class DeviceLoop:
     def _add(self, sequences: list[Sequence]) -> bool:
         for sequence in sequences:
             try:
-                self._generator(sequence.request.checkpoint).add(sequence)
-            except Exception as error:  # such as no memory to try the model out
+                self._generator(sequence).add(sequence)
+            except Exception as error:  # such as no memory for another thread
                 exit_if_lost(error, self._device)
                 sequence.request.fail(error)
         return bool(sequences)
 
-    def _generator(self, checkpoint: ChatCheckpoint) -> BatchedGenerator | SequentialGenerator:
-        """Return the generator of a checkpoint, which is made when its first sequence comes."""
-        if checkpoint not in self._batched and checkpoint not in self._sequential:
-            token_bytes = None if checkpoint.processor else batched_token_bytes(checkpoint)
-            if token_bytes:
-                self._batched[checkpoint] = BatchedGenerator(checkpoint, token_bytes)
-                self._split_cache_budget()
-            else:
-                self._sequential[checkpoint] = SequentialGenerator(checkpoint, self._threads)
-        return self._batched.get(checkpoint) or self._sequential[checkpoint]
+    def _generator(self, sequence: Sequence) -> BatchedGenerator | SequentialGenerator:
+        """Return the generator for a sequence, made when the first one comes. What has more inputs than tokens, as a
+        chat with images has, can't share a batch, but other chats of that model can."""
+        checkpoint = sequence.request.checkpoint
+        if checkpoint.batching.why_alone is None and not sequence.request.inputs:
+            if checkpoint not in self._batched:
+                self._batched[checkpoint] = BatchedGenerator(checkpoint)
+            self._split_cache_budget()
+            return self._batched[checkpoint]
+        if checkpoint not in self._sequential:
+            self._sequential[checkpoint] = SequentialGenerator(checkpoint, self._threads)
+        return self._sequential[checkpoint]
 
     def _split_cache_budget(self) -> None:
         """Split the budget in equal parts. A generator that has more releases it when it is idle."""
         for generator in self._batched.values():
-            generator.set_cache_budget(self._cache_bytes // len(self._batched))
+            generator.set_cache_budget(self._cache_share.bytes)
 
     def _evict_all_but(self, retained: frozenset[ChatSpec]) -> None:
         for checkpoint, generator in list(self._batched.items()):
             if generator.idle and checkpoint.spec not in retained:
                 del self._batched[checkpoint]
-                self._split_cache_budget()
+        self._split_cache_budget()
         for checkpoint in [checkpoint for checkpoint in self._sequential if checkpoint.spec not in retained]:
             self._sequential.pop(checkpoint).close()

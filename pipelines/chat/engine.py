@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pipelines.chat.checkpoint import ChatCheckpoint, load_chat
+from pipelines.chat.checkpoint import CacheShare, ChatCheckpoint, load_chat
 from pipelines.chat.device_loop import DeviceLoop
 from pipelines.chat.failures import to_failed_event
 from pipelines.chat.request_builder import build_sequences, count_prompt_tokens, unused_options
@@ -24,6 +24,7 @@ from pipelines.protocol.chat import (
     Admitted,
     ChatEvent,
     ChatFinished,
+    ChatFound,
     ChatJob,
     ChatSpec,
     Counted,
@@ -46,7 +47,7 @@ class Task:
 
 
 class ChatEngine:
-    """Build it and use it on one event loop."""
+    """The engine of chats. Build it and use it on one event loop."""
 
     def __init__(self, device: torch.device, cache_bytes: int | None = None) -> None:
         self._device = device
@@ -57,8 +58,9 @@ class ChatEngine:
         self._outbox: deque[tuple[Task, ChatEvent]] = deque()  # from threads to the event loop
         self._flush_scheduled = False
         self._checkpoints: dict[ChatSpec, asyncio.Task[ChatCheckpoint]] = {}
-        budget = cache_bytes if cache_bytes is not None else chat_cache_bytes(device)
-        self._device_loop = DeviceLoop(device, budget)
+        self._cache_bytes = cache_bytes if cache_bytes is not None else chat_cache_bytes(device)
+        self._cache_share = CacheShare(self._cache_bytes)  # of each checkpoint
+        self._device_loop = DeviceLoop(device, self._cache_share)
 
     async def submit(self, job: ChatJob | CountJob) -> AsyncIterator[ChatEvent]:
         """Run a job, and yield its events up to a terminal one."""
@@ -89,23 +91,32 @@ class ChatEngine:
             loading = self._loop.run_in_executor(self._loader, self._load, spec)
             self._checkpoints[spec] = asyncio.create_task(_result(loading))
         try:
-            return await asyncio.shield(self._checkpoints[spec])
+            checkpoint = await asyncio.shield(self._checkpoints[spec])
         except Exception:
             self._checkpoints.pop(spec, None)  # the next job may find the folder repaired
             raise
+        self._split_cache()
+        return checkpoint
 
     def _load(self, spec: ChatSpec) -> ChatCheckpoint:
-        return run_and_release(lambda: watch_device(self._device, load_chat, spec, self._device))
+        return run_and_release(lambda: watch_device(self._device, load_chat, spec, self._device, self._cache_share))
 
-    async def prepare(self, spec: ChatSpec) -> tuple[str, ...]:
-        """Load a checkpoint before the first job. Returns notes on its files. Raises CheckpointError."""
-        return (await self.load(spec)).notes
+    def _split_cache(self) -> None:
+        """Split the memory in equal parts between the checkpoints that have loaded and keep anything there."""
+        loaded = (task.result() for task in self._checkpoints.values() if task.done() and not task.exception())
+        batched = sum(checkpoint.batching.why_alone is None for checkpoint in loaded)
+        self._cache_share.bytes = self._cache_bytes // max(1, batched)
+
+    async def prepare(self, spec: ChatSpec) -> ChatFound:
+        """Load a checkpoint before the first job. Returns what it is. Raises CheckpointError."""
+        return (await self.load(spec)).found
 
     def unload_except(self, specs: Iterable[ChatSpec]) -> None:
         """Keep the checkpoints of these specs, those of the catalog now. Others are evicted as soon as no chat uses
         them."""
         retained = frozenset(specs)
         self._checkpoints = {spec: loading for spec, loading in self._checkpoints.items() if spec in retained}
+        self._split_cache()
         self._device_loop.unload_except(retained)
 
     async def _admit(self, task: Task) -> None:

@@ -49,7 +49,7 @@ def fit_prompt(checkpoint: ChatCheckpoint, conversation: Conversation, *, trunca
         else:
             low = drop + 1
     if best is None:
-        raise InvalidRequest(_overflow(len(full.tokens), checkpoint.context))
+        raise InvalidRequest(_overflow(len(full.tokens), checkpoint))
     return best
 
 
@@ -72,8 +72,15 @@ def encode_prompt(checkpoint: ChatCheckpoint, conversation: Conversation) -> Pro
         raise InvalidRequest(Failed("invalid_value", message, param="messages")) from error
     if checkpoint.processor is None:
         return Prompt(tuple(encoded["input_ids"]))
+    if not _has_images(conversation.messages):
+        return Prompt(tuple(encoded["input_ids"][0].tolist()))
     inputs = {name: value for name, value in encoded.items() if name not in ("input_ids", "attention_mask")}
     return Prompt(tuple(encoded["input_ids"][0].tolist()), inputs)
+
+
+def _has_images(messages: Sequence[Mapping[str, Any]]) -> bool:
+    parts = (part for message in messages if isinstance(message.get("content"), list) for part in message["content"])
+    return any(part.get("type") == "image" for part in parts)
 
 
 def template_messages(
@@ -142,9 +149,14 @@ def _turns(messages: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], li
     return list(messages[:first]), turns
 
 
-def _overflow(tokens: int, context: int) -> Failed:
+def _overflow(tokens: int, checkpoint: ChatCheckpoint) -> Failed:
+    context = checkpoint.context
+    limited = (
+        f" The model could read {checkpoint.most_tokens}; the memory for its KV cache, a setting of the operator's "
+        "(DARKROOM_CHAT_CACHE_SHARE), holds fewer."
+    )
     message = (
         f"This model's maximum context length is {context} tokens, and your messages take {tokens} of them, "
-        "which leaves no room for an answer. Please send less."
+        f"which leaves no room for an answer. Please send less.{limited if context < checkpoint.most_tokens else ''}"
     )
     return Failed("context_length_exceeded", message, param="messages")

@@ -35,7 +35,7 @@ MAX_ROWS = 16  # windows or images in one forward pass
 
 @dataclass(frozen=True, slots=True)
 class Classifier:
-    """A loaded checkpoint."""
+    """A classifier's loaded checkpoint."""
 
     model: Any
     processor: Any  # a tokenizer for texts, an image processor for images

@@ -30,7 +30,7 @@ from pipelines.images.failures import to_failed
 from pipelines.images.job_files import JobFiles
 from pipelines.images.loading.adapters import SpoiledWeights
 from pipelines.images.loading.checkpoint import Checkpoint
-from pipelines.images.loading.checkpoint_cache import CheckpointCache, InsufficientMemory, LoadedCheckpoint
+from pipelines.images.loading.checkpoint_cache import CheckpointCache, DeviceFull, InsufficientMemory, LoadedCheckpoint
 from pipelines.images.parallel.group import Group
 from pipelines.images.scheduling.admission import MAX_RUNS, Admission
 from pipelines.images.scheduling.batching import CHECK_PREFIX, EngineJob, Row, start_order
@@ -130,9 +130,13 @@ class ImageEngine:
             while True:
                 try:
                     return await self._cache.load(spec)
-                except InsufficientMemory:
-                    self._paused_for_load = time.monotonic() - began > FAIR_WAIT_S
-                    await asyncio.sleep(0.1)
+                except InsufficientMemory as error:
+                    full, ended_before = isinstance(error, DeviceFull), self._ended_runs
+                    while True:
+                        self._paused_for_load = time.monotonic() - began > FAIR_WAIT_S
+                        await asyncio.sleep(0.1)
+                        if not full or not self._runs or self._ended_runs > ended_before:
+                            break  # each try reads the weights
         finally:
             self._paused_for_load = False
             self._dispatch()

@@ -21,13 +21,23 @@ class ChatSpec:
     """One chat checkpoint of the catalog."""
 
     name: str
-    path: Path  # a transformers folder
+    path: Path  # a transformers folder, or a .gguf file
     tools: bool = False
     vision: bool = False
     context: int | None = None  # prompt and answer, in tokens; None: the model's own maximum
     max_batch: int = 32  # sequences that decode together
     max_string: int = 20_000  # characters of a string that a schema does not bound
     dtype: Dtype = "auto"  # bfloat16 on a GPU, float32 on a CPU
+
+
+@dataclass(frozen=True, slots=True)
+class ChatFound:
+    """What a chat checkpoint has been found to be when it was loaded."""
+
+    context: int  # prompt and answer, in tokens
+    vision: bool  # sees images
+    why_alone: str | None  # why its answers are written one at a time; None: they share a batch
+    notes: tuple[str, ...] = ()  # for the operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +89,7 @@ class ChatJob:
     truncate: bool = False  # drop whole turns, the oldest first, until the rest fits; otherwise fail
     template_options: Mapping[str, Any] = field(default_factory=dict)  # further variables of the chat template
     input_grammars: Mapping[str, str] = field(default_factory=dict)  # tool -> Lark grammar of its argument `input`
+    cache_scope: str = ""  # jobs of one scope use what others of it have computed of the same beginning
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +178,12 @@ class ChoiceFinished:
 
 @dataclass(frozen=True, slots=True)
 class ChatUsage:
-    """The tokenizer's own counts."""
+    """The tokens of a chat, by the tokenizer's own counts."""
 
     prompt_tokens: int
     completion_tokens: int  # of all choices, their end tokens included
     reasoning_tokens: int = 0  # of these, before the answer
+    cached_tokens: int = 0  # of the prompt, that were computed for an earlier request
 
 
 @dataclass(frozen=True, slots=True)

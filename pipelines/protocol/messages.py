@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Literal, NamedTuple
 
-from pipelines.protocol.chat import ChatEvent, ChatJob, ChatSpec, CountJob
+from pipelines.protocol.chat import ChatEvent, ChatFound, ChatJob, ChatSpec, CountJob
 from pipelines.protocol.classify import ClassifierSpec, ClassifyEvent, ClassifyJob
 from pipelines.protocol.images import CheckpointSpec, Event, ImageJob, LongPrompt
 
@@ -53,7 +53,8 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class GpuMemory:
-    """Of a GPU in bytes: `total` and `free` of the whole device; `allocated` by the worker, and its most so far."""
+    """The memory of a GPU in bytes: `total` and `free` of the whole device; `allocated` by the worker, and its most so
+    far."""
 
     total_bytes: int
     free_bytes: int
@@ -179,6 +180,7 @@ class CheckpointState:
     detail: str
     capabilities: Capabilities | None = None  # of a loaded image checkpoint
     load_s: float | None = None  # how long loading it and its warmup took
+    chat: ChatFound | None = None  # of a loaded chat checkpoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True)
 class ImageUpstream(Upstream):
-    """One that draws. `api` says which fields its image routes take beyond OpenAI's."""
+    """An upstream that draws images. `api` says which fields its image routes take beyond OpenAI's."""
 
     api: ImageApi
     supports: tuple[str, ...] = ()  # names of Capabilities; another Darkroom tells its own

@@ -55,7 +55,7 @@ COLUMNS = [name for name in LoggedCall.__dataclass_fields__ if name != "key_name
 
 @dataclass(frozen=True, slots=True)
 class CallFilter:
-    """None is any."""
+    """A filter of calls. None is any."""
 
     key_id: str | None = None
     outcome: Outcome | None = None

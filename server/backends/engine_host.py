@@ -18,7 +18,7 @@ import structlog
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.estimate import is_duration
-from pipelines.protocol.chat import Admitted, ChatFinished, ChatJob, CountJob
+from pipelines.protocol.chat import Admitted, ChatFinished, ChatFound, ChatJob, CountJob
 from pipelines.protocol.classify import Classified, ClassifyJob
 from pipelines.protocol.engine import Engine
 from pipelines.protocol.images import Failed, Finished, ImageJob, Progress, Queued, Started
@@ -181,6 +181,11 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         """Return the capabilities of an image checkpoint; None until it is loaded."""
         state = self.checkpoints.get(spec)
         return state.capabilities if state else None
+
+    def chat_found(self, spec: Spec) -> ChatFound | None:
+        """Return what a chat checkpoint is; None until it is loaded."""
+        state = self.checkpoints.get(spec)
+        return state.chat if state else None
 
     def unit_s(self, spec: Spec) -> float | None:
         """Return the seconds of a unit of work (pipelines.catalog.estimate), of the last image or of warmup. None if it

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from pipelines.catalog.chat_files import sees_images
 from pipelines.protocol.chat import ChatSpec
 from pipelines.protocol.images import Dtype
 from pipelines.protocol.upstream import Upstream
@@ -26,11 +27,11 @@ class ChatTable(Strict):
     group: str | None = None
     """The group that a key needs, instead of the file's."""
     checkpoint: Annotated[str, Field(min_length=1)] | None = None
-    """A transformers folder, in the weights folder."""
+    """A transformers folder in the weights folder, or a `.gguf` file in it."""
     tools: bool = False
     """Whether its chat template supports tools."""
-    vision: bool = False
-    """Whether it reads images."""
+    vision: bool | None = None
+    """Whether it reads images; if unset, what its files say."""
     context: Annotated[int, Field(ge=16)] | None = None
     """Tokens of prompt and answer together; if unset, the model's own limit."""
     max_batch: Annotated[int, Field(ge=1, le=1024)] = 32
@@ -184,6 +185,8 @@ def _model(table: ChatTable, file: ChatFile, weights: Path) -> ChatModel:
         source = Upstream(table.upstream.rstrip("/"), table.upstream_model or table.name, table.api_key_env)
     else:
         folder = table.checkpoint or ""
+        path = weights / folder
         options = table.model_dump(include=set(FOLDER_KEYS))
-        source = ChatSpec(name=folder, path=weights / folder, **options)
+        options["vision"] = sees_images(path) if table.vision is None else table.vision
+        source = ChatSpec(name=folder, path=path, **options)
     return ChatModel(table.name, table.group or file.group, source, table.image_model or file.image_model)

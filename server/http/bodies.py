@@ -35,7 +35,7 @@ class JsonBody(Generic[Model]):
 
 
 class KeyedJsonBody(JsonBody[Model]):
-    """The same of a key's route: the key takes a place and a share of memory first, and a thread validates."""
+    """A JSON body of a key's route: the key takes a place and a share of memory first, and a thread validates."""
 
     async def __call__(self, request: Request, key: Caller, services: ServicesDep) -> Model:  # type: ignore[override]
         """Read and validate the body. Raises ApiError with the field's name."""

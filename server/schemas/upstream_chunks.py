@@ -57,10 +57,15 @@ class TokenDetails(LenientModel):
     reasoning_tokens: int | None = None
 
 
+class PromptDetails(LenientModel):
+    cached_tokens: int | None = None
+
+
 class Usage(LenientModel):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     completion_tokens_details: TokenDetails | None = None
+    prompt_tokens_details: PromptDetails | None = None
 
 
 class Chunk(LenientModel):

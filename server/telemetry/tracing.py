@@ -47,7 +47,8 @@ class RequestSpan:
 
 
 class Tracing:
-    """`endpoint` is the base URL of a collector that takes OTLP over HTTP; None for no traces. Raises StartError."""
+    """Records traces. `endpoint` is the base URL of a collector that takes OTLP over HTTP; None for no traces. Raises
+    StartError."""
 
     def __init__(self, endpoint: str | None = None) -> None:
         self._tracer: Tracer = NoOpTracer()

@@ -42,7 +42,7 @@ class InMemory(Protocol):
 
 
 class Started(Protocol):
-    """A sample that has a thread."""
+    """A run: a row that has a thread."""
 
     @property
     def row(self) -> Row:
@@ -50,7 +50,7 @@ class Started(Protocol):
 
     @property
     def loaded(self) -> InMemory:
-        """Return the checkpoint that it draws with."""
+        """Return the checkpoint that the run draws with."""
 
     @property
     def turn(self) -> DeviceTurn:
@@ -58,9 +58,9 @@ class Started(Protocol):
 
 
 class Admission:
-    """`runs` are all that have started, `drawing` those that still need the device, `one_by_one` the weights of which
-    two images at once come out wrong: the engine's own sets. The memory that all hold between turns stays below
-    `held_bytes`."""
+    """Decides which images may start. `runs` are all that have started, `drawing` those that still need the device,
+    `one_by_one` the weights of which two images at once come out wrong: the engine's own sets. The memory that all hold
+    between turns stays below `held_bytes`."""
 
     def __init__(
         self,

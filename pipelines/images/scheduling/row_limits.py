@@ -28,7 +28,7 @@ MAX_SHAPES = 256  # that are remembered
 
 @dataclass(frozen=True, slots=True)
 class PassShape:
-    """Of a pipeline call. Runs of equal shape are expected to share passes."""
+    """The shape of a pipeline call's passes. Runs of equal shape are expected to share passes."""
 
     weights: WeightsKey
     width_px: int
@@ -65,7 +65,8 @@ class _Learned:
 
 
 class RowLimits:
-    """Thread-safe. `most_rows` bounds every limit."""
+    """Limits of the images that share a pass, learned from measured times. Thread-safe. `most_rows` bounds every
+    limit."""
 
     def __init__(self, most_rows: int) -> None:
         self._most_rows = most_rows

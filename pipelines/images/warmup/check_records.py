@@ -68,7 +68,7 @@ def list_files(spec: CheckpointSpec) -> list[str]:
 
 
 class CheckRecords:
-    """One file a record, in a folder that several workers may share. All calls block."""
+    """The records on disk: one file a record, in a folder that several workers may share. All calls block."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -156,7 +156,7 @@ class OutputConfig(LenientModel):
 
 
 class Metadata(LenientModel):
-    """Whose request it is."""
+    """The metadata of a request: whose it is."""
 
     user_id: str | None = None
 

@@ -20,7 +20,7 @@ def _both(name: str) -> AliasChoices:
 
 
 class GeminiModel(LenientModel):
-    """Unknown keys are ignored."""
+    """A part of the body. Unknown keys are ignored."""
 
     model_config = ConfigDict(
         extra="ignore",

@@ -92,7 +92,8 @@ class LocalSource(ChatSource):
                 raise
 
     def _run(self, job_id: str, request: ChatRequest, usage: UsageContext) -> AsyncGenerator[ChatEvent, None]:
-        return self._parts.runner.run(build_job(request, self._spec, job_id, self._parts.time_limit_s), usage)
+        scope = "" if self._parts.cache_across_keys else usage.key.id
+        return self._parts.runner.run(build_job(request, self._spec, job_id, self._parts.time_limit_s, scope), usage)
 
     async def _load_images(self, key: Key, request: ChatRequest) -> tuple[RawImage, ...]:
         """Return the pixels of the request's images. Raises ApiError, also for images that the model can't take."""

@@ -86,7 +86,7 @@ def _marked(message: Message) -> Message:
     return {**message, "content": [mark if part["type"] == "image_url" else part for part in content]}
 
 
-def build_job(request: ChatRequest, spec: ChatSpec, job_id: str, time_limit_s: float) -> ChatJob:
+def build_job(request: ChatRequest, spec: ChatSpec, job_id: str, time_limit_s: float, cache_scope: str = "") -> ChatJob:
     """Return the job, in which every value is explicit: a seed is drawn if the request has none."""
     return ChatJob(
         id=job_id,
@@ -109,6 +109,7 @@ def build_job(request: ChatRequest, spec: ChatSpec, job_id: str, time_limit_s: f
         truncate=request.truncate,
         template_options=request.template_options,
         input_grammars=request.input_grammars,
+        cache_scope=cache_scope,
     )
 
 

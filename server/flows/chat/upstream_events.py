@@ -88,5 +88,8 @@ def _data(token: TopLogprob) -> bytes:
 
 def read_usage(sent: Usage) -> ChatUsage:
     """Return the counts of tokens."""
-    details = sent.completion_tokens_details
-    return ChatUsage(sent.prompt_tokens, sent.completion_tokens, (details.reasoning_tokens or 0) if details else 0)
+    prompt, completion = sent.prompt_tokens_details, sent.completion_tokens_details
+    reasoning = (completion.reasoning_tokens or 0) if completion else 0
+    return ChatUsage(
+        sent.prompt_tokens, sent.completion_tokens, reasoning, (prompt.cached_tokens or 0) if prompt else 0
+    )

@@ -21,7 +21,7 @@ log = structlog.stdlib.get_logger("darkroom.moderation")
 
 
 class PolicyAdmin:
-    """`path` is the policy file, if the server has one."""
+    """The moderation policy for operators. `path` is the policy file, if the server has one."""
 
     def __init__(
         self,
