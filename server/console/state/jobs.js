@@ -32,8 +32,10 @@ async function storedOf(result) {
   return (await Promise.all(entries)).filter(Boolean);
 }
 
+const isOver = (id) => !jobs.get().some((job) => job.id === id && runs(job)); // ended, dismissed or signed out
+
 async function follow(id) {
-  for (;;) {
+  while (!isOver(id)) {
     try {
       const state = await get(`/v1/images/jobs/${id}?previews=true`);
       if (state.state === "succeeded" && !isFromHere(id)) state.stored = await storedOf(state.result);
