@@ -5,6 +5,7 @@ A thread builds the prompts, another one computes (`device_loop`); all events of
 
 import asyncio
 import contextlib
+import functools
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,8 +19,9 @@ from pipelines.chat.failures import to_failed_event
 from pipelines.chat.request_builder import build_sequences, count_prompt_tokens, unused_options
 from pipelines.chat.sequence import Request
 from pipelines.device.failures import Cancelled, watch_device
-from pipelines.device.memory import chat_cache_bytes
+from pipelines.device.memory import chat_cache_bytes, free_memory
 from pipelines.device.openmp import run_and_release
+from pipelines.device.staged_copy import move_modules
 from pipelines.protocol.chat import (
     Admitted,
     ChatEvent,
@@ -33,6 +35,7 @@ from pipelines.protocol.chat import (
 )
 from pipelines.protocol.images import Failed, Queued
 
+HOST = torch.device("cpu")
 TERMINAL_EVENTS = (ChatFinished, Counted, Failed)
 
 
@@ -58,6 +61,7 @@ class ChatEngine:
         self._outbox: deque[tuple[Task, ChatEvent]] = deque()  # from threads to the event loop
         self._flush_scheduled = False
         self._checkpoints: dict[ChatSpec, asyncio.Task[ChatCheckpoint]] = {}
+        self._on_host: dict[ChatSpec, ChatCheckpoint] = {}  # whose weights left the device
         self._cache_bytes = cache_bytes if cache_bytes is not None else chat_cache_bytes(device)
         self._cache_share = CacheShare(self._cache_bytes)  # of each checkpoint
         self._device_loop = DeviceLoop(device, self._cache_share)
@@ -99,7 +103,11 @@ class ChatEngine:
         return checkpoint
 
     def _load(self, spec: ChatSpec) -> ChatCheckpoint:
-        return run_and_release(lambda: watch_device(self._device, load_chat, spec, self._device, self._cache_share))
+        if (checkpoint := self._on_host.get(spec)) is None:
+            load = functools.partial(watch_device, self._device, load_chat, spec, self._device, self._cache_share)
+            return run_and_release(load)
+        watch_device(self._device, move_modules, [checkpoint.model], self._device)
+        return self._on_host.pop(spec)
 
     def _split_cache(self) -> None:
         """Split the memory in equal parts between the checkpoints that have loaded and keep anything there."""
@@ -115,9 +123,27 @@ class ChatEngine:
         """Keep the checkpoints of these specs, those of the catalog now. Others are evicted as soon as no chat uses
         them."""
         retained = frozenset(specs)
+        self._loader.submit(self._forget_on_host, retained)
         self._checkpoints = {spec: loading for spec, loading in self._checkpoints.items() if spec in retained}
         self._split_cache()
         self._device_loop.unload_except(retained)
+
+    async def sleep(self) -> None:
+        """Move all weights to the host's memory; those that can't be moved are read from the disk next time."""
+        loaded = {spec: task.result() for spec, task in self._checkpoints.items() if is_successful(task)}
+        for spec in loaded:
+            del self._checkpoints[spec]
+        await self._loop.run_in_executor(self._loader, self._leave_device, loaded)
+
+    def _leave_device(self, loaded: dict[ChatSpec, ChatCheckpoint]) -> None:
+        self._device_loop.release(loaded.values())
+        self._on_host |= {spec: each for spec, each in loaded.items() if not each.is_quantized}
+        watch_device(self._device, move_modules, [each.model for each in self._on_host.values()], HOST)
+        loaded.clear()
+        free_memory(self._device)
+
+    def _forget_on_host(self, retained: frozenset[ChatSpec]) -> None:
+        self._on_host = {spec: checkpoint for spec, checkpoint in self._on_host.items() if spec in retained}
 
     async def _admit(self, task: Task) -> None:
         """Load the checkpoint, build the prompt, and hand the sequences to the device loop."""
@@ -177,6 +203,11 @@ class ChatEngine:
         task.done = True
         if task.request is not None:
             task.request.done = True  # the device thread drops it before its next step
+
+
+def is_successful(task: asyncio.Task[ChatCheckpoint]) -> bool:
+    """Return whether a load has ended without an error."""
+    return task.done() and not task.cancelled() and task.exception() is None
 
 
 async def _result(loading: asyncio.Future[ChatCheckpoint]) -> ChatCheckpoint:

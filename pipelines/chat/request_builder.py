@@ -53,8 +53,9 @@ def _sequence(
 ) -> Sequence:
     """Build the sequence of a choice. `prompt_text` is empty where the output can have neither reasoning nor calls."""
     job, tokens = request.job, request.checkpoint.tokens
-    seen = frozenset(request.prompt if job.sampling.repetition_penalty != 1.0 else ())
-    sampler = SamplerState(job.sampling, job.seed + choice, job.top_logprobs if job.logprobs else None, seen)
+    sampling = job.sampling.with_defaults(request.checkpoint.spec.defaults)
+    seen = frozenset(request.prompt if sampling.repetition_penalty != 1.0 else ())
+    sampler = SamplerState(sampling, job.seed + choice, job.top_logprobs if job.logprobs else None, seen)
     constraint = Constraint(tokens, grammar) if grammar else None
     output = _output(request, choice, prompt_text)
     return Sequence(request, choice, sampler, output, constraint, max_new_tokens, list(request.prompt))

@@ -180,7 +180,7 @@ class MessagesBody(CountBody):
     """POST /v1/messages."""
 
     max_tokens: Annotated[int, Field(ge=1)]
-    temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=0)] | None = None
     stop_sequences: Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=MAX_STOPS)] = Field(

@@ -29,7 +29,7 @@ from server.schemas.chat_tools import (
     TextByGrammar,
 )
 from server.schemas.hosted_fields import refuse_unsupported
-from server.schemas.local_models import template_options
+from server.schemas.local_models import SAMPLED, template_options
 from server.schemas.response_tools import refuse_hosted_tools
 from server.schemas.validation import ignored_fields, validate
 
@@ -60,6 +60,7 @@ def parse_chat(values: dict[str, Any]) -> ChatRequest:
             top_k=body.top_k,
             min_p=body.min_p,
             repetition_penalty=body.repetition_penalty,
+            unset=SAMPLED - body.model_fields_set,
         ),
         stop=tuple(body.stop),
         n=body.n,

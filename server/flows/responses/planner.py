@@ -33,7 +33,7 @@ from server.flows.responses.history import History, Past, to_references
 from server.flows.responses.image_tool import request_from_tool
 from server.flows.responses.plan import ImagePlan, ResponsePlan
 from server.flows.responses.tools import ResponseTools, read_tools
-from server.schemas.local_models import template_options
+from server.schemas.local_models import SAMPLED, template_options
 from server.schemas.response_object import Json
 from server.schemas.response_tools import ImageTool
 from server.schemas.responses import JsonObject, JsonSchema, ResponseBody
@@ -212,6 +212,7 @@ def _request(
             top_k=body.top_k,
             min_p=body.min_p,
             repetition_penalty=body.repetition_penalty,
+            unset=SAMPLED - body.model_fields_set,
         ),
         truncate=body.truncation == "auto",
         logprobs=logprobs,
