@@ -26,6 +26,7 @@ from pipelines.protocol.engine import Engine, NoDevice
 from pipelines.protocol.images import Failed
 from pipelines.protocol.messages import (
     AnyEvent,
+    Asleep,
     Cancel,
     Capabilities,
     CheckpointState,
@@ -37,6 +38,7 @@ from pipelines.protocol.messages import (
     Ping,
     Pong,
     Ready,
+    Sleep,
     Spec,
     Submit,
     ToWorker,
@@ -137,6 +139,9 @@ async def serve(connection: Connection, options: argparse.Namespace, start: Star
                 task.add_done_callback(running.discard)
             case UnloadExcept(checkpoints):
                 engine.unload_except(checkpoints)
+            case Sleep():
+                running.add(task := asyncio.create_task(_sleep(connection, engine)))
+                task.add_done_callback(running.discard)
 
 
 def start_engine(options: argparse.Namespace, send: Callable[[FromWorker], None]) -> Hosted:
@@ -200,6 +205,15 @@ async def _load(connection: Connection, engine: AnyEngine, checkpoints: tuple[Sp
             notes = found.notes if isinstance(found, Capabilities | ChatFound) else found or ()
             detail = "; ".join([str(spec.path), *notes, *failed_checks])
             connection.send(CheckpointState(spec, "loaded", detail, capabilities, time.monotonic() - began, chat))
+
+
+async def _sleep(connection: Connection, engine: AnyEngine) -> None:
+    try:
+        await engine.sleep()
+    except Exception:  # such as no memory on the host: the next worker has all of it
+        traceback.print_exc()
+        os._exit(1)
+    connection.send(Asleep())
 
 
 def _set_environment(kernel_cache: Path | None) -> None:

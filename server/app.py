@@ -52,6 +52,7 @@ from server.routes import (
     responses,
     results,
     unsupported,
+    workers,
 )
 from server.services import Services
 from server.settings import Settings
@@ -61,13 +62,15 @@ log = structlog.stdlib.get_logger("darkroom.serving")
 
 ROUTES = (
     images, image_jobs, chat, responses, conversations, models, files, health, console, docs, admin,
-    checkpoints, gateways, account, results, operator_keys, operator_queue, operator_reports, unsupported,
+    checkpoints, gateways, account, results, operator_keys, operator_queue, operator_reports, workers,
+    unsupported,
 )  # fmt: skip
 EXPOSED_HEADERS = [
     "retry-after",
     "x-darkroom-ignored",
     "x-darkroom-truncated",
     "x-darkroom-job",
+    "x-darkroom-wake-s",
     "idempotency-replayed",
     "openai-processing-ms",
     "x-ratelimit-limit-requests",
@@ -184,6 +187,7 @@ def _report(host: EngineHost[Any, Any]) -> EngineReport:
         engine=host.name,
         kind=host.kind,
         up=host.ready,
+        asleep=host.sleep_state.state == "asleep",
         waiting=host.jobs - host.running,
         running=host.running,
         restarts=host.restarts,

@@ -252,6 +252,12 @@ class Settings(BaseSettings):
     host_memory_gib: float | None = Field(
         None, gt=0, description="Host memory in GiB for checkpoints that do not fit on their GPUs. Unset: half of it."
     )
+    idle_unload_s: float | None = Field(
+        None,
+        gt=0,
+        description="After so many seconds without a call a worker gives its device back: its process ends, and the "
+        "next call starts it again. Unset: never.",
+    )
     preload: bool = Field(True, description="Load every checkpoint at start, not at its first call.")
 
     fetch: bool = Field(False, description="Whether reference images may be fetched from https URLs.")

@@ -7,8 +7,10 @@ import torch
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.chat.batching import Batching, find_batching
+from pipelines.chat.chat_template import ChatTemplates
 from pipelines.chat.checkpoint_files import check_files, open_checkpoint
 from pipelines.chat.kv_pages import PAGE
+from pipelines.chat.syntax.families import TABLE
 from pipelines.chat.syntax.output_syntax import OutputSyntax
 from pipelines.chat.tokens import TokenTable
 from pipelines.device.failures import is_device_error, is_out_of_memory
@@ -31,7 +33,7 @@ class ChatCheckpoint:
     model: Any
     tokenizer: Any  # only the thread that prepares prompts may use it
     processor: Any  # of a vision model: prompts of text and images; else None
-    template: str  # the chat template
+    templates: ChatTemplates  # for prompts
     tokens: TokenTable
     device: torch.device
     most_tokens: int  # of prompt and answer, that the model was made for or the catalog allows
@@ -57,6 +59,11 @@ class ChatCheckpoint:
             alone = ["answers to chats with images one at a time"]
         return ChatFound(self.context, self.processor is not None, why, (*self.notes, *alone))
 
+    @property
+    def is_quantized(self) -> bool:
+        """Return whether a library holds the weights in a form of its own, which can't be moved off the device."""
+        return getattr(self.model, "hf_quantizer", None) is not None
+
 
 def load_chat(spec: ChatSpec, device: torch.device, cache_share: CacheShare | None = None) -> ChatCheckpoint:
     """Load a chat checkpoint. Raises CheckpointError for a folder that does not load."""
@@ -72,6 +79,7 @@ def load_chat(spec: ChatSpec, device: torch.device, cache_share: CacheShare | No
     template = getattr(processor, "chat_template", None) or getattr(tokenizer, "chat_template", None)
     if not template:
         raise CheckpointError(f"{spec.path}: the tokenizer has no chat template")
+    templates = ChatTemplates.of(processor or tokenizer, template)
     eos_ids = _eos_ids(model, tokenizer)
     if not eos_ids:
         raise CheckpointError(f"{spec.path}: neither generation_config.json nor the tokenizer names an end token")
@@ -81,16 +89,24 @@ def load_chat(spec: ChatSpec, device: torch.device, cache_share: CacheShare | No
         model=model.eval(),
         tokenizer=tokenizer,
         processor=processor,
-        template=template,
+        templates=templates,
         tokens=tokens,
         device=device,
         most_tokens=_context_length(spec, model),
         eos_ids=frozenset(eos_ids),
         batching=find_batching(model, device, tokens.vocab_size),
         cache_share=cache_share or CacheShare(),
-        syntax=OutputSyntax.of(tokenizer, template, model.config.get_text_config().model_type),
-        notes=tuple(notes),
+        syntax=_syntax(spec, tokenizer, templates.text, model),
+        notes=(*notes, *(templates.notes if spec.tools else ())),
     )
+
+
+def _syntax(spec: ChatSpec, tokenizer: Any, template: Any, model: Any) -> OutputSyntax:
+    """Return how the checkpoint writes thoughts and calls. Raises CheckpointError for a name that the table lacks."""
+    if spec.syntax is not None and spec.syntax not in TABLE:
+        known = ", ".join(TABLE)
+        raise CheckpointError(f"{spec.path}: `syntax` = {spec.syntax!r} is unknown; expected one of {known}")
+    return OutputSyntax.of(tokenizer, template, model.config.get_text_config().model_type, spec.syntax)
 
 
 def _eos_ids(model: Any, tokenizer: Any) -> list[int]:

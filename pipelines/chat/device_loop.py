@@ -2,6 +2,8 @@
 
 import queue
 import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import torch
 
@@ -15,6 +17,14 @@ from pipelines.device.openmp import release_openmp_threads
 from pipelines.protocol.chat import ChatSpec
 
 
+@dataclass(frozen=True, slots=True)
+class _Release:
+    """Generators that are to go, as soon as they are idle, and the event that says that they have."""
+
+    checkpoints: frozenset[ChatCheckpoint]
+    done: threading.Event = field(default_factory=threading.Event)
+
+
 class DeviceLoop:
     """Owns every generator. The public methods may be called from any thread."""
 
@@ -22,7 +32,8 @@ class DeviceLoop:
         self._device = device
         self._cache_share = cache_share
         self._threads = torch.get_num_threads()  # before any checkpoint has asked for fewer
-        self._inbox: queue.SimpleQueue[list[Sequence]] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[list[Sequence] | _Release] = queue.SimpleQueue()
+        self._releases: list[_Release] = []
         self._batched: dict[ChatCheckpoint, BatchedGenerator] = {}
         self._sequential: dict[ChatCheckpoint, SequentialGenerator] = {}
         self._retained: frozenset[ChatSpec] | None = None  # None until the catalog has changed
@@ -41,12 +52,19 @@ class DeviceLoop:
         """Have the loop evict, now that a chat has ended whose checkpoint is not retained."""
         self._inbox.put([])
 
+    def release(self, checkpoints: Iterable[ChatCheckpoint]) -> None:
+        """Let go of what was built for these checkpoints. Blocks until their last steps have ended."""
+        release = _Release(frozenset(checkpoints))
+        self._inbox.put(release)
+        release.done.wait()
+
     @torch.inference_mode()
     def _run(self) -> None:
         evicting = False
         while True:
             if (retained := self._retained) is not None:
                 self._evict_all_but(retained)
+            self._release_idle()
             if evicting:
                 free_memory(self._device)
             if self._idle:
@@ -81,7 +99,10 @@ class DeviceLoop:
                 return True
         return False
 
-    def _add(self, sequences: list[Sequence]) -> bool:
+    def _add(self, sequences: list[Sequence] | _Release) -> bool:
+        if isinstance(sequences, _Release):
+            self._releases.append(sequences)
+            return False
         for sequence in sequences:
             try:
                 self._generator(sequence).add(sequence)
@@ -107,6 +128,19 @@ class DeviceLoop:
         """Split the budget in equal parts. A generator that has more releases it when it is idle."""
         for generator in self._batched.values():
             generator.set_cache_budget(self._cache_share.bytes)
+
+    def _release_idle(self) -> None:
+        for release in list(self._releases):
+            batched = {each: self._batched[each] for each in release.checkpoints if each in self._batched}
+            if all(each.idle for each in batched.values()):
+                for checkpoint in batched:
+                    del self._batched[checkpoint]
+                for checkpoint in release.checkpoints & self._sequential.keys():
+                    generator = self._sequential.pop(checkpoint)
+                    generator.close()
+                    generator.join()
+                self._releases.remove(release)
+                release.done.set()
 
     def _evict_all_but(self, retained: frozenset[ChatSpec]) -> None:
         for checkpoint, generator in list(self._batched.items()):

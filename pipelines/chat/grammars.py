@@ -7,11 +7,12 @@ what that grammar allows, up to the end of the call.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from llguidance import LLMatcher
 
+from pipelines.chat.enforceable import enforceable
 from pipelines.chat.failures import InvalidRequest
 from pipelines.chat.schemas import tighten, tighten_parameters
 from pipelines.chat.syntax import harmony
@@ -35,6 +36,7 @@ class Grammar:
     text: str
     has_text: bool = False  # free text is part of it: output that could end here is not therefore complete
     endings: tuple[str, ...] = ()  # texts that end free text inside it: thoughts, strings without quotes
+    unenforced: tuple[str, ...] = ()  # paths of the keywords of tools' schemas that it does not enforce
 
 
 def prescribes_output(job: ChatJob) -> bool:
@@ -56,18 +58,19 @@ def build_grammar(table: TokenTable, job: ChatJob, syntax: OutputSyntax, thought
     if not job.tools or job.tool_choice == "none":
         return None if answer is None else _grammar(rules, syntax, _value(rules, syntax, thoughts, answer), {})
     form = syntax.calls or (BARE if job.tool_choice == "required" else None)
-    tools, inputs = _callable_tools(table, job), _input_grammars(job)
+    (tools, unenforced), inputs = _callable_tools(table, job), _input_grammars(job)
     if form is None:
         return None if answer is None else _grammar(rules, syntax, _value(rules, syntax, thoughts, answer), {})
     calls = CallRules(rules, form, tools, several=job.parallel_tool_calls)
     required = harmony.call(calls) if syntax.is_harmony else _thinking(rules, syntax, thoughts) + calls.required()
     if job.tool_choice == "required":
-        return _grammar(rules, syntax, required, inputs)
+        return replace(_grammar(rules, syntax, required, inputs), unenforced=unenforced)
     if answer is not None:
         value = _value(rules, syntax, thoughts, answer)
-        return _grammar(rules, syntax, f"{rules.add(required)} | {rules.add(value)}", inputs)
+        either = _grammar(rules, syntax, f"{rules.add(required)} | {rules.add(value)}", inputs)
+        return replace(either, unenforced=unenforced)
     text = harmony.text_or_call(calls) if syntax.is_harmony else _thinking_or(rules, syntax, thoughts, calls)
-    return _grammar(rules, syntax, text, inputs, has_text=True)
+    return replace(_grammar(rules, syntax, text, inputs, has_text=True), unenforced=unenforced)
 
 
 def _grammar(
@@ -129,8 +132,9 @@ def _input_grammars(job: ChatJob) -> dict[str, str]:
     return {f"input_{names.index(name)}": grammar for name, grammar in job.input_grammars.items()}
 
 
-def _callable_tools(table: TokenTable, job: ChatJob) -> list[CallableTool]:
-    tools = []
+def _callable_tools(table: TokenTable, job: ChatJob) -> tuple[list[CallableTool], tuple[str, ...]]:
+    """Return the tools as they are constrained, and the paths of what is not enforced of their schemas."""
+    tools, unenforced = [], list[str]()
     for index, tool in enumerate(job.tools):
         function = tool["function"]
         name = function["name"]
@@ -141,10 +145,13 @@ def _callable_tools(table: TokenTable, job: ChatJob) -> list[CallableTool]:
             tools.append(CallableTool(name, {}, f"input_{index}"))
             continue
         parameters = function.get("parameters") or {"type": "object", "properties": {}}
-        schema = tighten_parameters(parameters, job.checkpoint.max_string)
-        _check(table, _lark(f"start: {_json(schema)}"), f"tools[{index}].function.parameters")
-        tools.append(CallableTool(name, schema))
-    return tools
+        param = f"tools[{index}].function.parameters"
+        if name in job.strict_tools:
+            _check(table, _lark(f"start: {_json(tighten_parameters(parameters, job.checkpoint.max_string))}"), param)
+        loose, keywords = enforceable(table, parameters)
+        unenforced += [f"{param}.{keyword} ({name})" for keyword in keywords]
+        tools.append(CallableTool(name, tighten_parameters(loose, job.checkpoint.max_string)))
+    return tools, tuple(unenforced)
 
 
 def _json(schema: Mapping[str, Any]) -> str:

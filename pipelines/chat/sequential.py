@@ -25,7 +25,8 @@ class SequentialGenerator:
     def __init__(self, checkpoint: ChatCheckpoint, threads: int) -> None:
         self._checkpoint, self._threads = checkpoint, threads
         self._inbox: queue.SimpleQueue[Sequence | None] = queue.SimpleQueue()
-        threading.Thread(target=self._run, name="sequential chat", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="sequential chat", daemon=True)
+        self._thread.start()
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence."""
@@ -34,6 +35,10 @@ class SequentialGenerator:
     def close(self) -> None:
         """End the thread after the sequences that wait now."""
         self._inbox.put(None)
+
+    def join(self) -> None:
+        """Wait until the thread has ended."""
+        self._thread.join()
 
     def _run(self) -> None:
         torch.set_num_threads(self._threads)  # a new thread begins with what another has set last

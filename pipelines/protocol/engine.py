@@ -31,3 +31,6 @@ class Engine(Protocol[JobT, SpecT, EventT]):
     def unload_except(self, specs: Sequence[SpecT]) -> None:
         """Evict the checkpoints that the catalog does not name, `specs` being those that it names, once no job needs
         them."""
+
+    async def sleep(self) -> None:
+        """Move all weights off the device that no job uses, to the host's memory or altogether."""

@@ -19,6 +19,7 @@ Spec = CheckpointSpec | ChatSpec | ClassifierSpec
 AnyEvent = Event | ChatEvent | ClassifyEvent
 HEADER = struct.Struct(">Q")
 DeviceChoice = Literal["auto", "cuda", "cpu"]
+JobKind = Literal["image", "chat", "classify"]
 ControlledWith = Literal["text", "image", "mask"]  # a prompt alone, with a reference, with a mask too
 LOST_DEVICE_EXIT = 87  # exit status of a worker whose device no longer answers
 LOST_GROUP_EXIT = 88  # of a worker with several processes, one of which has ended
@@ -82,6 +83,17 @@ class UnloadExcept:
     """Server to worker: the catalog names exactly these; evict the others once no job needs them."""
 
     checkpoints: tuple[Spec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Server to worker: move all weights off the device that no job uses, to the host's memory or altogether. A job, or
+    `Load`, brings them back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asleep:
+    """Worker to server: it has done what `Sleep` asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +231,8 @@ class JobEvent:
     event: AnyEvent
 
 
-ToWorker = Submit | Cancel | Load | UnloadExcept | Ping
-FromWorker = Ready | NoGpu | Pong | CheckpointState | CachedCheckpoints | Sharing | JobEvent
+ToWorker = Submit | Cancel | Load | UnloadExcept | Sleep | Ping
+FromWorker = Ready | NoGpu | Asleep | Pong | CheckpointState | CachedCheckpoints | Sharing | JobEvent
 
 
 def frame(messages: Sequence[ToWorker | FromWorker]) -> bytes:

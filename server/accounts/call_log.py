@@ -37,6 +37,8 @@ class LoggedCall:
     model: str | None
     status: int
     code: str | None
+    message: str | None = None  # of the error, with the field that it names
+    param: str | None = None
     seconds: float
     queue_s: float | None
     run_s: float | None

@@ -54,6 +54,7 @@ def build_engines(
         settings.max_queue,
         device=layout.classify.device,
         launcher=_launcher("classify", layout.classify, roster),
+        idle_unload_s=settings.idle_unload_s,
     )
     if roster is None:
         members = [_member(settings, layout, slot, catalog, classifiers) for slot in layout.images]
@@ -101,6 +102,7 @@ def _member(
     host = EngineHost(
         "image", (), settings.max_queue, silence_s=settings.worker_silence_s, device=slot.device,
         launcher=ChildProcess("image", options, slot.environment), name=slot.name,
+        idle_unload_s=settings.idle_unload_s,
     )  # fmt: skip
     total = min((gpu.total_bytes for gpu in slot.gpus), default=host_memory_bytes() / processes)
     free = min((gpu.free_bytes for gpu in slot.gpus), default=total)
@@ -122,6 +124,7 @@ def _chat(
         settings.worker_silence_s,
         slot.device,
         _launcher("chat", slot, roster, [f"--chat-cache-share={settings.chat_cache_share:g}"]),
+        idle_unload_s=settings.idle_unload_s,
     )
 
 

@@ -30,8 +30,8 @@ class JsonBody(Generic[Model]):
         self.examples = examples
 
     async def __call__(self, request: Request) -> Model:
-        """Read and validate the body. Raises ApiError with the field's name."""
-        return validate(self.model, parse_json(await request.body()), strict=True)
+        """Read and validate the body; none is an empty object. Raises ApiError with the field's name."""
+        return validate(self.model, parse_json(await request.body() or b"{}"), strict=True)
 
 
 class KeyedJsonBody(JsonBody[Model]):

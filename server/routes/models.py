@@ -134,6 +134,7 @@ def _chat_card(model: ChatModel, services: Services) -> ChatCard:
         max_model_len=found.context if found else model.spec.context if model.spec else None,
         batched=found.why_alone is None if found else None,
         why_not_batched=found.why_alone if found else None,
+        defaults=dict(model.spec.defaults) if model.spec else None,
     )
 
 

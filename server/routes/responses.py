@@ -234,7 +234,8 @@ async def _answer(request: Request, services: Services, asked: Asked, stack: Asy
     stack.enter_context(response.listening())
     if not body.background:
         await response.wait_admitted()  # then it is known what the template does not read
-    headers = name_ignored(headers, ignored_options(response.unused_options, TEMPLATE_FIELDS))
+    unread = dict.fromkeys(response.unread)
+    headers = name_ignored(headers, [*ignored_options(response.unused_options, TEMPLATE_FIELDS), *unread])
     if body.stream:
         return event_stream(_events(response.follow()), services.settings.keepalive_s, headers)
     if body.background:

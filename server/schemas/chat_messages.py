@@ -120,6 +120,8 @@ class AssistantMessage(LenientModel):
     name: str | None = None
     tool_calls: list[AnyToolCall] | None = None
     images: list[ImagePart] | None = None  # drawn in an earlier round
+    reasoning_content: BoundedText | None = None  # thoughts of an earlier round
+    reasoning: BoundedText | None = None  # the same, as other servers call it
     function_call: None = None
     audio: None = None
 
@@ -142,8 +144,10 @@ def custom_arguments(text: str) -> str:
 
 def plain_message(message: SystemMessage | UserMessage | AssistantMessage | ToolMessage) -> dict[str, Any]:
     """Return the message in the engine's protocol: without null keys, and with refusals as plain text."""
-    plain = message.model_dump(exclude_none=True, exclude={"refusal", "images"})
+    plain = message.model_dump(exclude_none=True, exclude={"refusal", "images", "reasoning"})
     if isinstance(message, AssistantMessage):
+        if thoughts := message.reasoning_content or message.reasoning:
+            plain["reasoning_content"] = thoughts
         plain.setdefault("content", message.refusal)
         plain.pop("tool_calls", None)
         if message.tool_calls:

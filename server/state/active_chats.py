@@ -151,7 +151,8 @@ class ActiveChats(ActiveJobs[ActiveChat]):
         try:
             yield chat
         except ApiError as error:
-            trace.status, trace.code = error.status, error.label
+            trace.status = error.status
+            trace.fail(error.label, error.message, error.param)
             raise
         finally:
             del self._listed[call_id]

@@ -137,10 +137,11 @@ class Backlog:
         mine_s, others = self._remaining_s(entry), [other for other in self._of(None, entry.line) if other is not entry]
         ahead = [other for other in others if other.call.state == "running" or self._remaining_s(other) < mine_s]
         queued = sum(other.call.state == "queued" for other in ahead)
+        ahead_s = sum(map(self._remaining_s, ahead)) / self._at_once(entry.line)
         return Outlook(
             model=entry.job.metadata.get("model"),
             position=0 if entry.call.state == "running" else queued + 1,
-            estimated_s=round(mine_s + sum(map(self._remaining_s, ahead)) / self._at_once(entry.line), 1),
+            estimated_s=round(entry.call.wake_left_s + mine_s + ahead_s, 1),
         )
 
     def _of(self, key_id: str | None, line: str | None = None) -> Iterator[_Entry]:

@@ -273,3 +273,18 @@ async def _wait_until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(240):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.05)
+
+
+async def test_whatever_fails_before_the_device_ends_the_job(
+    chat_engine: ChatEngine, chat_job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(sequences: object) -> None:
+        raise LookupError("no such row")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(chat_engine._device_loop, "add", fail)
+        *_, last = await run(chat_engine, chat_job())
+    assert isinstance(last, Failed)
+    assert last.code == "engine_failed"
+    assert "no such row" in (last.detail or "")
+    assert isinstance((await run(chat_engine, chat_job(max_tokens=2)))[-1], ChatFinished)

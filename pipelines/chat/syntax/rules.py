@@ -16,6 +16,8 @@ CALL_STYLE: Final = {  # as models write JSON: with spaces or without, or indent
     "whitespace_pattern": "[ \\n]{0,12}",
     "item_separator": ",",
     "key_separator": ":",
+    "lenient": True,  # what can't be enforced of a tool's schema is known by now, and named
+    "coerce_one_of": True,
 }
 CLOSED: Final = frozenset({"type", "properties", "additionalProperties", "required", "description", "title"})
 

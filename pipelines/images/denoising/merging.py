@@ -53,7 +53,7 @@ class ForwardMerger:
         self._independent: dict[Hashable, bool] = {}  # whether rows are, by structure of the arguments
         self._never = refused is not None
         self.refused = refused  # why a structure of arguments is never shared: the first such
-        self._timer = DeviceTimer(sharing.scheduler.clock)
+        self._timer = DeviceTimer()
         take_calls(denoiser, self._answer)
 
     def _answer(self, call: Call) -> Call:

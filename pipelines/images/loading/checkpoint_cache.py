@@ -121,9 +121,9 @@ class CheckpointCache:
         return await asyncio.shield(self._loading[key])
 
     async def free_memory(self) -> None:
-        """Free memory after an out-of-memory error: forget kept prompts, evict every checkpoint that no run uses, and
-        return unreferenced memory to the device. A load under way ends first: it may have found its components in one
-        of them."""
+        """Free memory, after an out-of-memory error or to sleep: forget kept prompts, evict every checkpoint that no
+        run uses, and return unreferenced memory to the device. A load under way ends first: it may have found its
+        components in one of them."""
         async with self._load_lock:
             await self._free_unused()
 

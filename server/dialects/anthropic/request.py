@@ -15,6 +15,7 @@ from server.dialects.anthropic.schema import (
     MessagesBody,
     SystemTurn,
     TextBlock,
+    ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
     UrlSource,
@@ -149,8 +150,10 @@ def _assistant_message(message: AssistantTurn) -> Iterator[Json]:
         return
     text = "".join(block.text for block in message.content if isinstance(block, TextBlock))
     calls = [_call(block) for block in message.content if isinstance(block, ToolUseBlock)]
+    thoughts = "".join(block.thinking for block in message.content if isinstance(block, ThinkingBlock))
     if text or calls:
-        yield {"role": "assistant", "content": text or None, **({"tool_calls": calls} if calls else {})}
+        others = _present(tool_calls=calls or None, reasoning_content=thoughts or None)
+        yield {"role": "assistant", "content": text or None, **others}
 
 
 def _call(block: ToolUseBlock) -> Json:

@@ -73,9 +73,10 @@ class DocumentBlock(LenientModel):
 
 
 class ThinkingBlock(LenientModel):
-    """Thoughts of an earlier round. They are not shown to the model again."""
+    """Thoughts of an earlier round, for models whose templates show them. What is redacted can't be read."""
 
     type: Literal["thinking", "redacted_thinking"]
+    thinking: BoundedText = ""
 
 
 class ToolUseBlock(LenientModel):

@@ -30,7 +30,7 @@ from server.schemas.chat_tools import (
     TextByGrammar,
 )
 from server.schemas.hosted_fields import refuse_unsupported
-from server.schemas.local_models import template_options
+from server.schemas.local_models import SAMPLED, template_options
 from server.schemas.response_tools import refuse_hosted_tools
 from server.schemas.validation import ignored_fields, validate
 
@@ -61,6 +61,7 @@ def parse_chat(values: dict[str, Any]) -> ChatRequest:
             top_k=body.top_k,
             min_p=body.min_p,
             repetition_penalty=body.repetition_penalty,
+            unset=SAMPLED - body.model_fields_set,
         ),
         stop=tuple(body.stop),
         n=body.n,
@@ -70,6 +71,9 @@ def parse_chat(values: dict[str, Any]) -> ChatRequest:
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
         template_options=template_options(body.reasoning_effort, body.verbosity, body.chat_template_kwargs),
         custom_tools=custom_names(body),
+        strict_tools=frozenset(
+            tool.function.name for tool in body.tools if isinstance(tool, ChatFunction) and tool.function.strict
+        ),
         input_grammars={
             tool.custom.name: grammar.definition
             for tool in body.tools

@@ -34,7 +34,6 @@ class ChatRequest:
     max_tokens: int | None = None
     sampling: ChatSampling = field(default_factory=ChatSampling)
     left_out: tuple[str, ...] = ()  # paths of what a text stands for, or nothing
-    chosen: frozenset[str] = frozenset()  # the caller's own fields, by name: another server has other defaults
     stop: tuple[str, ...] = ()
     n: int = 1
     seed: int | None = None
@@ -44,6 +43,7 @@ class ChatRequest:
     include_usage: bool = False  # in the last chunk of a stream
     template_options: Mapping[str, Any] = field(default_factory=dict)
     custom_tools: frozenset[str] = frozenset()  # names of functions that the caller knows as custom tools
+    strict_tools: frozenset[str] = frozenset()  # names of functions whose schemas are enforced whole
     input_grammars: Mapping[str, str] = field(default_factory=dict)  # by their names, in Lark
 
     def request_path(self, param: str | None) -> str | None:
@@ -97,6 +97,7 @@ def build_job(request: ChatRequest, spec: ChatSpec, job_id: str, time_limit_s: f
         top_logprobs=request.top_logprobs,
         truncate=request.truncate,
         template_options=request.template_options,
+        strict_tools=request.strict_tools,
         input_grammars=request.input_grammars,
         cache_scope=cache_scope,
     )

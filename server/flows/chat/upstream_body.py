@@ -4,17 +4,9 @@ from typing import Any
 
 from server.flows.chat.request import ChatRequest
 from server.flows.chat.strict_schema import find_strict_violation
+from server.schemas.local_models import SAMPLED
 
 Json = dict[str, Any]
-SAMPLING = (
-    "temperature",
-    "top_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-)
 
 
 def to_body(request: ChatRequest) -> Json:
@@ -28,7 +20,7 @@ def to_body(request: ChatRequest) -> Json:
         "messages": list(request.messages),
         "stream": True,
         "stream_options": {"include_usage": True},
-        **{name: getattr(sampling, name) for name in SAMPLING if name in request.chosen},
+        **{name: getattr(sampling, name) for name in sorted(SAMPLED - sampling.unset)},
         "max_tokens": request.max_tokens,
         "tools": tools or None,
         "tool_choice": request.tool_choice if tools and request.tool_choice != "auto" else None,

@@ -1,7 +1,7 @@
 """The prompt of the chat model for a chain of responses, and the images that can be edited. Pure."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,9 +40,12 @@ def build_context(items: Iterable[StoredItem], instructions: str | None, *, tool
     images."""
     messages: list[Json] = [{"role": "system", "content": instructions}] if instructions else []
     images: list[ImageRef] = []
+    thoughts = ""  # that belong to the message behind them
     for item in items:
-        body = item.body
+        body, count = item.body, len(messages)
         match body["type"]:
+            case "reasoning":
+                thoughts += _thoughts(body)
             case "message":
                 shown = images_of(item)
                 images += shown if vision else []
@@ -66,6 +69,9 @@ def build_context(items: Iterable[StoredItem], instructions: str | None, *, tool
                 messages.append({"role": "assistant", "content": "[image]"})
             case _ if exchange := read_exchange(body):
                 _add_exchange(messages, exchange, tools=tools)
+        if body["type"] != "reasoning":
+            _add_thoughts(messages, min(count, len(messages) - 1), thoughts)
+            thoughts = ""
     return Context(tuple(by_the_user(messages)), tuple(images))
 
 
@@ -153,6 +159,19 @@ def _image_call_result(body: Any) -> str:
     if error := body.get("error"):
         return f"error: {error['message']}"
     return IMAGE_TOOL_FAILURE if body.get("status") == "failed" else IMAGE_TOOL_SUCCESS
+
+
+def _thoughts(body: Mapping[str, Any]) -> str:
+    """Return the text of a reasoning item, or what it says in short of one whose text its server has kept."""
+    parts = body.get("content") or body.get("summary") or ()
+    return "\n".join(str(part["text"]) for part in parts if part.get("text"))
+
+
+def _add_thoughts(messages: list[Json], index: int, thoughts: str) -> None:
+    """Add thoughts to the message that came of them, if the assistant's."""
+    if thoughts and index >= 0 and messages[index]["role"] == "assistant":
+        before = messages[index].get("reasoning_content", "")
+        messages[index] = {**messages[index], "reasoning_content": before + thoughts}
 
 
 def _content(parts: Sequence[Json], *, vision: bool) -> str | list[Json]:

@@ -36,7 +36,7 @@ from server.flows.responses.image_tool import request_from_tool
 from server.flows.responses.items import parts_of
 from server.flows.responses.plan import ImagePlan, ResponsePlan
 from server.flows.responses.tools import ResponseTools, read_tools
-from server.schemas.local_models import template_options
+from server.schemas.local_models import SAMPLED, template_options
 from server.schemas.response_object import Json
 from server.schemas.response_tools import ImageTool
 from server.schemas.responses import JsonObject, JsonSchema, ResponseBody
@@ -208,6 +208,7 @@ def _request(
         tools=tools.functions,
         tool_choice=tools.mode,
         allowed_tools=tools.allowed,
+        strict_tools=tools.strict,
         input_grammars=tools.grammars,
         parallel_tool_calls=body.parallel_tool_calls,
         format=_format(body),
@@ -220,8 +221,8 @@ def _request(
             top_k=body.top_k,
             min_p=body.min_p,
             repetition_penalty=body.repetition_penalty,
+            unset=SAMPLED - body.model_fields_set,
         ),
-        chosen=frozenset(body.model_fields_set),
         truncate=body.truncation == "auto",
         logprobs=logprobs,
         top_logprobs=body.top_logprobs if logprobs else 0,

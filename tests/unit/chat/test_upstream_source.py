@@ -10,6 +10,7 @@ from pipelines.protocol.chat import (
     Admitted,
     ChatEvent,
     ChatFinished,
+    ChatSampling,
     ChatUsage,
     ChoiceFinished,
     JsonFormat,
@@ -25,10 +26,11 @@ from server.flows.chat.events import RawItem
 from server.flows.chat.request import ChatRequest
 from server.flows.chat.upstream_body import to_body
 from server.flows.chat.upstream_source import UpstreamSource
+from server.schemas.local_models import SAMPLED
 
 UPSTREAM = Upstream("http://there/v1", "large", None)
 MODEL = ChatModel("large", "chat", UPSTREAM)
-TURN = ChatRequest(messages=({"role": "user", "content": "hi"},))
+TURN = ChatRequest(messages=({"role": "user", "content": "hi"},), sampling=ChatSampling(unset=SAMPLED))
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "completion_tokens_details": {"reasoning_tokens": 1}}
 
 
@@ -106,7 +108,7 @@ def test_a_turn_is_asked_for_with_nothing_that_says_nothing() -> None:
 
 
 def test_what_the_caller_chose_is_sent_even_if_it_is_the_default_here() -> None:
-    body = to_body(replace(TURN, chosen=frozenset({"temperature", "frequency_penalty", "input"})))
+    body = to_body(replace(TURN, sampling=ChatSampling(unset=SAMPLED - {"temperature", "frequency_penalty"})))
     assert (body["temperature"], body["frequency_penalty"]) == (1.0, 0.0)
     assert "top_p" not in body
 

@@ -1,7 +1,6 @@
 """Detokenizer, stop strings, output parser and sampling: nothing is lost or shown too early, wherever chunks end."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 
 from pipelines.chat.detokenize import Detokenizer
 from pipelines.chat.output_parser import OutputParser
-from pipelines.chat.request_builder import unused_options
 from pipelines.chat.sampling import SamplerState, sample
 from pipelines.chat.stops import StopFilter
 from pipelines.chat.syntax.calls import CallFormat
@@ -19,7 +17,7 @@ from pipelines.chat.syntax.families import BARE, HERMES
 from pipelines.chat.syntax.output_syntax import OutputSyntax
 from pipelines.chat.syntax.pieces import Piece, ReasoningPiece, TextPiece, ToolCallPiece
 from pipelines.chat.tokens import TokenTable
-from pipelines.protocol.chat import ChatJob, ChatSampling, ChatSpec
+from pipelines.protocol.chat import ChatSampling
 from starters.chat.tokens import make_tokenizer
 
 TOKENIZER = make_tokenizer([])
@@ -213,10 +211,3 @@ def test_a_repetition_penalty_is_for_tokens_of_the_prompt_and_of_the_answer() ->
     logits = [4.0, 3.0, -1.0]
     chosen = [sample(torch.tensor([logits]), [row], [None])[0].token for _ in range(3)]
     assert chosen == [0, 1, 0]
-
-
-def test_template_options_that_a_template_does_not_name_are_reported() -> None:
-    options = {"enable_thinking": True, "reasoning_effort": "low", "think": 1}
-    job = ChatJob("j", ChatSpec("x", Path("x")), (), 0, 1.0, template_options=options)
-    template = "{% if enable_thinking is defined %}{{ thinking }}{% endif %}"
-    assert unused_options(template, job) == ("reasoning_effort", "think")
