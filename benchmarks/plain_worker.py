@@ -90,6 +90,9 @@ class PlainImages:
     def unload_except(self, specs: Sequence[CheckpointSpec]) -> None:
         """Nothing is in memory."""
 
+    async def sleep(self) -> None:
+        """Nothing is in memory."""
+
 
 class PlainChats:
     """Says the same to everybody, again and again, or calls the first tool that it must call."""
@@ -130,6 +133,9 @@ class PlainChats:
         """Nothing is loaded."""
 
     def unload_except(self, specs: Sequence[ChatSpec]) -> None:
+        """Nothing is in memory."""
+
+    async def sleep(self) -> None:
         """Nothing is in memory."""
 
 

@@ -18,12 +18,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from pipelines.catalog.memory import CHAT_CACHE_SHARE
 from pipelines.device.heap import share_one_arena
 from pipelines.device.offline import quiet_libraries
+from pipelines.protocol.chat import ChatFound
 from pipelines.protocol.engine import Engine, NoDevice
 from pipelines.protocol.images import Failed
 from pipelines.protocol.messages import (
     AnyEvent,
+    Asleep,
     Cancel,
     Capabilities,
     CheckpointState,
@@ -35,6 +38,7 @@ from pipelines.protocol.messages import (
     Ping,
     Pong,
     Ready,
+    Sleep,
     Spec,
     Submit,
     ToWorker,
@@ -135,6 +139,9 @@ async def serve(connection: Connection, options: argparse.Namespace, start: Star
                 task.add_done_callback(running.discard)
             case UnloadExcept(checkpoints):
                 engine.unload_except(checkpoints)
+            case Sleep():
+                running.add(task := asyncio.create_task(_sleep(connection, engine)))
+                task.add_done_callback(running.discard)
 
 
 def start_engine(options: argparse.Namespace, send: Callable[[FromWorker], None]) -> Hosted:
@@ -155,8 +162,9 @@ def _create_engine(
 ) -> AnyEngine:
     if options.kind == "chat":
         from pipelines.chat.engine import ChatEngine
+        from pipelines.device.memory import chat_cache_bytes
 
-        return ChatEngine(device)
+        return ChatEngine(device, chat_cache_bytes(device, options.chat_cache_share))
     if options.kind == "classify":
         from pipelines.classify.engine import ClassifyEngine
 
@@ -165,7 +173,10 @@ def _create_engine(
     from pipelines.images.engine import ImageEngine
     from pipelines.images.parallel.group import Group
 
-    budgets = Budgets.of(device, options.device_gib, options.host_gib, options.others_bytes, options.image_workers)
+    budgets = Budgets.of(
+        device, options.device_gib, options.host_gib, options.others_bytes, options.image_workers,
+        options.chat_cache_share,
+    )  # fmt: skip
     return ImageEngine(device, budgets, send, options.checks, Group(device, options.devices))
 
 
@@ -187,12 +198,22 @@ async def _load(connection: Connection, engine: AnyEngine, checkpoints: tuple[Sp
             connection.send(CheckpointState(spec, "failed", str(error)))
         else:
             capabilities = found if isinstance(found, Capabilities) else None
+            chat = found if isinstance(found, ChatFound) else None
             failed_checks = (
                 [f"without {what}" for what in capabilities.failed_checks] if capabilities is not None else []
             )
-            notes = found.notes if isinstance(found, Capabilities) else found or ()
+            notes = found.notes if isinstance(found, Capabilities | ChatFound) else found or ()
             detail = "; ".join([str(spec.path), *notes, *failed_checks])
-            connection.send(CheckpointState(spec, "loaded", detail, capabilities, time.monotonic() - began))
+            connection.send(CheckpointState(spec, "loaded", detail, capabilities, time.monotonic() - began, chat))
+
+
+async def _sleep(connection: Connection, engine: AnyEngine) -> None:
+    try:
+        await engine.sleep()
+    except Exception:  # such as no memory on the host: the next worker has all of it
+        traceback.print_exc()
+        os._exit(1)
+    connection.send(Asleep())
 
 
 def _set_environment(kernel_cache: Path | None) -> None:
@@ -220,6 +241,12 @@ def main(start: StartEngine = start_engine) -> None:
     parser.add_argument("--host-gib", type=float, help="memory for weights that wait on the host")
     parser.add_argument("--others-bytes", type=int, default=0, help="device memory that other workers will use")
     parser.add_argument("--image-workers", type=int, default=1, help="how many divide the memory of the host")
+    parser.add_argument(
+        "--chat-cache-share",
+        type=float,
+        default=CHAT_CACHE_SHARE,
+        help="of the device's memory for chats' keys",
+    )
     parser.add_argument("--kernel-cache", type=Path, help="folder for what torch.compile has built")
     parser.add_argument("--checks", type=Path, help="folder for what warmup has found")
     options = parser.parse_args()

@@ -51,6 +51,7 @@ TABLES: tuple[tuple[str, str, type[BaseModel]], ...] = (
     ("`[aliases]` in `catalog.toml`", "`name = \"model\"`, or a table with these keys.", schema.AliasTable),
     ("`chat.toml`", "The chat models.", chat.ChatFile),
     ("`[[models]]` in `chat.toml`", "One entry a chat model: a `checkpoint` or an `upstream`.", chat.ChatTable),
+    ("`defaults` in `chat.toml`", "The sampling of requests that don't say.", chat.SamplingDefaults),
 )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ from server.http.cors import ApiCorsMiddleware
 from server.http.dialect import Dialect, request_id_headers
 from server.http.error_handlers import handle_errors
 from server.http.forwarding import BodyRecorder, Forwarder, listen
+from server.http.last_newline import LastNewlineMiddleware
 from server.http.observability import ObservabilityMiddleware
 from server.http.openapi_document import DocumentedApp, describe
 from server.routes import (
@@ -51,6 +52,7 @@ from server.routes import (
     responses,
     results,
     unsupported,
+    workers,
 )
 from server.services import Services
 from server.settings import Settings
@@ -60,13 +62,15 @@ log = structlog.stdlib.get_logger("darkroom.serving")
 
 ROUTES = (
     images, image_jobs, chat, responses, conversations, models, files, health, console, docs, admin,
-    checkpoints, gateways, account, results, operator_keys, operator_queue, operator_reports, unsupported,
+    checkpoints, gateways, account, results, operator_keys, operator_queue, operator_reports, workers,
+    unsupported,
 )  # fmt: skip
 EXPOSED_HEADERS = [
     "retry-after",
     "x-darkroom-ignored",
     "x-darkroom-truncated",
     "x-darkroom-job",
+    "x-darkroom-wake-s",
     "idempotency-replayed",
     "openai-processing-ms",
     "x-ratelimit-limit-requests",
@@ -159,6 +163,7 @@ def _add_middleware(app: FastAPI, services: Services, dialects: Sequence[Dialect
         tracing=services.telemetry.tracing,
         record=services.operations.call_recorder.record,
     )
+    app.add_middleware(LastNewlineMiddleware)
 
 
 def _engines(services: Services) -> list[WorkerPool | EngineHost[Any, Any]]:
@@ -182,6 +187,7 @@ def _report(host: EngineHost[Any, Any]) -> EngineReport:
         engine=host.name,
         kind=host.kind,
         up=host.ready,
+        asleep=host.sleep_state.state == "asleep",
         waiting=host.jobs - host.running,
         running=host.running,
         restarts=host.restarts,

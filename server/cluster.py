@@ -45,7 +45,7 @@ ACTOR = {"num_cpus": 0}  # what a box has is for engines
 
 
 class Arguments(BaseModel):
-    """`config` is a path on the machine that deploys."""
+    """The arguments of `serve run`. `config` is a path on the machine that deploys."""
 
     config: Path = Path("cluster.toml")
 

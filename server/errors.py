@@ -4,11 +4,12 @@ ApiError
 ├── Unauthorized 401      ├── UnsupportedMedia 415
 ├── Forbidden 403         ├── QuotaExceeded 429
 ├── NotFound 404          ├── EngineFailure 500; InvalidImage, ImageMissing
-├── MethodNotAllowed 405  ├── Overloaded 503; DatabaseBusy and -Failed, StorageFailed
+├── MethodNotAllowed 405  ├── Overloaded 503; ServerStopping, DatabaseBusy and -Failed, StorageFailed
 ├── Conflict, Cancelled 409  ├── TimedOut 504
 ├── TooLarge 413          ├── KeyReused 422
 ├── RequestTimedOut 408   ├── RateLimited 429
-├── BadRequest 400        └── ReplayedError: any of these, from an earlier call
+├── BadRequest 400        ├── UpstreamRefused: another server's own status
+                         └── ReplayedError: any of these, from an earlier call
 """
 
 import math
@@ -32,7 +33,7 @@ def status_label(status: int) -> str:
 
 
 class StartError(Exception):
-    """Why a command or the server can't run, in words for the operator."""
+    """A command or the server can't run. The message is for the operator."""
 
 
 class ApiError(Exception):
@@ -248,6 +249,12 @@ class Overloaded(ServerError):
         super().__init__(message, code=code, headers={"Retry-After": retry_after_header(retry_after_s)})
 
 
+class ServerStopping(Overloaded):
+    """The server is about to stop, or stopped what ran: another one, or the next start, takes the call."""
+
+    default_code: ClassVar[str | None] = "server_stopping"
+
+
 class DatabaseBusy(Overloaded):
     """The database is locked, or can't be reached. `reason` is for the operator.
 
@@ -298,6 +305,17 @@ class TimedOut(ServerError):
 
     status: ClassVar[int] = 504
     default_code: ClassVar[str | None] = "timeout"
+
+
+class UpstreamRefused(ApiError):
+    """What another server answered in place of a chat: its status and its words, and when it may be asked again."""
+
+    def __init__(self, status: int, error: Mapping[str, Any], headers: Mapping[str, str]) -> None:
+        super().__init__(
+            str(error.get("message")), param=error.get("param"), code=error.get("code"), headers=dict(headers)
+        )
+        self.status = status  # type: ignore[misc]  # the other server's, not the class's
+        self.type = str(error.get("type"))  # type: ignore[misc]
 
 
 class ReplayedError(ApiError):

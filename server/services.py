@@ -19,6 +19,7 @@ from server.flows.images.jobs import ImageJobs
 from server.flows.images.webhooks import Webhooks
 from server.flows.operators.policy import PolicyAdmin
 from server.flows.operators.queue import JobQueue
+from server.flows.operators.sleep import Sleeper
 from server.flows.operators.swaps import CatalogJobs
 from server.flows.other_gateways import OtherGateways
 from server.flows.responses.compact import Compactor
@@ -71,6 +72,7 @@ class Operations:
     policy: PolicyAdmin
     checkpoints: CheckpointManager
     comparison_grids: ComparisonGrids
+    sleeper: Sleeper
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,7 @@ class Settings(BaseSettings):
 
     max_n: int = Field(10, ge=1, description="Maximum number of images in one request.")
     answers_with_bytes: bool = Field(
-        True,
+        False,
         description="Whether an image response has the bytes (`b64_json`) beside the URL, if the request sets no "
         "`response_format`.",
     )
@@ -134,7 +134,8 @@ class Settings(BaseSettings):
         0.75,
         gt=0,
         le=1,
-        description="The part of both queue limits that one key may take; more gets 429. 1 for all of it.",
+        description="The part of both queue limits that one key may take while others have jobs there; more gets "
+        "429. A key that comes when another has filled the queue has the rest beyond the limits. 1 for all of it.",
     )
     max_running_per_key: int = Field(
         32,
@@ -168,6 +169,18 @@ class Settings(BaseSettings):
         300, gt=0, description="How long a client may read nothing of its answer before its connection is closed."
     )
     chat_max_queue: int = Field(128, ge=1, description="Maximum number of chats waiting or running; one more gets 503.")
+    chat_cache_share: float = Field(
+        0.15,
+        gt=0,
+        lt=1,
+        description="The part of the device's memory for the keys and values of chats that run, and of the beginnings "
+        "of chats that are kept. Checkpoints share it in equal parts; a chat may take all of its checkpoint's part.",
+    )
+    chat_cache_across_keys: bool = Field(
+        False,
+        description="Whether a chat uses what was computed for a chat of another key that began alike. Then a caller "
+        "can find out by time what others have asked.",
+    )
     job_time_limit_s: float = Field(
         900,
         gt=0,
@@ -238,6 +251,12 @@ class Settings(BaseSettings):
     )
     host_memory_gib: float | None = Field(
         None, gt=0, description="Host memory in GiB for checkpoints that do not fit on their GPUs. Unset: half of it."
+    )
+    idle_unload_s: float | None = Field(
+        None,
+        gt=0,
+        description="After so many seconds without a call a worker gives its device back: its process ends, and the "
+        "next call starts it again. Unset: never.",
     )
     preload: bool = Field(True, description="Load every checkpoint at start, not at its first call.")
 

@@ -19,7 +19,7 @@ os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray reads it when it is impor
 settings.register_profile("darkroom", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("darkroom")
 
-FOLDERS = ("e2e", "engines", "simulated_gpu", "gpu", "unit")  # the quickest last: they even out the workers
+FOLDERS = ("e2e", "real", "engines", "simulated_gpu", "gpu", "unit")  # the quickest last: they even out the workers
 SESSION_SERVERS = ("chat", "responses_server", "server")  # fixtures of tests/e2e/conftest.py
 FILES_A_TURN = 4
 ENDS_AT = pytest.StashKey[float]()

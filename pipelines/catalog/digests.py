@@ -13,7 +13,7 @@ from pipelines.catalog.manifest import checkpoint_files, sha256_of
 
 
 class Digests:
-    """`memory` is the file in which the sums are kept."""
+    """The sums of checkpoints. `memory` is the file in which they are kept."""
 
     def __init__(self, memory: Path) -> None:
         self._memory = memory

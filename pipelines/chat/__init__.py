@@ -16,6 +16,6 @@ yields.
 - decode_step: from logits to deltas; sampling: temperature, top_p, penalties, logprobs, seeds
 - grammars, constraints: JSON schemas and tool calls enforced with llguidance
 - detokenize: tokens to deltas; output_parser: text, reasoning, tool calls; stops: stop strings
-- tool_syntax, tokens: how a checkpoint writes calls and reasoning, and its vocabulary
+- syntax, tokens: how a checkpoint writes calls and reasoning, and its vocabulary
 - checkpoint: loading; cpu_threads: how many threads a step is worth; failures: errors as events
 """

@@ -9,11 +9,8 @@ one thread of a CPU, prefill is 12 % at 8 streams and 21 % at 32. Four prompts o
 would save a third to half of that, 4 % and 10 % of the whole; all of them, padded to the longest, 1 %.
 
 Why not transformers' continuous batching (5.23): it samples from one generator for all requests, so there are no
-seeds; per request it has temperature, top_k and top_p, but no bias, penalty, grammar or top logprobs. That it looks
-slow on a CPU is its start: some 20 s on two busy cores, with a 2 GiB cache for a model of 0.8 M parameters. Once
-started it is as fast as a padded batch of `generate`. Without flash attention it compares every row's token with every
-row's past, so long contexts should cost it more; that was not measured, and neither was any of this on a GPU, where
-its paged attention may well be the faster one. `make bench-chat` compares the servers.
+seeds; per request it has temperature, top_k and top_p, but no bias, penalty, grammar or top logprobs. Why not its paged
+cache and attention is in `paged_attention`. `make bench-chat` compares the servers.
 """
 
 import torch
@@ -27,13 +24,18 @@ from pipelines.chat.sequence import Sequence
 
 
 class BatchedGenerator:
-    """Answers the sequences of one checkpoint; a token takes `token_bytes` of KV cache. One thread uses it."""
+    """Answers the sequences of one checkpoint. One thread uses it."""
 
-    def __init__(self, checkpoint: ChatCheckpoint, token_bytes: int) -> None:
+    def __init__(self, checkpoint: ChatCheckpoint) -> None:
         self.checkpoint = checkpoint
-        self._token_bytes = token_bytes
-        self._runner = ModelRunner(checkpoint, capacity_tokens=0)  # until `set_cache_budget`
-        self._scheduler = Scheduler(self._runner.kv_cache, checkpoint.spec.max_batch)
+        batching = checkpoint.batching
+        self._token_bytes = batching.token_bytes
+        self._capacity_tokens = 0  # until `set_cache_budget`
+        self._runner = ModelRunner(
+            checkpoint.model, checkpoint.device, checkpoint.tokens.vocab_size, batching.rules, capacity_tokens=0
+        )
+        self._runner.by_group = batching.by_group
+        self._scheduler = Scheduler(self._runner.kv_cache, checkpoint.spec.max_batch, batching.rules)
         self._threads: int | None = None  # of the CPU; measured before the first step
 
     @property
@@ -44,11 +46,13 @@ class BatchedGenerator:
     @property
     def cache_budget_bytes(self) -> int:
         """Return the bytes that the KV cache may grow to."""
-        return self._runner.kv_cache.capacity_tokens * self._token_bytes
+        return self._capacity_tokens * self._token_bytes
 
     def set_cache_budget(self, budget_bytes: int) -> None:
-        """Set the bytes that the KV cache may grow to."""
-        self._runner.kv_cache.capacity_tokens = budget_bytes // self._token_bytes
+        """Set those bytes, as soon as nothing runs: what was admitted keeps the room that it was promised."""
+        if budget_bytes // self._token_bytes != self._capacity_tokens:
+            self._capacity_tokens = budget_bytes // self._token_bytes
+            self._resize()
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence."""
@@ -59,12 +63,14 @@ class BatchedGenerator:
         self._set_threads(max_threads)
         self._scheduler.remove_ended()
         self._prefill()
-        if rows := self._scheduler.schedule_decode():
-            logits = self._runner.decode([row.tokens[-1] for row in rows], [len(row.tokens) - 1 for row in rows])
+        for rows in self._scheduler.schedule_decode():
+            logits = self._runner.decode(
+                [row.tokens[-1] for row in rows], [row.lease for row in rows], [len(row.tokens) - 1 for row in rows]
+            )
             sample_step(rows, logits)
-            self._scheduler.remove_finished()
-        if self.idle:
-            self._runner.kv_cache.clear()
+            self._scheduler.finish_decode(rows)
+        self._scheduler.remove_finished()
+        self._resize()
 
     def fail(self, error: BaseException) -> None:
         """Fail the sequences that have a row, after a failure that no row survives. Waiting ones are not affected."""
@@ -78,13 +84,18 @@ class BatchedGenerator:
             self._scheduler.preempt(keep=count // 2)
         return count > 1
 
+    def _resize(self) -> None:
+        if not self._scheduler.scheduled:
+            self._runner.kv_cache.set_capacity(self._capacity_tokens)
+
     def _prefill(self) -> None:
         budget = self._runner.prefill_chunk
         while chunk := self._scheduler.schedule_prefill(budget):
-            logits = self._runner.prefill(chunk.tokens, chunk.row, chunk.start)
+            sequence = chunk.sequence
+            logits = self._runner.prefill(chunk.tokens, sequence.lease, chunk.start, len(sequence.tokens))
             budget -= len(chunk.tokens)
             if self._scheduler.finish_prefill(chunk):
-                sample_step([chunk.sequence], logits)
+                sample_step([sequence], logits)
                 self._scheduler.remove_finished()
 
     def _set_threads(self, max_threads: int) -> None:

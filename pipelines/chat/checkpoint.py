@@ -1,20 +1,28 @@
 """A chat checkpoint in memory: the model, its tokenizer, and the facts that follow from both."""
 
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
 
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.folder_problems import PICKLES
+from pipelines.chat.batching import Batching, find_batching
+from pipelines.chat.chat_template import ChatTemplates
+from pipelines.chat.checkpoint_files import check_files, open_checkpoint
+from pipelines.chat.kv_pages import PAGE
+from pipelines.chat.syntax.families import TABLE
+from pipelines.chat.syntax.output_syntax import OutputSyntax
 from pipelines.chat.tokens import TokenTable
-from pipelines.chat.tool_syntax import OutputSyntax
 from pipelines.device.failures import is_device_error, is_out_of_memory
-from pipelines.device.memory import compute_dtype
-from pipelines.device.weight_names import TELLING, check_loaded
-from pipelines.protocol.chat import ChatSpec
+from pipelines.protocol.chat import ChatFound, ChatSpec
+
+
+@dataclass(slots=True)
+class CacheShare:
+    """Bytes for the keys and values of each checkpoint whose answers are written together. They share the memory in
+    equal parts, so that it changes as they come and go."""
+
+    bytes: int = 2**62
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,33 +33,43 @@ class ChatCheckpoint:
     model: Any
     tokenizer: Any  # only the thread that prepares prompts may use it
     processor: Any  # of a vision model: prompts of text and images; else None
-    template: str  # the chat template
+    templates: ChatTemplates  # for prompts
     tokens: TokenTable
     device: torch.device
-    context: int  # prompt and answer, in tokens
+    most_tokens: int  # of prompt and answer, that the model was made for or the catalog allows
     eos_ids: frozenset[int]  # tokens that end an answer
     syntax: OutputSyntax  # of reasoning and tool calls
+    batching: Batching  # whether answers are written together, and how
+    cache_share: CacheShare = field(default_factory=CacheShare)
     notes: tuple[str, ...] = ()  # on its files, for the operator
-    capabilities: None = None  # only image checkpoints have them; for chat models the catalog says
+
+    @property
+    def context(self) -> int:
+        """Return how many tokens prompt and answer may have: no more than the memory for keys and values holds."""
+        token_bytes = self.batching.token_bytes
+        held = self.cache_share.bytes // token_bytes // PAGE * PAGE if token_bytes else self.most_tokens
+        return min(self.most_tokens, held)
+
+    @property
+    def found(self) -> ChatFound:
+        """Return what it is, for the server and its operator."""
+        why = self.batching.why_alone
+        alone = [f"answers one at a time: {why}"] if why else []
+        if self.processor and not why:
+            alone = ["answers to chats with images one at a time"]
+        return ChatFound(self.context, self.processor is not None, why, (*self.notes, *alone))
+
+    @property
+    def is_quantized(self) -> bool:
+        """Return whether a library holds the weights in a form of its own, which can't be moved off the device."""
+        return getattr(self.model, "hf_quantizer", None) is not None
 
 
-def load_chat(spec: ChatSpec, device: torch.device) -> ChatCheckpoint:
+def load_chat(spec: ChatSpec, device: torch.device, cache_share: CacheShare | None = None) -> ChatCheckpoint:
     """Load a chat checkpoint. Raises CheckpointError for a folder that does not load."""
-    _check_files(spec.path)
+    check_files(spec.path)
     try:
-        load_kwargs = {"local_files_only": True, "trust_remote_code": False}
-        processor = AutoProcessor.from_pretrained(spec.path, **load_kwargs) if spec.vision else None
-        tokenizer = processor.tokenizer if processor else AutoTokenizer.from_pretrained(spec.path, **load_kwargs)
-        kind = AutoModelForImageTextToText if spec.vision else AutoModelForCausalLM
-        model, info = kind.from_pretrained(
-            spec.path,
-            **load_kwargs,
-            use_safetensors=True,
-            **TELLING,
-            dtype=compute_dtype(spec.dtype, device),
-            **({} if device.type == "cpu" else {"device_map": device.type}),
-        )
-        notes = check_loaded(spec.path, "model", model, info)
+        processor, tokenizer, model, notes = open_checkpoint(spec, device)
     except CheckpointError:
         raise
     except Exception as error:  # the library raises anything for a broken folder
@@ -61,36 +79,34 @@ def load_chat(spec: ChatSpec, device: torch.device) -> ChatCheckpoint:
     template = getattr(processor, "chat_template", None) or getattr(tokenizer, "chat_template", None)
     if not template:
         raise CheckpointError(f"{spec.path}: the tokenizer has no chat template")
+    templates = ChatTemplates.of(processor or tokenizer, template)
     eos_ids = _eos_ids(model, tokenizer)
     if not eos_ids:
         raise CheckpointError(f"{spec.path}: neither generation_config.json nor the tokenizer names an end token")
+    tokens = TokenTable(tokenizer, eos_ids)
     return ChatCheckpoint(
         spec=spec,
         model=model.eval(),
         tokenizer=tokenizer,
         processor=processor,
-        template=template,
-        tokens=TokenTable(tokenizer, eos_ids),
+        templates=templates,
+        tokens=tokens,
         device=device,
-        context=_context_length(spec, model),
+        most_tokens=_context_length(spec, model),
         eos_ids=frozenset(eos_ids),
-        syntax=OutputSyntax.of(tokenizer, template),
-        notes=tuple(notes),
+        batching=find_batching(model, device, tokens.vocab_size),
+        cache_share=cache_share or CacheShare(),
+        syntax=_syntax(spec, tokenizer, templates.text, model),
+        notes=(*notes, *(templates.notes if spec.tools else ())),
     )
 
 
-def _check_files(folder: Path) -> None:
-    """Check a folder as far as that needs no loading. Raises CheckpointError."""
-    if not (folder / "config.json").is_file():
-        raise CheckpointError(f"{folder}: no config.json, so this is no transformers folder")
-    if code := next(folder.rglob("*.py"), None):
-        raise CheckpointError(f"{code}: checkpoints may not bring code; remove it if the model works without")
-    if not any(folder.glob("*.safetensors")):
-        pickled = next((file for pattern in PICKLES for file in folder.glob(pattern)), None)
-        weights = f"only pickles such as {pickled.name}, which can run code" if pickled else "no weights"
-        raise CheckpointError(f"{folder}: {weights}; convert the checkpoint to safetensors")
-    if getattr(AutoConfig.from_pretrained(folder, local_files_only=True), "auto_map", None):
-        raise CheckpointError(f"{folder / 'config.json'}: its auto_map names code of the checkpoint's own")
+def _syntax(spec: ChatSpec, tokenizer: Any, template: Any, model: Any) -> OutputSyntax:
+    """Return how the checkpoint writes thoughts and calls. Raises CheckpointError for a name that the table lacks."""
+    if spec.syntax is not None and spec.syntax not in TABLE:
+        known = ", ".join(TABLE)
+        raise CheckpointError(f"{spec.path}: `syntax` = {spec.syntax!r} is unknown; expected one of {known}")
+    return OutputSyntax.of(tokenizer, template, model.config.get_text_config().model_type, spec.syntax)
 
 
 def _eos_ids(model: Any, tokenizer: Any) -> list[int]:

@@ -1,6 +1,6 @@
 """Constrained decoding: which tokens the grammar allows, and how to close the value before the tokens run out."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -12,6 +12,7 @@ from pipelines.chat.tokens import TokenTable
 
 CLOSERS: Final = ("}],:", '"ntf[{ .-')  # outside a string, what closes a JSON value soonest, before and after digits
 DIGITS: Final = "0123456789"
+FREE: Final = "\x01"  # which JSON never has: where it may come, any text may
 MAX_PATH: Final = 400  # tokens; a value that no shorter path closes is not closed
 MARGIN: Final = 32  # tokens before the closing path has to begin, from which on every token is checked
 
@@ -23,49 +24,46 @@ class Constraint:
     short path to that end.
     """
 
-    def __init__(self, table: TokenTable, grammar: Grammar, starts_after: bytes = b"") -> None:
+    def __init__(self, table: TokenTable, grammar: Grammar) -> None:
         self._table = table
         self._matcher = LLMatcher(table.grammar, grammar.text)
+        if error := self._matcher.get_error():
+            raise RuntimeError(f"the grammar is wrong: {error}")
         self._has_text = grammar.has_text
-        self._starts_after = starts_after  # the grammar applies behind these bytes; what comes before them is free
-        self._recent = b""
-        self._strings = StringState()
+        self._endings = [table.grammar.tokenize_str(text) for text in grammar.endings]
         self._check_at = 4 * MAX_PATH  # the closing path is computed next when so many tokens remain
         self._longest_path = 0  # so far
 
     @property
     def complete(self) -> bool:
-        """Return whether the value has ended, so that nothing more may come."""
-        return not self._starts_after and self._matcher.is_stopped()
+        """Return whether the output has ended, so that nothing more may come."""
+        return bool(self._matcher.is_stopped())
 
     @property
     def satisfied(self) -> bool:
         """Return whether the output may end here, since the required value is there."""
-        return not self._starts_after and not self._has_text and self._matcher.is_accepting()
+        return not self._has_text and self._matcher.is_accepting()
 
     def near_limit(self, remaining: int) -> bool:
         """Return whether the next token has to be checked by `closing_token`, with so many tokens left."""
-        return not self._starts_after and remaining <= self._check_at
+        return remaining <= self._check_at
 
-    def token_mask(self) -> torch.Tensor | None:
-        """Return the tokens that may come, as bools over the vocabulary; None where any token may come."""
-        if self._starts_after:
-            return None
+    def token_mask(self) -> torch.Tensor:
+        """Return the tokens that may come, as bools over the vocabulary."""
         return unpack_mask(self._matcher.compute_bitmask(), self._table.grammar.vocab_size)
 
     def closing_token(self, token: int, remaining: int) -> int | None:
         """Return another token, where this one would leave too few to close the value; else None. Needed only when
         `near_limit`."""
-        ahead, strings = self._matcher.deep_copy(), self._strings.copy()
+        ahead = self._matcher.deep_copy()
         if token not in self._table.eos_ids and ahead.consume_token(token):
-            strings.feed(self._table.bytes_of(token))
-            path = path_to_end(self._table.grammar, ahead, strings)
+            path = path_to_end(self._table.grammar, ahead, self._endings)
             if path is not None and len(path) < remaining:
                 self._longest_path = max(self._longest_path, len(path))
                 spare = remaining - len(path) - self._longest_path - MARGIN
                 self._check_at = remaining - max(1, spare // 4)
                 return None
-        path = path_to_end(self._table.grammar, self._matcher, self._strings)
+        path = path_to_end(self._table.grammar, self._matcher, self._endings)
         if path is None or len(path) > remaining:
             self._check_at = remaining * 3 // 4  # no end is in reach
             return None
@@ -73,64 +71,62 @@ class Constraint:
 
     def accept(self, token: int) -> None:
         """Advance the grammar by a token. Raises RuntimeError where the grammar does not allow the token."""
-        if self._starts_after:
-            self._recent = (self._recent + self._table.bytes_of(token))[-64:]
-            if self._starts_after in self._recent:
-                self._starts_after = b""
-            return
         if not self._matcher.consume_token(token):
             raise RuntimeError(f"the grammar can't go on: {self._matcher.get_error()}")
-        self._strings.feed(self._table.bytes_of(token))
 
 
-class StringState:
-    """Whether JSON text is inside a string."""
+def path_to_end(tokenizer: LLTokenizer, matcher: LLMatcher, endings: Sequence[list[int]]) -> list[int] | None:
+    """Return tokens that close the output soon, though not always soonest; None if none are found.
 
-    def __init__(self, *, inside: bool = False, escaped: bool = False) -> None:
-        self.inside = inside
-        self._escaped = escaped
-
-    def feed(self, data: bytes) -> None:
-        """Follow the text through these bytes."""
-        for byte in data:
-            if self._escaped:
-                self._escaped = False
-            elif self.inside and byte == ord("\\"):
-                self._escaped = True
-            elif byte == ord('"'):
-                self.inside = not self.inside
-
-    def copy(self) -> "StringState":
-        """Return a copy of the state."""
-        return StringState(inside=self.inside, escaped=self._escaped)
-
-
-def path_to_end(tokenizer: LLTokenizer, matcher: LLMatcher, strings: StringState) -> list[int] | None:
-    """Find tokens that close a JSON text soon, though not always soonest; None if none are found.
-
-    Zeros make the shortest numbers; where they lead nowhere, as with multiples of seven, other digits are tried.
+    `endings` end free text. Zeros make the shortest numbers; where they lead nowhere, as with multiples of seven, other
+    digits are tried.
     """
     for turn in (0, 7):
-        path = _path(tokenizer, matcher.deep_copy(), strings.copy(), turn)
+        path = _path(tokenizer, matcher.deep_copy(), endings, turn)
         if path is not None:
             return path
     return None
 
 
-def _path(tokenizer: LLTokenizer, matcher: LLMatcher, strings: StringState, turn: int) -> list[int] | None:
+def _path(tokenizer: LLTokenizer, matcher: LLMatcher, endings: Sequence[list[int]], turn: int) -> list[int] | None:
     path: list[int] = []
     while not matcher.is_accepting():
         if len(path) > MAX_PATH:
             return None
         tokens: list[int] = matcher.compute_ff_tokens()
         if not tokens:
-            preferred = '"' if strings.inside else _closers(turn * len(path) % 10)
-            tokens = [next(_allowed(tokenizer, matcher, preferred))]
+            tokens = _next_tokens(tokenizer, matcher, endings, turn * len(path) % 10)
         if not matcher.consume_tokens(tokens):
             return None
-        strings.feed(tokenizer.decode_bytes(tokens))
         path += tokens
     return path
+
+
+def _next_tokens(tokenizer: LLTokenizer, matcher: LLMatcher, endings: Sequence[list[int]], digit: int) -> list[int]:
+    """Return what leads to the end where several tokens may come."""
+    if _takes(tokenizer, matcher, FREE):
+        found = next((ending for ending in endings if _ends_text(tokenizer, matcher, ending)), None)
+        return found or [next(_allowed(tokenizer, matcher, ""))]
+    inside_string = all(_takes(tokenizer, matcher, character) for character in CLOSERS[0])
+    if not inside_string:
+        found = next((ending for ending in endings if _fits(matcher, ending)), None)
+        if found:
+            return found
+    return [next(_allowed(tokenizer, matcher, '"' if inside_string else _closers(digit)))]
+
+
+def _ends_text(tokenizer: LLTokenizer, matcher: LLMatcher, ending: list[int]) -> bool:
+    """Return whether these tokens may come and the text behind them is not free any more."""
+    ahead = matcher.deep_copy()
+    return _fits(matcher, ending) and ahead.consume_tokens(ending) and not _takes(tokenizer, ahead, FREE)
+
+
+def _fits(matcher: LLMatcher, tokens: list[int]) -> bool:
+    return bool(matcher.validate_tokens(tokens) == len(tokens))
+
+
+def _takes(tokenizer: LLTokenizer, matcher: LLMatcher, character: str) -> bool:
+    return _fits(matcher, tokenizer.greedy_tokenize(character))
 
 
 def _closers(first_digit: int) -> str:

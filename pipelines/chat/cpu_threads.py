@@ -11,6 +11,7 @@ from typing import Final
 import torch
 
 from pipelines.chat.checkpoint import ChatCheckpoint
+from pipelines.chat.kv_pages import PAGE, Lease
 from pipelines.chat.model_runner import ModelRunner
 
 ROWS: Final = 8
@@ -25,23 +26,28 @@ def choose_thread_count(runner: ModelRunner, checkpoint: ChatCheckpoint, max_thr
     Call it in inference mode. It leaves the calling thread with any of these counts.
     """
     rows = min(ROWS, checkpoint.spec.max_batch)
-    if checkpoint.device.type != "cpu" or max_threads == 1 or not runner.kv_cache.reserve(rows, STEPS):
+    cache = runner.kv_cache
+    if checkpoint.device.type != "cpu" or max_threads == 1 or cache.capacity_tokens < rows * PAGE:
         return max_threads
+    leases = [cache.begin(None, ())[0] for _ in range(rows)]
+    for lease in leases:
+        cache.reserve(lease, STEPS)
     candidates = [*(1 << k for k in range(max_threads.bit_length()) if 1 << k < max_threads), max_threads]
     seconds: dict[int, float] = {}
     for count in reversed(candidates):
-        seconds[count] = _step_s(runner, rows, count)
+        seconds[count] = _step_s(runner, leases, count)
         if seconds[max_threads] > LONG_STEP_S:
             break
-    runner.kv_cache.clear()
+    for lease in leases:
+        cache.release(lease)
     return next(count for count in sorted(seconds) if seconds[count] <= MIN_SPEEDUP * min(seconds.values()))
 
 
-def _step_s(runner: ModelRunner, rows: int, threads: int) -> float:
+def _step_s(runner: ModelRunner, leases: list[Lease], threads: int) -> float:
     torch.set_num_threads(threads)
     durations = []
     for step in range(STEPS):
         started_at = time.perf_counter()
-        runner.decode([0] * rows, [step] * rows)
+        runner.decode([0] * len(leases), leases, [step] * len(leases))
         durations.append(time.perf_counter() - started_at)
     return min(durations)

@@ -2,9 +2,10 @@
 
 import codecs
 
-from pipelines.chat.output_parser import OutputParser, Piece, ReasoningPiece, TextPiece, ToolCallPiece
+from pipelines.chat.output_parser import OutputParser
 from pipelines.chat.sampling import SampledToken
 from pipelines.chat.stops import StopFilter
+from pipelines.chat.syntax.pieces import Piece, ReasoningPiece, TextPiece, ToolCallPiece
 from pipelines.chat.tokens import TokenTable
 from pipelines.protocol.chat import (
     ChatDelta,

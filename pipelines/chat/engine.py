@@ -5,6 +5,7 @@ A thread builds the prompts, another one computes (`device_loop`); all events of
 
 import asyncio
 import contextlib
+import functools
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,18 +13,19 @@ from dataclasses import dataclass
 
 import torch
 
-from pipelines.chat.checkpoint import ChatCheckpoint, load_chat
+from pipelines.chat.checkpoint import CacheShare, ChatCheckpoint, load_chat
 from pipelines.chat.device_loop import DeviceLoop
 from pipelines.chat.failures import to_failed_event
-from pipelines.chat.request_builder import build_sequences, count_prompt_tokens, unused_options
+from pipelines.chat.request_builder import build_sequences, count_prompt_tokens
 from pipelines.chat.sequence import Request
 from pipelines.device.failures import Cancelled, watch_device
-from pipelines.device.memory import chat_cache_bytes
+from pipelines.device.memory import chat_cache_bytes, free_memory
 from pipelines.device.openmp import run_and_release
+from pipelines.device.staged_copy import move_modules
 from pipelines.protocol.chat import (
-    Admitted,
     ChatEvent,
     ChatFinished,
+    ChatFound,
     ChatJob,
     ChatSpec,
     Counted,
@@ -32,6 +34,7 @@ from pipelines.protocol.chat import (
 )
 from pipelines.protocol.images import Failed, Queued
 
+HOST = torch.device("cpu")
 TERMINAL_EVENTS = (ChatFinished, Counted, Failed)
 
 
@@ -46,7 +49,7 @@ class Task:
 
 
 class ChatEngine:
-    """Build it and use it on one event loop."""
+    """The engine of chats. Build it and use it on one event loop."""
 
     def __init__(self, device: torch.device, cache_bytes: int | None = None) -> None:
         self._device = device
@@ -57,8 +60,10 @@ class ChatEngine:
         self._outbox: deque[tuple[Task, ChatEvent]] = deque()  # from threads to the event loop
         self._flush_scheduled = False
         self._checkpoints: dict[ChatSpec, asyncio.Task[ChatCheckpoint]] = {}
-        budget = cache_bytes if cache_bytes is not None else chat_cache_bytes(device)
-        self._device_loop = DeviceLoop(device, budget)
+        self._on_host: dict[ChatSpec, ChatCheckpoint] = {}  # whose weights left the device
+        self._cache_bytes = cache_bytes if cache_bytes is not None else chat_cache_bytes(device)
+        self._cache_share = CacheShare(self._cache_bytes)  # of each checkpoint
+        self._device_loop = DeviceLoop(device, self._cache_share)
 
     async def submit(self, job: ChatJob | CountJob) -> AsyncIterator[ChatEvent]:
         """Run a job, and yield its events up to a terminal one."""
@@ -89,48 +94,79 @@ class ChatEngine:
             loading = self._loop.run_in_executor(self._loader, self._load, spec)
             self._checkpoints[spec] = asyncio.create_task(_result(loading))
         try:
-            return await asyncio.shield(self._checkpoints[spec])
+            checkpoint = await asyncio.shield(self._checkpoints[spec])
         except Exception:
             self._checkpoints.pop(spec, None)  # the next job may find the folder repaired
             raise
+        self._split_cache()
+        return checkpoint
 
     def _load(self, spec: ChatSpec) -> ChatCheckpoint:
-        return run_and_release(lambda: watch_device(self._device, load_chat, spec, self._device))
+        if (checkpoint := self._on_host.get(spec)) is None:
+            load = functools.partial(watch_device, self._device, load_chat, spec, self._device, self._cache_share)
+            return run_and_release(load)
+        watch_device(self._device, move_modules, [checkpoint.model], self._device)
+        return self._on_host.pop(spec)
 
-    async def prepare(self, spec: ChatSpec) -> tuple[str, ...]:
-        """Load a checkpoint before the first job. Returns notes on its files. Raises CheckpointError."""
-        return (await self.load(spec)).notes
+    def _split_cache(self) -> None:
+        """Split the memory in equal parts between the checkpoints that have loaded and keep anything there."""
+        loaded = (task.result() for task in self._checkpoints.values() if task.done() and not task.exception())
+        batched = sum(checkpoint.batching.why_alone is None for checkpoint in loaded)
+        self._cache_share.bytes = self._cache_bytes // max(1, batched)
+
+    async def prepare(self, spec: ChatSpec) -> ChatFound:
+        """Load a checkpoint before the first job. Returns what it is. Raises CheckpointError."""
+        return (await self.load(spec)).found
 
     def unload_except(self, specs: Iterable[ChatSpec]) -> None:
         """Keep the checkpoints of these specs, those of the catalog now. Others are evicted as soon as no chat uses
         them."""
         retained = frozenset(specs)
+        self._loader.submit(self._forget_on_host, retained)
         self._checkpoints = {spec: loading for spec, loading in self._checkpoints.items() if spec in retained}
+        self._split_cache()
         self._device_loop.unload_except(retained)
 
+    async def sleep(self) -> None:
+        """Move all weights to the host's memory; those that can't be moved are read from the disk next time."""
+        loaded = {spec: task.result() for spec, task in self._checkpoints.items() if is_successful(task)}
+        for spec in loaded:
+            del self._checkpoints[spec]
+        await self._loop.run_in_executor(self._loader, self._leave_device, loaded)
+
+    def _leave_device(self, loaded: dict[ChatSpec, ChatCheckpoint]) -> None:
+        self._device_loop.release(loaded.values())
+        self._on_host |= {spec: each for spec, each in loaded.items() if not each.is_quantized}
+        watch_device(self._device, move_modules, [each.model for each in self._on_host.values()], HOST)
+        loaded.clear()
+        free_memory(self._device)
+
+    def _forget_on_host(self, retained: frozenset[ChatSpec]) -> None:
+        self._on_host = {spec: checkpoint for spec, checkpoint in self._on_host.items() if spec in retained}
+
     async def _admit(self, task: Task) -> None:
-        """Load the checkpoint, build the prompt, and hand the sequences to the device loop."""
-        job = task.job
+        """Bring a job as far as the device loop, or end it: whatever fails on the way, its caller gets an event."""
         try:
-            checkpoint = await self.load(job.checkpoint)
-            emit = self._emitter(task)
-            if isinstance(job, CountJob):
-                tokens = await self._loop.run_in_executor(
-                    self._prompt_builder, count_prompt_tokens, checkpoint, job, emit
-                )
-                self._emit(task, Counted(tokens))
-                return
-            sequences, dropped = await self._loop.run_in_executor(
-                self._prompt_builder, build_sequences, checkpoint, job, emit
-            )
+            await self._build(task)
         except Exception as error:
             self._fail(task, error)
+
+    async def _build(self, task: Task) -> None:
+        """Load the checkpoint, build the prompt, and hand the sequences to the device loop."""
+        job = task.job
+        checkpoint = await self.load(job.checkpoint)
+        emit = self._emitter(task)
+        if isinstance(job, CountJob):
+            tokens = await self._loop.run_in_executor(self._prompt_builder, count_prompt_tokens, checkpoint, job, emit)
+            self._emit(task, Counted(tokens))
             return
+        sequences, admitted = await self._loop.run_in_executor(
+            self._prompt_builder, build_sequences, checkpoint, job, emit
+        )
         task.request = sequences[0].request
         if task.done:
             return
-        unused = unused_options(checkpoint.template, job)
-        self._emit(task, Admitted(len(task.request.prompt), dropped, unused))
+        self._emit(task, admitted)
         self._device_loop.add(sequences)
 
     def _emitter(self, task: Task) -> Callable[[ChatEvent], None]:
@@ -166,6 +202,11 @@ class ChatEngine:
         task.done = True
         if task.request is not None:
             task.request.done = True  # the device thread drops it before its next step
+
+
+def is_successful(task: asyncio.Task[ChatCheckpoint]) -> bool:
+    """Return whether a load has ended without an error."""
+    return task.done() and not task.cancelled() and task.exception() is None
 
 
 async def _result(loading: asyncio.Future[ChatCheckpoint]) -> ChatCheckpoint:

@@ -1,20 +1,26 @@
 """Grammars for constrained decoding with llguidance: JSON of a schema, tool calls, or text with calls in it.
 
-The input of a tool with a grammar of its own is written as it is, not as a JSON string: {"name": "patch", "input": and
-then what that grammar allows, up to the end of the call.
+They begin where the prompt ends, so thoughts are a part of them: what is written there is free, and what comes behind
+them is not. The input of a tool with a grammar of its own is written as it is, not as a JSON string: {"input": and then
+what that grammar allows, up to the end of the call.
 """
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from llguidance import LLMatcher
 
+from pipelines.chat.enforceable import enforceable
 from pipelines.chat.failures import InvalidRequest
 from pipelines.chat.schemas import tighten, tighten_parameters
+from pipelines.chat.syntax import harmony
+from pipelines.chat.syntax.call_rules import CallableTool, CallRules
+from pipelines.chat.syntax.families import BARE
+from pipelines.chat.syntax.output_syntax import OutputSyntax, ThoughtState
+from pipelines.chat.syntax.rules import Rules
 from pipelines.chat.tokens import TokenTable
-from pipelines.chat.tool_syntax import BARE, ToolCallFormat
 from pipelines.protocol.chat import ChatJob
 from pipelines.protocol.images import Failed
 
@@ -23,91 +29,129 @@ JSON_STYLE: Final = {
     "item_separator": ", ",
     "key_separator": ": ",
 }  # as json.dumps writes
-MAX_CALLS: Final = 16  # in one answer
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
     text: str
     has_text: bool = False  # free text is part of it: output that could end here is not therefore complete
+    endings: tuple[str, ...] = ()  # texts that end free text inside it: thoughts, strings without quotes
+    unenforced: tuple[str, ...] = ()  # paths of the keywords of tools' schemas that it does not enforce
 
 
-def build_grammar(table: TokenTable, job: ChatJob, call_format: ToolCallFormat | None) -> Grammar | None:
-    """Build the grammar of a job's output; None if it is unconstrained. Raises InvalidRequest, naming the part that
-    can't be enforced.
+def prescribes_output(job: ChatJob) -> bool:
+    """Return whether a grammar says what the whole answer is: a value or calls, and not text."""
+    return job.format is not None or (bool(job.tools) and job.tool_choice == "required")
 
-    Without a `call_format` that is known, calls that are not required are not constrained.
+
+def build_grammar(table: TokenTable, job: ChatJob, syntax: OutputSyntax, thoughts: ThoughtState) -> Grammar | None:
+    """Return the grammar of output behind a prompt that ends in these thoughts; None for one that is unconstrained.
+
+    Raises InvalidRequest, naming what can't be enforced. Calls of a syntax without a grammar are not constrained unless
+    they are required.
     """
-    max_string = job.checkpoint.max_string
-    schema = None if job.format is None else tighten(job.format.schema or {"type": "object"}, max_string)
+    schema = None if job.format is None else tighten(job.format.schema or {"type": "object"}, job.checkpoint.max_string)
     if schema is not None:
         _check(table, _lark(f"start: {_json(schema)}"), "response_format")
+    rules = Rules(table, job.checkpoint.max_string)
+    answer = None if schema is None else _json(schema)
     if not job.tools or job.tool_choice == "none":
-        return None if schema is None else Grammar(_lark(f"start: {_json(schema)}"))
-    if call_format is None:
-        if job.tool_choice == "auto":
-            return None
-        call_format = BARE
-    rules, inputs = _call_rules(table, job, call_format), _input_grammars(job)
-    several = job.parallel_tool_calls and call_format.repeats
-    calls = f'call ("\\n" call){{0,{MAX_CALLS - 1}}}' if several else "call"
+        return None if answer is None else _grammar(rules, syntax, _value(rules, syntax, thoughts, answer), {})
+    form = syntax.calls or (BARE if job.tool_choice == "required" else None)
+    (tools, unenforced), inputs = _callable_tools(table, job), _input_grammars(job)
+    if form is None:
+        return None if answer is None else _grammar(rules, syntax, _value(rules, syntax, thoughts, answer), {})
+    calls = CallRules(rules, form, tools, several=job.parallel_tool_calls)
+    required = harmony.call(calls) if syntax.is_harmony else _thinking(rules, syntax, thoughts) + calls.required()
     if job.tool_choice == "required":
-        return Grammar(_lark(f"start: {calls}", *rules, **inputs))
-    if schema is not None:
-        rules += [f"calls: {calls}", f"answer: {_json(schema)}"]
-        return Grammar(_lark("start: calls | answer", *rules, **inputs))
-    return Grammar(_lark(*_text_with_calls(table, job, call_format), *rules, **inputs), has_text=True)
+        return replace(_grammar(rules, syntax, required, inputs), unenforced=unenforced)
+    if answer is not None:
+        value = _value(rules, syntax, thoughts, answer)
+        either = _grammar(rules, syntax, f"{rules.add(required)} | {rules.add(value)}", inputs)
+        return replace(either, unenforced=unenforced)
+    text = harmony.text_or_call(calls) if syntax.is_harmony else _thinking_or(rules, syntax, thoughts, calls)
+    return replace(_grammar(rules, syntax, text, inputs, has_text=True), unenforced=unenforced)
+
+
+def _grammar(
+    rules: Rules, syntax: OutputSyntax, start: str, inputs: Mapping[str, str], *, has_text: bool = False
+) -> Grammar:
+    return Grammar(_lark(f"start: {start}", *rules.lines, **inputs), has_text, _endings(syntax))
+
+
+def _endings(syntax: OutputSyntax) -> tuple[str, ...]:
+    if syntax.is_harmony:
+        return (
+            "<|end|><|start|>assistant<|channel|>final<|message|>",
+            "<|end|>",
+            "<|channel|>commentary to=functions.",
+        )
+    own = (syntax.thoughts.closing,) if syntax.thoughts else ()
+    return own + (syntax.calls.arguments.endings() if syntax.calls else ())
+
+
+def _value(rules: Rules, syntax: OutputSyntax, thoughts: ThoughtState, value: str) -> str:
+    """Return a JSON value, behind thoughts and inside the marks of an answer."""
+    if syntax.is_harmony:
+        return harmony.final(rules, value)
+    around = syntax.thoughts
+    begin, end = (around.answer_opening, around.answer_closing) if around else ("", "")
+    opening = f"({rules.literal(begin)} /[ \\n]{{0,2}}/)?" if begin else ""
+    closing = f"(/[ \\n]{{0,2}}/ {rules.literal(end)})?" if end else ""
+    return f"{_thinking(rules, syntax, thoughts)} {opening} {value} {closing}"
+
+
+def _thinking(rules: Rules, syntax: OutputSyntax, thoughts: ThoughtState) -> str:
+    """Return whole thoughts, if there may be some, and the white space behind them."""
+    space = "/[ \\n]{0,2}/ "
+    if syntax.thoughts is None or thoughts == "closed":
+        return ""
+    rest = f"{rules.until(syntax.thoughts.closing)} {space}"
+    if thoughts == "open":
+        return rest
+    return f"({space} {rules.literal(syntax.thoughts.opening.rstrip())} {rest})? "
+
+
+def _thinking_or(rules: Rules, syntax: OutputSyntax, thoughts: ThoughtState, calls: CallRules) -> str:
+    """Return text with calls, behind thoughts that may end or not."""
+    if syntax.thoughts is None:
+        return calls.text_with_calls()
+    opening, closing = syntax.thoughts.opening.rstrip(), syntax.thoughts.closing
+    body = rules.add(calls.text_with_calls(opening))
+    if thoughts == "closed":
+        return body
+    rest = rules.add(f"{rules.free(closing)}* | {rules.until(closing)} {body}")
+    if thoughts == "open":
+        return rest
+    return f"{body} | PLAIN? {rules.literal(opening)} {rest}"
 
 
 def _input_grammars(job: ChatJob) -> dict[str, str]:
-    """Return the grammars of tools' inputs, by the names that `_call_rules` has for them."""
+    """Return the grammars of tools' inputs, by the names that `_callable_tools` has for them."""
     names = [tool["function"]["name"] for tool in job.tools]
     return {f"input_{names.index(name)}": grammar for name, grammar in job.input_grammars.items()}
 
 
-def _call_rules(table: TokenTable, job: ChatJob, call_format: ToolCallFormat) -> list[str]:
-    """Return the rules of calls: `call` is one whole call, `rest` the part that follows its opening delimiter."""
-    rules, names = [], []
-    opening, closing = _delimiter(table, call_format.opening), _delimiter(table, call_format.closing)
-    space = json.dumps(call_format.space) if call_format.space else ""
+def _callable_tools(table: TokenTable, job: ChatJob) -> tuple[list[CallableTool], tuple[str, ...]]:
+    """Return the tools as they are constrained, and the paths of what is not enforced of their schemas."""
+    tools, unenforced = [], list[str]()
     for index, tool in enumerate(job.tools):
         function = tool["function"]
-        if job.allowed_tools and function["name"] not in job.allowed_tools:
+        name = function["name"]
+        if job.allowed_tools and name not in job.allowed_tools:
             continue
-        names.append(f"tool_{index}")
-        name = json.dumps(function["name"], ensure_ascii=False)
-        if grammar := job.input_grammars.get(function["name"]):
+        if grammar := job.input_grammars.get(name):
             _check(table, _lark("start: @input", input=grammar), f"tools[{index}].format.definition", "grammar")
-            head = f'{{"name": {name}, "input": '
-            rules.append(f"tool_{index}: {json.dumps(head)} @input_{index}")
+            tools.append(CallableTool(name, {}, f"input_{index}"))
             continue
         parameters = function.get("parameters") or {"type": "object", "properties": {}}
-        schema = tighten_parameters(parameters, job.checkpoint.max_string)
-        _check(table, _lark(f"start: {_json(schema)}"), f"tools[{index}].function.parameters")
-        head = f'{{"name": {name}, "{call_format.arguments}": '
-        rules.append(f'tool_{index}: {json.dumps(head)} {_json(schema)} "}}" {space}')
-    return [*rules, f"call: {opening} rest", f"rest: {space} ({' | '.join(names)}) {closing}"]
-
-
-def _text_with_calls(table: TokenTable, job: ChatJob, call_format: ToolCallFormat) -> list[str]:
-    """Free text, in which every call that begins is whole and valid."""
-    opening = call_format.opening
-    others = [token for text, token in table.control_tokens.items() if text != opening and token not in table.eos_ids]
-    other = f"(TEXT | <[{','.join(map(str, others))}]>)*" if others else "TEXT*"
-    rules = [f"text: {other}", "TEXT: /(.|\\n)+/"]
-    if not opening:  # an answer that begins with a brace is a call
-        return [*rules, "start: call | (NO_CALL text)?", "NO_CALL: /[^{]/"]
-    rules.append(f"start: text_call{'*' if job.parallel_tool_calls else '?'} text")
-    if opening in table.control_tokens:
-        return [*rules, f"text_call: text {opening} rest"]
-    return [*rules, "text_call: until_call rest", f"until_call[lazy]: /(.|\\n)*/ {json.dumps(opening)}"]
-
-
-def _delimiter(table: TokenTable, text: str) -> str:
-    """Return a delimiter as the grammar names it: a token of its own, or text."""
-    if not text:
-        return ""
-    return text if text in table.control_tokens else json.dumps(text)
+        param = f"tools[{index}].function.parameters"
+        if name in job.strict_tools:
+            _check(table, _lark(f"start: {_json(tighten_parameters(parameters, job.checkpoint.max_string))}"), param)
+        loose, keywords = enforceable(table, parameters)
+        unenforced += [f"{param}.{keyword} ({name})" for keyword in keywords]
+        tools.append(CallableTool(name, tighten_parameters(loose, job.checkpoint.max_string)))
+    return tools, tuple(unenforced)
 
 
 def _json(schema: Mapping[str, Any]) -> str:

@@ -1,193 +1,244 @@
-"""Keys and values of the sequences that decode together: row r of the batch has its tokens at positions 0, 1, 2 ...
+"""Keys and values of the sequences that decode together, in pages: a sequence has as many as its tokens need.
 
-Nothing is padded on the left, and positions beyond a row's length are masked. Rows come and go without touching the
-others: a new sequence takes the next row, and the last row moves into one that becomes free. Writing is idempotent: a
-step that failed can be repeated.
+Each layer has one buffer for keys and one for values, [pages, PAGE, heads, head size]. A forward pass writes its
+tokens to their places there and attends to what `CacheWindow` says. Attention wants rows of one length: those of
+similar length are gathered into one tensor for one layer at a time (`paged_attention`), and a single row whose pages
+follow each other is a view. Writing is idempotent: a step that failed can be repeated.
 """
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from pipelines.chat.kv_pages import PAGE, Lease, Pages, contiguous
 from pipelines.device.failures import is_out_of_memory
 
-LENGTH_MULTIPLE = 64  # the length that attention covers is the longest row's, rounded up to this
+SHORT: int = 256  # tokens; rows below it are not told apart by length
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """Rows first to end - 1 of a forward pass, that attend to `length` positions each."""
+
+    first: int
+    end: int
+    length: int
+    table: torch.Tensor | None  # the pages of all rows, row by row; 0 beyond a row's own, which its mask hides
+    start_page: int = 0  # without a table: of a single row whose pages follow each other
 
 
 @dataclass(frozen=True, slots=True)
 class CacheWindow:
-    """The tokens that one forward pass writes, and the `length` of the cache that it attends to.
+    """What one forward pass writes and attends to."""
 
-    In a prefill, `row` takes `count` tokens from position `start` on. In a decode step, rows 0 to `rows` - 1 take one
-    token each, at `positions` [rows].
-    """
+    slots: torch.Tensor  # where its tokens go: page * PAGE + place in the page
+    groups: tuple[RowGroup, ...]
+    start: int  # tokens before the first of the pass
+    skip: int = 0  # tokens at the beginning of the pass that are not written
 
-    length: int
-    rows: int = 1
-    row: int = 0
-    start: int = 0
-    count: int = 1
-    positions: torch.Tensor | None = None
-
-
-@dataclass(slots=True)
-class CacheShape:
-    """The rows and tokens that the buffers of every layer have room for, shared by all layers."""
-
-    rows: int = 0
-    tokens: int = 0  # a row
-    window: CacheWindow = CacheWindow(0)  # of the next forward pass
+    @property
+    def length(self) -> int:
+        """Return how many positions the longest row attends to."""
+        return max(group.length for group in self.groups)
 
 
 class KVCacheLayer(CacheLayerMixin):  # type: ignore[misc]
-    """One layer's keys and values, [rows, heads, tokens, head size] each. The first forward pass allocates them."""
+    """One layer's keys and values. The first forward pass allocates them."""
 
     is_sliding = False
 
-    def __init__(self, shape: CacheShape) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.shape = shape
+        self.pages = 0
+        self.window = CacheWindow(torch.zeros(0), (), 0)
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Allocate the buffers as zeros, not uninitialized memory: a masked position weighs nothing only if it is a
-        number."""
-        size = self.shape.rows, self.shape.tokens
-        self.keys, self.values = _zeros(key_states, size), _zeros(value_states, size)
+        """Allocate zeros, not uninitialized memory: a masked position weighs nothing only if it is a number."""
+        self.keys, self.values = _zeros(key_states, self.pages), _zeros(value_states, self.pages)
         self.is_initialized = True
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *_: object, **__: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write the window's tokens, and return the keys and values that it attends to."""
+        """Write the pass's tokens. Return what it attends to, or, for several groups of rows, the tokens themselves
+        with this layer as `paged_layer`, by which attention gathers one group after the other."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        window = self.shape.window
-        return self._write(self.keys, key_states, window), self._write(self.values, value_states, window)
+        self._write(self.keys, key_states)
+        self._write(self.values, value_states)
+        if len(self.window.groups) == 1:
+            return self.gather(self.window.groups[0])
+        key_states.paged_layer = self  # type: ignore[attr-defined]
+        return key_states, value_states
 
-    def resize(self, size: tuple[int, int]) -> None:
-        """Reallocate to so many rows and tokens, contents included. Without memory for it nothing changes."""
-        if self.is_initialized:
-            self.keys, self.values = _resized(self.keys, size), _resized(self.values, size)
+    def gather(self, group: RowGroup) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return keys and values, [rows, heads, length, head size]."""
+        return _gather(self.keys, group), _gather(self.values, group)
+
+    def resize(self, pages: int) -> None:
+        """Make room for so many pages, contents included. Without memory for it nothing changes."""
+        if self.is_initialized and self.keys.shape[0] < pages:
+            self.keys, self.values = _resized(self.keys, pages), _resized(self.values, pages)
+        self.pages = pages
 
     def release(self) -> None:
-        """Free the layer's keys and values."""
+        """Free the buffers."""
         if self.is_initialized:
             self.is_initialized = False
             del self.keys, self.values
 
-    def copy_row(self, source: int, target: int, length: int) -> None:
-        """Copy the first `length` tokens of a row into another row."""
-        if self.is_initialized:
-            for buffer in (self.keys, self.values):
-                buffer[target, :, :length] = buffer[source, :, :length]
-
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return the length and offset of a mask, for models that request it: `ModelRunner` makes the masks."""
-        return self.shape.window.length, 0
+        return self.window.length, 0
 
     def get_seq_length(self) -> int:
-        """Return the number of tokens that were there before the window's."""
-        return self.shape.window.start
+        """Return the tokens that were there before those of the pass."""
+        return self.window.start
 
     def get_max_length(self) -> int:
         """Return -1: the layer has no bound of its own."""
         return -1
 
     def token_bytes(self) -> int:
-        """Return the bytes of one token's keys and values; 0 until the first forward pass."""
+        """Return the bytes of one token; 0 before the first forward pass."""
         if not self.is_initialized:
             return 0
-        return sum(buffer[0, :, 0].numel() * buffer.element_size() for buffer in (self.keys, self.values))
+        return sum(buffer[0, 0].numel() * buffer.element_size() for buffer in (self.keys, self.values))
 
-    def _write(self, buffer: torch.Tensor, states: torch.Tensor, window: CacheWindow) -> torch.Tensor:
-        if window.positions is None:
-            buffer[window.row, :, window.start : window.start + window.count] = states[0]
-            return buffer[window.row : window.row + 1, :, : window.length]
-        buffer[torch.arange(window.rows, device=buffer.device), :, window.positions] = states[:, :, 0]
-        return buffer[: window.rows, :, : window.length]
+    def _write(self, buffer: torch.Tensor, states: torch.Tensor) -> None:
+        tokens = states[:, :, self.window.skip :].transpose(1, 2).flatten(0, 1)  # one row of many, or many of one
+        buffer.flatten(0, 1).index_copy_(0, self.window.slots, tokens)
 
 
 class KVCache:
-    """The buffers of every layer: rows x tokens, `capacity_tokens` at most."""
+    """The pages, and the buffers of every layer: `capacity_tokens` at most."""
 
-    def __init__(self, layers: int, max_rows: int, max_tokens: int, capacity_tokens: int) -> None:
-        self._shape = CacheShape()
-        self._max_rows = max_rows
-        self._max_tokens = _round_up(max_tokens, LENGTH_MULTIPLE)  # a row
-        self.capacity_tokens = capacity_tokens  # of all rows together
-        self._layers = [KVCacheLayer(self._shape) for _ in range(layers)]
+    def __init__(self, layers: int, capacity_tokens: int, device: torch.device | None = None) -> None:
+        self._layers = [KVCacheLayer() for _ in range(layers)]
+        self._device = device
+        self._window = CacheWindow(torch.zeros(0), (), 0)
+        self._room = 0  # pages that the buffers have
+        self._capacity_tokens = capacity_tokens
+        self._pages = Pages(capacity_tokens // PAGE)
         self.cache = Cache(layers=self._layers)  # as transformers' models take it
 
-    def reserve(self, rows: int, tokens: int) -> bool:
-        """Make room for so many rows, the longest of so many tokens; False if that exceeds the capacity.
+    @property
+    def capacity_tokens(self) -> int:
+        """Return how many tokens all sequences may have together."""
+        return self._capacity_tokens
 
-        Rows and tokens beyond that may be lost. If the device has no memory for just that much either, that error is
-        raised, and the tokens that fit both the old size and the new one are kept.
-        """
-        shape = self._shape
-        if rows <= shape.rows and tokens <= shape.tokens:
+    @property
+    def used_tokens(self) -> int:
+        """Return how many tokens the pages of the running sequences have room for."""
+        return self._pages.used * PAGE
+
+    def set_capacity(self, tokens: int) -> None:
+        """Change the capacity while no sequence has pages. What exceeds it is freed, with all that was kept."""
+        self._capacity_tokens = tokens
+        if self._room * PAGE > tokens:
+            self.clear()
+        self._pages.limit = tokens // PAGE
+
+    def begin(self, scope: Hashable, tokens: Sequence[int]) -> tuple[Lease, int]:
+        """Return a lease on the pages that hold the beginning of `tokens` already, and how many tokens those are."""
+        lease = self._pages.match(scope, tokens)
+        return lease, len(lease.pages) * PAGE
+
+    def reserve(self, lease: Lease, tokens: int) -> bool:
+        """Make room for so many tokens of a sequence. False if there is none, on the device either."""
+        if not self._pages.extend(lease, tokens):
+            return False
+        if self._pages.highest <= self._room or self._grow(self._pages.highest):
             return True
-        tokens = _round_up(tokens, LENGTH_MULTIPLE)
-        generous = min(2 * rows, self._max_rows), min(2 * tokens, self._max_tokens)  # growing copies everything
-        for size in (_at_least(generous, shape), _at_least((rows, tokens), shape), (rows, tokens)):
-            if size[0] * size[1] <= self.capacity_tokens:
-                try:
-                    self._resize(size)
-                except Exception as error:
-                    if size == (rows, tokens) or not is_out_of_memory(error):
-                        raise
-                else:
-                    return True
+        self._give_back(lease)
         return False
 
-    def _resize(self, size: tuple[int, int]) -> None:
-        """Resize every layer to rows x tokens. A layer may run out of memory, which leaves those after it at the old
-        size."""
-        shape = self._shape
-        shape.rows, shape.tokens = min(shape.rows, size[0]), min(shape.tokens, size[1])
-        for layer in self._layers:
-            layer.resize(size)
-        shape.rows, shape.tokens = size
+    def share(self, lease: Lease, tokens: Sequence[int], cached: int) -> None:
+        """Let other sequences of its scope begin with the first `cached` of its tokens."""
+        self._pages.share(lease, tokens, cached)
+
+    def release(self, lease: Lease) -> None:
+        """Take the pages of a sequence back."""
+        self._pages.release(lease)
 
     def token_bytes(self) -> int:
         """Return the bytes of one token, over all layers. 0 before the first forward pass."""
         return sum(layer.token_bytes() for layer in self._layers)
 
     def set_window(self, window: CacheWindow) -> None:
-        """Set the rows and tokens that the next forward pass writes and attends to."""
-        self._shape.window = window
-
-    def attention_length(self, tokens: int) -> int:
-        """Return the number of positions that attention covers when the longest row has so many tokens."""
-        return min(_round_up(tokens, LENGTH_MULTIPLE), self._shape.tokens)
-
-    def copy_row(self, source: int, target: int, length: int) -> None:
-        """Copy the first `length` tokens of a row into another row, in every layer."""
+        """Say what the next forward pass writes and attends to."""
+        self._window = window
         for layer in self._layers:
-            layer.copy_row(source, target, length)
+            layer.window = window
+
+    @property
+    def window_length(self) -> int:
+        """Return how many positions the longest row of the next pass attends to."""
+        return self._window.length
+
+    def group(self, leases: Sequence[Lease], lengths: Sequence[int], *, apart: bool) -> tuple[RowGroup, ...]:
+        """Return the rows of a pass by length, given the longest first. `apart`: rows of much different length are in
+        groups of their own."""
+        bounds = [0]
+        for row, length in enumerate(lengths):
+            longest = lengths[bounds[-1]]
+            if apart and longest > SHORT and 2 * max(length, SHORT) <= longest:
+                bounds.append(row)
+        return tuple(
+            self._group(first, end, leases[first:end], lengths[first])
+            for first, end in zip(bounds, [*bounds[1:], len(lengths)], strict=True)
+        )
+
+    def _group(self, first: int, end: int, leases: Sequence[Lease], tokens: int) -> RowGroup:
+        count = -(-tokens // PAGE)
+        if end - first == 1 and contiguous(pages := leases[0].pages[:count]):
+            return RowGroup(first, end, count * PAGE, None, pages[0])
+        table = [[*lease.pages[:count], *[0] * (count - len(lease.pages))] for lease in leases]
+        return RowGroup(first, end, count * PAGE, torch.tensor(table, device=self._device).flatten())
 
     def clear(self) -> None:
-        """Release all memory, and with it every row."""
-        self._shape.rows = self._shape.tokens = 0
+        """Free all memory, and with it every page. Call it while no sequence has any."""
+        self._pages.forget()
+        self._pages.limit = self._capacity_tokens // PAGE
+        self._room = 0
         for layer in self._layers:
             layer.release()
 
+    def _grow(self, pages: int) -> bool:
+        """Make the buffers larger: twice as large if there is memory for it, since growing copies everything."""
+        for size in (min(max(pages, 2 * self._room), self._pages.limit), pages):
+            try:
+                for layer in self._layers:
+                    layer.resize(size)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+            else:
+                self._room = size
+                return True
+        return False
 
-def _zeros(states: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
-    return states.new_zeros(size[0], states.shape[1], size[1], states.shape[3])
+    def _give_back(self, lease: Lease) -> None:
+        """Do without the pages beyond the buffers, for which the device has no memory."""
+        self._pages.limit = self._room
+        self._pages.drop_beyond(self._room, lease)
 
 
-def _resized(old: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
-    new = _zeros(old, size)
-    rows, tokens = min(old.shape[0], size[0]), min(old.shape[2], size[1])
-    new[:rows, :, :tokens] = old[:rows, :, :tokens]
+def _zeros(states: torch.Tensor, pages: int) -> torch.Tensor:
+    return states.new_zeros(pages, PAGE, states.shape[1], states.shape[3])
+
+
+def _resized(old: torch.Tensor, pages: int) -> torch.Tensor:
+    new = old.new_zeros(pages, *old.shape[1:])
+    new[: old.shape[0]] = old
     return new
 
 
-def _at_least(size: tuple[int, int], shape: CacheShape) -> tuple[int, int]:
-    return max(size[0], shape.rows), max(size[1], shape.tokens)
-
-
-def _round_up(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple
+def _gather(buffer: torch.Tensor, group: RowGroup) -> torch.Tensor:
+    if group.table is None:
+        start = group.start_page * PAGE
+        return buffer.flatten(0, 1)[None, start : start + group.length].transpose(1, 2)
+    rows = buffer.index_select(0, group.table)
+    return rows.view(group.end - group.first, group.length, *buffer.shape[2:]).transpose(1, 2)

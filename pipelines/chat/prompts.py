@@ -2,14 +2,18 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from jinja2 import TemplateError
 
+from pipelines.chat.chat_template import TemplateUse
 from pipelines.chat.checkpoint import ChatCheckpoint
+from pipelines.chat.conversation_form import shape
 from pipelines.chat.failures import InvalidRequest
+from pipelines.chat.probing import TemplateRefused
+from pipelines.chat.thinking import template_variables
+from pipelines.chat.tool_forms import tool_variables, with_system_tools
 from pipelines.protocol.chat import Message
 from pipelines.protocol.images import Failed, RawImage
 from pipelines.protocol.pixels import to_image
@@ -19,14 +23,14 @@ from pipelines.protocol.pixels import to_image
 class Prompt:
     tokens: tuple[int, ...]
     inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of a vision model, beside the tokens
-    dropped_messages: int = 0
+    messages: Sequence[dict[str, Any]] = ()  # of the conversation that are in it
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Messages as templates expect them, the tools that may be called, and extra template variables."""
+    """Messages as `template_messages` makes them, the tools that may be called, and extra template variables."""
 
-    messages: list[dict[str, Any]]
+    messages: Sequence[dict[str, Any]]
     tools: Sequence[Mapping[str, Any]]
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -36,80 +40,102 @@ def fit_prompt(checkpoint: ChatCheckpoint, conversation: Conversation, *, trunca
     InvalidRequest."""
     full = encode_prompt(checkpoint, conversation)
     if len(full.tokens) < checkpoint.context:
-        return full
+        return replace(full, messages=conversation.messages)
     instructions, turns = _turns(conversation.messages)
     best: Prompt | None = None
     low, high = 1, len(turns) if truncate else 0  # binary search of the turns to drop; the last one stays
     while low < high:
         drop = (low + high) // 2
         messages = [*instructions, *(message for turn in turns[drop:] for message in turn)]
-        shorter = encode_prompt(checkpoint, Conversation(messages, conversation.tools, conversation.options))
+        shorter = encode_prompt(checkpoint, replace(conversation, messages=messages))
         if len(shorter.tokens) < checkpoint.context:
-            best, high = Prompt(shorter.tokens, shorter.inputs, len(conversation.messages) - len(messages)), drop
+            best, high = replace(shorter, messages=messages), drop
         else:
             low = drop + 1
     if best is None:
-        raise InvalidRequest(_overflow(len(full.tokens), checkpoint.context))
+        raise InvalidRequest(_overflow(len(full.tokens), checkpoint))
     return best
 
 
 def encode_prompt(checkpoint: ChatCheckpoint, conversation: Conversation) -> Prompt:
     """Encode the prompt up to the beginning of the answer. Raises InvalidRequest for messages that the template does
     not take."""
+    use = template_use(checkpoint, conversation)
     try:
-        encoded = (checkpoint.processor or checkpoint.tokenizer).apply_chat_template(
-            conversation.messages,
-            tools=list(conversation.tools) or None,
-            add_generation_prompt=True,
-            tokenize=True,
-            return_dict=True,
-            sanitize_control_tokens=True,  # control tokens in what people write are text
-            **({"return_tensors": "pt"} if checkpoint.processor else {}),
-            **conversation.options,
-        )
-    except (TemplateError, TypeError, ValueError) as error:  # what templates raise, on purpose or not
+        encoded = use.encode(*template_input(use, conversation), tensors=checkpoint.processor is not None)
+    except TemplateRefused as error:
         message = f"This model's chat template does not take these messages: {error}"
         raise InvalidRequest(Failed("invalid_value", message, param="messages")) from error
     if checkpoint.processor is None:
         return Prompt(tuple(encoded["input_ids"]))
+    if not _has_images(conversation.messages):
+        return Prompt(tuple(encoded["input_ids"][0].tolist()))
     inputs = {name: value for name, value in encoded.items() if name not in ("input_ids", "attention_mask")}
     return Prompt(tuple(encoded["input_ids"][0].tolist()), inputs)
+
+
+def template_use(checkpoint: ChatCheckpoint, conversation: Conversation) -> TemplateUse:
+    """Return the template for this conversation. Raises InvalidRequest for tools that it would not show."""
+    tools, documents = bool(conversation.tools), bool(conversation.options.get("documents"))
+    use = checkpoint.templates.choose(tools=tools, documents=documents)
+    if tools and use.traits.tools is None:
+        message = (
+            "This model's chat template does not show it any tools, so it can't know them: leave 'tools' out, or use a "
+            "model whose template has them."
+        )
+        raise InvalidRequest(Failed("unsupported", message, param="tools"))
+    return use
+
+
+def unread_thoughts(checkpoint: ChatCheckpoint, conversation: Conversation, prompt: Prompt) -> list[int]:
+    """Return the indices of the messages whose thoughts are not in this prompt of the conversation."""
+    thoughts = {i: text for i, one in enumerate(conversation.messages) if (text := one.get("reasoning_content"))}
+    if not thoughts:
+        return []
+    use = template_use(checkpoint, conversation)
+    read = use.render(*template_input(use, replace(conversation, messages=prompt.messages)))
+    return [index for index, text in thoughts.items() if text.strip() not in read]
+
+
+def template_input(use: TemplateUse, conversation: Conversation) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return the messages as this template takes them, and its variables."""
+    messages, place = shape(conversation.messages, use.traits), use.traits.tools
+    variables = template_variables(conversation.options, use.traits)
+    if place and conversation.tools:
+        messages = with_system_tools(messages, place, conversation.tools)
+        variables |= tool_variables(place, conversation.tools)
+    return messages, variables
+
+
+def _has_images(messages: Sequence[Mapping[str, Any]]) -> bool:
+    parts = (part for message in messages if isinstance(message.get("content"), list) for part in message["content"])
+    return any(part.get("type") == "image" for part in parts)
 
 
 def template_messages(
     checkpoint: ChatCheckpoint, messages: Sequence[Message], images: Sequence[RawImage]
 ) -> list[dict[str, Any]]:
-    """Convert messages for the template: text as strings, arguments as objects, roles that the template knows, images
-    for a vision model.
+    """Convert messages for any template: content that is never None, arguments as objects, results with the names of
+    their functions, loaded images.
 
-    Raises InvalidRequest for images if it is none.
+    Raises InvalidRequest for images if the model does not see.
     """
     if images and checkpoint.processor is None:
         raise InvalidRequest(Failed("unsupported", "This model does not see images.", param="messages"))
     names: dict[str, str] = {}
     loaded = map(to_image, images)
-    converted_messages = []
-    for message in messages:
-        converted = _template_message(message, checkpoint.template, names)
-        if isinstance(content := converted.get("content"), list | tuple):
-            parts = [_template_part(part, loaded) for part in content]
-            joined = "".join(part["text"] for part in parts if part["type"] == "text")
-            converted["content"] = parts if checkpoint.processor else joined
-        elif isinstance(content, str) and checkpoint.processor:
-            converted["content"] = [{"type": "text", "text": content}]
-        converted_messages.append(converted)
-    return converted_messages
+    return [_template_message(message, names, loaded) for message in messages]
 
 
 def _template_part(part: Mapping[str, Any], images: Any) -> dict[str, Any]:
     return {"type": "image", "image": next(images)} if part["type"] == "image_url" else dict(part)
 
 
-def _template_message(message: Message, template: str, names: dict[str, str]) -> dict[str, Any]:
-    """Convert one message. `names` are the functions by call id, of the messages so far."""
-    result = dict(message)
-    if result.get("role") == "developer" and "developer" not in template:
-        result["role"] = "system"
+def _template_message(message: Message, names: dict[str, str], images: Any) -> dict[str, Any]:
+    """`names` are the functions by call id, of the messages so far."""
+    content = message.get("content")
+    parts = None if content is None or isinstance(content, str) else [_template_part(part, images) for part in content]
+    result = {**message, "content": (content or "") if parts is None else parts}
     if calls := result.get("tool_calls"):
         result["tool_calls"] = [_template_call(call) for call in calls]
         names.update((call["id"], call["function"]["name"]) for call in calls if "id" in call)
@@ -142,9 +168,14 @@ def _turns(messages: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], li
     return list(messages[:first]), turns
 
 
-def _overflow(tokens: int, context: int) -> Failed:
+def _overflow(tokens: int, checkpoint: ChatCheckpoint) -> Failed:
+    context = checkpoint.context
+    limited = (
+        f" The model could read {checkpoint.most_tokens}; the memory for its KV cache, a setting of the operator's "
+        "(DARKROOM_CHAT_CACHE_SHARE), holds fewer."
+    )
     message = (
         f"This model's maximum context length is {context} tokens, and your messages take {tokens} of them, "
-        "which leaves no room for an answer. Please send less."
+        f"which leaves no room for an answer. Please send less.{limited if context < checkpoint.most_tokens else ''}"
     )
     return Failed("context_length_exceeded", message, param="messages")

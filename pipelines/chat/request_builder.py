@@ -1,44 +1,57 @@
 """From a job to the sequences that answer it. Every invalid request is found here."""
 
-import json
-import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from pipelines.chat.checkpoint import ChatCheckpoint
 from pipelines.chat.constraints import Constraint
 from pipelines.chat.detokenize import ChoiceOutput
 from pipelines.chat.failures import InvalidRequest
-from pipelines.chat.grammars import Grammar, build_grammar
+from pipelines.chat.grammars import Grammar, build_grammar, prescribes_output
 from pipelines.chat.output_parser import OutputParser
-from pipelines.chat.prompts import Conversation, encode_prompt, fit_prompt, template_messages
+from pipelines.chat.prompts import (
+    Conversation,
+    encode_prompt,
+    fit_prompt,
+    template_messages,
+    template_use,
+    unread_thoughts,
+)
 from pipelines.chat.sampling import SamplerState
 from pipelines.chat.sequence import Request, Sequence
-from pipelines.chat.tool_syntax import THINK_BEGIN, THINK_END, ParserFields
-from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
+from pipelines.chat.syntax.calls import CallFormat, ParserFields
+from pipelines.chat.syntax.output_syntax import marker_text
+from pipelines.chat.thinking import OFF, asks_to_think, unused_options
+from pipelines.protocol.chat import Admitted, ChatEvent, ChatJob, CountJob
 from pipelines.protocol.images import Failed, Started
 
 
 def build_sequences(
     checkpoint: ChatCheckpoint, job: ChatJob, emit: Callable[[ChatEvent], None]
-) -> tuple[list[Sequence], int]:
-    """Build one sequence for each choice, and return how many messages were dropped, too. Raises InvalidRequest."""
+) -> tuple[list[Sequence], Admitted]:
+    """Return one sequence for each choice, and what is known of the job now. Raises InvalidRequest."""
     _check_bias(checkpoint, job)
-    grammar = build_grammar(checkpoint.tokens, job, checkpoint.syntax.call_format)
     tools = job.tools if job.tool_choice != "none" else ()
-    # no reasoning where the grammar prescribes all of the output
-    options = dict(job.template_options) | ({"enable_thinking": False} if grammar and not grammar.has_text else {})
     messages = template_messages(checkpoint, job.messages, job.images)
-    prompt = fit_prompt(checkpoint, Conversation(messages, tools, options), truncate=job.truncate)
+    conversation = Conversation(messages, tools, job.template_options)
+    traits = template_use(checkpoint, conversation).traits
+    unused = unused_options(job.template_options, traits)
+    asks = asks_to_think(job.template_options)
+    # where all of the output is prescribed, a model thinks first if it is asked to, in a syntax that the grammar knows
+    if prescribes_output(job) and not (asks and checkpoint.syntax.thoughts):
+        conversation = replace(conversation, options={**job.template_options, **OFF})
+        unused += asks if traits.switch else ()
+    prompt = fit_prompt(checkpoint, conversation, truncate=job.truncate)
+    prompt_text = checkpoint.tokenizer.decode(prompt.tokens) if checkpoint.syntax.has_regions or tools else ""
+    grammar = build_grammar(checkpoint.tokens, job, checkpoint.syntax, checkpoint.syntax.thought_state(prompt_text))
     request = Request(job, checkpoint, prompt.tokens, prompt.inputs, emit, open_choices=job.n)
-    prompt_text = checkpoint.tokenizer.decode(prompt.tokens) if checkpoint.syntax.has_reasoning or tools else ""
     max_new_tokens = min(job.max_tokens, checkpoint.context - len(prompt.tokens))
     sequences = [_sequence(request, choice, max_new_tokens, grammar, prompt_text) for choice in range(job.n)]
-    return sequences, prompt.dropped_messages
-
-
-def unused_options(template: str, job: ChatJob) -> tuple[str, ...]:
-    """List the template options of the job that the template does not name."""
-    return tuple(name for name in job.template_options if not re.search(rf"\b{re.escape(name)}\b", template))
+    dropped = len(messages) - len(prompt.messages)
+    unread = unread_thoughts(checkpoint, conversation, prompt)
+    ignored = tuple(f"messages[{index}].reasoning_content" for index in unread)
+    ignored += grammar.unenforced if grammar else ()
+    return sequences, Admitted(len(prompt.tokens), dropped, unused, ignored)
 
 
 def count_prompt_tokens(checkpoint: ChatCheckpoint, job: CountJob, emit: Callable[[ChatEvent], None]) -> int:
@@ -53,33 +66,35 @@ def _sequence(
 ) -> Sequence:
     """Build the sequence of a choice. `prompt_text` is empty where the output can have neither reasoning nor calls."""
     job, tokens = request.job, request.checkpoint.tokens
-    seen = frozenset(request.prompt if job.sampling.repetition_penalty != 1.0 else ())
-    sampler = SamplerState(job.sampling, job.seed + choice, job.top_logprobs if job.logprobs else None, seen)
-    in_reasoning = prompt_text.rstrip().endswith(THINK_BEGIN)
-    starts_after = THINK_END.encode() if in_reasoning and grammar and not grammar.has_text else b""
-    constraint = Constraint(tokens, grammar, starts_after) if grammar else None
+    sampling = job.sampling.with_defaults(request.checkpoint.spec.defaults)
+    seen = frozenset(request.prompt if sampling.repetition_penalty != 1.0 else ())
+    sampler = SamplerState(sampling, job.seed + choice, job.top_logprobs if job.logprobs else None, seen)
+    constraint = Constraint(tokens, grammar) if grammar else None
     output = _output(request, choice, prompt_text)
     return Sequence(request, choice, sampler, output, constraint, max_new_tokens, list(request.prompt))
 
 
 def _output(request: Request, choice: int, prompt_text: str) -> ChoiceOutput:
-    job, checkpoint = request.job, request.checkpoint
-    calls = bool(job.tools) and job.tool_choice != "none"
-    fields = checkpoint.syntax.parser_fields(tools=calls, required=job.tool_choice == "required")
+    job, checkpoint, syntax = request.job, request.checkpoint, request.checkpoint.syntax
+    calls, required = bool(job.tools) and job.tool_choice != "none", job.tool_choice == "required"
+    fields = syntax.parser_fields(tools=calls, required=calls and required)
     if set(fields) == {"content"} or not prompt_text:
         return ChoiceOutput(choice, checkpoint.tokens, job.stop)
-    if not checkpoint.syntax.anchor:
-        prompt_text = THINK_BEGIN if prompt_text.rstrip().endswith(THINK_BEGIN) else ""
-    by_grammar = frozenset(job.input_grammars)
-    parser = OutputParser(fields, checkpoint.syntax.anchor, prompt_text, list(job.tools), by_grammar)
+    if not syntax.anchor:
+        open_thoughts = syntax.thoughts is not None and syntax.thought_state(prompt_text) == "open"
+        prompt_text = syntax.thoughts.opening if syntax.thoughts and open_thoughts else ""
+    form = syntax.call_format(required=required) if calls else None
+    parser = OutputParser(fields, prompt_text, job.tools, form, syntax.anchor, frozenset(job.input_grammars))
     max_calls = None if job.parallel_tool_calls else 1
-    return ChoiceOutput(choice, checkpoint.tokens, job.stop, parser, _parsed_tokens(checkpoint, fields), max_calls)
+    return ChoiceOutput(
+        choice, checkpoint.tokens, job.stop, parser, _parsed_tokens(checkpoint, fields, form), max_calls
+    )
 
 
-def _parsed_tokens(checkpoint: ChatCheckpoint, fields: ParserFields) -> frozenset[int]:
+def _parsed_tokens(checkpoint: ChatCheckpoint, fields: ParserFields, form: CallFormat | None) -> frozenset[int]:
     """Return the special tokens that the parser needs to see, because its patterns contain them."""
-    patterns = json.dumps(fields, ensure_ascii=False).replace("\\", "")
-    return frozenset(token for token, text in checkpoint.tokens.special.items() if text in patterns)
+    markers = marker_text(fields, form)
+    return frozenset(token for token, text in checkpoint.tokens.special.items() if text in markers)
 
 
 def _check_bias(checkpoint: ChatCheckpoint, job: ChatJob) -> None:

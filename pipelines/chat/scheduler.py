@@ -1,8 +1,8 @@
 """Which sequences run next: they wait, are prefilled, decode together, and leave. It tracks capacity, not tensors.
 
-A step prefills chunks of waiting prompts into free rows, then every row decodes one token: a long prompt delays the
-others by a chunk, not by its whole length. Where the KV cache has no room for another token in every row, the rows at
-the end of the batch are preempted: their sequences wait again, with their tokens, and are prefilled once more.
+A step prefills chunks of waiting prompts, then every running sequence decodes one token: a long prompt delays the
+others by a chunk, not by its whole length. Where the KV cache has no page for another token, the sequences that came
+last are preempted: they wait again, with their tokens, and are prefilled once more.
 """
 
 import time
@@ -10,30 +10,32 @@ from collections import deque
 from dataclasses import dataclass
 
 from pipelines.chat.kv_cache import KVCache
+from pipelines.chat.kv_pages import Lease
+from pipelines.chat.length_rules import LengthRules
 from pipelines.chat.sequence import Sequence
 from pipelines.device.failures import OutOfTime
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillChunk:
-    """Tokens of a sequence that go into `row` of the KV cache, from position `start` on."""
+    """Tokens of a sequence, from position `start` on."""
 
     sequence: Sequence
-    row: int
     start: int
     tokens: list[int]
 
 
 class Scheduler:
-    """The sequences of one checkpoint. `running[r]` is in row r of the KV cache, the one in prefill behind the last."""
+    """The sequences of one checkpoint: those that wait, one whose prompt is prefilled, and those that decode."""
 
-    def __init__(self, kv_cache: KVCache, max_batch: int) -> None:
+    def __init__(self, kv_cache: KVCache, max_batch: int, rules: LengthRules | None = None) -> None:
         self._kv_cache = kv_cache
+        self._rules = rules or LengthRules()
         self._max_batch = max_batch
         self._max_running = max_batch  # fewer for a while after a preemption
         self._waiting: deque[Sequence] = deque()
         self._prefilling: Sequence | None = None
-        self.running: list[Sequence] = []
+        self.running: list[Sequence] = []  # those that came first are first
 
     @property
     def idle(self) -> bool:
@@ -42,7 +44,7 @@ class Scheduler:
 
     @property
     def scheduled(self) -> list[Sequence]:
-        """Return all sequences that have a row."""
+        """Return all that have pages."""
         return [*self.running, *([self._prefilling] if self._prefilling else [])]
 
     def add(self, sequence: Sequence) -> None:
@@ -50,64 +52,65 @@ class Scheduler:
         self._waiting.append(sequence)
 
     def schedule_prefill(self, max_tokens: int) -> PrefillChunk | None:
-        """Return the next chunk of a prompt; None if none waits, or there is no row or no memory for it."""
+        """Return the next chunk of a prompt; None if none waits, or there is no memory for it. Raises MemoryError where
+        there never will be."""
         sequence = self._next_prefill() if max_tokens > 0 else None
         if sequence is None:
             return None
-        if not self._reserve(len(sequence.tokens) + 1):
-            self.requeue(sequence)
-            return None
         start = sequence.num_cached_tokens
-        return PrefillChunk(sequence, len(self.running), start, sequence.tokens[start : start + max_tokens])
+        return PrefillChunk(sequence, start, sequence.tokens[start : start + max_tokens])
 
     def finish_prefill(self, chunk: PrefillChunk) -> bool:
         """Note that a chunk is cached. Returns True if it was the last of its prompt: the sequence decodes from now
         on."""
         sequence = chunk.sequence
         sequence.num_cached_tokens += len(chunk.tokens)
+        self._kv_cache.share(sequence.lease, sequence.tokens, sequence.num_cached_tokens)
         if sequence.num_cached_tokens < len(sequence.tokens):
             return False
         self._prefilling = None
         self.running.append(sequence)
         return True
 
-    def schedule_decode(self) -> list[Sequence]:
-        """Return the rows that decode a token now, after making room for it. Raises MemoryError."""
-        if self.running:
-            self.ensure_capacity()
-        return self.running
+    def schedule_decode(self) -> list[list[Sequence]]:
+        """Return the sequences that decode a token now, in the batches that their lengths allow, the longest first in
+        each. Raises MemoryError."""
+        for sequence in [each for each in self.running if self._rules.starts_anew(len(each.tokens) - 1)]:
+            if sequence.num_cached_tokens:
+                self.running.remove(sequence)
+                self._wait_again(sequence)
+        self.ensure_capacity()
+        batches: dict[int, list[Sequence]] = {}
+        for sequence in sorted(self.running, key=lambda each: -len(each.tokens)):
+            batches.setdefault(self._rules.regime(len(sequence.tokens) - 1), []).append(sequence)
+        return list(batches.values())
+
+    def finish_decode(self, sequences: list[Sequence]) -> None:
+        """Note that their tokens but the last one are cached."""
+        for sequence in sequences:
+            self._kv_cache.share(sequence.lease, sequence.tokens, sequence.num_cached_tokens)
 
     def ensure_capacity(self) -> None:
-        """Make room for one more token a row, by preempting sequences. Raises MemoryError where a single row is too
-        long."""
-        while not self._reserve():
-            if len(self.running) == 1 and not self._prefilling:
-                raise MemoryError(f"{len(self.running[0].tokens)} tokens of context do not fit into memory")
-            self.preempt(keep=max(1, len(self.running) // 2))
+        """Make room for one more token of each, by preempting. Raises MemoryError where one alone is too long."""
+        for sequence in list(self.running):
+            while sequence in self.running and not self._kv_cache.reserve(sequence.lease, len(sequence.tokens)):
+                if len(self.scheduled) == 1:
+                    raise MemoryError(f"{len(sequence.tokens)} tokens of context do not fit into memory")
+                self.preempt(keep=len(self.scheduled) - 1)
 
     def preempt(self, keep: int) -> None:
-        """Preempt all rows but the first `keep`. Their sequences wait, and the tokens that they have written are
-        prefilled with their prompts."""
+        """Let only the first ones go on. The others wait, and what they wrote is prefilled with their prompts."""
         preempted = self.scheduled[keep:]
         self._max_running = max(1, keep)  # until others finish: a sequence readmitted at once would be preempted again
         self.running, self._prefilling = self.running[:keep], None
         for sequence in reversed(preempted):
-            sequence.num_cached_tokens = 0
-            self._waiting.appendleft(sequence)
-
-    def requeue(self, sequence: Sequence) -> None:
-        """Put a sequence back into the queue, for which there is no memory while others run. Raises MemoryError if
-        there are no others."""
-        if not self.running:
-            raise MemoryError(f"{len(sequence.tokens)} tokens of context do not fit into memory")
-        self._prefilling = None
-        sequence.num_cached_tokens = 0
-        self._waiting.appendleft(sequence)
+            self._wait_again(sequence)
 
     def fail_scheduled(self, error: BaseException) -> None:
-        """Fail the sequences that have a row, after a failure that no row survives. Waiting ones are not affected."""
+        """Fail what is scheduled, after a failure that no sequence survives. What waits is not affected."""
         for sequence in self.scheduled:
             sequence.request.fail(error)
+            self._release(sequence)
         self.running.clear()
         self._prefilling = None
 
@@ -119,43 +122,41 @@ class Scheduler:
                 sequence.request.fail(OutOfTime())
         self._waiting = deque(sequence for sequence in self._waiting if not sequence.request.done)
         if self._prefilling and self._prefilling.request.done:
+            self._release(self._prefilling)
             self._prefilling = None
         self.remove_finished()
 
     def remove_finished(self) -> None:
-        """Remove the sequences that have finished. The last row moves into each row that becomes free."""
+        """Drop them. Their pages are free, or stay for others that begin alike."""
         for sequence in [sequence for sequence in self.running if sequence.finished]:
-            row = self.running.index(sequence)
-            last = self.running.pop()
+            self.running.remove(sequence)
+            self._release(sequence)
             self._max_running = min(self._max_running + 1, self._max_batch)
-            if last is not sequence:
-                self._kv_cache.copy_row(len(self.running), row, last.num_cached_tokens)
-                self.running[row] = last
-            if self._prefilling:
-                self._kv_cache.copy_row(len(self.running) + 1, len(self.running), self._prefilling.num_cached_tokens)
 
     def _next_prefill(self) -> Sequence | None:
-        """Return the sequence whose prefill goes on, or the next that waits while there is a row."""
+        """Return the sequence whose prefill goes on, or the next that waits while there is room for it."""
         if self._prefilling is None and self._waiting and len(self.running) < self._max_running:
-            self._prefilling = self._waiting.popleft()
-            self._prefilling.request.start()
-            self._share_prefix(self._prefilling)
+            sequence = self._waiting[0]
+            scope = (sequence.request.scope, self._is_long(sequence))
+            sequence.lease, sequence.num_cached_tokens = self._kv_cache.begin(scope, sequence.tokens)
+            if self._kv_cache.reserve(sequence.lease, len(sequence.tokens)):
+                self._prefilling = self._waiting.popleft()
+                sequence.request.start(sequence.num_cached_tokens)
+            else:
+                self._release(sequence)
+                if not self.running:
+                    self._prefilling = self._waiting.popleft()
+                    raise MemoryError(f"{len(sequence.tokens)} tokens of context do not fit into memory")
         return self._prefilling
 
-    def _share_prefix(self, sequence: Sequence) -> None:
-        """Copy the prompt's cache from another choice of the same request, if one has it already. The prompt's last
-        token is left for the logits."""
-        shared = len(sequence.request.prompt) - 1
-        for row, running in enumerate(self.running):
-            if running.request is sequence.request and self._reserve(len(sequence.tokens) + 1):
-                self._kv_cache.copy_row(row, len(self.running), shared)
-                sequence.num_cached_tokens = shared
-                return
+    def _is_long(self, sequence: Sequence) -> bool:
+        """Tell whether it computes even its beginning in another way."""
+        return self._rules.long_from is not None and len(sequence.tokens) > self._rules.long_from
 
-    def _reserve(self, prefill_tokens: int = 0) -> bool:
-        """Reserve room for the rows, each with one more token, and for the sequence in prefill with so many. Returns
-        whether there is room."""
-        lengths = [len(sequence.tokens) for sequence in self.running]
-        if self._prefilling:
-            lengths.append(max(prefill_tokens, self._prefilling.num_cached_tokens))
-        return self._kv_cache.reserve(len(lengths), max(lengths))
+    def _wait_again(self, sequence: Sequence) -> None:
+        self._release(sequence)
+        self._waiting.appendleft(sequence)
+
+    def _release(self, sequence: Sequence) -> None:
+        self._kv_cache.release(sequence.lease)
+        sequence.lease, sequence.num_cached_tokens = Lease(), 0

@@ -10,6 +10,7 @@ from pipelines.chat.checkpoint import ChatCheckpoint
 from pipelines.chat.constraints import Constraint
 from pipelines.chat.detokenize import ChoiceOutput
 from pipelines.chat.failures import to_failed_event
+from pipelines.chat.kv_pages import Lease
 from pipelines.chat.sampling import SamplerState
 from pipelines.protocol.chat import ChatEvent, ChatFinished, ChatJob, ChatUsage, ChoiceFinished, FinishReason
 from pipelines.protocol.images import Started
@@ -29,11 +30,19 @@ class Request:
     started_at: float | None = None
     completion_tokens: int = 0
     reasoning_tokens: int = 0
+    cached_tokens: int = 0  # of the prompt, that an earlier request had computed
 
-    def start(self) -> None:
-        """Note that a sequence of the request is scheduled. The time limit counts from the first one."""
+    @property
+    def scope(self) -> str:
+        """Return whose computed beginnings it may use."""
+        return self.job.cache_scope
+
+    def start(self, cached_tokens: int = 0) -> None:
+        """Note that a sequence of it is scheduled, with so many tokens of its prompt computed already. The time limit
+        counts from the first one."""
         if self.started_at is None:
             self.started_at = time.monotonic()
+            self.cached_tokens = cached_tokens
             self.emit(Started())
 
     def timed_out(self, now: float) -> bool:
@@ -45,7 +54,7 @@ class Request:
         """Return the tokens that the request has used so far: none before it was scheduled."""
         if self.started_at is None:
             return ChatUsage(0, 0)
-        return ChatUsage(len(self.prompt), self.completion_tokens, self.reasoning_tokens)
+        return ChatUsage(len(self.prompt), self.completion_tokens, self.reasoning_tokens, self.cached_tokens)
 
     def fail(self, error: BaseException) -> None:
         """End the request with an error, with all its choices."""
@@ -74,7 +83,8 @@ class Sequence:
     constraint: Constraint | None
     max_new_tokens: int
     tokens: list[int] = field(default_factory=list)  # prompt and completion
-    num_cached_tokens: int = 0  # have their keys and values in the sequence's row of the KV cache
+    num_cached_tokens: int = 0  # have their keys and values in the sequence's pages of the KV cache
+    lease: Lease = field(default_factory=Lease)  # those pages
 
     @property
     def finished(self) -> bool:

@@ -1,7 +1,7 @@
 """The fallback for models that can't share a batch: one answer after another, by transformers' own `generate`.
 
-Vision models are here, because they keep state of their own for an image (positions, features), and so is any model
-whose state is more than keys and values. Requests have the same options as in a batch, but wait longer.
+Chats with images are here, because models keep state of their own for an image (positions, features), and so is any
+model whose state is more than keys and values. Requests have the same options as in a batch, but wait longer.
 """
 
 import queue
@@ -25,7 +25,8 @@ class SequentialGenerator:
     def __init__(self, checkpoint: ChatCheckpoint, threads: int) -> None:
         self._checkpoint, self._threads = checkpoint, threads
         self._inbox: queue.SimpleQueue[Sequence | None] = queue.SimpleQueue()
-        threading.Thread(target=self._run, name="sequential chat", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="sequential chat", daemon=True)
+        self._thread.start()
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence."""
@@ -34,6 +35,10 @@ class SequentialGenerator:
     def close(self) -> None:
         """End the thread after the sequences that wait now."""
         self._inbox.put(None)
+
+    def join(self) -> None:
+        """Wait until the thread has ended."""
+        self._thread.join()
 
     def _run(self) -> None:
         torch.set_num_threads(self._threads)  # a new thread begins with what another has set last
@@ -51,6 +56,7 @@ class SequentialGenerator:
 
     def _generate(self, sequence: Sequence) -> None:
         device = self._checkpoint.device
+        _reset_rope(self._checkpoint.model)
         tokens = torch.tensor([sequence.tokens], device=device)
         self._checkpoint.model.generate(
             input_ids=tokens,
@@ -63,6 +69,18 @@ class SequentialGenerator:
             logits_processor=[_Sampler(sequence, self._checkpoint.tokens.vocab_size)],
             stopping_criteria=[_Stop(sequence)],
         )
+
+
+def _reset_rope(model: torch.nn.Module) -> None:
+    """Forget the longest text so far: a dynamic rotary embedding keeps the frequencies that it had for that one."""
+    for module in model.modules():
+        longest = getattr(module, "original_max_seq_len", None)
+        for name in [name for name in vars(module) if name.endswith("max_seq_len_cached")] if longest else []:
+            prefix = name.removesuffix("max_seq_len_cached")
+            frequencies = getattr(module, f"{prefix}inv_freq")
+            original = getattr(module, f"{prefix}original_inv_freq").to(frequencies.device)
+            module.register_buffer(f"{prefix}inv_freq", original.clone(), persistent=False)
+            setattr(module, name, longest)
 
 
 class _Sampler(LogitsProcessor):  # type: ignore[misc]

@@ -23,11 +23,14 @@ from transformers import (
 )
 
 from pipelines.device.failures import exit_if_lost, watch_device
+from pipelines.device.memory import free_memory
+from pipelines.device.staged_copy import move_modules
 from pipelines.device.weight_names import TELLING, check_loaded
 from pipelines.protocol.classify import Classified, ClassifierSpec, ClassifyEvent, ClassifyJob
 from pipelines.protocol.images import EncodedImage, Failed, Queued, RawImage, Started
 from pipelines.protocol.pixels import to_image
 
+HOST = torch.device("cpu")
 MAX_WINDOW = 512  # tokens
 OVERLAP = 0.25  # of a window
 MAX_ROWS = 16  # windows or images in one forward pass
@@ -35,7 +38,7 @@ MAX_ROWS = 16  # windows or images in one forward pass
 
 @dataclass(frozen=True, slots=True)
 class Classifier:
-    """A loaded checkpoint."""
+    """A classifier's loaded checkpoint."""
 
     model: Any
     processor: Any  # a tokenizer for texts, an image processor for images
@@ -86,6 +89,7 @@ class ClassifyEngine:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._loaded: dict[ClassifierSpec, Classifier] = {}
+        self._on_host: dict[ClassifierSpec, Classifier] = {}  # whose weights left the device
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="classify")
         self._active: set[str] = set()
 
@@ -131,10 +135,24 @@ class ClassifyEngine:
         """Drop the other classifiers, after the jobs that are queued now."""
         self._thread.submit(self._drop_except, frozenset(specs))
 
+    async def sleep(self) -> None:
+        """Move all weights to the host's memory, after the jobs that are queued now."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._leave_device)
+
     def _drop_except(self, specs: frozenset[ClassifierSpec]) -> None:
         self._loaded = {spec: classifier for spec, classifier in self._loaded.items() if spec in specs}
+        self._on_host = {spec: classifier for spec, classifier in self._on_host.items() if spec in specs}
+
+    def _leave_device(self) -> None:
+        self._on_host |= self._loaded
+        self._loaded = {}
+        watch_device(self._device, move_modules, [each.model for each in self._on_host.values()], HOST)
+        free_memory(self._device)
 
     def _load(self, spec: ClassifierSpec) -> Classifier:
+        if (classifier := self._on_host.get(spec)) is not None:
+            watch_device(self._device, move_modules, [classifier.model], self._device)
+            self._loaded[spec] = self._on_host.pop(spec)
         if spec not in self._loaded:
             self._loaded[spec] = watch_device(self._device, load_classifier, spec, self._device)
         return self._loaded[spec]

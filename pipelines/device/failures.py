@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -37,6 +38,12 @@ def is_out_of_memory(error: BaseException) -> bool:
         or (isinstance(cause, RuntimeError) and NO_MEMORY.search(str(cause)) is not None)
         for cause in _causes(error)
     )
+
+
+def clear_frames(error: BaseException) -> None:
+    """Let go of what the frames hold that the error and its causes came through: the tensors that did not fit."""
+    for cause in _causes(error):
+        traceback.clear_frames(cause.__traceback__)
 
 
 def is_device_error(error: BaseException) -> bool:

@@ -35,13 +35,14 @@ class Budgets:
         host_gib: float | None = None,
         others_bytes: int = 0,
         image_workers: int = 1,
+        chat_cache_share: float = CHAT_CACHE_SHARE,
     ) -> Self:
         """Return the operator's figures, or shares of the machine's memory. `others_bytes` are those that workers of
         other kinds will use on the device beside the chat's cache (pipelines.catalog.memory); 0 without such workers.
         The memory of the host is divided between so many image workers, so on CPUs that of the device is too."""
         host = host_memory_bytes() / image_workers
         free, total = torch.cuda.mem_get_info(device) if device.type == "cuda" else (host, host)
-        others = others_bytes + total * CHAT_CACHE_SHARE if others_bytes else 0
+        others = others_bytes + total * chat_cache_share if others_bytes else 0
         device_bytes = weights_budget(total, free, others) if device_gib is None else device_gib * 2**30
         return cls(
             device_bytes=int(device_bytes),
@@ -50,10 +51,10 @@ class Budgets:
         )
 
 
-def chat_cache_bytes(device: torch.device) -> int:
-    """Return the bytes that the KV cache of a chat checkpoint may grow to."""
+def chat_cache_bytes(device: torch.device, share: float = CHAT_CACHE_SHARE) -> int:
+    """Return what the KV caches of all chat checkpoints may grow to."""
     total = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else host_memory_bytes()
-    return int(total * CHAT_CACHE_SHARE)
+    return int(total * share)
 
 
 def measure_memory(device: torch.device) -> WorkerMemory:
@@ -64,6 +65,12 @@ def measure_memory(device: torch.device) -> WorkerMemory:
         free, total = torch.cuda.mem_get_info(device)
         gpu = GpuMemory(total, free, torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device))
     return WorkerMemory(pages * os.sysconf("SC_PAGE_SIZE"), gpu)
+
+
+def available_bytes(device: torch.device) -> int:
+    """Return what a GPU has left for new tensors of this process, with what its allocator keeps."""
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + kept
 
 
 def free_memory(device: torch.device) -> None:

@@ -4,7 +4,7 @@ from pipelines.families.generic import Family
 
 
 class HiDream(Family):
-    """In a shared pass its rows come out as others: seen on every checkpoint that was tried."""
+    """HiDream. In a shared pass its rows come out as others: seen on every checkpoint that was tried."""
 
     classes = ("HiDreamImage*",)
     separate_passes = "its rows differ from what they are alone"

@@ -30,7 +30,7 @@ from pipelines.images.failures import to_failed
 from pipelines.images.job_files import JobFiles
 from pipelines.images.loading.adapters import SpoiledWeights
 from pipelines.images.loading.checkpoint import Checkpoint
-from pipelines.images.loading.checkpoint_cache import CheckpointCache, InsufficientMemory, LoadedCheckpoint
+from pipelines.images.loading.checkpoint_cache import CheckpointCache, DeviceFull, InsufficientMemory, LoadedCheckpoint
 from pipelines.images.parallel.group import Group
 from pipelines.images.scheduling.admission import MAX_RUNS, Admission
 from pipelines.images.scheduling.batching import CHECK_PREFIX, EngineJob, Row, start_order
@@ -79,7 +79,7 @@ class ImageEngine:
         self._run_threads = ThreadPoolExecutor(MAX_RUNS, thread_name_prefix="run")
         self._speeds = Speeds()
         records = CheckRecords(checks) if checks is not None else None
-        self._warmup = Warmup(device, self.submit, self._cache.find, self._speeds, records)
+        self._warmup = Warmup(device, self.submit, self._cache.find, self._speeds, limits, records)
         self._jobs: dict[str, EngineJob] = {}
         self._files = JobFiles(self._jobs, self._speeds, self._fail)
         self._waiting: list[Row] = []
@@ -130,9 +130,13 @@ class ImageEngine:
             while True:
                 try:
                     return await self._cache.load(spec)
-                except InsufficientMemory:
-                    self._paused_for_load = time.monotonic() - began > FAIR_WAIT_S
-                    await asyncio.sleep(0.1)
+                except InsufficientMemory as error:
+                    full, ended_before = isinstance(error, DeviceFull), self._ended_runs
+                    while True:
+                        self._paused_for_load = time.monotonic() - began > FAIR_WAIT_S
+                        await asyncio.sleep(0.1)
+                        if not full or not self._runs or self._ended_runs > ended_before:
+                            break  # each try reads the weights
         finally:
             self._paused_for_load = False
             self._dispatch()
@@ -162,6 +166,10 @@ class ImageEngine:
         self._one_by_one &= retained
         self._evict_unneeded()
 
+    async def sleep(self) -> None:
+        """Move all weights that no run uses to the host's memory, as far as there is room, and forget the others."""
+        await self._cache.free_memory()
+
     def close(self) -> None:
         """Let go of all checkpoints, and end the threads. For an engine without jobs, in a process that goes on; it
         takes none afterwards."""
@@ -176,6 +184,7 @@ class ImageEngine:
 
     def _dispatch(self) -> None:
         """Start every waiting image that may start. One that may not start does not block those after it."""
+        self._admission.expect(self._waiting, self._cache.find)
         while not self._paused_for_load and self._dispatch_one():
             pass
 

@@ -6,9 +6,9 @@ invalid request is `Failed` before `Admitted`. A job that has started and fails 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pipelines.protocol.images import Dtype, Failed, Queued, RawImage, Started
 
@@ -21,13 +21,25 @@ class ChatSpec:
     """One chat checkpoint of the catalog."""
 
     name: str
-    path: Path  # a transformers folder
+    path: Path  # a transformers folder, or a .gguf file
     tools: bool = False
     vision: bool = False
     context: int | None = None  # prompt and answer, in tokens; None: the model's own maximum
     max_batch: int = 32  # sequences that decode together
     max_string: int = 20_000  # characters of a string that a schema does not bound
     dtype: Dtype = "auto"  # bfloat16 on a GPU, float32 on a CPU
+    syntax: str | None = None  # how it writes thoughts and calls, by its name in the table; None: found out
+    defaults: tuple[tuple[str, float], ...] = ()  # fields of `ChatSampling` that requests leave out
+
+
+@dataclass(frozen=True, slots=True)
+class ChatFound:
+    """What a chat checkpoint has been found to be when it was loaded."""
+
+    context: int  # prompt and answer, in tokens
+    vision: bool  # sees images
+    why_alone: str | None  # why its answers are written one at a time; None: they share a batch
+    notes: tuple[str, ...] = ()  # for the operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +54,12 @@ class ChatSampling:
     top_k: int = 0  # of the likeliest tokens; 0: of all
     min_p: float = 0.0  # tokens that are less likely than this part of the likeliest one are left out
     repetition_penalty: float = 1.0  # divides the logits of tokens that were there, in the prompt too
+    unset: frozenset[str] = frozenset()  # fields that the request left out, which take the checkpoint's defaults
+
+    def with_defaults(self, defaults: tuple[tuple[str, float], ...]) -> Self:
+        """Return the same with a checkpoint's defaults in the fields that are unset."""
+        found: dict[str, Any] = {name: value for name, value in defaults if name in self.unset}
+        return replace(self, **found, unset=frozenset())
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +96,9 @@ class ChatJob:
     top_logprobs: int = 0
     truncate: bool = False  # drop whole turns, the oldest first, until the rest fits; otherwise fail
     template_options: Mapping[str, Any] = field(default_factory=dict)  # further variables of the chat template
+    strict_tools: frozenset[str] = frozenset()  # whose schemas are enforced whole, or the request is invalid
     input_grammars: Mapping[str, str] = field(default_factory=dict)  # tool -> Lark grammar of its argument `input`
+    cache_scope: str = ""  # jobs of one scope use what others of it have computed of the same beginning
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +126,8 @@ class Admitted:
 
     prompt_tokens: int
     dropped_messages: int = 0  # by `truncate`
-    unused_options: tuple[str, ...] = ()  # template options that the template does not know
+    unused_options: tuple[str, ...] = ()  # template options that have no effect
+    ignored: tuple[str, ...] = ()  # paths of what else has none, as a chat completion's body has them
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +188,12 @@ class ChoiceFinished:
 
 @dataclass(frozen=True, slots=True)
 class ChatUsage:
-    """The tokenizer's own counts."""
+    """The tokens of a chat, by the tokenizer's own counts."""
 
     prompt_tokens: int
     completion_tokens: int  # of all choices, their end tokens included
     reasoning_tokens: int = 0  # of these, before the answer
+    cached_tokens: int = 0  # of the prompt, that were computed for an earlier request
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol, TypeVar
 
+from pipelines.protocol.chat import ChatFound
 from pipelines.protocol.messages import Capabilities
 
 JobT = TypeVar("JobT", contravariant=True)
@@ -23,10 +24,13 @@ class Engine(Protocol[JobT, SpecT, EventT]):
     def cancel(self, job_id: str) -> None:
         """Stop a job within one step, or before it starts. Unknown ids are ignored."""
 
-    async def prepare(self, spec: SpecT) -> Capabilities | tuple[str, ...] | None:
-        """Load and warm up a checkpoint. Returns the capabilities of an image checkpoint, or notes on another one's
-        files. Raises CheckpointError."""
+    async def prepare(self, spec: SpecT) -> Capabilities | ChatFound | tuple[str, ...] | None:
+        """Load and warm up a checkpoint. Returns what an image or chat checkpoint can do, or notes on another's files.
+        Raises CheckpointError."""
 
     def unload_except(self, specs: Sequence[SpecT]) -> None:
         """Evict the checkpoints that the catalog does not name, `specs` being those that it names, once no job needs
         them."""
+
+    async def sleep(self) -> None:
+        """Move all weights off the device that no job uses, to the host's memory or altogether."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Literal, NamedTuple
 
-from pipelines.protocol.chat import ChatEvent, ChatJob, ChatSpec, CountJob
+from pipelines.protocol.chat import ChatEvent, ChatFound, ChatJob, ChatSpec, CountJob
 from pipelines.protocol.classify import ClassifierSpec, ClassifyEvent, ClassifyJob
 from pipelines.protocol.images import CheckpointSpec, Event, ImageJob, LongPrompt
 
@@ -19,6 +19,7 @@ Spec = CheckpointSpec | ChatSpec | ClassifierSpec
 AnyEvent = Event | ChatEvent | ClassifyEvent
 HEADER = struct.Struct(">Q")
 DeviceChoice = Literal["auto", "cuda", "cpu"]
+JobKind = Literal["image", "chat", "classify"]
 ControlledWith = Literal["text", "image", "mask"]  # a prompt alone, with a reference, with a mask too
 LOST_DEVICE_EXIT = 87  # exit status of a worker whose device no longer answers
 LOST_GROUP_EXIT = 88  # of a worker with several processes, one of which has ended
@@ -53,7 +54,8 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class GpuMemory:
-    """Of a GPU in bytes: `total` and `free` of the whole device; `allocated` by the worker, and its most so far."""
+    """The memory of a GPU in bytes: `total` and `free` of the whole device; `allocated` by the worker, and its most so
+    far."""
 
     total_bytes: int
     free_bytes: int
@@ -81,6 +83,17 @@ class UnloadExcept:
     """Server to worker: the catalog names exactly these; evict the others once no job needs them."""
 
     checkpoints: tuple[Spec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Server to worker: move all weights off the device that no job uses, to the host's memory or altogether. A job, or
+    `Load`, brings them back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asleep:
+    """Worker to server: it has done what `Sleep` asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +192,7 @@ class CheckpointState:
     detail: str
     capabilities: Capabilities | None = None  # of a loaded image checkpoint
     load_s: float | None = None  # how long loading it and its warmup took
+    chat: ChatFound | None = None  # of a loaded chat checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +231,8 @@ class JobEvent:
     event: AnyEvent
 
 
-ToWorker = Submit | Cancel | Load | UnloadExcept | Ping
-FromWorker = Ready | NoGpu | Pong | CheckpointState | CachedCheckpoints | Sharing | JobEvent
+ToWorker = Submit | Cancel | Load | UnloadExcept | Sleep | Ping
+FromWorker = Ready | NoGpu | Asleep | Pong | CheckpointState | CachedCheckpoints | Sharing | JobEvent
 
 
 def frame(messages: Sequence[ToWorker | FromWorker]) -> bytes:

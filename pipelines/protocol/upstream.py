@@ -13,11 +13,12 @@ class Upstream:
     base_url: str  # ends in /v1, without a slash
     model: str
     api_key_env: str | None  # the environment variable that has its key; None sends none
+    vision: bool | None = None  # whether a chat model there sees images; None if only that server knows
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ImageUpstream(Upstream):
-    """One that draws. `api` says which fields its image routes take beyond OpenAI's."""
+    """An upstream that draws images. `api` says which fields its image routes take beyond OpenAI's."""
 
     api: ImageApi
     supports: tuple[str, ...] = ()  # names of Capabilities; another Darkroom tells its own

@@ -29,7 +29,7 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """None is any."""
+    """A filter of the audit. None is any."""
 
     operator: str | None = None
     action: str | None = None

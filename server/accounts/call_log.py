@@ -38,6 +38,8 @@ class LoggedCall:
     model: str | None
     status: int
     code: str | None
+    message: str | None = None  # of the error, with the field that it names
+    param: str | None = None
     seconds: float
     queue_s: float | None
     run_s: float | None
@@ -56,7 +58,7 @@ COLUMNS = [name for name in LoggedCall.__dataclass_fields__ if name != "key_name
 
 @dataclass(frozen=True, slots=True)
 class CallFilter:
-    """None is any."""
+    """A filter of calls. None is any."""
 
     key_id: str | None = None
     outcome: Outcome | None = None

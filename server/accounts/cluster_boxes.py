@@ -11,7 +11,8 @@ from server.accounts.tables import ClusterBoxRow
 
 @dataclass(frozen=True, slots=True)
 class KnownBoxes:
-    """By Ray's ids of nodes, which are others after each start. A drained box was admitted before."""
+    """The boxes that were used, by Ray's ids of nodes, which are others after each start. A drained box was admitted
+    before."""
 
     admitted: frozenset[str]
     drained: frozenset[str]

@@ -297,7 +297,8 @@ def _may_pass(error: BaseException) -> bool:
 
 
 class _Wait(threading.local):
-    """Until when the writes of this thread wait to begin, in time.monotonic(); None is COMMAND_LIMIT_S from then."""
+    """The time until which the writes of this thread wait to begin, in time.monotonic(); None is COMMAND_LIMIT_S from
+    then."""
 
     until: float | None = None
 

@@ -47,6 +47,8 @@ class CallLogRow(Base):
     model: Mapped[str | None] = mapped_column(String(200))
     status: Mapped[int] = mapped_column(Integer)
     code: Mapped[str | None] = mapped_column(String(100))
+    message: Mapped[str | None] = mapped_column(String(1000))
+    param: Mapped[str | None] = mapped_column(String(200))
     seconds: Mapped[float] = mapped_column(Float)
     queue_s: Mapped[float | None] = mapped_column(Float)
     run_s: Mapped[float | None] = mapped_column(Float)

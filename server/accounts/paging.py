@@ -23,7 +23,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """From `since` (inclusive) to `until` (exclusive), in Unix seconds. None: since ever, until now."""
+    """A period from `since` (inclusive) to `until` (exclusive), in Unix seconds. None: since ever, until now."""
 
     since: float | None = None
     until: float | None = None

@@ -70,7 +70,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class ResultFilter:
-    """`words`: all of them are in the prompt."""
+    """A filter of images. `words`: all of them are in the prompt."""
 
     key_id: str
     model: str | None = None

@@ -207,7 +207,7 @@ class ClaimRow(Base):
 
 
 class WebhookRow(Base):
-    """Where to tell that a call has ended, until that is done. `next_at`: not before."""
+    """A webhook that tells of a call's end, until it is delivered or given up. `next_at`: it is not sent before."""
 
     __tablename__ = "webhooks"
 

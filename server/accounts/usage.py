@@ -46,7 +46,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class UsageFilter:
-    """None is any."""
+    """A filter of usage. None is any."""
 
     key_id: str | None = None
     model: str | None = None

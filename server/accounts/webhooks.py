@@ -16,7 +16,7 @@ CLAIM_S = 120.0  # longer than a delivery may take: then another server may try
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """One that is due: its call has ended. `attempts` were made before."""
+    """A webhook that is due: its call has ended. `attempts` were made before."""
 
     url: str
     attempts: int

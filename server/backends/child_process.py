@@ -33,6 +33,8 @@ END_REASONS = {
 class ChildProcess:
     """Satisfies `wire.Launcher`. `options` are of the worker's command line; `environment` is added to the server's."""
 
+    owns_worker = True
+
     def __init__(self, kind: str, options: Iterable[str] = (), environment: Mapping[str, str] | None = None) -> None:
         self._kind = kind
         self._options = tuple(options)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.memory import CHAT_CACHE_SHARE, host_memory_bytes, weights_budget, worker_bytes
+from pipelines.catalog.memory import host_memory_bytes, weights_budget, worker_bytes
 from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from pipelines.protocol.classify import ClassifierSpec, ClassifyEvent, ClassifyJob
 from pipelines.protocol.images import Event, ImageJob
@@ -54,6 +54,7 @@ def build_engines(
         settings.max_queue,
         device=layout.classify.device,
         launcher=_launcher("classify", layout.classify, roster),
+        idle_unload_s=settings.idle_unload_s,
     )
     if roster is None:
         members = [_member(settings, layout, slot, catalog, classifiers) for slot in layout.images]
@@ -96,14 +97,16 @@ def _member(
     options = [f"{name}={value:g}" for name, value in limits.items() if value is not None]
     processes = sum(1 if other.gpus else other.size for other in layout.images)  # that divide the host's memory
     options += [f"--devices={slot.size}", f"--others-bytes={others_bytes}", f"--image-workers={processes}"]
-    options += [f"--kernel-cache={settings.home / 'kernels'}", f"--checks={settings.home / 'probes'}"]
+    options += [f"--chat-cache-share={settings.chat_cache_share:g}", f"--kernel-cache={settings.home / 'kernels'}"]
+    options += [f"--checks={settings.home / 'probes'}"]
     host = EngineHost(
         "image", (), settings.max_queue, silence_s=settings.worker_silence_s, device=slot.device,
         launcher=ChildProcess("image", options, slot.environment), name=slot.name,
+        idle_unload_s=settings.idle_unload_s,
     )  # fmt: skip
     total = min((gpu.total_bytes for gpu in slot.gpus), default=host_memory_bytes() / processes)
     free = min((gpu.free_bytes for gpu in slot.gpus), default=total)
-    room = weights_budget(total, free, others_bytes + total * CHAT_CACHE_SHARE if others_bytes else 0)
+    room = weights_budget(total, free, others_bytes + total * settings.chat_cache_share if others_bytes else 0)
     if settings.device_memory_gib is not None:
         room = settings.device_memory_gib * 2**30
     return Member(host, slot.models, int(room), 2 if slot.gpus else 4, slot.size)
@@ -120,15 +123,16 @@ def _chat(
         max((spec.max_batch for spec in specs), default=1),
         settings.worker_silence_s,
         slot.device,
-        _launcher("chat", slot, roster),
+        _launcher("chat", slot, roster, [f"--chat-cache-share={settings.chat_cache_share:g}"]),
+        idle_unload_s=settings.idle_unload_s,
     )
 
 
-def _launcher(kind: EngineKind, slot: Slot, roster: Roster | None) -> Launcher:
-    """Return the launcher of the cluster's engine of this kind, if it has one, else of a process of this server."""
+def _launcher(kind: EngineKind, slot: Slot, roster: Roster | None, options: Sequence[str] = ()) -> Launcher:
+    """Return the cluster's engine of this kind, if it has one, else a process of this server."""
     if roster is not None and roster.of_kind(kind):
         return cluster_launcher(kind)
-    return ChildProcess(kind, (), slot.environment)
+    return ChildProcess(kind, options, slot.environment)
 
 
 def read_roster(settings: Settings) -> Roster | None:

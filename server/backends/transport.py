@@ -36,7 +36,10 @@ class Transport(Protocol):
 
 
 class Launcher(Protocol):
-    """Starts workers of one kind, one after another."""
+    """Starts workers of one kind, one after another. `owns_worker`: a worker is this server's alone, and ends when its
+    transport is closed."""
+
+    owns_worker: bool
 
     async def open(self, device: DeviceChoice) -> Transport:
         """Start a worker, which is to compute on that device. Raises OSError where it can't be started."""

@@ -2,7 +2,9 @@
 here."""
 
 import asyncio
+import html
 import json
+import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -14,12 +16,16 @@ from pydantic_core import from_json, to_json
 
 from pipelines.protocol.upstream import Upstream
 from server.backends.proxies import http_client
-from server.errors import EngineFailure, Overloaded, StartError, TimedOut
+from server.errors import EngineFailure, Overloaded, StartError, TimedOut, retry_after_header
 
 TRACE_CONTEXT = TraceContextTextMapPropagator()
 CONNECT_TIMEOUT_S = 10.0
 FORWARDED_HEADERS = ("retry-after", "retry-after-ms", "x-should-retry")
 RETRY_S = 5.0
+RETRIED = frozenset({429, 503})  # statuses that say when to come back; where they do not, this server does
+MAX_LINE = 200  # characters of an error that is no JSON
+UNSEEN = re.compile(r"(?is)<(script|style)\b.*?</\1\s*>|<!--.*?-->")
+TAG = re.compile(r"<[^<>]*>")
 Json = dict[str, Any]
 
 
@@ -115,51 +121,96 @@ def _translate_errors(upstream: Upstream) -> Iterator[None]:
 
 
 def _parse_response(upstream: Upstream, response: httpx.Response) -> UpstreamResponse:
+    """Return the answer. Raises EngineFailure where nothing of it can be passed on."""
     if response.status_code in {401, 403}:  # it refuses this server's key, not the caller's
         message = f"The server behind model `{upstream.model}` refuses this server's key; its operator can fix it."
         raise EngineFailure(message, code="upstream_refused")
+    if response.is_success:
+        return UpstreamResponse(response.status_code, _parse_object(upstream, response.content), _forwarded(response))
+    if response.status_code < 400:
+        message = f"The server behind model `{upstream.model}` redirects to another address; its operator can fix it."
+        raise EngineFailure(message, code="upstream_failed")
+    return UpstreamResponse(response.status_code, _error_body(upstream, response), _forwarded(response))
+
+
+def _forwarded(response: httpx.Response) -> dict[str, str]:
+    """Return the headers that say when to come back. An overloaded server that does not say so is asked again soon."""
     headers = {name: response.headers[name] for name in FORWARDED_HEADERS if name in response.headers}
-    body = _parse_object(upstream, response.content)
-    if not response.is_success:
-        body = _error_body(response, body)
-    return UpstreamResponse(response.status_code, body, headers)
+    missing = response.status_code in RETRIED and not {"retry-after", "retry-after-ms"} & headers.keys()
+    return headers | ({"retry-after": retry_after_header(RETRY_S)} if missing else {})
 
 
-def _error_body(response: httpx.Response, body: Json) -> Json:
+def _error_body(upstream: Upstream, response: httpx.Response) -> Json:
     """Return the upstream's error in OpenAI's format: some servers omit fields, or have another format altogether."""
+    body = _json_object(response.content)
+    if body is None:  # a proxy's page: the upstream may never have seen the call
+        said = f"answered {response.status_code} {response.reason_phrase}".strip()
+        line = _first_line(response.text)
+        body = {"message": f"The server behind model `{upstream.model}` {said}{f': {line}' if line else '.'}"}
+    return {"error": error_fields(body, response.status_code)}
+
+
+def error_fields(body: Json, status: int) -> Json:
+    """Return the fields of an error by their types in OpenAI's protocol, whatever the upstream sent for them."""
     error = body.get("error", body.get("detail", body))
     fields = error if isinstance(error, dict) else {"message": error}
-    message = fields.get("message")
+    message, param, code = (fields.get(name) for name in ("message", "param", "code"))
     return {
-        "error": {
-            "message": message if isinstance(message, str) else json.dumps(error),
-            "type": str(
-                fields.get("type") or ("invalid_request_error" if response.is_client_error else "server_error")
-            ),
-            "param": fields.get("param"),
-            "code": fields.get("code"),
-        }
+        "message": message if isinstance(message, str) else json.dumps(error),
+        "type": str(fields.get("type") or ("invalid_request_error" if status < 500 else "server_error")),
+        "param": param if isinstance(param, str) else None,
+        "code": None if code is None else str(code),
     }
 
 
+def _first_line(text: str) -> str:
+    """Return the first line that a reader of the page would see."""
+    shown = html.unescape(TAG.sub("\n", UNSEEN.sub("", text)))
+    return next((line.strip()[:MAX_LINE] for line in shown.splitlines() if line.strip()), "")
+
+
 async def _chunks(upstream: Upstream, response: httpx.Response) -> AsyncIterator[Json]:
-    """Yield the JSON of each event, up to [DONE]. Raises EngineFailure for a stream that ends without it."""
-    async for line in response.aiter_lines():
-        data = line.removeprefix("data:").strip() if line.startswith("data:") else ""
-        if data == "[DONE]":
-            return
-        if data:
-            yield _parse_object(upstream, data)
-    message = f"The server behind model `{upstream.model}` ended its stream early."
-    raise EngineFailure(message, code="upstream_failed")
+    """Yield the JSON of each event, up to [DONE]. A stream is whole without it once every choice of it has its finish
+    reason. Raises EngineFailure for one that ends before."""
+    running: set[Any] = set()
+    finished: set[Any] = set()
+    try:
+        async for line in response.aiter_lines():
+            data = line.removeprefix("data:").strip() if line.startswith("data:") else ""
+            if data == "[DONE]":
+                return
+            if data:
+                yield (chunk := _parse_object(upstream, data))
+                for index, ended in _choices(chunk):
+                    (finished if ended else running).add(index)
+    except httpx.RemoteProtocolError:  # the connection was closed without the last, empty piece of the body
+        if not finished or running - finished:
+            raise
+    if not finished or running - finished:
+        message = f"The server behind model `{upstream.model}` ended its stream early."
+        raise EngineFailure(message, code="upstream_failed")
+
+
+def _choices(chunk: Json) -> Iterator[tuple[Any, bool]]:
+    """Yield the index of each choice of a chunk, and whether the choice ends with it."""
+    choices = chunk.get("choices")
+    for choice in choices if isinstance(choices, list) else ():
+        if isinstance(choice, dict):
+            index = choice.get("index")
+            yield index if isinstance(index, int) else 0, bool(choice.get("finish_reason"))
 
 
 def _parse_object(upstream: Upstream, text: str | bytes) -> Json:
-    try:
-        value = from_json(text)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
+    value = _json_object(text)
+    if value is None:
         message = f"The server behind model `{upstream.model}` sent something that is no JSON object."
         raise EngineFailure(message, code="upstream_failed")
     return value
+
+
+def _json_object(text: str | bytes) -> Json | None:
+    try:
+        value = from_json(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None

@@ -13,13 +13,14 @@ from pipelines.catalog.estimate import FIRST_UNIT_S, work_units
 from pipelines.catalog.weights import WeightsKey, weights_key
 from pipelines.protocol.images import CheckpointSpec, Event, ImageJob
 from pipelines.protocol.messages import Capabilities, CheckpointState, Spec
-from server.backends.engine_host import EngineHost, WorkerDied
+from server.backends.engine_errors import WorkerDied
+from server.backends.engine_host import EngineHost
 from server.backends.job_events import JobEvents
 from server.backends.placement import Demand, Placement, place
+from server.backends.worker_sleep import FIRST_LOAD_S
 from server.catalog.images import MAX_REFERENCES, Catalog
 
 ImageHost = EngineHost[ImageJob, Event]
-FIRST_LOAD_S = 20.0  # assumed for loading a checkpoint until it has been loaded
 RESTORE_BYTES_PER_S = 10e9  # from the host's memory to a GPU
 AS_SOON = 1.1  # of workers that would finish a job within a tenth of the soonest, the one with the least work gets it
 CHECK_S = 1.0
@@ -87,7 +88,7 @@ class WorkerPool:
     @property
     def alive(self) -> tuple[ImageHost, ...]:
         """Return the hosts of the workers that take jobs now, without other servers."""
-        return tuple(host for host in self._local if host.device is not None and not host.sharing.leaving)
+        return tuple(host for host in self._local if host.takes_jobs and not host.sharing.leaving)
 
     @property
     def ready(self) -> bool:
@@ -250,7 +251,7 @@ class WorkerPool:
         """Return the estimated device time of a worker's jobs in seconds, or of those with no more left than
         `at_most_s`: the worker runs the shortest first."""
         left = [share * self._duration_s(host, job) for job, share in host.pending() if isinstance(job, ImageJob)]
-        others_s = host.sharing.others_jobs * host.job_s
+        others_s = host.sharing.others_jobs * host.speeds.job_s
         return others_s + sum(each for each in left if at_most_s is None or each <= at_most_s)
 
     def _choose(self, job: ImageJob) -> ImageHost:
@@ -281,6 +282,8 @@ class WorkerPool:
     def _load_s(self, host: ImageHost, spec: CheckpointSpec) -> float:
         """Return the seconds that a job waits for its weights. Where others are evicted for them, those are loaded
         again later."""
+        if wake_s := host.wake_s(spec):
+            return wake_s
         key = weights_key(spec)
         cached_checkpoints = host.cached_checkpoints
         found = (

@@ -52,6 +52,7 @@ def _chats(parts: Parts, admission: Admission, runner: ChatRunner) -> Chats:
         parts.telemetry.metrics,
         time_limit_s=parts.settings.job_time_limit_s,
         leave_out_pictures=parts.settings.leave_out_pictures,
+        cache_across_keys=parts.settings.chat_cache_across_keys,
     )
     return Chats(used, admission.limiter, parts.running.chats, parts.running.drain)
 

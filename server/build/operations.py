@@ -15,6 +15,7 @@ from server.flows.checkpoints import CheckpointManager
 from server.flows.comparison_grid import ComparisonGrids
 from server.flows.operators.policy import PolicyAdmin
 from server.flows.operators.queue import JobQueue, worker_reports
+from server.flows.operators.sleep import Sleeper
 from server.flows.operators.swaps import CatalogJobs
 from server.flows.other_gateways import OtherGateways
 from server.services import Cluster, Operations
@@ -37,6 +38,7 @@ def build_operations(parts: Parts, admission: Admission, version: int | None) ->
         policy=_policy(parts, admission),
         checkpoints=checkpoints,
         comparison_grids=ComparisonGrids(parts.served.catalog, engines.image, checkpoints, settings.job_time_limit_s),
+        sleeper=Sleeper(engines, stores.database),
     )
     return cluster, operations
 

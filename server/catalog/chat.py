@@ -7,15 +7,36 @@ from typing import Annotated
 
 from pydantic import Field
 
+from pipelines.catalog.chat_files import sees_images
+from pipelines.catalog.sampling_defaults import read_sampling_defaults
 from pipelines.protocol.chat import ChatSpec
 from pipelines.protocol.images import Dtype
 from pipelines.protocol.upstream import Upstream
 from server.catalog.toml import KeyPath, ServerUrl, Strict, error_at, read_toml
 
 CREATED = 1_760_000_000  # as the image models' date: OpenAI's model objects must have one
-FOLDER_KEYS = ("tools", "vision", "context", "max_batch", "max_string", "dtype")
+FOLDER_KEYS = ("tools", "context", "max_batch", "max_string", "dtype", "syntax", "defaults")
 UPSTREAM_KEYS = ("upstream_model", "api_key_env")
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]*$")]
+
+
+class SamplingDefaults(Strict):
+    """How answers are sampled where requests don't say. What is unset is as the checkpoint's makers say."""
+
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    """Above 0, less likely tokens come, too."""
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    """The likeliest tokens that reach this probability are kept."""
+    top_k: Annotated[int, Field(ge=0)] | None = None
+    """So many of the likeliest tokens are kept; 0 keeps all."""
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Tokens are kept that have this part of the likeliest one's probability."""
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    """Above 1, tokens that were there come less often."""
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    """As OpenAI has it."""
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    """As OpenAI has it."""
 
 
 class ChatTable(Strict):
@@ -26,11 +47,11 @@ class ChatTable(Strict):
     group: str | None = None
     """The group that a key needs, instead of the file's."""
     checkpoint: Annotated[str, Field(min_length=1)] | None = None
-    """A transformers folder, in the weights folder."""
+    """A transformers folder in the weights folder, or a `.gguf` file in it."""
     tools: bool = False
     """Whether its chat template supports tools."""
-    vision: bool = False
-    """Whether it reads images."""
+    vision: bool | None = None
+    """Whether it reads images; if unset, what its files say. Another server is sent them unless this is `false`."""
     context: Annotated[int, Field(ge=16)] | None = None
     """Tokens of prompt and answer together; if unset, the model's own limit."""
     max_batch: Annotated[int, Field(ge=1, le=1024)] = 32
@@ -39,6 +60,10 @@ class ChatTable(Strict):
     """Characters at which a string in JSON ends if its schema has no bound."""
     dtype: Dtype = "auto"
     """Number format of weights, as in `[runtime]`."""
+    syntax: str | None = None
+    """How it writes thoughts and tool calls, if its template does not show it: `hermes`, `harmony`, ..."""
+    defaults: SamplingDefaults = Field(default_factory=SamplingDefaults)
+    """How its answers are sampled where requests don't say, instead of the file's."""
     upstream: ServerUrl | None = None
     """The address of another server, which ends in `/v1`, instead of a checkpoint."""
     upstream_model: str | None = None
@@ -58,6 +83,8 @@ class ChatFile(Strict):
     """The group that a key needs."""
     image_model: str | None = None
     """The image model that the image tool calls."""
+    defaults: SamplingDefaults = Field(default_factory=SamplingDefaults)
+    """How answers are sampled where requests don't say, instead of what generation_config.json says."""
     models: list[ChatTable] = Field(default_factory=list)
     """The chat models."""
     aliases: dict[str, str] = Field(default_factory=dict)
@@ -92,8 +119,8 @@ class ChatModel:
 
     @property
     def vision(self) -> bool | None:
-        """Return whether the model sees images; None if only its server knows."""
-        return self.spec.vision if self.spec else None
+        """Return whether it sees images; None if only its server knows."""
+        return self.source.vision
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,15 +202,24 @@ def _validate_model(table: ChatTable) -> Iterator[tuple[str, str]]:
 
 
 def _options(table: ChatTable) -> dict[str, object]:
-    return {key: getattr(table, key) for key in FOLDER_KEYS}
+    return {key: getattr(table, key) for key in (*FOLDER_KEYS, "vision")}
 
 
 def _model(table: ChatTable, file: ChatFile, weights: Path) -> ChatModel:
     source: ChatSpec | Upstream
     if table.upstream is not None:
-        source = Upstream(table.upstream.rstrip("/"), table.upstream_model or table.name, table.api_key_env)
+        name = table.upstream_model or table.name
+        source = Upstream(table.upstream.rstrip("/"), name, table.api_key_env, table.vision)
     else:
         folder = table.checkpoint or ""
-        options = table.model_dump(include=set(FOLDER_KEYS))
-        source = ChatSpec(name=folder, path=weights / folder, **options)
+        path = weights / folder
+        options = table.model_dump(include=set(FOLDER_KEYS) - {"defaults"})
+        options["vision"] = sees_images(path) if table.vision is None else table.vision
+        source = ChatSpec(name=folder, path=path, **options, defaults=_defaults(table, file, path))
     return ChatModel(table.name, table.group or file.group, source, table.image_model or file.image_model)
+
+
+def _defaults(table: ChatTable, file: ChatFile, folder: Path) -> tuple[tuple[str, float], ...]:
+    """Return the sampling of the model's table, else of the file's, else of its makers."""
+    named = file.defaults.model_dump(exclude_none=True) | table.defaults.model_dump(exclude_none=True)
+    return tuple(sorted((read_sampling_defaults(folder) | named).items()))

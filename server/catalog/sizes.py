@@ -69,6 +69,13 @@ def resolve_size(rules: SizeRules, size: str | None, reference: tuple[int, int] 
     return _exact_size(rules, int(pixels[1]), int(pixels[2]))
 
 
+def half_size(rules: SizeRules, ratio: str | None) -> Size:
+    """Return the size whose sides are half of those that the tier has for this ratio, or the nearest that may be asked
+    for. Raises SizeError for a ratio that the model does not draw."""
+    whole = resolve_size(rules, ratio, None)
+    return _nearest_on_grid(rules, whole.width_px // 2, whole.height_px // 2)
+
+
 def _default_size(rules: SizeRules) -> Size:
     ratio = next(name for name in ("1:1", "16:9", *rules.presets) if name in rules.presets)
     return Size(*rules.presets[ratio])

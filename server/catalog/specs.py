@@ -70,7 +70,12 @@ def _of_upstream(file: CheckpointTable, table: UpstreamTable, family: str) -> Ch
         sampling=_sampling(file.sampling),
         enlarge="resize",
         upstream=ImageUpstream(
-            url, table.model, table.api_key_env, table.api, tuple(table.supports or ()), table.guidance_field
+            base_url=url,
+            model=table.model,
+            api_key_env=table.api_key_env,
+            api=table.api,
+            supports=tuple(table.supports or ()),
+            guidance_field=table.guidance_field,
         ),
     )
 

@@ -38,7 +38,7 @@ ServerUrl = Annotated[
 
 
 class Strict(BaseModel):
-    """Unknown keys are errors."""
+    """A table of a TOML file in which unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 

@@ -223,5 +223,5 @@ def ledger(
     typer.echo("The ledger is clean: charges, holds and results agree, and every result has its file.")
 
 
-for command in (reports.usage, reports.calls, reports.audit, reports.moderation):
+for command in (reports.usage, reports.calls, reports.audit, reports.moderation, running.sleep, running.wake):
     app.command()(command)

@@ -77,7 +77,8 @@ def calls(
     found = CallLog(database).page(wanted, Page(entries, "desc", None))[:entries]
     headings = {
         "created_at": "Time", "id": "Request", "job": "Job", "key_name": "Key", "model": "Model", "status": "Status",
-        "code": "Error", "queue_s": "Queue (s)", "run_s": "Run (s)", "price": "Price (CNY)",
+        "code": "Error", "param": "Field", "message": "Message", "queue_s": "Queue (s)", "run_s": "Run (s)",
+        "price": "Price (CNY)",
     }  # fmt: skip
     rows = [call_entry(call).model_dump() for call in found]
     show_rows("Calls", headings, rows, as_json=as_json, as_csv=as_csv)

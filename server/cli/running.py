@@ -1,12 +1,14 @@
-"""`darkroom jobs` and `darkroom policy`: the jobs of the running server, and its refusals."""
+"""`darkroom jobs`, `sleep`, `wake` and `policy`: the jobs of the running server, its workers, and its refusals."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from server.cli.environment import fail, read_settings
 from server.cli.printing import CsvFlag, JsonFlag, show_rows
+
+Place = Literal["disk", "host"]
 
 jobs = typer.Typer(no_args_is_help=True, help="What runs and waits on the running server: list, cancel.")
 policy = typer.Typer(no_args_is_help=True, help="The moderation policy of the running server: show, reload, try.")
@@ -32,6 +34,33 @@ def cancel(job: Annotated[str, typer.Argument(help="The job's id, as `jobs list`
 
     request(read_settings(), "DELETE", f"/admin/jobs/{job}")
     typer.echo(f"Ended {job}.")
+
+
+def sleep(
+    workers: Annotated[list[str] | None, typer.Argument(help="Names of workers. Default: all.")] = None,
+    to: Annotated[
+        Place, typer.Option(help="disk: the workers end. host: their weights wait in the host's memory.")
+    ] = "disk",
+) -> None:
+    """Give the device back: move all weights off it, as soon as running jobs have ended. The next call wakes them."""
+    _change_sleep("/admin/sleep", {"to": to, "workers": workers or None})
+
+
+def wake(
+    workers: Annotated[list[str] | None, typer.Argument(help="Names of workers. Default: all.")] = None,
+) -> None:
+    """Load what `sleep`, or DARKROOM_IDLE_UNLOAD_S, has moved off the device, before a call needs it."""
+    _change_sleep("/admin/wake", {"workers": workers or None})
+
+
+def _change_sleep(route: str, body: dict[str, Any]) -> None:
+    from server.cli.admin_client import request
+
+    for worker in request(read_settings(), "POST", route, body).json()["data"]:
+        place = f" ({worker['place']})" if worker["place"] else ""
+        later = f", sleeps after {worker['jobs']} jobs" if worker["sleeps_after_jobs"] else ""
+        back = f", back in about {worker['wake_s']:g} s" if worker["wake_s"] else ""
+        typer.echo(f"{worker['id']}: {worker['state']}{place}{later}{back}")
 
 
 @policy.command("show")

@@ -3,6 +3,7 @@
 import os
 import secrets
 import shlex
+import shutil
 import sys
 from collections import defaultdict
 from collections.abc import Callable
@@ -189,6 +190,15 @@ def require_checkpoints(settings: Settings, catalog: Catalog) -> None:
         )
 
 
+def command() -> str:
+    """Return how a person who started this server calls its commands from the same folder."""
+    found = Path(sys.executable).with_name("darkroom")
+    if (on_path := shutil.which("darkroom")) and Path(on_path).resolve() == found.resolve():
+        return "darkroom"
+    folder = Path.cwd()
+    return str(found.relative_to(folder) if found.is_relative_to(folder) else found)
+
+
 def _welcome(console: Console, services: Services, *, show_key: bool) -> None:
     """Print the first screen. It names the key's file instead of the key, unless `show_key`: logs should not hold
     keys."""
@@ -203,6 +213,7 @@ def _welcome(console: Console, services: Services, *, show_key: bool) -> None:
     console.print(f"  API      {base}/v1", markup=False)
     console.print(f"  Key      {key if bearer == key else f'in {dev_key}'}", markup=False)
     console.print(f"  Console  {base}/console", markup=False)
+    console.print(f"  Commands {command()} --help", markup=False)
     console.print("\nTry:")
     body = f'{{"model": "{services.served.catalog.current.default}", "prompt": "a red boat at sunset"}}'
     console.print(

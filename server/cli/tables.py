@@ -107,6 +107,8 @@ def _workers_table(workers: Sequence[Mapping[str, Any]]) -> Table:
     )
     for worker in workers:
         state = "ready" if worker["ready"] else worker["problem"] or "starting"
+        if worker["sleep"] != "awake":
+            state = f"{worker['sleep']}, back in about {worker['wake_s']:g} s"
         budget = worker["weights_budget_bytes"]
         weights = f"{worker['weights_bytes'] / 2**30:.2f}" + (f" of {budget / 2**30:.1f}" if budget else "")
         listed = [each["name"] + ("" if each["on_device"] else " (in host memory)") for each in worker["checkpoints"]]
@@ -131,7 +133,7 @@ def _short(state: Mapping[str, str]) -> str:
     """Describe a state with the checks that failed in warmup, or the reason why it did not load; its path is left
     out."""
     found = state["detail"].split("; ")
-    reasons = found[1:] if state["state"] == "loaded" else found
+    reasons = found if state["state"] == "failed" else found[1:]
     return "\n".join([state["state"], *reasons])
 
 

@@ -45,6 +45,8 @@ class CallRecorder:
             model=trace.model[:200] if trace.model else None,
             status=status,
             code=trace.code[:100] if trace.code else None,
+            message=trace.message[:1000] if trace.message else None,
+            param=trace.param[:200] if trace.param else None,
             seconds=round(seconds, 3),
             queue_s=_rounded(trace.queue_s),
             run_s=_rounded(trace.run_s),

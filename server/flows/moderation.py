@@ -18,10 +18,12 @@ from pipelines.protocol.classify import Classified, ClassifierSpec, ClassifyEven
 from pipelines.protocol.images import EncodedImage, Failed, RawImage, Started
 from server.accounts.db import Database
 from server.accounts.refusals import Refusal, record_refusals
-from server.backends.engine_host import EngineHost, QueueFull
+from server.backends.engine_errors import QueueFull
+from server.backends.engine_host import EngineHost
 from server.errors import EngineFailure, ImageModerationBlocked, ModerationBlocked, Overloaded, TimedOut
 from server.moderation.policy import Classifier, Finding, Policy, Stage
 from server.state.served_policy import ServedPolicy
+from server.telemetry.call_trace import current_trace
 from server.telemetry.metrics import Metrics
 
 log = structlog.stdlib.get_logger("darkroom.moderation")
@@ -124,8 +126,9 @@ class Moderator:
             events = self._engine.submit(job)
         except QueueFull as error:
             raise Overloaded(f"The server is busy: {error}.", error.retry_after_s) from error
+        current_trace().wake_s += events.wake_s
         try:
-            async with asyncio.timeout(job.time_limit_s):
+            async with asyncio.timeout(events.limit_s(job.time_limit_s)):
                 async for event in events:
                     if isinstance(event, Classified):
                         return event

@@ -120,7 +120,7 @@ class RateLimiter:
         if key.per_minute is not None:
             return _headers(key.per_minute, self._remaining(key, key.per_minute), self._reset_s(key))
         limit = self.max_running(key)
-        chat_s = self._chat_engine.job_s if self._chats(key) else 0.0
+        chat_s = self._chat_engine.speeds.job_s if self._chats(key) else 0.0
         return _headers(
             limit, max(0, limit - self.running(key)), max(self._running.backlog.remaining_s(key.id), chat_s)
         )
@@ -164,7 +164,7 @@ class RateLimiter:
         average of recent chats."""
         chats = self._chats(key)
         images_s = [self._running.backlog.next_end_s(key.id)] if self._running.calls.count(key.id) else []
-        return min([*images_s, *([self._chat_engine.job_s / chats] if chats else [])], default=0.0)
+        return min([*images_s, *([self._chat_engine.speeds.job_s / chats] if chats else [])], default=0.0)
 
 
 def go_duration(seconds: float) -> str:

@@ -17,7 +17,7 @@ IN_MEMORY = 2  # originals: one is decoded, the next is read. Whoever has a URL 
 
 
 class Thumbnails:
-    """`cache` holds them under the image's name with the size as the extension."""
+    """Makes and keeps thumbnails. `cache` holds them under the image's name with the size as the extension."""
 
     def __init__(self, storage: Storage, cache: LocalStorage, decoders: DecoderPool) -> None:
         self._storage = storage

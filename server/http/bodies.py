@@ -30,12 +30,12 @@ class JsonBody(Generic[Model]):
         self.examples = examples
 
     async def __call__(self, request: Request) -> Model:
-        """Read and validate the body. Raises ApiError with the field's name."""
-        return validate(self.model, parse_json(await request.body()), strict=True)
+        """Read and validate the body; none is an empty object. Raises ApiError with the field's name."""
+        return validate(self.model, parse_json(await request.body() or b"{}"), strict=True)
 
 
 class KeyedJsonBody(JsonBody[Model]):
-    """The same of a key's route: the key takes a place and a share of memory first, and a thread validates."""
+    """A JSON body of a key's route: the key takes a place and a share of memory first, and a thread validates."""
 
     async def __call__(self, request: Request, key: Caller, services: ServicesDep) -> Model:  # type: ignore[override]
         """Read and validate the body. Raises ApiError with the field's name."""

@@ -144,7 +144,8 @@ async def _respond(
     if isinstance(first, UpstreamResponse):
         return JSONResponse(first.body, first.status, {**headers, **first.headers})
     if isinstance(first, Admitted):
-        headers = name_ignored(headers, protocol.name_options(first.unused_options))
+        unused = protocol.name_options(first.unused_options)
+        headers = name_ignored(headers, [*unused, *protocol.name_all(first.ignored)])
     if isinstance(first, CallAdmitted):
         headers |= {"x-darkroom-job": first.job} if first.job else {}
         headers |= {"Idempotency-Replayed": "true"} if first.replayed else {}

@@ -12,8 +12,10 @@ from fastapi.responses import Response
 from server.accounts.keys import Key
 from server.catalog.chat import ChatModel
 from server.catalog.images import Catalog, ImageModel
+from server.catalog.sizes import SizeError, half_size
+from server.errors import BadRequest
 from server.flows.chat.completion import CompletionHead, CompletionWriter
-from server.flows.chat.parse import custom_names
+from server.flows.chat.parse import custom_names, read_chat_body
 from server.flows.chat_images.conversation import read_conversation
 from server.flows.chat_images.image_call import OPTIONS, request_fingerprint, to_image_request
 from server.flows.chat_images.tiers import at_tier
@@ -28,7 +30,6 @@ from server.http.chat_delivery import Protocol, Write, chat_response
 from server.http.deps import ignored_header, public_base, read_retry_info, wants_keepalive
 from server.schemas.chat import ChatBody
 from server.schemas.response_tools import ImageTool
-from server.schemas.validation import validate
 from server.services import Services
 
 Json = dict[str, Any]
@@ -38,6 +39,7 @@ CHAT_FIELDS = frozenset(  # that a chat model reads beside them
     {"tools", "tool_choice", "temperature", "top_p", "max_tokens", "max_completion_tokens"}
     | {"presence_penalty", "frequency_penalty"}
 )
+HALF = "512"  # as Google's clients ask for half of 1K
 SIZE_FIELD = "image_config.image_size"
 TOOL_OPTIONS = ImageTool.model_fields.keys() & OPTIONS - {"n"}
 FIELDS = {"prompt": "messages", "image": "messages", "input": "messages"}  # an image call's -> a chat's
@@ -64,17 +66,18 @@ class ImageCall:
 
     @property
     def tier(self) -> str | None:
-        """Return the tier that the chat asks for, None if it names none."""
-        return self.body.image_config.image_size if self.body.image_config else None
+        """Return the resolution of the model that draws."""
+        size = self.body.image_config.image_size if self.body.image_config else None
+        return "1K" if size == HALF else size
 
 
 async def image_completion(request: Request, key: Key, services: Services, values: Json) -> Response:
     """Answer a chat completion that draws, at once or as a stream of chunks. Raises ApiError."""
-    body = await asyncio.to_thread(partial(validate, ChatBody, values, strict=True))
+    body, left_out = await asyncio.to_thread(read_chat_body, values)
     options = {name: value for name, value in values.items() if name in OPTIONS}
     used = OWN_FIELDS | OPTIONS | (CHAT_FIELDS if services.served.catalog.current.chat.find(body.model) else set())
     fields = FIELDS | ({"size": "image_config.aspect_ratio"} if _size(body) else {})
-    ignored = tuple(sorted(values.keys() - used))
+    ignored = (*sorted(values.keys() - used), *left_out)
     call = ImageCall(body, options, ENDPOINT, ignored, fields, partial(_protocol, body, fields))
     return await image_response(request, key, services, call)
 
@@ -98,7 +101,7 @@ async def _by_image_model(
 ) -> Response:
     model = at_tier(services.served.catalog.current, model, call.tier, SIZE_FIELD)
     drawing = await asyncio.to_thread(read_conversation, call.body.messages, model.checkpoint.max_references)
-    options = call.options | _size(call.body)
+    options = call.options | _size_of(call.body, model)
     image = to_image_request(options, drawing, model, call.endpoint, public_base(request, services))
     retry = read_retry_info(request, await asyncio.to_thread(request_fingerprint, image))
     begins = wants_keepalive(request, key) and not call.body.stream
@@ -116,7 +119,8 @@ async def _by_chat_model(
     drawn_by = at_tier(services.served.catalog.current, drawn_by, call.tier, SIZE_FIELD)
     options = {name: call.options[name] for name in TOOL_OPTIONS if call.options.get(name) is not None}
     tool, left_out = fit_tool(
-        ImageTool(type="image_generation", **{**options, "model": drawn_by.name, **_size(call.body)}), drawn_by
+        ImageTool(type="image_generation", **{**options, "model": drawn_by.name, **_size_of(call.body, drawn_by)}),
+        drawn_by,
     )
     response = await asyncio.to_thread(to_response, call.body, model.name, tool)
     parameters = response.model_dump(mode="json")
@@ -132,6 +136,16 @@ async def _by_chat_model(
 def _size(body: ChatBody) -> Json:
     ratio = body.image_config.aspect_ratio if body.image_config else None
     return {"size": ratio} if ratio else {}
+
+
+def _size_of(body: ChatBody, model: ImageModel) -> Json:
+    """Return the size that is asked for. Raises BadRequest for a ratio that the model does not draw."""
+    if body.image_config is None or body.image_config.image_size != HALF:
+        return _size(body)
+    try:
+        return {"size": str(half_size(model.sizes, body.image_config.aspect_ratio))}
+    except SizeError as error:
+        raise BadRequest(str(error), param="size") from error
 
 
 def _protocol(body: ChatBody, fields: Mapping[str, str], writer: CompletionWriter) -> Protocol:

@@ -7,6 +7,7 @@ from starlette.types import Scope, Send
 
 from server.errors import ApiError
 from server.http.dialect import find_dialect
+from server.telemetry.call_trace import current_trace
 
 ERROR_CODE = "darkroom.error_code"  # in the scope of a request that was answered with an error
 
@@ -18,8 +19,11 @@ def error_answer(scope: Scope, error: ApiError) -> tuple[int, dict[str, Any]]:
 
 
 def note_error(scope: Scope, error: ApiError) -> None:
-    """Leave the error's code for the log and the metrics."""
+    """Leave the error's code for the metrics, and the error for the log of calls."""
     scope[ERROR_CODE] = error.label
+    trace = current_trace()
+    if trace.code is None:
+        trace.fail(error.label, error.message, error.param)
 
 
 async def send_error(error: ApiError, scope: Scope, send: Send) -> None:

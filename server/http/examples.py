@@ -172,6 +172,8 @@ COMPACT: Examples = {
 SWAP: Examples = {
     "other weights": {"model": "beta-2.5-flash-image-count", "checkpoint": "starter-beta"},
 }
+SLEEP: Examples = {"all of them": {}, "one, to come back soon": {"workers": ["chat"], "to": "host"}}
+WAKE: Examples = {"all of them": {}, "one": {"workers": ["chat"]}}
 MODERATION_TEST: Examples = {
     "a text, by a draft": {
         "text": "an assault rifle",

@@ -1,6 +1,8 @@
-"""The outermost middleware: a request id, headers, a log line and metrics for every answer; 500 for exceptions."""
+"""The outermost middleware: a request id, headers and metrics for every answer, a log line for all but reads
+that succeed; 500 for exceptions."""
 
 import errno
+import math
 import time
 import uuid
 from collections.abc import Callable
@@ -45,6 +47,8 @@ class ObservabilityMiddleware:
         status = 0
         replayed = False
 
+        trace = begin_trace(request_id)
+
         async def send_with_headers(message: Message) -> None:
             nonlocal status, replayed
             if message["type"] == "http.response.start":
@@ -55,9 +59,10 @@ class ObservabilityMiddleware:
                     headers[name] = request_id
                 headers["openai-version"] = "2020-10-01"
                 headers["openai-processing-ms"] = str(round((time.perf_counter() - started_at) * 1000))
+                if trace.wake_s:
+                    headers["x-darkroom-wake-s"] = str(math.ceil(trace.wake_s))
             await send(message)
 
-        trace = begin_trace(request_id)
         with self._span(scope) as span, structlog.contextvars.bound_contextvars(**_log_names(request_id, span)):
             try:
                 await self.app(scope, receive, send_with_headers)
@@ -85,8 +90,7 @@ class ObservabilityMiddleware:
             self.metrics.replays.labels(route).inc()
         if (code := scope.get(ERROR_CODE)) is not None:
             self.metrics.count_refusal(route, code)
-            trace.code = trace.code or code
-        if route not in UNLOGGED:
+        if route not in UNLOGGED and (status >= 400 or trace.runs_model or scope["method"] not in {"GET", "HEAD"}):
             known = {"status": status, "seconds": round(seconds, 3), **_known(trace)}
             log.info("answer", method=scope["method"], path=scope["path"], **known)
         if trace.runs_model:

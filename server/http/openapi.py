@@ -35,6 +35,10 @@ RESPONSE_HEADERS = {  # name -> schema type, description
     "x-request-id": ("string", "The id of this request. Every answer has one, and the server's log names it."),
     "Retry-After": ("integer", "Seconds after which to send the request again, at most 120."),
     "x-darkroom-job": ("string", "The id of this call, for GET /v1/images/jobs/{job_id}."),
+    "x-darkroom-wake-s": (
+        "integer",
+        "Seconds that the models of this call take, by estimate, to come back to their device: they had been unloaded.",
+    ),
     "x-darkroom-ignored": ("string", "Fields of the request that had no effect, separated by commas."),
     "x-darkroom-truncated": (
         "string",
@@ -49,7 +53,13 @@ RESPONSE_HEADERS = {  # name -> schema type, description
     "x-ratelimit-reset-requests": ("string", "When all of them are free again, for example `1s` or `6m0s`."),
 }
 RATE_HEADERS = tuple(name for name in RESPONSE_HEADERS if name.startswith("x-ratelimit-"))
-CREATE_HEADERS = ("x-darkroom-ignored", "x-darkroom-truncated", "Idempotency-Replayed", *RATE_HEADERS)
+CREATE_HEADERS = (
+    "x-darkroom-wake-s",
+    "x-darkroom-ignored",
+    "x-darkroom-truncated",
+    "Idempotency-Replayed",
+    *RATE_HEADERS,
+)
 
 ERRORS: dict[int, tuple[type[ApiError], str]] = {
     400: (BadRequest, "A value is invalid; `param` names it."),

@@ -21,7 +21,8 @@ HOME_KEY = "admin"  # the operator's name that the key in the server's home stan
 
 @dataclass(frozen=True, slots=True)
 class OperatorOf:
-    """Who it is: `name` for the audit, `session` for a cookie, which ends when the key is changed or revoked."""
+    """The operator of a request: `name` for the audit, `session` for a cookie, which ends when the key is changed or
+    revoked."""
 
     name: str
     session: str

@@ -5,10 +5,11 @@ Nothing here changes the served catalog: POST /admin/reload does.
 """
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Response
 
+from pipelines.protocol.messages import CheckpointState
 from server.accounts.audit import record_change
 from server.accounts.report import last_charges
 from server.errors import BadRequest
@@ -62,13 +63,18 @@ async def list_checkpoints(services: ServicesDep) -> CheckpointList:
                 name=each.name,
                 bytes=each.bytes,
                 models=list(each.models),
-                state=state.state if state else each.state,
+                state=_state(services, state) if state else each.state,
                 detail=state.detail if state else "",
                 verifiable=each.has_manifest,
                 last_used=max((used[name] for name in each.models if name in used), default=None),
             )
         )
     return CheckpointList(data=cards)
+
+
+def _state(services: Services, state: CheckpointState) -> Literal["loaded", "failed", "asleep"]:
+    asleep = any(host.wake_s(state.spec) for host in services.engines.image.hosts)
+    return "asleep" if asleep and state.state == "loaded" else state.state
 
 
 @router.get("/adapters", response_description="The adapters.", responses=errors(400))

@@ -8,12 +8,22 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from pipelines.protocol.messages import CheckpointState
 from server.backends.engine_host import EngineHost
 from server.backends.worker_pool import ImageHost, WorkerPool
+from server.flows.operators.sleep import longest_wake_s
 from server.http.deps import ServicesDep
 from server.http.openapi import answer, returns, schema_of
 from server.http.operators import is_operator
-from server.schemas.health import ImageWorkerState, Liveness, Readiness, ReadinessDetails, ServerState, WorkerState
+from server.schemas.health import (
+    CheckpointReport,
+    ImageWorkerState,
+    Liveness,
+    Readiness,
+    ReadinessDetails,
+    ServerState,
+    WorkerState,
+)
 from server.services import Services
 
 router = APIRouter()
@@ -54,13 +64,17 @@ async def readiness(request: Request, services: ServicesDep) -> JSONResponse:
 def readiness_details(services: Services) -> ReadinessDetails:
     """Return the state of this server for its operators."""
     image, chat, cluster = services.engines.image, services.engines.chat, services.cluster
-    checkpoints = {**image.checkpoints, **chat.checkpoints, **services.engines.classify.checkpoints}
+    classify = services.engines.classify
+    checkpoints = {**image.checkpoints, **chat.checkpoints, **classify.checkpoints}
+    hosts: list[EngineHost[Any, Any]] = [*image.hosts, chat, classify]
+    asleep = {spec for host in hosts for spec in checkpoints if host.wake_s(spec)}
     return {
         "status": _status(services),
         **_worker_state(image.hosts[0]),
         "image": [_image_worker(image, host) for host in image.hosts],
         "chat": _worker_state(chat) if services.served.catalog.current.chat.checkpoints else None,
-        "checkpoints": {spec.name: {"state": c.state, "detail": c.detail} for spec, c in checkpoints.items()},
+        "classify": _worker_state(classify) if services.served.policy.current.classifiers else None,
+        "checkpoints": {spec.name: _checkpoint_report(c, asleep=spec in asleep) for spec, c in checkpoints.items()},
         "catalog": None if cluster is None else {"version": cluster.member.version, "problem": cluster.member.problem},
     }
 
@@ -81,7 +95,14 @@ def _status(services: Services) -> ServerState:
 
 
 def _worker_state(host: EngineHost[Any, Any]) -> WorkerState:
-    return {"device": host.device, "problem": host.problem, "worker_pid": host.pid, "jobs": host.jobs}
+    return {
+        "device": host.device, "problem": host.problem, "worker_pid": host.pid, "jobs": host.jobs,
+        "sleep": host.sleep_state.state, "wake_s": longest_wake_s(host),
+    }  # fmt: skip
+
+
+def _checkpoint_report(state: CheckpointState, *, asleep: bool) -> CheckpointReport:
+    return {"state": "asleep" if asleep and state.state == "loaded" else state.state, "detail": state.detail}
 
 
 def _image_worker(worker_pool: WorkerPool, host: ImageHost) -> ImageWorkerState:
@@ -92,7 +113,7 @@ def _image_worker(worker_pool: WorkerPool, host: ImageHost) -> ImageWorkerState:
         "ready": host.ready,
         "restarts": host.restarts,
         "work_s": round(worker_pool.left_s(host), 1),
-        "weights_bytes": host.weights_bytes,
+        "weights_bytes": cached_checkpoints.device_bytes if cached_checkpoints else 0,
         "weights_budget_bytes": cached_checkpoints.budget_bytes if cached_checkpoints else None,
         "checkpoints": [
             {"name": each.spec.name, "bytes": each.bytes, "on_device": each.on_device}

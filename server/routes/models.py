@@ -119,7 +119,9 @@ def _control_card(control: Control, capabilities: Capabilities | None) -> Contro
 
 
 def _chat_card(model: ChatModel, services: Services) -> ChatCard:
-    inputs: list[Modality] = ["text", "image"] if model.vision else ["text"]
+    found = services.engines.chat.chat_found(model.spec) if model.spec else None
+    vision = found.vision if found else model.vision
+    inputs: list[Modality] = ["text", "image"] if vision else ["text"]
     return ChatCard(
         id=model.name,
         created=model.created,
@@ -128,8 +130,11 @@ def _chat_card(model: ChatModel, services: Services) -> ChatCard:
         aliases=_aliases(services.served.catalog.current.chat.aliases, model.name),
         group=model.group,
         tools=model.tools,
-        vision=model.vision,
-        max_model_len=model.spec.context if model.spec else None,
+        vision=vision,
+        max_model_len=found.context if found else model.spec.context if model.spec else None,
+        batched=found.why_alone is None if found else None,
+        why_not_batched=found.why_alone if found else None,
+        defaults=dict(model.spec.defaults) if model.spec else None,
     )
 
 

@@ -16,9 +16,10 @@ from sse_starlette import ServerSentEvent
 from starlette.types import ASGIApp
 
 from server.accounts.keys import Key
-from server.errors import BadRequest, Overloaded
+from server.errors import BadRequest, ServerStopping
 from server.flows.fingerprint import fingerprint
 from server.flows.responses.left_out import unknown_options
+from server.flows.responses.request import read_compaction, read_response
 from server.flows.retries import RetryInfo
 from server.http import examples
 from server.http.bodies import hold_body, read_json
@@ -46,7 +47,7 @@ from server.http.openapi import (
 )
 from server.http.queries import PageDep
 from server.http.sse import SEPARATOR, event, event_stream
-from server.schemas.hosted_fields import NO_EFFECT, refuse_unsupported
+from server.schemas.hosted_fields import NO_EFFECT
 from server.schemas.local_models import ignored_options
 from server.schemas.response_answers import (
     CompactedResponse,
@@ -56,9 +57,8 @@ from server.schemas.response_answers import (
     ResponseObject,
 )
 from server.schemas.response_events import ResponseEvent
-from server.schemas.response_tools import refuse_hosted_tools
-from server.schemas.responses import UNSUPPORTED, CompactBody, ResponseBody
-from server.schemas.validation import ignored_fields, validate
+from server.schemas.responses import CompactBody, ResponseBody
+from server.schemas.validation import ignored_fields
 from server.services import Services
 from server.state.active_responses import ActiveResponse
 
@@ -112,12 +112,10 @@ async def create(request: Request, key: Caller, services: ServicesDep) -> Respon
     `background`, the answer comes at once and the response is read by its id.
     """
     values = await read_json(request, key, services)
-    refuse_unsupported(values, UNSUPPORTED)
-    refuse_hosted_tools(values.get("tools"))
-    body = await asyncio.to_thread(partial(validate, ResponseBody, values, strict=True))
-    body, left_out = services.responses.creator.leave_out_unknown(key, body)
+    sent, unread = await asyncio.to_thread(read_response, values)
+    body, left_out = services.responses.creator.leave_out_unknown(key, sent)
     left_out += unknown_options(values)
-    headers = ignored_header([*ignored_fields(ResponseBody, values, NO_EFFECT), *left_out])
+    headers = ignored_header([*ignored_fields(ResponseBody, values, NO_EFFECT), *unread, *left_out])
     request_print = await asyncio.to_thread(lambda: fingerprint(body.model_dump(mode="json"), ()))
     asked = Asked(key, body, read_retry_info(request, request_print), headers)
     return CancelOnDisconnect(partial(_answer, request, services, asked))
@@ -135,9 +133,7 @@ async def input_tokens(request: Request, key: Caller, services: ServicesDep) -> 
     Counts the tokens that the model would read for this body, earlier rounds included. Nothing is generated.
     """
     values = await read_json(request, key, services)
-    refuse_unsupported(values, UNSUPPORTED)
-    refuse_hosted_tools(values.get("tools"))
-    body = await asyncio.to_thread(partial(validate, ResponseBody, values, strict=True))
+    body, _ = await asyncio.to_thread(read_response, values)
     return {"object": "response.input_tokens", "input_tokens": await services.responses.token_counter.count(key, body)}
 
 
@@ -154,8 +150,8 @@ async def compact(request: Request, key: Caller, services: ServicesDep) -> Respo
     output as the `input` of the next response.
     """
     values = await read_json(request, key, services)
-    body = await asyncio.to_thread(partial(validate, CompactBody, values, strict=True))
-    headers = ignored_header(ignored_fields(CompactBody, values, NO_EFFECT))
+    body, unread = await asyncio.to_thread(read_compaction, values)
+    headers = ignored_header([*ignored_fields(CompactBody, values, NO_EFFECT), *unread])
     return await _json(await services.responses.compactor.compact(key, body), headers)
 
 
@@ -238,7 +234,8 @@ async def _answer(request: Request, services: Services, asked: Asked, stack: Asy
     stack.enter_context(response.listening())
     if not body.background:
         await response.wait_admitted()  # then it is known what the template does not read
-    headers = name_ignored(headers, ignored_options(response.unused_options, TEMPLATE_FIELDS))
+    unread = dict.fromkeys(response.unread)
+    headers = name_ignored(headers, [*ignored_options(response.unused_options, TEMPLATE_FIELDS), *unread])
     if body.stream:
         return event_stream(_events(response.follow()), services.settings.keepalive_s, headers)
     if body.background:
@@ -257,7 +254,7 @@ async def _body(response: ActiveResponse) -> bytes:
     if response.failure is not None:
         raise response.failure
     if response.status == "cancelled":
-        raise Overloaded("The response was stopped before its end. Please send the request again.", 2)
+        raise ServerStopping("The response was stopped before its end. Please send the request again.", 2)
     return await _encoded(response.object())
 
 

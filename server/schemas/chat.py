@@ -75,11 +75,15 @@ StopList = Annotated[list[Stop], Field(max_length=MAX_STOPS)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 
+def _in_capitals(size: object) -> object:
+    return size.upper() if isinstance(size, str) else size
+
+
 class ImageConfig(LenientModel):
-    """How an image is drawn. The resolution chooses the model of the family."""
+    """How an image is drawn. The resolution chooses the model of the family; "512" is half of 1K."""
 
     aspect_ratio: str | None = None
-    image_size: Literal["1K", "2K", "4K"] | None = None
+    image_size: Annotated[Literal["512", "1K", "2K", "4K"], BeforeValidator(_in_capitals)] | None = None
 
 
 class ChatBody(HostedFields):

@@ -3,17 +3,24 @@
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-FUNCTION_NAME = r"^[A-Za-z0-9_-]{1,64}$"
+FUNCTION_NAME = r"^[A-Za-z0-9_.:-]{1,128}$"  # of every protocol: Google's has dots and colons, Anthropic's 128 letters
 MAX_TEXT = 10_485_760  # characters, OpenAI's limit
 BoundedText = Annotated[str, Field(max_length=MAX_TEXT)]
 
 
 class LenientModel(BaseModel):
-    """Unknown keys are ignored: SDKs send back messages with fields that other servers added."""
+    """Unknown keys are ignored: SDKs send back messages with fields that other servers added. Null means absent."""
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or None not in values.values():
+            return values
+        return {name: value for name, value in values.items() if value is not None}
 
 
 class TextPart(LenientModel):
@@ -113,15 +120,17 @@ class AssistantMessage(LenientModel):
     name: str | None = None
     tool_calls: list[AnyToolCall] | None = None
     images: list[ImagePart] | None = None  # drawn in an earlier round
+    reasoning_content: BoundedText | None = None  # thoughts of an earlier round
+    reasoning: BoundedText | None = None  # the same, as other servers call it
     function_call: None = None
     audio: None = None
 
 
 class ToolMessage(LenientModel):
-    """The result of a tool call."""
+    """The result of a tool call. A model that sees is shown its images."""
 
     role: Literal["tool"]
-    content: TextContent
+    content: UserContent
     tool_call_id: Annotated[str, Field(min_length=1)]
 
 
@@ -135,8 +144,10 @@ def custom_arguments(text: str) -> str:
 
 def plain_message(message: SystemMessage | UserMessage | AssistantMessage | ToolMessage) -> dict[str, Any]:
     """Return the message in the engine's protocol: without null keys, and with refusals as plain text."""
-    plain = message.model_dump(exclude_none=True, exclude={"refusal", "images"})
+    plain = message.model_dump(exclude_none=True, exclude={"refusal", "images", "reasoning"})
     if isinstance(message, AssistantMessage):
+        if thoughts := message.reasoning_content or message.reasoning:
+            plain["reasoning_content"] = thoughts
         plain.setdefault("content", message.refusal)
         plain.pop("tool_calls", None)
         if message.tool_calls:

@@ -16,12 +16,15 @@ class Liveness(TypedDict):
 
 class WorkerState(TypedDict):
     """A worker process. `device` and `worker_pid` are null while it starts, and `problem` says why the one before it
-    ended; `jobs` are waiting or running."""
+    ended; `jobs` are waiting or running. While it is `asleep` its weights are off the device, and the first call wakes
+    it; `wake_s` estimates how long a call waits for that, 0 if nothing has left the device."""
 
     device: str | None
     problem: str | None
     worker_pid: int | None
     jobs: int
+    sleep: Literal["awake", "asleep", "waking"]
+    wake_s: float
 
 
 class LoadedWeights(TypedDict):
@@ -48,9 +51,10 @@ class ImageWorkerState(WorkerState):
 
 
 class CheckpointReport(TypedDict):
-    """The state of a checkpoint; `detail` describes it, or says why it could not be loaded."""
+    """The state of a checkpoint; `detail` describes it, or says why it could not be loaded. An asleep one is loaded by
+    the next call that needs it."""
 
-    state: Literal["loaded", "failed"]
+    state: Literal["loaded", "failed", "asleep"]
     detail: str
 
 
@@ -68,10 +72,11 @@ class Readiness(TypedDict):
 
 
 class ReadinessDetails(Readiness, WorkerState):
-    """The first image worker, all of them in `image`, the chat worker if the server has chat models of its own, each
-    checkpoint by its name, and the catalog if several servers share one."""
+    """The first image worker, all of them in `image`, the chat worker if the server has chat models of its own, the
+    classifiers' if the policy has some, each checkpoint by its name, and the catalog if several servers share one."""
 
     image: list[ImageWorkerState]
     chat: WorkerState | None
+    classify: WorkerState | None
     checkpoints: dict[str, CheckpointReport]
     catalog: SharedCatalog | None

@@ -32,6 +32,9 @@ RepetitionPenalty = Annotated[float, Field(gt=0, le=10)]
 TemplateOptions = Annotated[dict[str, Any], BeforeValidator(_template_options), Field(max_length=32)]
 
 
+SAMPLED = frozenset(  # fields of the sampling for which checkpoints have defaults
+    {"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"}
+)
 EFFORT = {"reasoning_effort", "enable_thinking"}  # most templates have one of them
 
 

@@ -75,8 +75,9 @@ class ModelCard(Answer):
 
 
 class ChatCard(Answer):
-    """A chat model. Values that are not known here are null: `tools` and `vision` of an upstream's model, and
-    `max_model_len` (prompt and answer, in tokens) unless the catalog sets it."""
+    """A chat model. Values that are not known here are null: `tools`, `vision` and `defaults` (the sampling of requests
+    that don't say) of an upstream's model, and until it is loaded `max_model_len` (prompt and answer, in tokens) and
+    `batched`, whether several answers are written at once; `why_not_batched` says why they are not."""
 
     id: str
     object: Literal["model"] = "model"
@@ -89,6 +90,9 @@ class ChatCard(Answer):
     tools: bool | None
     vision: bool | None
     max_model_len: int | None
+    batched: bool | None
+    why_not_batched: str | None
+    defaults: dict[str, float] | None
 
 
 class ModelList(Answer):

@@ -33,7 +33,9 @@ class QueuedJobList(Listing[QueuedJob]):
 
 
 class WorkerReport(Answer):
-    """A worker process. While it is replaced, `pid` is null, and `problem` says why it ended."""
+    """A worker process. While it is replaced, `pid` is null, and `problem` says why it ended. `sleep` says whether its
+    weights are off the device, `wake_s` how long a call would wait for them, `can_sleep` whether this server may send
+    it to sleep."""
 
     name: str
     kind: str
@@ -43,6 +45,9 @@ class WorkerReport(Answer):
     jobs: int
     restarts: int
     problem: str | None
+    sleep: Literal["awake", "asleep", "waking"]
+    wake_s: float
+    can_sleep: bool
 
 
 class QueueSnapshot(Answer):

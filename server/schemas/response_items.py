@@ -99,7 +99,7 @@ class ImageCallItem(LenientModel):
 
 
 class ReasoningItem(LenientModel):
-    """Reasoning of an earlier round. It is not part of the prompt."""
+    """Reasoning of an earlier round, for models whose templates show it."""
 
     type: Literal["reasoning"]
     id: Id | None = None

@@ -1,6 +1,6 @@
 """The tools of a response: functions and custom tools of the client, namespaces of them, and the image tool."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Discriminator, Field, Tag
@@ -12,6 +12,7 @@ from server.schemas.chat_tools import FreeText, GrammarText
 from server.schemas.images import Seed
 
 TOOLS = ("function", "custom", "namespace", "image_generation")
+Values = dict[str, Any]
 HOSTED = {  # tools of the hosted service -> what this server does not do
     "web_search": "does not search the web",
     "file_search": "stores no files",
@@ -25,18 +26,61 @@ HOSTED = {  # tools of the hosted service -> what this server does not do
 }
 
 
-def refuse_hosted_tools(tools: object, served: Sequence[str] = TOOLS) -> None:
-    """Refuse a tool that OpenAI's own service runs: raises BadRequest with the types that are `served` instead. Theirs
-    may end with `_preview` or a date."""
+def refuse_hosted_tools(tools: object, served: Sequence[str]) -> None:
+    """Refuse a tool that OpenAI's own service runs. Raises BadRequest with the types that are `served` instead."""
     for index, tool in enumerate(tools if isinstance(tools, list) else ()):
-        kind = tool.get("type") if isinstance(tool, dict) else None
-        known = [name for name in HOSTED if isinstance(kind, str) and kind.startswith(name)]
-        if known and kind not in served:
-            message = (
-                f"'{str(kind)[:60]}' is a tool of the hosted service, and this server {HOSTED[known[0]]}. Declare a "
-                f"function and run it yourself. Tools here: {', '.join(served)}."
-            )
-            raise BadRequest(message, param=f"tools[{index}].type")
+        if (kind := _hosted(tool, served)) is not None:
+            raise _refusal(index, kind, served)
+
+
+def leave_out_hosted_tools(values: Values, served: Sequence[str] = TOOLS) -> tuple[Values, list[str]]:
+    """Leave out the tools that OpenAI's own service runs, and return the paths of those. Raises BadRequest for one that
+    the model must call, with the types that are `served` instead. Their types may end with `_preview` or a date."""
+    tools, choice = values.get("tools"), values.get("tool_choice")
+    if not isinstance(tools, list):
+        return values, []
+    hosted = {index: kind for index, tool in enumerate(tools) if (kind := _hosted(tool, served)) is not None}
+    chosen = choice if isinstance(choice, dict) else {}
+    if any(_forced(kind, chosen, only=len(hosted) == len(tools), choice=choice) for kind in hosted.values()):
+        raise _refusal(*next(iter(hosted.items())), served)
+    kept = [tool for index, tool in enumerate(tools) if index not in hosted]
+    left = {**values, "tools": kept} if hosted else values
+    return _without_hosted_choices(left, served), [f"tools[{index}]" for index in hosted]
+
+
+def _hosted(tool: object, served: Sequence[str]) -> str | None:
+    kind = tool.get("type") if isinstance(tool, dict) else None
+    return kind if isinstance(kind, str) and _base(kind) is not None and kind not in served else None
+
+
+def _base(kind: object) -> str | None:
+    """Return the name of a hosted tool without its version; None for other tools."""
+    return next((name for name in HOSTED if isinstance(kind, str) and kind.startswith(name)), None)
+
+
+def _forced(kind: str, chosen: Mapping[str, Any], *, only: bool, choice: object) -> bool:
+    """Return whether the model must call this tool: it is named, or there is no other to choose from."""
+    allowed = chosen.get("allowed_tools", chosen)
+    required = choice == "required" or (isinstance(allowed, Mapping) and allowed.get("mode") == "required")
+    named = _base(chosen.get("type"))
+    return (named is not None and named == _base(kind)) or (only and required)
+
+
+def _refusal(index: int, kind: str, served: Sequence[str]) -> BadRequest:
+    message = (
+        f"'{kind[:60]}' is a tool of the hosted service, and this server {HOSTED[_base(kind) or '']}. Declare a "
+        f"function and run it yourself. Tools here: {', '.join(served)}."
+    )
+    return BadRequest(message, param=f"tools[{index}].type")
+
+
+def _without_hosted_choices(values: Values, served: Sequence[str]) -> Values:
+    """Leave hosted tools out of the list of those that may be called."""
+    choice = values.get("tool_choice")
+    if not isinstance(choice, dict) or not isinstance(allowed := choice.get("tools"), list):
+        return values
+    kept = [tool for tool in allowed if _hosted(tool, served) is None]
+    return {**values, "tool_choice": {**choice, "tools": kept} if kept else "none"}
 
 
 class FunctionTool(LenientModel):

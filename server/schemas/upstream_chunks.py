@@ -13,6 +13,8 @@ class FunctionChunk(LenientModel):
 
 
 class ToolCallChunk(LenientModel):
+    """A piece of a call, as `server.flows.chat.upstream_repair` leaves it."""
+
     index: int = 0
     id: str | None = None
     function: FunctionChunk = Field(default_factory=FunctionChunk)
@@ -57,10 +59,15 @@ class TokenDetails(LenientModel):
     reasoning_tokens: int | None = None
 
 
+class PromptDetails(LenientModel):
+    cached_tokens: int | None = None
+
+
 class Usage(LenientModel):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     completion_tokens_details: TokenDetails | None = None
+    prompt_tokens_details: PromptDetails | None = None
 
 
 class Chunk(LenientModel):

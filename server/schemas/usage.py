@@ -38,8 +38,8 @@ class UsageReport(Answer):
 class CallEntry(Listed):
     """A request that ran a model, or was refused. `job` is the image call or response that it began or found.
 
-    `queue_s` and `run_s` are of its job; `price` is the charge for this request; `replayed`: it got the answer of an
-    earlier request.
+    `code`, `message` and `param` are of its error. `queue_s` and `run_s` are of its job; `price` is the charge for this
+    request; `replayed`: it got the answer of an earlier request.
     """
 
     object: Literal["call"] = "call"
@@ -50,6 +50,8 @@ class CallEntry(Listed):
     model: str | None
     status: int
     code: str | None
+    message: str | None
+    param: str | None
     created_at: float
     seconds: float
     queue_s: float | None

@@ -50,6 +50,7 @@ BOUNDS = {
 }
 AMOUNT = r"^[0-9]{1,8}(\.[0-9]{1,4})?$"
 PATTERNS = {AMOUNT: "an amount in CNY, such as 0.25"}  # what they are for
+TAGS = ("type", "role")  # the fields by which unions tell their members apart
 NOT_HERE = {
     "none_required": ("'{}' is not supported by this server: leave it out.", "unsupported_parameter"),
     "extra_forbidden": ("Unknown parameter: '{}'.", "unknown_parameter"),
@@ -185,9 +186,14 @@ def _out_of_bounds(param: str, kind: str, value: object, context: Mapping[str, A
 def _path(location: tuple[int | str, ...], values: Mapping[str, Any], *, missing: bool) -> str:
     """Write a location as a path: ('messages', 3, 'user', 'content') -> 'messages[3].content'. A name that the body
     does not have is one that pydantic gave to a member of a union, and is left out, unless it is the last one and names
-    a missing field."""
+    a missing field. So is one that the body has, if it is the value by which the union tells its members apart."""
     path, value = "", cast("Any", values)
+    tagged = False  # the member of the union that the value is has been named
     for position, part in enumerate(location, 1):
+        if not tagged and position < len(location) and _is_tag(part, value):
+            tagged = True
+            continue
+        tagged = False
         if isinstance(part, int):
             path += f"[{part}]"
             value = value[part] if isinstance(value, list) and part < len(value) else None
@@ -195,6 +201,10 @@ def _path(location: tuple[int | str, ...], values: Mapping[str, Any], *, missing
             path += f".{part}" if path else part
             value = value.get(part)
     return path
+
+
+def _is_tag(part: int | str, value: Any) -> bool:
+    return isinstance(value, Mapping) and part in {value.get(name) for name in TAGS if isinstance(value.get(name), str)}
 
 
 def _short(value: object) -> str:

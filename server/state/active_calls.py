@@ -1,13 +1,14 @@
 """Image calls that run."""
 
 import asyncio
+import time
 from typing import Any, Literal
 
 import structlog
 
 from pipelines.protocol.images import Event, Preview, Progress, Started
 from server.accounts.calls import CallId
-from server.errors import ApiError, Cancelled, EngineFailure, Overloaded
+from server.errors import ApiError, Cancelled, EngineFailure, ServerStopping
 from server.state.active_job import ActiveJob, ActiveJobs
 from server.state.detached_task import CancelReason
 from server.state.image_result import ImageResult, ImageShape
@@ -29,6 +30,7 @@ class ActiveCall(ActiveJob[Preview]):
         self.state: Literal["queued", "running"] = "queued"
         self.progress: Progress | None = None
         self.shape: ImageShape | None = None  # set by `admit`
+        self._awake_at = 0.0  # when its checkpoint is back that had to be woken, by the monotonic clock
         self.recorded = False  # its hold and its row are in the database, or may be
         self.response_started = False  # a client has read status 200, so a failure can only cut its answer off
         self.captured: ImageResult | None = None  # charged: whatever is cancelled now, this is how the call ends
@@ -48,6 +50,15 @@ class ActiveCall(ActiveJob[Preview]):
         """Note that the price is held and the job is queued."""
         self.shape = shape
         self._notify()
+
+    def wakes_in(self, wake_s: float) -> None:
+        """Its checkpoint had been unloaded, and is back in so long, by estimate."""
+        self._awake_at = time.monotonic() + wake_s
+
+    @property
+    def wake_left_s(self) -> float:
+        """Return the estimated time until its checkpoint is back, while it waits for that."""
+        return max(0.0, self._awake_at - time.monotonic()) if self.state == "queued" else 0.0
 
     def report(self, event: Event) -> None:
         """Record an event of the engine."""
@@ -92,7 +103,7 @@ class ActiveCall(ActiveJob[Preview]):
         if isinstance(error, asyncio.CancelledError):
             if self.cancel_reason is CancelReason.REQUESTED:
                 return Cancelled("The call was cancelled; nothing was charged.")
-            return Overloaded("The call was stopped before its end; nothing was charged. Please send it again.", 2)
+            return ServerStopping("The call was stopped before its end; nothing was charged. Please send it again.", 2)
         return EngineFailure(f"Something went wrong on the server (call {self.call.id}); nothing was charged.")
 
     def _on_task_done(self, task: asyncio.Task[Any]) -> None:

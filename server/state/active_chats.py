@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import structlog
 
 from server.accounts.calls import CallId
-from server.errors import ApiError, Cancelled, EngineFailure, Overloaded
+from server.errors import ApiError, Cancelled, EngineFailure, ServerStopping
 from server.state.active_job import ActiveJob, ActiveJobs
 from server.state.detached_task import FOREVER
 from server.telemetry.call_trace import current_trace
@@ -119,7 +119,7 @@ class ActiveChat(ActiveJob[Json]):
         if isinstance(error, ApiError):
             return error
         if isinstance(error, asyncio.CancelledError):
-            return Overloaded("The chat was stopped before its end. Please send it again.", 2)
+            return ServerStopping("The chat was stopped before its end. Please send it again.", 2)
         log.error("chat failed", chat=self.call.id, exc_info=error)
         return EngineFailure(f"Something went wrong on the server (chat {self.call.id}).")
 
@@ -151,7 +151,8 @@ class ActiveChats(ActiveJobs[ActiveChat]):
         try:
             yield chat
         except ApiError as error:
-            trace.status, trace.code = error.status, error.label
+            trace.status = error.status
+            trace.fail(error.label, error.message, error.param)
             raise
         finally:
             del self._listed[call_id]

@@ -170,10 +170,13 @@ def _trace_end(trace: CallTrace, job: ActiveJob[Any], close: Callable[[], None])
     """Note in the trace how the job ended, which an answer that had begun, or a client that had left, could not
     tell."""
     if trace.job == job.call.id:
-        trace.status = 200 if job.failure is None else job.failure.status
-        trace.code = None if job.failure is None else job.failure.label
+        trace.status, trace.code = 200, None
+        if job.failure is not None:
+            trace.status = job.failure.status
+            trace.fail(job.failure.label, job.failure.message, job.failure.param)
         if job.cancel_reason is CancelReason.ABANDONED:
-            trace.status, trace.code = CLIENT_LEFT, "client_left"
+            trace.status = CLIENT_LEFT
+            trace.fail("client_left")
     close()
 
 

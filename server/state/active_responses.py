@@ -68,6 +68,7 @@ class ActiveResponse(ActiveJob[Json]):
         self.status: ResponseStatus = "queued" if record.background else "in_progress"
         self.output: list[Json] = []
         self.unused_options: tuple[str, ...] = ()  # of the chat template; known when it is admitted
+        self.unread: tuple[str, ...] = ()  # paths of what else has no effect
         self.ended: Mapping[str, Any] | None = None  # what only the end knows: usage, error, completed_at
 
     @classmethod

@@ -1,6 +1,6 @@
 """Whether the server still takes new calls."""
 
-from server.errors import Overloaded
+from server.errors import ServerStopping
 
 
 class Drain:
@@ -10,6 +10,6 @@ class Drain:
         self.draining = False
 
     def check_open(self) -> None:
-        """Check that the server takes new calls. Raises Overloaded while draining."""
+        """Check that the server takes new calls. Raises ServerStopping while draining."""
         if self.draining:
-            raise Overloaded("The server is about to stop and takes no new calls. Try again in a moment.", 5)
+            raise ServerStopping("The server is about to stop and takes no new calls. Try again in a moment.", 5)

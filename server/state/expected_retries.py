@@ -14,7 +14,8 @@ MAX_REMEMBERED = 10_000
 
 
 class ExpectedRetries:
-    """How many such answers equal calls got within the last `window_s`, less the retries that came since."""
+    """Counts the answers that ask for a retry, by equal calls, within the last `window_s`, less the retries that came
+    since."""
 
     def __init__(self, window_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._window_s = window_s

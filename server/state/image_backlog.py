@@ -51,10 +51,12 @@ class Outlook:
 class Backlog:
     """The image jobs of a server by estimated device time.
 
-    A key may take `key_share` of both limits, so that there is room for the others. `warmup_unit_s` gives the seconds
-    that a unit of work took during warmup, if that was measured. The reports of finished jobs replace it. `workers` is
-    how many draw at the same time: `max_s` is for each. Other servers are taken to draw all that they have at once:
-    they have queues of their own, and say when those are full.
+    While others have jobs here, a key may take `key_share` of both limits. Alone it may take all, and then a key that
+    comes has the rest of a share beyond the limits: nobody is refused for the sake of another.
+
+    `warmup_unit_s` gives the seconds that a unit of work took during warmup, if that was measured. The reports of
+    finished jobs replace it. `workers` is how many draw at the same time: `max_s` is for each. Other servers are taken
+    to draw all that they have at once: they have queues of their own, and say when those are full.
     """
 
     def __init__(
@@ -78,15 +80,17 @@ class Backlog:
     def reserve(self, job: ImageJob, call: ActiveCall) -> Iterator[None]:
         """Count the job while this is entered. Raises RateLimited and Overloaded."""
         entry = _Entry(job, call, work_units(job))
-        if (wait_s := self._wait_s(entry)) is not None:
+        key_id = call.call.key_id
+        others = any(other.call.call.key_id != key_id for other in self._of(None, entry.line))
+        comes = others and not any(self._of(key_id, entry.line))
+        if (wait_s := self._wait_s(entry, share=2 - self._key_share if comes else 1.0)) is not None:
             raise Overloaded(
                 f"The server is busy: {len(list(self._of(None, entry.line)))} jobs with about "
                 f"{self.remaining_s(None, entry.line):.0f} s of work are "
                 f"queued, and this one would exceed the limit. Try again in {math.ceil(wait_s)} s.",
                 wait_s,
             )
-        key_id = call.call.key_id
-        if (wait_s := self._wait_s(entry, key_id, self._key_share)) is not None:
+        if others and (wait_s := self._wait_s(entry, key_id, self._key_share)) is not None:
             raise RateLimited(
                 f"This key has {len(list(self._of(key_id, entry.line)))} jobs with about "
                 f"{self.remaining_s(key_id, entry.line):.0f} s of work in the queue, and this one would exceed its "
@@ -133,10 +137,11 @@ class Backlog:
         mine_s, others = self._remaining_s(entry), [other for other in self._of(None, entry.line) if other is not entry]
         ahead = [other for other in others if other.call.state == "running" or self._remaining_s(other) < mine_s]
         queued = sum(other.call.state == "queued" for other in ahead)
+        ahead_s = sum(map(self._remaining_s, ahead)) / self._at_once(entry.line)
         return Outlook(
             model=entry.job.metadata.get("model"),
             position=0 if entry.call.state == "running" else queued + 1,
-            estimated_s=round(mine_s + sum(map(self._remaining_s, ahead)) / self._at_once(entry.line), 1),
+            estimated_s=round(entry.call.wake_left_s + mine_s + ahead_s, 1),
         )
 
     def _of(self, key_id: str | None, line: str | None = None) -> Iterator[_Entry]:

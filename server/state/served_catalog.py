@@ -6,7 +6,7 @@ from server.catalog.images import Catalog
 
 
 class ServedCatalog:
-    """`current` is replaced whole, by who holds `lock`."""
+    """The catalog in use. `current` is replaced whole, by a task that holds `lock`."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.current = catalog

@@ -6,7 +6,7 @@ from server.moderation.policy import Policy
 
 
 class ServedPolicy:
-    """`lock` is held while it is replaced."""
+    """The policy in use. `lock` is held while it is replaced."""
 
     def __init__(self, policy: Policy) -> None:
         self.current = policy

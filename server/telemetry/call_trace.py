@@ -18,7 +18,8 @@ class CallTrace:
     """One request. Seconds are of the device; `price` is in 1/10000 CNY. `runs_model`: it asked for the work of a
     model.
 
-    `status` and `code` are those of a failure that the answer's own status could not tell.
+    `status` is that of a failure that the answer's own status could not tell. `code`, `message` and `param` are those
+    of the error that it ended with.
     """
 
     request_id: str = ""
@@ -29,8 +30,11 @@ class CallTrace:
     job: str | None = None
     status: int | None = None
     code: str | None = None
+    message: str | None = None
+    param: str | None = None
     queue_s: float | None = None
     run_s: float | None = None
+    wake_s: float = 0.0  # estimated, of workers that had to be woken
     price: int = 0
     images: int = 0
     prompt_tokens: int | None = None
@@ -39,6 +43,10 @@ class CallTrace:
     parameters: Mapping[str, Any] | None = None
     _open: int = 0
     _finish: Callable[[], None] | None = None
+
+    def fail(self, code: str, message: str | None = None, param: str | None = None) -> None:
+        """Note the error that the request ended with."""
+        self.code, self.message, self.param = code, message, param
 
     def add_run(self, run_s: float, queue_s: float | None) -> None:
         """Add a job of the request that has run."""

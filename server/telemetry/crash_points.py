@@ -10,7 +10,7 @@ from server.settings import CrashPoint
 
 @dataclass(frozen=True, slots=True)
 class CrashPoints:
-    """`crash_at` is the point at which this server kills itself; None outside tests."""
+    """The crash points of a server. `crash_at` is the one at which it kills itself; None outside tests."""
 
     crash_at: CrashPoint | None = None
 

@@ -20,6 +20,7 @@ class EngineReport:
     engine: str
     kind: str
     up: bool
+    asleep: bool
     waiting: int
     running: int
     restarts: int
@@ -39,6 +40,8 @@ class EngineCollector(Collector):
         """Yield the metrics of all workers."""
         reports = self._reports()
         yield _gauge("engine_up", "Whether the worker has loaded its checkpoints", reports, lambda each: each.up)
+        asleep = "Whether the worker's weights have left its device"
+        yield _gauge("worker_asleep", asleep, reports, lambda each: each.asleep)
         yield _gauge("jobs_waiting", "Jobs that have not started", reports, lambda each: each.waiting)
         yield _gauge("jobs_running", "Jobs that have started", reports, lambda each: each.running)
         images = [each for each in reports if each.kind == "image"]

@@ -47,8 +47,8 @@ class RequestSpan:
 
 
 class Tracing:
-    """`endpoint` is the base URL of a collector that takes OTLP over HTTP; None for no traces. `proxy` is the
-    way to it, if it is not reached directly. Raises StartError."""
+    """Records traces. `endpoint` is the base URL of a collector that takes OTLP over HTTP; None for no traces. `proxy`
+    is the way to it, if it is not reached directly. Raises StartError."""
 
     def __init__(self, endpoint: str | None = None, proxy: str | None = None) -> None:
         self._tracer: Tracer = NoOpTracer()

@@ -16,7 +16,12 @@ BAD: list[tuple[dict[str, Any], int, str | None, str | None]] = [
     ({"input": ""}, 400, "input", "string_below_min_length"),
     ({"input": "x", "model": "gamma"}, 404, "model", "model_not_found"),
     ({"input": "x", "model": "alpha-image-2-count"}, 404, "model", "model_not_found"),
-    ({"input": "x", "tools": [{"type": "web_search"}]}, 400, "tools[0].type", "invalid_value"),
+    (
+        {"input": "x", "tools": [{"type": "web_search"}], "tool_choice": "required"},
+        400,
+        "tools[0].type",
+        "invalid_value",
+    ),
     ({"input": [{"role": "king", "content": "x"}]}, 400, "input[0].role", "invalid_value"),
     ({"input": [{"type": "input_audio"}]}, 400, "input[0].type", "invalid_value"),
     (

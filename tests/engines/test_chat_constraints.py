@@ -171,7 +171,7 @@ async def test_a_schema_that_can_not_be_enforced_is_refused(
     assert reason in events[-1].message
     assert not any(isinstance(event, Admitted) for event in events)
     tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
-    failed = (await run(chat_engine, chat_job(tools=(TOOLS[0], tool))))[-1]
+    failed = (await run(chat_engine, chat_job(tools=(TOOLS[0], tool), strict_tools=frozenset({"f"}))))[-1]
     assert isinstance(failed, Failed)
     assert failed.param == "tools[1].function.parameters"
 
@@ -196,3 +196,33 @@ async def test_a_grammar_that_is_none_is_refused(chat_engine: ChatEngine, chat_j
     assert failed.code == "invalid_value"
     assert failed.param == "tools[0].format.definition"
     assert "This grammar can't be enforced: " in failed.message
+
+
+MCP = {
+    "drop": {"type": "object", "properties": {"data": {"type": "object", "propertyNames": {"type": "string"}}}},
+    "save": {"type": "object", "properties": {"kind": {"type": "string", "format": "password"}}, "required": None},
+    "send": {"type": "object", "properties": {"mail": {"type": "string", "pattern": "^(?!x)[a-z]{1,5}$"}}},
+    "tags": {"type": "object", "properties": {"all": {"type": "array", "items": {"enum": ["a"]}, "uniqueItems": True}}},
+    "look": {"type": "object", "properties": {"at": {"$ref": "#/$defs/none"}}, "if": {}, "then": {}},
+    "plain": {"type": "object", "properties": {"a": {"enum": ["x"]}}, "required": ["a"], "additionalProperties": False},
+}
+
+
+async def test_a_tool_whose_schema_can_not_be_enforced_whole_stops_no_chat(
+    chat_engine: ChatEngine, chat_job: Job
+) -> None:
+    tools = tuple({"type": "function", "function": {"name": name, "parameters": MCP[name]}} for name in MCP)
+    job = chat_job("Hello", tools=tools, sampling=RANDOM, max_tokens=4)
+    admitted = next(event for event in await run(chat_engine, job) if isinstance(event, Admitted))
+    assert admitted.ignored == (
+        "tools[0].function.parameters.propertyNames (drop)", "tools[1].function.parameters.format (save)",
+        "tools[2].function.parameters.pattern (send)", "tools[3].function.parameters.uniqueItems (tags)",
+        "tools[4].function.parameters.$ref (look)", "tools[4].function.parameters.if (look)",
+        "tools[4].function.parameters.then (look)",
+    )  # fmt: skip
+    called = replace(job, tool_choice="required", allowed_tools=("plain",), max_tokens=60)
+    assert next(json.loads(arguments) for _, arguments in calls(await run(chat_engine, called))) == {"a": "x"}
+    *_, failed = await run(chat_engine, replace(job, strict_tools=frozenset({"tags"})))
+    assert isinstance(failed, Failed)
+    assert failed.param == "tools[3].function.parameters"
+    assert "uniqueItems" in failed.message

@@ -197,7 +197,8 @@ async def test_one_that_never_fits_into_memory_fails_alone(chat_job: Job) -> Non
     jobs = [chat_job("x" * 420), *(chat_job(f"number {index}") for index in range(3))]
     too_long, *others = [events[-1] for events in await asyncio.gather(*(run(tight, job) for job in jobs))]
     assert isinstance(too_long, Failed)
-    assert too_long.code == "out_of_memory"
+    assert too_long.code == "context_length_exceeded"
+    assert "DARKROOM_CHAT_CACHE_SHARE" in too_long.message
     assert all(isinstance(event, ChatFinished) for event in others)
 
 
@@ -207,16 +208,17 @@ async def test_chats_go_on_where_the_cache_of_a_later_layer_has_no_memory_to_gro
 ) -> None:
     """The layers before it have grown already."""
     jobs = [chat_job(f"number {index}", max_tokens=tokens + index, sampling=letters()) for index in range(8)]
-    expected = [text(await run(chat_engine, job)) for job in jobs]
+    roomy = ChatEngine(torch.device("cpu"), cache_bytes=2**28)
+    expected = [text(await run(roomy, job)) for job in jobs]
     layers: list[KVCacheLayer] = []
     resize = KVCacheLayer.resize
 
-    def fail_once(self: KVCacheLayer, *size: tuple[int, int]) -> None:
+    def fail_once(self: KVCacheLayer, pages: int) -> None:
         if self.is_initialized:
             layers.append(self)
             if len(layers) == 2 * growth:
                 raise torch.OutOfMemoryError("CUDA out of memory")
-        resize(self, *size)
+        resize(self, pages)
 
     monkeypatch.setattr(KVCacheLayer, "resize", fail_once)
     together = await asyncio.gather(*(run(chat_engine, job) for job in jobs))
@@ -227,11 +229,11 @@ async def test_chats_go_on_where_the_cache_of_a_later_layer_has_no_memory_to_gro
 async def test_a_failure_before_the_first_step_fails_its_request_and_not_the_next(
     chat_engine: ChatEngine, chat_job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_: object) -> int:
+    def fail(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     with monkeypatch.context() as patched:
-        patched.setattr("pipelines.chat.device_loop.batched_token_bytes", fail)
+        patched.setattr("pipelines.chat.checkpoint.find_batching", fail)
         failed = (await asyncio.wait_for(run(chat_engine, chat_job()), 60))[-1]
     assert isinstance(failed, Failed)
     assert failed.code == "out_of_memory"
@@ -271,3 +273,18 @@ async def _wait_until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(240):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.05)
+
+
+async def test_whatever_fails_before_the_device_ends_the_job(
+    chat_engine: ChatEngine, chat_job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(sequences: object) -> None:
+        raise LookupError("no such row")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(chat_engine._device_loop, "add", fail)
+        *_, last = await run(chat_engine, chat_job())
+    assert isinstance(last, Failed)
+    assert last.code == "engine_failed"
+    assert "no such row" in (last.detail or "")
+    assert isinstance((await run(chat_engine, chat_job(max_tokens=2)))[-1], ChatFinished)

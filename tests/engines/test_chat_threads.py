@@ -1,12 +1,13 @@
 """How many threads a chat model's steps are computed on."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import torch
 
 from pipelines.chat.checkpoint import ChatCheckpoint, load_chat
 from pipelines.chat.cpu_threads import LONG_STEP_S, choose_thread_count
+from pipelines.chat.kv_pages import Lease
 from pipelines.chat.model_runner import ModelRunner
 from pipelines.protocol.chat import ChatSpec
 from tests.support.tiny_chat_checkpoints import make_qwen
@@ -18,10 +19,10 @@ class Timed(ModelRunner):
     """A model whose decode steps take `seconds[threads]` on a clock of its own."""
 
     def __init__(self, checkpoint: ChatCheckpoint, seconds: dict[int, float]) -> None:
-        super().__init__(checkpoint, capacity_tokens=2**16)
+        super().__init__(checkpoint.model, checkpoint.device, 100, checkpoint.batching.rules, capacity_tokens=2**16)
         self.seconds, self.counts, self.now = seconds, set[int](), 0.0
 
-    def decode(self, tokens: list[int], lengths: list[int]) -> torch.Tensor:
+    def decode(self, tokens: Sequence[int], leases: Sequence[Lease], lengths: Sequence[int]) -> torch.Tensor:
         self.counts.add(torch.get_num_threads())
         self.now += self.seconds[torch.get_num_threads()]
         return torch.zeros(len(tokens), 1)

@@ -9,7 +9,7 @@ import pytest
 
 from pipelines.protocol.classify import Classified, ClassifierSpec, ClassifyEvent, ClassifyJob
 from pipelines.protocol.images import Failed
-from server.backends import engine_host
+from server.backends import watchdog
 from server.backends.engine_host import EngineHost
 from tests.support.polling import eventually
 from tests.support.tiny_classifiers import make_text_classifier
@@ -56,7 +56,7 @@ async def test_a_worker_that_cannot_be_spawned_fails_its_jobs_and_is_retried(
 async def test_a_worker_whose_thread_hangs_is_killed_although_it_answers(
     host: Host, texts: ClassifierSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_host, "STUCK_GRACE_S", 0.0)
+    monkeypatch.setattr(watchdog, "STUCK_GRACE_S", 0.0)
     await host.start()
     await asyncio.wait_for(host.wait_ready(), LIMIT_S)
     endless = ClassifyJob("1", texts, texts=("a boat",) * 1_000_000, time_limit_s=0.5)

@@ -16,6 +16,7 @@ from pipelines.images.drawing import run
 from pipelines.images.drawing.pipeline import ImagePipeline
 from pipelines.images.engine import ImageEngine
 from pipelines.images.scheduling.batching import CHECK_PREFIX
+from pipelines.images.scheduling.row_limits import MIN_SAMPLES
 from pipelines.images.warmup import check_records, warmup
 from pipelines.protocol.images import CheckpointSpec, Finished, ImageJob, Runtime
 from pipelines.protocol.messages import Capabilities
@@ -215,6 +216,27 @@ async def test_the_speed_of_the_last_run_is_known_at_the_next_start(
     again = await ImageEngine(CPU, checks=tmp_path / "probes").prepare(copied)
     assert again.unit_s == measured
     assert again.mask
+
+
+async def test_what_sharing_gains_is_known_at_the_next_start(copied: CheckpointSpec, job: Job, tmp_path: Path) -> None:
+    engine = ImageEngine(CPU, checks=tmp_path / "probes")
+    await engine.prepare(copied)
+    steps = {"checkpoint": copied, "steps": MIN_SAMPLES}
+    await finish(engine, job("sd", id="one", **steps))
+    (shape,) = [shape for shape in engine._admission._limits._learned if shape.width_px == 64]
+    for _ in range(MIN_SAMPLES):
+        engine._admission._limits.record(shape, 2, 1e6)  # a pass of two that gains nothing
+    await finish(engine, job("sd", id="two", **steps))
+    records = tmp_path / "probes"
+    await eventually(lambda: any("1000000.0" in file.read_text() for file in records.glob("*.passes.json")))
+    again = ImageEngine(CPU, checks=records)
+    await again.prepare(copied)
+    assert again._admission._limits.of(shape) == 1
+    (file,) = records.glob("*.passes.json")
+    file.write_text('[{"rows": 0}]')
+    unread = ImageEngine(CPU, checks=records)
+    await unread.prepare(copied)
+    assert unread._admission._limits.of(shape) != 1
 
 
 async def test_the_first_guess_is_from_steps_of_several_sizes(

@@ -95,6 +95,7 @@ class Server:
             "DARKROOM_WEIGHTS": str(self.weights),
             "DARKROOM_MODEL_CONFIGS": str(self.configs),
             "DARKROOM_PORT": str(self.port),
+            "DARKROOM_ANSWERS_WITH_BYTES": "true",  # tests look at the images of their answers
             **{f"DARKROOM_{name.upper()}": value for name, value in self.settings.items()},
         }
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("DARKROOM_")}

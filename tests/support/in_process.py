@@ -143,6 +143,7 @@ async def in_process(
     workers.gate.set()
     with pytest.MonkeyPatch.context() as monkeypatch:
         _script(monkeypatch, workers)
+        settings = {"answers_with_bytes": True, **settings}  # most tests look at the images of their answers
         known = Settings(home=home, weights=home, model_configs=configs, database=database, **settings)
         app = create_app(known, dialects=dialects)
         async with app.router.lifespan_context(app):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from pipelines.protocol.messages import (
     AnyEvent,
+    Asleep,
     CachedCheckpoint,
     CachedCheckpoints,
     Cancel,
@@ -15,6 +16,7 @@ from pipelines.protocol.messages import (
     JobEvent,
     Load,
     Ready,
+    Sleep,
     Spec,
     Submit,
     ToWorker,
@@ -39,6 +41,9 @@ class ScriptedWorker:
     jobs: list[str] = field(default_factory=list)  # ids, as they came
     cancelled: list[str] = field(default_factory=list)
     pid: int | None = None
+    owns_worker: bool = True
+    lives: int = 0
+    moved: int = 0  # times that its weights were moved to the host
     _inbox: asyncio.Queue[FromWorker | None] = field(default_factory=asyncio.Queue)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -49,6 +54,7 @@ class ScriptedWorker:
     async def open(self, device: DeviceChoice) -> "ScriptedWorker":
         await self.starts.wait()
         self.loaded, self._inbox = [], asyncio.Queue()
+        self.lives += 1
         self._inbox.put_nowait(Ready(f"a scripted {device}", is_gpu=False))
         return self
 
@@ -66,6 +72,9 @@ class ScriptedWorker:
                 case UnloadExcept(specs):
                     self.retained.append(specs)
                     self.loaded = [spec for spec in self.loaded if spec in specs]
+                case Sleep():
+                    self.moved += 1
+                    self._inbox.put_nowait(Asleep())
                 case Load(specs):
                     self._tasks.add(asyncio.create_task(self._load(specs)))
 

@@ -1,12 +1,11 @@
 """Forward passes of a denoiser that several runs share: whoever has the turn takes along all that wait with equal
 shapes, also where their step counts, guidance or start differ.
 
-Each run keeps its own pipeline and scheduler; only the denoiser's `forward` is replaced. Passes that can't be
-concatenated run alone. The first shared pass of each structure of arguments is checked against passes alone, so that a
-denoiser whose rows are not independent is never shared.
+Each run keeps its own pipeline and scheduler; only the denoiser's calls are taken over. Passes that can't
+be concatenated run alone. The first shared pass of each structure of arguments is checked against passes alone, so that
+a denoiser whose rows are not independent is never shared.
 """
 
-import functools
 import inspect
 import math
 import traceback
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from pipelines.device.failures import is_out_of_memory
+from pipelines.device.outer_calls import Call, take_calls
 from pipelines.device.timer import DeviceTimer
 from pipelines.images.denoising.forward_arguments import (
     Fingerprints,
@@ -42,25 +42,23 @@ class Sharing(NamedTuple):
 
 
 class ForwardMerger:
-    """Takes the place of `denoiser.forward`. Calls of threads without a turn pass through. With a reason as `refused`
-    runs take turns, and none shares a pass."""
+    """Answers the calls of a denoiser. Those of threads without a turn pass through. With a reason as `refused` runs
+    take turns, and none shares a pass."""
 
     def __init__(self, denoiser: Any, sharing: Sharing, refused: str | None = None) -> None:
         self._denoiser = denoiser
-        self._forward = denoiser.forward
         self._signature = inspect.signature(denoiser.forward)
         self._scheduler, self._limits = sharing
         self._fingerprints = Fingerprints()
         self._independent: dict[Hashable, bool] = {}  # whether rows are, by structure of the arguments
         self._never = refused is not None
         self.refused = refused  # why a structure of arguments is never shared: the first such
-        self._timer = DeviceTimer(sharing.scheduler.clock)
+        self._timer = DeviceTimer()
+        take_calls(denoiser, self._answer)
 
-        @functools.wraps(self._forward)
-        def forward(*positional: Any, **named: Any) -> Any:
-            return self._meet(positional, named)
-
-        denoiser.forward = forward
+    def _answer(self, call: Call) -> Call:
+        self._forward = call
+        return lambda *positional, **named: self._meet(positional, named)
 
     def _meet(self, positional: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
         """Return the denoiser's output for these arguments, computed alone or with those of others. Blocks."""

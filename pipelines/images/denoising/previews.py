@@ -84,11 +84,17 @@ def noise_schedule(scheduler: Any) -> list[tuple[float, float]] | None:
     sigmas, alphas = getattr(scheduler, "sigmas", None), getattr(scheduler, "alphas_cumprod", None)
     if sigmas is not None and alphas is None:
         is_edm = "sigma_data" in getattr(scheduler, "config", {})
-        return [(1.0 if is_edm else 1 - float(sigma), float(sigma)) for sigma in sigmas]
+        return [(1.0 if is_edm else 1 - sigma, sigma) for sigma in _numbers(sigmas)]
     if alphas is None or sigmas is not None:
         return None
-    alpha_bars = [float(alphas[int(timestep)]) for timestep in scheduler.timesteps]
+    bars = _numbers(alphas)
+    alpha_bars = [bars[int(timestep)] for timestep in _numbers(scheduler.timesteps)]
     return [*((math.sqrt(bar), math.sqrt(1 - bar)) for bar in alpha_bars), (1.0, 0.0)]
+
+
+def _numbers(values: Any) -> list[float]:
+    """Return a schedule's numbers by one read of the device: each read waits until it has caught up."""
+    return [float(value) for value in torch.as_tensor(values).tolist()]
 
 
 def predict_x0(

@@ -15,7 +15,7 @@ from pipelines.protocol.images import ImageJob
 
 @dataclass(frozen=True, slots=True)
 class RunCallbacks:
-    """Called on the run's thread."""
+    """The functions that a run calls on its thread."""
 
     on_start: Callable[["Run"], None]
     on_step: Callable[["Run"], None]

@@ -14,8 +14,8 @@ import torch
 
 from pipelines.catalog.checkpoint_files import CheckpointError, estimate_bytes
 from pipelines.catalog.weights import WeightsKey, replaces, weights_key
-from pipelines.device.failures import watch_device
-from pipelines.device.memory import compute_dtype, free_memory
+from pipelines.device.failures import clear_frames, is_out_of_memory, watch_device
+from pipelines.device.memory import available_bytes, compute_dtype, free_memory
 from pipelines.device.openmp import run_and_release
 from pipelines.images.denoising.merging import Sharing
 from pipelines.images.denoising.previews import PreviewMap
@@ -34,6 +34,10 @@ IDLE_S = 30.0  # without a run, after which memory that no tensor uses goes back
 
 class InsufficientMemory(Exception):
     """The checkpoint does not fit until a checkpoint in use can be evicted."""
+
+
+class DeviceFull(InsufficientMemory):
+    """It fits the budget, but the device ran out of memory. Only the end of a run makes room."""
 
 
 @dataclass(slots=True)
@@ -117,16 +121,19 @@ class CheckpointCache:
         return await asyncio.shield(self._loading[key])
 
     async def free_memory(self) -> None:
-        """Free memory after an out-of-memory error: forget kept prompts, evict every checkpoint that no run uses, and
-        return unreferenced memory to the device. A load under way ends first: it may have found its components in one
-        of them."""
+        """Free memory, after an out-of-memory error or to sleep: forget kept prompts, evict every checkpoint that no
+        run uses, and return unreferenced memory to the device. A load under way ends first: it may have found its
+        components in one of them."""
         async with self._load_lock:
-            for loaded in self._loaded.values():
-                loaded.checkpoint.prompts.clear()
-            unused = [key for key, each in self._loaded.items() if each.on_device and not each.ref_count]
-            evicted = [victim for key in unused if (victim := self._evict(key))]
-            self._announce()
-            await asyncio.get_running_loop().run_in_executor(self._loader, self._offload, evicted)
+            await self._free_unused()
+
+    async def _free_unused(self) -> None:
+        for loaded in self._loaded.values():
+            loaded.checkpoint.prompts.clear()
+        unused = [key for key, each in self._loaded.items() if each.on_device and not each.ref_count]
+        evicted = [victim for key in unused if (victim := self._evict(key))]
+        self._announce()
+        await asyncio.get_running_loop().run_in_executor(self._loader, self._offload, evicted)
 
     def unload_except(self, in_catalog: Iterable[CheckpointSpec], in_jobs: Iterable[CheckpointSpec]) -> None:
         """Drop every checkpoint that the catalog does not name and no job or run needs."""
@@ -166,13 +173,29 @@ class CheckpointCache:
             if evictions:
                 self._announce()  # loading may fail
             await loop.run_in_executor(self._loader, self._offload, evicted)
-            loaded = await loop.run_in_executor(self._loader, run_and_release, self._load_weights, on_host, spec)
+            loaded = await self._load_or_free(on_host, spec)
             del shared  # it was held while others were evicted
             loaded.used_at = time.monotonic()
             loaded.checkpoint.adapters.known.update(known)
             self._loaded[key] = loaded
             self._announce()
         return loaded
+
+    async def _load_or_free(self, on_host: LoadedCheckpoint | None, spec: CheckpointSpec) -> LoadedCheckpoint:
+        """Load the weights. If the device runs out of memory, as beside another program, free all that no run uses and
+        try once more. What a failed load has placed on the device is freed. Raises DeviceFull while runs use some."""
+        loop = asyncio.get_running_loop()
+        for is_last in (False, True):
+            try:
+                return await loop.run_in_executor(self._loader, run_and_release, self._load_weights, on_host, spec)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                clear_frames(error)
+                await self._free_unused()
+                if is_last and not any(each.ref_count for each in self._loaded.values()):
+                    raise
+        raise DeviceFull
 
     def _without_spoiled(
         self, key: WeightsKey
@@ -194,7 +217,11 @@ class CheckpointCache:
     def _load_weights(self, on_host: LoadedCheckpoint | None, spec: CheckpointSpec) -> LoadedCheckpoint:
         """Load weights on the loader thread: from host memory or from the disk."""
         if on_host is not None:
-            watch_device(self._device, on_host.checkpoint.move, self._device)
+            try:
+                watch_device(self._device, on_host.checkpoint.move, self._device)
+            except Exception:
+                watch_device(self._device, on_host.checkpoint.move, HOST)  # what has arrived before it failed
+                raise
             on_host.on_device = True
             return on_host
         checkpoint = watch_device(
@@ -239,14 +266,21 @@ class CheckpointCache:
                 f"room beside what runtime.resident keeps there: {names}."
             )
         used = _used_bytes(present.values(), new)
+        room = min(budget, used + self._free_bytes()) if on_device else budget
         evictions: list[WeightsKey] = []
         for key in sorted(present.keys() - pinned.keys(), key=lambda key: _eviction_order(present[key])):
-            if used + size > budget and not present[key].ref_count:
+            if used + size > room and not present[key].ref_count:
                 evictions.append(key)
                 used = _used_bytes((other for name, other in present.items() if name not in evictions), new)
         if used + size > budget:
             raise InsufficientMemory
         return evictions
+
+    def _free_bytes(self) -> int:
+        """Return what the device has left now: other programs may use more of it than when the budget was made."""
+        if self._device.type != "cuda":
+            return self._device_bytes
+        return watch_device(self._device, available_bytes, self._device)
 
     def _is_pinned(self, key: WeightsKey, loaded: LoadedCheckpoint, spec: CheckpointSpec) -> bool:
         """Return whether a checkpoint is not evicted for `spec`: `resident` is set, the catalog names it, `spec` is no

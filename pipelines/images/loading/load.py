@@ -49,7 +49,7 @@ from pipelines.images.loading.whole_files import load_whole
 from pipelines.images.parallel.choice import check_attention
 from pipelines.images.parallel.encoders import call_from, text_encoders
 from pipelines.images.parallel.group import Group
-from pipelines.images.prompts.reading import watch
+from pipelines.images.prompts.reading import require_whole_prompts, watch
 from pipelines.images.tasks import task_classes
 from pipelines.protocol.images import CheckpointSpec, Runtime
 
@@ -91,7 +91,7 @@ def load_checkpoint(
     encoders_device = group.second if runtime.gpus > 1 and runtime.parallel == "encoders" else None
     pipeline, unused = _read(resolved, pipeline_class, index, device, found, encoders_device)
     denoiser = getattr(pipeline, denoiser_name(index))
-    watch(pipeline.components, denoiser)
+    watch(pipeline.components)
     notes = follow_file(pipeline, spec, said) + of_file + chosen + unused
     notes += runtime_options.apply(pipeline, denoiser, runtime, device) + safety_note(pipeline.components)
     split = None
@@ -103,6 +103,7 @@ def load_checkpoint(
         own = {name: part for name, part in pipeline.components.items() if name not in found}
         own = {name: part for name, part in own.items() if not is_cast(part, pipeline_class)}
         merger = _let_runs_share(own, denoiser, runtime, sharing, device, family_of(name))
+    require_whole_prompts(denoiser)
     shared.keep(resolved, dtype, device, pipeline.components)
     step_caches = StepCaches(denoiser) if runtime.cache is not None else None
     config = {key: value for key, value in pipeline.config.items() if not key.startswith("_")}

@@ -214,6 +214,9 @@ def _offload(pipeline: Any, runtime: Runtime, device: torch.device) -> None:
         pipeline.enable_model_cpu_offload(device=device)
         return
     try:
-        pipeline.enable_group_offload(onload_device=device, offload_type="leaf_level", use_stream=True)
+        # without record_stream the host would wait for the device after every layer
+        pipeline.enable_group_offload(
+            onload_device=device, offload_type="leaf_level", use_stream=True, record_stream=True
+        )
     except ValueError as error:
         raise CheckpointError(f"runtime.offload: {type(pipeline).__name__}: {error}") from error

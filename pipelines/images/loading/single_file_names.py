@@ -66,7 +66,7 @@ def _stand_ins(values: Sequence[Any]) -> Iterator[StandIn]:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How the weights of a file fill a model."""
+    """The fit of a file's weights to a model: how they fill it."""
 
     model: torch.nn.Module  # without memory
     missing: frozenset[str]  # of the model's weights

@@ -16,12 +16,12 @@ PLAIN: Final = {torch.Tensor, nn.Parameter, nn.Buffer}  # others, such as quanti
 
 
 class Unpackable(Exception):
-    """It has a tensor of a kind that can't be sent, or no pickle."""
+    """An object has a tensor of a kind that can't be sent, or no pickle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Of a tensor that is sent apart."""
+    """The form of a tensor that is sent apart."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype

@@ -17,7 +17,7 @@ from pipelines.images.parallel.process_group import ProcessGroup
 
 
 class _Columns(ColwiseParallel):
-    """Of weights that are divided already: only its exchanges."""
+    """The exchanges of a layer whose weights are divided already."""
 
     def _partition_linear_fn(self, name: str, module: nn.Module, device_mesh: Any) -> None:
         pass

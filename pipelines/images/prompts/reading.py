@@ -11,8 +11,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import torch
 from transformers import PreTrainedTokenizerBase
 
+from pipelines.device.outer_calls import Call, take_calls
 from pipelines.images.prompts.places import Place, find_piece, find_prompt
 from pipelines.protocol.images import LongPrompt
 
@@ -226,7 +228,7 @@ def current_reader() -> PromptReader:
     return _current.get() or PromptReader({}, "tell")
 
 
-def watch(components: Mapping[str, Any], denoiser: Any) -> None:
+def watch(components: Mapping[str, Any]) -> None:
     """Let readers watch a loaded checkpoint's tokenizers. They cut at the end of a text: some are published with
     `truncation_side = "left"`, which drops the beginning of a prompt."""
     for name, part in components.items():
@@ -234,12 +236,20 @@ def watch(components: Mapping[str, Any], denoiser: Any) -> None:
         if isinstance(tokenizer, PreTrainedTokenizerBase):
             tokenizer.truncation_side = "right"
             _watch(name, tokenizer)
-    denoiser.register_forward_pre_hook(_require_whole)
 
 
-def _require_whole(*_: Any) -> None:
-    """End a run whose prompt was cut and must not be, before its first step. By name: other processes get the model."""
-    current_reader().require_whole()
+def require_whole_prompts(denoiser: torch.nn.Module) -> None:
+    """End a run whose prompt was cut and must not be before its first step, and before it meets others in a pass: call
+    this after what lets runs share passes."""
+
+    def require(call: Call) -> Call:
+        def answer(*positional: Any, **named: Any) -> Any:
+            current_reader().require_whole()
+            return call(*positional, **named)
+
+        return answer
+
+    take_calls(denoiser, require)
 
 
 def _watch(name: str, tokenizer: Any) -> None:

@@ -1,13 +1,13 @@
 """Whether a waiting image may start: there is room for it, and it joins others or goes before them."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
 from pipelines.catalog.weights import WeightsKey, weights_key, weights_state
 from pipelines.images.scheduling.batching import Row
 from pipelines.images.scheduling.row_limits import PassShape, RowLimits
 from pipelines.images.scheduling.scheduler import DeviceScheduler, DeviceTurn
-from pipelines.protocol.images import ControlInput, Runtime, Sampling
+from pipelines.protocol.images import CheckpointSpec, ControlInput, Runtime, Sampling
 
 MAX_RUNS = 16  # on the device at once: those of a shared forward pass, and paused ones
 MAX_RUNS_OF_KEY = 12  # so that another key's image finds room
@@ -42,7 +42,7 @@ class InMemory(Protocol):
 
 
 class Started(Protocol):
-    """A sample that has a thread."""
+    """A run: a row that has a thread."""
 
     @property
     def row(self) -> Row:
@@ -50,7 +50,7 @@ class Started(Protocol):
 
     @property
     def loaded(self) -> InMemory:
-        """Return the checkpoint that it draws with."""
+        """Return the checkpoint that the run draws with."""
 
     @property
     def turn(self) -> DeviceTurn:
@@ -58,9 +58,9 @@ class Started(Protocol):
 
 
 class Admission:
-    """`runs` are all that have started, `drawing` those that still need the device, `one_by_one` the weights of which
-    two images at once come out wrong: the engine's own sets. The memory that all hold between turns stays below
-    `held_bytes`."""
+    """Decides which images may start. `runs` are all that have started, `drawing` those that still need the device,
+    `one_by_one` the weights of which two images at once come out wrong: the engine's own sets. The memory that all hold
+    between turns stays below `held_bytes`."""
 
     def __init__(
         self,
@@ -106,9 +106,20 @@ class Admission:
 
     def _joins(self, row: Row, loaded: InMemory) -> bool:
         """Return whether forward passes that others share have room for it."""
-        shape = PassShape.first_of(row.job, loaded.checkpoint.multiple_px)
+        shape = self._shape(row, loaded)
         sharing = sum(run.turn.shape == shape for run in self._drawing)
         return 0 < sharing < self._limits.of(shape)
+
+    def _shape(self, row: Row, loaded: InMemory) -> PassShape:
+        if row.shape is None:
+            row.shape = PassShape.first_of(row.job, loaded.checkpoint.multiple_px)
+        return row.shape
+
+    def expect(self, waiting: Iterable[Row], find: Callable[[CheckpointSpec], InMemory | None]) -> None:
+        """Count the images of each shape that run or wait: what a queue of them would be."""
+        found = [(row, find(row.job.checkpoint)) for row in waiting]
+        shapes = [self._shape(row, loaded) for row, loaded in found if loaded is not None]
+        self._limits.expect([*shapes, *(run.turn.shape for run in self._drawing)])
 
     def is_busy(self, loaded: InMemory, row: Row) -> bool:
         """Return whether other runs keep this image from starting on the checkpoint. Adapters that requests name are

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pipelines.catalog.estimate import Speeds, work_units
+from pipelines.images.scheduling.row_limits import PassShape
 from pipelines.images.scheduling.scheduler import DeviceTurn
 from pipelines.protocol.images import EncodedImage, Event, ImageJob
 
@@ -39,6 +40,7 @@ class Row:
     index: int
     queued_at: float
     exclusive: bool = False  # with nothing else on the device: it has run out of memory beside others
+    shape: PassShape | None = None  # of the passes that it begins with, once its checkpoint is loaded
     found: dict[str, Any] = field(default_factory=dict)  # JSON: what its run showed, for the file and the answer
     turn: DeviceTurn = field(init=False)  # of its run, which has begun or will
 

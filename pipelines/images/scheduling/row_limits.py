@@ -1,13 +1,21 @@
-"""How many images may share a forward pass, by checkpoint and size: bounded by latent tokens, learned from speed.
+"""How many images may share a forward pass, by checkpoint and size: bounded by latent tokens, learned from cost.
 
 Large images fill a device alone: eight 1K images of a large model in one pass take eight times as long as one, so
-that all of them wait for the last. Small ones leave most of a GPU idle. Which is which is measured: the limit grows
-while an image's share of a pass gets shorter by 5 % at least.
+that all of them wait for the last. Small ones leave most of a GPU idle. Which is which is measured, by what a pass
+costs this process: seconds of a GPU, by its own events, or seconds of the processor. What else runs on the machine
+changes neither by much, and the median of several passes counts.
+
+Sharing must pay for itself twice. An image's part of a pass is shorter by 5 % at least. And callers who would have
+been first in a queue do not wait for the others in vain: with `r` of `n` equal images in a pass, each of which costs
+`g` of one alone, they end on average after `g * (n + r) / 2` times one image, and in a queue after `(n + 1) / 2`. The
+first may exceed the second by 5 %. Where no number of images does both, they are drawn one after another.
 """
 
 import threading
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Self
 
 from pipelines.catalog.conditioning import task_of
@@ -20,7 +28,8 @@ PATCH_PX = 16  # of a latent token: an autoencoder of factor 8, and patches of 2
 MAX_TOKENS = 16384  # in a pass: four 1K images; a 2K image runs alone
 FIRST_TOKENS = 8192  # before anything has been measured: two 1K images
 GAIN = 0.95  # the part of its time alone that an image's share must not exceed
-SAMPLES = 8  # of which the shortest counts: others include what ran beside it
+LATER = 1.05  # by which the mean answer may be later than in a queue
+SAMPLES = 9  # of which the median counts
 MIN_SAMPLES = 3
 RENEW_AFTER = 1000  # passes, after which a limit that was too slow is tried again
 MAX_SHAPES = 256  # that are remembered
@@ -28,7 +37,7 @@ MAX_SHAPES = 256  # that are remembered
 
 @dataclass(frozen=True, slots=True)
 class PassShape:
-    """Of a pipeline call. Runs of equal shape are expected to share passes."""
+    """The shape of a pipeline call's passes. Runs of equal shape are expected to share passes."""
 
     weights: WeightsKey
     width_px: int
@@ -53,6 +62,17 @@ class PassShape:
         return max(1, self.width_px * self.height_px * (1 + self.references) // PATCH_PX**2)
 
 
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """What passes of one shape and number of images have cost, in seconds: of a record."""
+
+    width_px: int
+    height_px: int
+    references: int
+    rows: int
+    seconds: tuple[float, ...]
+
+
 @dataclass(slots=True)
 class _Learned:
     reduced: int | None = None  # after running out of memory
@@ -60,17 +80,33 @@ class _Learned:
     seconds: dict[int, deque[float]] = field(default_factory=dict)  # of latest passes, by images in the pass
 
     def image_s(self) -> dict[int, float]:
-        """Return an image's share of a pass in seconds, by images in the pass, where it was measured often enough."""
-        return {rows: min(times) / rows for rows, times in sorted(self.seconds.items()) if len(times) >= MIN_SAMPLES}
+        """Return an image's share of a pass, by images in the pass, where it was measured often enough."""
+        return {rows: median(times) / rows for rows, times in sorted(self.seconds.items()) if len(times) >= MIN_SAMPLES}
+
+    def best(self, equal: int) -> int:
+        """Return how many of `equal` images that are there should share a pass: a number that was measured, or 1."""
+        image_s, best = self.image_s(), 1
+        for rows, seconds in image_s.items():
+            in_queue_s = image_s[1] * (equal + 1)
+            if rows <= equal and seconds <= GAIN * image_s[best] and seconds * (equal + rows) <= LATER * in_queue_s:
+                best = rows
+        return best
 
 
 class RowLimits:
-    """Thread-safe. `most_rows` bounds every limit."""
+    """Limits of the images that share a pass, learned from measured times. Thread-safe. `most_rows` bounds every
+    limit."""
 
     def __init__(self, most_rows: int) -> None:
         self._most_rows = most_rows
         self._learned: dict[PassShape, _Learned] = {}
+        self._equal: Mapping[PassShape | None, int] = {}
+        self._news: set[WeightsKey] = set()
         self._lock = threading.Lock()
+
+    def expect(self, shapes: Iterable[PassShape | None]) -> None:
+        """Take note of the images that run or wait now, each by the shape of its passes."""
+        self._equal = Counter(shapes)
 
     def most(self, shape: PassShape | None) -> int:
         """Return the number of images that `of` will never exceed. It is 1 where the catalog file wants exact images,
@@ -89,24 +125,51 @@ class RowLimits:
             if learned.reduced is not None:
                 most = min(most, learned.reduced)
             measured = learned.image_s()
-            if not measured.keys() - {1}:
-                return min(most, max(2, FIRST_TOKENS // shape.tokens))
-            best = min(measured)
-            for rows, seconds in measured.items():
-                if seconds <= GAIN * measured[best]:
-                    best = rows
+            if 1 not in measured:  # what is shared is compared with an image alone
+                return 1 if measured else min(most, max(2, FIRST_TOKENS // shape.tokens))
+            best = learned.best(max(2, self._equal.get(shape, 0)))
             return min(most, 2 * best if best == max(measured) else best)
 
-    def record(self, shape: PassShape | None, rows: int, elapsed_s: float) -> None:
-        """Record that a pass for `rows` images took so long."""
-        if shape is None or not is_duration(elapsed_s):
+    def record(self, shape: PassShape | None, rows: int, seconds: float) -> None:
+        """Record that a pass for `rows` images has cost so much."""
+        if shape is None or not is_duration(seconds):
             return
         with self._lock:
             learned = self._find(shape)
-            learned.seconds.setdefault(rows, deque(maxlen=SAMPLES)).append(elapsed_s)
+            times = learned.seconds.setdefault(rows, deque(maxlen=SAMPLES))
+            enough = len(times) in {MIN_SAMPLES - 1, SAMPLES - 1}
+            times.append(seconds)
             learned.passes += 1
+            if enough or learned.passes % RENEW_AFTER == 0:
+                self._news.add(shape.weights)
             if learned.passes % RENEW_AFTER == 0:
                 learned.seconds.clear()
+
+    def news(self, weights: WeightsKey) -> bool:
+        """Return whether something was learned of a checkpoint since the last call."""
+        with self._lock:
+            known = weights in self._news
+            self._news.discard(weights)
+            return known
+
+    def export(self, weights: WeightsKey) -> list[Passes]:
+        """Return what was measured of a checkpoint's passes, for `restore`."""
+        with self._lock:
+            return [
+                Passes(shape.width_px, shape.height_px, shape.references, rows, tuple(times))
+                for shape, learned in self._learned.items()
+                if shape.weights == weights
+                for rows, times in learned.seconds.items()
+            ]
+
+    def restore(self, weights: WeightsKey, measured: Sequence[Passes]) -> None:
+        """Begin with what an earlier process has measured of a checkpoint, where this one has measured nothing."""
+        with self._lock:
+            known = set(self._learned)
+            for each in measured:
+                shape = PassShape(weights, each.width_px, each.height_px, each.references)
+                if shape not in known:
+                    self._find(shape).seconds[each.rows] = deque(each.seconds, maxlen=SAMPLES)
 
     def halve(self, shape: PassShape | None, rows: int) -> None:
         """Note that a pass for `rows` images ran out of memory. It counts for good: the memory will be as short next

@@ -21,6 +21,8 @@ from typing import Any, Final
 import torch
 
 import pipelines
+from pipelines.catalog.estimate import is_duration
+from pipelines.images.scheduling.row_limits import Passes
 from pipelines.protocol.images import CheckpointSpec, Runtime
 from pipelines.protocol.messages import AdapterFit, Capabilities, FailedCheck
 
@@ -32,6 +34,7 @@ LIBRARIES: Final = (
 CONTENT_BYTES: Final = 2**20  # up to which a file that has no weights counts by its content too
 WEIGHTS: Final = (".safetensors", ".gguf")
 MOST_RECORDS: Final = 500
+PASSES: Final = ".passes.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ def list_files(spec: CheckpointSpec) -> list[str]:
 
 
 class CheckRecords:
-    """One file a record, in a folder that several workers may share. All calls block."""
+    """The records on disk: one file a record, in a folder that several workers may share. All calls block."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -89,11 +92,28 @@ class CheckRecords:
     def write(self, subject: Subject, found: Capabilities) -> None:
         """Write a record, in place of an older one. A checkpoint whose record can't be written is tried anew next
         time."""
-        path = self._path(subject)
+        self._replace(self._path(subject), json.dumps({"abilities": asdict(found), **subject.facts}, indent=1))
+
+    def read_passes(self, subject: Subject) -> list[Passes]:
+        """Read what its forward passes have cost; nothing without a record that can be read."""
+        path = self._path(subject, PASSES)
+        try:
+            return [_to_passes(each) for each in json.loads(path.read_text())]
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            print(f"{path} can't be read, so sharing is measured anew: {error}", file=sys.stderr, flush=True)
+            return []
+
+    def write_passes(self, subject: Subject, passes: Iterable[Passes]) -> None:
+        """Keep what its forward passes have cost, in place of an older record."""
+        self._replace(self._path(subject, PASSES), json.dumps([asdict(each) for each in passes]))
+
+    def _replace(self, path: Path, text: str) -> None:
         part = path.with_suffix(f".{os.getpid()}.part")
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            part.write_text(json.dumps({"abilities": asdict(found), **subject.facts}, indent=1))
+            part.write_text(text)
             part.replace(path)
             self._drop_oldest()
         except OSError as error:  # such as a full disk
@@ -101,13 +121,21 @@ class CheckRecords:
                 part.unlink()
             print(f"{path} can't be written: {error}", file=sys.stderr, flush=True)
 
-    def _path(self, subject: Subject) -> Path:
-        return self._folder / f"{subject.name}.json"
+    def _path(self, subject: Subject, suffix: str = ".json") -> Path:
+        return self._folder / f"{subject.name}{suffix}"
 
     def _drop_oldest(self) -> None:
         written = [(file.stat().st_mtime_ns, file) for file in self._folder.glob("*.json")]
         for _, file in sorted(written)[: max(0, len(written) - MOST_RECORDS)]:
             file.unlink(missing_ok=True)
+
+
+def _to_passes(record: dict[str, Any]) -> Passes:
+    """From JSON. Raises TypeError and ValueError for anything else than was written."""
+    passes = Passes(**{**record, "seconds": tuple(map(float, record["seconds"]))})
+    if min(passes.rows, passes.width_px, passes.height_px) < 1 or not all(map(is_duration, passes.seconds)):
+        raise ValueError(f"{record} is no measurement")
+    return passes
 
 
 def _to_capabilities(record: dict[str, Any]) -> Capabilities:

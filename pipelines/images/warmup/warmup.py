@@ -5,9 +5,10 @@ capabilities. Where that is on disk already (pipelines.images.warmup.check_recor
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,6 +20,7 @@ from pipelines.images.drawing.looks import InvalidImage
 from pipelines.images.drawing.run import Run
 from pipelines.images.loading.checkpoint_cache import LoadedCheckpoint
 from pipelines.images.scheduling.batching import CHECK_PREFIX
+from pipelines.images.scheduling.row_limits import RowLimits
 from pipelines.images.tasks import UnsupportedTask
 from pipelines.images.warmup.adapter_checks import AdapterChecker
 from pipelines.images.warmup.capability_checks import CapabilityChecker
@@ -53,12 +55,14 @@ class Warmup:
         submit: Submit,
         find: Find,
         speeds: Speeds,
+        limits: RowLimits,
         records: CheckRecords | None = None,
     ) -> None:
         self._device = device
         self._submit = submit
         self._find = find
         self._speeds = speeds
+        self._limits = limits
         self._records = records
         self._found: dict[CapabilitiesKey, _Found] = {}
         self._errors: dict[str, BaseException] = {}  # of trials, until they are told
@@ -84,6 +88,9 @@ class Warmup:
                 else:
                     subject = None
             self._found[_key(spec)] = _Found(found, subject)
+            if self._records is not None and subject is not None:
+                passes = await asyncio.to_thread(self._records.read_passes, subject)
+                self._limits.restore(weights_key(spec), passes)
         capabilities = self._found[_key(spec)].capabilities
         if spec.refined and not capabilities.second_pass:
             raise CheckpointError(
@@ -179,16 +186,22 @@ class Warmup:
         timings.append(Timing(units, run.turn.device_s) if self._on_gpu else Timing(units / run.steps, run.last_step_s))
 
     def record_speed(self, spec: CheckpointSpec) -> None:
-        """Record the checkpoint's speed, changed by an image that somebody asked for: the next start goes by it."""
+        """Record what an image that somebody asked for has told of the checkpoint's speed, and of what sharing passes
+        gains: the next start goes by it."""
         found, unit_s = self._found.get(_key(spec)), self._speeds.unit_s(spec)
-        if found is None or found.subject is None:
+        if found is None or found.subject is None or self._records is None:
             return
+        if self._limits.news(weights_key(spec)):
+            passes = self._limits.export(weights_key(spec))
+            self._write_later(asyncio.to_thread(self._records.write_passes, found.subject, passes))
         kept = found.capabilities.unit_s
         if kept is None or abs(unit_s - kept) > SPEED_CHANGE * kept:
             found.capabilities = replace(found.capabilities, unit_s=unit_s)
-            task = asyncio.create_task(self._write(found.subject, found.capabilities))
-            self._writes.add(task)
-            task.add_done_callback(self._writes.discard)
+            self._write_later(self._write(found.subject, found.capabilities))
+
+    def _write_later(self, write: Coroutine[Any, Any, None]) -> None:
+        self._writes.add(task := asyncio.create_task(write))
+        task.add_done_callback(self._writes.discard)
 
     def unload_except(self, keys: Iterable[WeightsKey]) -> None:
         """Forget the findings about all other weights, as far as they are not on disk."""

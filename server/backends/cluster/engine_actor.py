@@ -27,7 +27,7 @@ OPTIONS: dict[str, Any] = {
 
 
 class EngineActor:
-    """One for each GPU and kind. Its settings are those of its machine's environment."""
+    """The Ray actor of an engine, one for each GPU and kind. Its settings are those of its machine's environment."""
 
     def __init__(self, engine: Engine) -> None:
         settings = Settings()
@@ -78,8 +78,9 @@ class EngineActor:
 
 
 def _options(engine: Engine, settings: Settings) -> list[str]:
+    share = [f"--chat-cache-share={settings.chat_cache_share:g}"]
     if engine.kind != "image":
-        return []
+        return share if engine.kind == "chat" else []
     limits = {"--device-gib": settings.device_memory_gib, "--host-gib": settings.host_memory_gib}
     options = [f"{name}={value:g}" for name, value in limits.items() if value is not None]
-    return [*options, f"--image-workers={engine.beside}", f"--kernel-cache={settings.home / 'kernels'}"]
+    return [*options, *share, f"--image-workers={engine.beside}", f"--kernel-cache={settings.home / 'kernels'}"]

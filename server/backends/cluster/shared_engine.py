@@ -47,7 +47,7 @@ Heard = list[FromWorker] | str  # messages, or last of all why the link has ende
 
 @dataclass(slots=True)
 class _Link:
-    """One server. `specs` are the checkpoints that its catalog names or that it has asked for."""
+    """The link of one server. `specs` are the checkpoints that its catalog names or that it has asked for."""
 
     heard_at: float
     outbox: list[FromWorker] = field(default_factory=list)
@@ -75,7 +75,7 @@ class _Owned:
 
 
 class SharedEngine:
-    """All calls are made on one event loop. `max_jobs` is of all links together."""
+    """A worker and its links. All calls are made on one event loop. `max_jobs` is of all links together."""
 
     def __init__(self, launcher: Launcher, device: DeviceChoice, max_jobs: int) -> None:
         self._launcher = launcher

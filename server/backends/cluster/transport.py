@@ -29,6 +29,8 @@ ALIVE_EVERY_S = 3.0
 class RayLauncher:
     """Satisfies `server.backends.transport.Launcher`, for the engine of that name. `address` is the cluster's."""
 
+    owns_worker = False
+
     def __init__(self, name: str) -> None:
         self._name = name
         self._server = uuid.uuid4().hex[:12]

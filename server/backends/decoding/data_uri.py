@@ -1,10 +1,12 @@
-"""Decoding of data URIs."""
+"""Data URIs: their bytes, and those of bytes."""
 
+import base64
 import binascii
 import io
 
 from server.backends.decoding.messages import ImageError
 
+STARTS = {b"\xff\xd8\xff": "jpeg", b"GIF8": "gif", b"RIFF": "webp"}  # of files; others are called PNG
 PIECE = 1024**2  # characters; Python's other threads, which answer other calls, wait for the decoding of one
 
 
@@ -26,3 +28,9 @@ def decode_data_uri(uri: str) -> bytes:
     except (binascii.Error, ValueError) as error:
         raise ImageError(f"The data URI is not valid base64: {error}.") from error
     return decoded.getvalue()
+
+
+def encode_data_uri(data: bytes) -> str:
+    """Return an image file as a data URI. Blocks."""
+    kind = next((kind for start, kind in STARTS.items() if data.startswith(start)), "png")
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"

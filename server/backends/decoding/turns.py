@@ -21,7 +21,8 @@ class _Turn:
 
 
 class Turns:
-    """At most `slots` turns run at once, `per_owner` of them of one owner. Everything on one event loop."""
+    """Gives turns to decode: at most `slots` run at once, `per_owner` of them of one owner. Everything on one event
+    loop."""
 
     def __init__(self, slots: int, per_owner: int = 1) -> None:
         self._slots = slots

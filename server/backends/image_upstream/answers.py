@@ -12,7 +12,9 @@ MAX_MESSAGE = 500  # characters of another server's message that callers see
 CALLERS_FAULT = {400, 413, 422}
 BUSY = {408, 409, 425, 503}
 STATUS_OF_TYPE = {"invalid_request_error": 400, "image_generation_user_error": 400, "requests": 429}
-STATUS_OF_CODE = {"timeout": 504, "server_overloaded": 503, "upstream_busy": 503, "storage_failed": 503}
+STATUS_OF_CODE = {
+    "timeout": 504, "server_overloaded": 503, "server_stopping": 503, "upstream_busy": 503, "storage_failed": 503,
+}  # fmt: skip
 Json = Mapping[str, Any]
 
 

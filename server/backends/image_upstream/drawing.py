@@ -33,7 +33,7 @@ Send = Callable[[Event], None]
 
 @dataclass(slots=True)
 class _Seen:
-    """How far a job is. A stream that is joined again repeats its previews."""
+    """The progress of a job. A stream that is joined again repeats its previews."""
 
     job: ImageJob
     send: Send

@@ -41,6 +41,8 @@ CANCELLED = Failed("cancelled", "The job was cancelled; nothing was charged.")
 class UpstreamLauncher:
     """Opens transports to one server. Satisfies `server.backends.transport.Launcher`."""
 
+    owns_worker = False
+
     def __init__(self, base_url: str, client: UpstreamClient, drawing: UpstreamDrawing) -> None:
         self._base_url = base_url
         self._client = client

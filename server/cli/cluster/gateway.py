@@ -24,7 +24,8 @@ OPTIONS: dict[str, Any] = {
 
 
 class Gateway:
-    """Its settings are those of its box's environment and of cluster.toml. It ends when its server has ended."""
+    """A gateway as a Ray actor. Its settings are those of its box's environment and of cluster.toml. It ends when its
+    server has ended."""
 
     def __init__(self, name: str, index: int, config: ClusterConfig, secrets: ClusterSecrets) -> None:
         os.umask(0o077)

@@ -40,7 +40,7 @@ State = Mapping[str, Any]
 
 
 class Supervisor:
-    """One for each cluster, on the box with the label HEAD."""
+    """The supervisor of a cluster, one for each, on the box with the label HEAD."""
 
     def __init__(self, config: ClusterConfig, box: Box, secrets: ClusterSecrets, *, as_guest: bool = False) -> None:
         self._config = config

@@ -38,7 +38,7 @@ def survey_box(first: Box, content: CatalogContent | None) -> Found:
 
 
 class Surveyor:
-    """Each box is looked at once. One that can't be used stays out until its Ray is started anew."""
+    """Examines the boxes of a cluster, each once. One that can't be used stays out until its Ray is started anew."""
 
     def __init__(self, first: Box) -> None:
         self._first = first

@@ -21,6 +21,13 @@ export function navigate(page, values = {}) {
   place.set(read());
 }
 
+// Takes the query out of the address, when the page shows something else than it names.
+export function forgetQuery() {
+  if (!location.search) return;
+  history.replaceState(null, "", location.pathname);
+  place.set(read());
+}
+
 // A link to a page. New tabs and windows work as with any link.
 export function Link({ page, values, children, ...attributes }) {
   const follow = (event) => {

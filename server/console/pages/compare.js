@@ -1,31 +1,16 @@
 // Compare: the same prompt along two axes, its price first; and for operators, checkpoints side by side.
 import { resultPath } from "../core/api.js";
-import { html, useState } from "../core/html.js";
+import { html } from "../core/html.js";
 import { money, N, t } from "../core/i18n.js";
-import { stringify, toNumber } from "../core/json.js";
 import { useStore } from "../core/store.js";
-import { DIGITS, ErrorNote, Field, Page, Select } from "../parts/basics.js";
+import { DIGITS, Field, Page, Select } from "../parts/basics.js";
 import { Checkpoints } from "../parts/checkpoint-sheet.js";
-import { useWork } from "../parts/loading.js";
-import { cancelJob, finished, startJob } from "../state/jobs.js";
+import { comparison, drawTheRest, planOf, priceOf, setForm, startComparison, stopComparison, valuesOf } from "../state/comparison.js";
 import { findModel, imageModels, models } from "../state/models.js";
 import { session } from "../state/session.js";
 
 const AXES = { none: N("nothing"), seed: N("Seed"), steps: N("Steps"), guidance: N("Guidance"), quality: N("Quality"), model: N("Model") };
-const NUMBERS = new Set(["seed", "steps", "guidance"]);
 const MOST_CELLS = 36;
-const AT_ONCE = 2;
-
-const valuesOf = (axis, text) => (axis === "none" ? [null] : text.split(",").map((value) => value.trim()).filter(Boolean));
-
-// One body for each cell, by rows.
-export function planOf({ prompt, model, size, seed, x, y }) {
-  const base = { model, prompt: prompt.trim(), size, seed: toNumber(seed) };
-  const set = (axis, value) => (axis.name === "none" ? {} : { [axis.name]: NUMBERS.has(axis.name) ? toNumber(value) : value });
-  return valuesOf(y.name, y.values).map((row) => valuesOf(x.name, x.values).map((column) => ({ ...base, ...set(y, row), ...set(x, column) })));
-}
-
-export const priceOf = (plan, catalog) => plan.flat().reduce((sum, body) => sum + Number(findModel(catalog, body.model)?.price ?? 0), 0);
 
 function Axis({ id, label, axis, onChange, catalog }) {
   const suggestions = { seed: "1, 2, 3", steps: "2, 4, 8", guidance: "1, 2, 4", quality: "low, high", model: imageModels(catalog).slice(0, 2).map((model) => model.id).join(", "), none: "" };
@@ -52,75 +37,42 @@ function Sheet({ sheet, cells }) {
   </table></div>`;
 }
 
-// Draws the cells, some at once. What fails says why in its cell, and the others go on.
-async function draw(plan, setCells, state) {
-  const waiting = plan.flatMap((row, y) => row.map((body, x) => ({ place: `${y},${x}`, body })));
-  const put = (place, values) => setCells((before) => ({ ...before, [place]: { ...before[place], ...values } }));
-  const worker = async () => {
-    for (let next = waiting.shift(); next && !state.stopped; next = waiting.shift()) {
-      const { place, body } = next;
-      try {
-        const id = await startJob({ ...body, response_format: "url" });
-        state.running.add(id);
-        put(place, { id });
-        const result = await finished(id);
-        state.running.delete(id);
-        put(place, { url: result.data[0].url, label: stringify(body) });
-      } catch (error) {
-        put(place, { error: error.message });
-      }
-    }
-  };
-  await Promise.all(Array.from({ length: AT_ONCE }, worker));
-}
-
 export default function Compare({ title }) {
   const catalog = useStore(models);
   const { operator } = useStore(session);
   const all = imageModels(catalog);
-  const [form, setForm] = useState({ prompt: "", model: all[0]?.id ?? "", size: "1:1", seed: "1", x: { name: "seed", values: "1, 2, 3" }, y: { name: "none", values: "" } });
-  const [sheet, setSheet] = useState(null);
-  const [cells, setCells] = useState({});
-  const [state, setState] = useState(null);
-  const work = useWork();
-  const set = (values) => setForm({ ...form, ...values });
+  const { form: typed, sheet, cells, busy } = useStore(comparison);
+  const form = { ...typed, model: findModel(all, typed.model)?.id ?? all[0]?.id };
   const plan = planOf(form);
   const number = plan.flat().length;
   const same = form.x.name !== "none" && form.x.name === form.y.name;
   const submit = (event) => {
     event.preventDefault();
-    const running = { stopped: false, running: new Set() };
-    setSheet(form);
-    setCells({});
-    setState(running);
-    work.run(() => draw(plan, setCells, running));
+    startComparison(form);
   };
-  const stop = () => {
-    state.stopped = true;
-    for (const id of state.running) cancelJob(id).catch((error) => console.error(error));
-  };
-  const model = findModel(catalog, form.model) ?? all[0];
+  const isWhole = sheet && planOf(sheet).every((row, y) => row.every((_, x) => cells[`${y},${x}`]?.url));
+  const model = findModel(all, form.model);
   return html`<${Page} title=${title}>
     <form class="form" onSubmit=${submit}>
-      <${Field} as="textarea" id="prompt" rows="2" required label=${t("Prompt")} value=${form.prompt} onInput=${(event) => set({ prompt: event.target.value })} />
+      <${Field} as="textarea" id="prompt" rows="2" required label=${t("Prompt")} value=${form.prompt} onInput=${(event) => setForm({ prompt: event.target.value })} />
       <div class="row">
-        <${Select} id="model" label=${t("Model")} value=${model?.id} options=${all.map((each) => [each.id, `${each.id} · ${each.tier}`])} onChange=${(value) => set({ model: value })} />
-        <${Select} id="size" label=${t("Aspect ratio")} value=${form.size} options=${model?.ratios ?? []} onChange=${(size) => set({ size })} />
-        <${Field} id="seed" ...${DIGITS} required label=${t("Seed")} value=${form.seed} onInput=${(event) => set({ seed: event.target.value })} />
+        <${Select} id="model" label=${t("Model")} value=${model?.id} options=${all.map((each) => [each.id, `${each.id} · ${each.tier}`])} onChange=${(value) => setForm({ model: value })} />
+        <${Select} id="size" label=${t("Aspect ratio")} value=${form.size} options=${model?.ratios ?? []} onChange=${(size) => setForm({ size })} />
+        <${Field} id="seed" ...${DIGITS} required label=${t("Seed")} value=${form.seed} onInput=${(event) => setForm({ seed: event.target.value })} />
       </div>
       <div class="halves">
-        <${Axis} id="x" label=${t("Columns")} axis=${form.x} catalog=${catalog} onChange=${(x) => set({ x })} />
-        <${Axis} id="y" label=${t("Rows")} axis=${form.y} catalog=${catalog} onChange=${(y) => set({ y })} />
+        <${Axis} id="x" label=${t("Columns")} axis=${form.x} catalog=${catalog} onChange=${(x) => setForm({ x })} />
+        <${Axis} id="y" label=${t("Rows")} axis=${form.y} catalog=${catalog} onChange=${(y) => setForm({ y })} />
       </div>
       ${same && html`<p class="bad">${t("Columns and rows must differ.")}</p>`}
       ${number > MOST_CELLS && html`<p class="bad">${t("These are {number} images; a sheet has {most} at most.", { number, most: MOST_CELLS })}</p>`}
       <div class="actions">
-        <button class="primary" disabled=${work.busy || same || number > MOST_CELLS || number === 0}>${t("Generate {number} images", { number })} · ${money(priceOf(plan, catalog))}</button>
-        ${work.busy && html`<button type="button" onClick=${stop}>${t("Stop")}</button>`}
+        <button class="primary" disabled=${busy || same || number > MOST_CELLS || number === 0}>${t("Generate {number} images", { number })} · ${money(priceOf(plan, catalog))}</button>
+        ${busy && html`<button type="button" onClick=${stopComparison}>${t("Stop")}</button>`}
       </div>
-      <${ErrorNote} error=${work.error} />
     </form>
     ${sheet && html`<${Sheet} sheet=${sheet} cells=${cells} />`}
+    ${sheet && !busy && !isWhole && html`<div class="actions"><button type="button" onClick=${drawTheRest}>${t("Draw what is missing")}</button></div>`}
     ${operator && html`<${Checkpoints} />`}
   </${Page}>`;
 }

@@ -1,14 +1,15 @@
 // Conversation: a chat model that draws, by /v1/responses. Every turn is stored, and may be continued again.
 import { resultName, resultPath } from "../core/api.js";
-import { html, useEffect, useRef, useState } from "../core/html.js";
+import { html, useEffect } from "../core/html.js";
 import { t } from "../core/i18n.js";
 import { navigate } from "../core/router.js";
 import { useStore } from "../core/store.js";
 import { Empty, ErrorNote, Field, Page, Select } from "../parts/basics.js";
-import { useRoute, useWork } from "../parts/loading.js";
+import { useRoute } from "../parts/loading.js";
 import { References } from "../parts/references.js";
-import { emptyTurn, loadChain, pathTo, sendTurn } from "../state/conversation.js";
+import { pathTo } from "../state/conversation.js";
 import { chatModels, findModel, imageModels, models } from "../state/models.js";
+import { openTalk, say, setForm, setTip, startOver, stopTalk, talk } from "../state/talk.js";
 
 const sourceOf = (picture) => (picture.startsWith("data:") ? picture : resultPath(picture));
 
@@ -37,66 +38,38 @@ function tipOf(turns, id) {
   return children.length ? tipOf(turns, children.at(-1).id) : id;
 }
 
-function Past({ list, onOpen }) {
+function Past({ list, onOpen, busy }) {
   return html`<section class="panel"><h2>${t("Earlier conversations")}</h2>
     <${ErrorNote} error=${list.error} />
     ${list.data?.data.length === 0 && html`<p class="dim small">${t("None yet.")}</p>`}
-    <ul class="past">${(list.data?.data ?? []).map((one) => html`<li key=${one.id}><button type="button" onClick=${() => onOpen(one.id)}><span class="clamp">${one.title || one.id}</span></button></li>`)}</ul>
+    <ul class="past">${(list.data?.data ?? []).map((one) => html`<li key=${one.id}><button type="button" disabled=${busy} onClick=${() => onOpen(one.id)}><span class="clamp">${one.title || one.id}</span></button></li>`)}</ul>
   </section>`;
 }
 
 export default function Conversation({ title }) {
   const catalog = useStore(models);
-  const [turns, setTurns] = useState([]); // all of the tree that is known
-  const [tip, setTip] = useState(null); // the turn that the next one continues
-  const [live, setLive] = useState(null);
-  const [form, setForm] = useState({ said: "", images: [], model: "", draws: true, image_model: "" });
-  const stop = useRef(null);
-  const work = useWork();
+  const { turns, tip, live, form, error } = useStore(talk);
   const list = useRoute("/v1/darkroom/responses?limit=20");
-  useEffect(() => () => stop.current?.abort(), []);
+  useEffect(() => {
+    if (turns.length) list.reload();
+  }, [turns.length]);
   const chats = chatModels(catalog);
   const model = findModel(chats, form.model) ?? chats[0];
   if (!model) return html`<${Page} title=${title}><${Empty}>${t("The catalog has no chat model.")}</${Empty}></${Page}>`;
-  const set = (values) => setForm((before) => ({ ...before, ...values }));
-
-  const send = () => work.run(async () => {
-    const turn = emptyTurn(tip, form.said.trim(), form.images);
-    setLive(turn);
-    stop.current = new AbortController();
-    try {
-      const tool = form.draws ? (form.image_model ? { model: form.image_model } : {}) : null;
-      const ended = await sendTurn(turn, { model: model.id, tool }, setLive, stop.current.signal);
-      setTurns((before) => [...before, ended]);
-      setTip(ended.id);
-      set({ said: "", images: [] });
-      list.reload();
-    } catch (error) {
-      if (error.name !== "AbortError") throw error;
-    } finally {
-      setLive(null);
-    }
-  });
+  const busy = live !== null;
+  const send = () => say(model.id, form.draws ? (form.image_model ? { model: form.image_model } : {}) : null);
   const submit = (event) => {
     event.preventDefault();
     send();
   };
   const keys = (event) => {
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && form.said.trim() && !work.busy) send();
-    if (event.key === "Escape") stop.current?.abort();
-  };
-  const open = (id) => work.run(async () => {
-    setTurns(await loadChain(id));
-    setTip(id);
-  });
-  const startOver = () => {
-    setTurns([]);
-    setTip(null);
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && form.said.trim() && !busy) send();
+    if (event.key === "Escape" && busy) stopTalk();
   };
   const path = pathTo(turns, tip);
   const onPath = new Set(path.map((turn) => turn.id));
   const branchesOf = (turn) => turns.filter((other) => other.parent === turn.id && !onPath.has(other.id)).map((other) => tipOf(turns, other.id));
-  return html`<${Page} title=${title} actions=${html`<button type="button" disabled=${work.busy} onClick=${startOver}>${t("New conversation")}</button>`}>
+  return html`<${Page} title=${title} actions=${html`<button type="button" disabled=${busy} onClick=${startOver}>${t("New conversation")}</button>`}>
     <div class="two reverse">
       <div class="form">
         <section class="talk" role="log" aria-label=${t("Messages")}>
@@ -105,21 +78,21 @@ export default function Conversation({ title }) {
           ${live && html`<${Turn} turn=${live} branches=${[]} isLast=${true} />`}
         </section>
         <form class="form" onSubmit=${submit} onKeyDown=${keys}>
-          <${Field} as="textarea" id="message" rows="3" required label=${t("Message")} value=${form.said} onInput=${(event) => set({ said: event.target.value })} hint=${t("Ctrl+Enter sends, Escape stops.")} />
-          <${References} sources=${form.images} most=${4} onChange=${(images) => set({ images })} />
+          <${Field} as="textarea" id="message" rows="3" required label=${t("Message")} value=${form.said} onInput=${(event) => setForm({ said: event.target.value })} hint=${t("Ctrl+Enter sends, Escape stops.")} />
+          <${References} sources=${form.images} most=${4} onChange=${(images) => setForm({ images })} />
           <div class="row">
-            <${Select} id="model" label=${t("Model")} value=${model.id} options=${chats.map((each) => each.id)} onChange=${(id) => set({ model: id })} />
-            <${Select} id="image_model" label=${t("Draws with")} value=${form.image_model} options=${[["", t("the default")], ...imageModels(catalog).map((each) => each.id)]} onChange=${(id) => set({ image_model: id })} />
+            <${Select} id="model" label=${t("Model")} value=${model.id} options=${chats.map((each) => each.id)} onChange=${(id) => setForm({ model: id })} />
+            <${Select} id="image_model" label=${t("Draws with")} value=${form.image_model} options=${[["", t("the default")], ...imageModels(catalog).map((each) => each.id)]} onChange=${(id) => setForm({ image_model: id })} />
           </div>
-          <label for="draws"><input id="draws" type="checkbox" checked=${form.draws} onChange=${(event) => set({ draws: event.target.checked })} />${t("It may draw. A drawn image costs its model's price.")}</label>
+          <label for="draws"><input id="draws" type="checkbox" checked=${form.draws} onChange=${(event) => setForm({ draws: event.target.checked })} />${t("It may draw. A drawn image costs its model's price.")}</label>
           <div class="actions">
-            <button class="primary" disabled=${work.busy}>${t("Send")}</button>
-            ${work.busy && html`<button type="button" onClick=${() => stop.current?.abort()}>${t("Stop")}</button>`}
+            <button class="primary" disabled=${busy}>${t("Send")}</button>
+            ${busy && html`<button type="button" onClick=${stopTalk}>${t("Stop")}</button>`}
           </div>
-          <${ErrorNote} error=${work.error} />
+          <${ErrorNote} error=${error} />
         </form>
       </div>
-      <${Past} list=${list} onOpen=${open} />
+      <${Past} list=${list} onOpen=${openTalk} busy=${busy} />
     </div>
   </${Page}>`;
 }

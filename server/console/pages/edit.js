@@ -1,14 +1,13 @@
 // Edit: a picture, what of it may change, and what it shall become.
-import { call, resultPath } from "../core/api.js";
+import { resultPath } from "../core/api.js";
 import { html, useEffect, useRef, useState } from "../core/html.js";
 import { money, t } from "../core/i18n.js";
-import { stringify } from "../core/json.js";
-import { place } from "../core/router.js";
+import { forgetQuery, Link, place } from "../core/router.js";
 import { useStore } from "../core/store.js";
 import { DIGITS, Empty, ErrorNote, Field, Page, Select } from "../parts/basics.js";
 import { Easel, maskOf } from "../parts/easel.js";
 import { checkPicture, PICTURES, useIncoming } from "../parts/incoming.js";
-import { JobCard } from "../parts/job-card.js";
+import { JobCard, useBegun } from "../parts/job-card.js";
 import { useWork } from "../parts/loading.js";
 import { Pictures, picturesOf } from "../parts/picture.js";
 import { PromptField } from "../parts/prompt.js";
@@ -31,18 +30,6 @@ function BeforeAfter({ before, after }) {
   </div>`;
 }
 
-// A form has text alone: objects are sent as JSON. A result is sent as its file, by which the server knows it again.
-async function formOf(values, mask) {
-  const form = new FormData();
-  const { picture } = values;
-  form.append("image", picture instanceof File ? picture : await (await call("GET", resultPath(picture))).blob(), picture.name ?? "image.png");
-  if (mask) form.append("mask", mask, "mask.png");
-  for (const [name, value] of Object.entries({ ...editFieldsOf(values), partial_images: 3 })) {
-    form.append(name, typeof value === "object" ? stringify(value) : String(value));
-  }
-  return form;
-}
-
 // What is opened by the address, chosen, dropped or pasted is the picture to edit, without the paint of the one before.
 function usePicture(work) {
   const named = useStore(place).query.get("image");
@@ -51,6 +38,7 @@ function usePicture(work) {
   }, [named]);
   const take = ([file]) => file && work.run(async () => {
     await checkPicture(file);
+    forgetQuery();
     setEdit({ picture: file, strokes: [] });
   });
   useIncoming(take);
@@ -62,10 +50,14 @@ function usePicture(work) {
 }
 
 function EditForm({ all, model, values, work, onChoose, onSubmit }) {
+  const form = useRef();
   const set = (name) => (event) => setEdit({ [name]: event.target.value });
-  return html`<form class="form" onSubmit=${onSubmit}>
+  const keys = (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && values.picture && !work.busy) form.current.requestSubmit();
+  };
+  return html`<form class="form" ref=${form} onSubmit=${onSubmit} onKeyDown=${keys}>
     <label for="image">${t("Image: choose, drop or paste one")}<input id="image" type="file" accept=${PICTURES} onChange=${onChoose} /></label>
-    <${PromptField} rows="3" model=${model} label=${t("What it shall become")} value=${values.prompt} onInput=${set("prompt")} />
+    <${PromptField} rows="3" model=${model} label=${t("What to change")} placeholder=${t("make the boat blue")} hint=${t("Ctrl+Enter generates.")} value=${values.prompt} onInput=${set("prompt")} />
     <${Select} id="model" label=${t("Model")} value=${model.id} options=${all.map((each) => [each.id, `${each.id} · ${each.tier}`])} onChange=${(id) => setEdit({ model: id })} />
     <div class="row">
       <${Field} id="seed" ...${DIGITS} label=${t("Seed")} placeholder=${t("random")} value=${values.seed} onInput=${set("seed")} />
@@ -86,7 +78,9 @@ function Results({ started }) {
   const mine = started.map(({ id, picture }) => ({ before: sourceOf(picture), job: running.find((job) => job.id === id) })).filter(({ job }) => job);
   const done = mine.filter(({ job }) => job.state === "succeeded");
   const open = mine.filter(({ job }) => job.state !== "succeeded");
-  return html`${open.map(({ job }) => html`<${JobCard} key=${job.id} job=${job} />`)}
+  useBegun(started[0]?.id); // the newest
+  const again = (old) => (id) => setEdit({ started: edit.get().started.map((each) => (each.id === old ? { ...each, id } : each)) });
+  return html`${open.map(({ job }) => html`<${JobCard} key=${job.id} job=${job} onAgain=${again(job.id)} />`)}
     ${done.map(({ job, before }) => html`<${BeforeAfter} key=${job.id} before=${before} after=${resultPath(job.result.data[0].url)} />`)}
     ${done.length > 0 && html`<${Pictures} pictures=${done.flatMap(({ job }) => picturesOf(job))} />`}`;
 }
@@ -104,7 +98,7 @@ export default function Edit({ title }) {
     event.preventDefault();
     work.run(async () => {
       const mask = can(model, "mask") ? await maskOf(canvas.current, strokes) : null;
-      const id = await startEdit(await formOf(values, mask), { prompt: values.prompt.trim(), image: [picture], strokes });
+      const id = await startEdit({ image: [picture], mask, strokes, fields: { ...editFieldsOf(values), partial_images: 3 } });
       setEdit({ started: [{ id, picture }, ...edit.get().started] });
     });
   };
@@ -114,7 +108,7 @@ export default function Edit({ title }) {
       <section class="form" aria-label=${t("Image")}>
         ${picture
           ? html`<${Easel} source=${sourceOf(picture)} canvas=${canvas} steps=${strokes} onSteps=${(steps) => setEdit({ strokes: steps })} enabled=${can(model, "mask")} />`
-          : html`<${Empty}>${t("Choose an image, or open one from the gallery.")}</${Empty}>`}
+          : html`<${Empty}>${t("Choose an image, or open one from the gallery.")} <${Link} page="gallery">${t("Gallery")}</${Link}></${Empty}>`}
         <${Results} started=${values.started} />
       </section>
     </div>

@@ -1,10 +1,10 @@
 // Generate: a form, and the calls that it started.
-import { html, useEffect, useLayoutEffect, useRef } from "../core/html.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../core/html.js";
 import { money, t, told } from "../core/i18n.js";
 import { stringify } from "../core/json.js";
 import { useStore } from "../core/store.js";
 import { Copy, DIGITS, Empty, ErrorNote, Field, Page, Select } from "../parts/basics.js";
-import { JobCard } from "../parts/job-card.js";
+import { JobCard, useBegun } from "../parts/job-card.js";
 import { useWork } from "../parts/loading.js";
 import { Pictures, picturesOf } from "../parts/picture.js";
 import { PromptField } from "../parts/prompt.js";
@@ -111,7 +111,9 @@ export default function Generate({ title }) {
     findRunning().catch((error) => console.error(error)); // the page works without them
   }, []);
   useLayoutEffect(() => showField(work.error?.param), [work.error]);
-  const start = (values) => work.run(() => startJob({ ...bodyOf(values), partial_images: 3 }));
+  const [begun, setBegun] = useState(null);
+  useBegun(begun);
+  const start = (values) => work.run(async () => setBegun(await startJob({ ...bodyOf(values), partial_images: 3 })));
   const open = all.filter((job) => job.state !== "succeeded");
   const done = all.filter((job) => job.state === "succeeded").flatMap(picturesOf);
   return html`<${Page} title=${title}>
@@ -119,7 +121,7 @@ export default function Generate({ title }) {
       ${imageModels(models.get()).length ? html`<${Form} onSubmit=${start} work=${work} />` : html`<${Empty}>${t("The catalog has no image model.")}</${Empty}>`}
       <section aria-label=${t("Results")} class="form">
         <p class="hidden-text" role="status">${t("{running} running, {done} images", { running: open.length, done: done.length })}</p>
-        ${open.length > 0 && html`<div class="pictures">${open.map((job) => html`<${JobCard} key=${job.id} job=${job} />`)}</div>`}
+        ${open.length > 0 && html`<div class="pictures">${open.map((job) => html`<${JobCard} key=${job.id} job=${job} onAgain=${setBegun} />`)}</div>`}
         ${done.length > 0 ? html`<${Pictures} pictures=${done} />` : open.length === 0 && html`<${Empty}>${t("Images appear here. The gallery keeps them.")}</${Empty}>`}
       </section>
     </div>

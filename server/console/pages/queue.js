@@ -1,5 +1,5 @@
 // Queue: what runs and waits on this server now, told by the server as it changes.
-import { call, get } from "../core/api.js";
+import { call, get, json } from "../core/api.js";
 import { html, useEffect, useState } from "../core/html.js";
 import { bytes, count, duration, t, told, when } from "../core/i18n.js";
 import { ErrorNote, Page, Table, Tile } from "../parts/basics.js";
@@ -28,11 +28,19 @@ function stateOf(job) {
   return job.state === "running" ? t("Running") : t("Queued");
 }
 
+function workerState(worker) {
+  const time = duration(worker.wake_s);
+  if (worker.sleep === "asleep") return t("asleep, back in about {time}", { time });
+  if (worker.sleep === "waking") return t("waking, back in about {time}", { time });
+  return worker.ready ? html`<span class="good">${t("ready")}</span>` : html`<span class="bad">${worker.problem ?? t("starting")}</span>`;
+}
+
 export default function Queue({ title }) {
   const { jobs, workers, live } = useSnapshot();
   const status = useRoute("/admin/status");
   const work = useWork();
   const cancel = (id) => work.run(() => call("DELETE", `/admin/jobs/${id}`));
+  const change = (path, worker) => work.run(() => json("POST", path, { workers: [worker.name] }));
   const { data } = status;
   return html`<${Page} title=${title} actions=${html`<span class="badge" role="status">${live ? t("live") : t("connecting")}</span>`}>
     <${ErrorNote} error=${work.error ?? status.error} />
@@ -56,10 +64,13 @@ export default function Queue({ title }) {
     <h2>${t("Workers")}</h2>
     <${Table} label=${t("Workers")} rows=${workers} rowKey=${(worker) => worker.name} empty=${t("None.")} columns=${[
       { name: t("Name"), show: (worker) => worker.name },
-      { name: t("State"), show: (worker) => (worker.ready ? html`<span class="good">${t("ready")}</span>` : html`<span class="bad">${worker.problem ?? t("starting")}</span>`) },
+      { name: t("State"), show: workerState },
       { name: t("Device"), show: (worker) => told(worker.device ?? "–") },
       { name: t("Jobs"), number: true, show: (worker) => count(worker.jobs) },
       { name: t("Restarts"), number: true, show: (worker) => count(worker.restarts) },
+      { name: "", show: (worker) => worker.can_sleep && (worker.sleep === "asleep"
+        ? html`<button type="button" class="plain" aria-label=${t("Wake {name}", worker)} onClick=${() => change("/admin/wake", worker)}>${t("Wake")}</button>`
+        : html`<button type="button" class="plain" aria-label=${t("Send {name} to sleep", worker)} onClick=${() => change("/admin/sleep", worker)}>${t("Give the device back")}</button>`) },
       { name: "PID", number: true, show: (worker) => worker.pid ?? "–" },
     ]} />
   </${Page}>`;

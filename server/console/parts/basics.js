@@ -22,11 +22,16 @@ const MEANINGS = {
   checkpoint_failed: N("The checkpoint can't be used. Nothing has changed."),
 };
 
-// What went wrong, with what a person needs to report it.
-export function ErrorNote({ error }) {
+// What went wrong, with what a person needs to report it. It comes into sight, unless the page `stays` where it is since
+// nobody has just pressed anything.
+export function ErrorNote({ error, stays = false }) {
+  const note = useRef();
+  useLayoutEffect(() => {
+    if (error && !stays) note.current.scrollIntoView({ block: "nearest" });
+  }, [error]);
   if (!error) return null;
   const facts = [error.code, error.param && t("field {name}", { name: error.param }), error.requestId].filter(Boolean);
-  return html`<div class="error" role="alert">
+  return html`<div class="error" role="alert" ref=${note}>
     ${language.get() !== "en" && MEANINGS[error.code] && html`<p><strong>${t(MEANINGS[error.code])}</strong></p>`}
     <p>${error.message}</p>
     ${facts.length > 0 && html`<p class="dim small mono">${facts.join(" · ")}</p>`}

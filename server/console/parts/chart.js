@@ -1,6 +1,7 @@
 // Bars by day, stacked by what `series` names. uPlot is loaded when a chart is shown.
-import { html, useEffect, useRef } from "../core/html.js";
+import { html, useEffect, useRef, useState } from "../core/html.js";
 import { day as dayName, t } from "../core/i18n.js";
+import { ErrorNote } from "./basics.js";
 
 const DAY_S = 86_400;
 const COLOURS = ["#c0392b", "#2e86ab", "#d68910", "#2d8a5f", "#7d5ba6", "#607080", "#b5568b"];
@@ -17,7 +18,17 @@ export function stack(rows) {
   return { days, names, heights };
 }
 
+// uPlot takes numbers' formats by the browser's language when it is loaded, which some systems (LANG=C) name wrongly.
+function nameLanguage() {
+  try {
+    Intl.getCanonicalLocales(navigator.language);
+  } catch {
+    Object.defineProperty(navigator, "language", { value: "en-US", configurable: true });
+  }
+}
+
 async function draw(root, rows, unit) {
+  nameLanguage();
   const { default: UPlot } = await import("../vendor/uplot.js");
   if (!document.getElementById("uplot-style")) {
     document.head.append(Object.assign(document.createElement("link"), { id: "uplot-style", rel: "stylesheet", href: "/console/vendor/uplot.css" }));
@@ -46,12 +57,14 @@ async function draw(root, rows, unit) {
 
 export function Chart({ label, rows, unit }) {
   const root = useRef();
+  const [error, setError] = useState(null);
   useEffect(() => {
     let chart = null;
     let turn = 0;
     const show = async () => {
       const mine = ++turn;
-      const drawn = await draw(root.current, rows, unit);
+      const drawn = await draw(root.current, rows, unit).catch(setError);
+      if (!drawn) return undefined; // the page's table has the same numbers
       if (mine !== turn) return drawn.destroy(); // a newer one was begun meanwhile
       chart?.destroy();
       chart = drawn;
@@ -68,5 +81,6 @@ export function Chart({ label, rows, unit }) {
       chart?.destroy();
     };
   }, [JSON.stringify(rows), unit]);
+  if (error) return html`<${ErrorNote} error=${error} stays />`;
   return html`<div class="panel chart" role="img" aria-label=${label} ref=${root}></div>`;
 }

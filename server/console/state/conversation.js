@@ -1,5 +1,5 @@
 // Conversations by /v1/responses: a tree of turns, since any turn may be continued more than once.
-import { events, get } from "../core/api.js";
+import { events, get, Unreachable } from "../core/api.js";
 
 // A turn: {id, parent, said, images, text, pictures, tool, status, error}. `pictures` are sources of <img>.
 export const emptyTurn = (parent, said, images) => ({
@@ -38,16 +38,47 @@ export function advance(turn, event) {
   }
 }
 
-// Sends a turn, and calls `show` with it after each event.
-export async function sendTurn(turn, { model, tool }, show, signal) {
-  const body = { model, input: inputOf(turn), stream: true, previous_response_id: turn.parent, max_output_tokens: 800 };
-  if (tool) body.tools = [{ type: "image_generation", partial_images: 2, ...tool }];
+const LOST_MS = 3000;
+const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+// Calls `show` with the turn after each event. Throws Unreachable also for a stream that ends too early.
+async function receive(turn, stream, show) {
   let current = turn;
-  for await (const event of events("POST", "/v1/responses", body, { signal })) {
+  for await (const event of stream) {
     current = advance(current, event);
     show(current);
   }
+  if (current.status === "in_progress") throw new Unreachable();
   return current;
+}
+
+// Joins a turn that runs on the server, from its first event, as often as the server is lost.
+export async function rejoinTurn({ id, parent, said, images }, show, signal) {
+  for (;;) {
+    try {
+      return await receive({ ...emptyTurn(parent, said, images), id }, events("GET", `/v1/responses/${id}?stream=true`, undefined, { signal }), show);
+    } catch (error) {
+      if (!(error instanceof Unreachable)) throw error;
+    }
+    await pause(LOST_MS);
+  }
+}
+
+// Sends a turn. It runs in the background of the server, so that it goes on when the page is left.
+export async function sendTurn(turn, { model, tool }, show, signal) {
+  const body = { model, input: inputOf(turn), stream: true, background: true, previous_response_id: turn.parent, max_output_tokens: 800 };
+  if (tool) body.tools = [{ type: "image_generation", partial_images: 2, ...tool }];
+  let current = turn;
+  const note = (next) => {
+    current = next;
+    show(next);
+  };
+  try {
+    return await receive(turn, events("POST", "/v1/responses", body, { signal }), note);
+  } catch (error) {
+    if (!(error instanceof Unreachable) || !current.id) throw error;
+  }
+  return rejoinTurn(current, show, signal);
 }
 
 async function storedTurn(id) {

@@ -2,6 +2,7 @@
 // later, or when the page is left; if that fails, they come back.
 import { call } from "../core/api.js";
 import { createStore } from "../core/store.js";
+import { forgetPicture } from "./jobs.js";
 
 export const UNDO_MS = 10_000;
 export const waiting = createStore([]); // {id, timer}, newest last: they can come back
@@ -23,10 +24,13 @@ async function send(id, options) {
   try {
     await call("DELETE", `/v1/darkroom/results/${id}`, undefined, options);
   } catch (error) {
-    if (error.status === 404) return; // it was gone already
-    bringBack(id);
-    failed.set(error);
+    if (error.status !== 404) { // else it was gone already
+      bringBack(id);
+      failed.set(error);
+      return;
+    }
   }
+  forgetPicture(id);
 }
 
 export function deletePicture(id) {

@@ -1,8 +1,9 @@
-// What the forms of Generate and Edit hold. It stays while pages change, and other pages put settings into it.
+// What the forms of Generate and Edit hold. It outlives the pages, and other pages put settings into it.
 import { resultPath } from "../core/api.js";
 import { toNumber } from "../core/json.js";
 import { createStore } from "../core/store.js";
 import { can, findModel, imageModels, models } from "./models.js";
+import { keep } from "./work.js";
 
 // `also` are fields of the request without a control here, `lost` says what a recall could not bring back, and
 // `recalled` counts the recalls, so that a page shows what one has filled.
@@ -16,6 +17,8 @@ export const EMPTY_EDIT = { prompt: "", model: "", seed: "", strength: "", pictu
 
 export const draft = createStore(EMPTY);
 export const edit = createStore(EMPTY_EDIT);
+keep("draft", draft);
+keep("edit", edit);
 export const setDraft = (values) => draft.set((before) => ({ ...before, ...values }));
 export const setEdit = (values) => edit.set((before) => ({ ...before, ...values }));
 

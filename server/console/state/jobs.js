@@ -1,9 +1,14 @@
 // Image calls of this browser: started in the background and followed by their ids, so that leaving a page ends none.
-// The server knows all calls of the key: those that run are found again after a reload.
-import { ApiError, get, json, resultName } from "../core/api.js";
+// They outlive the page with what was sent, so that each can be sent again. The server knows all calls of the key: those of
+// another browser that run are found too.
+import { ApiError, call, get, json, resultName, resultPath } from "../core/api.js";
+import { t } from "../core/i18n.js";
+import { stringify } from "../core/json.js";
 import { createStore } from "../core/store.js";
 import { keepSent } from "./sent-files.js";
+import { keep } from "./work.js";
 
+const MOST_KEPT = 60;
 export const jobs = createStore([]); // newest first
 const ENDED = new Set(["succeeded", "failed", "cancelled"]);
 export const runs = (job) => !ENDED.has(job.state);
@@ -27,8 +32,10 @@ async function storedOf(result) {
   return (await Promise.all(entries)).filter(Boolean);
 }
 
+const isOver = (id) => !jobs.get().some((job) => job.id === id && runs(job)); // ended, dismissed or signed out
+
 async function follow(id) {
-  for (;;) {
+  while (!isOver(id)) {
     try {
       const state = await get(`/v1/images/jobs/${id}?previews=true`);
       if (state.state === "succeeded" && !isFromHere(id)) state.stored = await storedOf(state.result);
@@ -64,16 +71,32 @@ async function start(route, body, request) {
 // Starts a call, and returns its id.
 export const startJob = (body) => start("generations", { ...body, background: true }, body);
 
-// Starts an edit, whose form has its files. `request` has what a recall needs of it.
-export function startEdit(form, request) {
-  form.append("background", "true");
-  return start("edits", form, request);
+// A form has text alone: objects are sent as JSON. A result is sent as its file, by which the server knows it again.
+async function formOf({ image: [picture], mask, fields }) {
+  const form = new FormData();
+  form.append("image", picture instanceof File ? picture : await (await call("GET", resultPath(picture))).blob(), picture.name ?? "image.png");
+  if (mask) form.append("mask", mask, "mask.png");
+  for (const [name, value] of Object.entries({ ...fields, background: true })) {
+    form.append(name, typeof value === "object" ? stringify(value) : String(value));
+  }
+  return form;
+}
+
+// Starts an edit: `image` with the one picture, the `mask` as a PNG or null, the `strokes` that made it, and the fields.
+export const startEdit = async (request) => start("edits", await formOf(request), { ...request, prompt: request.fields.prompt });
+
+// Sends a call that has failed once more, in place of its card. Returns the new call's id.
+export async function startAgain({ id, request: { endpoint, ...request } }) {
+  const started = await (endpoint === "images.edits" ? startEdit(request) : startJob(request));
+  forgetJob(id);
+  return started;
 }
 
 // The result of a call that `startJob` began. Throws its error.
 export async function finished(id) {
   for (;;) {
     const job = jobs.get().find((each) => each.id === id);
+    if (!job) throw new Error(t("The call is not known here any more."));
     if (job.state === "succeeded") return job.result;
     if (!runs(job)) throw Object.assign(new Error(job.error?.message ?? job.state), { code: job.error?.code });
     await new Promise((resolve) => {
@@ -103,3 +126,19 @@ export async function findRunning() {
     for (const job of data) if (!known.has(job.id)) add(job, null);
   }
 }
+
+// A picture that was deleted is in no call's result any more.
+export const forgetPicture = (name) => jobs.set((all) => all.map((job) => (
+  job.result?.data ? { ...job, result: { ...job.result, data: job.result.data.filter((item) => !item.url || resultName(item.url) !== name) } } : job)));
+
+// What of a call outlives the page: no previews, and an error as plain values.
+const packed = ({ previews, error, ...job }) => ({ ...job, error: error && { message: error.message, code: error.code, param: error.param } });
+
+function restore(kept) {
+  const known = new Set(jobs.get().map((job) => job.id));
+  const found = kept.filter((job) => !known.has(job.id)).map((job) => ({ ...job, previews: {} }));
+  jobs.set((all) => [...all, ...found]);
+  for (const job of found.filter(runs)) follow(job.id);
+}
+
+keep("jobs", jobs, { pack: (all) => all.slice(0, MOST_KEPT).map(packed), restore });

@@ -3,10 +3,14 @@ import { call, get } from "../core/api.js";
 import { t } from "../core/i18n.js";
 import { ended, setRoles, settle } from "../core/session-end.js";
 import { createStore } from "../core/store.js";
+import { stopChat } from "./chat.js";
+import { stopComparison } from "./comparison.js";
 import { deleteNow } from "./deletions.js";
-import { jobs } from "./jobs.js";
+import "./draft.js"; // all that is kept has to be there before it is brought back
 import { loadModels, models } from "./models.js";
 import { deleteSent } from "./sent-files.js";
+import { leaveTalk } from "./talk.js";
+import { endWork, openWork } from "./work.js";
 
 export const session = createStore({ key: null, operator: false });
 
@@ -21,6 +25,7 @@ export async function loadSession() {
   const found = await get("/console/session");
   if (found.key) await loadModels(); // pages that need a key need its models
   enter(found);
+  await openWork(found);
 }
 
 export async function signIn(secret) {
@@ -36,6 +41,7 @@ export async function signInAgain(secret, role) {
   if (role === "key") await loadModels();
   const before = session.get();
   enter({ key: found.key ?? before.key, operator: found.operator || before.operator });
+  await openWork(session.get());
   settle(role, true);
 }
 
@@ -45,6 +51,7 @@ export async function signOut() {
   enter({ key: null, operator: false });
   for (const role of ["key", "operator"]) settle(role, false);
   models.set([]);
-  jobs.set([]);
+  for (const stop of [stopChat, stopComparison, leaveTalk]) stop();
+  await endWork();
   await deleteSent();
 }

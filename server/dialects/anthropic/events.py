@@ -6,6 +6,7 @@ from typing import Any
 from pipelines.protocol.chat import (
     Admitted,
     ChatFinished,
+    ChatUsage,
     ChoiceFinished,
     FinishReason,
     ReasoningDelta,
@@ -33,7 +34,7 @@ class MessageWriter:
         """Yield the events of the stream that this one becomes: none for events of other choices."""
         match event:
             case Admitted():
-                usage = _usage(event.prompt_tokens, 0)
+                usage = _usage(ChatUsage(event.prompt_tokens, 0))
                 ends: Json = {"stop_reason": None, "stop_sequence": None}
                 yield {"type": "message_start", "message": {**self._head, "content": [], **ends, "usage": usage}}
             case TextDelta(choice=0):
@@ -47,7 +48,7 @@ class MessageWriter:
                 self._end = {"stop_reason": reason, "stop_sequence": event.stop}
             case ChatFinished():
                 yield from self._close()
-                usage = _usage(event.usage.prompt_tokens, event.usage.completion_tokens)
+                usage = _usage(event.usage)
                 yield {"type": "message_delta", "delta": self._end, "usage": usage}
                 yield {"type": "message_stop"}
 
@@ -112,10 +113,11 @@ async def collect(events: AsyncIterator[Json]) -> Json:
     return {**message, "content": content}
 
 
-def _usage(input_tokens: int, output_tokens: int) -> Json:
+def _usage(usage: ChatUsage) -> Json:
+    """Return the counts. Here the prompt's tokens are those that were not cached."""
     return {
-        "input_tokens": input_tokens,
-        "output_tokens": output_tokens,
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "output_tokens": usage.completion_tokens,
         "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached_tokens,
     }

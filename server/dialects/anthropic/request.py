@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from server.dialects.anthropic.history import readable_messages
 from server.dialects.anthropic.schema import (
     UNSUPPORTED,
     AnyChoice,
@@ -14,6 +15,7 @@ from server.dialects.anthropic.schema import (
     MessagesBody,
     SystemTurn,
     TextBlock,
+    ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
     UrlSource,
@@ -35,18 +37,45 @@ FIELDS = {  # a chat completion's -> those of Messages
 }
 
 
-def check_values(values: Mapping[str, Any]) -> None:
-    """Refuse fields that only Anthropic's own service has. Raises BadRequest."""
+def readable(values: Json) -> tuple[Json, list[str]]:
+    """Return the values without what can't be read or run here, and the paths of that. Raises BadRequest for what only
+    Anthropic's own service has."""
     refuse_unsupported(values, UNSUPPORTED)
+    messages, unread = readable_messages(values.get("messages"))
     tools = values.get("tools")
-    for index, tool in enumerate(tools if isinstance(tools, list) else ()):
-        kind = tool.get("type") if isinstance(tool, Mapping) else None
-        if isinstance(kind, str) and kind != "custom":
+    if not isinstance(tools, list):
+        return {**values, "messages": messages}, unread
+    own = [_own_tool(tool) for tool in tools]
+    hosted = {index: str(tool["type"]) for index, tool in enumerate(own) if _is_hosted(tool)}
+    kept = [tool for tool in own if not _is_hosted(tool)]
+    for index, kind in hosted.items():
+        if _is_forced(own[index], values.get("tool_choice"), only=not kept):
             message = (
                 f"'{kind[:60]}' is a tool of the hosted service, and this server has no such tool. Declare a tool with "
                 "an 'input_schema' and run it yourself."
             )
             raise BadRequest(message, param=f"tools[{index}].type", code="unsupported_tool")
+    return {**values, "messages": messages, "tools": kept}, [*unread, *(f"tools[{index}]" for index in hosted)]
+
+
+def _own_tool(tool: Any) -> Any:
+    """Return the tool in this protocol's shape, if it came as OpenAI's has it."""
+    if not isinstance(tool, Mapping) or "input_schema" in tool or tool.get("type") != "function":
+        return tool
+    inner = tool["function"] if isinstance(tool.get("function"), Mapping) else tool
+    named = {name: inner[name] for name in ("name", "description", "strict") if name in inner}
+    return {**named, "input_schema": inner.get("parameters") or {"type": "object", "properties": {}}}
+
+
+def _is_hosted(tool: Any) -> bool:
+    kind = tool.get("type") if isinstance(tool, Mapping) else None
+    return isinstance(kind, str) and kind != "custom"
+
+
+def _is_forced(tool: Json, choice: Any, *, only: bool) -> bool:
+    """Return whether the model must call this tool: it is named, or there is no other to choose from."""
+    kind = choice.get("type") if isinstance(choice, Mapping) else None
+    return (kind == "tool" and choice.get("name") == tool.get("name")) or (kind == "any" and only)
 
 
 def to_chat(body: MessagesBody) -> Json:
@@ -121,8 +150,10 @@ def _assistant_message(message: AssistantTurn) -> Iterator[Json]:
         return
     text = "".join(block.text for block in message.content if isinstance(block, TextBlock))
     calls = [_call(block) for block in message.content if isinstance(block, ToolUseBlock)]
+    thoughts = "".join(block.thinking for block in message.content if isinstance(block, ThinkingBlock))
     if text or calls:
-        yield {"role": "assistant", "content": text or None, **({"tool_calls": calls} if calls else {})}
+        others = _present(tool_calls=calls or None, reasoning_content=thoughts or None)
+        yield {"role": "assistant", "content": text or None, **others}
 
 
 def _call(block: ToolUseBlock) -> Json:

@@ -2,9 +2,8 @@
 
 import asyncio
 import uuid
-from collections.abc import Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -14,7 +13,7 @@ from server.dialects.anthropic import examples
 from server.dialects.anthropic.answers import EVENTS, MessageAnswer, MessageError, TokenCount
 from server.dialects.anthropic.errors import error_body
 from server.dialects.anthropic.events import collect, message_events
-from server.dialects.anthropic.request import FIELDS, check_values, count_to_chat, to_chat
+from server.dialects.anthropic.request import FIELDS, count_to_chat, readable, to_chat
 from server.dialects.anthropic.schema import CountBody, MessagesBody
 from server.flows.chat.completion import CompletionWriter
 from server.flows.chat.source import ChatCall
@@ -61,12 +60,12 @@ async def create(request: Request, key: Caller, services: ServicesDep) -> Respon
     Answers a conversation as Anthropic's Messages API does, by any chat model. A field that is null counts as absent.
     With `stream`, each event has the `type` of its data as its name.
     """
-    values, body = await _read(MessagesBody, request, key, services)
+    body, ignored = await _read(MessagesBody, request, key, services)
     model = find_chat_model(services.served.catalog.current, body.model, key.groups)
     chat = await asyncio.to_thread(to_chat, body)
     call = ChatCall(key, model, ENDPOINT, chat, stops=tuple(body.stop_sequences), stream=body.stream)
     with renamed_fields(FIELDS):
-        return await answer_chat(request, services, call, _protocol, ignored_fields(MessagesBody, values))
+        return await answer_chat(request, services, call, _protocol, ignored)
 
 
 @router.post(
@@ -81,7 +80,7 @@ async def count_tokens(request: Request, key: Caller, services: ServicesDep) -> 
     Counts the tokens that the model would read for this conversation. Another server is asked for an answer of one
     token, which says so.
     """
-    _, body = await _read(CountBody, request, key, services)
+    body, _ = await _read(CountBody, request, key, services)
     model = find_chat_model(services.served.catalog.current, body.model, key.groups)
     with renamed_fields(FIELDS):
         call = ChatCall(key, model, ENDPOINT, await asyncio.to_thread(count_to_chat, body))
@@ -94,8 +93,9 @@ def _protocol(writer: CompletionWriter) -> Protocol:
     return Protocol(written, lambda events: collect(written(events)), error_body, FIELDS, names_events=True)
 
 
-async def _read(model: type[Body], request: Request, key: Key, services: Services) -> tuple[Mapping[str, Any], Body]:
-    """Return the JSON object that was sent, and the body that it is. Raises ApiError."""
+async def _read(model: type[Body], request: Request, key: Key, services: Services) -> tuple[Body, list[str]]:
+    """Return the body that was sent, and the names of what of it has no effect. Raises ApiError."""
     values = await read_json(request, key, services)
-    check_values(values)
-    return values, await asyncio.to_thread(partial(validate, model, values, strict=True))
+    known, unread = await asyncio.to_thread(readable, values)
+    body = await asyncio.to_thread(partial(validate, model, known, strict=True))
+    return body, [*ignored_fields(MessagesBody, values), *unread]

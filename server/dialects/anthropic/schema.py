@@ -51,19 +51,32 @@ class TextSource(LenientModel):
     data: BoundedText
 
 
+class ContentSource(LenientModel):
+    """A document whose text is in blocks."""
+
+    type: Literal["content"]
+    content: Annotated[Text | Annotated[list[TextBlock], Tag("parts")], TEXT_OR_PARTS]
+
+    @property
+    def data(self) -> str:
+        """Return the text."""
+        return self.content if isinstance(self.content, str) else "\n".join(block.text for block in self.content)
+
+
 class DocumentBlock(LenientModel):
     """A document as text. Files and PDFs can't be read here."""
 
     type: Literal["document"]
-    source: Annotated[TextSource, Field()]
+    source: Annotated[TextSource | ContentSource, Field(discriminator="type")]
     title: str | None = None
     context: str | None = None
 
 
 class ThinkingBlock(LenientModel):
-    """Thoughts of an earlier round. They are not shown to the model again."""
+    """Thoughts of an earlier round, for models whose templates show them. What is redacted can't be read."""
 
     type: Literal["thinking", "redacted_thinking"]
+    thinking: BoundedText = ""
 
 
 class ToolUseBlock(LenientModel):
@@ -156,7 +169,7 @@ class OutputConfig(LenientModel):
 
 
 class Metadata(LenientModel):
-    """Whose request it is."""
+    """The metadata of a request: whose it is."""
 
     user_id: str | None = None
 
@@ -180,7 +193,7 @@ class MessagesBody(CountBody):
     """POST /v1/messages."""
 
     max_tokens: Annotated[int, Field(ge=1)]
-    temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=0)] | None = None
     stop_sequences: Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=MAX_STOPS)] = Field(

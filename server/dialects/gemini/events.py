@@ -65,9 +65,10 @@ class CandidateWriter:
             "totalTokenCount": usage.prompt_tokens + usage.completion_tokens,
         }
         thoughts = {"thoughtsTokenCount": usage.reasoning_tokens} if usage.reasoning_tokens else {}
+        cached = {"cachedContentTokenCount": usage.cached_tokens} if usage.cached_tokens else {}
         kind = "IMAGE" if self._images else "TEXT"
         details = [{"modality": kind, "tokenCount": counts["candidatesTokenCount"]}]
-        return {**counts, **thoughts, "candidatesTokensDetails": details}
+        return {**counts, **thoughts, **cached, "candidatesTokensDetails": details}
 
 
 async def candidate_events(response_id: str, model: str, events: AsyncIterator[AnswerEvent]) -> AsyncIterator[Json]:

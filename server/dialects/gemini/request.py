@@ -5,12 +5,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from server.dialects.gemini.schema import UNSUPPORTED, FunctionDeclaration, GeminiPart, GenerateBody
+from server.dialects.gemini.history import readable_contents
+from server.dialects.gemini.schema import UNSUPPORTED, CallResultPart, FunctionDeclaration, GeminiPart, GenerateBody
 from server.errors import BadRequest
 from server.schemas.hosted_fields import refuse_unsupported
 
 Json = dict[str, Any]
 IMAGE, TEXT = "IMAGE", "TEXT"
+INSTRUCTIONS = ("systemInstruction", "system_instruction")
 INT64 = re.compile(r"\d{1,19}", re.ASCII)
 CHOICES = {"ANY": "required", "NONE": "none"}
 SCHEMA_NAMES = {"anyOf", "items", "properties", "additionalProperties"}  # whose values are schemas, or have them
@@ -37,9 +39,14 @@ READ = frozenset(  # of the body; what else is sent changes nothing
 TEXT_FIELDS = ("speechConfig", "mediaResolution", "responseLogprobs", "logprobs", "enableAffectiveDialog")
 
 
-def check_values(values: Mapping[str, Any]) -> None:
-    """Refuse fields that only Google's own service has. Raises BadRequest."""
+def readable(values: Json) -> tuple[Json, list[str]]:
+    """Return the values without what can't be read or run here, and the paths of that. Raises BadRequest for what only
+    Google's own service has."""
     refuse_unsupported(values, UNSUPPORTED)
+    contents, unread = readable_contents(values.get("contents"))
+    instructions = {
+        name: {"parts": [{"text": values[name]}]} for name in INSTRUCTIONS if isinstance(values.get(name), str)
+    }
     tools = values.get("tools")
     for index, tool in enumerate(tools if isinstance(tools, list) else ()):
         for name in tool if isinstance(tool, Mapping) else ():
@@ -49,6 +56,7 @@ def check_values(values: Mapping[str, Any]) -> None:
                     "functions in 'functionDeclarations' and run them yourself."
                 )
                 raise BadRequest(message, param=f"tools[{index}]", code="unsupported_tool")
+    return {**values, "contents": contents, **instructions}, unread
 
 
 def ignored(values: Mapping[str, Any]) -> list[str]:
@@ -107,6 +115,9 @@ def messages_of(body: GenerateBody) -> Iterator[Json]:
 
 
 def _user_messages(parts: Sequence[GeminiPart], calls: Mapping[str, str]) -> Iterator[Json]:
+    """Yield the results of functions, then the user's parts. Functions answer in text here: the user shows their
+    images."""
+    shown: list[Json] = []
     for part in parts:
         if answer := part.function_response:
             call_id = answer.id or calls.get(answer.name, answer.name)
@@ -115,15 +126,17 @@ def _user_messages(parts: Sequence[GeminiPart], calls: Mapping[str, str]) -> Ite
                 "tool_call_id": call_id,
                 "content": json.dumps(answer.response, ensure_ascii=False),
             }
-    shown = [made for part in parts if (made := _user_part(part)) is not None]
+            shown += [made for each in answer.parts if (made := _user_part(each)) is not None]
+    shown += [made for part in parts if (made := _user_part(part)) is not None]
     if shown:
         yield {"role": "user", "content": shown}
 
 
-def _user_part(part: GeminiPart) -> Json | None:
+def _user_part(part: GeminiPart | CallResultPart) -> Json | None:
     if url := _image(part):
         return {"type": "image_url", "image_url": {"url": url}}
-    return {"type": "text", "text": part.text} if part.text is not None else None
+    text = part.text if isinstance(part, GeminiPart) else None
+    return {"type": "text", "text": text} if text is not None else None
 
 
 def _model_message(parts: Sequence[GeminiPart], calls: dict[str, str], index: int) -> Iterator[Json]:
@@ -140,7 +153,7 @@ def _model_message(parts: Sequence[GeminiPart], calls: dict[str, str], index: in
     yield message | ({"tool_calls": made} if made else {}) | ({"images": images} if images else {})
 
 
-def _image(part: GeminiPart) -> str | None:
+def _image(part: GeminiPart | CallResultPart) -> str | None:
     if part.inline_data:
         return f"data:{part.inline_data.mime_type};base64,{part.inline_data.data}"
     return part.file_data.file_uri if part.file_data else None

@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Annotated
 
@@ -16,7 +16,8 @@ from server.dialects.gemini import examples
 from server.dialects.gemini.answers import GeminiCard, GeminiCards, GeminiError, GenerateAnswer, TotalTokens
 from server.dialects.gemini.errors import error_answer
 from server.dialects.gemini.events import candidate_events, collect
-from server.dialects.gemini.request import FIELDS, asks_for_image, check_values, ignored, to_chat
+from server.dialects.gemini.history import readable_contents
+from server.dialects.gemini.request import FIELDS, asks_for_image, ignored, readable, to_chat
 from server.dialects.gemini.schema import CountTokensBody, GenerateBody
 from server.errors import ApiError, BadRequest, NotFound
 from server.flows.chat.completion import CompletionWriter
@@ -144,7 +145,11 @@ async def count_tokens(model: ModelName, request: Request, key: Caller, services
     Counts the tokens that a chat model would read. For an image model, those of the chat model that is the default.
     """
     values = await read_json(request, key, services)
-    sent = await asyncio.to_thread(partial(validate, CountTokensBody, values, strict=True))
+    contents, _ = await asyncio.to_thread(readable_contents, values.get("contents"))
+    inner = values.get("generateContentRequest")
+    whole = {"generateContentRequest": readable(inner)[0]} if isinstance(inner, dict) else {}
+    known = {**values, "contents": contents, **whole}
+    sent = await asyncio.to_thread(partial(validate, CountTokensBody, known, strict=True))
     body = sent.generate_content_request or GenerateBody(contents=sent.contents)
     if not body.contents:
         message = "Missing required parameter: 'contents'."
@@ -200,32 +205,31 @@ for _action in UNSUPPORTED_ACTIONS:
 async def _generate(
     name: str, request: Request, key: Key, services: Services, *, stream: bool, as_array: bool = False
 ) -> Response:
-    """Answer by the model, or by a chat model where only text is wanted, also if an image model is named. Raises
-    ApiError."""
-    values = await read_json(request, key, services)
-    check_values(values)
+    """Answer by the model, or by a chat model where only text is wanted, whatever model is named. Raises ApiError."""
+    sent = await read_json(request, key, services)
+    values, unread = await asyncio.to_thread(readable, sent)
     body = await asyncio.to_thread(partial(validate, GenerateBody, values, strict=True))
     catalog, asked = services.served.catalog.current, asks_for_image(body)
     draws = catalog.chat.find(name) is None and catalog.find(name) is not None
     write = partial(_protocol, as_array and not stream)
     with renamed_fields(FIELDS):
         if asked or (asked is None and draws):
-            drawing = await asyncio.to_thread(_image_call, body, values, name, stream, write)
+            drawing = await asyncio.to_thread(_image_call, body, [*ignored(sent), *unread], name, stream, write)
             return await image_response(request, key, services, drawing)
         model = find_chat_model(catalog, _chat_name(catalog, name), key.groups)
         chat, stops = await asyncio.to_thread(to_chat, body, model.name), tuple(body.generation_config.stop_sequences)
         call = ChatCall(key, model, CHAT_ENDPOINT, chat, stops=stops, stream=stream)
-        return await answer_chat(request, services, call, write, ignored(values))
+        return await answer_chat(request, services, call, write, [*ignored(sent), *unread])
 
 
-def _image_call(body: GenerateBody, values: Json, name: str, stream: bool, write: Write) -> ImageCall:
+def _image_call(body: GenerateBody, unread: Sequence[str], name: str, stream: bool, write: Write) -> ImageCall:
     """Return the body as a chat that draws. Raises BadRequest."""
     chat = to_chat(body, name)
     wanted = body.generation_config.image_config
     config = wanted.model_dump(exclude_none=True) if wanted else None
     image = validate(ChatBody, {**chat, "image_config": config, "stream": stream}, strict=True)
     options = {field: chat[field] for field in IMAGE_OPTIONS if field in chat}
-    return ImageCall(image, options, ENDPOINT, tuple(ignored(values)), FIELDS, write)
+    return ImageCall(image, options, ENDPOINT, tuple(unread), FIELDS, write)
 
 
 def _protocol(as_array: bool, writer: CompletionWriter) -> Protocol:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AliasChoices, AliasGenerator, ConfigDict, Field
+from pydantic import AfterValidator, AliasChoices, AliasGenerator, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from server.schemas.chat_messages import FUNCTION_NAME, BoundedText, LenientModel
@@ -20,7 +20,7 @@ def _both(name: str) -> AliasChoices:
 
 
 class GeminiModel(LenientModel):
-    """Unknown keys are ignored."""
+    """A part of the body. Unknown keys are ignored."""
 
     model_config = ConfigDict(
         extra="ignore",
@@ -57,12 +57,20 @@ class GeminiCall(GeminiModel):
     args: dict[str, Any] = Field(default_factory=dict)
 
 
+class CallResultPart(GeminiModel):
+    """An image that a function returned."""
+
+    inline_data: Blob | None = None
+    file_data: FileData | None = None
+
+
 class GeminiCallResult(GeminiModel):
     """The result of a call."""
 
     id: str | None = None
     name: Annotated[str, Field(min_length=1)]
     response: dict[str, Any] = Field(default_factory=dict)
+    parts: list[CallResultPart] = Field(default_factory=list)
 
 
 class GeminiPart(GeminiModel):
@@ -111,11 +119,15 @@ class ToolConfig(GeminiModel):
     function_calling_config: FunctionCallingConfig | None = None
 
 
+def _in_capitals(size: object) -> object:
+    return size.upper() if isinstance(size, str) else size
+
+
 class GeminiImageConfig(GeminiModel):
     """How an image is drawn. The size chooses the model of the family."""
 
     aspect_ratio: str | None = None
-    image_size: Literal["1K", "2K", "4K"] | None = None
+    image_size: Annotated[Literal["512", "1K", "2K", "4K"], BeforeValidator(_in_capitals)] | None = None
 
 
 class ThinkingConfig(GeminiModel):

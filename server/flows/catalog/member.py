@@ -52,7 +52,8 @@ class Proposal:
 
 
 class CatalogMember:
-    """`version` is the one that this gateway serves; `problem` says why it can't serve the current one."""
+    """This gateway's part in the catalog of all. `version` is the one that it serves; `problem` says why it can't serve
+    the current one."""
 
     def __init__(
         self,

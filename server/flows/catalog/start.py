@@ -13,7 +13,7 @@ from server.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class StartCatalog:
-    """`version` is None for a server that is the only one."""
+    """The catalog with which a server starts. `version` is None for a server that is the only one."""
 
     catalog: Catalog
     version: int | None = None

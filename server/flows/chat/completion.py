@@ -123,13 +123,12 @@ class CompletionWriter:
 
 
 def usage_json(usage: ChatUsage) -> Json:
-    """Return the token counts. This server has no prompt cache, audio or predicted outputs, so their counts are
-    zero."""
+    """Return the token counts. This server has no audio or predicted outputs, so their counts are zero."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens, "audio_tokens": 0},
         "completion_tokens_details": {
             "reasoning_tokens": usage.reasoning_tokens,
             "audio_tokens": 0,

@@ -19,8 +19,9 @@ from server.flows.chat.completion import CompletionHead, CompletionWriter, new_c
 from server.flows.chat.events import AnswerEvent
 from server.flows.chat.moderation import chat_moderation_context, chat_texts
 from server.flows.chat.parse import ineffective_fields, parse_chat
-from server.flows.chat.request import ChatRequest, build_job, check_capabilities, without_images
+from server.flows.chat.request import ChatRequest, build_job, check_capabilities
 from server.flows.chat.run import UsageContext
+from server.flows.chat.shown_images import shown_request
 from server.flows.chat.source import Chat, ChatCall, ChatParts, ChatSource
 
 SOFTWARE = version("darkroom")  # at import: it reads files
@@ -60,14 +61,13 @@ class LocalSource(ChatSource):
         return (await self._parts.runner.count_tokens(job)).tokens
 
     async def _read(self, call: ChatCall) -> tuple[ChatRequest, list[str]]:
-        """Return the request without images that the model does not see, if the operator allows that, and their paths.
-        Raises BadRequest."""
+        """Return the request by what the model reads and sees, and the paths of what it is not shown. Raises
+        BadRequest."""
         request = await asyncio.to_thread(parse_chat, call.values)
         if call.stops is not None:
             request = replace(request, stop=call.stops)
-        if self._spec.vision or not self._parts.leave_out_pictures:
-            return request, []
-        return without_images(request), [image.field for image in request.images]
+        shown, paths = shown_request(request, sees=self._spec.vision, leave_out=self._parts.leave_out_pictures)
+        return shown, [*request.left_out, *paths]
 
     def _new_head(self) -> CompletionHead:
         """Return the head of a new answer. Its fingerprint changes with the checkpoint's folder and this software."""
@@ -92,7 +92,8 @@ class LocalSource(ChatSource):
                 raise
 
     def _run(self, job_id: str, request: ChatRequest, usage: UsageContext) -> AsyncGenerator[ChatEvent, None]:
-        return self._parts.runner.run(build_job(request, self._spec, job_id, self._parts.time_limit_s), usage)
+        scope = "" if self._parts.cache_across_keys else usage.key.id
+        return self._parts.runner.run(build_job(request, self._spec, job_id, self._parts.time_limit_s, scope), usage)
 
     async def _load_images(self, key: Key, request: ChatRequest) -> tuple[RawImage, ...]:
         """Return the pixels of the request's images. Raises ApiError, also for images that the model can't take."""

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from pipelines.protocol.chat import ChatSampling, JsonFormat
 from server.errors import BadRequest
 from server.flows.chat.custom_tools import custom_function
+from server.flows.chat.history import ChatHistory
 from server.flows.chat.request import ChatRequest
 from server.flows.chat.tools import check_unique_names, function_tool, json_format, require_known_tool, require_tools
 from server.flows.references import Reference
@@ -16,7 +17,7 @@ from server.schemas.chat import (
     JsonObjectFormat,
     JsonSchemaFormat,
 )
-from server.schemas.chat_messages import AssistantMessage, ImagePart, UserMessage, plain_message
+from server.schemas.chat_messages import AssistantMessage, ImagePart, ToolMessage, UserMessage, plain_message
 from server.schemas.chat_tools import (
     TOOLS,
     AllowedChoice,
@@ -29,7 +30,7 @@ from server.schemas.chat_tools import (
     TextByGrammar,
 )
 from server.schemas.hosted_fields import refuse_unsupported
-from server.schemas.local_models import template_options
+from server.schemas.local_models import SAMPLED, template_options
 from server.schemas.response_tools import refuse_hosted_tools
 from server.schemas.validation import ignored_fields, validate
 
@@ -37,13 +38,13 @@ from server.schemas.validation import ignored_fields, validate
 def parse_chat(values: dict[str, Any]) -> ChatRequest:
     """Return the request that a body makes. Raises BadRequest for the first invalid field."""
     refuse_unsupported(values, UNSUPPORTED)
-    refuse_hosted_tools(values.get("tools"), TOOLS)
-    body = validate(ChatBody, values, strict=True)
+    body, left_out = read_chat_body(values)
     _check_messages(body)
     _check_combinations(body)
     choice, allowed = _tool_choice(body)
     return ChatRequest(
         messages=tuple(plain_message(message) for message in body.messages),
+        left_out=tuple(left_out),
         images=tuple(_images(body)),
         tools=tuple(_tool(tool, index) for index, tool in enumerate(body.tools)),
         tool_choice=choice,
@@ -60,6 +61,7 @@ def parse_chat(values: dict[str, Any]) -> ChatRequest:
             top_k=body.top_k,
             min_p=body.min_p,
             repetition_penalty=body.repetition_penalty,
+            unset=SAMPLED - body.model_fields_set,
         ),
         stop=tuple(body.stop),
         n=body.n,
@@ -69,12 +71,41 @@ def parse_chat(values: dict[str, Any]) -> ChatRequest:
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
         template_options=template_options(body.reasoning_effort, body.verbosity, body.chat_template_kwargs),
         custom_tools=custom_names(body),
+        strict_tools=frozenset(
+            tool.function.name for tool in body.tools if isinstance(tool, ChatFunction) and tool.function.strict
+        ),
         input_grammars={
             tool.custom.name: grammar.definition
             for tool in body.tools
             if isinstance(tool, ChatCustomTool) and (grammar := _grammar(tool)) and grammar.syntax == "lark"
         },
     )
+
+
+def read_chat_body(values: dict[str, Any]) -> tuple[ChatBody, list[str]]:
+    """Return the body, and the paths of what can't be read or run here. Raises BadRequest for the first invalid
+    field."""
+    known, history = _nested_tools(values), ChatHistory()
+    refuse_hosted_tools(known.get("tools"), TOOLS)
+    messages = history.read(values.get("messages"))
+    return validate(ChatBody, {**known, "messages": messages}, strict=True), history.left_out
+
+
+def _nested_tools(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values with tools and the choice of one as chats have them, where they came as responses have them."""
+    tools, choice = values.get("tools"), values.get("tool_choice")
+    nested = {**values, "tools": [_nested(tool) for tool in tools]} if isinstance(tools, list) else values
+    return {**nested, "tool_choice": _nested(choice)} if isinstance(choice, dict) else nested
+
+
+def _nested(tool: Any) -> Any:
+    """Return the tool with its fields below `function`, where responses have them beside the type."""
+    if not isinstance(tool, Mapping) or tool.get("type", "function") != "function":
+        return tool
+    if "function" in tool:
+        return {**tool, "type": "function"}
+    inner = {name: value for name, value in tool.items() if name != "type"}
+    return {"type": "function", "function": inner} if "name" in tool else tool
 
 
 def custom_names(body: ChatBody) -> frozenset[str]:
@@ -111,7 +142,7 @@ def _check_combinations(body: ChatBody) -> None:
 
 def _images(body: ChatBody) -> Iterable[Reference]:
     for index, message in enumerate(body.messages):
-        if isinstance(message, UserMessage) and isinstance(message.content, list):
+        if isinstance(message, UserMessage | ToolMessage) and isinstance(message.content, list):
             for position, part in enumerate(message.content):
                 if isinstance(part, ImagePart):
                     yield Reference(f"messages[{index}].content[{position}].image_url", part.image_url.url)

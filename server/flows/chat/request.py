@@ -3,7 +3,7 @@
 import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pipelines.protocol.chat import ChatJob, ChatSampling, ChatSpec, JsonFormat, Message
@@ -33,6 +33,7 @@ class ChatRequest:
     format: JsonFormat | None = None
     max_tokens: int | None = None
     sampling: ChatSampling = field(default_factory=ChatSampling)
+    left_out: tuple[str, ...] = ()  # paths of what a text stands for, or nothing
     stop: tuple[str, ...] = ()
     n: int = 1
     seed: int | None = None
@@ -42,6 +43,7 @@ class ChatRequest:
     include_usage: bool = False  # in the last chunk of a stream
     template_options: Mapping[str, Any] = field(default_factory=dict)
     custom_tools: frozenset[str] = frozenset()  # names of functions that the caller knows as custom tools
+    strict_tools: frozenset[str] = frozenset()  # names of functions whose schemas are enforced whole
     input_grammars: Mapping[str, str] = field(default_factory=dict)  # by their names, in Lark
 
     def request_path(self, param: str | None) -> str | None:
@@ -73,20 +75,7 @@ def check_capabilities(request: ChatRequest, spec: ChatSpec, catalog: Catalog) -
         raise BadRequest(text, param="messages", code="array_above_max_length")
 
 
-def without_images(request: ChatRequest) -> ChatRequest:
-    """Return the request with a mark in the place of each image."""
-    return replace(request, messages=tuple(_marked(message) for message in request.messages), images=())
-
-
-def _marked(message: Message) -> Message:
-    content = message.get("content")
-    if not isinstance(content, list):
-        return message
-    mark = {"type": "text", "text": "[image]"}
-    return {**message, "content": [mark if part["type"] == "image_url" else part for part in content]}
-
-
-def build_job(request: ChatRequest, spec: ChatSpec, job_id: str, time_limit_s: float) -> ChatJob:
+def build_job(request: ChatRequest, spec: ChatSpec, job_id: str, time_limit_s: float, cache_scope: str = "") -> ChatJob:
     """Return the job, in which every value is explicit: a seed is drawn if the request has none."""
     return ChatJob(
         id=job_id,
@@ -108,7 +97,9 @@ def build_job(request: ChatRequest, spec: ChatSpec, job_id: str, time_limit_s: f
         top_logprobs=request.top_logprobs,
         truncate=request.truncate,
         template_options=request.template_options,
+        strict_tools=request.strict_tools,
         input_grammars=request.input_grammars,
+        cache_scope=cache_scope,
     )
 
 

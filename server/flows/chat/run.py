@@ -22,7 +22,8 @@ from pipelines.protocol.images import Failed, Queued
 from server.accounts.chat_usage import add_chat_usage
 from server.accounts.db import Database
 from server.accounts.keys import Key
-from server.backends.engine_host import EngineHost, QueueFull
+from server.backends.engine_errors import QueueFull
+from server.backends.engine_host import EngineHost
 from server.backends.job_events import JobEvents
 from server.errors import ApiError, BadRequest, EngineFailure, Overloaded, TimedOut, status_label
 from server.schemas.validation import check_text_length, iter_strings
@@ -105,8 +106,9 @@ class ChatRunner:
     async def count_tokens(self, job: CountJob) -> Counted:
         """Return how many tokens the conversation has as a prompt. Raises ApiError."""
         try:
-            async with asyncio.timeout(job.time_limit_s):
-                async for event in _checked(await self._submit(job), job.id):
+            events = await self._submit(job)
+            async with asyncio.timeout(events.limit_s(job.time_limit_s)):
+                async for event in _checked(events, job.id):
                     if isinstance(event, Counted):
                         return event
         except TimeoutError as error:
@@ -141,9 +143,11 @@ class ChatRunner:
         context."""
         await asyncio.to_thread(check_text_length, iter_strings((job.messages, job.tools)))
         try:
-            return self._engine.submit(job)
+            events = self._engine.submit(job)
         except QueueFull as error:
             raise Overloaded(f"The server is busy: {error}.", error.retry_after_s) from error
+        current_trace().wake_s += events.wake_s
+        return events
 
 
 async def _checked(events: JobEvents[ChatEvent], job_id: str) -> AsyncIterator[ChatEvent]:

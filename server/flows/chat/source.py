@@ -59,6 +59,7 @@ class ChatParts:
     metrics: Metrics
     time_limit_s: float
     leave_out_pictures: bool  # for a model that does not see, in place of a refusal
+    cache_across_keys: bool = False  # chats use what was computed for other keys
 
 
 class ChatSource(ABC):

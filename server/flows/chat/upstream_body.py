@@ -4,12 +4,14 @@ from typing import Any
 
 from server.flows.chat.request import ChatRequest
 from server.flows.chat.strict_schema import find_strict_violation
+from server.schemas.local_models import SAMPLED
 
 Json = dict[str, Any]
 
 
 def to_body(request: ChatRequest) -> Json:
-    """Return the body. Unset fields are left out: not every server knows all of them."""
+    """Return the body. What the caller did not send is left out: the other server has defaults of its own, and may not
+    know the field."""
     tools = [
         tool for tool in request.tools if not request.allowed_tools or tool["function"]["name"] in request.allowed_tools
     ]
@@ -18,20 +20,14 @@ def to_body(request: ChatRequest) -> Json:
         "messages": list(request.messages),
         "stream": True,
         "stream_options": {"include_usage": True},
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "presence_penalty": sampling.presence_penalty or None,
-        "frequency_penalty": sampling.frequency_penalty or None,
+        **{name: getattr(sampling, name) for name in sorted(SAMPLED - sampling.unset)},
         "max_tokens": request.max_tokens,
         "tools": tools or None,
-        "tool_choice": request.tool_choice if tools else None,
+        "tool_choice": request.tool_choice if tools and request.tool_choice != "auto" else None,
         "parallel_tool_calls": False if tools and not request.parallel_tool_calls else None,
         "response_format": _format(request),
         "logprobs": request.logprobs or None,
         "top_logprobs": request.top_logprobs or None,
-        "top_k": sampling.top_k or None,
-        "min_p": sampling.min_p or None,
-        "repetition_penalty": sampling.repetition_penalty if sampling.repetition_penalty != 1.0 else None,
         **_template_fields(request),
     }
     return {name: value for name, value in body.items() if value is not None}

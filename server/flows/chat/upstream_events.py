@@ -1,8 +1,6 @@
 """From the chunks of another server's stream to the events of a local model. Pure."""
 
-import uuid
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from pydantic import ValidationError
 
@@ -18,8 +16,8 @@ from pipelines.protocol.chat import (
     TopToken,
 )
 from pipelines.protocol.upstream import Upstream
-from server.backends.upstream import RETRY_S, Json, UpstreamResponse
-from server.errors import ApiError, BadRequest, EngineFailure, Overloaded
+from server.backends.upstream import Json, UpstreamResponse
+from server.errors import ApiError, BadRequest, EngineFailure, UpstreamRefused
 from server.schemas.upstream_chunks import ChoiceChunk, Chunk, Logprob, ToolCallChunk, TopLogprob, Usage
 
 REASONS: dict[str, FinishReason] = {"length": "length", "tool_calls": "tool_calls"}
@@ -32,17 +30,15 @@ def finish(choice: ChoiceChunk) -> ChoiceFinished:
 
 
 def upstream_refusal(upstream: Upstream, answer: UpstreamResponse) -> ApiError:
-    """Return the error for an answer that is no success, or no stream where one was asked for."""
+    """Return the error for an answer that is no success, with its status; or for one that is no stream where one was
+    asked for."""
     error = answer.body.get("error")
-    details: Mapping[str, Any] = error if isinstance(error, dict) else {}
-    message, param, code = (details.get(name) for name in ("message", "param", "code"))
-    text = message if isinstance(message, str) else f"The server behind model `{upstream.model}` sent no stream."
-    if 400 <= answer.status < 500 and answer.status != 429:
-        field, kind = (value if isinstance(value, str) else None for value in (param, code))
-        return BadRequest(text, param=field, code=kind)
-    if answer.status in {429, 503}:
-        return Overloaded(text, RETRY_S)
-    return EngineFailure(text, code="upstream_failed")
+    if answer.status < 400 or not isinstance(error, dict):
+        message = f"The server behind model `{upstream.model}` sent no stream."
+        return EngineFailure(message, code="upstream_failed")
+    if answer.status == 400:
+        return BadRequest(str(error.get("message")), param=error.get("param"), code=error.get("code"))
+    return UpstreamRefused(answer.status, error, answer.headers)
 
 
 def read_chunk(upstream: Upstream, item: Json) -> Chunk:
@@ -67,11 +63,9 @@ def deltas(choice: ChoiceChunk) -> Iterator[ChatEvent]:
 
 
 def _tool_call_delta(choice: int, piece: ToolCallChunk) -> ToolCallDelta:
-    """Return the event of a piece. The first piece of a call has its name. Some servers send no id: then one is
-    generated."""
+    """Return the event of a piece. The first piece of a call has its name and its id."""
     name = piece.function.name or None
-    call_id = (piece.id or f"call_{uuid.uuid4().hex}") if name else None
-    return ToolCallDelta(choice, piece.index, piece.function.arguments or "", call_id, name)
+    return ToolCallDelta(choice, piece.index, piece.function.arguments or "", piece.id if name else None, name)
 
 
 def _token(token: Logprob) -> TokenLogprob:
@@ -88,5 +82,8 @@ def _data(token: TopLogprob) -> bytes:
 
 def read_usage(sent: Usage) -> ChatUsage:
     """Return the counts of tokens."""
-    details = sent.completion_tokens_details
-    return ChatUsage(sent.prompt_tokens, sent.completion_tokens, (details.reasoning_tokens or 0) if details else 0)
+    prompt, completion = sent.prompt_tokens_details, sent.completion_tokens_details
+    reasoning = (completion.reasoning_tokens or 0) if completion else 0
+    return ChatUsage(
+        sent.prompt_tokens, sent.completion_tokens, reasoning, (prompt.cached_tokens or 0) if prompt else 0
+    )

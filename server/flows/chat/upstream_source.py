@@ -2,24 +2,27 @@
 
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from pipelines.protocol.chat import Admitted, ChatEvent, ChatFinished, ChatUsage, ChoiceFinished
 from pipelines.protocol.upstream import Upstream
-from server.backends.upstream import UpstreamResponse
+from server.backends.upstream import UpstreamResponse, error_fields
 from server.catalog.chat import ChatModel
-from server.errors import EngineFailure
+from server.errors import ApiError, EngineFailure, UpstreamRefused
 from server.flows.chat.completion import CompletionHead, CompletionWriter
 from server.flows.chat.events import AnswerEvent, RawItem
 from server.flows.chat.moderation import chat_moderation_context, upstream_texts
 from server.flows.chat.request import ChatRequest
 from server.flows.chat.run import UsageContext
+from server.flows.chat.shown_images import by_the_user
 from server.flows.chat.source import Chat, ChatCall, ChatParts, ChatSource, Json
 from server.flows.chat.upstream_body import to_body
 from server.flows.chat.upstream_events import deltas, finish, read_chunk, read_usage, upstream_refusal
+from server.flows.chat.upstream_repair import StreamRepair, as_chunks, repaired_completion
 from server.telemetry.call_trace import current_trace
 
 USAGE = {"stream": True, "stream_options": {"include_usage": True}}
@@ -65,9 +68,10 @@ class UpstreamSource(ChatSource):
             outcome = "finished" if answer.status == 200 else str(answer.status)
         finally:
             self._parts.metrics.chats.labels(usage.model, outcome).inc()
-        if answer.status == 200:
-            await self._record_usage(usage, answer.body.get("usage"))
-        return answer
+        if answer.status != 200:
+            return answer
+        await self._record_usage(usage, answer.body.get("usage"))
+        return replace(answer, body=repaired_completion(answer.body))
 
     async def stream(self, values: Json, usage: UsageContext) -> AsyncGenerator[UpstreamResponse | RawItem, None]:
         """Yield the chunks; or, as the only item, the answer that came in place of a stream. Raises ApiError.
@@ -79,17 +83,18 @@ class UpstreamSource(ChatSource):
         options = {**sent, "include_usage": True} if isinstance(sent, dict) else {"include_usage": True}
         include_usage = isinstance(sent, dict) and bool(sent.get("include_usage"))
         body = {**values, "model": self._upstream.model, "stream_options": options}
-        outcome, tokens = "cut", None
+        outcome, tokens, repair = "cut", None, StreamRepair()
         current_trace().model = usage.model
         try:
             async with self._parts.upstreams.stream(self._upstream, body) as answer:
-                if isinstance(answer, UpstreamResponse):
+                if isinstance(answer, UpstreamResponse) and not _is_completion(answer):
                     outcome = str(answer.status)
                     yield answer
                     return
-                async for chunk in answer:
-                    if error := chunk.get("error"):
-                        raise EngineFailure(_message(error), code="upstream_failed")
+                async for sent_chunk in _chunks_of(answer):
+                    if error := sent_chunk.get("error"):
+                        raise _stream_error(error)
+                    chunk = repair.chunk(sent_chunk)
                     tokens = chunk.get("usage") or tokens
                     if include_usage:
                         yield RawItem(chunk)
@@ -118,7 +123,8 @@ class UpstreamSource(ChatSource):
     async def _moderated(self, call: ChatCall, chat_id: str) -> AsyncGenerator[AnswerEvent, None]:
         """Yield the events of a local model, made of the upstream's chunks."""
         await self._check_input(call, chat_id)
-        body = {**call.values, **USAGE, **({"stop": list(call.stops)} if call.stops else {})}
+        messages = list(by_the_user(call.values["messages"]))
+        body = {**call.values, "messages": messages, **USAGE, **({"stop": list(call.stops)} if call.stops else {})}
         events = self._events(body, UsageContext(call.key, self._model.name))
         context = chat_moderation_context(chat_id, call.key, self._model)
         async with aclosing(self._parts.moderator.moderate_stream(context, events)) as moderated:
@@ -162,5 +168,25 @@ class UpstreamSource(ChatSource):
             await self._parts.runner.record_usage(usage, *(n if isinstance(n, int) else 0 for n in counts))
 
 
-def _message(error: Any) -> str:
-    return str(error.get("message", error)) if isinstance(error, dict) else str(error)
+def _is_completion(answer: UpstreamResponse) -> bool:
+    """Return whether the whole answer came where a stream was asked for."""
+    return answer.status == 200 and isinstance(answer.body.get("choices"), list) and bool(answer.body["choices"])
+
+
+async def _chunks_of(answer: UpstreamResponse | AsyncIterator[Json]) -> AsyncIterator[Json]:
+    if isinstance(answer, UpstreamResponse):
+        for chunk in as_chunks(answer.body):
+            yield chunk
+        return
+    async for chunk in answer:
+        yield chunk
+
+
+def _stream_error(error: Any) -> ApiError:
+    """Return the error that came as an event of a stream. Its code may be the status that an answer would have had."""
+    code = error.get("code") if isinstance(error, dict) else None
+    status = int(code) if isinstance(code, int | str) and str(code).isascii() and str(code).isdecimal() else 0
+    fields = error_fields({"error": error}, status or 500)
+    if not 400 <= status < 600 or status in {401, 403}:
+        return EngineFailure(fields["message"], code="upstream_failed")
+    return UpstreamRefused(status, fields, {})

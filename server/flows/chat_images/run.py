@@ -17,7 +17,7 @@ from pipelines.protocol.chat import (
 )
 from server.accounts.keys import Key
 from server.backends.storage import Storage
-from server.errors import Overloaded, ReplayedError
+from server.errors import ReplayedError, ServerStopping
 from server.flows.chat.events import AnswerEvent, CallAdmitted, ImageDelta
 from server.flows.images.idempotency import ImageCalls
 from server.flows.images.request import ImageRequest
@@ -106,7 +106,7 @@ def _end(response: ActiveResponse) -> FinishReason:
     if response.failure is not None:
         raise response.failure
     if response.status == "cancelled":
-        raise Overloaded("The answer was stopped before its end. Please send the request again.", 2)
+        raise ServerStopping("The answer was stopped before its end. Please send the request again.", 2)
     images = [item for item in response.output if item["type"] == "image_generation_call"]
     refused = next((item["error"] for item in images if item.get("error")), None)
     if refused and not any(item.get("result") for item in images):

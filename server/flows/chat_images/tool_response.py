@@ -54,17 +54,12 @@ def _client_tool(tool: ChatTool) -> Json:
 
 def _items(message: ChatMessage, index: int) -> Iterator[Json]:
     if isinstance(message, ToolMessage):
-        output = text_of(message.content)
-        yield {"type": "function_call_output", "call_id": message.tool_call_id, "output": output}
+        yield {"type": "function_call_output", "call_id": message.tool_call_id, "output": _content(message.content)}
         return
     if isinstance(message, AssistantMessage):
         yield from _assistant_items(message, index)
         return
-    content = message.content
-    yield {
-        "role": message.role,
-        "content": content if isinstance(content, str) else [_part(part) for part in content],
-    }
+    yield {"role": message.role, "content": _content(message.content)}
 
 
 def _assistant_items(message: AssistantMessage, index: int) -> Iterator[Json]:
@@ -84,6 +79,10 @@ def _assistant_items(message: AssistantMessage, index: int) -> Iterator[Json]:
         else:
             function = {"call_id": call.id, "name": call.function.name, "arguments": call.function.arguments}
             yield {"type": "function_call", **function}
+
+
+def _content(content: str | Sequence[TextPart | ImagePart]) -> str | list[Json]:
+    return content if isinstance(content, str) else [_part(part) for part in content]
 
 
 def _part(part: TextPart | ImagePart) -> Json:

@@ -19,7 +19,7 @@ from server.accounts.keys import Key
 from server.accounts.ledger import BilledCall, HoldLost, InsufficientBudget
 from server.accounts.results import StoredResult
 from server.accounts.store import Write
-from server.backends.engine_host import QueueFull
+from server.backends.engine_errors import QueueFull
 from server.backends.signing import ImageSigner
 from server.backends.worker_pool import WorkerPool
 from server.catalog.images import ImageModel
@@ -193,6 +193,8 @@ class ImageCreator:
         except QueueFull as error:
             raise Overloaded(f"The server is busy: {error}.", error.retry_after_s) from error
         started_at = time.monotonic()
+        current_trace().wake_s += events.wake_s
+        call.wakes_in(events.wake_s)
         try:
             call.admit(shape)
             async for event in events:

@@ -10,7 +10,8 @@ from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.protocol.classify import ClassifyEvent, ClassifyJob
 from server.accounts.audit import record_change
 from server.accounts.db import Database
-from server.backends.engine_host import EngineHost, WorkerDied
+from server.backends.engine_errors import WorkerDied
+from server.backends.engine_host import EngineHost
 from server.errors import BadRequest, Conflict
 from server.flows.moderation import ModerationContext, Moderator
 from server.moderation.policy import Policy, PolicyError, load_policy
@@ -21,7 +22,7 @@ log = structlog.stdlib.get_logger("darkroom.moderation")
 
 
 class PolicyAdmin:
-    """`path` is the policy file, if the server has one."""
+    """The moderation policy for operators. `path` is the policy file, if the server has one."""
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ from server.accounts.db import Database
 from server.backends.engine_host import EngineHost
 from server.errors import NotFound
 from server.flows.operators.reports import key_names
+from server.flows.operators.sleep import longest_wake_s
 from server.parts import Running
 from server.schemas.queue import QueuedJob, QueueSnapshot, WorkerReport
 from server.state.active_calls import ActiveCall
@@ -109,6 +110,9 @@ def worker_reports(hosts: Sequence[EngineHost[Any, Any]]) -> list[WorkerReport]:
             device=host.device,
             pid=host.pid,
             ready=host.ready,
+            sleep=host.sleep_state.state,
+            wake_s=longest_wake_s(host),
+            can_sleep=host.can_sleep,
             jobs=host.jobs,
             restarts=host.restarts,
             problem=host.problem,

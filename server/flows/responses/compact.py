@@ -54,7 +54,7 @@ class Compactor:
             "object": "response.compaction",
             "created_at": int(time.time()),
             "output": [*output, compaction_item(text)],
-            "usage": usage_object(usage.prompt_tokens, usage.completion_tokens, usage.reasoning_tokens),
+            "usage": usage_object(usage),
         }
 
     async def _messages(self, kept: Sequence[StoredItem]) -> list[Json]:

@@ -1,14 +1,15 @@
 """The prompt of the chat model for a chain of responses, and the images that can be edited. Pure."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pipelines.protocol.chat import Message
 from server.accounts.response_items import StoredItem
+from server.flows.chat.shown_images import by_the_user
 from server.flows.responses.hosted_items import Exchange, read_exchange
-from server.flows.responses.items import read_summary
+from server.flows.responses.items import parts_of, read_summary
 from server.flows.responses.tools import IMAGE_FUNCTION, function_name
 from server.schemas.chat_messages import custom_arguments
 from server.schemas.response_object import Json
@@ -39,9 +40,12 @@ def build_context(items: Iterable[StoredItem], instructions: str | None, *, tool
     images."""
     messages: list[Json] = [{"role": "system", "content": instructions}] if instructions else []
     images: list[ImageRef] = []
+    thoughts = ""  # that belong to the message behind them
     for item in items:
-        body = item.body
+        body, count = item.body, len(messages)
         match body["type"]:
+            case "reasoning":
+                thoughts += _thoughts(body)
             case "message":
                 shown = images_of(item)
                 images += shown if vision else []
@@ -54,7 +58,8 @@ def build_context(items: Iterable[StoredItem], instructions: str | None, *, tool
                 _add_call(messages, body["call_id"], name, custom_arguments(body["input"]))
             case "function_call_output" | "custom_tool_call_output":
                 output = body["output"]
-                text = output if isinstance(output, str) else _content(output, vision=False)
+                images += images_of(item) if vision else []
+                text = output if isinstance(output, str) else _content(output, vision=vision)
                 messages.append({"role": "tool", "tool_call_id": body["call_id"], "content": text})
             case "compaction":
                 messages.append({"role": "user", "content": SUMMARY + read_summary(body["encrypted_content"])})
@@ -64,7 +69,10 @@ def build_context(items: Iterable[StoredItem], instructions: str | None, *, tool
                 messages.append({"role": "assistant", "content": "[image]"})
             case _ if exchange := read_exchange(body):
                 _add_exchange(messages, exchange, tools=tools)
-    return Context(tuple(messages), tuple(images))
+        if body["type"] != "reasoning":
+            _add_thoughts(messages, min(count, len(messages) - 1), thoughts)
+            thoughts = ""
+    return Context(tuple(by_the_user(messages)), tuple(images))
 
 
 def with_newest_images(context: Context, count: int) -> Context:
@@ -79,6 +87,21 @@ def with_newest_images(context: Context, count: int) -> Context:
             message = {**message, "content": parts}
         messages.append(message)
     return Context(tuple(messages), context.images[-count:])
+
+
+def with_sources(messages: Iterable[Json], sources: Iterable[str]) -> tuple[Json, ...]:
+    """Return the messages with their images by these URLs, in order."""
+    left = iter(sources)
+
+    def named(part: Json) -> Json:
+        return {**part, "image_url": {"url": next(left)}} if part["type"] == "image_url" else part
+
+    return tuple(
+        {**message, "content": [named(part) for part in message["content"]]}
+        if isinstance(message.get("content"), list)
+        else message
+        for message in messages
+    )
 
 
 def add_image_call(messages: list[Json], call_id: str, arguments: str, result: str) -> None:
@@ -117,10 +140,7 @@ def images_of(item: StoredItem) -> list[ImageRef]:
         return [ImageRef(item.image, is_file=True)]
     if item.body["type"] == "image_generation_call" and "image_url" in item.body:
         return [ImageRef(item.body["image_url"], is_file=False)]
-    content = item.body.get("content")
-    if item.body["type"] != "message" or not isinstance(content, list):
-        return []
-    parts = [part for part in content if part["type"] == "input_image"]
+    parts = [part for part in parts_of(item) if part["type"] == "input_image"]
     return [ImageRef(part.get("file") or part["image_url"], is_file="file" in part) for part in parts]
 
 
@@ -139,6 +159,19 @@ def _image_call_result(body: Any) -> str:
     if error := body.get("error"):
         return f"error: {error['message']}"
     return IMAGE_TOOL_FAILURE if body.get("status") == "failed" else IMAGE_TOOL_SUCCESS
+
+
+def _thoughts(body: Mapping[str, Any]) -> str:
+    """Return the text of a reasoning item, or what it says in short of one whose text its server has kept."""
+    parts = body.get("content") or body.get("summary") or ()
+    return "\n".join(str(part["text"]) for part in parts if part.get("text"))
+
+
+def _add_thoughts(messages: list[Json], index: int, thoughts: str) -> None:
+    """Add thoughts to the message that came of them, if the assistant's."""
+    if thoughts and index >= 0 and messages[index]["role"] == "assistant":
+        before = messages[index].get("reasoning_content", "")
+        messages[index] = {**messages[index], "reasoning_content": before + thoughts}
 
 
 def _content(parts: Sequence[Json], *, vision: bool) -> str | list[Json]:

@@ -14,8 +14,8 @@ from server.flows.models import find_chat_model, find_image_model
 from server.flows.rate_limits import RateLimiter
 from server.flows.responses.history import History
 from server.flows.responses.image_tool import fit_tool
-from server.flows.responses.left_out import leave_out_pictures, unenforced_grammars, unread_items
-from server.flows.responses.planner import Planner, check_combinations
+from server.flows.responses.left_out import leave_out_oldest, leave_out_pictures, unenforced_grammars, unread_items
+from server.flows.responses.planner import MAX_SHOWN, Planner, check_combinations
 from server.flows.responses.retrieve import Responses
 from server.flows.responses.tool_loop import ToolLoop
 from server.flows.retries import RetryInfo
@@ -64,8 +64,8 @@ class ResponseCreator:
     def leave_out_unknown(self, key: Key, body: ResponseBody) -> tuple[ResponseBody, list[str]]:
         """Leave out the fields that the body's models do not know and its caller can do without; return the body, and
         the paths of those fields. They are options of the image tool whose model the caller did not choose, items that
-        are not part of the prompt, images for a model that does not see (with `truncation: "auto"`, or if a setting
-        allows it). Raises ApiError."""
+        are not part of the prompt, images before the user's last message for a model that does not see (of that message
+        too with `truncation: "auto"`, or if a setting allows it), the oldest of too many images. Raises ApiError."""
         catalog = self._catalog.current
         chat = find_chat_model(catalog, body.model, key.groups)
         tools, left_out = list(body.tools), unread_items(body)
@@ -77,10 +77,12 @@ class ResponseCreator:
         body = body.model_copy(update={"tools": tools})
         if chat.spec is None:
             left_out += [*unenforced_grammars(body), *(["truncation"] if body.truncation == "auto" else [])]
-        if not chat.vision and (self._leave_out_images or body.truncation == "auto"):
-            body, paths = leave_out_pictures(body)
-            left_out += paths
-        return body, left_out
+        if chat.vision is False:
+            allowed = self._leave_out_images or body.truncation == "auto"
+            body, paths = leave_out_pictures(body, last_too=allowed)
+        else:
+            body, paths = leave_out_oldest(body, MAX_SHOWN)
+        return body, [*left_out, *paths]
 
     async def find_or_start(self, key: Key, body: ResponseBody, results_base: str, retry: RetryInfo) -> ActiveResponse:
         """Return the response to follow: an earlier one that is retried, or a new one. Raises ApiError, and then

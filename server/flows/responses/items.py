@@ -28,6 +28,7 @@ from server.schemas.response_object import Json
 
 DATA_URI = re.compile(r"data:(?:image/(png|jpeg|webp|gif)\b)?", re.IGNORECASE)
 PAGE_CHARACTERS = 32 * 1024**2  # of images in base64: what one answer may make the server read
+PARTS = {"message": "content", "function_call_output": "output", "custom_tool_call_output": "output"}  # with images
 PREFIXES = {
     "message": "msg",
     "function_call": "fc",
@@ -109,20 +110,15 @@ def render(item: StoredItem, storage: Storage) -> Json:
     if body["type"] == "image_generation_call":
         body["result"] = _base64(storage, item.image) if item.image else None
         body.pop("image_url", None)
-    elif isinstance(body.get("content"), list):
-        body["content"] = [_with_bytes(part, storage) for part in body["content"]]
+    elif parts := parts_of(item):
+        body[PARTS[body["type"]]] = [_with_bytes(part, storage) for part in parts]
     return body
 
 
 def without_images(item: StoredItem) -> StoredItem:
     """Put text in the place of a message's images, so that the message is rendered without reading files."""
-    content = item.body.get("content")
-    if not isinstance(content, list):
-        return item
-    mark = {"type": "input_text", "text": "[image]"}
-    return replace(
-        item, body={**item.body, "content": [mark if one["type"] == "input_image" else one for one in content]}
-    )
+    mark, parts = {"type": "input_text", "text": "[image]"}, parts_of(item)
+    return _with_parts(item, [mark if one["type"] == "input_image" else one for one in parts]) if parts else item
 
 
 async def render_page(items: Sequence[StoredItem], storage: Storage) -> list[Json]:
@@ -131,7 +127,8 @@ async def render_page(items: Sequence[StoredItem], storage: Storage) -> list[Jso
     characters = 0
     for item in items:
         page.append(body := await storage.in_thread(render, item, storage))
-        parts = body["content"] if isinstance(body.get("content"), list) else ()
+        parts = body.get(PARTS.get(body["type"], ""))
+        parts = parts if isinstance(parts, list) else ()
         characters += len(body.get("result") or "") + sum(len(part.get("image_url") or "") for part in parts)
         if characters >= PAGE_CHARACTERS:
             break
@@ -157,24 +154,28 @@ async def store_images(item: StoredItem, store: Callable[[str, str], Awaitable[s
     if is_sent_drawing(item):
         body = {name: value for name, value in item.body.items() if name != "image_url"}
         return StoredItem(item.side, body, await store(item.body["image_url"], "png"))
-    content = item.body.get("content")
-    if item.body["type"] != "message" or not isinstance(content, list):
-        return item
     parts: list[Mapping[str, Any]] = []
-    for part in content:
+    for part in parts_of(item):
         if match := _data_uri(part):
             name = await store(part["image_url"], (match[1] or "png").lower())
             part = {"type": "input_image", "detail": part["detail"], "file": name}
         parts.append(part)
-    return replace(item, body={**item.body, "content": parts})
+    return _with_parts(item, parts) if parts else item
 
 
 def has_data_uri(item: StoredItem) -> bool:
     """Return whether `store_images` would write a file."""
-    parts = item.body.get("content")
-    if item.body["type"] != "message" or not isinstance(parts, list):
-        return is_sent_drawing(item)
-    return any(_data_uri(part) for part in parts)
+    return is_sent_drawing(item) or any(_data_uri(part) for part in parts_of(item))
+
+
+def parts_of(item: StoredItem) -> Sequence[Mapping[str, Any]]:
+    """Return the parts of a message or of a tool's output; none of a text, or of an item of another kind."""
+    parts = item.body.get(PARTS.get(item.body["type"], ""))
+    return parts if isinstance(parts, list) else ()
+
+
+def _with_parts(item: StoredItem, parts: Sequence[Mapping[str, Any]]) -> StoredItem:
+    return replace(item, body={**item.body, PARTS[item.body["type"]]: list(parts)})
 
 
 def is_sent_drawing(item: StoredItem) -> bool:

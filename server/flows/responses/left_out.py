@@ -1,29 +1,61 @@
 """Parts of a request that the model behind it can't use, left out. Pure; each returns the paths, to be named."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from server.schemas.hosted_items import UnreadItem
-from server.schemas.response_items import InputImage, InputText, MessageItem
+from server.schemas.response_items import FunctionOutputItem, InputImage, InputText, MessageItem
 from server.schemas.response_tools import CustomTool, Grammar, ImageTool, NamespaceTool
 from server.schemas.responses import ResponseBody
 
+CONTENTS: dict[type, str] = {MessageItem: "content", FunctionOutputItem: "output"}  # where items have images
 MARK = "[image]"  # in an image's place: the model may say that it saw none
 
 
-def leave_out_pictures(body: ResponseBody) -> tuple[ResponseBody, list[str]]:
-    """Leave out the images for a model that does not see, unless the image tool is there, which still could use
-    them."""
+def leave_out_pictures(body: ResponseBody, *, last_too: bool) -> tuple[ResponseBody, list[str]]:
+    """Leave out the images for a model that does not see, unless the image tool is there, which still could use them.
+    Those of the user's last message are left out only if `last_too`: they are refused otherwise."""
     if isinstance(body.input, str) or any(isinstance(tool, ImageTool) for tool in body.tools):
         return body, []
+    last = None if last_too else last_message(body)
+    return _without(body, [place for place in _images(body) if place[0] != last])
+
+
+def leave_out_oldest(body: ResponseBody, most: int) -> tuple[ResponseBody, list[str]]:
+    """Leave out the oldest images, if there are more than `most`, but none of the user's last message."""
+    shown = list(_images(body))
+    older = [place for place in shown if place[0] != last_message(body)]
+    return _without(body, older[: max(0, len(shown) - most)])
+
+
+def last_message(body: ResponseBody) -> int | None:
+    """Return the index of the user's last message among the items."""
+    items = () if isinstance(body.input, str) else body.input
+    spoken = [index for index, item in enumerate(items) if isinstance(item, MessageItem) and item.role == "user"]
+    return spoken[-1] if spoken else None
+
+
+def _images(body: ResponseBody) -> Iterator[tuple[int, int]]:
+    """Yield the indexes of the items and of their parts that are images."""
+    for index, item in enumerate(() if isinstance(body.input, str) else body.input):
+        name = CONTENTS.get(type(item))
+        for number, part in enumerate(getattr(item, name) if name else ()):
+            if isinstance(part, InputImage):
+                yield index, number
+
+
+def _without(body: ResponseBody, places: Sequence[tuple[int, int]]) -> tuple[ResponseBody, list[str]]:
+    """Put a text in these places."""
+    if not places or isinstance(body.input, str):
+        return body, []
     items, paths = list(body.input), []
-    for index, item in enumerate(items):
-        if isinstance(item, MessageItem) and not isinstance(item.content, str):
-            shown = [number for number, part in enumerate(item.content) if isinstance(part, InputImage)]
-            parts = [InputText(type="input_text", text=MARK) if n in shown else p for n, p in enumerate(item.content)]
-            items[index] = item.model_copy(update={"content": parts})
-            paths += [f"input[{index}].content[{number}]" for number in shown]
-    return (body.model_copy(update={"input": items}), paths) if paths else (body, [])
+    for index, number in places:
+        item, name = items[index], CONTENTS[type(items[index])]
+        parts = list(getattr(item, name))
+        parts[number] = InputText(type="input_text", text=MARK)
+        items[index] = item.model_copy(update={name: parts})
+        paths.append(f"input[{index}].{name}[{number}]")
+    return body.model_copy(update={"input": items}), paths
 
 
 def unknown_options(values: Mapping[str, Any]) -> list[str]:
@@ -31,7 +63,7 @@ def unknown_options(values: Mapping[str, Any]) -> list[str]:
     return [
         f"tools[{index}].{name}"
         for index, tool in enumerate(values.get("tools") or ())
-        if tool["type"] == "image_generation"
+        if tool.get("type") == "image_generation"
         for name in sorted(tool.keys() - ImageTool.model_fields.keys())
     ]
 

@@ -11,6 +11,7 @@ from pipelines.protocol.chat import ChatSampling, JsonFormat
 from pipelines.protocol.images import RawImage
 from server.accounts.keys import Key
 from server.accounts.response_items import StoredItem
+from server.backends.decoding.data_uri import encode_data_uri
 from server.catalog.chat import ChatModel
 from server.catalog.sizes import SizeError, resolve_size
 from server.errors import BadImageRequest, BadRequest
@@ -28,18 +29,20 @@ from server.flows.responses.context import (
     images_of,
     newest_image,
     with_newest_images,
+    with_sources,
 )
 from server.flows.responses.history import History, Past, to_references
 from server.flows.responses.image_tool import request_from_tool
+from server.flows.responses.items import parts_of
 from server.flows.responses.plan import ImagePlan, ResponsePlan
 from server.flows.responses.tools import ResponseTools, read_tools
-from server.schemas.local_models import template_options
+from server.schemas.local_models import SAMPLED, template_options
 from server.schemas.response_object import Json
 from server.schemas.response_tools import ImageTool
 from server.schemas.responses import JsonObject, JsonSchema, ResponseBody
 from server.state.served_catalog import ServedCatalog
 
-MAX_IMAGES = 16  # new ones, in one request
+MAX_IMAGES = 16  # in one message
 MAX_SHOWN = 32  # that the model sees, with those of earlier rounds: as many as in a chat
 
 
@@ -70,13 +73,13 @@ class Planner:
     ) -> ResponsePlan:
         """Check a request, and plan its response. Raises ApiError."""
         context = self.context(model, body, [*past.items, *inputs])
-        new_images = await self._new_images(key, body, past, inputs, vision=bool(model.vision))
+        new_images = await self._new_images(key, body, past, inputs, vision=model.vision is not False)
         image = await self._image_plan(key, model, body, past.items, inputs, results_base)
         tools = read_tools(body.tools, body.tool_choice)
         return ResponsePlan(
             key=key,
             chat=model,
-            request=_request(body, tools, context.messages, await self.decode(key, context.images)),
+            request=_request(body, tools, *await self._shown(key, model, context)),
             moderation=ModerationContext(response_id, key.id, "responses", model.name, model.group),
             inputs=tuple(inputs) if body.store else (),
             new_texts=tuple(await asyncio.to_thread(_new_texts, body, [*past.unchecked, *inputs])),
@@ -87,19 +90,9 @@ class Planner:
         )
 
     def context(self, model: ChatModel, body: ResponseBody, items: Sequence[StoredItem]) -> Context:
-        """Return the context that the model reads. Raises BadRequest if it would see too many images and the request
-        does not allow to leave out the oldest."""
-        tools = model.tools is not False  # another server checks them itself
-        context = build_context(items, body.instructions, tools=tools, vision=bool(model.vision))
-        count = len(context.images)
-        if count > MAX_SHOWN and body.truncation != "auto":
-            earlier = "conversation" if body.conversation else "previous_response_id"
-            field = earlier if body.conversation or body.previous_response_id else "input"
-            message = (
-                f"Invalid '{field}': too many images. The model sees at most {MAX_SHOWN}, but there are {count} with "
-                "those of earlier rounds. Set 'truncation' to 'auto' to leave out the oldest, or begin a new one."
-            )
-            raise BadRequest(message, param=field, code="array_above_max_length")
+        """Return the context that the model reads, with the newest of too many images."""
+        tools = model.tools is not False  # another server checks them itself, and whether its model sees
+        context = build_context(items, body.instructions, tools=tools, vision=model.vision is not False)
         return with_newest_images(context, MAX_SHOWN)
 
     async def decode(self, key: Key, images: Sequence[ImageRef]) -> tuple[RawImage, ...]:
@@ -107,20 +100,35 @@ class Planner:
         decoded = await self._references.load(key.id, to_references(images))
         return tuple(one.image for one in decoded)
 
+    async def _shown(
+        self, key: Key, model: ChatModel, context: Context
+    ) -> tuple[tuple[Json, ...], tuple[RawImage, ...]]:
+        """Return the messages, and the pixels of their images. Another server gets the images' files, inside the
+        messages. Raises ApiError."""
+        if model.spec is not None:
+            return context.messages, await self.decode(key, context.images)
+        uris = []
+        for reference in to_references(context.images):
+            async with self._references.in_memory(key.id, reference) as data:
+                uris.append(await asyncio.to_thread(encode_data_uri, data))
+        return with_sources(context.messages, uris), ()
+
     async def _new_images(
         self, key: Key, body: ResponseBody, past: Past, inputs: Sequence[StoredItem], *, vision: bool
     ) -> tuple[RawImage, ...]:
         """Decode the images that moderation has not seen yet, also those that only the image tool or moderation reads.
         Raises ApiError."""
-        new = [image for item in inputs if item.body["type"] == "message" for image in images_of(item)]
-        if len(new) > MAX_IMAGES:
-            message = f"Invalid 'input': too many images. Expected at most {MAX_IMAGES}, but got {len(new)}."
+        new = [image for item in inputs if parts_of(item) for image in images_of(item)]
+        spoken = [item for item in inputs if item.body.get("role") == "user"]
+        count = sum(len(images_of(item)) for item in spoken[-1:])
+        if count > MAX_IMAGES:
+            message = f"Invalid 'input': too many images. Expected at most {MAX_IMAGES}, but got {count}."
             raise BadRequest(message, param="input", code="array_above_max_length")
         if new and not vision and not any(isinstance(tool, ImageTool) for tool in body.tools):
             message = "This model does not see images: send the image_generation tool to edit them, or text alone."
             raise BadRequest(message, param="input", code="unsupported_parameter")
         before = [image for item in past.unchecked for image in images_of(item)]
-        return await self.decode(key, [*before[-MAX_SHOWN:], *new])
+        return await self.decode(key, [*before[-MAX_SHOWN:], *new[-MAX_SHOWN:]])
 
     async def _image_plan(
         self,
@@ -200,6 +208,7 @@ def _request(
         tools=tools.functions,
         tool_choice=tools.mode,
         allowed_tools=tools.allowed,
+        strict_tools=tools.strict,
         input_grammars=tools.grammars,
         parallel_tool_calls=body.parallel_tool_calls,
         format=_format(body),
@@ -212,6 +221,7 @@ def _request(
             top_k=body.top_k,
             min_p=body.min_p,
             repetition_penalty=body.repetition_penalty,
+            unset=SAMPLED - body.model_fields_set,
         ),
         truncate=body.truncation == "auto",
         logprobs=logprobs,

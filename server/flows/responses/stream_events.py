@@ -58,7 +58,8 @@ class _Open:
 
 
 class EventWriter:
-    """`write` deltas as they come, then `close`. Image calls are opened here and closed by the tool loop."""
+    """Turns a turn's deltas into output items and events: `write` them as they come, then `close`. Image calls are
+    opened here and closed by the tool loop."""
 
     def __init__(
         self,

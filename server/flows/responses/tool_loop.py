@@ -156,6 +156,7 @@ class ToolLoop:
                     match event:
                         case Admitted() if not response.admitted:
                             response.unused_options = event.unused_options
+                            response.unread = tuple(plan.tools.unread_path(path) for path in event.ignored)
                             await self._admit(plan, response)
                         case TextDelta() | ReasoningDelta() | ToolCallDelta():
                             writer.write(event)
@@ -211,7 +212,7 @@ class ToolLoop:
         response.output = [_finished_item(item) for item in response.output]
         ended: dict[str, Any] = {
             "completed_at": int(time.time()) if status == "completed" else None,
-            "usage": usage_object(usage.prompt_tokens, usage.completion_tokens, usage.reasoning_tokens),
+            "usage": usage_object(usage),
             "error": _error(failure) if failure else None,
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
         }
@@ -280,4 +281,5 @@ def _add_usage(one: ChatUsage, other: ChatUsage) -> ChatUsage:
         prompt_tokens=one.prompt_tokens + other.prompt_tokens,
         completion_tokens=one.completion_tokens + other.completion_tokens,
         reasoning_tokens=one.reasoning_tokens + other.reasoning_tokens,
+        cached_tokens=one.cached_tokens + other.cached_tokens,
     )

@@ -48,6 +48,7 @@ class ResponseTools:
     functions: tuple[Mapping[str, Any], ...] = ()  # in the shape of chat completions, the image tool included
     called: Mapping[str, CalledTool] = field(default_factory=dict)  # by the functions' names, in their order
     grammars: Mapping[str, str] = field(default_factory=dict)  # by the functions' names, in Lark: of custom tools
+    strict: frozenset[str] = frozenset()  # names of functions whose schemas are enforced whole
     mode: ToolMode = "auto"
     allowed: tuple[str, ...] = ()  # functions' names; empty for all
 
@@ -58,6 +59,10 @@ class ResponseTools:
         if param is None or found is None or int(found[1]) >= len(paths):
             return param
         return paths[int(found[1])] + param[found.end() :]
+
+    def unread_path(self, path: str) -> str:
+        """Return the request's path of what an engine could not use: a part of a tool, or thoughts of the input."""
+        return self.request_path(path) or path if ENGINE_PATH.match(path) else "input[].content"
 
 
 def read_tools(tools: Sequence[Tool], choice: ToolChoice) -> ResponseTools:
@@ -74,6 +79,11 @@ def read_tools(tools: Sequence[Tool], choice: ToolChoice) -> ResponseTools:
             for (tool, _), name in zip(declared, names, strict=True)
             if isinstance(tool, CustomTool) and isinstance(tool.format, Grammar) and tool.format.syntax == "lark"
         },
+        strict=frozenset(
+            name
+            for (tool, _), name in zip(declared, names, strict=True)
+            if isinstance(tool, FunctionTool) and tool.strict
+        ),
         mode=mode,
         allowed=allowed,
     )

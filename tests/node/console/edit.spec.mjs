@@ -28,7 +28,7 @@ async function paintBand(page) {
 
 // Generates with the painted band, and sees that it changed.
 const paintedChanges = async (page) => {
-  await page.getByLabel("What it shall become").fill("a sunset");
+  await page.getByLabel("What to change").fill("a sunset");
   await page.locator("#seed").fill("5");
   await page.getByRole("button", { name: /^Generate/ }).click();
   await page.getByLabel("Before and after").waitFor();
@@ -97,10 +97,10 @@ await spec("edit-file", "/console/edit", async (page, { looks, shot }) => {
   await page.getByRole("link", { name: "Edit", exact: true }).click();
   await page.waitForFunction(() => document.querySelector(".easel canvas")?.width === 768);
   await page.getByRole("button", { name: "Clear" }).click();
-  await page.getByLabel("What it shall become").fill("");
+  await page.getByLabel("What to change").fill("");
   await page.getByRole("button", { name: "Open a sunset" }).click();
   await page.getByRole("button", { name: "Recall all settings" }).click();
-  await eventually(async () => assert.equal(await page.getByLabel("What it shall become").inputValue(), "a sunset"));
+  await eventually(async () => assert.equal(await page.getByLabel("What to change").inputValue(), "a sunset"));
   await eventually(async () => assert.ok(await page.locator(".easel canvas").evaluate((element) => element.getContext("2d").getImageData(0, 0, element.width, element.height).data.some((value) => value > 0))));
 
   // dropped anywhere, and pasted

@@ -49,7 +49,7 @@ await spec("generate", "/console", async (page, { looks, shot }) => {
   await page.locator(".job .shots img").first().waitFor(); // a preview of one of them
   await shot();
   await page.reload(); // the server knows what runs
-  const found = page.locator("article.job").filter({ has: page.getByText("beta-3-pro-image-4k-count") });
+  const found = page.getByRole("article", { name: "a tall tower at night" }); // with what was sent
   await found.getByRole("button", { name: "Cancel" }).click();
   await page.getByText("Cancelled. Nothing was charged.").waitFor();
   const cancelled = await api("GET", "/v1/images/jobs?state=cancelled");

@@ -151,7 +151,7 @@ await spec("recall-of-sent-files", "/console/edit", async (page) => {
   await page.mouse.down();
   await page.mouse.move(box.x + box.width * 0.9, box.y + box.height * 0.15, { steps: 5 });
   await page.mouse.up();
-  await page.getByLabel("What it shall become").fill("a painted hill");
+  await page.getByLabel("What to change").fill("a painted hill");
   await page.locator("#seed").fill("5");
   const once = await painted();
   await page.getByRole("button", { name: /^Generate · CNY/ }).click();

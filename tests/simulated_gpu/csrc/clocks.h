@@ -38,6 +38,8 @@ struct Launch {
 struct LateCopy {
   uint64_t number;
   std::function<void()> make;
+  void* block;  // of the device, which it doesn't keep
+  bool arrives;  // there, and else leaves it
 };
 
 struct StreamState {

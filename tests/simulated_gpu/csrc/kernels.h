@@ -227,13 +227,13 @@ inline at::Tensor& copy_across(at::Tensor& self, const at::Tensor& source, bool 
   const auto number = launch(key, late);
   ++calls_by_name[what];
   access(there.storage().mutable_data(), arrives, key, what);
-  auto make = [alias = aliases.of(there), here = at::Tensor(here), keeps_its_memory = there.storage(), arrives]() mutable {
+  auto make = [alias = aliases.of(there), here = at::Tensor(here), arrives]() mutable {
     at::InferenceMode allows_writes_to_inference_tensors;
     if (arrives) alias.copy_(here);
     else here.copy_(alias);
   };
   if (late) {
-    streams[key].late.push_back({number, std::move(make)});
+    streams[key].late.push_back({number, std::move(make), there.storage().mutable_data(), arrives});
     return self;
   }
   if (arrives) aliases.of(there).copy_(here);

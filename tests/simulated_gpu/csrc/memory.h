@@ -69,15 +69,39 @@ inline bool is_freed_too_early(const Block& block) {
          std::any_of(block.reads.begin(), block.reads.end(), [&](auto& read) { return in_use(read.first, read.second); });
 }
 
+// Memory that is freed is its stream's to use again: late copies to it are dropped, and the last late copy from it, if
+// there is one, frees the host's memory behind it. Returns whether one will.
+inline bool is_left_to_late_copies(void* base) {
+  std::function<void()>* last = nullptr;
+  for (auto& [_, stream] : streams) {
+    for (auto& copy : stream.late) {
+      if (copy.block != base) continue;
+      if (copy.arrives) {
+        made_copies.push_back(std::move(copy.make));
+        copy.make = [] {};
+      } else {
+        last = &copy.make;
+      }
+      copy.block = nullptr;
+    }
+  }
+  if (last) *last = [make = std::move(*last), base]() mutable {
+    make();
+    std::free(base);
+  };
+  return last != nullptr;
+}
+
 inline void delete_block(void* base) {
   Hold hold;
+  if (!base) return;
   if (auto found = blocks.find(base); found != blocks.end()) {
     if (is_freed_too_early(found->second))
       report("free", "memory of one stream is freed while another may still use it (no record_stream)");
     memories[found->second.device].used -= found->second.size;
     blocks.erase(found);
   }
-  std::free(base);
+  if (!is_left_to_late_copies(base)) std::free(base);
 }
 
 inline void* host_memory(size_t bytes) {

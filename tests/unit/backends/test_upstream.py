@@ -18,7 +18,7 @@ from server.accounts.keys import Key
 from server.backends.engine_host import EngineHost
 from server.backends.upstream import UpstreamClient, UpstreamResponse
 from server.catalog.chat import ChatModel
-from server.errors import ApiError, EngineFailure, Overloaded, StartError, TimedOut
+from server.errors import ApiError, EngineFailure, Overloaded, StartError, TimedOut, UpstreamRefused
 from server.flows.chat.run import ChatRunner, UsageContext
 from server.flows.chat.source import ChatParts
 from server.flows.chat.upstream_source import UpstreamSource
@@ -28,6 +28,9 @@ from server.telemetry.tracing import Tracing
 
 KEY = Key("key_1", "one", "abcd", frozenset({"chat"}), None, datetime.now(UTC), None, None, None, None, keepalive=False)
 ERROR = {"error": {"message": "slow down", "type": "requests", "param": None, "code": "rate_limit_exceeded"}}
+END = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
+SECOND = {"choices": [{"index": 1, "delta": {"content": "a"}}]}
+USAGE = {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 2}}
 CHUNKS = [{"choices": [{"delta": {"content": word}}]} for word in ("a", "b")]
 
 
@@ -36,11 +39,26 @@ def frames(*chunks: Any, done: bool = True) -> bytes:
     return (": hello\n\n" + data + ("data: [DONE]\n\n" if done else "")).encode()
 
 
-BEHAVIOURS: dict[str, tuple[int, dict[str, str], bytes]] = {
+BEHAVIOURS: dict[str, tuple[int, dict[str, Any], bytes]] = {
     "good": (200, {}, json.dumps({"id": "chatcmpl-1", "choices": []}).encode()),
     "busy": (429, {"Retry-After": "7", "x-secret": "no"}, json.dumps(ERROR).encode()),
     "unauthorized": (401, {}, json.dumps(ERROR).encode()),
     "broken": (502, {"Content-Type": "text/html"}, b"<h1>Bad gateway</h1>"),
+    "page": (
+        502,
+        {"Content-Type": "text/html"},
+        b"<html>\r\n<head><style>p {}</style><title>502 Bad Gateway</title></head><body>nginx</body></html>",
+    ),
+    "html429": (429, {"Content-Type": "text/html", "Retry-After": "7"}, b"<html>Too Many Requests</html>"),
+    "html413": (413, {"Content-Type": "text/html"}, b"<html>413 Request Entity Too Large</html>"),
+    "text404": (404, {"Content-Type": "text/plain"}, b"404 page not found\n"),
+    "empty504": (504, {}, b""),
+    "fast503": (
+        503,
+        {},
+        json.dumps({"error": {"message": "loading", "type": "unavailable_error", "code": 503, "param": 3}}).encode(),
+    ),
+    "moved": (302, {"Location": "http://elsewhere/"}, b"{}"),
     "fastapi error": (422, {}, json.dumps({"detail": [{"loc": ["body", "n"]}]}).encode()),
     "error text": (500, {}, json.dumps({"error": "no slot"}).encode()),
     "json list": (200, {}, b"[]"),
@@ -62,6 +80,19 @@ BEHAVIOURS: dict[str, tuple[int, dict[str, str], bytes]] = {
         json.dumps({"choices": [], "usage": {"prompt_tokens": -1, "completion_tokens": 2}}).encode(),
     ),
     "cut": (200, {"Content-Type": "text/event-stream"}, frames(*CHUNKS, done=False)),
+    "no done": (200, {"Content-Type": "text/event-stream"}, frames(*CHUNKS, END, USAGE, done=False)),
+    "half done": (200, {"Content-Type": "text/event-stream"}, frames(SECOND, END, done=False)),
+    "cut after its end": (
+        200,
+        {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked", "Content-Length": None},
+        b"%x\r\n%s\r\n" % (len(frames(*CHUNKS, END, done=False)), frames(*CHUNKS, END, done=False)),
+    ),
+    "refused stream": (
+        200,
+        {"Content-Type": "text/event-stream"},
+        frames({"error": {"message": "too many", "code": "429"}}),
+    ),
+    "no stream": (200, {}, json.dumps({"id": "c", "choices": [{"message": {"content": "a"}}]}).encode()),
     "garbled": (200, {"Content-Type": "text/event-stream"}, b"data: {oops\n\n"),
 }
 
@@ -79,7 +110,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         status, headers, content = BEHAVIOURS[body["model"]]
         self.send_response(status)
         for name, value in {"Content-Type": "application/json", "Content-Length": str(len(content)), **headers}.items():
-            self.send_header(name, value)
+            if value is not None:
+                self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)
 
@@ -170,7 +202,7 @@ async def test_the_chunks_of_a_stream_are_forwarded(upstreams: UpstreamClient, b
 
 @pytest.mark.parametrize(
     ("behaviour", "code"),
-    [("unauthorized", "upstream_refused"), ("broken", "upstream_failed"), ("json list", "upstream_failed")],
+    [("unauthorized", "upstream_refused"), ("moved", "upstream_failed"), ("json list", "upstream_failed")],
 )
 async def test_an_answer_that_can_not_be_forwarded_is_a_500(
     upstreams: UpstreamClient, base: str, behaviour: str, code: str
@@ -181,7 +213,43 @@ async def test_an_answer_that_can_not_be_forwarded_is_a_500(
         assert raised.value.code == code
 
 
-@pytest.mark.parametrize("behaviour", ["cut", "garbled"])
+PREFIX = "The server behind model `{}` answered"
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "status", "retry_after", "message", "code"),
+    [
+        ("broken", 502, None, PREFIX + " 502 Bad Gateway: Bad gateway", None),
+        ("page", 502, None, PREFIX + " 502 Bad Gateway: 502 Bad Gateway", None),
+        ("html429", 429, "7", PREFIX + " 429 Too Many Requests: Too Many Requests", None),
+        ("html413", 413, None, None, None),
+        ("text404", 404, None, PREFIX + " 404 Not Found: 404 page not found", None),
+        ("empty504", 504, None, PREFIX + " 504 Gateway Timeout.", None),
+        ("fast503", 503, "5", "loading", "503"),
+    ],
+)
+async def test_an_error_keeps_its_status_whatever_its_form(
+    upstreams: UpstreamClient,
+    base: str,
+    behaviour: str,
+    status: int,
+    retry_after: str | None,
+    message: str | None,
+    code: str | None,
+) -> None:
+    for answer in (await request(upstreams, base, behaviour), *await chunks_of(upstreams, base, behaviour)):
+        error = answer.body["error"]
+        assert (answer.status, answer.headers.get("retry-after")) == (status, retry_after)
+        assert (error["param"], error["code"]) == (None, code)
+        assert message is None or error["message"] == message.format(behaviour)
+
+
+@pytest.mark.parametrize("behaviour", ["no done", "cut after its end"])
+async def test_a_stream_with_its_finish_reason_is_whole(upstreams: UpstreamClient, base: str, behaviour: str) -> None:
+    assert (await chunks_of(upstreams, base, behaviour))[:3] == [*CHUNKS, END]
+
+
+@pytest.mark.parametrize("behaviour", ["cut", "garbled", "half done"])
 async def test_a_broken_stream_is_an_error(upstreams: UpstreamClient, base: str, behaviour: str) -> None:
     with pytest.raises(EngineFailure) as raised:
         await chunks_of(upstreams, base, behaviour)
@@ -252,11 +320,28 @@ async def test_an_error_in_a_stream_is_raised_unless_it_is_null(parts: ChatParts
         await stream_as(parts, base, "failing")
 
 
+async def test_the_status_in_the_first_event_of_a_stream_is_the_answers(parts: ChatParts, base: str) -> None:
+    with pytest.raises(UpstreamRefused, match="too many") as raised:
+        await stream_as(parts, base, "refused stream")
+    assert (raised.value.status, raised.value.code) == (429, "429")
+
+
+async def test_a_whole_answer_in_place_of_a_stream_is_streamed(parts: ChatParts, base: str) -> None:
+    (item,) = await stream_as(parts, base, "no stream")
+    assert item.body["choices"] == [{"delta": {"content": "a"}}]
+
+
 async def test_every_outcome_is_counted(parts: ChatParts, metrics: Metrics, base: str) -> None:
-    for behaviour in ("good", "busy"):
+    for behaviour in ("good", "busy", "broken"):
         await ask_as(parts, base, behaviour)
     with pytest.raises(EngineFailure):
-        await ask_as(parts, base, "broken")
+        await ask_as(parts, base, "json list")
     await stream_as(parts, base, "stream")
-    expected = {("good", "finished"): 1, ("busy", "429"): 1, ("broken", "cut"): 1, ("stream", "finished"): 1}
+    expected = {
+        ("json list", "cut"): 1,
+        ("good", "finished"): 1,
+        ("busy", "429"): 1,
+        ("broken", "502"): 1,
+        ("stream", "finished"): 1,
+    }
     assert outcomes(metrics) == expected

@@ -100,7 +100,7 @@ BROKEN = [
     ("tools = true", 'tools = "yes"', "models[0].tools", "true or false"),
     ("http://10", "ftp://10", "models[1].upstream", "http://10.0.0.5:8000/v1"),
     (":8000/v1/", ":99999/v1/", "models[1].upstream", "invalid port number"),
-    ('upstream_model = "qwen/large"', "vision = true", "models[1].vision", "a checkpoint"),
+    ('upstream_model = "qwen/large"', "tools = true", "models[1].tools", "a checkpoint"),
     ("tools = true", 'api_key_env = "KEY"', "models[0].api_key_env", "an upstream"),
     ('name = "large"', 'name = "small"', "models[1].name", "served already"),
     ('name = "large"', 'name = "a-picture-model"', "models[1].name", "served already"),

@@ -10,6 +10,7 @@ from pipelines.protocol.chat import (
     Admitted,
     ChatEvent,
     ChatFinished,
+    ChatSampling,
     ChatUsage,
     ChoiceFinished,
     JsonFormat,
@@ -20,15 +21,16 @@ from pipelines.protocol.chat import (
 from pipelines.protocol.upstream import Upstream
 from server.backends.upstream import UpstreamResponse
 from server.catalog.chat import ChatModel
-from server.errors import BadRequest, EngineFailure, Overloaded
+from server.errors import BadRequest, EngineFailure, UpstreamRefused
 from server.flows.chat.events import RawItem
 from server.flows.chat.request import ChatRequest
 from server.flows.chat.upstream_body import to_body
 from server.flows.chat.upstream_source import UpstreamSource
+from server.schemas.local_models import SAMPLED
 
 UPSTREAM = Upstream("http://there/v1", "large", None)
 MODEL = ChatModel("large", "chat", UPSTREAM)
-TURN = ChatRequest(messages=({"role": "user", "content": "hi"},))
+TURN = ChatRequest(messages=({"role": "user", "content": "hi"},), sampling=ChatSampling(unset=SAMPLED))
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "completion_tokens_details": {"reasoning_tokens": 1}}
 
 
@@ -82,19 +84,13 @@ async def test_every_kind_of_delta_is_read() -> None:
     assert events[-1].usage == ChatUsage(3, 2, 1)
 
 
-async def test_a_call_without_an_id_gets_one() -> None:
-    _, call, *_ = await events_of(delta(tool_calls=[{"function": {"name": "look", "arguments": "{}"}}]))
-    assert isinstance(call, ToolCallDelta)
-    assert (call.call_id or "").startswith("call_")
-
-
 @pytest.mark.parametrize(
     ("item", "error", "says"),
     [
         (UpstreamResponse(400, {"error": {"message": "too long", "param": "messages"}}, {}), BadRequest, "too long"),
-        (UpstreamResponse(429, {"error": {"message": "slow down"}}, {}), Overloaded, "slow down"),
+        (UpstreamResponse(429, {"error": {"message": "slow down"}}, {}), UpstreamRefused, "slow down"),
         (UpstreamResponse(200, {"choices": []}, {}), EngineFailure, "sent no stream"),
-        (UpstreamResponse(502, {"error": "bad gateway"}, {}), EngineFailure, "sent no stream"),
+        (UpstreamResponse(502, {"error": {"message": "bad gateway"}}, {}), UpstreamRefused, "bad gateway"),
         ({"choices": "none"}, EngineFailure, "can't be read"),
     ],
 )
@@ -108,9 +104,13 @@ def test_a_turn_is_asked_for_with_nothing_that_says_nothing() -> None:
         "messages": [{"role": "user", "content": "hi"}],
         "stream": True,
         "stream_options": {"include_usage": True},
-        "temperature": 1.0,
-        "top_p": 1.0,
     }
+
+
+def test_what_the_caller_chose_is_sent_even_if_it_is_the_default_here() -> None:
+    body = to_body(replace(TURN, sampling=ChatSampling(unset=SAMPLED - {"temperature", "frequency_penalty"})))
+    assert (body["temperature"], body["frequency_penalty"]) == (1.0, 0.0)
+    assert "top_p" not in body
 
 
 def test_only_tools_that_may_be_called_are_sent() -> None:

@@ -5,6 +5,7 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -41,8 +42,8 @@ CATALOG = [
     ["checkpoints", "verify", "none"], ["checkpoints", "add", "none"], ["checkpoints", "remove", "none"],
 ]  # fmt: skip
 ASKING = [
-    ["swap", "a", "starter-alpha"], ["undo"], ["reload"], ["jobs", "list"], ["jobs", "cancel", "x"], ["policy", "show"],
-    ["policy", "reload"], ["policy", "test", "x"], ["checkpoints", "proof", "a"],
+    ["swap", "a", "starter-alpha"], ["undo"], ["reload"], ["sleep"], ["wake"], ["jobs", "list"], ["jobs", "cancel", "x"],
+    ["policy", "show"], ["policy", "reload"], ["policy", "test", "x"], ["checkpoints", "proof", "a"],
 ]  # fmt: skip
 CLUSTER = [
     ["cluster", "token"], ["cluster", "status"], ["cluster", "drain", "x"], ["cluster", "down"],
@@ -106,13 +107,12 @@ def commands() -> Iterator[Commands]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, commands: Commands) -> Place:
-    place = Place(tmp_path / "place", commands)
-    place.make()
-    for folder in (tmp_path, *tmp_path.parents):  # so that other users can enter it
-        if folder.owner() == tmp_path.owner() and folder != Path("/"):
-            folder.chmod(0o755)
-    return place
+def place(commands: Commands) -> Iterator[Place]:
+    with tempfile.TemporaryDirectory(prefix="darkroom-place-") as folder:  # pytest's own are closed to other users
+        Path(folder).chmod(0o755)
+        place = Place(Path(folder) / "place", commands)
+        place.make()
+        yield place
 
 
 def of(every: list[Ended], *commands: list[str]) -> list[Ended]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from server.dialects.anthropic.request import check_values, to_chat
+from server.dialects.anthropic.request import readable, to_chat
 from server.dialects.anthropic.schema import MessagesBody
 from server.errors import BadRequest
 from server.flows.chat.parse import parse_chat
@@ -13,10 +13,11 @@ from server.schemas.validation import validate
 
 TOOL = {"name": "look", "input_schema": {"type": "object", "properties": {}}}
 
+SEARCH = {"type": "web_search_20250305", "name": "web_search"}
+
 
 def converted(values: dict[str, Any]) -> dict[str, Any]:
-    check_values(values)
-    return to_chat(validate(MessagesBody, values, strict=True))
+    return to_chat(validate(MessagesBody, readable(values)[0], strict=True))
 
 
 def chat(*messages: Any, **fields: Any) -> dict[str, Any]:
@@ -105,7 +106,8 @@ def test_a_document_is_its_text() -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
+        ({"tools": [SEARCH], "tool_choice": {"type": "any"}}, "tools[0].type"),
+        ({"tools": [TOOL, SEARCH], "tool_choice": {"type": "tool", "name": "web_search"}}, "tools[1].type"),
         ({"mcp_servers": [{}]}, "mcp_servers"),
         ({"messages": [{"role": "assistant", "content": "I"}]}, "messages"),
         ({"messages": [{"role": "user", "content": [{"type": "video"}]}]}, "messages[0].content[0].type"),

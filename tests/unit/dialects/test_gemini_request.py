@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from server.dialects.gemini.request import asks_for_image, check_values, ignored, json_schema, to_chat
+from server.dialects.gemini.request import asks_for_image, ignored, json_schema, readable, to_chat
 from server.dialects.gemini.schema import Blob, GenerateBody
 from server.errors import BadRequest
 from server.flows.chat.parse import parse_chat
@@ -17,8 +17,7 @@ LOOK = {"name": "look", "parameters": {"type": "OBJECT", "properties": {"where":
 
 def body(*contents: Any, **fields: Any) -> GenerateBody:
     values = {"contents": list(contents), **fields}
-    check_values(values)
-    return validate(GenerateBody, values, strict=True)
+    return validate(GenerateBody, readable(values)[0], strict=True)
 
 
 def test_both_spellings_are_read() -> None:

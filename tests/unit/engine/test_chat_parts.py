@@ -1,7 +1,6 @@
 """Detokenizer, stop strings, output parser and sampling: nothing is lost or shown too early, wherever chunks end."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,20 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.chat.detokenize import Detokenizer
-from pipelines.chat.output_parser import OutputParser, Piece, ReasoningPiece, TextPiece, ToolCallPiece
-from pipelines.chat.request_builder import unused_options
+from pipelines.chat.output_parser import OutputParser
 from pipelines.chat.sampling import SamplerState, sample
 from pipelines.chat.stops import StopFilter
+from pipelines.chat.syntax.calls import CallFormat
+from pipelines.chat.syntax.families import BARE, HERMES
+from pipelines.chat.syntax.output_syntax import OutputSyntax
+from pipelines.chat.syntax.pieces import Piece, ReasoningPiece, TextPiece, ToolCallPiece
 from pipelines.chat.tokens import TokenTable
-from pipelines.chat.tool_syntax import BARE, CONTENT, HERMES, REASONING, OutputSyntax, ParserFields
-from pipelines.protocol.chat import ChatJob, ChatSampling, ChatSpec
+from pipelines.protocol.chat import ChatSampling
 from starters.chat.tokens import make_tokenizer
 
 TOKENIZER = make_tokenizer([])
 TABLE = TokenTable(TOKENIZER, [TOKENIZER.eos_token_id])
 ARGUMENTS = '{"city": "K\\"ö}ln", "days": [1, {"a": 2}]}'
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": ' + ARGUMENTS + "}\n</tool_call>"
-FIELDS: ParserFields = {**REASONING, **HERMES.parser_fields(), **CONTENT}
+THINKING = "{% if enable_thinking %}<think></think>{% endif %}<tool_call>"
 
 
 @given(st.text())
@@ -66,8 +67,11 @@ def test_text_that_may_become_a_stop_string_is_held_back() -> None:
     assert stop_filter.matched == "\n\n"
 
 
-def parse(text: str, size: int, fields: ParserFields = FIELDS, prefix: str = "") -> list[Piece]:
-    parser = OutputParser(fields, {}, prefix, [])
+def parse(text: str, size: int, form: CallFormat = HERMES, prefix: str = "") -> list[Piece]:
+    plain = make_tokenizer([])
+    plain.response_template = None
+    syntax = OutputSyntax.of(plain, THINKING, chosen="hermes" if form is HERMES else "json")
+    parser = OutputParser(syntax.fields, prefix, call_format=form)
     pieces = [piece for start in range(0, len(text), size) for piece in parser.feed(text[start : start + size])]
     return pieces + parser.flush()
 
@@ -108,12 +112,12 @@ def test_arguments_come_piece_by_piece_behind_an_id_and_a_name() -> None:
     ],
 )
 def test_bare_json_is_a_call(text: str, call: tuple[str, str]) -> None:
-    assert joined(parse(text, 4, {**BARE.parser_fields(), **CONTENT})) == ("", "", [call])
+    assert joined(parse(text, 4, BARE)) == ("", "", [call])
 
 
 @pytest.mark.parametrize("text", ['{"no": "call"}', "{not json", "Hello {there}", "2 < 3 </think"])
 def test_what_is_no_call_is_text(text: str) -> None:
-    assert joined(parse(text, 1, {**BARE.parser_fields(), **CONTENT})) == ("", text, [])
+    assert joined(parse(text, 1, BARE)) == ("", text, [])
 
 
 def test_a_call_that_was_cut_short_keeps_what_came() -> None:
@@ -123,18 +127,18 @@ def test_a_call_that_was_cut_short_keeps_what_came() -> None:
 
 
 def test_an_answer_may_begin_inside_the_reasoning() -> None:
-    assert joined(parse("so.</think>Yes.", 2, FIELDS, "<think>\n")) == ("so.", "Yes.", [])
+    assert joined(parse("so.</think>Yes.", 2, HERMES, "<think>\n")) == ("so.", "Yes.", [])
 
 
 def test_a_tokenizers_own_response_template_parses_what_its_chat_template_writes() -> None:
     syntax = OutputSyntax.of(TOKENIZER, TOKENIZER.chat_template)
-    assert syntax.call_format == HERMES
+    assert syntax.calls == HERMES
     question: list[dict[str, Any]] = [{"role": "user", "content": "Hi"}]
     prompt = TOKENIZER.apply_chat_template(question, tokenize=False, add_generation_prompt=True)
     function = {"name": "get_weather", "arguments": json.loads(ARGUMENTS)}
     message = {"role": "assistant", "content": "Well.", "tool_calls": [{"type": "function", "function": function}]}
     conversation = TOKENIZER.apply_chat_template([*question, message], tokenize=False)
-    parser = OutputParser(syntax.fields, syntax.anchor, prompt, [])
+    parser = OutputParser(syntax.fields, prompt, call_format=syntax.calls, anchor=syntax.anchor)
     pieces = parser.feed(conversation.removeprefix(prompt).removesuffix("<|im_end|>\n")) + parser.flush()
     _, answer, calls = joined(pieces)
     assert answer == "Well."
@@ -207,10 +211,3 @@ def test_a_repetition_penalty_is_for_tokens_of_the_prompt_and_of_the_answer() ->
     logits = [4.0, 3.0, -1.0]
     chosen = [sample(torch.tensor([logits]), [row], [None])[0].token for _ in range(3)]
     assert chosen == [0, 1, 0]
-
-
-def test_template_options_that_a_template_does_not_name_are_reported() -> None:
-    options = {"enable_thinking": True, "reasoning_effort": "low", "think": 1}
-    job = ChatJob("j", ChatSpec("x", Path("x")), (), 0, 1.0, template_options=options)
-    template = "{% if enable_thinking is defined %}{{ thinking }}{% endif %}"
-    assert unused_options(template, job) == ("reasoning_effort", "think")

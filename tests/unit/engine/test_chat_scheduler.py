@@ -9,6 +9,8 @@ import pytest
 from pipelines.chat.checkpoint import ChatCheckpoint
 from pipelines.chat.detokenize import ChoiceOutput
 from pipelines.chat.kv_cache import KVCache
+from pipelines.chat.kv_pages import PAGE
+from pipelines.chat.length_rules import LengthRules
 from pipelines.chat.sampling import SamplerState
 from pipelines.chat.scheduler import Scheduler
 from pipelines.chat.sequence import Request, Sequence
@@ -22,13 +24,18 @@ CHUNK = 64
 class Scheduled:
     """A scheduler whose sequences decode a token a step, in a cache of so many tokens that has no layers."""
 
-    def __init__(self, capacity_tokens: int) -> None:
-        cache = KVCache(layers=0, max_rows=MAX_BATCH, max_tokens=512, capacity_tokens=capacity_tokens)
-        self.scheduler = Scheduler(cache, MAX_BATCH)
+    def __init__(
+        self, capacity_tokens: int, max_batch: int = MAX_BATCH, rules: LengthRules | None = None, chunk: int = CHUNK
+    ) -> None:
+        self.chunk = chunk
+        self.cache = KVCache(layers=0, capacity_tokens=capacity_tokens)
+        self.scheduler = Scheduler(self.cache, max_batch, rules)
         self.events: list[ChatEvent] = []
 
-    def add(self, prompt_tokens: int, choices: int = 1, time_limit_s: float = 60.0) -> list[Sequence]:
-        job = cast(ChatJob, SimpleNamespace(time_limit_s=time_limit_s))
+    def add(
+        self, prompt_tokens: int, choices: int = 1, time_limit_s: float = 60.0, scope: str = "key"
+    ) -> list[Sequence]:
+        job = cast(ChatJob, SimpleNamespace(time_limit_s=time_limit_s, cache_scope=scope))
         checkpoint = cast(ChatCheckpoint, None)
         request = Request(job, checkpoint, (0,) * prompt_tokens, {}, self.events.append, open_choices=choices)
         sequences = [
@@ -44,7 +51,7 @@ class Scheduled:
 
     def prefill(self) -> Iterator[tuple[Sequence, int, int]]:
         """The chunks of one step: sequence, start, tokens."""
-        budget = CHUNK
+        budget = self.chunk
         while chunk := self.scheduler.schedule_prefill(budget):
             budget -= len(chunk.tokens)
             yield chunk.sequence, chunk.start, len(chunk.tokens)
@@ -56,11 +63,13 @@ class Scheduled:
         self.scheduler.remove_ended()
         for _ in self.prefill():
             pass
-        rows = list(self.scheduler.schedule_decode())
-        for row in rows:
-            row.num_cached_tokens = len(row.tokens)
-            row.tokens.append(0)
-        return rows
+        batches = self.scheduler.schedule_decode()
+        for rows in batches:
+            for row in rows:
+                row.num_cached_tokens = len(row.tokens)
+                row.tokens.append(0)
+            self.scheduler.finish_decode(rows)
+        return list(self.scheduler.running)
 
 
 def test_a_long_prompt_is_prefilled_in_chunks_beside_the_rows_that_decode() -> None:
@@ -73,43 +82,72 @@ def test_a_long_prompt_is_prefilled_in_chunks_beside_the_rows_that_decode() -> N
     assert scheduled.step() == [short, long]
 
 
-def test_choices_of_a_request_share_its_prefix() -> None:
+def test_choices_of_a_request_share_its_beginning() -> None:
     scheduled = Scheduled(capacity_tokens=2048)
     first, second = scheduled.add(40, choices=2)
-    assert list(scheduled.prefill()) == [(first, 0, 40), (second, 39, 1)]
+    assert list(scheduled.prefill()) == [(first, 0, 40), (second, PAGE, 40 - PAGE)]
     assert [type(event) for event in scheduled.events] == [Started]
+    assert first.request.cached_tokens == 0
+
+
+def test_a_turn_prefills_only_what_is_new_and_only_for_the_same_key() -> None:
+    scheduled = Scheduled(capacity_tokens=2048)
+    (first,) = scheduled.add(40)
+    assert scheduled.step() == [first]
+    while len(first.tokens) < 100:
+        scheduled.step()
+    first.request.done = True
+    scheduled.step()
+    (second,), (other,) = scheduled.add(120), scheduled.add(120, scope="another key")
+    assert list(scheduled.prefill()) == [(second, 96, 24), (other, 0, 40)]
+    assert second.request.cached_tokens == 96
+    assert other.request.cached_tokens == 0
 
 
 def test_the_sequences_that_came_last_are_preempted_and_come_back() -> None:
-    scheduled = Scheduled(capacity_tokens=3 * 64)
-    sequences = [scheduled.add(50)[0] for _ in range(3)]
+    scheduled = Scheduled(capacity_tokens=6 * PAGE)
+    sequences = [scheduled.add(50, scope=str(index))[0] for index in range(3)]
     for _ in range(3):
         scheduled.step()
     assert scheduled.scheduler.running == sequences
     while scheduled.scheduler.running == sequences:
         scheduled.step()
-    assert scheduled.scheduler.running == sequences[:1]
-    assert len(sequences[0].tokens) == 66  # its 65th needed a second block of 64: 3 x 128 tokens do not fit
+    assert scheduled.scheduler.running == sequences[:2]
+    assert len(sequences[0].tokens) == 66  # its 65th needed a third page
     sequences[0].request.done = True
     scheduled.step()
-    assert scheduled.scheduler.running == [sequences[1]]
-    assert sequences[1].num_cached_tokens == len(sequences[1].tokens) - 1
+    assert scheduled.scheduler.running == sequences[1:]
+    assert sequences[2].num_cached_tokens == len(sequences[2].tokens) - 1
 
 
 def test_a_sequence_that_never_fits_raises_memory_error() -> None:
     scheduled = Scheduled(capacity_tokens=64)
-    scheduled.add(64)
-    with pytest.raises(MemoryError, match="64 tokens"):
+    scheduled.add(65)
+    with pytest.raises(MemoryError, match="65 tokens"):
         scheduled.step()
 
 
-def test_the_last_row_moves_into_one_that_becomes_free() -> None:
-    scheduled = Scheduled(capacity_tokens=2048)
-    sequences = [scheduled.add(10)[0] for _ in range(4)]
-    (waiting,) = scheduled.add(10)
-    assert scheduled.step() == sequences
-    sequences[1].request.done = True
-    assert scheduled.step() == [sequences[0], sequences[3], sequences[2], waiting]
+def test_a_long_chat_and_many_short_ones_run_together_in_the_memory_of_their_tokens() -> None:
+    """Rows of a rectangle would need 32 times the longest."""
+    lengths = [16_000, *[500] * 31]
+    scheduled = Scheduled(capacity_tokens=sum(lengths) + 32 * 2 * PAGE, max_batch=32, chunk=2048)
+    sequences = [scheduled.add(length, scope=str(index))[0] for index, length in enumerate(lengths)]
+    while len(scheduled.step()) < 32:
+        assert scheduled.scheduler.scheduled, "it makes progress"
+    assert scheduled.scheduler.running == sequences
+    assert scheduled.cache.used_tokens <= scheduled.cache.capacity_tokens
+
+
+def test_a_text_that_becomes_long_is_computed_again_and_decodes_apart() -> None:
+    scheduled = Scheduled(capacity_tokens=2048, rules=LengthRules(long_from=60))
+    (short,), (growing,), (long,) = scheduled.add(10), scheduled.add(58, scope="other"), scheduled.add(70)
+    while len(scheduled.step()) < 3:
+        assert scheduled.scheduler.scheduled, "it makes progress"
+    while len(growing.tokens) < 61:
+        scheduled.step()
+    assert [sorted(map(id, rows)) for rows in scheduled.scheduler.schedule_decode()] == [[id(long)], [id(short)]]
+    assert growing.num_cached_tokens == 0
+    assert (growing, 0, 61) in list(scheduled.prefill())
 
 
 def test_what_exceeds_its_time_limit_fails() -> None:

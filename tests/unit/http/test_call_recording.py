@@ -134,6 +134,21 @@ async def test_the_log_line_names_key_model_job_and_times_but_no_prompt(running:
     assert "boat" not in str(lines)
 
 
+async def test_a_failed_call_says_why(running: InProcess) -> None:
+    _, refused = await request(running, DRAW, DRAWN | {"n": 99})
+    assert (refused["status"], refused["code"], refused["param"]) == (400, "integer_above_max_value", "n")
+    assert refused["message"].startswith("Invalid 'n'")
+    _, drawn = await request(running, DRAW, DRAWN)
+    assert (drawn["code"], drawn["param"], drawn["message"]) == (None, None, None)
+
+
+async def test_reads_that_succeed_fill_no_log(running: InProcess) -> None:
+    with structlog.testing.capture_logs() as lines:
+        for path in ("/v1/models", "/v1/darkroom/me", "/v1/models/nowhere"):
+            await running.client.get(path)
+    assert [line["path"] for line in lines if line["event"] == "answer"] == ["/v1/models/nowhere"]
+
+
 async def test_an_image_remembers_what_it_was_made_from(running: InProcess) -> None:
     drawn = (await running.client.post(DRAW, json=DRAWN | {"negative_prompt": "fog"})).json()
     url = drawn["data"][0]["url"]

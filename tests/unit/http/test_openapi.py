@@ -47,6 +47,7 @@ from server.routes import (
     operator_reports,
     responses,
     results,
+    workers,
 )
 from server.schemas.admin import SwapRequest
 from server.schemas.chat import ChatBody
@@ -58,6 +59,7 @@ from server.schemas.moderation import ModerationTestRequest
 from server.schemas.operators import CreateOperator
 from server.schemas.response_object import function_item, image_item, message_item, reasoning_item, text_part
 from server.schemas.responses import CompactBody, ResponseBody
+from server.schemas.sleep import SleepRequest, WakeRequest
 from server.settings import Settings
 from tests.support.openapi import Json, check, operations, response
 
@@ -72,6 +74,8 @@ BODIES: dict[str, type[BaseModel]] = {
     "/admin/checkpoints/proof": ProofRequest,
     "/admin/checkpoints/remove": RemoveRequest,
     "/admin/checkpoints/verify": VerifyRequest,
+    "/admin/sleep": SleepRequest,
+    "/admin/wake": WakeRequest,
     "/admin/swap": SwapRequest,
     "/v1/chat/completions": ChatBody,
     "/v1/images/edits": EditForm,
@@ -101,6 +105,7 @@ STREAMS = {
 ROUTES = (
     account, admin, chat, checkpoints, conversations, files, gateways, health, image_jobs, images, models,
     operator_keys, operator_queue, operator_reports, responses, results,
+    workers,
 )  # fmt: skip
 WITHOUT_KEY = {"/cdn/{name}", "/healthz", "/metrics", "/readyz"}
 

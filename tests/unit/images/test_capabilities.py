@@ -33,7 +33,7 @@ def beta() -> ImageModel:
 @pytest.mark.parametrize(
     ("lacks", "fields", "param", "message"),
     [
-        ({"text": False}, {}, "image", "edits pictures: send 'image'"),
+        ({"text": False}, {}, "image", "edits images: send 'image'"),
         ({"text": False, "references": 0}, {}, "mask", "send 'image' and 'mask'"),
         ({"text": False, "references": 0}, IMAGE, "mask", "with a mask only: send 'mask' too"),
         ({"references": 0, "mask": False}, IMAGE, "image", "takes no reference images"),

@@ -1,5 +1,6 @@
 """The bounds of the image queue, and the Retry-After of a refusal."""
 
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,11 +134,29 @@ def test_durations_are_written_as_go_does(seconds: float, written: str) -> None:
 async def test_a_key_may_take_its_share_of_the_queue_and_leaves_room_for_others() -> None:
     backlog = Backlog(max_jobs=4, max_s=400, key_share=0.5, warmup_unit_s=lambda _: UNIT_S)
     with backlog.reserve(named("a"), running("a", "mine")), backlog.reserve(named("b"), running("b", "mine")):
-        with pytest.raises(RateLimited, match="This key has 2 jobs with about 200 s") as refused:
-            backlog.reserve(named("c"), running("c", "mine")).__enter__()
-        assert refused.value.headers["Retry-After"] == "100"
         with backlog.reserve(named("c", n=2), running("c", "yours")):
             assert backlog.remaining_s() == pytest.approx(400)
+            with pytest.raises(Overloaded):
+                backlog.reserve(named("d"), running("d", "mine")).__enter__()
+        with backlog.reserve(named("c"), running("c", "yours")):
+            with pytest.raises(RateLimited, match="This key has 2 jobs with about 200 s") as refused:
+                backlog.reserve(named("d"), running("d", "mine")).__enter__()
+            assert refused.value.headers["Retry-After"] == "100"
+
+
+async def test_a_key_that_is_alone_may_take_all_and_another_still_finds_room() -> None:
+    backlog = Backlog(max_jobs=4, max_s=400, key_share=0.5, warmup_unit_s=lambda _: UNIT_S)
+    with ExitStack() as mine:
+        for name in "abcd":
+            mine.enter_context(backlog.reserve(named(name), running(name, "mine")))
+        with pytest.raises(Overloaded, match="4 jobs"):
+            backlog.reserve(named("e"), running("e", "mine")).__enter__()
+        with backlog.reserve(named("e", n=2), running("e", "yours")):
+            assert backlog.remaining_s() == pytest.approx(600)
+            with pytest.raises(Overloaded):
+                backlog.reserve(named("f"), running("f", "yours")).__enter__()
+            with pytest.raises(Overloaded):
+                backlog.reserve(named("f"), running("f", "third")).__enter__()
 
 
 async def test_a_key_with_nothing_in_the_queue_may_send_a_job_of_any_length() -> None:

@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from pipelines.protocol.images import ImageJob
+from server.settings import Settings
 from tests.support.in_process import InProcess, in_process, png
 
 PATH, EDITS = "/v1/images/generations", "/v1/images/edits"
@@ -38,7 +39,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[InProcess]:
-    async with in_process(tmp_path_factory.mktemp("home"), json_edits=True) as app:
+    async with in_process(tmp_path_factory.mktemp("home"), json_edits=True, answers_with_bytes=False) as app:
         yield app
 
 
@@ -56,9 +57,9 @@ def job(running: InProcess) -> ImageJob:
 @pytest.mark.parametrize(
     ("fields", "keys"),
     [
-        ({}, {"url", "b64_json"}),
-        ({"model": BETA}, {"url", "b64_json"}),
-        ({"model": "dall-e-3"}, {"url", "b64_json"}),
+        ({}, {"url"}),
+        ({"model": BETA}, {"url"}),
+        ({"model": "dall-e-3"}, {"url"}),
         ({"model": "gpt-image-1"}, {"b64_json"}),
         ({"model": "gpt-image-1-mini"}, {"b64_json"}),
         ({"model": "gpt-image-1", "response_format": "url"}, {"url"}),
@@ -71,6 +72,7 @@ async def test_bytes_are_where_clients_of_that_name_read_them(
 ) -> None:
     answer = await running.client.post(PATH, json={"prompt": "a boat", "size": "256x256", **fields})
     assert answer.status_code == 200, answer.text
+    assert answer.text.endswith("}\n")
     assert without_nulls(answer.json())
     (image,) = answer.json()["data"]
     assert image.keys() == keys | {"seed"}
@@ -84,13 +86,17 @@ async def test_bytes_are_where_clients_of_that_name_read_them(
     assert shown.json()["result"] == answer.json()
 
 
-async def test_an_operator_can_have_answers_with_urls_alone(tmp_path: Path) -> None:
-    async with in_process(tmp_path, answers_with_bytes=False) as running:
+async def test_answers_have_urls_alone_unless_the_operator_says_otherwise(tmp_path: Path) -> None:
+    assert not Settings(home=tmp_path).answers_with_bytes
+
+
+async def test_an_operator_can_have_answers_with_both(tmp_path: Path) -> None:
+    async with in_process(tmp_path, answers_with_bytes=True) as running:
         own, alias = [
             (await running.client.post(PATH, json={"prompt": "x", "model": name})).json()["data"][0]
             for name in ("alpha-image-2-count", "gpt-image-2")
         ]
-    assert (own.keys(), alias.keys()) == ({"url", "seed"}, {"b64_json", "seed"})
+    assert (own.keys(), alias.keys()) == ({"url", "b64_json", "seed"}, {"b64_json", "seed"})
 
 
 async def test_a_replay_whose_file_is_gone_says_so(running: InProcess) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from server.errors import BadRequest
 from server.schemas.chat_messages import MAX_TEXT
-from server.schemas.response_tools import refuse_hosted_tools
+from server.schemas.response_tools import leave_out_hosted_tools
 from server.schemas.responses import ResponseBody
 from server.schemas.validation import validate
 
@@ -48,7 +48,22 @@ def test_a_tool_of_the_hosted_service_is_refused_with_what_there_is(kind: str, w
     with pytest.raises(
         BadRequest, match=f"{what}.*Tools here: function, custom, namespace, image_generation"
     ) as raised:
-        refuse_hosted_tools([function, {"type": kind}])
+        leave_out_hosted_tools({"tools": [function, {"type": kind}], "tool_choice": {"type": kind}})
     assert (raised.value.param, raised.value.code) == ("tools[1].type", "invalid_value")
+    with pytest.raises(BadRequest, match=what):
+        leave_out_hosted_tools({"tools": [{"type": kind}], "tool_choice": "required"})
     for tools in ([function, {"type": "image_generation"}], None, "x", [3], [{"type": 7}], [{"type": "novel"}]):
-        refuse_hosted_tools(tools)
+        assert leave_out_hosted_tools({"tools": tools}) == ({"tools": tools}, [])
+
+
+def test_a_hosted_tool_that_the_model_merely_may_call_is_left_out() -> None:
+    function, search = {"type": "function", "name": "f"}, {"type": "web_search", "external_web_access": True}
+    for choice in (None, "auto", "none", "required", {"type": "function", "name": "f"}):
+        values, left_out = leave_out_hosted_tools({"tools": [search, function], "tool_choice": choice})
+        assert (values, left_out) == ({"tools": [function], "tool_choice": choice}, ["tools[0]"])
+    assert leave_out_hosted_tools({"tools": [search]}) == ({"tools": []}, ["tools[0]"])
+    allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "web_search"}, function]}
+    values, _ = leave_out_hosted_tools({"tools": [search, function], "tool_choice": allowed})
+    assert values["tool_choice"] == {**allowed, "tools": [function]}
+    values, _ = leave_out_hosted_tools({"tools": [search], "tool_choice": {**allowed, "tools": [search]}})
+    assert values["tool_choice"] == "none"

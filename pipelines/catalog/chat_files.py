@@ -1,0 +1,91 @@
+"""What the files of a chat checkpoint say without loading it: whether it sees images, and the memory that it takes."""
+
+import json
+from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from pipelines.catalog.weight_headers import BrokenFile, read_header
+
+GGUF: Final = ".gguf"
+ORIGINAL: Final = "consolidated"  # weights of Mistral's once more, under names of its own
+MXFP4_BYTES: Final = 17 / 32  # of a weight in the file; without a kernel for it the library makes two bytes of it
+PROCESSORS: Final = ("preprocessor_config.json", "processor_config.json")
+# By quant_method in config.json: the packages that transformers needs to load such weights
+NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
+    "awq": ("gptqmodel", "accelerate"),
+    "gptq": ("optimum", "gptqmodel"),
+    "compressed-tensors": ("compressed_tensors",),
+    "bitsandbytes": ("bitsandbytes", "accelerate"),
+    "aqlm": ("aqlm",),
+    "eetq": ("kernels",),
+    "hqq": ("hqq",),
+    "quanto": ("optimum.quanto",),
+    "torchao": ("torchao",),
+    "spqr": ("spqr_quant",),
+    "vptq": ("vptq",),
+    "auto-round": ("auto_round",),
+}
+
+
+def read_config(checkpoint: Path) -> Mapping[str, Any]:
+    """Return config.json of a folder; empty if it has none that can be read."""
+    try:
+        config = json.loads((checkpoint / "config.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def sees_images(checkpoint: Path) -> bool:
+    """Tell whether it has a part that reads images, and the files that prepare them."""
+    has_processor = any((checkpoint / name).is_file() for name in PROCESSORS)
+    return has_processor and isinstance(read_config(checkpoint).get("vision_config"), dict)
+
+
+def quantized_by(checkpoint: Path) -> str | None:
+    """Return the method by which its weights are quantized, if they are."""
+    config = read_config(checkpoint).get("quantization_config")
+    return str(config.get("quant_method", "bitsandbytes")).lower() if isinstance(config, dict) else None
+
+
+def missing_packages(checkpoint: Path) -> tuple[str, ...]:
+    """Return the packages without which its quantized weights can't be loaded."""
+    return tuple(name for name in NEEDED.get(quantized_by(checkpoint) or "", ()) if not _is_installed(name))
+
+
+def is_multiplied_out(checkpoint: Path) -> bool:
+    """Tell whether its weights take more in memory than in its files, as no kernel here computes with them."""
+    if checkpoint.suffix == GGUF:
+        return True
+    return quantized_by(checkpoint) == "mxfp4" and not (_is_installed("kernels") and _is_installed("triton"))
+
+
+def loaded_bytes(checkpoint: Path) -> int:
+    """Return the bytes of its weights on a device. 0 for one that is not there."""
+    if checkpoint.suffix == GGUF:
+        return _multiplied_out(checkpoint) if checkpoint.is_file() else 0
+    files = list(checkpoint.glob("*.safetensors"))
+    sizes = [file.stat().st_size for file in _without_copies(files)]
+    return int(sum(sizes) * (2 / MXFP4_BYTES if is_multiplied_out(checkpoint) else 1))
+
+
+def _multiplied_out(file: Path) -> int:
+    try:
+        return 2 * sum(tensor.weights for tensor in read_header(file).tensors)
+    except BrokenFile:
+        return file.stat().st_size
+
+
+def _without_copies(files: Iterable[Path]) -> list[Path]:
+    listed = list(files)
+    usual = [file for file in listed if not file.name.startswith(ORIGINAL)]
+    return usual or listed
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # of the package around it
+        return False

@@ -1,0 +1,34 @@
+"""How the makers of a chat checkpoint sample from it, as its generation_config.json says. Pure."""
+
+import json
+from pathlib import Path
+from typing import Final
+
+BOUNDS: Final = {  # by field of `ChatSampling`
+    "temperature": (0.0, 2.0),
+    "top_p": (0.0, 1.0),
+    "top_k": (0, 2**31),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (0.01, 10.0),
+}
+
+
+def read_sampling_defaults(folder: Path) -> dict[str, float]:
+    """Return the fields that the folder sets, without those that make no sense; none for a folder without the file."""
+    try:
+        values = json.loads((folder / "generation_config.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(values, dict):
+        return {}
+    found = {name: values.get(name) for name in BOUNDS}
+    return {
+        name: int(value) if name == "top_k" else float(value)
+        for name, value in found.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and _fits(name, value)
+    }
+
+
+def _fits(name: str, value: float) -> bool:
+    least, most = BOUNDS[name]
+    return least <= value <= most

@@ -1,0 +1,114 @@
+"""Whether a model's answers may be written in one batch, by trying it: no list of architectures is complete.
+
+A batch is right where the logits of a row are those that the bare model computes. That is tried with a dozen tokens,
+and then across every length at which the config says that something changes, as far as the device computes that many
+tokens in a moment; beyond that the rules of `length_rules` are what there is.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from pipelines.chat.length_rules import LengthRules, read_rules
+from pipelines.chat.model_runner import ModelRunner
+from pipelines.device.failures import is_device_error, is_out_of_memory
+
+TRIED_OPERATIONS: Final = {"cpu": 2e11, "cuda": 2e15}  # that trying a threshold may take: seconds
+DIFFERS: Final = "its logits in a batch are not those of a single row"
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """What was found of a model. `why_alone` says why its answers are written one at a time."""
+
+    rules: LengthRules
+    token_bytes: int = 0  # in the KV cache
+    by_group: bool = True  # rows of much different length attend apart
+    why_alone: str | None = None
+
+
+@torch.inference_mode()
+def find_batching(model: Any, device: torch.device, vocab_size: int) -> Batching:
+    """Try a model. Raises what says nothing about it, such as no memory."""
+    rules = read_rules(model)
+    if rules.alone:
+        return Batching(rules, why_alone=rules.alone)
+    why = DIFFERS
+    for by_group in (True, False):
+        try:
+            runner = _new_runner(model, device, vocab_size, rules)
+            runner.by_group = by_group
+            if all(_agrees(runner, model, length, vocab_size) for length in _lengths(model, device, rules)) and _mixes(
+                runner, vocab_size, _positions(model)
+            ):
+                return Batching(rules, runner.kv_cache.token_bytes(), by_group)
+        except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError) as error:
+            if is_out_of_memory(error) or is_device_error(error):
+                raise  # which says nothing about the model
+            why = "its code takes no such batch"
+    return Batching(rules, why_alone=why)
+
+
+def _new_runner(model: Any, device: torch.device, vocab_size: int, rules: LengthRules) -> ModelRunner:
+    return ModelRunner(model, device, vocab_size, rules, capacity_tokens=2**20)
+
+
+def _lengths(model: Any, device: torch.device, rules: LengthRules) -> list[int]:
+    """Return how many tokens to try: a dozen, and just beyond each threshold that is near enough."""
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    most = min(_positions(model), int(TRIED_OPERATIONS.get(device.type, 2e11) / (4.0 * weights)))
+    return [12, *(length + 6 for length in rules.thresholds if length + 6 <= most)]
+
+
+def _positions(model: Any) -> int:
+    return int(getattr(model.config.get_text_config(), "max_position_embeddings", None) or 2**31)
+
+
+def _agrees(runner: ModelRunner, model: Any, count: int, vocab_size: int) -> bool:
+    """Tell whether a row of so many tokens that decodes beside a shorter one, and is prefilled in two chunks, has the
+    logits that it has alone."""
+    tokens = _tokens(count, vocab_size)
+    device = next(model.parameters()).device
+    alone = model(torch.tensor([tokens], device=device)).logits[0, -1].float()
+    cache, last = runner.kv_cache, count - 1
+    (row, _), (other, _) = cache.begin(None, []), cache.begin(None, [])
+    cache.reserve(row, count)
+    cache.reserve(other, count)
+    half = last // 2
+    runner.prefill(tokens[3:8], other, 0, 5)
+    runner.prefill(tokens[:half], row, 0, count)
+    runner.prefill(tokens[half:last], row, half, count)
+    beside = runner.rules.regime(5) == runner.rules.regime(last)
+    leases, lengths = ([row, other], [last, 5]) if beside else ([row], [last])
+    logits = runner.decode([tokens[last], tokens[8]][: len(leases)], leases, lengths)[0]
+    cache.release(row)
+    cache.release(other)
+    difference = (logits[:vocab_size] - alone[:vocab_size]).abs().max() / alone[:vocab_size].std()
+    return bool(difference < _tolerance(runner))
+
+
+def _mixes(runner: ModelRunner, vocab_size: int, positions: int) -> bool:
+    """Tell whether a row has the same logits beside one that is much longer, which attends apart from it."""
+    tokens, cache = _tokens(12, vocab_size), runner.kv_cache
+    (row, _), (long, _) = cache.begin(None, []), cache.begin(None, [])
+    cache.reserve(row, 12)
+    cache.reserve(long, 1200)
+    for lease in (row, long):
+        runner.prefill(tokens[:11], lease, 0, 11)
+    alone = runner.decode([tokens[11]], [row], [11])[0]
+    far = min(1100, positions - 1)
+    if runner.rules.regime(far) != runner.rules.regime(11):
+        far = 11
+    beside = runner.decode([tokens[11], tokens[11]], [long, row], [far, 11])[1]
+    cache.release(row)
+    cache.release(long)
+    return bool((beside[:vocab_size] - alone[:vocab_size]).abs().max() / alone[:vocab_size].std() < _tolerance(runner))
+
+
+def _tokens(count: int, vocab_size: int) -> list[int]:
+    return [7 * i % min(100, vocab_size) for i in range(count)]
+
+
+def _tolerance(runner: ModelRunner) -> float:
+    return 1e-3 if runner.is_float32 else 0.1

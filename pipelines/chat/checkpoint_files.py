@@ -1,0 +1,79 @@
+"""The files of a chat checkpoint: a transformers folder, or one .gguf file. Nothing in them is executed."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
+from pipelines.catalog.chat_files import GGUF, is_multiplied_out, loaded_bytes, missing_packages, quantized_by
+from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.catalog.folder_problems import PICKLES
+from pipelines.device.memory import compute_dtype
+from pipelines.device.weight_names import TELLING, check_loaded
+from pipelines.protocol.chat import ChatSpec
+
+OWN_CLASSES = {"local_files_only": True, "trust_remote_code": False}  # classes of transformers, whatever auto_map names
+
+
+def check_files(path: Path) -> None:
+    """Check a checkpoint as far as that needs no loading. Raises CheckpointError."""
+    if path.suffix == GGUF:
+        if not path.is_file():
+            raise CheckpointError(f"{path}: no such file")
+        return
+    if not (path / "config.json").is_file():
+        raise CheckpointError(f"{path}: no config.json, so this is no transformers folder")
+    if not any(path.glob("*.safetensors")):
+        packed = next(path.glob(f"*{GGUF}"), None)
+        pickled = next((file for pattern in PICKLES for file in path.glob(pattern)), None)
+        weights = f"only pickles such as {pickled.name}, which can run code" if pickled else "no weights"
+        remedy = f"name its file: {packed.name}" if packed else "convert the checkpoint to safetensors"
+        raise CheckpointError(f"{path}: {weights}; {remedy}")
+    if missing := missing_packages(path):
+        names = " ".join(name.replace("_", "-") for name in missing)
+        raise CheckpointError(f"{path}: quantized by {quantized_by(path)}, for which packages are missing: {names}")
+
+
+def open_checkpoint(spec: ChatSpec, device: torch.device) -> tuple[Any, Any, Any, list[str]]:
+    """Return the processor, which only a model that sees images has, the tokenizer, the model, and notes for the
+    operator. Raises CheckpointError, and whatever the library raises for broken files."""
+    folder, file = (spec.path.parent, {"gguf_file": spec.path.name}) if spec.path.suffix == GGUF else (spec.path, {})
+    kind = type(_config(spec.path, folder, file))
+    sees = spec.vision and kind in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    processor = AutoProcessor.from_pretrained(folder, **OWN_CLASSES) if sees else None
+    tokenizer = processor.tokenizer if processor else AutoTokenizer.from_pretrained(folder, **OWN_CLASSES, **file)
+    reads_text = kind in MODEL_FOR_CAUSAL_LM_MAPPING or kind not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    model_class = AutoModelForCausalLM if reads_text and not sees else AutoModelForImageTextToText
+    model, info = model_class.from_pretrained(
+        folder,
+        **OWN_CLASSES,
+        **file,
+        use_safetensors=True,
+        **TELLING,
+        dtype=compute_dtype(spec.dtype, device),
+        **({} if device.type == "cpu" else {"device_map": device.type}),
+    )
+    notes = check_loaded(spec.path, "model", model, info)
+    if spec.vision and not sees:
+        notes.append("without images: transformers has no class of this model that reads them")
+    return processor, tokenizer, model, [*notes, *_notes(spec.path)]
+
+
+def _config(path: Path, folder: Path, file: dict[str, str]) -> Any:
+    try:
+        return AutoConfig.from_pretrained(folder, **OWN_CLASSES, **file)
+    except ValueError as error:
+        if "trust_remote_code" not in str(error):
+            raise
+        message = f"{path}: a model of no class that transformers has, and code of its own is not executed"
+        raise CheckpointError(message) from error
+
+
+def _notes(path: Path) -> Iterator[str]:
+    if is_multiplied_out(path):
+        gib = loaded_bytes(path) / 2**30
+        remedy = "" if path.suffix == GGUF else "; the packages kernels and triton keep them packed on a GPU"
+        yield f"its weights are multiplied out and take {gib:.1f} GiB in half precision{remedy}"

@@ -1,0 +1,91 @@
+"""Schemas of tools as far as they can be enforced: what a schema asks for beyond that is left out and named.
+
+A client can't change the schemas of an MCP server, and one tool of forty must not stop an agent.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from llguidance import LLMatcher
+
+from pipelines.chat.schemas import LISTS, MAPS, SINGLES
+from pipelines.chat.tokens import TokenTable
+
+LENIENT: Final = {"lenient": True, "coerce_one_of": True}  # the library's: it warns of a keyword in place of failing
+KINDS: Final = frozenset({"string", "number", "integer", "boolean", "object", "array", "null"})
+NULLABLE: Final = frozenset({"const", "default"})  # null is a value there, and no absence
+UNIMPLEMENTED: Final = re.compile(r"Unimplemented keys: (\[.*\])")
+WIDEST: Final = {"type": "object"}
+
+Schema = dict[str, Any]
+
+
+def enforceable(table: TokenTable, schema: Mapping[str, Any]) -> tuple[Schema, tuple[str, ...]]:
+    """Return the schema without what can't be enforced, and the keywords that are not."""
+    plain = _rewritten(schema, _without_nothing)
+    if warnings := _warnings(table, plain):
+        return plain, _keywords(warnings)
+    if warnings is not None:
+        return plain, ()
+    dropped: set[str] = set()
+
+    def drop(one: Schema) -> Schema:
+        for keyword in ("pattern", "$ref"):
+            alone = {**plain, "properties": {"a": {"type": "string", keyword: one.get(keyword)}}}
+            if keyword in one and _warnings(table, alone) is None:
+                one = {name: value for name, value in one.items() if name != keyword}
+                dropped.add(keyword)
+        return one
+
+    loose = _rewritten(plain, drop)
+    warnings = _warnings(table, loose)
+    if warnings is None:
+        return dict(WIDEST), ("schema",)
+    return loose, tuple(sorted({*dropped, *_keywords(warnings)}))
+
+
+def _warnings(table: TokenTable, schema: Schema) -> list[str] | None:
+    """Return what the grammar library does not enforce of the schema; None if it does not take it at all."""
+    rule = f"start: %json {json.dumps({**schema, 'x-guidance': LENIENT}, ensure_ascii=False)}"
+    grammar = json.dumps({"grammars": [{"lark_grammar": rule}]})
+    failed, messages = LLMatcher.validate_grammar_with_warnings(grammar, table.grammar)
+    return None if failed else list(messages)
+
+
+def _keywords(warnings: list[str]) -> tuple[str, ...]:
+    found: set[str] = set()
+    for warning in warnings:
+        if keys := UNIMPLEMENTED.search(warning):
+            found.update(json.loads(keys[1]))
+        else:
+            found.add("oneOf" if warning.startswith("oneOf") else "format")
+    return tuple(sorted(found))
+
+
+def _without_nothing(schema: Schema) -> Schema:
+    """Return the schema without keywords that are null, as serialisers of other languages write them, and types that
+    there are not."""
+    present = {name: value for name, value in schema.items() if value is not None or name in NULLABLE}
+    kinds = present.get("type")
+    if isinstance(kinds, str) and kinds not in KINDS:
+        del present["type"]
+    return present
+
+
+def _rewritten(schema: Any, change: Callable[[Schema], Schema]) -> Any:
+    """Return the schema with `change` made to it and to every schema in it."""
+    if not isinstance(schema, Mapping):
+        return schema
+    new = change(dict(schema))
+    for key in MAPS:
+        if isinstance(inner := new.get(key), Mapping):
+            new[key] = {name: _rewritten(part, change) for name, part in inner.items()}
+    for key in LISTS:
+        if isinstance(inner := new.get(key), list):
+            new[key] = [_rewritten(part, change) for part in inner]
+    for key in SINGLES:
+        if key in new:
+            new[key] = _rewritten(new[key], change)
+    return new

@@ -1,0 +1,63 @@
+"""Attention over rows of much different length: group by group, so that a long row does not make the others as long.
+
+transformers asks a registry for the attention of a model, by name. What is registered there before calls the same
+function for every group of rows; for all other calls, such as those of `generate`, it is the function itself.
+
+Why not the library's own paged attention (5.23): without flash attention it compares every token of a step with every
+token in the cache, and masks what belongs to other rows: 32 rows cost 32 times the products. Its cache belongs to its
+scheduler, which samples without seeds, grammars or penalties, and shares what was computed between all callers.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import AttentionInterface
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from pipelines.chat.kv_cache import KVCacheLayer
+
+Attention = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
+
+
+def attend_by_group(attention: str) -> None:
+    """Put it before the attention of this name. It does nothing the second time."""
+    registered = ALL_ATTENTION_FUNCTIONS.get(attention)
+    if not getattr(registered, "by_group", False) and (registered is not None or attention == "eager"):
+        AttentionInterface.register(attention, _by_group(registered))
+
+
+def _by_group(registered: Attention | None) -> Attention:
+    def attend(
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        *arguments: Any,
+        **options: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        attention = registered or _eager(module)
+        layer = getattr(key, "paged_layer", None)
+        if not isinstance(layer, KVCacheLayer) or attention_mask is None:
+            return attention(module, query, key, value, attention_mask, *arguments, **options)
+        outputs = []
+        for group in layer.window.groups:
+            rows = slice(group.first, group.end)
+            keys, values = layer.gather(group)
+            mask = attention_mask[rows, ..., : group.length]
+            outputs.append(attention(module, query[rows], keys, values, mask, *arguments, **options)[0])
+        return torch.cat(outputs), None
+
+    attend.by_group = True  # type: ignore[attr-defined]
+    return attend
+
+
+def _eager(module: torch.nn.Module) -> Attention:
+    """Return the model's own, which is in no registry."""
+    for kind in type(module).__mro__:
+        if found := getattr(sys.modules[kind.__module__], "eager_attention_forward", None):
+            attention: Attention = found
+            return attention
+    raise TypeError(f"{type(module).__name__} has no eager attention")

@@ -1,0 +1,114 @@
+"""The grammar of tool calls in a family's syntax."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pipelines.chat.syntax.calls import CallFormat
+from pipelines.chat.syntax.rules import Rules, lark, not_prefix, quoted
+
+MAX_CALLS: Final = 16  # in one answer
+SPACE: Final = "/[ \\n]{0,4}/"
+PLACEHOLDERS: Final = {"number": "/[0-9]{1,2}/", "id": "/[a-zA-Z0-9]{9}/"}
+
+
+@dataclass(frozen=True, slots=True)
+class CallableTool:
+    """A tool that may be called: its parameters, or the name of the grammar of its input."""
+
+    name: str
+    schema: Mapping[str, Any]
+    grammar: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallRules:
+    """The expressions of calls of some tools."""
+
+    rules: Rules
+    form: CallFormat
+    tools: Sequence[CallableTool]
+    several: bool
+
+    def required(self) -> str:
+        """Return one call, or several."""
+        block = self.rules.add(f"{self.rules.literal(self.form.opening)} {self._rest()}")
+        if self.form.outer_begin or not self._repeats:
+            return block
+        return f"{block} ({quoted(self.form.separator)} {block}){{0,{MAX_CALLS - 1}}}"
+
+    def text_with_calls(self, thoughts: str = "") -> str:
+        """Return free text, in which every call that begins is whole and valid. `thoughts` is what opens them."""
+        if not self.form.opening:
+            return self._call_or_text(thoughts)
+        rules, times = self.rules, "*" if self._repeats else "?"
+        _, token, after = rules.split(self.form.opening)
+        if token:
+            # a marker in quotes is one that the text is about
+            marks = " | ".join(rules.literal(mark) for mark in (token, thoughts) if rules.split(mark)[1])
+            controls = rules.control_tokens(token, thoughts)
+            text = rules.add(f"(PLAIN | QUOTE ({marks})?{f' | {controls}' if controls else ''})*")
+            block = rules.add(f"{rules.literal(token + after)} {self._rest()}")
+            return f"{text} ({block} {text}){times}"
+        lead = f"[ \\n]*{lark(self.form.lead)}" if self.form.lead else ""
+        until = rules.add(f"/(.|\\n)*{lark(self.form.opening)}{lead}/", lazy=True)
+        return f"({rules.add(f'{until} {self._rest(self.form.lead)}')}){times} {rules.free()}*"
+
+    @property
+    def _repeats(self) -> bool:
+        return self.several and self.form.repeats
+
+    def _call_or_text(self, thoughts: str) -> str:
+        """Return a call without markers, or text that does not begin as one."""
+        rules = self.rules
+        text = rules.add(f"{SPACE} /{not_prefix(self.form.lead)}/ {rules.free()}*")
+        controls = rules.control_tokens(thoughts)
+        first = rules.add(f"{controls} {rules.free()}*") if controls else text
+        return f"{rules.add(self._rest())} | {text}? | {first}"
+
+    def _rest(self, read: str = "") -> str:
+        """Return what follows the first marker, and `read`, which the call or the list of calls begins with."""
+        rules, form = self.rules, self.form
+        space = "" if read else SPACE
+        if not form.outer_begin:
+            return f"{space} {self._call(read)}"
+        begin = f"{rules.literal(form.begin)} {SPACE}" if form.begin else ""
+        one = rules.add(f"{begin} {self._call()}")
+        first = f"{begin} {self._call(read)}" if read and read != "[" else one
+        gap = "/[ \\n]{0,8}/"
+        more = f"(/,?[ \\n]{{0,8}}/ {one}){{0,{MAX_CALLS - 1}}}" if self._repeats else ""
+        if form.lead != "[":
+            return f"{space} {first} {more} {SPACE} {rules.literal(form.outer_end)}"
+        bracket = "" if read else '"["'
+        return f'{space} {bracket} {gap} {first} {more} {gap} "]" {SPACE} {rules.literal(form.outer_end)}'
+
+    def _call(self, read: str = "") -> str:
+        """Return a call of one of the tools, without its first marker and what was `read` of its head."""
+        return self.rules.add(" | ".join(self.rules.add(self._one(tool, read)) for tool in self.tools))
+
+    def _one(self, tool: CallableTool, read: str) -> str:
+        rules, form = self.rules, self.form
+        head = self._head(form.head.replace("{name}", tool.name).removeprefix(read))
+        if tool.grammar and form.arguments.input_opening:
+            return f"{head} {quoted(form.arguments.input_opening)} @{tool.grammar} {rules.literal(form.end)}"
+        arguments = form.arguments.rule(rules, tool.schema)
+        end = f"{SPACE} {rules.literal(form.end)}" if form.end else ""
+        return f"{head} {arguments} {self._tail()} {end}"
+
+    def _head(self, head: str) -> str:
+        """Return a head in which models are free to write spaces or none between the parts of JSON."""
+        if self.form.head.startswith('{"'):
+            pattern = lark(head).replace(" ", "[ \\n]{0,8}").replace("\\{number\\}", "[0-9]{1,2}")
+            pattern = pattern.replace("\\{", "\\{[ \\n]{0,8}")
+            return f"/{pattern}/"
+        parts = re.split(r"\{(number|id)\}", head)
+        return " ".join(PLACEHOLDERS[part] if i % 2 else self.rules.literal(part) for i, part in enumerate(parts))
+
+    def _tail(self) -> str:
+        tail = self.form.tail
+        if tail == "}":
+            return "/[ \\n]{0,8}\\}/"
+        if "{id}" in tail:  # which models may leave out
+            return '/(, ?"id": ?"[a-zA-Z0-9]{9}")?[ \\n]{0,8}\\}/'
+        return self.rules.literal(tail)

@@ -1,0 +1,326 @@
+"""The table of families: how each writes thoughts and calls, and by which marks of its template it is known.
+
+Sources: the families' published chat templates and model cards. A model type decides where a template says nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from pipelines.chat.syntax import harmony
+from pipelines.chat.syntax.calls import CallFormat
+from pipelines.chat.syntax.literals import GemmaArguments, PythonArguments
+from pipelines.chat.syntax.tags import TagArguments
+
+
+@dataclass(frozen=True, slots=True)
+class Thoughts:
+    """What surrounds thoughts, and what may surround the answer behind them."""
+
+    opening: str
+    closing: str
+    answer_opening: str = ""
+    answer_closing: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A syntax, and what it is known by: all of `marks` and none of `unless` in the template, or the model's type."""
+
+    calls: CallFormat
+    marks: tuple[str, ...]
+    unless: tuple[str, ...] = ()
+    model_types: tuple[str, ...] = ()
+    tokens: tuple[str, ...] = field(default=())  # which the tokenizer must have too, where the type decides
+
+
+def _json_call(**options: object) -> CallFormat:
+    return CallFormat(head='{"name": "{name}", "arguments": ', tail="}", **options)  # type: ignore[arg-type]
+
+
+XML: Final = TagArguments("<parameter={key}>", "</parameter>", space="\n")
+PARAMETER: Final = TagArguments('<parameter name="{key}">', "</parameter>")
+DSML: Final = TagArguments('<｜DSML｜parameter name="{key}" string="{string}">', "</｜DSML｜parameter>")
+BARE: Final = CallFormat(  # Llama 3's JSON; any model can be constrained to it
+    head='{"name": "{name}", "parameters": ',
+    tail="}",
+    opening_pattern=(
+        r"(?:\A|(?<=</think>\s*))\s*(?:<\|python_tag\|>|<\|python_start\|>)?\s*"
+        r'(?=\{\s*"(?:name|parameters|arguments|type|function)"\s*:)'
+    ),
+    lead='{"name"',
+    repeats=False,
+)
+HERMES: Final = _json_call(begin="<tool_call>", end="</tool_call>", lead="{")  # and Qwen, Granite 4, SmolLM3
+FUNCTION_XML: Final = CallFormat(
+    head="<function={name}>",
+    arguments=XML,
+    tail="</function>",
+    begin="<tool_call>",
+    end="</tool_call>",
+    lead="<function=",
+    opening_pattern=r"\s*(?:<tool_call>\s*|(?:\A|(?<=\n)|(?<=</think>\s*)))(?=<function=)",  # some leave the tag out
+)
+TABLE: Final[Mapping[str, Known]] = {
+    "harmony": Known(harmony.CALLS, ("<|channel|>", "<|message|>"), model_types=("gpt_oss",)),
+    "gemma4": Known(
+        CallFormat(
+            head="call:{name}", arguments=GemmaArguments(), begin="<|tool_call>", end="<tool_call|>", separator=""
+        ),
+        ("<|tool_call>call:",),
+        model_types=("gemma4", "gemma4_text"),
+        tokens=("<|tool_call>",),
+    ),
+    "mistral-call-id": Known(
+        CallFormat(
+            head="{name}[CALL_ID]{id}[ARGS]",
+            head_pattern=r"(?P<name>[\w.\-/]+?)\s*(?:\[CALL_ID\]\s*\w+\s*)?\[ARGS\]\s*(?=\{)",
+            begin="[TOOL_CALLS]",
+            separator="",
+            closing_pattern=r"(?=\[TOOL_CALLS\])",
+        ),
+        ("[TOOL_CALLS]", "[CALL_ID]"),
+    ),
+    "mistral-args": Known(
+        CallFormat(
+            head="{name}[ARGS]",
+            head_pattern=r"(?P<name>[\w.\-/]+?)\s*(?:\[CALL_ID\]\s*\w+\s*)?\[ARGS\]\s*(?=\{)",
+            begin="[TOOL_CALLS]",
+            separator="",
+            closing_pattern=r"(?=\[TOOL_CALLS\])",
+        ),
+        ("[TOOL_CALLS]", "[ARGS]"),
+        model_types=("ministral3", "mistral3"),
+        tokens=("[ARGS]",),
+    ),
+    "mistral-list": Known(
+        CallFormat(
+            head='{"name": "{name}", "arguments": ',
+            tail=', "id": "{id}"}',
+            outer_begin="[TOOL_CALLS]",
+            lead="[",
+        ),
+        ("[TOOL_CALLS]",),
+        model_types=("mistral", "mixtral"),
+        tokens=("[TOOL_CALLS]",),
+    ),
+    "deepseek-dsml": Known(
+        CallFormat(
+            head='<｜DSML｜invoke name="{name}">',
+            arguments=DSML,
+            tail="</｜DSML｜invoke>",
+            outer_begin="<｜DSML｜function_calls>",
+            outer_end="</｜DSML｜function_calls>",
+        ),
+        ("function_calls>", "invoke name=", "DSML"),
+        model_types=("deepseek_v32",),
+        tokens=("｜DSML｜",),
+    ),
+    "deepseek-dsml-v4": Known(
+        CallFormat(
+            head='<｜DSML｜invoke name="{name}">',
+            arguments=DSML,
+            tail="</｜DSML｜invoke>",
+            outer_begin="<｜DSML｜tool_calls>",
+            outer_end="</｜DSML｜tool_calls>",
+        ),
+        ("tool_calls>", "invoke name=", "DSML"),
+        model_types=("deepseek_v4",),
+        tokens=("｜DSML｜",),
+    ),
+    "deepseek-r1": Known(
+        CallFormat(
+            head="function<｜tool▁sep｜>{name}\n```json\n",
+            tail="\n```",
+            begin="<｜tool▁call▁begin｜>",
+            end="<｜tool▁call▁end｜>",
+            outer_begin="<｜tool▁calls▁begin｜>",
+            outer_end="<｜tool▁calls▁end｜>",
+            head_pattern=r"(?:function\s*)?<｜tool▁sep｜>(?P<name>[\w.\-/]+?)\s*(?:```json\s*)?(?=\{)",
+        ),
+        ("<｜tool▁sep｜>", "```json"),
+    ),
+    "deepseek": Known(
+        CallFormat(
+            head="{name}<｜tool▁sep｜>",
+            begin="<｜tool▁call▁begin｜>",
+            end="<｜tool▁call▁end｜>",
+            outer_begin="<｜tool▁calls▁begin｜>",
+            outer_end="<｜tool▁calls▁end｜>",
+        ),
+        ("<｜tool▁sep｜>",),
+        model_types=("deepseek_v3",),
+        tokens=("<｜tool▁sep｜>",),
+    ),
+    "kimi": Known(
+        CallFormat(
+            head="functions.{name}:{number}<|tool_call_argument_begin|>",
+            head_pattern=r"(?:functions\.)?(?P<name>[\w.\-/]+?)(?::\d+)?\s*<\|tool_call_argument_begin\|>\s*(?=\{)",
+            begin="<|tool_call_begin|>",
+            end="<|tool_call_end|>",
+            outer_begin="<|tool_calls_section_begin|>",
+            outer_end="<|tool_calls_section_end|>",
+        ),
+        ("<|tool_call_argument_begin|>",),
+        tokens=("<|tool_call_argument_begin|>",),
+    ),
+    "minimax": Known(
+        CallFormat(
+            head='<invoke name="{name}">',
+            arguments=PARAMETER,
+            tail="</invoke>",
+            outer_begin="<minimax:tool_call>",
+            outer_end="</minimax:tool_call>",
+            lead="<invoke",
+        ),
+        ("<minimax:tool_call>", "<invoke"),
+        model_types=("minimax_m2",),
+        tokens=("<minimax:tool_call>",),
+    ),
+    "seed": Known(
+        CallFormat(
+            head="<function={name}>",
+            arguments=XML,
+            tail="</function>",
+            begin="<seed:tool_call>",
+            end="</seed:tool_call>",
+            lead="<function=",
+        ),
+        ("<seed:tool_call>",),
+        model_types=("seed_oss",),
+        tokens=("<seed:tool_call>",),
+    ),
+    "glm": Known(
+        CallFormat(
+            head="{name}",
+            head_pattern=r"(?P<name>[\w.\-/]+)\s*(?=<arg_key>)",
+            arguments=TagArguments("<arg_key>{key}</arg_key>\n<arg_value>", "</arg_value>"),
+            begin="<tool_call>",
+            end="</tool_call>",
+            lead_pattern=r"[\w.\-/]+\s*<",
+            name_alone=True,
+        ),
+        ("<arg_key>",),
+        model_types=("glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "glm4v_moe"),
+        tokens=("<arg_key>",),
+    ),
+    "function-xml": Known(
+        FUNCTION_XML,
+        ("<function=", "<parameter="),
+        model_types=("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "nemotron_h"),
+        tokens=("<tool_call>",),
+    ),
+    "function-json": Known(
+        CallFormat(head="{name}>", begin="<function=", end="</function>", separator="", lead_pattern=r"[\w.\-/]+>"),
+        ("<function=",),
+    ),
+    "lfm2": Known(
+        CallFormat(
+            head="{name}(",
+            arguments=PythonArguments(),
+            outer_begin="<|tool_call_start|>",
+            outer_end="<|tool_call_end|>",
+            lead="[",
+        ),
+        ("<|tool_list_start|>",),
+        model_types=("lfm2", "lfm2_moe", "lfm2_vl"),
+        tokens=("<|tool_call_start|>",),
+    ),
+    "llama4-pythonic": Known(
+        CallFormat(
+            head="{name}(",
+            arguments=PythonArguments(),
+            outer_begin="<|python_start|>",
+            outer_end="<|python_end|>",
+            lead="[",
+            opening_pattern=r"\s*(?:<\|python_start\|>\s*|\A)(?=\[[\w.\-/]+\()",
+        ),
+        ("<|python_start|>",),
+        model_types=("llama4", "llama4_text"),
+        tokens=("<|python_start|>",),
+    ),
+    "apertus": Known(
+        CallFormat(
+            head='{"{name}": ',
+            head_pattern=r'\{\s*"(?P<name>(?:[^"\\]|\\.)*)"\s*:\s*(?=\{)',
+            tail="}",
+            outer_begin="<|tools_prefix|>",
+            outer_end="<|tools_suffix|>",
+            lead="[",
+        ),
+        ("<|tools_prefix|>",),
+        model_types=("apertus",),
+        tokens=("<|tools_prefix|>",),
+    ),
+    "command-r7b": Known(
+        CallFormat(
+            head='{"tool_call_id": "{number}", "tool_name": "{name}", "parameters": ',
+            tail="}",
+            outer_begin="<|START_ACTION|>",
+            outer_end="<|END_ACTION|>",
+            lead="[",
+        ),
+        ("<|START_ACTION|>",),
+        model_types=("cohere2",),
+        tokens=("<|START_ACTION|>",),
+    ),
+    "command-r": Known(
+        CallFormat(
+            head='{"tool_name": "{name}", "parameters": ',
+            tail="}",
+            outer_begin="Action: ```json\n",
+            outer_end="```",
+            lead="[",
+            opening_pattern=r"\s*Action:\s*```json\s*(?=\[)",
+        ),
+        ("Action:", "```json"),
+        model_types=("cohere",),
+    ),
+    "toolcall-list": Known(_json_call(outer_begin="<TOOLCALL>", outer_end="</TOOLCALL>", lead="["), ("<TOOLCALL>",)),
+    "functools": Known(_json_call(outer_begin="functools", lead="["), ("functools[",)),
+    "phi4": Known(
+        _json_call(
+            outer_begin="<|tool_call|>", outer_end="<|/tool_call|>", lead="[", opening_pattern=r"\s*<\|tool_call\|>"
+        ),
+        ("<|/tool_call|>",),
+        model_types=("phi3",),
+        tokens=("<|/tool_call|>",),
+    ),
+    "granite3": Known(
+        _json_call(
+            outer_begin="<|tool_call|>", lead="[", opening_pattern=r"\s*(?:<\|tool_call\|>|<tool_call>\s*(?=\[))"
+        ),
+        ("<|tool_call|>",),
+        model_types=("granite", "granitemoe"),
+        tokens=("<|tool_call|>",),
+    ),
+    "hermes": Known(
+        HERMES,
+        ("<tool_call>",),
+        model_types=(
+            "smollm3",
+            "qwen2",
+            "qwen2_moe",
+            "qwen3",
+            "qwen3_moe",
+            "qwen3_next",
+            "qwen2_vl",
+            "qwen2_5_vl",
+            "qwen3_vl",
+        ),
+        tokens=("<tool_call>",),
+    ),
+    "json": Known(BARE, ('"parameters"',), model_types=("llama", "mllama")),
+}
+ALL_THOUGHTS: Final = (
+    Thoughts("<|channel>thought\n", "<channel|>"),
+    Thoughts("[THINK]", "[/THINK]"),
+    Thoughts("<seed:think>", "</seed:think>"),
+    Thoughts("<|START_THINKING|>", "<|END_THINKING|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+    Thoughts("<|inner_prefix|>", "<|inner_suffix|>"),
+    Thoughts("<reasoning>", "</reasoning>"),
+    Thoughts("◁think▷", "◁/think▷"),
+    Thoughts("<think>", "</think>", "<response>", "</response>"),  # of Granite 3
+    Thoughts("<think>", "</think>", "<answer>", "</answer>"),  # of Hunyuan
+    Thoughts("<think>", "</think>"),
+)

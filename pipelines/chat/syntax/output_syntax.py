@@ -1,0 +1,152 @@
+"""The syntax of one checkpoint's output, chosen by its catalog entry, its tokenizer, its chat template and its type.
+
+transformers' response parser finds the regions of an answer: by the tokenizer's own response template where it has one,
+else by the fields that the table of families gives.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Self
+
+from pipelines.chat.syntax import harmony
+from pipelines.chat.syntax.calls import CallFormat, ParserFields
+from pipelines.chat.syntax.families import ALL_THOUGHTS, BARE, HERMES, TABLE, Thoughts
+
+ThoughtState = Literal["open", "closed", "free"]  # where a prompt ends: in thoughts, behind them, or before any
+CONTENT: Final[ParserFields] = {"content": {"content": "text"}}
+NOT_REASONING: Final = frozenset({"content", "tool_calls", "marker"})
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSyntax:
+    """Thoughts and calls of one checkpoint."""
+
+    name: str  # in the table; "own" by the tokenizer's response template; "unknown"
+    fields: ParserFields  # for the response parser
+    anchor: Mapping[str, Any]  # where in a prompt the output begins; empty when only open thoughts matter
+    thoughts: Thoughts | None
+    calls: CallFormat | None  # None: there is no grammar for them
+    is_harmony: bool = False
+    starts_open: bool = False  # the model begins with thoughts, though neither it nor the prompt opens them
+
+    @classmethod
+    def of(cls, tokenizer: Any, chat_template: str, model_type: str = "", chosen: str | None = None) -> Self:
+        """Return the `chosen` syntax of the table, else what files and type say. Raises KeyError for an unknown one."""
+        vocabulary = {str(token) for token in tokenizer.added_tokens_decoder.values()}
+        thoughts = _thoughts(chat_template, vocabulary)
+        name = chosen or _name(chat_template, model_type, vocabulary)
+        own = getattr(tokenizer, "response_template", None)
+        if own and not chosen and (name is None or _is_hermes(own, chat_template)):
+            return cls._own(own, chat_template, thoughts)
+        if name == "harmony":
+            fields = {**harmony.FIELDS, **harmony.CALLS.parser_fields(), **CONTENT}
+            return cls(name, fields, {}, None, harmony.CALLS, is_harmony=True)
+        calls = TABLE[name].calls if name else None
+        fields = {**(_thought_fields(thoughts) if thoughts else {}), **(calls or BARE).parser_fields(), **CONTENT}
+        opens = bool(thoughts and thoughts.opening.rstrip() in chat_template)
+        starts_open = bool(thoughts and thoughts.closing in chat_template and not opens)
+        return cls(name or "unknown", fields, {}, thoughts, calls, starts_open=starts_open)
+
+    @classmethod
+    def _own(cls, own: Mapping[str, Any], chat_template: str, thoughts: Thoughts | None) -> Self:
+        fields = {name: _anchored(_as_text(field), name) for name, field in own["fields"].items()}
+        anchor = {key: own[key] for key in ("start_anchor", "start_anchor_pattern") if key in own}
+        has_thoughts = any(name not in NOT_REASONING for name in fields)
+        calls = HERMES if _is_hermes(own, chat_template) else None
+        return cls("own", fields, anchor, thoughts if has_thoughts else None, calls)
+
+    def parser_fields(self, *, tools: bool, required: bool) -> ParserFields:
+        """Return the fields for a request: without calls if it has no tools."""
+        others = {name: field for name, field in self.fields.items() if name != "tool_calls"}
+        if required:
+            return {**others, **(self.calls or BARE).parser_fields()}
+        return self.fields if tools else others
+
+    def call_format(self, *, required: bool) -> CallFormat | None:
+        """Return how calls are read; None where the parser gives them as values."""
+        if required or self.name != "own":
+            return self.calls or BARE
+        return self.calls
+
+    @property
+    def has_regions(self) -> bool:
+        """Return whether an answer without tools can be more than text."""
+        return any(name not in ("tool_calls", "content") for name in self.fields)
+
+    def thought_state(self, prompt: str) -> ThoughtState:
+        """Return where the prompt ends."""
+        if self.thoughts is None:
+            return "free"
+        end = prompt.rstrip()
+        if self.starts_open or end.endswith(self.thoughts.opening.rstrip()):
+            return "open"
+        return "closed" if end.endswith(self.thoughts.closing) else "free"
+
+
+def _name(template: str, model_type: str, vocabulary: set[str]) -> str | None:
+    """Return the syntax that the template shows, else the one of the model's type."""
+    for name, known in TABLE.items():
+        if all(mark in template for mark in known.marks) and not any(mark in template for mark in known.unless):
+            return name
+    for name, known in TABLE.items():
+        if model_type in known.model_types and all(token in vocabulary for token in known.tokens):
+            return name
+    return None
+
+
+def _thoughts(template: str, vocabulary: set[str]) -> Thoughts | None:
+    for thoughts in ALL_THOUGHTS:
+        known = thoughts.closing in template or {thoughts.opening.strip(), thoughts.closing} <= vocabulary
+        if known and thoughts.answer_opening in template:
+            return thoughts
+    return None
+
+
+def _thought_fields(thoughts: Thoughts) -> ParserFields:
+    """Return the field of thoughts, which begin an answer or follow other thoughts, and the marks of the answer."""
+    opening, closing = re.escape(thoughts.opening.rstrip()), re.escape(thoughts.closing)
+    fields: ParserFields = {
+        "reasoning_content": {
+            "open_pattern": rf"(?:\A|(?<={closing}\s*))\s*{opening}\s*",
+            "close_pattern": rf"\s*{closing}\s*",
+            "content": "text",
+            "repeats": True,
+        }
+    }
+    if thoughts.answer_opening:
+        begin, end = re.escape(thoughts.answer_opening), re.escape(thoughts.answer_closing)
+        pattern = rf"(?:\A|(?<={closing}\s*))\s*{begin}\s*|\s*{end}\s*\Z"
+        fields["marker"] = {"open_pattern": pattern, "close_pattern": "", "content": "text", "repeats": True}
+    return fields
+
+
+def _is_hermes(response_template: Mapping[str, Any], chat_template: str) -> bool:
+    field = response_template["fields"].get("tool_calls", {})
+    opening = str(field.get("open", field.get("open_pattern", "")))
+    return HERMES.begin in chat_template and opening.endswith(HERMES.begin) and field.get("content") == "json"
+
+
+def _as_text(field: ParserFields) -> ParserFields:
+    """Return a field of JSON calls as text: a `CallsReader` reads them as they come, the library at their end."""
+    if field.get("content") != "json" or field.get("transform") != {"type": "function", "function": "{content}"}:
+        return field
+    return {**{key: value for key, value in field.items() if key != "transform"}, "content": "text"}
+
+
+def _anchored(field: ParserFields, name: str) -> ParserFields:
+    """Return a field of thoughts that begin an answer or follow other thoughts, and nowhere else."""
+    opening, closing = field.get("open"), field.get("close")
+    if name in NOT_REASONING or not isinstance(opening, str) or not isinstance(closing, str):
+        return field
+    others = {key: value for key, value in field.items() if key not in ("open", "close")}
+    pattern = rf"(?:\A|(?<={re.escape(closing)}\s*))\s*{re.escape(opening.rstrip())}\s*"
+    return {**others, "open_pattern": pattern, "close_pattern": rf"\s*{re.escape(closing)}\s*"}
+
+
+def marker_text(fields: ParserFields, calls: CallFormat | None) -> str:
+    """Return a text with all markers that a parser of these fields looks for."""
+    own = [calls.head, calls.tail, calls.begin, calls.end, calls.outer_begin, calls.outer_end] if calls else []
+    arguments = repr(calls.arguments) if calls else ""
+    return json.dumps(fields, ensure_ascii=False).replace("\\", "") + " ".join(own) + arguments

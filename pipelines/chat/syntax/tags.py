@@ -1,0 +1,171 @@
+"""Arguments in tags, one pair for each: Qwen3-Coder's and 3.5's, GLM's, MiniMax's, Seed's, DeepSeek's."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pipelines.chat.syntax.arguments import ArgumentReader, ArgumentStyle, Schema, json_string
+from pipelines.chat.syntax.rules import Rules
+
+PYTHON_WORDS = {"True": True, "False": False, "None": None}
+
+
+@dataclass(frozen=True, slots=True)
+class TagArguments(ArgumentStyle):
+    """Strings stand between the tags as they are, other values as JSON."""
+
+    opening: str  # {key} is the argument's name; {string} says whether its value is a string
+    closing: str
+    space: str = ""  # around a value
+    input_opening = ""
+
+    def reader(self, schema: Schema, tail: str) -> ArgumentReader:
+        """Return a reader that knows by the schema which arguments are strings."""
+        return TagReader(self, schema, tail)
+
+    def rule(self, rules: Rules, schema: Schema) -> str:
+        """Return the arguments in the schema's order, those that are not required if the model wants them."""
+        properties = schema.get("properties") or {}
+        required = schema.get("required") or []
+        space = "/[ \\n]{0,2}/"
+        tags = [
+            f"({space} {self._tag(rules, key, value)}){'' if key in required else '?'}"
+            for key, value in properties.items()
+        ]
+        return f"{' '.join(tags)} {space}"
+
+    def endings(self) -> tuple[str, ...]:
+        """Return what ends a string."""
+        return (self.space + self.closing,)
+
+    def _tag(self, rules: Rules, key: str, value: Schema) -> str:
+        text = may_be_text(value)
+        written = self.opening.replace("{key}", key).replace("{string}", str(text).lower())
+        opening = " /\\n?/ ".join(map(rules.literal, written.split("\n")))
+        space = "/\\n?/" if self.space else ""
+        closing = rules.literal(self.closing)
+        options = [rules.literal(option) for option in value.get("enum", ()) if isinstance(option, str)]
+        if options and text:
+            return f"{opening} {space} ({' | '.join(options)}) {space} {closing}"
+        if text:
+            return f"{opening} {space} {rules.until(self.closing)}"
+        return f"{opening} {space} {rules.json(value)} {space} {closing}"
+
+
+class TagReader(ArgumentReader):
+    """Strings are passed on while they come in, other values when their tag closes."""
+
+    def __init__(self, style: TagArguments, schema: Schema, tail: str) -> None:
+        self._opening = re.compile(r"\s*" + _pattern(style.opening))
+        self._style = style
+        self._properties = schema.get("properties") or {}
+        self._tail = tail
+        self._text = ""
+        self._key: str | None = None  # of the value that is open
+        self._is_string = self._streams = False
+        self._begun = ""  # of the object: nothing, a brace, and then commas
+
+    def feed(self, text: str) -> str:
+        """Return what is new, as JSON text."""
+        self._text += text
+        return "".join(self._steps())
+
+    def finish(self, *, closed: bool) -> str:
+        """Return the end of the object; a call that was cut short keeps what came."""
+        if not closed:
+            return ""
+        value = self._close(self._text) if self._key is not None else ""
+        return value + ("}" if self._begun else "{}")
+
+    def _steps(self) -> Iterator[str]:
+        while self.rest is None:
+            if self._key is None:
+                opened = self._opening.match(self._text)
+                if opened is None:
+                    if self._tail and self._text.lstrip().startswith(self._tail):
+                        self.rest = self._text.lstrip()
+                        yield "}" if self._begun else "{}"
+                    return
+                self._text = self._text[opened.end() :]
+                yield self._open(opened)
+            else:
+                end = self._text.find(self._style.closing)
+                if end < 0:
+                    yield self._stream()
+                    return
+                value, self._text = self._text[:end], self._text[end + len(self._style.closing) :]
+                yield self._close(value)
+
+    def _open(self, opened: re.Match[str]) -> str:
+        self._key = key = opened["key"]
+        schema = self._properties.get(key, {})
+        said = opened.groupdict().get("string")
+        self._is_string = said == "true" if said else may_be_text(schema)
+        self._streams = said == "true" or (not said and schema.get("type") == "string")
+        self._first = True
+        comma, self._begun = (", " if self._begun else "{"), "{"
+        return comma + json_string(key) + ": " + ('"' if self._streams else "")
+
+    def _stream(self) -> str:
+        """Return what is certain of an open string: the space before its closing tag is none of it."""
+        if not self._streams:
+            return ""
+        held = len(self._style.closing) + len(self._style.space)
+        text, self._text = self._text[:-held], self._text[-held:]
+        return json_string(self._without_space(text))[1:-1]
+
+    def _without_space(self, text: str) -> str:
+        if self._first and text:
+            self._first = False
+            return text.removeprefix(self._style.space)
+        return text
+
+    def _close(self, text: str) -> str:
+        text, self_key = self._without_space(text).removesuffix(self._style.space), self._key or ""
+        self._key = None
+        if self._streams:
+            return json_string(text)[1:-1] + '"'
+        value = read_value(text, self._properties.get(self_key, {}), is_string=self._is_string)
+        return json.dumps(value, ensure_ascii=False)
+
+
+def read_value(text: str, schema: Schema, *, is_string: bool) -> Any:
+    """Return the value that stands between tags: what is no JSON of another type is a string."""
+    word = text.strip()
+    if word in PYTHON_WORDS and not (is_string and schema.get("type") == "string"):
+        return PYTHON_WORDS[word]
+    try:
+        value = json.loads(word)
+    except ValueError:
+        return text
+    return text if is_string and not _declared(value, schema) else value
+
+
+def may_be_text(schema: Schema) -> bool:
+    """Return whether the schema takes strings, or does not say."""
+    kinds = schema.get("type")
+    if isinstance(kinds, list):
+        return "string" in kinds
+    if kinds is not None:
+        return bool(kinds == "string")
+    options = schema.get("anyOf") or schema.get("oneOf") or ()
+    if options:
+        return any(may_be_text(option) for option in options)
+    return not schema.keys() & {"$ref", "allOf", "properties", "items", "enum", "const"} or any(
+        isinstance(option, str) for option in schema.get("enum", ())
+    )
+
+
+def _declared(value: Any, schema: Schema) -> bool:
+    """Return whether a schema that takes strings names the type of this other value, too."""
+    names = {"NoneType": "null", "bool": "boolean", "int": "integer", "float": "number", "dict": "object"}
+    name = names.get(type(value).__name__, "array")
+    found = json.dumps([schema.get("type"), schema.get("anyOf"), schema.get("oneOf")])
+    return f'"{name}"' in found or (name == "integer" and '"number"' in found)
+
+
+def _pattern(opening: str) -> str:
+    pattern = re.escape(opening).replace(r"\{key\}", r"\s*(?P<key>[^<>\"\n]+?)\s*")
+    return pattern.replace(r"\{string\}", "(?P<string>true|false)").replace("\\\n", r"\s*")

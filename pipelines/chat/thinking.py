@@ -1,0 +1,49 @@
+"""Thinking as a request asks for it, in the variables of the template at hand. Pure."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pipelines.chat.template_traits import LEVELS, SWITCHES, TemplateTraits
+
+OFF: Final[Mapping[str, Any]] = {"enable_thinking": False}
+ASKS: Final = ("enable_thinking", "thinking")  # by which requests switch it
+EFFORT: Final = "reasoning_effort"
+
+
+def template_variables(options: Mapping[str, Any], traits: TemplateTraits) -> dict[str, Any]:
+    """Return the options with the template's own switch and a level of effort that it knows."""
+    variables = dict(options)
+    asked, switch, levels = _asked(options), traits.switch, traits.effort.levels if traits.effort else None
+    if asked is not None and switch is not None:
+        variables.setdefault(switch, SWITCHES[switch][asked])
+    effort = options.get(EFFORT, LEVELS[0] if asked is False and switch is None else None)
+    if levels and effort is not None:
+        variables[EFFORT] = _nearest(effort, levels)
+    return variables
+
+
+def unused_options(options: Mapping[str, Any], traits: TemplateTraits) -> tuple[str, ...]:
+    """Return the options that change nothing with this template."""
+    known = set(traits.variables)
+    if traits.switch or traits.effort:
+        known |= {EFFORT, *ASKS}
+    return tuple(name for name in options if name not in known)
+
+
+def asks_to_think(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the options by which a request asks for thoughts."""
+    asks = [name for name in ASKS if options.get(name)]
+    return (*asks, *([EFFORT] if options.get(EFFORT) not in (None, LEVELS[0]) else []))
+
+
+def _asked(options: Mapping[str, Any]) -> bool | None:
+    """Return whether the request wants thoughts; None if it does not say."""
+    return next((bool(options[name]) for name in ASKS if options.get(name) is not None), None)
+
+
+def _nearest(effort: Any, levels: tuple[str, ...]) -> Any:
+    """Return the level beside this one that the template knows. An unknown word is its own affair."""
+    if effort in levels or effort not in LEVELS:
+        return effort
+    at = LEVELS.index(effort)
+    return min(levels, key=lambda level: abs(LEVELS.index(level) - at))

@@ -1,0 +1,158 @@
+"""What servers send a little otherwise than OpenAI's, as OpenAI's has it: the calls of tools, and why an answer ended.
+
+Some send no `index` with the pieces of calls, or 0 with all of them; no ids; arguments as an object; `stop` as the
+reason of an answer that ends with calls; a whole answer where a stream was asked for.
+"""
+
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic_core import from_json
+
+Json = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call whose pieces come: what its server sent of it so far."""
+
+    index: int  # ours
+    sent_id: str | None
+    name: str | None
+    arguments: str = ""
+
+
+class _Calls:
+    """The calls of one choice. Of two pieces with one index, or none, a new id or name opens another call."""
+
+    def __init__(self) -> None:
+        self._calls: list[_Call] = []
+        self._open: dict[int | None, _Call] = {}  # by the index that was sent
+
+    def __bool__(self) -> bool:
+        return bool(self._calls)
+
+    def place(self, piece: Json) -> Json:
+        """Return the piece as OpenAI's server would send it: a call is announced once, with its id and its name."""
+        sent, function = piece.get("index"), piece.get("function")
+        index = sent if isinstance(sent, int) else None
+        fields = function if isinstance(function, dict) else {}
+        call_id, name, text = _text(piece.get("id")), _text(fields.get("name")), _arguments(fields.get("arguments"))
+        call = self._find(index, call_id, name, text)
+        if call is None:
+            call = _Call(len(self._calls), None, None)
+            self._calls.append(call)
+        self._open[index] = call
+        announced = call.name is not None
+        call.name, call.sent_id, call.arguments = call.name or name, call.sent_id or call_id, call.arguments + text
+        rest = {key: value for key, value in piece.items() if key not in {"index", "id", "type", "function"}}
+        if announced or name is None:
+            return {"index": call.index, **rest, "function": {"arguments": text if announced else ""}}
+        made = {"name": name, "arguments": call.arguments}
+        return {"index": call.index, "id": self._id(call), "type": "function", **rest, "function": made}
+
+    def _find(self, index: int | None, call_id: str | None, name: str | None, arguments: str) -> _Call | None:
+        """Return the call that a piece goes on with; None for a new one."""
+        call = self._open.get(index) if index is not None else (self._calls[-1] if self._calls else None)
+        if call_id is not None and (call is None or call.sent_id not in {None, call_id}):
+            earlier = next((each for each in self._calls if each.sent_id == call_id), None)
+            return earlier if name is None or earlier is None or index is None else None
+        if call is None or name is None or call.name is None:
+            return call
+        if name != call.name:
+            return None
+        repeats = call_id is None and call.sent_id is None and bool(arguments) and _is_whole(call.arguments)
+        return None if repeats else call
+
+    def _id(self, call: _Call) -> str:
+        """Return the id that was sent, unless there is none, or another call has it."""
+        taken = any(each is not call and each.sent_id == call.sent_id for each in self._calls)
+        return f"call_{uuid.uuid4().hex}" if call.sent_id is None or taken else call.sent_id
+
+
+class StreamRepair:
+    """Repairs the chunks of one stream, in their order."""
+
+    def __init__(self) -> None:
+        self._calls: dict[int, _Calls] = {}  # by choice
+
+    def chunk(self, chunk: Json) -> Json:
+        """Return the chunk, repaired. What has another shape than a chunk is returned as it is."""
+        choices = chunk.get("choices")
+        if not isinstance(choices, list):
+            return chunk
+        return {**chunk, "choices": [self._choice(each) if isinstance(each, dict) else each for each in choices]}
+
+    def _choice(self, choice: Json) -> Json:
+        index, delta = choice.get("index"), choice.get("delta")
+        calls = self._calls.setdefault(index if isinstance(index, int) else 0, _Calls())
+        if isinstance(delta, dict) and isinstance(pieces := delta.get("tool_calls"), list):
+            placed = [calls.place(piece) if _is_call(piece) else piece for piece in pieces]
+            choice = {**choice, "delta": {**delta, "tool_calls": placed}}
+        return _with_reason(choice, called=bool(calls))
+
+
+def repaired_completion(body: Json) -> Json:
+    """Return a whole completion, repaired."""
+    choices = body.get("choices")
+    if not isinstance(choices, list):
+        return body
+    return {**body, "choices": [_whole_choice(each) if isinstance(each, dict) else each for each in choices]}
+
+
+def as_chunks(body: Json) -> Iterator[Json]:
+    """Yield the chunks of a completion that came whole, where a stream was asked for."""
+    head = {name: value for name, value in body.items() if name not in {"choices", "usage"}}
+    head = {**head, "object": "chat.completion.chunk"}
+    choices = [each for each in body["choices"] if isinstance(each, dict)]
+    for choice in choices:
+        message = choice.get("message")
+        rest = {name: value for name, value in choice.items() if name != "message"}
+        yield {**head, "choices": [{**rest, "delta": message if isinstance(message, dict) else {}}]}
+    if isinstance(usage := body.get("usage"), dict):
+        yield {**head, "choices": [], "usage": usage}
+
+
+def _whole_choice(choice: Json) -> Json:
+    message, calls = choice.get("message"), _Calls()
+    if not isinstance(message, dict) or not isinstance(sent := message.get("tool_calls"), list) or not sent:
+        return choice
+    made = [_whole_call(call, calls, index) if _is_call(call) else call for index, call in enumerate(sent)]
+    return _with_reason({**choice, "message": {**message, "tool_calls": made}}, called=True)
+
+
+def _whole_call(call: Json, calls: _Calls, index: int) -> Json:
+    written = calls.place({**call, "index": index})
+    return {name: value for name, value in written.items() if name != "index" or "index" in call}
+
+
+def _with_reason(choice: Json, *, called: bool) -> Json:
+    stopped = called and choice.get("finish_reason") == "stop"
+    return {**choice, "finish_reason": "tool_calls"} if stopped else choice
+
+
+def _is_call(piece: object) -> bool:
+    """Return whether it is a function's call, or more of one: those of custom tools are passed on as they are."""
+    return isinstance(piece, dict) and "custom" not in piece
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _arguments(value: object) -> str:
+    """Return arguments as text. Some servers send the object."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _is_whole(text: str) -> bool:
+    try:
+        from_json(text)
+    except ValueError:
+        return False
+    return True

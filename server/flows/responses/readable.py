@@ -1,0 +1,153 @@
+"""The input of a response, with a text for every item and part that can't be read.
+
+Parts in the words of another protocol are read everywhere. Only the user's last message, or an unknown item at the end,
+is refused for what can't be read in it: all else was said before, and its client can't take it back. Pure.
+"""
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from server.errors import BadRequest
+from server.flows.responses.items import read_summary
+from server.schemas.blocks import as_list, fits, image_url_of, json_text, mark_of, text_of
+from server.schemas.hosted_items import Id
+from server.schemas.response_items import Item, OutputPart, Part, Status
+from server.schemas.response_object import Json
+
+ITEM: TypeAdapter[Any] = TypeAdapter(Item)
+PART: TypeAdapter[Any] = TypeAdapter(Part)
+OUTPUT_PART: TypeAdapter[Any] = TypeAdapter(OutputPart)
+STATUS: TypeAdapter[Any] = TypeAdapter(Status)
+ID: TypeAdapter[Any] = TypeAdapter(Id)
+OUTPUTS = {"function_call_output", "custom_tool_call_output"}
+CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
+ANY_STATUS = {"image_generation_call", "web_search_call"}  # a failed image says so to the model
+DETAILS = {"auto", "low", "high", "original"}
+UNREADABLE = {  # types of parts that clients of this protocol send, and what works in their place
+    "input_file": "no files: send the text of the file, or images of its pages",
+    "input_audio": "no audio: send what was said as text",
+    "input_video": "no videos: send single images of it",
+}
+
+
+def readable_input(sent: object) -> tuple[object, list[str]]:
+    """Return the input, and the paths of what a text stands for. What is no list of objects is left to the validation.
+    Raises BadRequest for a part of the user's last message that no chat model here reads."""
+    if not isinstance(sent, list) or not all(isinstance(each, dict) for each in sent):
+        return sent, []
+    spoken = [index for index, item in enumerate(sent) if item.get("role") == "user"]
+    strict = {len(sent) - 1, *spoken[-1:]}
+    left_out: list[str] = []
+    items = [_item(item, index, left_out, strict=index in strict) for index, item in enumerate(sent)]
+    for index, item in enumerate(items):
+        if index not in strict and not _is_known(item):
+            left_out.append(f"input[{index}]")
+            items[index] = _message(item, mark_of(item))
+    return items, left_out
+
+
+def _item(item: Json, index: int, left_out: list[str], *, strict: bool) -> Json:
+    """Return the item by this protocol's own words."""
+    kind, path = item.get("type"), f"input[{index}]"
+    if item.get("role") == "tool" and kind in {None, "message"}:  # as a chat has it
+        call_id, output = item.get("tool_call_id") or item.get("call_id"), item.get("content")
+        item, kind = {"type": "function_call_output", "call_id": call_id, "output": output}, "function_call_output"
+    made = {name: value for name, value in item.items() if not _is_foreign(name, value, kind)}
+    if kind in OUTPUTS:
+        return {**made, "output": _output(item.get("output"), path, left_out)}
+    if kind in CALLS and not isinstance(item.get(CALLS[kind]), str):
+        return {**made, CALLS[kind]: json_text(item.get(CALLS[kind])) or "{}"}
+    if kind == "reasoning":
+        return {**made, "summary": _thoughts(item.get("summary")), "content": _thoughts(item.get("content"))}
+    if kind == "image_generation_call" and item.get("result") and "id" not in made:
+        return {**made, "id": f"ig_{uuid.uuid4().hex}"}
+    if kind not in {None, "message"} or "role" not in item:
+        return made
+    content = item.get("content")
+    if isinstance(content, str) or (strict and not (isinstance(content, list | Mapping) and content)):
+        return made
+    parts = [_part(part, f"{path}.content[{i}]", item, strict, left_out) for i, part in enumerate(as_list(content))]
+    return {**made, "content": parts or ""}
+
+
+def _is_foreign(name: str, value: object, kind: object) -> bool:
+    """Return whether a field of an item has a value that changes nothing: another server's status, an empty id."""
+    if name == "status" and kind not in ANY_STATUS:
+        return not fits(STATUS, value)
+    return name == "id" and not fits(ID, value)
+
+
+def _output(output: object, path: str, left_out: list[str]) -> Any:
+    """Return what a tool returned: text, or parts. An object is its JSON."""
+    if isinstance(output, str) or output is None or (isinstance(output, Mapping) and "type" not in output):
+        return json_text(output)
+    parts = []
+    for index, part in enumerate(as_list(output)):
+        made = _translated(part, "input_text")
+        if made is None or not fits(OUTPUT_PART, made):
+            left_out.append(f"{path}.output[{index}]")
+            made = {"type": "input_text", "text": mark_of(part)}
+        parts.append(made)
+    return parts or ""
+
+
+def _part(part: Any, path: str, item: Json, strict: bool, left_out: list[str]) -> Any:
+    """Return a part of a message by this protocol's own words, or the text that stands for it."""
+    kind = "output_text" if item["role"] == "assistant" else "input_text"
+    made = _translated(part, kind)
+    if made is not None and (kind == "input_text" or made["type"] != "input_image") and fits(PART, made):
+        return made
+    if fits(PART, part) and (strict or kind == "input_text" or part["type"] == "refusal"):
+        return part
+    if strict and item["role"] != "assistant":
+        _check_readable(part, path)
+        return part
+    left_out.append(path)
+    return {"type": kind, "text": mark_of(part)}
+
+
+def _translated(part: Any, text_kind: str) -> Json | None:
+    if (text := text_of(part)) is not None:
+        kept = part.get("type") if isinstance(part, Mapping) else None
+        return {
+            "type": kept if kept in {"input_text", "output_text"} and text_kind == kept else text_kind,
+            "text": text,
+        }
+    if (url := image_url_of(part)) is None:
+        return None
+    shape = part.get("image_url")
+    detail = part.get("detail") or (shape.get("detail") if isinstance(shape, Mapping) else None)
+    return {"type": "input_image", "image_url": url, **({"detail": detail} if detail in DETAILS else {})}
+
+
+def _thoughts(parts: object) -> list[Json]:
+    """Return parts of reasoning, of which other servers send one as a bare text."""
+    sent = parts if isinstance(parts, list) else [parts] if parts else []
+    return [part if isinstance(part, dict) else {"type": "reasoning_text", "text": str(part)} for part in sent]
+
+
+def _is_known(item: Json) -> bool:
+    """Return whether the item can be read: it is valid, and if it is a summary, it is this server's."""
+    if not fits(ITEM, item):
+        return False
+    try:
+        return item.get("type") != "compaction" or bool(read_summary(item["encrypted_content"]))
+    except BadRequest:
+        return False
+
+
+def _message(item: Json, text: str) -> Json:
+    """Return the message that stands for an item. Whoever said it, a model must not take it for words of its own."""
+    role = item.get("role") if item.get("role") in {"system", "developer"} else "user"
+    return {"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]}
+
+
+def _check_readable(part: Any, path: str) -> None:
+    """Refuse a part of a type that no chat model here reads. Raises BadRequest."""
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if isinstance(kind, str) and kind in UNREADABLE:
+        message = f"'{kind}' can't be read: this server's chat models read {UNREADABLE[kind]}."
+        raise BadRequest(message, param=f"{path}.type", code="invalid_value")

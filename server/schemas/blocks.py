@@ -1,0 +1,141 @@
+"""The blocks of messages in the words of every protocol: which are texts, which are images, and what stands for those
+that can't be read here. Pure.
+
+Clients send whole conversations again, so a block that is refused once would end its session. What stands before the
+user's last message is never refused: a short text stands for what can't be read, and its path is named.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+Json = dict[str, Any]
+TEXTS = {"text", "input_text", "output_text", "summary_text", "reasoning_text"}
+IMAGES = {"image_url", "input_image", "image"}
+THOUGHTS = {"thinking", "reasoning"}
+KINDS = {  # of blocks, as their marks call them; others are called by their type
+    "input_file": "file",
+    "input_audio": "audio",
+    "input_video": "video",
+    "video_url": "video",
+    "image_url": "image",
+    "input_image": "image",
+    "server_tool_use": "tool",
+    "mcp_tool_use": "tool",
+    "tool_reference": "tool",
+    "container_upload": "file",
+}
+NAMES = ("filename", "title", "tool_name", "name", "file_id", "source")  # the first that is a short text
+READABLE = ("text", "transcript", "context", "content", "source", "stdout", "stderr", "logs", "output", "code")
+MAX_NAME = 100
+MAX_READ = 100_000  # characters of text in a block that is no text
+
+
+def as_list(content: object) -> list[Any]:
+    """Return the blocks of a content: null and an empty text have none, a single block is one."""
+    if isinstance(content, list):
+        return content
+    if content is None or content == "":
+        return []
+    return [{"type": "text", "text": content}] if isinstance(content, str) else [content]
+
+
+def text_of(block: object) -> str | None:
+    """Return the text of a block that is one in any protocol, or of a bare string; None for other blocks."""
+    if isinstance(block, str):
+        return block
+    if not isinstance(block, Mapping) or block.get("type", "text") not in TEXTS:
+        return None
+    text = block.get("text")
+    return text if isinstance(text, str) else None
+
+
+def image_url_of(block: object) -> str | None:
+    """Return the URL or data URI of a block that is an image in any protocol; None for other blocks."""
+    if not isinstance(block, Mapping) or block.get("type") not in IMAGES:
+        return None
+    url, source = block.get("image_url"), block.get("source")
+    if isinstance(url, Mapping):
+        url = url.get("url")
+    if url is None and isinstance(source, Mapping):
+        url = source.get("url")
+        if source.get("type") == "base64" and isinstance(source.get("data"), str):
+            url = f"data:{source.get('media_type') or 'image/png'};base64,{source['data']}"
+    return url if isinstance(url, str) and url else None
+
+
+def thought_of(block: object) -> str | None:
+    """Return what a model thought, of a block that has it; None for other blocks."""
+    if not isinstance(block, Mapping) or block.get("type") not in THOUGHTS:
+        return None
+    said = block.get("thinking") or block.get("text") or block.get("content") or block.get("summary")
+    return "".join(text for part in as_list(said) if (text := text_of(part)))
+
+
+def mark_of(block: object) -> str:
+    """Return the text that stands for a block: its kind, its name if it has one, and what of it is text."""
+    if not isinstance(block, Mapping):
+        return "[block]"
+    kind = str(block.get("type") or "block")[:MAX_NAME]
+    head = f"[{KINDS.get(kind, kind)}{f': {name}' if (name := _name(block)) else ''}]"
+    read = _read(block)[:MAX_READ]
+    return f"{head}\n{read}" if read else head
+
+
+def json_text(value: object) -> str:
+    """Return a value as the text that a model reads. Texts stay as they are, null is empty."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def fits(adapter: TypeAdapter[Any], value: object) -> bool:
+    """Return whether a value is valid."""
+    try:
+        adapter.validate_python(value, strict=True)
+    except ValidationError:
+        return False
+    return True
+
+
+def _name(block: Mapping[str, Any]) -> str | None:
+    for holder in (each for each in (block, block.get("file"), block.get("source")) if isinstance(each, Mapping)):
+        for name in NAMES:
+            value = holder.get(name)
+            if isinstance(value, str) and 0 < len(value) <= MAX_NAME and value.isprintable():
+                return value
+    return None
+
+
+def _read(block: Mapping[str, Any]) -> str:
+    """Return the texts inside a block, such as those of a search result. Bytes and what is encrypted are none."""
+    found = []
+    for name in READABLE:
+        value = block.get(name)
+        if isinstance(value, Mapping) and name in {"source", "content", "output"}:
+            found.append(_source_text(value))
+        elif isinstance(value, list):
+            found += _list_texts(value)
+        elif isinstance(value, str) and name != "source":
+            found.append(value)
+    return "\n".join(text for text in found if text)
+
+
+def _source_text(source: Mapping[str, Any]) -> str:
+    """Return the text of a document's source, unless it is bytes."""
+    if source.get("type") == "text" and isinstance(source.get("data"), str):
+        return str(source["data"])
+    return "" if source.get("type") in {"base64", "url", "file"} else _read(source)
+
+
+def _list_texts(parts: Iterable[object]) -> list[str]:
+    texts = []
+    for part in parts:
+        if (text := text_of(part)) is not None:
+            texts.append(text)
+        elif isinstance(part, Mapping):
+            link = [str(part[name]) for name in ("title", "url") if isinstance(part.get(name), str)]
+            texts.append(" ".join(link) or _read(part))
+    return texts

@@ -1,0 +1,94 @@
+"""Chat checkpoints as people download them: with code beside, quantized, as a .gguf file, with or without vision."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.chat.checkpoint import load_chat
+from pipelines.chat.engine import ChatEngine
+from pipelines.protocol.chat import ChatFinished, ChatSpec
+from tests.engines.chat_jobs import Job, run, text
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, chat_spec: Callable[..., ChatSpec]) -> Path:
+    return shutil.copytree(chat_spec("qwen").path, tmp_path / "copy")
+
+
+def set_config(folder: Path, **values: object) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | values))
+
+
+def test_code_beside_a_class_of_the_library_is_not_executed(folder: Path, tmp_path: Path) -> None:
+    ran = f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\n"
+    for name in ("configuration_own.py", "modeling_own.py", "tokenization_own.py", "sample_finetune.py"):
+        (folder / name).write_text(ran)
+    (folder / "custom_generate").mkdir()
+    (folder / "custom_generate" / "generate.py").write_text(ran)
+    names = {"AutoConfig": "configuration_own.C", "AutoModelForCausalLM": "modeling_own.M"}
+    set_config(folder, auto_map=names)
+    tokenizer = json.loads((folder / "tokenizer_config.json").read_text())
+    tokenizer["auto_map"] = {"AutoTokenizer": [None, "tokenization_own.T"]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    assert load_chat(ChatSpec("copy", folder), CPU).batching.why_alone is None
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_model_that_is_code_alone_is_refused(folder: Path) -> None:
+    (folder / "configuration_own.py").write_text("raise SystemExit")
+    set_config(folder, model_type="own", auto_map={"AutoConfig": "configuration_own.C"})
+    with pytest.raises(CheckpointError, match="no class that transformers has, and code of its own is not executed"):
+        load_chat(ChatSpec("copy", folder), CPU)
+
+
+@pytest.mark.parametrize(
+    ("config", "packages"),
+    [
+        ({"quant_method": "awq", "bits": 4}, "gptqmodel"),
+        ({"quant_method": "gptq", "bits": 4}, "optimum gptqmodel"),
+        ({"quant_method": "compressed-tensors", "config_groups": {}}, "compressed-tensors"),
+        ({"load_in_4bit": True}, "bitsandbytes"),
+    ],
+)
+def test_quantized_weights_name_the_packages_that_are_missing(
+    folder: Path, config: dict[str, object], packages: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipelines.catalog.chat_files._is_installed", lambda name: name == "accelerate")
+    set_config(folder, quantization_config=config)
+    with pytest.raises(CheckpointError, match=f"for which packages are missing: {packages}$"):
+        load_chat(ChatSpec("copy", folder), CPU)
+
+
+def test_a_vision_model_without_the_files_that_prepare_images_chats(
+    chat_spec: Callable[..., ChatSpec], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(chat_spec("llava").path, tmp_path / "copy")
+    checkpoint = load_chat(ChatSpec("copy", folder), CPU)
+    assert checkpoint.processor is None
+    assert checkpoint.batching.why_alone is None
+    assert not checkpoint.found.vision
+
+
+async def test_chats_of_a_vision_model_without_images_share_a_batch(
+    chat_engine: ChatEngine, chat_job: Job, chat_spec: Callable[..., ChatSpec]
+) -> None:
+    sees, blind = chat_spec("llava", vision=True), chat_spec("llava")
+    checkpoint = await chat_engine.load(sees)
+    assert checkpoint.found.vision
+    assert checkpoint.found.notes == ("answers to chats with images one at a time",)
+    events = await run(chat_engine, chat_job("Hello there", checkpoint=sees))
+    assert isinstance(events[-1], ChatFinished)
+    assert list(chat_engine._device_loop._sequential) == []
+    template = checkpoint.processor.chat_template
+    other = await chat_engine.load(blind)
+    assert template
+    assert other.processor is None
+    assert text(events)

@@ -1,0 +1,67 @@
+"""Whatever a config says that depends on length: alone, together and by the bare model, every answer is the same."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from pipelines.chat.engine import ChatEngine
+from pipelines.protocol.chat import ChatFinished, ChatJob, ChatSpec
+from tests.engines.chat_jobs import LETTER_IDS, letters, run, text
+from tests.support.tiny_long_chats import ONE_AT_A_TIME, TOGETHER
+
+TOKENS = 16
+PROMPTS = (2, 25, 95, 170, 600)  # below, at and beyond each threshold, and one that attends apart from the others
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a checkpoint, made once."""
+    made: dict[str, Path] = {}
+
+    def make(name: str) -> Path:
+        if name not in made:
+            made[name] = {**TOGETHER, **ONE_AT_A_TIME}[name](tmp_path_factory.mktemp("long") / name)
+        return made[name]
+
+    return make
+
+
+def jobs(folder: Path, label: str) -> list[ChatJob]:
+    spec = ChatSpec(folder.name, folder, context=2048)
+    job = ChatJob("", spec, (), seed=0, time_limit_s=240, max_tokens=TOKENS, sampling=letters())
+    texts = ["".join("abcdefghij"[(i * i + length) % 10] for i in range(length)) for length in PROMPTS]
+    return [
+        replace(job, id=f"{label} {i}", messages=({"role": "user", "content": content},))
+        for i, content in enumerate(texts)
+    ]
+
+
+def bare(folder: Path, job: ChatJob) -> str:
+    """By a model that was loaded for this answer alone: some remember the longest text they have seen."""
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
+    prompt = tokenizer.apply_chat_template(list(job.messages), add_generation_prompt=True, return_tensors="pt")
+    count = prompt["input_ids"].shape[1]
+    with torch.inference_mode():
+        others = [token for token in range(model.config.vocab_size) if token not in LETTER_IDS.values()]
+        tokens = model.generate(**prompt, max_new_tokens=TOKENS, do_sample=False, suppress_tokens=others)
+    answer: str = tokenizer.decode(tokens[0, count:], skip_special_tokens=True)
+    return answer
+
+
+@pytest.mark.parametrize("name", [*TOGETHER, *ONE_AT_A_TIME])
+async def test_an_answer_of_any_length_is_the_bare_models(name: str, folder: Callable[[str], Path]) -> None:
+    engine = ChatEngine(torch.device("cpu"), cache_bytes=2**26)
+    checkpoint = await engine.load(ChatSpec(name, folder(name), context=2048))
+    assert (checkpoint.batching.why_alone is None) == (name in TOGETHER), checkpoint.batching.why_alone
+    expected = [bare(folder(name), job) for job in jobs(folder(name), "bare")]
+    together = await asyncio.gather(*(run(engine, job) for job in jobs(folder(name), "together")))
+    assert all(isinstance(events[-1], ChatFinished) for events in together)
+    assert [text(events) for events in together] == expected
+    alone = [text(await run(engine, job)) for job in reversed(jobs(folder(name), "alone"))]
+    assert alone[::-1] == expected
+    assert len(set(expected)) > 1

@@ -1,0 +1,140 @@
+"""Loading when the device has less memory than the budget says, since other programs have taken it."""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pipelines.device.memory import Budgets
+from pipelines.images.engine import ImageEngine
+from pipelines.images.loading.checkpoint_cache import HOST, InsufficientMemory
+from pipelines.protocol.images import CheckpointSpec
+from tests.gpu.conftest import draw
+from tests.simulated_gpu import device
+from tests.support.image_jobs import image_job
+
+GPU = torch.device("cuda")
+GENEROUS = Budgets(2**34, 2**34, 2**30)
+
+
+@contextmanager
+def others_take_all_but(gpu: Any, left: int) -> Iterator[None]:
+    torch.cuda.empty_cache()
+    gpu.set_taken(0, torch.cuda.mem_get_info()[0] - left)
+    try:
+        yield
+    finally:
+        gpu.set_taken(0, 0)
+
+
+def other_than(spec: CheckpointSpec) -> CheckpointSpec:
+    return replace(spec, name="other", version=1)
+
+
+async def enlarge(engine: ImageEngine, spec: CheckpointSpec) -> None:
+    """Let a loaded checkpoint take 24 MiB more than its files say."""
+    checkpoint = await engine.load(spec)
+    checkpoint.denoiser.register_buffer("large", torch.zeros(24 * 2**20, dtype=torch.uint8, device=GPU))
+
+
+async def test_a_load_evicts_what_idles_when_the_device_is_full(flux: CheckpointSpec, gpu: Any) -> None:
+    engine = ImageEngine(GPU, GENEROUS)
+    await enlarge(engine, flux)
+    with others_take_all_but(gpu, 200_000):
+        assert len(await draw(engine, image_job(other_than(flux)))) == 1
+
+
+async def test_a_load_waits_for_the_runs_that_have_the_memory(flux: CheckpointSpec, gpu: Any) -> None:
+    engine = ImageEngine(GPU, GENEROUS)
+    await enlarge(engine, flux)
+    loaded = engine._cache.find(flux)
+    assert loaded is not None
+    engine._cache.acquire(loaded)
+    with others_take_all_but(gpu, 20_000):  # the text encoders are there already
+        used = torch.cuda.memory_allocated()
+        with pytest.raises(InsufficientMemory):
+            await engine._cache.load(other_than(flux))
+        assert torch.cuda.memory_allocated() == used
+        engine._cache.release(loaded)
+        del loaded
+        await engine.load(other_than(flux))
+
+
+async def test_a_load_that_never_fits_leaves_nothing_behind(flux: CheckpointSpec, gpu: Any) -> None:
+    engine = ImageEngine(GPU, GENEROUS)
+    gc.collect()
+    used = torch.cuda.memory_allocated()
+    with others_take_all_but(gpu, 200_000):
+        with pytest.raises(torch.OutOfMemoryError):
+            await engine.load(flux)
+        assert torch.cuda.memory_allocated() <= used
+        assert torch.cuda.mem_get_info()[0] >= 200_000
+    assert len(await draw(engine, image_job(flux))) == 1
+
+
+async def test_a_checkpoint_that_does_not_come_back_is_whole_on_the_host(flux: CheckpointSpec, gpu: Any) -> None:
+    engine = ImageEngine(GPU, GENEROUS)
+    (before,) = await draw(engine, image_job(flux))
+    await engine._cache.free_memory()
+    with others_take_all_but(gpu, 200_000), pytest.raises(torch.OutOfMemoryError):
+        await engine.load(flux)
+    held = next(iter(engine._cache._loaded.values()))
+    modules = [each for each in held.checkpoint.components.values() if isinstance(each, torch.nn.Module)]
+    assert {weight.device for module in modules for weight in module.parameters()} == {HOST}
+    assert np.array_equal((await draw(engine, image_job(flux)))[0], before)
+
+
+def is_nightly(parts: int) -> list[Any]:
+    """One part of so many runs in every test run, the others nightly."""
+    return [pytest.param(part, marks=pytest.mark.nightly if part else ()) for part in range(parts)]
+
+
+async def load_anew(spec: CheckpointSpec, gpu: Any, nth: int) -> int:
+    """Return how many allocations a load made whose n-th one failed."""
+    engine, begin = ImageEngine(GPU, GENEROUS), gpu.allocations()
+    gpu.fail_allocation(nth)
+    await engine.load(spec)
+    made = gpu.allocations() - begin
+    gpu.fail_allocation(-1)
+    engine.close()
+    return int(made)
+
+
+@pytest.mark.parametrize("part", is_nightly(32))
+async def test_a_load_goes_on_after_any_allocation_that_fails_once(flux: CheckpointSpec, gpu: Any, part: int) -> None:
+    total = await load_anew(flux, gpu, -1)
+    gc.collect()
+    used = torch.cuda.memory_allocated()
+    for nth in range(part + 1, total + 1, 32):
+        assert await load_anew(flux, gpu, nth) > total
+        gc.collect()
+        assert torch.cuda.memory_allocated() <= used
+
+
+@pytest.mark.parametrize("part", is_nightly(128))
+async def test_an_image_is_the_same_after_any_allocation_that_fails_once(
+    flux: CheckpointSpec, gpu: Any, part: int
+) -> None:
+    engine, job = ImageEngine(GPU, GENEROUS), image_job(flux, steps=2)
+    await draw(engine, job)
+    begin = gpu.allocations()
+    (expected,) = await draw(engine, job)
+    total = gpu.allocations() - begin
+    for nth in range(part + 1, total + 1, 128):
+        gpu.fail_allocation(nth)
+        assert np.array_equal((await draw(engine, job))[0], expected)
+        gpu.fail_allocation(-1)
+
+
+async def test_a_preview_reads_the_schedule_once(flux: CheckpointSpec) -> None:
+    engine = ImageEngine(GPU, GENEROUS)
+    await draw(engine, image_job(flux, id="first", steps=6))
+    device.log.take()
+    await draw(engine, image_job(flux, id="previews", steps=6, previews=1))
+    waits = device.log.waits()
+    assert sum(count for (_, place), count in waits.items() if "noise_schedule" in place) <= 1

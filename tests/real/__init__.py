@@ -1,0 +1,1 @@
+"""Real weights and tokenizers, which packages of registries carry. Nothing of them is in the repository."""

@@ -1,0 +1,41 @@
+"""What the files of a chat checkpoint say without loading it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipelines.catalog.chat_files import loaded_bytes, sees_images
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model-00001-of-00002.safetensors").write_bytes(bytes(1700))
+    (tmp_path / "model-00002-of-00002.safetensors").write_bytes(bytes(1700))
+    return tmp_path
+
+
+def test_weights_that_are_there_twice_count_once(folder: Path) -> None:
+    (folder / "consolidated.safetensors").write_bytes(bytes(3400))
+    assert loaded_bytes(folder) == 3400
+    for file in folder.glob("model-*"):
+        file.unlink()
+    assert loaded_bytes(folder) == 3400
+
+
+@pytest.mark.parametrize(("installed", "expected"), [(True, 3400), (False, 12_800)])
+def test_weights_that_no_kernel_computes_with_count_as_they_are_multiplied_out(
+    folder: Path, installed: bool, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "config.json").write_text(json.dumps({"quantization_config": {"quant_method": "mxfp4"}}))
+    monkeypatch.setattr("pipelines.catalog.chat_files._is_installed", lambda _: installed)
+    assert loaded_bytes(folder) == expected
+
+
+def test_a_model_sees_images_by_its_config_and_its_processor(folder: Path) -> None:
+    assert not sees_images(folder / "absent")
+    (folder / "config.json").write_text(json.dumps({"vision_config": {}}))
+    assert not sees_images(folder)
+    (folder / "preprocessor_config.json").write_text("{}")
+    assert sees_images(folder)

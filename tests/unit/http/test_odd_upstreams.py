@@ -1,0 +1,139 @@
+"""Sixteen upstreams that speak OpenAI's protocol a little otherwise, by route: status, headers and body."""
+
+import json
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.data_folders import REPOSITORY
+from tests.support.in_process import InProcess, in_process
+from tests.support.odd_upstream import odd_upstream
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+FUNCTION = {"name": "get_weather", "parameters": SCHEMA}
+CHAT_TOML = '[[models]]\nname = "odd"\nupstream = "{}"\n'
+PATHS = {
+    "chat": "/v1/chat/completions",
+    "json": "/v1/chat/completions",
+    "responses": "/v1/responses",
+    "messages": "/v1/messages",
+    "gemini": "/v1beta/models/odd:generateContent",
+}
+Bodies = list[dict[str, Any]]
+
+
+@pytest.fixture
+async def odd(tmp_path: Path) -> AsyncIterator[tuple[InProcess, Bodies]]:
+    with odd_upstream() as (base, bodies):
+        configs = Path(shutil.copytree(REPOSITORY / "model_configs", tmp_path / "configs"))
+        (configs / "chat.toml").write_text(CHAT_TOML.format(base))
+        async with in_process(tmp_path / "home", configs=configs) as app:
+            yield app, bodies
+
+
+def body(route: str, kind: str) -> dict[str, Any]:
+    messages = [{"role": "user", "content": kind}]
+    tools = [{"type": "function", "function": FUNCTION}]
+    return {
+        "chat": {"model": "odd", "messages": messages, "tools": tools, "stream": True},
+        "json": {"model": "odd", "messages": messages},
+        "responses": {"model": "odd", "input": kind, "tools": [{"type": "function", **FUNCTION}]},
+        "messages": {
+            "model": "odd",
+            "max_tokens": 50,
+            "messages": messages,
+            "tools": [{"name": "get_weather", "input_schema": SCHEMA}],
+        },
+        "gemini": {
+            "contents": [{"parts": [{"text": kind}]}],
+            "tools": [{"functionDeclarations": [{"name": "get_weather", "parametersJsonSchema": SCHEMA}]}],
+        },
+    }[route]
+
+
+@pytest.mark.parametrize("route", PATHS)
+@pytest.mark.parametrize(
+    ("kind", "status", "retry_after", "says"),
+    [
+        ("html429", 429, "7", "Too Many Requests"),
+        ("html502", 502, None, "Bad Gateway"),
+        ("html413", 413, None, "413 Request Entity Too Large"),
+        ("text404", 404, None, "404 page not found"),
+        ("detail422", 422, None, "Field required"),
+        ("fast503", 503, "5", "loading"),
+    ],
+)
+async def test_an_error_keeps_its_status_and_says_what_the_upstream_said(
+    odd: tuple[InProcess, Bodies], route: str, kind: str, status: int, retry_after: str | None, says: str
+) -> None:
+    app, _ = odd
+    answer = await app.client.post(PATHS[route], json=body(route, kind))
+    error = answer.json()["error"]
+    assert (answer.status_code, answer.headers.get("retry-after")) == (status, retry_after), answer.text
+    assert says in error["message"]
+    if route != "gemini":  # whose code is the status, by its protocol
+        assert error.get("code") in {None, "503"}
+
+
+def folded(route: str, text: str) -> tuple[list[dict[str, Any]], str | None, str]:
+    """Return the arguments of all calls, why the answer ended, and its text."""
+    if route == "chat":
+        chunks = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+        choices = [choice for chunk in chunks for choice in chunk.get("choices", ())]
+        calls: dict[int, str] = {}
+        for piece in (piece for choice in choices for piece in choice["delta"].get("tool_calls") or ()):
+            calls[piece["index"]] = calls.get(piece["index"], "") + piece["function"]["arguments"]
+        words = "".join(choice["delta"].get("content") or "" for choice in choices)
+        reasons = [choice["finish_reason"] for choice in choices if choice["finish_reason"]]
+        assert text.rstrip().endswith("data: [DONE]")
+        return [json.loads(call) for call in calls.values()], reasons[-1], words
+    answer = json.loads(text)
+    if route == "responses":
+        made = [json.loads(item["arguments"]) for item in answer["output"] if item["type"] == "function_call"]
+        parts = [part for item in answer["output"] if item["type"] == "message" for part in item["content"]]
+        return made, answer["status"], "".join(part["text"] for part in parts)
+    if route == "messages":
+        made = [block["input"] for block in answer["content"] if block["type"] == "tool_use"]
+        return made, answer["stop_reason"], "".join(block.get("text", "") for block in answer["content"])
+    (candidate,) = answer["candidates"]
+    made = [part["functionCall"]["args"] for part in candidate["content"]["parts"] if "functionCall" in part]
+    return made, candidate["finishReason"], "".join(part.get("text", "") for part in candidate["content"]["parts"])
+
+
+WHOLE = {"chat": "stop", "responses": "completed", "messages": "end_turn", "gemini": "STOP"}
+CALLED = {**WHOLE, "chat": "tool_calls", "messages": "tool_use"}
+
+
+@pytest.mark.parametrize("route", WHOLE)
+@pytest.mark.parametrize("kind", ["plain nodone", "plain nochoices", "plain nousage finwith nullcontent"])
+async def test_an_answer_is_whole_with_its_finish_reason(odd: tuple[InProcess, Bodies], route: str, kind: str) -> None:
+    app, _ = odd
+    answer = await app.client.post(PATHS[route], json=body(route, kind))
+    assert answer.status_code == 200, answer.text
+    assert folded(route, answer.text) == ([], WHOLE[route], "Hello")
+
+
+@pytest.mark.parametrize("route", WHOLE)
+@pytest.mark.parametrize(
+    "kind", ["tool", "tool noindex", "tool index0", "tool noid", "tool nulltype", "tool argsobj", "tool finstop"]
+)
+async def test_two_calls_stay_two_and_end_the_answer(odd: tuple[InProcess, Bodies], route: str, kind: str) -> None:
+    app, _ = odd
+    answer = await app.client.post(PATHS[route], json=body(route, kind))
+    assert answer.status_code == 200, answer.text
+    assert folded(route, answer.text) == ([{"city": "Rome"}, {"city": "Oslo"}], CALLED[route], "")
+
+
+@pytest.mark.parametrize("route", PATHS)
+async def test_no_default_is_sent_that_the_caller_did_not_send(odd: tuple[InProcess, Bodies], route: str) -> None:
+    app, bodies = odd
+    await app.client.post(PATHS[route], json=body(route, "plain"))
+    asked = {"model", "messages", "stream", "stream_options", "tools", "max_tokens"}
+    assert bodies[-1].keys() <= asked, bodies[-1]
+    chosen = {"temperature": 1.0, "top_p": 1.0}
+    config = {"generationConfig": {"temperature": 1.0, "topP": 1.0}} if route == "gemini" else chosen
+    await app.client.post(PATHS[route], json={**body(route, "plain"), **config})
+    assert {name: bodies[-1][name] for name in chosen} == chosen
