@@ -15,7 +15,9 @@ from server.clock import Clock
 log = structlog.stdlib.get_logger("darkroom.database")
 
 
-def is_near(column: InstrumentedAttribute[float], clock: Clock, limit_s: float) -> ColumnElement[bool]:
+def is_near(
+    column: InstrumentedAttribute[float] | InstrumentedAttribute[float | None], clock: Clock, limit_s: float
+) -> ColumnElement[bool]:
     """Return the condition that a time lies at most `limit_s` back, or ahead. The system's clock may have been set
     since, so it is enough if one of the clocks says so."""
     return or_(*(column.between(now - limit_s, now + limit_s) for now in (clock.now(), clock.steady())))

@@ -45,12 +45,17 @@ class ObjectStorage(Storage):
         self._obstore = obstore
         self._error = BaseError
         endpoint = next((os.environ[name] for name in ENDPOINTS if os.environ.get(name)), None)
-        way = store_options(endpoint, proxy)
+        # an endpoint without TLS is the operator's own choice
+        client: Any = {
+            "timeout": TIMEOUT,
+            "connect_timeout": "5s",
+            "allow_http": True,
+            **store_options(endpoint, proxy),
+        }
         try:
             self._store = from_url(
                 url,
-                # an endpoint without TLS is the operator's own choice
-                client_options={"timeout": TIMEOUT, "connect_timeout": "5s", "allow_http": True, **way},
+                client_options=client,
                 retry_config={"max_retries": ATTEMPTS - 1, "retry_timeout": RETRY_FOR},
             )
         except (BaseError, ValueError) as error:

@@ -41,4 +41,4 @@ class CollectorExporter(SpanExporter):
 
     def shutdown(self) -> None:
         """Close the connection."""
-        self._exporter.shutdown()
+        self._exporter.shutdown()  # type: ignore[no-untyped-call]

@@ -42,8 +42,9 @@ CATALOG = [
     ["checkpoints", "verify", "none"], ["checkpoints", "add", "none"], ["checkpoints", "remove", "none"],
 ]  # fmt: skip
 ASKING = [
-    ["swap", "a", "starter-alpha"], ["undo"], ["reload"], ["sleep"], ["wake"], ["jobs", "list"], ["jobs", "cancel", "x"],
-    ["policy", "show"], ["policy", "reload"], ["policy", "test", "x"], ["checkpoints", "proof", "a"],
+    ["swap", "a", "starter-alpha"], ["undo"], ["reload"], ["sleep"], ["wake"], ["jobs", "list"],
+    ["jobs", "cancel", "x"], ["policy", "show"], ["policy", "reload"], ["policy", "test", "x"],
+    ["checkpoints", "proof", "a"],
 ]  # fmt: skip
 CLUSTER = [
     ["cluster", "token"], ["cluster", "status"], ["cluster", "drain", "x"], ["cluster", "down"],

@@ -66,6 +66,7 @@ def test_workers_tell_their_memory_and_checkpoints() -> None:
         engine="image-1",
         kind="image",
         up=True,
+        asleep=False,
         waiting=2,
         running=1,
         restarts=3,
