@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import structlog
 
