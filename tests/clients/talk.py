@@ -84,7 +84,10 @@ def by_anthropic() -> dict[str, object]:
     for name, override in {
         "unknown": {"model": "gone"},
         "field": {"extra_body": {"temperature": 9}},
-        "hosted": {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
+        "hosted": {
+            "tools": [{"type": "web_search_20250305", "name": "web_search"}],
+            "tool_choice": {"type": "tool", "name": "web_search"},  # a tool that it merely may call is left out
+        },
         "overflow": {"messages": [{**HELLO[0], "content": "x" * 9000}]},
     }.items():
         try:

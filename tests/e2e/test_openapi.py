@@ -21,6 +21,7 @@ from server.http.examples import Examples
 from tests.support.harness import Server
 from tests.support.openapi import Json, check, operations, response
 
+SLEEPS = {"/admin/sleep": examples.SLEEP, "/admin/wake": examples.WAKE}  # answered in test_sleep.py
 BODIES: dict[str, Examples] = {
     "/admin/keys": examples.CREATE_KEY,
     "/admin/keys/{key}": examples.CHANGE_KEY,
@@ -152,7 +153,7 @@ def test_the_document_has_these_examples(document: Json) -> None:
         for _, path, operation in operations(document)
         for content in operation.get("requestBody", {}).get("content", {}).values()
     }
-    assert described == BODIES
+    assert described == BODIES | SLEEPS
 
 
 @pytest.mark.parametrize(("path", "name"), [(path, name) for path, named in BODIES.items() for name in named])
@@ -175,6 +176,7 @@ def test_an_example_is_answered_as_described(responses_server: Server, document:
     promised = {each.lower() for each in described["headers"]} - {
         "x-darkroom-ignored",
         "x-darkroom-truncated",
+        "x-darkroom-wake-s",
         "idempotency-replayed",
     }
     assert promised <= answer.headers.keys()

@@ -367,10 +367,10 @@ async def test_a_chat_model_is_refused(tmp_path: Path, change: Change, says: str
 async def test_a_chat_model_loads_whole_and_notes_a_tower_that_it_does_not_use(tmp_path: Path) -> None:
     folder = make_qwen(tmp_path / "qwen")
     spec = ChatSpec("qwen", folder)
-    assert await ChatEngine(CPU).prepare(spec) == ()
+    assert (await ChatEngine(CPU).prepare(spec)).notes == ()
     change_file(folder / "model.safetensors", with_these("model.visual.blocks.0.attn.qkv.weight", "mtp.norm.weight"))
     note = "model: 2 weights of its files are not needed, such as model.visual.blocks.0.attn.qkv.weight"
-    assert await ChatEngine(CPU).prepare(spec) == (note,)
+    assert (await ChatEngine(CPU).prepare(spec)).notes == (note,)
 
 
 @pytest.mark.parametrize("make", [make_text_classifier, make_image_classifier])

@@ -60,6 +60,7 @@ class UsageMetadata(TypedDict):
     promptTokenCount: int
     candidatesTokenCount: int
     totalTokenCount: int
+    cachedContentTokenCount: NotRequired[int]
     thoughtsTokenCount: NotRequired[int]
     candidatesTokensDetails: NotRequired[list[ModalityCount]]
 
