@@ -6,10 +6,12 @@ user's last message is never refused: a short text stands for what can't be read
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
+
+from server.errors import BadRequest
 
 Json = dict[str, Any]
 TEXTS = {"text", "input_text", "output_text", "summary_text", "reasoning_text"}
@@ -31,6 +33,27 @@ NAMES = ("filename", "title", "tool_name", "name", "file_id", "source")  # the f
 READABLE = ("text", "transcript", "context", "content", "source", "stdout", "stderr", "logs", "output", "code")
 MAX_NAME = 100
 MAX_READ = 100_000  # characters of text in a block that is no text
+
+
+def as_history(messages: object) -> list[Json] | None:
+    """Return the messages if they are a list of objects, else None: that is left to the validation."""
+    return messages if isinstance(messages, list) and all(isinstance(each, dict) for each in messages) else None
+
+
+def said_last(by_user: Sequence[bool]) -> set[int]:
+    """Return the positions of the messages whose faults are refused: the very last one, and the user's last. `by_user`
+    says of each message whether the user said it."""
+    spoken = [index for index, is_users in enumerate(by_user) if is_users]
+    return {len(by_user) - 1, *spoken[-1:]}
+
+
+def check_readable(block: object, path: str, unreadable: Mapping[str, str]) -> None:
+    """Refuse a block of a type that no chat model here reads. `unreadable` says what works in its place. Raises
+    BadRequest."""
+    kind = block.get("type") if isinstance(block, Mapping) else None
+    if isinstance(kind, str) and kind in unreadable:
+        message = f"'{kind}' can't be read: this server's chat models read {unreadable[kind]}."
+        raise BadRequest(message, param=f"{path}.type", code="invalid_value")
 
 
 def as_list(content: object) -> list[Any]:

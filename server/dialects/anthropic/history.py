@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from server.dialects.anthropic.schema import AssistantBlock, ResultPart, UserBlock
 from server.errors import BadRequest
-from server.schemas.blocks import as_list, fits, image_url_of, json_text, mark_of, text_of
+from server.schemas.blocks import as_history, as_list, fits, image_url_of, json_text, mark_of, said_last, text_of
 
 Json = dict[str, Any]
 BLOCKS: dict[str, TypeAdapter[Any]] = {"user": TypeAdapter(UserBlock), "assistant": TypeAdapter(AssistantBlock)}
@@ -26,12 +26,11 @@ UNREADABLE = {  # types of blocks that clients of this protocol send, and what w
 def readable_messages(messages: object) -> tuple[object, list[str]]:
     """Return the messages, and the paths of what a text stands for. What is no list of objects is left to the
     validation. Raises BadRequest for a block of the user's last words that no chat model here reads."""
-    if not isinstance(messages, list) or not all(isinstance(each, dict) for each in messages):
+    if (history := as_history(messages)) is None:
         return messages, []
-    spoken = [index for index, message in enumerate(messages) if message.get("role") == "user"]
-    strict = {len(messages) - 1, *spoken[-1:]}
+    strict = said_last([message.get("role") == "user" for message in history])
     left_out: list[str] = []
-    return [_message(each, index, index in strict, left_out) for index, each in enumerate(messages)], left_out
+    return [_message(each, index, index in strict, left_out) for index, each in enumerate(history)], left_out
 
 
 def _message(message: Json, index: int, is_last: bool, left_out: list[str]) -> Json:

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from server.dialects.gemini.schema import CallResultPart, GeminiPart
 from server.errors import BadRequest
-from server.schemas.blocks import as_list, fits, json_text, mark_of
+from server.schemas.blocks import as_history, as_list, fits, json_text, mark_of, said_last
 
 Json = dict[str, Any]
 PART: TypeAdapter[Any] = TypeAdapter(GeminiPart)
@@ -29,12 +29,11 @@ def readable_contents(contents: object) -> tuple[object, list[str]]:
     model here reads."""
     listed = [{"parts": [{"text": contents}]}] if isinstance(contents, str) else contents
     listed = [listed] if isinstance(listed, Mapping) else listed
-    if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
+    if (history := as_history(listed)) is None:
         return contents, []
-    spoken = [index for index, each in enumerate(listed) if each.get("role", "user") in {"user", None}]
-    strict = {len(listed) - 1, *spoken[-1:]}
+    strict = said_last([each.get("role") in {"user", None} for each in history])
     left_out: list[str] = []
-    return [_content(each, index, index in strict, left_out) for index, each in enumerate(listed)], left_out
+    return [_content(each, index, index in strict, left_out) for index, each in enumerate(history)], left_out
 
 
 def _content(content: Json, index: int, is_last: bool, left_out: list[str]) -> Json:

@@ -10,8 +10,18 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from server.errors import BadRequest
-from server.schemas.blocks import as_list, fits, image_url_of, json_text, mark_of, text_of, thought_of
+from server.schemas.blocks import (
+    as_history,
+    as_list,
+    check_readable,
+    fits,
+    image_url_of,
+    json_text,
+    mark_of,
+    said_last,
+    text_of,
+    thought_of,
+)
 from server.schemas.chat_messages import AnyToolCall, AnyUserPart, Message, RefusalPart
 
 Json = dict[str, Any]
@@ -42,11 +52,10 @@ class ChatHistory:
     def read(self, messages: object) -> object:
         """Return the messages. What is no list of objects is left to the validation. Raises BadRequest for a part of
         the user's last message that no chat model here reads."""
-        if not isinstance(messages, list) or not all(isinstance(each, dict) for each in messages):
+        if (history := as_history(messages)) is None:
             return messages
-        spoken = [index for index, message in enumerate(messages) if message.get("role") == "user"]
-        strict = {len(messages) - 1, *spoken[-1:]}
-        return [self._message(message, index, strict=index in strict) for index, message in enumerate(messages)]
+        strict = said_last([message.get("role") == "user" for message in history])
+        return [self._message(message, index, strict=index in strict) for index, message in enumerate(history)]
 
     def _message(self, message: Json, index: int, *, strict: bool) -> Json:
         """Return the message; if it has a fault that no block explains, its texts alone."""
@@ -96,7 +105,7 @@ class ChatHistory:
             known = {"detail": detail} if detail in {"auto", "low", "high"} else {}
             return {"type": "image_url", "image_url": {"url": url, **known}}
         if strict:
-            _check_readable(part, path)
+            check_readable(part, path, UNREADABLE)
             return part
         if message["role"] == "user" and fits(USER_PART, part):
             return part
@@ -158,11 +167,3 @@ class ChatHistory:
 
 def _has_parts(content: object) -> bool:
     return isinstance(content, list | Mapping) and bool(content)
-
-
-def _check_readable(part: Any, path: str) -> None:
-    """Refuse a part of a type that no chat model here reads. Raises BadRequest."""
-    kind = part.get("type") if isinstance(part, Mapping) else None
-    if isinstance(kind, str) and kind in UNREADABLE:
-        message = f"'{kind}' can't be read: this server's chat models read {UNREADABLE[kind]}."
-        raise BadRequest(message, param=f"{path}.type", code="invalid_value")

@@ -12,7 +12,17 @@ from pydantic import TypeAdapter
 
 from server.errors import BadRequest
 from server.flows.responses.items import read_summary
-from server.schemas.blocks import as_list, fits, image_url_of, json_text, mark_of, text_of
+from server.schemas.blocks import (
+    as_history,
+    as_list,
+    check_readable,
+    fits,
+    image_url_of,
+    json_text,
+    mark_of,
+    said_last,
+    text_of,
+)
 from server.schemas.hosted_items import Id
 from server.schemas.response_items import Item, OutputPart, Part, Status
 from server.schemas.response_object import Json
@@ -36,12 +46,11 @@ UNREADABLE = {  # types of parts that clients of this protocol send, and what wo
 def readable_input(sent: object) -> tuple[object, list[str]]:
     """Return the input, and the paths of what a text stands for. What is no list of objects is left to the validation.
     Raises BadRequest for a part of the user's last message that no chat model here reads."""
-    if not isinstance(sent, list) or not all(isinstance(each, dict) for each in sent):
+    if (history := as_history(sent)) is None:
         return sent, []
-    spoken = [index for index, item in enumerate(sent) if item.get("role") == "user"]
-    strict = {len(sent) - 1, *spoken[-1:]}
+    strict = said_last([item.get("role") == "user" for item in history])
     left_out: list[str] = []
-    items = [_item(item, index, left_out, strict=index in strict) for index, item in enumerate(sent)]
+    items = [_item(item, index, left_out, strict=index in strict) for index, item in enumerate(history)]
     for index, item in enumerate(items):
         if index not in strict and not _is_known(item):
             left_out.append(f"input[{index}]")
@@ -103,7 +112,7 @@ def _part(part: Any, path: str, item: Json, strict: bool, left_out: list[str]) -
     if fits(PART, part) and (strict or kind == "input_text" or part["type"] == "refusal"):
         return part
     if strict and item["role"] != "assistant":
-        _check_readable(part, path)
+        check_readable(part, path, UNREADABLE)
         return part
     left_out.append(path)
     return {"type": kind, "text": mark_of(part)}
@@ -143,11 +152,3 @@ def _message(item: Json, text: str) -> Json:
     """Return the message that stands for an item. Whoever said it, a model must not take it for words of its own."""
     role = item.get("role") if item.get("role") in {"system", "developer"} else "user"
     return {"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]}
-
-
-def _check_readable(part: Any, path: str) -> None:
-    """Refuse a part of a type that no chat model here reads. Raises BadRequest."""
-    kind = part.get("type") if isinstance(part, Mapping) else None
-    if isinstance(kind, str) and kind in UNREADABLE:
-        message = f"'{kind}' can't be read: this server's chat models read {UNREADABLE[kind]}."
-        raise BadRequest(message, param=f"{path}.type", code="invalid_value")
