@@ -21,8 +21,6 @@ from pipelines.protocol.images import (
 from pipelines.protocol.upstream import ImageUpstream
 from server.catalog.schema import CheckpointTable, RuntimeTable, SamplingTable, UpstreamTable
 
-SAMPLING = "sampling."  # before the keys of that table
-
 
 def checkpoint_spec(file: CheckpointTable, family: str, weights: Path, largest_px: int) -> CheckpointSpec:
     """Build the spec of a file, or of its [references]. `largest_px` is the largest area of its models' sizes."""
@@ -105,10 +103,10 @@ def _checkpoint_name(checkpoint: str) -> str:
 
 
 def _sampling(table: SamplingTable) -> SamplingDefaults:
-    return SamplingDefaults(**table.model_dump() | {"scheduler_config": sorted_config(table.scheduler_config)})
+    return SamplingDefaults(**table.model_dump() | {"scheduler_config": _sorted_config(table.scheduler_config)})
 
 
-def sorted_config(config: Mapping[str, Scalar]) -> SchedulerConfig:
+def _sorted_config(config: Mapping[str, Scalar]) -> SchedulerConfig:
     """Return a scheduler's config as specs have it."""
     return tuple(sorted(config.items()))
 

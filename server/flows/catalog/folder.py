@@ -49,7 +49,7 @@ class FolderCatalog:
             send("loading")
             diff = await self._switch.replace(after)
             send("writing")
-            saved = await asyncio.to_thread(self._write, change)
+            saved = await asyncio.to_thread(self._write, change, edits)
             return replace(diff, settings=change.settings, saved=saved)
 
     def _read(self) -> Files:
@@ -58,7 +58,7 @@ class FolderCatalog:
         served = {name: after for name, (before, after) in self._unsaved.items() if self._on_disk.get(name) == before}
         return {**self._on_disk, **served}
 
-    def _write(self, change: Change) -> bool:
+    def _write(self, change: Change, edits: Sequence[Edit]) -> bool:
         """Write the files that a swap or an undo changed. Returns whether the next start serves them too: the folder
         may be read-only."""
         new = {name: text for name, text in change.files.items() if self._on_disk.get(name, text) != text}
@@ -66,7 +66,8 @@ class FolderCatalog:
         try:
             for name, text in new.items():
                 write_text((self._model_configs / name).resolve(), text)  # a symbolic link stays one
-            write_text(self._history, json.dumps([asdict(edit) for edit in change.edits]))
+            if change.edits != tuple(edits):
+                write_text(self._history, json.dumps([asdict(edit) for edit in change.edits]))
         except OSError as error:
             message = "the catalog's files can't be written: the change is lost at the next restart"
             log.warning(message, folder=str(self._model_configs), error=str(error))
