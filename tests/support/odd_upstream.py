@@ -2,10 +2,11 @@
 
 import http.server
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
+
+from tests.support.local_http import QuietHandler, running
 
 ERRORS: dict[str, tuple[int, dict[str, str], str]] = {
     "html429": (429, {"Retry-After": "7", "Content-Type": "text/html"}, "<html>Too Many Requests</html>"),
@@ -18,7 +19,7 @@ ERRORS: dict[str, tuple[int, dict[str, str], str]] = {
 USAGE = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
+class _Handler(QuietHandler):
     bodies: ClassVar[list[dict[str, Any]]] = []
 
     def do_POST(self) -> None:
@@ -36,9 +37,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.send_header(name, str(value))
         self.end_headers()
         self.wfile.write(text.encode())
-
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 def _calls(kind: str) -> list[dict[str, Any]]:
@@ -91,12 +89,5 @@ def _chunk(delta: dict[str, Any], reason: str | None = None) -> str:
 def odd_upstream() -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Run the server until the block ends: its address, and the bodies that it gets."""
     _Handler.bodies.clear()
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with running(http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)) as server:
         yield f"http://127.0.0.1:{server.server_port}/v1", _Handler.bodies
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

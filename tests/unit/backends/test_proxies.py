@@ -4,7 +4,6 @@ reached directly, all else by the proxy, and the environment is not read."""
 import http.server
 import os
 import socket
-import threading
 from collections.abc import Iterator, Sequence
 
 import httpx
@@ -20,6 +19,7 @@ from server.backends.upstream import UpstreamClient
 from server.telemetry.span_export import CollectorExporter
 from server.telemetry.tracing import Tracing
 from tests.support.harness import until
+from tests.support.local_http import QuietHandler, running
 
 DEAD = "http://127.0.0.1:1"
 NAME = f"{'0' * 32}.png"
@@ -37,7 +37,7 @@ class Recorder(http.server.ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
+class Handler(QuietHandler):
     server: Recorder
 
     def _record(self) -> None:
@@ -49,18 +49,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     do_GET = do_POST = do_HEAD = do_PUT = do_CONNECT = _record
 
-    def log_message(self, *_: object) -> None:
-        """Nothing: it would write to the tests' stderr."""
-
 
 @pytest.fixture
 def recorder() -> Iterator[Recorder]:
-    with Recorder() as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    with running(Recorder()) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture(autouse=True)

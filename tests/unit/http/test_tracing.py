@@ -2,7 +2,6 @@
 
 import gzip
 import http.server
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from tests.support.in_process import in_process
+from tests.support.local_http import QuietHandler, running
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 IMAGE = {"model": "alpha-image-2-count", "prompt": "a boat", "size": "256x256"}
@@ -32,7 +32,7 @@ class Collector(http.server.ThreadingHTTPServer):
         return sorted(span.name for span in self.spans if span.parent_span_id == parent.span_id)
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
+class Handler(QuietHandler):
     server: Collector
 
     def do_POST(self) -> None:
@@ -46,18 +46,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(200)
         self.end_headers()
 
-    def log_message(self, *_: object) -> None:
-        """Nothing: it would write to the tests' stderr."""
-
 
 @pytest.fixture
 def collector() -> Iterator[Collector]:
-    with Collector() as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    with running(Collector()) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def url(collector: Collector) -> str:
