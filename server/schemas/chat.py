@@ -79,11 +79,14 @@ def _in_capitals(size: object) -> object:
     return size.upper() if isinstance(size, str) else size
 
 
+TierName = Annotated[Literal["512", "1K", "2K", "4K"], BeforeValidator(_in_capitals)]
+
+
 class ImageConfig(LenientModel):
     """How an image is drawn. The resolution chooses the model of the family; "512" is half of 1K."""
 
     aspect_ratio: str | None = None
-    image_size: Annotated[Literal["512", "1K", "2K", "4K"], BeforeValidator(_in_capitals)] | None = None
+    image_size: TierName | None = None
 
 
 class ChatBody(HostedFields):

@@ -2,9 +2,10 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AliasChoices, AliasGenerator, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, AliasChoices, AliasGenerator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from server.schemas.chat import TierName
 from server.schemas.chat_messages import FUNCTION_NAME, BoundedText, LenientModel
 
 MAX_STOPS = 16
@@ -119,15 +120,11 @@ class ToolConfig(GeminiModel):
     function_calling_config: FunctionCallingConfig | None = None
 
 
-def _in_capitals(size: object) -> object:
-    return size.upper() if isinstance(size, str) else size
-
-
 class GeminiImageConfig(GeminiModel):
     """How an image is drawn. The size chooses the model of the family."""
 
     aspect_ratio: str | None = None
-    image_size: Annotated[Literal["512", "1K", "2K", "4K"], BeforeValidator(_in_capitals)] | None = None
+    image_size: TierName | None = None
 
 
 class ThinkingConfig(GeminiModel):

@@ -4,13 +4,14 @@ Some send no `index` with the pieces of calls, or 0 with all of them; no ids; ar
 reason of an answer that ends with calls; a whole answer where a stream was asked for.
 """
 
-import json
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic_core import from_json
+
+from server.schemas.blocks import json_text
 
 Json = dict[str, Any]
 
@@ -40,7 +41,7 @@ class _Calls:
         sent, function = piece.get("index"), piece.get("function")
         index = sent if isinstance(sent, int) else None
         fields = function if isinstance(function, dict) else {}
-        call_id, name, text = _text(piece.get("id")), _text(fields.get("name")), _arguments(fields.get("arguments"))
+        call_id, name, text = _text(piece.get("id")), _text(fields.get("name")), json_text(fields.get("arguments"))
         call = self._find(index, call_id, name, text)
         if call is None:
             call = _Call(len(self._calls), None, None)
@@ -141,13 +142,6 @@ def _is_call(piece: object) -> bool:
 
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
-
-
-def _arguments(value: object) -> str:
-    """Return arguments as text. Some servers send the object."""
-    if value is None or isinstance(value, str):
-        return value or ""
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _is_whole(text: str) -> bool:
