@@ -24,7 +24,7 @@ TURNS = (
     ("now by day", Claims(sky="day", ground="sea", things=(ThingClaim("boat", "blue"),))),
     ("now draw a yellow house on grass", Claims(ground="grass", things=(ThingClaim("house", "yellow"),))),
 )
-SEED = 8  # With each of 1 to 9, starter-beta drew all five right. tests/starters measure how often it does.
+SEED = 8  # With each of 1 to 9, starter-beta drew all five right.
 
 
 @pytest.fixture(scope="module", params=["untrained", "trained"])

@@ -8,7 +8,14 @@ from server.errors import BadRequest
 from server.flows.chat.custom_tools import custom_function
 from server.flows.chat.history import ChatHistory
 from server.flows.chat.request import ChatRequest
-from server.flows.chat.tools import check_unique_names, function_tool, json_format, require_known_tool, require_tools
+from server.flows.chat.tools import (
+    check_unique_names,
+    function_tool,
+    in_shape,
+    json_format,
+    require_known_tool,
+    require_tools,
+)
 from server.flows.references import Reference
 from server.schemas.chat import (
     NO_EFFECT,
@@ -85,17 +92,10 @@ def parse_chat(values: dict[str, Any]) -> ChatRequest:
 def read_chat_body(values: dict[str, Any]) -> tuple[ChatBody, list[str]]:
     """Return the body, and the paths of what can't be read or run here. Raises BadRequest for the first invalid
     field."""
-    known, history = _nested_tools(values), ChatHistory()
+    known, history = in_shape(values, _nested), ChatHistory()
     refuse_hosted_tools(known.get("tools"), TOOLS)
     messages = history.read(values.get("messages"))
     return validate(ChatBody, {**known, "messages": messages}, strict=True), history.left_out
-
-
-def _nested_tools(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values with tools and the choice of one as chats have them, where they came as responses have them."""
-    tools, choice = values.get("tools"), values.get("tool_choice")
-    nested = {**values, "tools": [_nested(tool) for tool in tools]} if isinstance(tools, list) else values
-    return {**nested, "tool_choice": _nested(choice)} if isinstance(choice, dict) else nested
 
 
 def _nested(tool: Any) -> Any:

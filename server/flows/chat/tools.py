@@ -1,6 +1,6 @@
 """Checks of function tools and JSON schemas for all protocols, which raise BadRequest, and the arguments of calls."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from pydantic_core import from_json
@@ -26,6 +26,16 @@ def function_tool(
         raise BadRequest(message, param=param, code="invalid_function_parameters")
     optional = {"description": description} if description else {}
     return {"type": "function", "function": {"name": name, **optional, "parameters": parameters or NO_PARAMETERS}}
+
+
+def in_shape(values: Mapping[str, Any], shaped: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return a body with its tools and the choice of one in the shape of its protocol: clients send those of others."""
+    made, tools, choice = dict(values), values.get("tools"), values.get("tool_choice")
+    if isinstance(tools, list):
+        made["tools"] = [shaped(tool) for tool in tools]
+    if isinstance(choice, dict):
+        made["tool_choice"] = shaped(choice)
+    return made
 
 
 def json_format(name: str, schema: Schema | None, *, strict: bool | None, field: str, param: str) -> JsonFormat:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from server.flows.chat.tools import in_shape
 from server.flows.responses.readable import readable_input
 from server.schemas.hosted_fields import refuse_unsupported
 from server.schemas.response_tools import leave_out_hosted_tools
@@ -16,7 +17,7 @@ def read_response(values: Json) -> tuple[ResponseBody, list[str]]:
     """Return the body, and the paths of what can't be read or run here. Raises BadRequest for the first invalid
     field."""
     refuse_unsupported(values, UNSUPPORTED)
-    known, tools = leave_out_hosted_tools(_flat_tools(values))
+    known, tools = leave_out_hosted_tools(in_shape(values, _flat))
     items, left_out = readable_input(values.get("input"))
     return validate(ResponseBody, {**known, "input": items}, strict=True), [*tools, *left_out]
 
@@ -25,13 +26,6 @@ def read_compaction(values: Json) -> tuple[CompactBody, list[str]]:
     """Return the body of a compaction likewise. Raises BadRequest."""
     items, left_out = readable_input(values.get("input"))
     return validate(CompactBody, {**values, "input": items}, strict=True), left_out
-
-
-def _flat_tools(values: Json) -> Json:
-    """Return the values with tools and the choice of one as responses have them, where they came as chats have them."""
-    tools, choice = values.get("tools"), values.get("tool_choice")
-    flat = {**values, "tools": [_flat(tool) for tool in tools]} if isinstance(tools, list) else values
-    return {**flat, "tool_choice": _flat(choice)} if isinstance(choice, dict) else flat
 
 
 def _flat(tool: Any) -> Any:
