@@ -73,7 +73,8 @@ class ComparisonGrids:
 
     def candidate(self, name: str, changes: dict[str, Any]) -> Candidate:
         """Return the column of a served model, or of a checkpoint on the disk: with the catalog's values where the
-        catalog serves it, else with those that were found in it. `changes` are fields of Sampling. Blocking. Raises ApiError."""
+        catalog serves it, else with those that were found in it. `changes` are fields of Sampling. Blocking. Raises
+        ApiError."""
         catalog: Catalog = self._catalog.current
         model = catalog.find(name) or self._served(catalog, name)
         if model is not None:
