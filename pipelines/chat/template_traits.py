@@ -27,6 +27,7 @@ class CallTraits:
     arguments: Literal["object", "text"] = "object"
     several: bool = True  # in one message
     text: bool = True  # that stands beside them is shown
+    shown: str = ""  # a probe's call as the template writes it
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,21 @@ from typing import Any
 import pytest
 import torch
 
+from pipelines.chat.chat_template import ChatTemplates
 from pipelines.chat.constraints import Constraint
 from pipelines.chat.detokenize import ChoiceOutput
 from pipelines.chat.grammars import build_grammar
 from pipelines.chat.output_parser import OutputParser
 from pipelines.chat.sampling import SampledToken
+from pipelines.chat.syntax.calls import CONTENT
+from pipelines.chat.syntax.chosen import choose
 from pipelines.chat.syntax.families import TABLE
 from pipelines.chat.syntax.output_syntax import OutputSyntax, ThoughtState, marker_text
 from pipelines.chat.syntax.pieces import ToolCallPiece
 from pipelines.chat.tokens import TokenTable
 from pipelines.protocol.chat import ChatJob, ChatSpec, JsonFormat, ReasoningDelta, TextDelta, ToolCallDelta
 from starters.chat.tokens import make_tokenizer
+from tests.support.chat_templates import FAMILIES
 
 CITY = {
     "type": "object",
@@ -132,6 +136,52 @@ CASES: dict[str, tuple[str, str, str, list[Any]]] = {
         '<|tool_call_start|>[get_weather(city="Paris", days=3), forecast(city=\'a "b"\')]<|tool_call_end|>',
         [PARIS, BONN],
     ),
+    "function-calls": (
+        "<function_calls> </function_calls> <think> </think>",
+        "<think>Hm.</think>",
+        '<function_calls>get_weather(city="Paris", days=3)\nforecast(city="a \\"b\\"")</function_calls>',
+        [PARIS, BONN],
+    ),
+    "function-params": (
+        "<think> </think>",
+        "<think>\nHm.\n</think>\n\n",
+        '<function name="get_weather"><param name="city">Paris</param><param name="days">3</param></function>\n'
+        '<function name="forecast"><param name="city">a "b"</param></function>',
+        [PARIS, BONN],
+    ),
+    "hunyuan": (
+        "<tool_calls:opensource> </tool_calls:opensource> <tool_call:opensource> </tool_call:opensource> "
+        "<tool_sep:opensource> <arg_key:opensource> </arg_key:opensource> <arg_value:opensource> "
+        "</arg_value:opensource> <think:opensource> </think:opensource>",
+        "<think:opensource>Hm.</think:opensource>",
+        "<tool_calls:opensource>\n<tool_call:opensource>get_weather<tool_sep:opensource>\n"
+        "<arg_key:opensource>city</arg_key:opensource>\n<arg_value:opensource>Paris</arg_value:opensource>\n"
+        "<arg_key:opensource>days</arg_key:opensource>\n<arg_value:opensource>3</arg_value:opensource>\n"
+        "</tool_call:opensource>\n<tool_call:opensource>forecast<tool_sep:opensource>\n"
+        '<arg_key:opensource>city</arg_key:opensource>\n<arg_value:opensource>a "b"</arg_value:opensource>\n'
+        "</tool_call:opensource>\n</tool_calls:opensource>",
+        [PARIS, BONN],
+    ),
+    "tool-calls-list": (
+        "<tool_calls> </tool_calls>",
+        "",
+        '<tool_calls>[{"name": "get_weather", "arguments": {"city": "Paris", "days": 3}}, '
+        '{"name": "forecast", "arguments": {"city": "a \\"b\\""}}]</tool_calls>',
+        [PARIS, BONN],
+    ),
+    "tool-calls": (
+        "<tool_calls> </tool_calls>",
+        "",
+        '<tool_calls>\n{"name": "get_weather", "arguments": {"city": "Paris", "days": 3}}\n'
+        '{"name": "forecast", "arguments": {"city": "a \\"b\\""}}\n</tool_calls>',
+        [PARIS, BONN],
+    ),
+    "function-call-mark": (
+        "<|function_call|>",
+        "",
+        '<|function_call|>{"name": "get_weather", "arguments": {"city": "Paris", "days": 3}}',
+        [PARIS],
+    ),
     "llama4-pythonic": (
         "<|python_start|> <|python_end|>",
         "",
@@ -220,6 +270,52 @@ class Model:
 @pytest.mark.parametrize("name", CASES)
 def test_a_familys_template_shows_its_syntax(name: str) -> None:
     assert Model(name).syntax.name == name
+
+
+NO_ORDER = {"harmony"}  # a call is a message with a header, which no text holds
+
+
+@pytest.mark.parametrize("name", [name for name in TABLE if name not in NO_ORDER])
+def test_calls_are_written_as_they_are_read(name: str) -> None:
+    """A template that shows no calls gets them as text: the text that the model itself would write."""
+    calls = TABLE[name].calls
+    nested = {"city": "Paris", "opts": {"a": [1, 2], "b": True}, "say": 'a "b"\nc'}
+    asked = [("get_weather", nested), ("forecast", {"city": "Bonn"})][: 2 if calls.repeats else 1]
+    properties = {**CITY["properties"], "opts": {"type": "object"}, "say": {"type": "string"}}
+    tools = tuple(
+        {"type": "function", "function": {"name": called, "parameters": {"type": "object", "properties": properties}}}
+        for called, _ in asked
+    )
+    parser = OutputParser({**calls.parser_fields(), **CONTENT}, "", tools, calls)
+    pieces = [piece for character in calls.written(asked) for piece in parser.feed(character)] + parser.flush()
+    found: dict[int, list[str]] = {}
+    for piece in pieces:
+        assert isinstance(piece, ToolCallPiece), pieces
+        found.setdefault(piece.index, []).append(piece.arguments)
+    assert [json.loads("".join(texts)) for texts in found.values()] == [arguments for _, arguments in asked]
+
+
+SHOWN = {
+    "apriel": "tool-calls-list", "gpt-oss": "harmony", "hermes-3": "hermes", "kimi-k2": "kimi", "llama-3.1": "json",
+    "olmo-3": "function-calls", "qwen3": "hermes",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", SHOWN)
+def test_a_template_shows_its_syntax_by_the_call_that_it_writes(family: str) -> None:
+    tokenizer = make_tokenizer([])
+    tokenizer.response_template = None
+    tokenizer.add_special_tokens({"bos_token": "<s>"})
+    templates = ChatTemplates.of(tokenizer, FAMILIES[family])
+    assert OutputSyntax.of(tokenizer, templates.text, shown=templates.shown_call).name == SHOWN[family]
+
+
+def test_marks_that_a_template_mentions_do_not_outweigh_the_call_that_it_writes() -> None:
+    written = "<|tool_call_start|>[qzcalled(city='qzvaluea')]<|tool_call_end|><|im_end|>"
+    mentions = "Never write <tool_call> or <function=f>. <arg_key>"
+    assert choose(mentions, "qwen3", {"<tool_call>"}, written) == "lfm2"
+    assert choose(mentions, "qwen3", {"<tool_call>"}, "") == "glm"
+    assert choose(mentions, "qwen3", {"<tool_call>"}, "call qzcalled with city=qzvaluea") is None
 
 
 @pytest.mark.parametrize("choice", ["auto", "required"])
