@@ -36,7 +36,7 @@ BARE: Final = CallFormat(  # Llama 3's JSON; any model can be constrained to it
     head='{"name": "{name}", "parameters": ',
     tail="}",
     opening_pattern=(
-        r"(?:\A|(?<=</think>\s*))\s*(?:<\|python_tag\|>|<\|python_start\|>)?\s*"
+        r"(?:\A|(?<=</think>\s*))\s*(?:<\|python_tag\|>|<\|python_start\|>(?:<\|python_end\|>)?)?\s*"
         r'(?=\{\s*"(?:name|parameters|arguments|type|function)"\s*:)'
     ),
     lead='{"name"',
