@@ -127,6 +127,22 @@ def test_thoughts_and_calls_of_a_family_are_allowed_and_understood(name: str, ch
     assert not thoughts or reasoning in thoughts
 
 
+@pytest.mark.parametrize("choice", ["auto", "required"])
+@pytest.mark.parametrize("name", CASES)
+def test_calls_of_a_family_may_begin_close_to_the_limit_of_tokens(name: str, choice: str) -> None:
+    """What begins can be closed: else its first mark would be forbidden long before the limit."""
+    model = Model(name)
+    request = ChatJob("j", ChatSpec("m", Path("m")), (), 0, 1.0, tools=TOOLS, tool_choice=choice)  # type: ignore[arg-type]
+    grammar = build_grammar(model.table, request, model.syntax, "free")
+    assert grammar
+    constraint = Constraint(model.table, grammar)
+    tokens = model.tokenizer.encode(CASES[name][2], add_special_tokens=False)
+    for token in tokens[:-1]:
+        marks = token in model.table.control_tokens.values()
+        assert not marks or constraint.closing_token(token, 240) is None, model.tokenizer.decode([token])
+        constraint.accept(token)
+
+
 @pytest.mark.parametrize("name", [name for name in CASES if CASES[name][1]])
 def test_a_familys_thoughts_are_not_in_the_answer(name: str) -> None:
     end = "<|channel|>final<|message|>" if name == "harmony" else ""
