@@ -151,8 +151,8 @@ async def compact(request: Request, key: Caller, services: ServicesDep) -> Respo
     """
     values = await read_json(request, key, services)
     body, unread = await asyncio.to_thread(read_compaction, values)
-    headers = ignored_header([*ignored_fields(CompactBody, values, NO_EFFECT), *unread])
-    return await _json(await services.responses.compactor.compact(key, body), headers)
+    compacted, missing = await services.responses.compactor.compact(key, body)
+    return await _json(compacted, ignored_header([*ignored_fields(CompactBody, values, NO_EFFECT), *unread, *missing]))
 
 
 @router.get(
