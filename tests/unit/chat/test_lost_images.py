@@ -2,7 +2,6 @@
 
 import base64
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest

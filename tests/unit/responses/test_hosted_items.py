@@ -82,7 +82,9 @@ async def test_a_history_of_another_server_goes_on_here(app: InProcess) -> None:
     history = [{"role": "user", "content": "Hi"}, REASONING, SEARCH, CODE, TOOLS, SHELL, SHELL_OUTPUT, NOT_DRAWN]
     answer = await app.client.post("/v1/responses", json={"input": [*history, {"role": "user", "content": "And?"}]})
     assert answer.status_code == 200, answer.text
-    assert answer.headers["x-darkroom-ignored"] == "input[2], input[4]"
+    assert answer.headers["x-darkroom-ignored"] == (
+        "input[1].encrypted_content, input[3].container_id, input[3].outputs[1].url, input[2], input[4]"
+    )
     roles = [message["role"] for message in app.workers.jobs[-1].messages]
     assert roles == ["user", "assistant", "tool", "assistant", "tool", "assistant", "tool", "user"]
     assert app.workers.jobs[-1].messages[-2]["content"] == "error: The picture was not drawn."
