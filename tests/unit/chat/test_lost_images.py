@@ -52,12 +52,13 @@ def said(protocol: str, *turns: tuple[str, str, str | None]) -> tuple[str, dict[
         }
         parts = [{"type": kind, "text": text}, *([shown[protocol]] if url else [])]
         messages.append({"role": role, "content": parts})
-    return {
+    bodies: dict[str, tuple[str, dict[str, Any]]] = {
         "chat": ("/v1/chat/completions", {"messages": messages}),
         "responses": ("/v1/responses", {"input": messages}),
         "messages": ("/v1/messages", {"model": "starter-chat", "max_tokens": 9, "messages": messages}),
         "gemini": ("/v1beta/models/starter-chat:generateContent", {"contents": messages}),
-    }[protocol]
+    }
+    return bodies[protocol]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
