@@ -27,6 +27,7 @@ from pipelines.catalog.checkpoint_files import (
 from pipelines.catalog.conditioning import MODES
 from pipelines.catalog.file_layout import beside_denoiser, denoiser_tensors, missing_parts
 from pipelines.catalog.folder_problems import part_problems
+from pipelines.catalog.refused_classes import why_refused
 from pipelines.catalog.said_by_files import Said
 from pipelines.catalog.single_files import inspect_file
 from pipelines.catalog.weight_headers import BrokenFile, Tensor, read_header
@@ -113,8 +114,8 @@ def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None
     signature = source.parameters(class_name) if class_name else None
     if class_name and signature is None:
         problems.append(f"{folder}: the installed diffusers has no pipeline {class_name}")
-    if signature is not None and "num_frames" in signature:
-        problems.append(f"{folder}: {class_name} draws videos, and Darkroom images")
+    if class_name and (why := why_refused(class_name, source)) is not None:
+        problems.append(f"{folder}: {why}")
     problems += foreign_parts(index, folder, source)
     denoiser_config = read_json(folder / denoiser_name(index) / "config.json") if folder else {}
     conditioning = _conditioning(class_name, signature or {})
@@ -221,6 +222,7 @@ def _libraries(path: Path, folder: Path | None, index: Mapping[str, Any]) -> Ite
     """Yield the libraries that a checkpoint's parts need beside those that are always there."""
     if path.suffix == ".gguf":
         yield "gguf"
+    yield from family_of(index.get("_class_name")).libraries
     for name in component_names(dict(index)) if folder else []:
         part, class_name = (folder / name if folder else path), class_of(index[name])
         method = read_json(part / "config.json").get("quantization_config", {}).get("quant_method")
