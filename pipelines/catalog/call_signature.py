@@ -70,6 +70,19 @@ class PipelineSource:
                     return int(ast.literal_eval(value))
         return None
 
+    def components(self, class_name: str) -> frozenset[str]:
+        """Return the names of the components that the class's constructor takes, as diffusers tells them from settings:
+        they have no default, or are listed as optional."""
+        found = self._find(class_name)
+        if found is None:
+            return frozenset()
+        for node in found.body:
+            if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+                arguments = node.args.args[1 : len(node.args.args) - len(node.args.defaults)]
+                return frozenset(argument.arg for argument in arguments) | _optional_components(found)
+        inherited = (self.components(base.id) for base in found.bases if isinstance(base, ast.Name))
+        return frozenset[str]().union(*inherited) | _optional_components(found)
+
     def loads_single_files(self, class_name: str) -> bool:
         """Return whether the class, or one that it derives from, loads all components from one file."""
         found = self._find(class_name)
@@ -107,6 +120,13 @@ class PipelineSource:
             return {}
         tree = ast.parse((self.folder / "pipelines" / "__init__.py").read_text(encoding="utf-8"))
         return dict(_listed(tree))
+
+
+def _optional_components(found: ast.ClassDef) -> frozenset[str]:
+    for node in found.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_optional_components":
+            return frozenset(str(name) for name in ast.literal_eval(node.value))
+    return frozenset()
 
 
 def _constructor_names(tree: ast.AST, class_name: str) -> Iterator[str]:
