@@ -26,6 +26,7 @@ from pipelines.catalog.conditioning import MODES
 from pipelines.catalog.file_layout import beside_denoiser, denoiser_tensors, missing_parts
 from pipelines.catalog.folder_problems import part_problems
 from pipelines.catalog.libraries import missing_libraries, quantization_problems
+from pipelines.catalog.refused_classes import why_refused
 from pipelines.catalog.said_by_files import Said
 from pipelines.catalog.single_files import inspect_file
 from pipelines.catalog.weight_headers import BrokenFile, Tensor, read_header
@@ -110,8 +111,8 @@ def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None
     signature = source.parameters(class_name) if class_name else None
     if class_name and signature is None:
         problems.append(f"{folder}: the installed diffusers has no pipeline {class_name}")
-    if signature is not None and "num_frames" in signature:
-        problems.append(f"{folder}: {class_name} draws videos, and Darkroom images")
+    if class_name and (why := why_refused(class_name, source)) is not None:
+        problems.append(f"{folder}: {why}")
     problems += foreign_parts(index, folder, source)
     problems += quantization_problems(folder, index) if folder is not None else ()
     denoiser_config = read_json(folder / denoiser_name(index) / "config.json") if folder else {}

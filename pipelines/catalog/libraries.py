@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pipelines.catalog.checkpoint_files import class_of, read_json
 from pipelines.catalog.components import component_names
+from pipelines.families.registry import family_of
 
 # Packages by quantization methods, as `quant_method` in a part's config names them
 QUANTIZERS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -80,6 +81,7 @@ def _libraries(path: Path, folder: Path | None, index: Mapping[str, Any]) -> Ite
     """Yield the libraries that a checkpoint's parts need beside those that are always there."""
     if path.suffix == ".gguf":
         yield "gguf"
+    yield from family_of(index.get("_class_name")).libraries
     if folder is None:
         return
     for _, method in quantized_parts(folder, index):

@@ -5,7 +5,6 @@ Diffusers loads them: safetensors only, offline, and no code from the checkpoint
 pipelines of all tasks share the same modules.
 """
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from pipelines.catalog.checkpoint_files import (
 )
 from pipelines.catalog.components import is_left_out
 from pipelines.catalog.inspection import foreign_parts
+from pipelines.catalog.refused_classes import why_refused
 from pipelines.catalog.said_by_files import Said
 from pipelines.catalog.single_files import inspect_file
 from pipelines.catalog.weight_headers import BrokenFile
@@ -83,8 +83,8 @@ def load_checkpoint(
         raise CheckpointError(f"{folder / 'model_index.json'}: diffusers {diffusers.__version__} has no class {name}")
     if foreign := next(foreign_parts(index, folder, PipelineSource()), None):
         raise CheckpointError(foreign)
-    if "num_frames" in inspect.signature(pipeline_class.__call__).parameters:
-        raise CheckpointError(f"{folder}: {name} draws videos, and Darkroom images")
+    if (why := why_refused(name, PipelineSource())) is not None:
+        raise CheckpointError(f"{folder}: {why}")
     said, of_file = _of_single_file(spec, folder, index)
     import_quantizers(folder, index)
     found = shared.find(resolved, dtype, device)

@@ -55,17 +55,18 @@ def load_denoiser(
     return denoiser, notes
 
 
-def _plain(weight: torch.Tensor, name: str, found: Fit, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+def _plain(weight: Any, name: str, found: Fit, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """Return a weight in the shape that the model has for it. GGUF's blocks are multiplied out unless they are whole
     rows of a linear layer, which alone can compute with them."""
     wanted = found.shapes.get(name, shape)
-    if not hasattr(weight, "quant_type"):
-        return weight if tuple(weight.shape) == wanted else weight.reshape(wanted)
-    if name in found.linear and tuple(weight.quant_shape) == wanted:
-        return weight
-    from diffusers.quantizers.gguf.utils import dequantize_gguf_tensor
+    is_of_blocks = hasattr(weight, "quant_type")
+    stays = name in found.linear and tuple(weight.quant_shape) == wanted if is_of_blocks else weight.shape == wanted
+    if is_of_blocks and not stays:
+        from diffusers.quantizers.gguf.utils import dequantize_gguf_tensor
 
-    return dequantize_gguf_tensor(weight).to(dtype).as_subclass(torch.Tensor).reshape(wanted)
+        weight = dequantize_gguf_tensor(weight).to(dtype).as_subclass(torch.Tensor)
+    plain: torch.Tensor = weight if stays else weight.reshape(wanted)
+    return plain
 
 
 def named_for_library(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
