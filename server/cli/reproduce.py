@@ -1,10 +1,11 @@
 """`darkroom reproduce`: draws an image again from its own metadata, and says whether it came out the same."""
 
 import base64
-import io
 import json
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,26 +16,16 @@ from server.backends.decoding.data_uri import encode_data_uri
 from server.errors import StartError
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-
     from server.settings import Settings
 
+READER = "pipelines.images.file_comparison"  # a process of its own: this one reads no images
 KEY_VARIABLE = "DARKROOM_API_KEY"
 SENT = (
     "prompt", "model", "size", "seed", "steps", "guidance", "strength", "negative_prompt", "scheduler", "loras",
-    "long_prompt", "output_compression",
+    "long_prompt", "output_compression", "background",
 )  # fmt: skip
 NUMBERS = {"output_compression", "seed", "steps", "guidance", "strength"}
-NOT_COMPARED = {"software", "batch"}
-FORMATS = {"PNG": "png", "JPEG": "jpeg", "WEBP": "webp"}
-
-
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """An image file: its pixels, and what its metadata say."""
-
-    image: "Image"
-    metadata: Mapping[str, Any]
+NOT_COMPARED = {"software", "batch", "XML:com.adobe.xmp"}
 
 
 def reproduce(
@@ -56,73 +47,43 @@ def reproduce(
     from server.cli.environment import read_settings
 
     settings = read_settings()
-    first = read_drawn(file.read_bytes(), str(file))
+    first = look_at(file)
     headers = {"Authorization": f"Bearer {key or _own_key(settings)}"}
     client = httpx.Client(base_url=settings.local_url, headers=headers, timeout=None, trust_env=False)  # noqa: S113
-    with client:
-        body = request_of(first, _offered_schedulers(client, first.metadata.get("model")))
-        body |= _inputs(first.metadata, image or [], mask, control or [])
+    with client, tempfile.TemporaryDirectory(prefix="darkroom-reproduce-") as folder:
+        body = request_of(first, _offered_schedulers(client, first["metadata"].get("model")))
+        body |= inputs_of(first["metadata"], image or [], mask, control or [])
         data = base64.b64decode(_send(client, "POST", "/v1/images/generations", body)["data"][0]["b64_json"])
-    if output is not None:
-        output.write_bytes(data)
-    second = read_drawn(data, "The new image")
-    told, same = compare(first, second)
+        (again := output or Path(folder) / "again").write_bytes(data)
+        told, same = outcome(look_at(file, again))
     for line in told:
         typer.echo(line)
     raise typer.Exit(0 if same else 1)
 
 
-def read_drawn(data: bytes, name: str) -> Drawn:
-    """Decode an image of Darkroom's with its metadata. Raises StartError for any other file."""
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        image = Image.open(io.BytesIO(data))
-        image.load()
-    except (UnidentifiedImageError, OSError) as error:
-        raise StartError(f"{name} is no image that can be read.") from error
-    if image.format == "PNG":
-        metadata = {key: _value(key, text) for key, text in getattr(image, "text", {}).items()}
-    else:
-        metadata = _described(image)
-    if "prompt" not in metadata or "seed" not in metadata:
-        raise StartError(f"{name} has no metadata of Darkroom: it was drawn elsewhere, or a program took them out.")
-    return Drawn(image, {**metadata, "output_format": FORMATS.get(image.format or "", "png")})
+def look_at(*files: Path) -> dict[str, Any]:
+    """Return what a file says of its image, and in what another one differs. Raises StartError."""
+    command = [sys.executable, "-m", READER, *map(str, files)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise StartError(done.stderr.strip().splitlines()[-1])
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
-def _value(key: str, text: str) -> Any:
-    if key in {"prompt", "negative_prompt", "model", "checkpoint", "size", "scheduler", "software", "long_prompt"}:
-        return text
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def _described(image: "Image") -> dict[str, Any]:
-    from PIL import ExifTags
-
-    try:
-        found = json.loads(image.getexif().get(ExifTags.Base.ImageDescription, ""))
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def request_of(drawn: Drawn, schedulers: Sequence[str]) -> dict[str, Any]:
+def request_of(found: Mapping[str, Any], schedulers: Sequence[str]) -> dict[str, Any]:
     """Return the body that draws an image again, without the images that it was made from. `schedulers` are those that
     a request may name: else it is the model's own."""
-    body = {name: drawn.metadata[name] for name in SENT if drawn.metadata.get(name) not in (None, "", {})}
+    body = {name: value for name in SENT if (value := found["metadata"].get(name)) not in (None, "", {})}
     body = {name: json.loads(str(value)) if name in NUMBERS else value for name, value in body.items()}
     if body.get("scheduler") not in schedulers:
         body.pop("scheduler", None)
-    output_format = drawn.metadata["output_format"]
-    if output_format == "png":
+    if found["format"] == "png":
         body.pop("output_compression", None)
-    return {**body, "output_format": output_format, "n": 1, "batch": "exact", "response_format": "b64_json"}
+    return {**body, "output_format": found["format"], "n": 1, "batch": "exact", "response_format": "b64_json"}
 
 
-def _inputs(
+def inputs_of(
     metadata: Mapping[str, Any], images: Sequence[Path], mask: Path | None, controls: Sequence[str]
 ) -> dict[str, Any]:
     """Return the fields with the images that it was made from. Raises StartError for one that is not given."""
@@ -136,34 +97,41 @@ def _inputs(
         raise StartError(f"Give the image of each control that it was drawn with: --control {min(missing)}=FILE")
     fields: dict[str, Any] = {}
     if images:
-        fields["image"] = [encode_data_uri(path.read_bytes()) for path in images]
+        fields["image"] = [_as_uri(path) for path in images]
     if mask is not None:
-        fields["mask"] = encode_data_uri(mask.read_bytes())
+        fields["mask"] = _as_uri(mask)
     if given:
+        strengths = metadata["controls"]
         fields["controls"] = {
-            name: {"image": encode_data_uri(Path(path).read_bytes()), "strength": metadata["controls"][name]}
-            for name, path in given.items()
+            name: {"image": _as_uri(Path(path)), "strength": strengths[name]} for name, path in given.items()
         }
     return fields
 
 
-def compare(first: Drawn, second: Drawn) -> tuple[list[str], bool]:
-    """Compare an image with the one that was drawn again: what to tell, and whether the pixels are the same."""
-    told = [f"{name}: {old} -> {new}" for name, old, new in differences(first.metadata, second.metadata)]
-    if first.image.size != second.image.size:
-        sizes = ["x".join(map(str, each.image.size)) for each in (first, second)]
-        return [f"Not the same: {sizes[0]}, and now {sizes[1]}.", *told], False
-    differing, most = _pixels(first.image, second.image)
-    total = first.image.width * first.image.height
-    if not differing:
-        return [f"The same, bit for bit: all {total:,} pixels.", *told], True
-    lines = [f"Not the same: {differing:,} of {total:,} pixels differ, by {most} of 255 at most."]
-    if first.metadata.get("batch") == "merged":
+def _as_uri(path: Path) -> str:
+    try:
+        return encode_data_uri(path.read_bytes())
+    except OSError as error:
+        raise StartError(f"{path} can't be read: {error.strerror}.") from error
+
+
+def outcome(found: Mapping[str, Any]) -> tuple[list[str], bool]:
+    """Say of an image and the one that was drawn again whether their pixels are the same, and what differs."""
+    first, pixels = found["metadata"], found["pixels"]
+    told = [f"{name}: {old} -> {new}" for name, old, new in differences(first, found["other"])]
+    if pixels is None:
+        return ["Not the same: it has another size.", *told], False
+    if not pixels["differing"]:
+        return [f"The same, bit for bit: all {pixels['of']:,} pixels.", *told], True
+    lines = [
+        f"Not the same: {pixels['differing']:,} of {pixels['of']:,} pixels differ, by {pixels['most']} of 255 at most."
+    ]
+    if first.get("batch") == "merged":
         lines.append(
             "It had shared forward passes with other images, which may change low bits. Images that a request asks for "
             "with 'batch': 'exact' come out the same each time."
         )
-    if "drawn_by" not in first.metadata:
+    if "drawn_by" not in first:
         lines.append("Its metadata do not say what drew it: it is of an earlier version, or of another server.")
     return [*lines, *told], False
 
@@ -174,20 +142,8 @@ def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator
         old, new = first.get(name), second.get(name)
         if isinstance(old, dict) and isinstance(new, dict):
             yield from ((f"{name}.{part}", *pair) for part, *pair in differences(old, new))
-        elif str(old) != str(new) and name != "XML:com.adobe.xmp":
+        elif str(old) != str(new):
             yield name, "nothing" if old is None else old, "nothing" if new is None else new
-
-
-def _pixels(first: "Image", second: "Image") -> tuple[int, int]:
-    """Return how many pixels differ, and by how much at most."""
-    from functools import reduce
-
-    from PIL import ImageChops
-
-    mode = "RGBA" if "A" in first.mode + second.mode else "RGB"
-    bands = ImageChops.difference(first.convert(mode), second.convert(mode)).split()
-    counted = reduce(ImageChops.lighter, bands).histogram()
-    return sum(counted[1:]), max(value for value, number in enumerate(counted) if number)
 
 
 def _own_key(settings: "Settings") -> str:

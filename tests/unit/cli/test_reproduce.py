@@ -1,16 +1,15 @@
 """What `darkroom reproduce` reads of a file, sends, and says of two images."""
 
-import io
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 
+from pipelines.images.file_comparison import Unreadable, difference, main, read_image
 from pipelines.protocol.finished_image import encode_file
 from pipelines.protocol.images import Encoding, ImageFormat
-from server.cli.reproduce import Drawn, _inputs, compare, read_drawn, request_of
+from server.cli.reproduce import inputs_of, look_at, outcome, request_of
 from server.errors import StartError
 
 SEED = 2**63 - 2
@@ -22,29 +21,31 @@ METADATA: dict[str, Any] = {
 }  # fmt: skip
 
 
-def drawn(colour: tuple[int, int, int] = (9, 8, 7), format_: ImageFormat = "png", **changes: Any) -> Drawn:
-    data = encode_file(Image.new("RGB", (64, 48), colour), Encoding(format_), {**METADATA, **changes})
-    return read_drawn(data, "a.png")
+def save(file: Path, colour: tuple[int, int, int] = (9, 8, 7), format_: ImageFormat = "png", **changes: Any) -> Path:
+    file.write_bytes(encode_file(Image.new("RGB", (64, 48), colour), Encoding(format_), {**METADATA, **changes}))
+    return file
 
 
 @pytest.mark.parametrize("format_", ["png", "jpeg", "webp"])
-def test_every_format_says_what_draws_it_again(format_: ImageFormat) -> None:
-    body = request_of(drawn(format_=format_), ["DDIM"])
+def test_every_format_says_what_draws_it_again(tmp_path: Path, format_: ImageFormat) -> None:
+    found = main([save(tmp_path / "a", format_=format_)])
+    body = request_of(found, ["DDIM"])
     assert body == {
         "prompt": "7", "model": "alpha", "size": "64x48", "seed": SEED, "steps": 12, "guidance": 2.5,
         "scheduler": "DDIM", "loras": {"ink": 0.8}, "output_format": format_, "n": 1, "batch": "exact",
         "response_format": "b64_json",
     }  # fmt: skip
-    assert "scheduler" not in request_of(drawn(), [])  # the model's own is no choice of a request
+    assert "scheduler" not in request_of(found, [])  # the model's own is no choice of a request
 
 
 def test_a_file_of_another_program_is_refused_by_name(tmp_path: Path) -> None:
-    file = io.BytesIO()
-    Image.new("RGB", (8, 8)).save(file, "PNG")
+    file = tmp_path / "a.png"
+    Image.new("RGB", (8, 8)).save(file)
     with pytest.raises(StartError, match=r"a\.png has no metadata of Darkroom"):
-        read_drawn(file.getvalue(), "a.png")
-    with pytest.raises(StartError, match=r"a\.png is no image"):
-        read_drawn(b"words", "a.png")
+        look_at(file)
+    file.write_bytes(b"words")
+    with pytest.raises(Unreadable, match=r"a\.png is no image"):
+        main([file])
 
 
 def test_the_images_that_it_was_made_from_are_asked_for(tmp_path: Path) -> None:
@@ -58,28 +59,29 @@ def test_the_images_that_it_was_made_from_are_asked_for(tmp_path: Path) -> None:
         (([file], file, [f"edges={file}", "depth=x"]), "--control depth=FILE"),
     ):
         with pytest.raises(StartError, match=message):
-            _inputs(made, *given)
-    fields = _inputs(made, [file], file, [f"edges={file}"])
+            inputs_of(made, *given)
+    fields = inputs_of(made, [file], file, [f"edges={file}"])
     assert fields["image"] == [fields["mask"]]
     assert fields["controls"]["edges"] == {"image": fields["mask"], "strength": 0.7}
     with pytest.raises(StartError, match="no mask"):
-        _inputs(METADATA, [], file, [])
+        inputs_of(METADATA, [], file, [])
 
 
-def test_equal_pixels_are_the_same_whatever_the_files_say() -> None:
-    told, same = compare(drawn(), drawn(batch="exact"))
-    assert (told, same) == (["The same, bit for bit: all 3,072 pixels."], True)
+def test_equal_pixels_are_the_same_whatever_the_files_say(tmp_path: Path) -> None:
+    found = look_at(save(tmp_path / "one"), save(tmp_path / "two", batch="exact"))
+    assert outcome(found) == (["The same, bit for bit: all 3,072 pixels."], True)
 
 
-def test_what_differs_is_named() -> None:
-    other = drawn((9, 8, 10), batch="exact", drawn_by={**METADATA["drawn_by"], "weights": "cd"}, adapters={"ink": "12"})
-    told, same = compare(drawn(), other)
+def test_what_differs_is_named(tmp_path: Path) -> None:
+    weights = {**METADATA["drawn_by"], "weights": "cd"}
+    other = save(tmp_path / "other", (9, 8, 10), batch="exact", drawn_by=weights, adapters={"ink": "12"})
+    told, same = outcome(main([save(tmp_path / "one"), other]))
     assert not same
     assert told[0] == "Not the same: 3,072 of 3,072 pixels differ, by 3 of 255 at most."
     assert "shared forward passes" in told[1]
     assert told[2:] == ["adapters: nothing -> {'ink': '12'}", "drawn_by.weights: ab -> cd"]
-    older = read_drawn(
-        encode_file(Image.new("RGB", (64, 48)), Encoding(), {"prompt": "a", "seed": 1, "batch": "exact"}), "old.png"
-    )
-    assert "earlier version" in compare(older, drawn())[0][1]
-    assert json.loads(str(request_of(older, [])["seed"])) == 1
+    older = tmp_path / "older"
+    older.write_bytes(encode_file(Image.new("RGB", (64, 48)), Encoding(), {"prompt": "a", "seed": 1}))
+    assert "earlier version" in outcome(main([older, other]))[0][1]
+    Image.new("RGB", (64, 64)).save(tmp_path / "larger.png")
+    assert difference(read_image(other), read_image(tmp_path / "larger.png")) is None
