@@ -12,8 +12,8 @@ export const EMPTY = {
   prompt: "", model: "", size: "1:1", quality: "", n: 1, seed: "", references: [],
   negative_prompt: "", steps: "", guidance: "", strength: "", ...RECALLED,
 };
-// `picture` is a File or a result's URL, `strokes` its mask, `started` the edits so far.
-export const EMPTY_EDIT = { prompt: "", model: "", seed: "", strength: "", picture: null, strokes: [], started: [], ...RECALLED };
+// `image` is a File or a result's URL, `strokes` its mask, `started` the edits so far.
+export const EMPTY_EDIT = { prompt: "", model: "", seed: "", strength: "", image: null, strokes: [], started: [], ...RECALLED };
 
 export const draft = createStore(EMPTY);
 export const edit = createStore(EMPTY_EDIT);
