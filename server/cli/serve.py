@@ -33,8 +33,8 @@ from server.data_folders import write_starters
 from server.errors import StartError
 from server.flows.catalog.start import catalog_at_start
 from server.flows.operators.doctor import port_problem
-from server.http.proxy_headers import TRUSTED_BY_DEFAULT, ProxyHeadersMiddleware, trusted_networks
 from server.housekeeping import DatabaseInUse, HomeInUse, lock_database, lock_home, make_private
+from server.http.proxy_headers import TRUSTED_BY_DEFAULT, ProxyHeadersMiddleware, trusted_networks
 from server.services import Services
 from server.settings import Settings, unknown_settings
 from server.telemetry.logs import configure_logs

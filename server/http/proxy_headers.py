@@ -53,7 +53,12 @@ class ProxyHeadersMiddleware:
         for path in paths:
             if f"{scope['path']}/".startswith(f"{path}/"):
                 below = scope["path"][len(path) :] or "/"
-                return {**scope, PREFIX: path, "path": below, "raw_path": _raw_below(scope, path) or quote(below).encode()}
+                return {
+                    **scope,
+                    PREFIX: path,
+                    "path": below,
+                    "raw_path": _raw_below(scope, path) or quote(below).encode(),
+                }
         return scope
 
     def _client(self, scope: Scope, said: dict[str, str]) -> tuple[str, int]:

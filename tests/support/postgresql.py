@@ -75,7 +75,9 @@ class Cluster:
 
         def is_followed() -> bool:
             with self.connect() as connection:
-                return bool(connection.execute("SELECT 1 FROM pg_stat_replication WHERE state = 'streaming'").fetchall())
+                return bool(
+                    connection.execute("SELECT 1 FROM pg_stat_replication WHERE state = 'streaming'").fetchall()
+                )
 
         until(is_followed)
         self._run("pg_ctl", "--wait", "-m", "fast", "stop")
