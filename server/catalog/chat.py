@@ -89,7 +89,7 @@ class ChatFile(Strict):
     models: list[ChatTable] = Field(default_factory=list)
     """The chat models."""
     aliases: dict[str, str] = Field(default_factory=dict)
-    """More names: `"gpt-4o" = "starter-chat"`."""
+    """More names: `"gpt-4o" = "starter-chat"`, or patterns: `"gpt-5*" = "starter-chat"`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field
 from server.schemas.chat_messages import FUNCTION_NAME, LenientModel, Message
 from server.schemas.chat_tools import ChatTool, ToolChoice
 from server.schemas.hosted_fields import NO_EFFECT as NO_EFFECT_OF_HOSTING
-from server.schemas.hosted_fields import HostedFields
+from server.schemas.hosted_fields import HostedFields, OrEmpty, OrFalse, OrNone
 from server.schemas.local_models import MinP, RepetitionPenalty, TemplateOptions, TopK
 
 MAX_STOPS = 4
@@ -128,6 +128,6 @@ class ChatBody(HostedFields):
     chat_template_kwargs: TemplateOptions = Field(default_factory=dict)
     modalities: list[Literal["text", "image"]] = Field(default_factory=list)  # with "image", the answer has an image
     image_config: ImageConfig | None = None
-    store: Any = None
-    metadata: Any = None
-    prediction: Any = None
+    store: Annotated[bool, OrFalse] = False
+    metadata: Annotated[dict[str, str], OrEmpty] = Field(default_factory=dict)
+    prediction: Annotated[dict[str, Any] | None, OrNone] = None

@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from server.errors import BadRequest
 from server.schemas.chat_messages import LenientModel
@@ -36,14 +36,31 @@ def _as_text(value: object) -> str | None:
 Label = Annotated[str | None, BeforeValidator(_as_text)]  # of any type, if documented as a text: it changes nothing
 
 
+def _read_or(default: object) -> WrapValidator:
+    """Return a validator for a field without effect: what it can't be read as, it is not."""
+
+    def read(value: object, validated: ValidatorFunctionWrapHandler) -> object:
+        try:
+            return validated(value)
+        except ValidationError:
+            return default
+
+    return WrapValidator(read)
+
+
+OrNone = _read_or(None)
+OrFalse = _read_or(False)
+OrEmpty = _read_or({})
+
+
 class HostedFields(LenientModel):
     """How the hosted service serves and bills a call. Accepted, since clients send them to every server."""
 
-    service_tier: Any = None  # answers say "default"
+    service_tier: Annotated[Literal["auto", "default", "flex", "scale", "priority", "fast"] | None, OrNone] = None
     user: Label = None
     safety_identifier: Label = None
     prompt_cache_key: Label = None
-    prompt_cache_options: Any = None
+    prompt_cache_options: Annotated[dict[str, Any] | None, OrNone] = None
     prompt_cache_retention: Label = None
 
 

@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError, from_json
 from pipelines.protocol.images import LongPrompt
 from server.errors import BadRequest
 from server.schemas.answer import Answer, OmittedIfNone
-from server.schemas.hosted_fields import Label
+from server.schemas.hosted_fields import Label, OrNone
 
 MAX_PROMPT = 32_000
 MAX_REFERENCES = 16
@@ -143,7 +143,7 @@ class OpenAIOptions(BaseModel):
     output_compression: Annotated[int, Field(ge=0, le=100)] | None = None
     background: Annotated[Literal["transparent", "opaque", "auto"] | bool, Word] = "auto"  # true: in the background
     moderation: Annotated[Literal["auto", "low"], Word] = "auto"
-    input_fidelity: Label = None
+    input_fidelity: Annotated[Literal["low", "high"] | None, OrNone] = None
     style: Label = None  # of dall-e-3; nothing here could honour it, and old clients always send it
     stream: bool = False
     partial_images: Annotated[int, Field(ge=0, le=3)] = 0

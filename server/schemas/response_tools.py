@@ -9,7 +9,7 @@ from pipelines.protocol.images import LongPrompt
 from server.errors import BadRequest
 from server.schemas.chat_messages import FUNCTION_NAME, BoundedText, LenientModel
 from server.schemas.chat_tools import FreeText, GrammarText
-from server.schemas.hosted_fields import Label
+from server.schemas.hosted_fields import OrNone
 from server.schemas.images import OutputFormat, Seed, SizeName, Word
 
 TOOLS = ("function", "custom", "namespace", "image_generation")
@@ -140,7 +140,7 @@ class ImageTool(LenientModel):
     output_format: OutputFormat | None = None
     output_compression: Annotated[int, Field(ge=0, le=100)] | None = None
     moderation: Annotated[Literal["auto", "low"], Word] | None = None
-    input_fidelity: Label = None
+    input_fidelity: Annotated[Literal["low", "high"] | None, OrNone] = None
     input_image_mask: Mask | None = None
     partial_images: Annotated[int, Field(ge=0, le=3)] | None = None
     n: Literal[1] | None = None

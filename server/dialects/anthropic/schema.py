@@ -28,7 +28,7 @@ class Base64Source(LenientModel):
     """The bytes of an image. `media_type` is not believed: the bytes are looked at."""
 
     type: Literal["base64"]
-    media_type: Label = "image/png"
+    media_type: Annotated[str, BeforeValidator(str)] = "image/png"
     data: Annotated[str, Field(min_length=1)]
 
 

@@ -101,9 +101,10 @@ async def test_words_are_read_as_people_write_them(running: InProcess, fields: d
 
 
 async def test_the_image_tool_reads_them_too(running: InProcess) -> None:
-    tool = {"type": "image_generation", "quality": "LOW", "output_format": "JPG", "size": "256x256"}
+    tool = {"type": "image_generation", "quality": "LOW", "output_format": "JPG", "model": "gpt-image-2"}
     body = {"model": "gpt-4o", "input": "x", "tools": [tool], "tool_choice": {"type": "image_generation"}}
     answer = await running.client.post("/v1/responses", json=body)
     assert answer.status_code == 200, answer.text
     call = next(item for item in answer.json()["output"] if item["type"] == "image_generation_call")
-    assert (call["output_format"], job(running).sampling.steps) == ("jpeg", 14)
+    image_job = next(each for each in reversed(running.workers.jobs) if isinstance(each, ImageJob))
+    assert (call["output_format"], image_job.sampling.steps) == ("jpeg", 14)
