@@ -1,5 +1,5 @@
 // Gallery: kept after a reload, filtered, opened by arrows, every setting recalled, deleted.
-import { api, assert, eventually, spec } from "./harness.mjs";
+import { api, assert, base, eventually, spec } from "./harness.mjs";
 
 const MODEL = "beta-2.5-flash-image-count";
 const draw = (prompt, more = {}) => api("POST", "/v1/images/generations", { model: MODEL, prompt, response_format: "url", ...more });
