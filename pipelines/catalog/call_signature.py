@@ -8,7 +8,7 @@ import ast
 import importlib.util
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from inspect import Parameter
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from pipelines.protocol.images import CheckpointSpec
 from pipelines.protocol.messages import Capabilities
 
 COMPUTED = object()  # a default that is no constant
+GIVEN_UP = "DeprecatedPipelineMixin"
 
 
 def announce(spec: CheckpointSpec, tasks: Container[Task], *, negative_prompt: bool, guidance: bool) -> Capabilities:
@@ -43,13 +44,47 @@ class PipelineSource:
 
     def parameters(self, class_name: str) -> Call | None:
         """Return the parameters of the class's call, its own or an inherited one; None if there is no such pipeline."""
-        if (found := self._find(class_name)) is None:
-            return None
-        for node in found.body:
-            if isinstance(node, ast.FunctionDef) and node.name == "__call__":
-                return _parameters(node)
-        inherited = (self.parameters(base.id) for base in found.bases if isinstance(base, ast.Name))
-        return next((parameters for parameters in inherited if parameters is not None), None)
+        found = self._method(class_name, "__call__")
+        return None if found is None else _parameters(found)
+
+    def has_own_call(self, class_name: str) -> bool:
+        """Return whether the class has a call of its own, and not one that it inherits."""
+        found = self._find(class_name)
+        names = (node.name for node in found.body if isinstance(node, ast.FunctionDef)) if found is not None else ()
+        return "__call__" in names
+
+    def constructor(self, class_name: str) -> Call:
+        """Return the parameters of the class's constructor, which are its parts, with their types as text; none if
+        there is no such pipeline."""
+        found = self._method(class_name, "__init__")
+        return {} if found is None else _parameters(found)
+
+    def output_fields(self, class_name: str) -> frozenset[str]:
+        """Return the names of the fields that the class's call fills in its output; none if the source does not say, as
+        where a call returns what another pipeline returned."""
+        found = self._method(class_name, "__call__")
+        outputs = (
+            node
+            for node in (ast.walk(found) if found is not None else ())
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id.endswith("Output")
+        )
+        return frozenset(keyword.arg for output in outputs for keyword in output.keywords if keyword.arg)
+
+    def ancestors(self, class_name: str) -> frozenset[str]:
+        """Return the names of the classes that a pipeline derives from, up to the first that is no pipeline."""
+        found = self._find(class_name)
+        own = {base.id for base in found.bases if isinstance(base, ast.Name)} if found is not None else set()
+        return frozenset(own).union(*(self.ancestors(base) for base in own))
+
+    def is_given_up(self, class_name: str) -> bool:
+        """Return whether the library keeps the class without maintaining it."""
+        folder = self._folders.get(class_name, "")
+        return folder.startswith("deprecated") or GIVEN_UP in self.ancestors(class_name)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Return the names of all classes with a call, by the alphabet."""
+        return tuple(sorted(name for name in self._folders if self._method(name, "__call__") is not None))
 
     def methods(self, class_name: str) -> frozenset[str]:
         """Return the names of the class's methods, its own and those of the pipelines that it derives from."""
@@ -70,6 +105,13 @@ class PipelineSource:
                     return int(ast.literal_eval(value))
         return None
 
+    def components(self, class_name: str) -> frozenset[str]:
+        """Return the names of the components that the class's constructor takes, as diffusers tells them from settings:
+        they have no default, or are listed as optional."""
+        required = (name for name, each in self.constructor(class_name).items() if each.default is Parameter.empty)
+        classes = (self._find(name) for name in (class_name, *self.ancestors(class_name)))
+        return frozenset(required).union(*(_optional_components(found) for found in classes if found is not None))
+
     def loads_single_files(self, class_name: str) -> bool:
         """Return whether the class, or one that it derives from, loads all components from one file."""
         found = self._find(class_name)
@@ -89,15 +131,23 @@ class PipelineSource:
         """Return whether the library has a pipeline of this class."""
         return class_name in self._folders
 
+    def _method(self, class_name: str, method: str) -> ast.FunctionDef | None:
+        """Return the class's method, its own or an inherited one."""
+        if (found := self._find(class_name)) is None:
+            return None
+        for node in found.body:
+            if isinstance(node, ast.FunctionDef) and node.name == method:
+                return node
+        inherited = (self._method(base.id, method) for base in found.bases if isinstance(base, ast.Name))
+        return next((each for each in inherited if each is not None), None)
+
     def _find(self, class_name: str) -> ast.ClassDef | None:
         if self.folder is None or class_name not in self._folders:
             return None
         folder = self.folder / "pipelines" / self._folders[class_name]
         for file in sorted(folder.rglob("*.py")) if folder.is_dir() else [folder.with_suffix(".py")]:
-            text = file.read_text(encoding="utf-8") if file.is_file() else ""
-            if f"class {class_name}(" in text:
-                body = ast.parse(text).body
-                return next(node for node in body if isinstance(node, ast.ClassDef) and node.name == class_name)
+            if file.is_file() and f"class {class_name}(" in file.read_text(encoding="utf-8"):
+                return _classes(file).get(class_name)
         return None
 
     @cached_property
@@ -107,6 +157,19 @@ class PipelineSource:
             return {}
         tree = ast.parse((self.folder / "pipelines" / "__init__.py").read_text(encoding="utf-8"))
         return dict(_listed(tree))
+
+
+def _optional_components(found: ast.ClassDef) -> frozenset[str]:
+    for node in found.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_optional_components":
+            return frozenset(str(name) for name in ast.literal_eval(node.value))
+    return frozenset()
+
+
+@lru_cache(maxsize=4)  # a syntax tree has megabytes
+def _classes(file: Path) -> Mapping[str, ast.ClassDef]:
+    body = ast.parse(file.read_text(encoding="utf-8")).body
+    return {node.name: node for node in body if isinstance(node, ast.ClassDef)}
 
 
 def _constructor_names(tree: ast.AST, class_name: str) -> Iterator[str]:
@@ -143,7 +206,12 @@ def _parameters(call: ast.FunctionDef) -> Call:
     defaults: list[ast.expr | None] = [*[None] * (len(positional) - len(call.args.defaults)), *call.args.defaults]
     pairs = [*zip(positional, defaults, strict=True), *zip(call.args.kwonlyargs, call.args.kw_defaults, strict=True)]
     return {
-        argument.arg: Parameter(argument.arg, Parameter.KEYWORD_ONLY, default=_constant(default))
+        argument.arg: Parameter(
+            argument.arg,
+            Parameter.KEYWORD_ONLY,
+            default=_constant(default),
+            annotation=Parameter.empty if argument.annotation is None else ast.unparse(argument.annotation),
+        )
         for argument, default in pairs
         if argument.arg != "self"
     }

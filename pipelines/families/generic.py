@@ -37,11 +37,17 @@ class Family:
 
     # Patterns of fnmatch for the names of pipeline classes. The longest pattern that matches a name decides
     classes: ClassVar[tuple[str, ...]] = ()
+    # Why calls can't draw with these classes, for the operator; None for those that may
+    refused: ClassVar[str | None] = None
+    # Libraries that the classes need beside those that are always there, by the names that pip takes
+    libraries: ClassVar[tuple[str, ...]] = ()
 
     # -- arguments of the call
 
     # The argument for classifier-free guidance, also in the examples of a checkpoint's card
     guidance_argument: ClassVar[str] = "guidance_scale"
+    # The argument for references that the denoiser attends to
+    references_argument: ClassVar[str] = "image"
     # Guidance is an input of the denoiser: it costs no second pass, and a checkpoint of few steps keeps it
     embeds_guidance: ClassVar[bool] = False
 

@@ -1,7 +1,7 @@
 // The database of this browser: what its person sent and has begun, which the server does not keep. It is emptied when
 // the person signs out.
 const NAME = "darkroom-sent-files";
-const VERSION = 2; // 1 had the calls alone
+const VERSION = 3; // 1 had the calls alone, 2 other names in the work
 
 export const done = (request) => new Promise((resolve, reject) => {
   request.onsuccess = () => resolve(request.result);
@@ -17,6 +17,7 @@ function open() {
   const opening = indexedDB.open(NAME, VERSION);
   opening.onupgradeneeded = ({ oldVersion }) => {
     if (oldVersion < 1) opening.result.createObjectStore("calls").createIndex("at", "at");
+    if (oldVersion === 2) opening.result.deleteObjectStore("work");
     opening.result.createObjectStore("work");
   };
   return done(opening);

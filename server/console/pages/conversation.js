@@ -11,10 +11,10 @@ import { pathTo } from "../state/conversation.js";
 import { chatModels, findModel, imageModels, models } from "../state/models.js";
 import { openTalk, say, setForm, setTip, startOver, stopTalk, talk } from "../state/talk.js";
 
-const sourceOf = (picture) => (picture.startsWith("data:") ? picture : resultPath(picture));
+const sourceOf = (image) => (image.startsWith("data:") ? image : resultPath(image));
 
 function Turn({ turn, branches, onBranch, onBack, isLast }) {
-  const editable = turn.pictures.filter((picture) => !picture.startsWith("data:"));
+  const editable = turn.drawn.filter((image) => !image.startsWith("data:"));
   return html`<div class="turn mine" role="group" aria-label=${t("You")}>
       ${turn.images.map((source, index) => html`<img key=${index} src=${source.startsWith("data:") ? source : resultPath(source)} alt=${t("Reference {number}", { number: index + 1 })} />`)}
       ${turn.said}</div>
@@ -22,12 +22,12 @@ function Turn({ turn, branches, onBranch, onBack, isLast }) {
       ${turn.text || (turn.status === "in_progress" && !turn.drawing ? "…" : "")}
       ${turn.drawing && html`<p class="dim">${t("Drawing")}</p>`}
       ${turn.drawing?.preview && html`<img src=${turn.drawing.preview} alt=${t("Preview {number}", { number: 1 })} />`}
-      ${turn.pictures.map((picture) => html`<img key=${picture} src=${sourceOf(picture)} alt=${t("Image for: {prompt}", { prompt: turn.said })} />`)}
+      ${turn.drawn.map((image) => html`<img key=${image} src=${sourceOf(image)} alt=${t("Image for: {prompt}", { prompt: turn.said })} />`)}
       <${ErrorNote} error=${turn.error} />
       ${turn.id && turn.status !== "in_progress" && html`<div class="actions small">
         ${!isLast && html`<button type="button" class="plain" onClick=${() => onBranch(turn.id)}>${t("Branch from here")}</button>`}
         ${branches.map((id, index) => html`<button key=${id} type="button" class="plain" onClick=${() => onBack(id)}>${t("Branch {number}", { number: index + 2 })}</button>`)}
-        ${editable.map((picture) => html`<button key=${picture} type="button" class="plain" onClick=${() => navigate("edit", { image: resultName(picture) })}>${t("Edit")}</button>`)}
+        ${editable.map((image) => html`<button key=${image} type="button" class="plain" onClick=${() => navigate("edit", { image: resultName(image) })}>${t("Edit")}</button>`)}
       </div>`}
     </div>`;
 }

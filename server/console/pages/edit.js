@@ -1,4 +1,4 @@
-// Edit: a picture, what of it may change, and what it shall become.
+// Edit: an image, what of it may change, and what it shall become.
 import { resultPath } from "../core/api.js";
 import { html, useEffect, useRef, useState } from "../core/html.js";
 import { money, t } from "../core/i18n.js";
@@ -6,17 +6,17 @@ import { forgetQuery, Link, place } from "../core/router.js";
 import { useStore } from "../core/store.js";
 import { DIGITS, Empty, ErrorNote, Field, Page, Select } from "../parts/basics.js";
 import { Easel, maskOf } from "../parts/easel.js";
-import { checkPicture, PICTURES, useIncoming } from "../parts/incoming.js";
+import { checkImage, IMAGE_TYPES, useIncoming } from "../parts/incoming.js";
 import { JobCard, useBegun } from "../parts/job-card.js";
 import { useWork } from "../parts/loading.js";
-import { Pictures, picturesOf } from "../parts/picture.js";
+import { Images, imagesOf } from "../parts/image.js";
 import { PromptField } from "../parts/prompt.js";
 import { Recalled } from "../parts/recalled.js";
 import { chosenEditor, edit, editFieldsOf, editors, referenceTo, setEdit, sourceOf } from "../state/draft.js";
 import { jobs, startEdit } from "../state/jobs.js";
 import { can, models } from "../state/models.js";
 
-// The picture before and after, with a line between them that can be moved. It comes into view: it is below what was
+// The image before and after, with a line between them that can be moved. It comes into view: it is below what was
 // painted on, and on a phone below the form too.
 function BeforeAfter({ before, after }) {
   const [share, setShare] = useState(50);
@@ -30,16 +30,16 @@ function BeforeAfter({ before, after }) {
   </div>`;
 }
 
-// What is opened by the address, chosen, dropped or pasted is the picture to edit, without the paint of the one before.
-function usePicture(work) {
+// What is opened by the address, chosen, dropped or pasted is the image to edit, without the paint of the one before.
+function useImage(work) {
   const named = useStore(place).query.get("image");
   useEffect(() => {
-    if (named && edit.get().picture !== referenceTo(named)) setEdit({ picture: referenceTo(named), strokes: [], lost: [] });
+    if (named && edit.get().image !== referenceTo(named)) setEdit({ image: referenceTo(named), strokes: [], lost: [] });
   }, [named]);
   const take = ([file]) => file && work.run(async () => {
-    await checkPicture(file);
+    await checkImage(file);
     forgetQuery();
-    setEdit({ picture: file, strokes: [] });
+    setEdit({ image: file, strokes: [] });
   });
   useIncoming(take);
   return (event) => {
@@ -53,10 +53,10 @@ function EditForm({ all, model, values, work, onChoose, onSubmit }) {
   const form = useRef();
   const set = (name) => (event) => setEdit({ [name]: event.target.value });
   const keys = (event) => {
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && values.picture && !work.busy) form.current.requestSubmit();
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && values.image && !work.busy) form.current.requestSubmit();
   };
   return html`<form class="form" ref=${form} onSubmit=${onSubmit} onKeyDown=${keys}>
-    <label for="image">${t("Image: choose, drop or paste one")}<input id="image" type="file" accept=${PICTURES} onChange=${onChoose} /></label>
+    <label for="image">${t("Image: choose, drop or paste one")}<input id="image" type="file" accept=${IMAGE_TYPES} onChange=${onChoose} /></label>
     <${PromptField} rows="3" model=${model} label=${t("What to change")} placeholder=${t("make the boat blue")} hint=${t("Ctrl+Enter generates.")} value=${values.prompt} onInput=${set("prompt")} />
     <${Select} id="model" label=${t("Model")} value=${model.id} options=${all.map((each) => [each.id, `${each.id} · ${each.tier}`])} onChange=${(id) => setEdit({ model: id })} />
     <div class="row">
@@ -67,7 +67,7 @@ function EditForm({ all, model, values, work, onChoose, onSubmit }) {
     <p class="small dim">${can(model, "mask")
       ? t("Paint over what may change. Without paint, the whole image may.")
       : t("This model takes no mask: the whole image may change.")}</p>
-    <div class="actions"><button class="primary" disabled=${work.busy || !values.picture}>${t("Generate")} · ${money(model.price)}</button></div>
+    <div class="actions"><button class="primary" disabled=${work.busy || !values.image}>${t("Generate")} · ${money(model.price)}</button></div>
     <${ErrorNote} error=${work.error} />
   </form>`;
 }
@@ -75,14 +75,14 @@ function EditForm({ all, model, values, work, onChoose, onSubmit }) {
 // The edits of this page, with what each was made from.
 function Results({ started }) {
   const running = useStore(jobs);
-  const mine = started.map(({ id, picture }) => ({ before: sourceOf(picture), job: running.find((job) => job.id === id) })).filter(({ job }) => job);
+  const mine = started.map(({ id, image }) => ({ before: sourceOf(image), job: running.find((job) => job.id === id) })).filter(({ job }) => job);
   const done = mine.filter(({ job }) => job.state === "succeeded");
   const open = mine.filter(({ job }) => job.state !== "succeeded");
   useBegun(started[0]?.id); // the newest
   const again = (old) => (id) => setEdit({ started: edit.get().started.map((each) => (each.id === old ? { ...each, id } : each)) });
   return html`${open.map(({ job }) => html`<${JobCard} key=${job.id} job=${job} onAgain=${again(job.id)} />`)}
     ${done.map(({ job, before }) => html`<${BeforeAfter} key=${job.id} before=${before} after=${resultPath(job.result.data[0].url)} />`)}
-    ${done.length > 0 && html`<${Pictures} pictures=${done.flatMap(({ job }) => picturesOf(job))} />`}`;
+    ${done.length > 0 && html`<${Images} images=${done.flatMap(({ job }) => imagesOf(job))} />`}`;
 }
 
 export default function Edit({ title }) {
@@ -90,24 +90,24 @@ export default function Edit({ title }) {
   const values = useStore(edit);
   const canvas = useRef();
   const work = useWork();
-  const choose = usePicture(work);
+  const choose = useImage(work);
   const model = chosenEditor(values, all);
   if (!model) return html`<${Page} title=${title}><${Empty}>${t("No model here takes reference images.")}</${Empty}></${Page}>`;
-  const { picture, strokes } = values;
+  const { image, strokes } = values;
   const submit = (event) => {
     event.preventDefault();
     work.run(async () => {
       const mask = can(model, "mask") ? await maskOf(canvas.current, strokes) : null;
-      const id = await startEdit({ image: [picture], mask, strokes, fields: { ...editFieldsOf(values), partial_images: 3 } });
-      setEdit({ started: [{ id, picture }, ...edit.get().started] });
+      const id = await startEdit({ image: [image], mask, strokes, fields: { ...editFieldsOf(values), partial_images: 3 } });
+      setEdit({ started: [{ id, image }, ...edit.get().started] });
     });
   };
   return html`<${Page} title=${title}>
     <div class="two">
       <${EditForm} all=${all} model=${model} values=${values} work=${work} onChoose=${choose} onSubmit=${submit} />
       <section class="form" aria-label=${t("Image")}>
-        ${picture
-          ? html`<${Easel} source=${sourceOf(picture)} canvas=${canvas} steps=${strokes} onSteps=${(steps) => setEdit({ strokes: steps })} enabled=${can(model, "mask")} />`
+        ${image
+          ? html`<${Easel} source=${sourceOf(image)} canvas=${canvas} steps=${strokes} onSteps=${(steps) => setEdit({ strokes: steps })} enabled=${can(model, "mask")} />`
           : html`<${Empty}>${t("Choose an image, or open one from the gallery.")} <${Link} page="gallery">${t("Gallery")}</${Link}></${Empty}>`}
         <${Results} started=${values.started} />
       </section>

@@ -1,4 +1,4 @@
-// Gallery: every picture of the key that the server keeps.
+// Gallery: every image of the key that the server keeps.
 import { resultName } from "../core/api.js";
 import { html, useState } from "../core/html.js";
 import { t } from "../core/i18n.js";
@@ -6,14 +6,14 @@ import { Link } from "../core/router.js";
 import { useStore } from "../core/store.js";
 import { Empty, ErrorNote, Field, Page, Select } from "../parts/basics.js";
 import { useList } from "../parts/loading.js";
-import { Pictures } from "../parts/picture.js";
-import { deleted, deletePicture } from "../state/deletions.js";
+import { Images } from "../parts/image.js";
+import { deleted, deleteImage } from "../state/deletions.js";
 import { imageModels, models } from "../state/models.js";
 
-// What a picture was made from, and what was made from it, as far as the list goes.
-function Chain({ picture, all }) {
-  const parents = (picture.parents ?? []).map(resultName);
-  const made = all.filter((other) => (other.parents ?? []).map(resultName).includes(picture.id)).map((other) => other.id);
+// What an image was made from, and what was made from it, as far as the list goes.
+function Chain({ image, all }) {
+  const parents = (image.parents ?? []).map(resultName);
+  const made = all.filter((other) => (other.parents ?? []).map(resultName).includes(image.id)).map((other) => other.id);
   const strip = (label, names) => names.length > 0 && html`<div><h2>${label}</h2><div class="references">
     ${names.map((name) => html`<a key=${name} href=${`/cdn/${name}`} target="_blank" rel="noreferrer"><img src=${`/cdn/${name}?w=160`} alt=${name} /></a>`)}
   </div></div>`;
@@ -39,12 +39,12 @@ export default function Gallery({ title }) {
   const [filter, setFilter] = useState({});
   const { rows: listed, more, error, loadMore } = useList("/v1/darkroom/results", filter);
   const gone = useStore(deleted);
-  const rows = listed?.filter((picture) => !gone.has(picture.id));
+  const rows = listed?.filter((image) => !gone.has(image.id));
   return html`<${Page} title=${title}>
     <${Filter} onChange=${setFilter} />
     <${ErrorNote} error=${error} />
     ${rows?.length === 0 && !error && html`<${Empty}>${t("No images here.")} <${Link} page="generate">${t("Generate")}</${Link}></${Empty}>`}
-    ${rows?.length > 0 && html`<${Pictures} pictures=${rows} onDelete=${(picture) => deletePicture(picture.id)} about=${(picture) => html`<${Chain} picture=${picture} all=${rows} />`} />`}
+    ${rows?.length > 0 && html`<${Images} images=${rows} onDelete=${(image) => deleteImage(image.id)} about=${(image) => html`<${Chain} image=${image} all=${rows} />`} />`}
     ${more && html`<div class="actions"><button type="button" onClick=${loadMore}>${t("Show more")}</button></div>`}
   </${Page}>`;
 }

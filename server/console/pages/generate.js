@@ -6,7 +6,7 @@ import { useStore } from "../core/store.js";
 import { Copy, DIGITS, Empty, ErrorNote, Field, Page, Select } from "../parts/basics.js";
 import { JobCard, useBegun } from "../parts/job-card.js";
 import { useWork } from "../parts/loading.js";
-import { Pictures, picturesOf } from "../parts/picture.js";
+import { Images, imagesOf } from "../parts/image.js";
 import { PromptField } from "../parts/prompt.js";
 import { Recalled } from "../parts/recalled.js";
 import { References } from "../parts/references.js";
@@ -26,7 +26,7 @@ function Shape({ ratio }) {
 }
 
 function Ratios({ model, value }) {
-  const chosen = model.ratios.find((ratio) => model.sizes[ratio] === value) ?? value; // a recalled picture has pixels
+  const chosen = model.ratios.find((ratio) => model.sizes[ratio] === value) ?? value; // a recalled image has pixels
   const own = !model.ratios.includes(chosen) && value !== "auto";
   return html`<fieldset><legend>${t("Aspect ratio")}</legend><div class="ratios" id="size">
     ${[...model.ratios, ...(own ? [value] : [])].map((ratio) => html`<label key=${ratio} title=${model.sizes[ratio]} class=${ratio.includes("x") ? "wide" : ""}>
@@ -82,6 +82,8 @@ function Form({ onSubmit, work }) {
     <div class="row">
       ${model.qualities.length > 0 && html`<${Select} id="quality" label=${t("Quality")} value=${values.steps === "" ? values.quality || model.default_quality : ""}
         options=${[...(values.steps === "" ? [] : [["", t("by its steps")]]), ...model.qualities.map((name) => [name, told(name)])]} onChange=${(quality) => setDraft({ quality, steps: "" })} />`}
+      ${can(model, "transparent") && html`<${Select} id="background" label=${t("Background")} value=${values.background}
+        options=${[["", t("opaque")], ["transparent", t("transparent")]]} onChange=${(background) => setDraft({ background })} />`}
       <${Field} id="n" label=${t("Images")} type="number" min="1" max=${model.limits.max_n} required value=${values.n} onInput=${set("n")} />
       <${Field} id="seed" label=${t("Seed")} ...${DIGITS} placeholder=${t("random")} value=${values.seed} onInput=${set("seed")} />
     </div>
@@ -115,14 +117,14 @@ export default function Generate({ title }) {
   useBegun(begun);
   const start = (values) => work.run(async () => setBegun(await startJob({ ...bodyOf(values), partial_images: 3 })));
   const open = all.filter((job) => job.state !== "succeeded");
-  const done = all.filter((job) => job.state === "succeeded").flatMap(picturesOf);
+  const done = all.filter((job) => job.state === "succeeded").flatMap(imagesOf);
   return html`<${Page} title=${title}>
     <div class="two">
       ${imageModels(models.get()).length ? html`<${Form} onSubmit=${start} work=${work} />` : html`<${Empty}>${t("The catalog has no image model.")}</${Empty}>`}
       <section aria-label=${t("Results")} class="form">
         <p class="hidden-text" role="status">${t("{running} running, {done} images", { running: open.length, done: done.length })}</p>
-        ${open.length > 0 && html`<div class="pictures">${open.map((job) => html`<${JobCard} key=${job.id} job=${job} onAgain=${setBegun} />`)}</div>`}
-        ${done.length > 0 ? html`<${Pictures} pictures=${done} />` : open.length === 0 && html`<${Empty}>${t("Images appear here. The gallery keeps them.")}</${Empty}>`}
+        ${open.length > 0 && html`<div class="images">${open.map((job) => html`<${JobCard} key=${job.id} job=${job} onAgain=${setBegun} />`)}</div>`}
+        ${done.length > 0 ? html`<${Images} images=${done} />` : open.length === 0 && html`<${Empty}>${t("Images appear here. The gallery keeps them.")}</${Empty}>`}
       </section>
     </div>
   </${Page}>`;

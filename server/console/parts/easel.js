@@ -1,4 +1,4 @@
-// A picture with a brush over it. What is painted is what an edit may change.
+// An image with a brush over it. What is painted is what an edit may change.
 import { html, useLayoutEffect, useRef, useState } from "../core/html.js";
 import { t } from "../core/i18n.js";
 import { Field } from "./basics.js";

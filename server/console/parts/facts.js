@@ -1,4 +1,4 @@
-// What is known of a picture, in words. What has no name here is shown by the server's.
+// What is known of an image, in words. What has no name here is shown by the server's.
 import { html } from "../core/html.js";
 import { N, t, told, when } from "../core/i18n.js";
 
@@ -7,7 +7,7 @@ const LABELS = {
   quality: N("Quality"), negative_prompt: N("Negative prompt"), scheduler: N("Scheduler"), loras: N("LoRAs"),
   controls: N("Controls"), checkpoint: N("Checkpoint"), n: N("Images of the call"), output_format: N("File format"),
   references: N("Reference images"), masked: N("With a mask"), prompt_tokens: N("Tokens of the prompt"), adapters: N("Adapters"),
-  batch: N("Batch"),
+  batch: N("Batch"), background: N("Background"),
 };
 const FIRST = ["model", "size", "seed"];
 
@@ -23,12 +23,12 @@ export function shown(value) {
 
 const isEmpty = (value) => value == null || value === "" || value === false || (typeof value === "object" && !Object.keys(value).length);
 
-export const sizeOf = (picture) => picture.size ?? (picture.width ? `${picture.width}x${picture.height}` : "–");
+export const sizeOf = (image) => image.size ?? (image.width ? `${image.width}x${image.height}` : "–");
 
-export function Facts({ picture }) {
-  const used = picture.parameters ?? {};
-  const all = { ...used, model: picture.model, size: sizeOf(picture), seed: picture.seed, quality: used.quality && told(used.quality), n: used.n > 1 ? used.n : null };
+export function Facts({ image }) {
+  const used = image.parameters ?? {};
+  const all = { ...used, model: image.model, size: sizeOf(image), seed: image.seed, quality: used.quality && told(used.quality), n: used.n > 1 ? used.n : null };
   const names = [...FIRST, ...Object.keys(all).filter((name) => !FIRST.includes(name))].filter((name) => !isEmpty(all[name]));
   return html`<dl>${names.map((name) => html`<dt key=${name}>${labelOf(name)}</dt><dd>${shown(all[name])}</dd>`)}
-    ${picture.created_at && html`<dt>${t("Time")}</dt><dd>${when(picture.created_at)}</dd>`}</dl>`;
+    ${image.created_at && html`<dt>${t("Time")}</dt><dd>${when(image.created_at)}</dd>`}</dl>`;
 }

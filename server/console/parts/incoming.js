@@ -1,8 +1,8 @@
-// Pictures that a person chooses, drops on the page or pastes.
+// Images that a person chooses, drops on the page or pastes.
 import { useEffect } from "../core/html.js";
 import { t } from "../core/i18n.js";
 
-export const PICTURES = "image/png,image/jpeg,image/webp,image/gif";
+export const IMAGE_TYPES = "image/png,image/jpeg,image/webp,image/gif";
 
 const hasFiles = (event) => event.dataTransfer?.types.includes("Files");
 
@@ -14,7 +14,7 @@ const toDataUri = (file) => new Promise((resolve, reject) => {
 });
 
 // Throws, in words, for a file that the browser can't show, whatever its name is.
-export async function checkPicture(file) {
+export async function checkImage(file) {
   try {
     (await createImageBitmap(file)).close();
   } catch (cause) {
@@ -22,13 +22,13 @@ export async function checkPicture(file) {
   }
 }
 
-// The data URI of a picture. Throws as `checkPicture` does.
-export async function readPicture(file) {
-  await checkPicture(file);
+// The data URI of an image. Throws as `checkImage` does.
+export async function readImage(file) {
+  await checkImage(file);
   return toDataUri(file);
 }
 
-// The page takes files that are dropped anywhere on it or pasted. Text that is pasted with a picture goes first.
+// The page takes files that are dropped anywhere on it or pasted. Text that is pasted with an image goes first.
 export function useIncoming(onFiles) {
   useEffect(() => {
     const drop = (event) => hasFiles(event) && onFiles([...event.dataTransfer.files]);

@@ -3,13 +3,13 @@ import { html } from "../core/html.js";
 import { t } from "../core/i18n.js";
 import { sourceOf } from "../state/draft.js";
 import { ErrorNote } from "./basics.js";
-import { PICTURES, readPicture, useIncoming } from "./incoming.js";
+import { IMAGE_TYPES, readImage, useIncoming } from "./incoming.js";
 import { useWork } from "./loading.js";
 
 export function References({ sources, most, onChange }) {
   const work = useWork();
   const add = (files) => work.run(async () => {
-    const added = await Promise.all(files.map(readPicture));
+    const added = await Promise.all(files.map(readImage));
     onChange([...sources, ...added].slice(0, most));
   });
   useIncoming(add);
@@ -26,7 +26,7 @@ export function References({ sources, most, onChange }) {
         onClick=${() => onChange(sources.filter((_, other) => other !== index))}>×</button>
     </figure>`)}</div>`}
     <label for="image">${t("Add images, at most {most}: choose, drop or paste them", { most })}
-      <input id="image" type="file" accept=${PICTURES} multiple onChange=${choose} />
+      <input id="image" type="file" accept=${IMAGE_TYPES} multiple onChange=${choose} />
     </label>
     <${ErrorNote} error=${work.error} />
   </fieldset>`;

@@ -1,9 +1,9 @@
 // Conversations by /v1/responses: a tree of turns, since any turn may be continued more than once.
 import { events, get, Unreachable } from "../core/api.js";
 
-// A turn: {id, parent, said, images, text, pictures, tool, status, error}. `pictures` are sources of <img>.
+// A turn: {id, parent, said, images, text, drawn, tool, status, error}. `drawn` are sources of <img>.
 export const emptyTurn = (parent, said, images) => ({
-  id: null, parent, said, images, text: "", pictures: [], drawing: null, status: "in_progress", error: null, raw: [],
+  id: null, parent, said, images, text: "", drawn: [], drawing: null, status: "in_progress", error: null, raw: [],
 });
 
 export const inputOf = (turn) => (turn.images.length
@@ -11,7 +11,7 @@ export const inputOf = (turn) => (turn.images.length
   : turn.said);
 
 const textOf = (item) => item.content.map((part) => part.text ?? part.refusal ?? "").join("");
-const pictureOf = (item) => item.url ?? (item.result && `data:image/png;base64,${item.result}`);
+const imageOf = (item) => item.url ?? (item.result && `data:image/png;base64,${item.result}`);
 
 // The turn after one more event of its stream. Unknown events change nothing.
 export function advance(turn, event) {
@@ -27,7 +27,7 @@ export function advance(turn, event) {
       return { ...turn, raw, drawing: { preview: `data:image/png;base64,${event.partial_image_b64}` } };
     case "response.output_item.done":
       if (event.item.type !== "image_generation_call") return { ...turn, raw };
-      return { ...turn, raw, drawing: null, pictures: pictureOf(event.item) ? [...turn.pictures, pictureOf(event.item)] : turn.pictures };
+      return { ...turn, raw, drawing: null, drawn: imageOf(event.item) ? [...turn.drawn, imageOf(event.item)] : turn.drawn };
     case "response.completed":
     case "response.incomplete":
       return { ...turn, raw, drawing: null, status: event.response.status };
@@ -86,12 +86,12 @@ async function storedTurn(id) {
   const mine = inputs.data.find((item) => item.role === "user");
   const parts = mine?.content ?? [];
   const messages = response.output.filter((item) => item.type === "message");
-  const drawn = response.output.filter((item) => item.type === "image_generation_call");
+  const calls = response.output.filter((item) => item.type === "image_generation_call");
   return {
     ...emptyTurn(response.previous_response_id ?? null, parts.map((part) => part.text ?? "").join(""), []),
     id,
     text: messages.map(textOf).join("\n"),
-    pictures: drawn.map(pictureOf).filter(Boolean),
+    drawn: calls.map(imageOf).filter(Boolean),
     status: response.status,
     error: response.error,
   };

@@ -1,8 +1,8 @@
-// Pictures that a person deletes: at first they only leave the lists, and can come back. The server is told a little
+// Images that a person deletes: at first they only leave the lists, and can come back. The server is told a little
 // later, or when the page is left; if that fails, they come back.
 import { call } from "../core/api.js";
 import { createStore } from "../core/store.js";
-import { forgetPicture } from "./jobs.js";
+import { forgetImage } from "./jobs.js";
 
 export const UNDO_MS = 10_000;
 export const waiting = createStore([]); // {id, timer}, newest last: they can come back
@@ -30,10 +30,10 @@ async function send(id, options) {
       return;
     }
   }
-  forgetPicture(id);
+  forgetImage(id);
 }
 
-export function deletePicture(id) {
+export function deleteImage(id) {
   if (deleted.get().has(id)) return;
   failed.set(null);
   hide(id);

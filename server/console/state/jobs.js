@@ -23,7 +23,7 @@ function update(id, state) {
 
 const isFromHere = (id) => Boolean(jobs.get().find((job) => job.id === id)?.request);
 
-// What the server recorded of the pictures of a call that another page started. One may have been deleted since.
+// What the server recorded of the images of a call that another page started. One may have been deleted since.
 async function storedOf(result) {
   const entries = result.data.filter((item) => item.url).map((item) => get(`/v1/darkroom/results/${resultName(item.url)}`).catch((error) => {
     if (error.status !== 404) throw error;
@@ -60,8 +60,11 @@ function add(state, request) {
 // A reference that is no result of the server.
 const isUploaded = (reference) => reference instanceof File || reference.startsWith("data:");
 
+// The header leaves `background` to what is behind the image.
+const IN_BACKGROUND = { headers: { Prefer: "respond-async" } };
+
 async function start(route, body, request) {
-  const state = await json("POST", `/v1/images/${route}`, body);
+  const state = await json("POST", `/v1/images/${route}`, body, IN_BACKGROUND);
   const { image = [], strokes = [] } = request;
   if (strokes.length || image.some(isUploaded)) await keepSent(state.id, image, strokes);
   add(state, { ...request, endpoint: `images.${route}` });
@@ -69,20 +72,20 @@ async function start(route, body, request) {
 }
 
 // Starts a call, and returns its id.
-export const startJob = (body) => start("generations", { ...body, background: true }, body);
+export const startJob = (body) => start("generations", body, body);
 
 // A form has text alone: objects are sent as JSON. A result is sent as its file, by which the server knows it again.
-async function formOf({ image: [picture], mask, fields }) {
+async function formOf({ image: [image], mask, fields }) {
   const form = new FormData();
-  form.append("image", picture instanceof File ? picture : await (await call("GET", resultPath(picture))).blob(), picture.name ?? "image.png");
+  form.append("image", image instanceof File ? image : await (await call("GET", resultPath(image))).blob(), image.name ?? "image.png");
   if (mask) form.append("mask", mask, "mask.png");
-  for (const [name, value] of Object.entries({ ...fields, background: true })) {
+  for (const [name, value] of Object.entries(fields)) {
     form.append(name, typeof value === "object" ? stringify(value) : String(value));
   }
   return form;
 }
 
-// Starts an edit: `image` with the one picture, the `mask` as a PNG or null, the `strokes` that made it, and the fields.
+// Starts an edit: `image` with the one image, the `mask` as a PNG or null, the `strokes` that made it, and the fields.
 export const startEdit = async (request) => start("edits", await formOf(request), { ...request, prompt: request.fields.prompt });
 
 // Sends a call that has failed once more, in place of its card. Returns the new call's id.
@@ -127,8 +130,8 @@ export async function findRunning() {
   }
 }
 
-// A picture that was deleted is in no call's result any more.
-export const forgetPicture = (name) => jobs.set((all) => all.map((job) => (
+// An image that was deleted is in no call's result any more.
+export const forgetImage = (name) => jobs.set((all) => all.map((job) => (
   job.result?.data ? { ...job, result: { ...job.result, data: job.result.data.filter((item) => !item.url || resultName(item.url) !== name) } } : job)));
 
 // What of a call outlives the page: no previews, and an error as plain values.

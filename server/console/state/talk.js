@@ -20,7 +20,7 @@ function show(live) {
 }
 
 function put(turn) {
-  const isNothing = turn.status === "cancelled" && !turn.text && !turn.pictures.length;
+  const isNothing = turn.status === "cancelled" && !turn.text && !turn.drawn.length;
   if (isNothing) setForm({ said: turn.said, images: turn.images }); // to be sent again
   else talk.set((before) => ({ ...before, turns: [...before.turns, turn], tip: turn.id }));
 }

@@ -1,4 +1,4 @@
-// Conversation: a picture in an answer, a change of it, a branch from an earlier turn, and all of it after a reload.
+// Conversation: an image in an answer, a change of it, a branch from an earlier turn, and all of it after a reload.
 import { assert, eventually, spec } from "./harness.mjs";
 
 await spec("conversation", "/console/conversation", async (page, { looks, shot }) => {
@@ -21,8 +21,8 @@ await spec("conversation", "/console/conversation", async (page, { looks, shot }
     await eventually(async () => assert.equal(parents.length, before + 1));
   };
   await say("draw a red boat at sea");
-  const picture = page.getByAltText("Image for: draw a red boat at sea");
-  await picture.evaluate((image) => image.decode());
+  const image = page.getByAltText("Image for: draw a red boat at sea");
+  await image.evaluate((image) => image.decode());
   await looks();
   await shot();
   await page.getByLabel("It may draw.").uncheck();
@@ -39,5 +39,5 @@ await spec("conversation", "/console/conversation", async (page, { looks, shot }
   await page.getByRole("button", { name: "good bye" }).first().click();
   await page.getByRole("group", { name: "Model" }).last().waitFor();
   await eventually(async () => assert.deepEqual(await page.getByRole("group", { name: "You" }).allInnerTexts(), ["draw a red boat at sea", "good bye"]));
-  await picture.evaluate((image) => image.decode());
+  await image.evaluate((image) => image.decode());
 });

@@ -65,7 +65,7 @@ await spec("edit", `/console/edit?image=${name}`, async (page, { looks, shot }) 
   await shot("edit-after", { width: "phone", theme: "light" });
 });
 
-// One's own file, of which the server knows nothing: a JPEG of the picture above.
+// One's own file, of which the server knows nothing: a JPEG of the image above.
 const own = await (async () => {
   const made = await api("POST", "/v1/images/generations", { model: "beta-2.5-flash-image-count", prompt: "a green hill", seed: 4, size: "768x512", output_format: "jpeg", response_format: "b64_json" });
   return Buffer.concat([Buffer.from(made.body.data[0].b64_json, "base64"), Buffer.from([0])]); // one byte more: no result is the same

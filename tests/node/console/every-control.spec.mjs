@@ -11,7 +11,7 @@ const MOST = 80; // of a page
 const ROWS = 2; // of lists, whose rows are alike
 
 const drawn = await api("POST", "/v1/images/generations", { model: "beta-2.5-flash-image-count", prompt: "a red boat", response_format: "url" });
-const picture = Buffer.from(await (await fetch(`${base}/cdn/${drawn.body.data[0].url.split("/").pop()}`)).arrayBuffer());
+const image = Buffer.from(await (await fetch(`${base}/cdn/${drawn.body.data[0].url.split("/").pop()}`)).arrayBuffer());
 const TEXTS = { number: "1", date: "2026-01-02", range: "50", search: "boat" };
 
 const described = (control) => control.evaluate((element) => ({
@@ -19,7 +19,7 @@ const described = (control) => control.evaluate((element) => ({
   type: element.type,
   name: (element.getAttribute("aria-label") ?? element.textContent).trim(),
   isOff: element.disabled || element.closest("[inert]") !== null,
-  row: element.closest("tbody tr, figure.card, .past li") ? [...element.closest("tbody, .pictures, .past").children].findIndex((child) => child.contains(element)) : 0,
+  row: element.closest("tbody tr, figure.card, .past li") ? [...element.closest("tbody, .images, .past").children].findIndex((child) => child.contains(element)) : 0,
   isLocal: element.localName === "a" && !element.target && !element.hasAttribute("download"),
 }));
 
@@ -29,7 +29,7 @@ async function use(page, control, { tag, type, name, isLocal }) {
     const values = await control.evaluate((element) => [...element.options].map((option) => option.value));
     for (const value of [values.at(-1), values[0]]) await control.selectOption(value);
   } else if (tag === "textarea") await control.fill("a red boat");
-  else if (type === "file") await control.setInputFiles({ name: "boat.png", mimeType: "image/png", buffer: picture });
+  else if (type === "file") await control.setInputFiles({ name: "boat.png", mimeType: "image/png", buffer: image });
   else if (type === "checkbox" || type === "radio") await control.click({ force: true });
   else if (tag === "input") await control.fill(TEXTS[type] ?? "1");
   else if (tag === "a" && !isLocal) assert.equal((await page.request.get(await control.evaluate((element) => element.href))).status(), 200, name);

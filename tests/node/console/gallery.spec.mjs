@@ -36,7 +36,7 @@ await spec("gallery", "/console/gallery", async (page, { looks, shot }) => {
 
   await page.getByRole("link", { name: "Gallery" }).click();
   await page.getByRole("button", { name: "Open a blue boat" }).first().click();
-  await dialog.getByText("Made from", { exact: true }).waitFor(); // the picture that it was drawn from
+  await dialog.getByText("Made from", { exact: true }).waitFor(); // the image that it was drawn from
   await dialog.evaluate((element) => Promise.all([...element.querySelectorAll("img")].map((image) => image.decode())));
   await shot("gallery-open", { theme: "light" });
   await page.keyboard.press("ArrowRight");
@@ -81,8 +81,8 @@ await spec("delete", "/console/gallery", async (page, { looks, shot }) => {
   await page.getByRole("link", { name: "Gallery" }).click();
   await card.waitFor();
 
-  const [picture, download] = await card.click().then(() => Promise.all(["Delete", "Download"].map((each) => page.getByText(each, { exact: true }).boundingBox())));
-  assert.ok(picture.x - (download.x + download.width) > 40 || picture.y - (download.y + download.height) > 20, "Delete is beside Download");
+  const [image, download] = await card.click().then(() => Promise.all(["Delete", "Download"].map((each) => page.getByText(each, { exact: true }).boundingBox())));
+  assert.ok(image.x - (download.x + download.width) > 40 || image.y - (download.y + download.height) > 20, "Delete is beside Download");
   await page.keyboard.press("Escape");
 
   await remove(byButton);

@@ -78,8 +78,8 @@ async function checkLooks(page, name) {
   await page.setViewportSize(WIDTHS.desktop);
 }
 
-// In the page: waits for the pictures that are in sight, and shows paths of this machine as those of a server.
-async function readyForPicture() {
+// In the page: waits for the images that are in sight, and shows paths of this machine as those of a server.
+async function readyForImage() {
   const inSight = (image) => ((box) => box.bottom > 0 && box.top < innerHeight)(image.getBoundingClientRect());
   await Promise.all([...document.images].filter(inSight).map((image) => image.decode()));
   const found = [];
@@ -129,7 +129,7 @@ export async function spec(name, path, body, { signedIn = true, locale = "en-US"
     if (!folder) return;
     await page.setViewportSize(WIDTHS[width]);
     await page.emulateMedia({ colorScheme: theme });
-    const paths = await page.evaluate(readyForPicture);
+    const paths = await page.evaluate(readyForImage);
     await page.screenshot({ path: join(folder, `${what}.jpg`), type: "jpeg", quality: 72 });
     await page.evaluate(putBack, paths);
     await page.setViewportSize(WIDTHS.desktop);

@@ -1,8 +1,8 @@
-// Recall: what the form then sends is what the picture was drawn with, to the last digit; and what is missing is said.
+// Recall: what the form then sends is what the image was drawn with, to the last digit; and what is missing is said.
 import { api, assert, base, eventually, spec } from "./harness.mjs";
 
 const ALPHA = "alpha-image-2-count";
-const SEED = "9223372036854775806"; // of two pictures, whose seeds end at 2^63 - 1; no number of JavaScript is one of them
+const SEED = "9223372036854775806"; // of two images, whose seeds end at 2^63 - 1; no number of JavaScript is one of them
 const nameOf = (answer) => answer.body.data[0].url.split("/").pop();
 const draw = (prompt, more = {}) => api("POST", "/v1/images/generations", { model: ALPHA, prompt, response_format: "url", ...more });
 
@@ -19,7 +19,7 @@ async function openFirst(page, words) {
   return page.getByRole("dialog");
 }
 
-// Recalls the open picture, and returns what the form then sends. The button's dialog gives way to the form.
+// Recalls the open image, and returns what the form then sends. The button's dialog gives way to the form.
 async function sentAfterRecall(page, button = "Generate") {
   await page.getByRole("dialog").getByRole("button", { name: "Recall all settings" }).click();
   await page.getByRole("dialog").waitFor({ state: "detached" });
@@ -34,10 +34,10 @@ async function sentAfterRecall(page, button = "Generate") {
 // The mean difference of two results' pixels.
 const difference = (page, ...names) => page.evaluate(async (each) => {
   const [one, other] = await Promise.all(each.map(async (name) => {
-    const picture = await createImageBitmap(await (await fetch(`/cdn/${name}`)).blob());
-    const context = new OffscreenCanvas(picture.width, picture.height).getContext("2d");
-    context.drawImage(picture, 0, 0);
-    return context.getImageData(0, 0, picture.width, picture.height).data;
+    const image = await createImageBitmap(await (await fetch(`/cdn/${name}`)).blob());
+    const context = new OffscreenCanvas(image.width, image.height).getContext("2d");
+    context.drawImage(image, 0, 0);
+    return context.getImageData(0, 0, image.width, image.height).data;
   }));
   return one.reduce((sum, value, index) => sum + Math.abs(value - other[index]), 0) / one.length;
 }, names);
@@ -60,7 +60,7 @@ await spec("recall", "/console/gallery", async (page, { context, looks, shot }) 
   delete body.seed;
   assert.deepEqual(body, {
     model: ALPHA, prompt: "every setting", n: 1, size: "768x512", steps: 3, guidance: 2.25, negative_prompt: "fog", output_format: "jpeg",
-    response_format: "url", partial_images: 3, background: true,
+    response_format: "url", partial_images: 3,
   });
   await page.getByRole("button", { name: "Open every setting" }).waitFor();
   assert.ok(await page.locator("#steps").isVisible()); // unfolded
@@ -102,12 +102,12 @@ await spec("recall-after-a-reload", "/console", async (page) => {
   await page.getByText("Cancelled. Nothing was charged.").waitFor();
 });
 
-// Edits by files: one of a stored picture, which the server knows again, and one of a picture that it does not keep.
+// Edits by files: one of a stored image, which the server knows again, and one of an image that it does not keep.
 const drawn = nameOf(await draw("a red boat at sea", { seed: 3 }));
 const png = await (await fetch(`${base}/cdn/${drawn}`)).blob();
-const edits = async (prompt, ...pictures) => {
+const edits = async (prompt, ...images) => {
   const form = new FormData();
-  for (const picture of pictures) form.append("image[]", picture, "a.png");
+  for (const image of images) form.append("image[]", image, "a.png");
   for (const [name, value] of Object.entries({ prompt, model: ALPHA, seed: 5, strength: 0.5, response_format: "url" })) form.append(name, value);
   const answer = await fetch(`${base}/v1/images/edits`, { method: "POST", headers: { Authorization: `Bearer ${process.argv[4]}` }, body: form });
   assert.equal(answer.status, 200, await answer.clone().text());
@@ -125,9 +125,9 @@ await spec("recall-of-an-edit", "/console/gallery", async (page, { shot }) => {
   const [again, first] = (await api("GET", "/v1/darkroom/results?limit=2&q=a+blue+boat")).body.data;
   assert.deepEqual([again.prompt, again.parents, again.endpoint, again.seed], ["a blue boat", [drawn], "images.edits", 5]);
   assert.deepEqual(again.parameters, first.parameters);
-  assert.ok((await difference(page, again.id, first.id)) < 0.01); // the same picture
+  assert.ok((await difference(page, again.id, first.id)) < 0.01); // the same image
 
-  // its picture is not here: it is asked for, and nothing can be sent without it
+  // its image is not here: it is asked for, and nothing can be sent without it
   await openFirst(page, "another boat");
   await page.getByRole("dialog").getByRole("button", { name: "Recall all settings" }).click();
   await page.getByText("was sent as a file, which the server does not keep").waitFor();
@@ -165,7 +165,7 @@ await spec("recall-of-sent-files", "/console/edit", async (page) => {
   assert.notEqual(again.call_id, first.call_id);
   assert.deepEqual(again.parameters, first.parameters);
   assert.equal(again.parameters.masked, true);
-  assert.ok((await difference(page, again.id, first.id)) < 0.01); // the same picture
+  assert.ok((await difference(page, again.id, first.id)) < 0.01); // the same image
 
   await page.goto(`${base}/console`);
   await page.locator("#model").selectOption(ALPHA);
@@ -189,7 +189,7 @@ await spec("recall-of-sent-files", "/console/edit", async (page) => {
   await eventually(async () => assert.equal(await left(), null));
 });
 
-// What only other checkpoints have: the console's own recall of a picture that the gallery could list.
+// What only other checkpoints have: the console's own recall of an image that the gallery could list.
 await spec("recall-of-more", "/console", async (page, { looks }) => {
   await page.locator("#prompt").waitFor();
   await page.evaluate(async ([model]) => {
@@ -212,7 +212,7 @@ await spec("recall-of-more", "/console", async (page, { looks }) => {
   await page.getByRole("button", { name: /^Generate · CNY/ }).click();
   assert.deepEqual((await sent).postDataJSON(), {
     loras: { ink: 0.8 }, output_format: "webp", model: ALPHA, prompt: "a red boat", size: "1024x1024", n: 1, seed: 7, steps: 20, guidance: 2,
-    response_format: "url", partial_images: 3, background: true,
+    response_format: "url", partial_images: 3,
   });
   await eventually(async () => assert.match(await page.getByRole("alert").textContent(), /no LoRA adapters/));
   await eventually(async () => assert.equal(await page.evaluate(() => document.activeElement.id), "loras"));

@@ -82,11 +82,11 @@ await spec("work-of-generate", "/console", async (page, { context }) => {
 }, { refusals: [400] });
 
 const drawn = await api("POST", "/v1/images/generations", { model: MODEL, prompt: "a green hill", seed: 4, size: "768x512", response_format: "b64_json" });
-const picture = { name: "hill.png", mimeType: "image/png", buffer: Buffer.from(drawn.body.data[0].b64_json, "base64") };
+const image = { name: "hill.png", mimeType: "image/png", buffer: Buffer.from(drawn.body.data[0].b64_json, "base64") };
 
 await spec("work-of-edit", "/console/edit", async (page) => {
   const painted = () => page.locator(".easel canvas").evaluate((element) => element.getContext("2d").getImageData(0, 0, element.width, element.height).data.filter((value, index) => index % 4 === 3 && value > 0).length);
-  await page.locator("#image").setInputFiles(picture);
+  await page.locator("#image").setInputFiles(image);
   await page.waitForFunction(() => document.querySelector(".easel canvas")?.width === 768);
   await page.getByLabel("What to change").fill("a sunset");
   const box = await page.locator(".easel canvas").boundingBox();

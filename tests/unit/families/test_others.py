@@ -1,12 +1,17 @@
 """Families with one thing to be said of each."""
 
+import importlib.util
+import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from pipelines.catalog.call_signature import PipelineSource
+from pipelines.catalog.inspection import inspect_checkpoint
 from pipelines.catalog.said_by_names import read_name
 from pipelines.families.registry import family_of
+from tests.support.weight_files import flux_folder
 
 
 def test_sides_of_glm_image_are_multiples_of_its_tokens() -> None:
@@ -50,3 +55,12 @@ def test_stable_diffusion_2_says_what_it_predicts(architecture: str, predicts_v:
 )
 def test_names_of_families_say_what_is_distilled(name: str, distilled: str | None) -> None:
     assert read_name(name).distilled == distilled
+
+
+def test_a_library_that_a_class_needs_is_named_before_it_is_loaded(tmp_path: Path) -> None:
+    folder = flux_folder(tmp_path / "prx")
+    index = json.loads((folder / "model_index.json").read_text())
+    (folder / "model_index.json").write_text(json.dumps(index | {"_class_name": "PRXPipeline"}))
+    needs = inspect_checkpoint(folder).needs
+    assert ("ftfy" in needs) == (importlib.util.find_spec("ftfy") is None)
+    assert family_of("PRXPixelPipeline").libraries == ("ftfy",)

@@ -1,0 +1,82 @@
+"""Which pipeline classes can't draw images for calls, and why: by their source, before anything is loaded.
+
+It is decided from the arguments of a class's call, the parts of its constructor and the fields of its output, so that a
+class that the library gains is judged alike; what these don't say is in its family's file.
+"""
+
+from collections.abc import Iterator
+from inspect import Parameter
+from typing import Final
+
+from pipelines.catalog.call_signature import PipelineSource
+from pipelines.families.generic import Call
+from pipelines.families.registry import family_of
+
+IMAGES: Final = frozenset({"images", "image"})  # fields of outputs that have images
+OTHERS: Final = {  # fields of other outputs, or the ends of their names -> what these classes do
+    "frames": "draws videos, and Darkroom images",
+    "video": "draws videos, and Darkroom images",
+    "videos": "draws videos, and Darkroom images",
+    "audios": "makes sound, and Darkroom images",
+    "text": "writes text",
+    "texts": "writes text",
+    "sequences": "writes text",
+    "embeds": "prepares embeddings for another pipeline",
+    "embeddings": "prepares embeddings for another pipeline",
+    "prediction": "estimates a map of an image, such as its depth",
+}
+DENOISERS: Final = frozenset({"unet", "transformer"})
+ONLY_WITH: Final = {  # parts -> what the images are drawn with
+    "controlnet": "it needs a control image with every call: serve the checkpoint without its ControlNet, and name "
+    "that in [[controlnets]]",
+    "adapter": "it needs a control image with every call, for the T2I-Adapter in it",
+}
+GIVEN: Final = frozenset({"prompt", "image", "mask_image"})  # of the arguments without a default, what calls have
+
+
+def why_refused(class_name: str, source: PipelineSource) -> str | None:
+    """Return why the class draws nothing for calls here, as a sentence that begins with its name; None if it may draw:
+    warmup tries that. A class that the library does not have is not judged."""
+    call = source.parameters(class_name)
+    return None if call is None else next(_reasons(class_name, call, source), None)
+
+
+def _reasons(class_name: str, call: Call, source: PipelineSource) -> Iterator[str]:
+    fields = source.output_fields(class_name)
+    if "num_frames" in call or (fields and not fields & IMAGES):
+        yield f"{class_name} {_other_output(fields, call)}"
+    if source.is_given_up(class_name):
+        yield f"{class_name}: diffusers no longer maintains it"
+    parts = source.constructor(class_name)
+    if any("Onnx" in str(part.annotation) for part in parts.values()):
+        yield f"{class_name}: its parts are ONNX files, which are not loaded"
+    if "FlaxDiffusionPipeline" in source.ancestors(class_name):
+        yield f"{class_name}: its parts are of Flax, and not of torch"
+    yield from (f"{class_name}: {why}" for part, why in ONLY_WITH.items() if part in parts)
+    if (why := family_of(class_name).refused) is not None:
+        yield f"{class_name}: {why}"
+    if not DENOISERS & parts.keys():
+        yield f"{class_name}: it has neither a U-Net nor a transformer"
+    if (why := _lacks(class_name, call)) is not None:
+        yield f"{class_name}: {why}"
+
+
+def _other_output(fields: frozenset[str], call: Call) -> str:
+    if "num_frames" in call:
+        return OTHERS["frames"]
+    found = (OTHERS[word] for field in sorted(fields) if (word := field.rpartition("_")[2]) in OTHERS)
+    return next(found, f"returns {' and '.join(sorted(fields))}, and no images")
+
+
+def _lacks(class_name: str, call: Call) -> str | None:
+    """Return which input the class needs that calls do not have."""
+    given = GIVEN | {family_of(class_name).references_argument}
+    required = [name for name, parameter in call.items() if parameter.default is Parameter.empty]
+    if others := [name for name in required if name not in given]:
+        return f"it needs {others[0]}, which calls here do not have"
+    if "control_image" in call:
+        return "it needs a control image with every call"
+    if "prompt" in call or required:
+        return None
+    prompts = [name for name in call if name.endswith("_prompt") and "negative" not in name]
+    return f"it needs {prompts[0]}, which calls here do not have" if prompts else "it takes no prompt"

@@ -1,0 +1,255 @@
+"""Every pipeline class of the installed diffusers draws images, or is refused by one true line before it is loaded.
+
+A class that is in neither list fails here, so that a new diffusers is noticed: make a tiny checkpoint of it in
+tests/support/tiny_families/, or say in its family's file why it can't draw.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipelines.catalog.call_signature import PipelineSource
+from pipelines.catalog.inspection import inspect_checkpoint
+from pipelines.catalog.refused_classes import why_refused
+from pipelines.families.registry import family_of
+from pipelines.families.task import Task
+from server.data_folders import REPOSITORY
+from tests.support.weight_files import flux_folder
+
+SOURCE = PipelineSource()
+ROWS = re.compile(
+    r"^\| (?P<name>\S+) \| `(?P<kind>\w+)` \| [^|]+ \| (?P<references>[^|]+) \| (?P<mask>\w+) ", re.MULTILINE
+)
+# Classes whose tiny checkpoints are still to be made; this list only gets shorter
+PENDING = frozenset(
+    {
+        "BriaFibo2Pipeline",
+        "BriaFiboEditPipeline",
+        "BriaFiboPipeline",
+        "BriaPipeline",
+        "CogView3PlusPipeline",
+        "Cosmos2TextToImagePipeline",
+        "DreamLiteMobilePipeline",
+        "DreamLitePipeline",
+        "ErnieImagePipeline",
+        "Flux2KleinKVPipeline",
+        "HunyuanDiTPAGPipeline",
+        "HunyuanDiTPipeline",
+        "HunyuanImagePipeline",
+        "HunyuanImageRefinerPipeline",
+        "IFImg2ImgPipeline",
+        "IFInpaintingPipeline",
+        "IFPipeline",
+        "Ideogram4Pipeline",
+        "JoyImageEditPipeline",
+        "JoyImageEditPlusPipeline",
+        "Kandinsky3Img2ImgPipeline",
+        "Kandinsky3Pipeline",
+        "Kandinsky5I2IPipeline",
+        "Kandinsky5T2IPipeline",
+        "KandinskyCombinedPipeline",
+        "KandinskyImg2ImgCombinedPipeline",
+        "KandinskyInpaintCombinedPipeline",
+        "KandinskyV22CombinedPipeline",
+        "KandinskyV22Img2ImgCombinedPipeline",
+        "KandinskyV22InpaintCombinedPipeline",
+        "KolorsImg2ImgPipeline",
+        "KolorsPAGPipeline",
+        "KolorsPipeline",
+        "Krea2Pipeline",
+        "LDMTextToImagePipeline",
+        "LongCatImageEditPipeline",
+        "LongCatImagePipeline",
+        "LuminaPipeline",
+        "NucleusMoEImagePipeline",
+        "OmniGenPipeline",
+        "OvisImagePipeline",
+        "PRXPipeline",
+        "PRXPixelPipeline",
+        "PixArtAlphaPipeline",
+        "PixArtSigmaPAGPipeline",
+        "QwenImage21Pipeline",
+        "QwenImageLayeredPipeline",
+        "SanaPAGPipeline",
+        "StableDiffusion3PAGImg2ImgPipeline",
+        "StableDiffusion3PAGPipeline",
+        "StableDiffusionDepth2ImgPipeline",
+        "StableDiffusionImageVariationPipeline",
+        "StableDiffusionPAGImg2ImgPipeline",
+        "StableDiffusionPAGInpaintPipeline",
+        "StableDiffusionPAGPipeline",
+        "StableDiffusionXLInstructPix2PixPipeline",
+        "StableDiffusionXLPAGImg2ImgPipeline",
+        "StableDiffusionXLPAGInpaintPipeline",
+        "StableDiffusionXLPAGPipeline",
+        "StableUnCLIPImg2ImgPipeline",
+        "StableUnCLIPPipeline",
+        "ZImageOmniPipeline",
+    }
+)
+
+# The same of modular pipelines, none of which is loaded yet
+MODULAR_PENDING = frozenset(
+    {
+        "AnimaModularPipeline",
+        "Cosmos3DistilledModularPipeline",
+        "Cosmos3OmniModularPipeline",
+        "EchoModularPipeline",
+        "ErnieImageModularPipeline",
+        "Flux2KleinBaseModularPipeline",
+        "Flux2KleinModularPipeline",
+        "Flux2ModularPipeline",
+        "Flux3DistilledModularPipeline",
+        "Flux3ModularPipeline",
+        "FluxKontextModularPipeline",
+        "FluxModularPipeline",
+        "HeliosModularPipeline",
+        "HeliosPyramidDistilledModularPipeline",
+        "HeliosPyramidModularPipeline",
+        "HunyuanVideo15ModularPipeline",
+        "Ideogram4ModularPipeline",
+        "Krea2ModularPipeline",
+        "Krea2TurboModularPipeline",
+        "LTX25ModularPipeline",
+        "LTX2ModularPipeline",
+        "LTXModularPipeline",
+        "MiniMaxH3ModularPipeline",
+        "MiniMaxMusic3ModularPipeline",
+        "QwenImage21ModularPipeline",
+        "QwenImage21TurboModularPipeline",
+        "QwenImageEditModularPipeline",
+        "QwenImageEditPlusModularPipeline",
+        "QwenImageLayeredModularPipeline",
+        "QwenImageModularPipeline",
+        "StableDiffusion3ModularPipeline",
+        "StableDiffusionXLModularPipeline",
+        "Wan22Image2VideoModularPipeline",
+        "Wan22ModularPipeline",
+        "Wan22VaceModularPipeline",
+        "WanAnimate2DistilledModularPipeline",
+        "WanAnimate2ModularPipeline",
+        "WanImage2VideoModularPipeline",
+        "WanModularPipeline",
+        "ZImageModularPipeline",
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def judged() -> dict[str, str | None]:
+    """All classes of the installed diffusers, with why they are refused."""
+    return {name: why_refused(name, SOURCE) for name in SOURCE.class_names}
+
+
+def drawn_classes() -> Iterator[str]:
+    """The classes that `make families` has drawn with: those of the tiny checkpoints, and those that draw other tasks
+    on the same weights. It writes no row of a checkpoint with a fault."""
+    for row in ROWS.finditer((REPOSITORY / "docs" / "reference" / "families.md").read_text()):
+        yield row["kind"]
+        siblings = family_of(row["kind"]).siblings(row["kind"])
+        if "img2img" in row["references"]:
+            yield siblings[Task.REDRAW]
+        if row["mask"] == "yes":
+            yield siblings[Task.INPAINT]
+
+
+def test_every_class_is_drawn_or_refused(judged: dict[str, str | None]) -> None:
+    drawn = set(drawn_classes())
+    taken = {name for name, why in judged.items() if why is None}
+    inherited = {name for name in taken if SOURCE.ancestors(name) & drawn and not SOURCE.has_own_call(name)}
+    assert taken - drawn - inherited - PENDING == set(), "neither drawn by `make families` nor refused by a family"
+    assert {name for name in drawn & judged.keys() if judged[name] is not None} == set(), "drawn, and refused"
+
+
+def test_every_modular_class_is_drawn_or_refused() -> None:
+    assert SOURCE.folder is not None
+    lists = (SOURCE.folder / "modular_pipelines" / "__init__.py").read_text()
+    found = set(re.findall(r"\w+ModularPipeline\b", lists))
+    assert found - set(drawn_classes()) - MODULAR_PENDING == set()
+
+
+@pytest.mark.parametrize(
+    ("class_name", "why"),
+    [
+        ("WanPipeline", "WanPipeline draws videos, and Darkroom images"),
+        ("WanVideoToVideoPipeline", "WanVideoToVideoPipeline draws videos, and Darkroom images"),
+        ("CogVideoXVideoToVideoPipeline", "draws videos"),
+        ("Kandinsky6SRPipeline", "draws videos"),
+        ("StableAudioPipeline", "makes sound"),
+        ("LLaDA2Pipeline", "writes text"),
+        ("DiffusionGemmaPipeline", "writes text"),
+        ("RFD4ProteinaPipeline", "and no images"),
+        ("FluxPriorReduxPipeline", "prepares embeddings for another pipeline"),
+        ("MarigoldDepthPipeline", "estimates a map of an image"),
+        ("KandinskyV22Pipeline", "it needs image_embeds, which calls here do not have"),
+        ("DiTPipeline", "it needs class_labels, which calls here do not have"),
+        ("VisualClozePipeline", "it needs task_prompt, which calls here do not have"),
+        ("DDPMPipeline", "it takes no prompt"),
+        ("ShapEPipeline", "it has neither a U-Net nor a transformer"),
+        ("StableDiffusionControlNetPipeline", "name that in [[controlnets]]"),
+        ("StableDiffusionXLAdapterPipeline", "for the T2I-Adapter in it"),
+        ("StableDiffusionLatentUpscalePipeline", "it enlarges an image"),
+        ("StableCascadeDecoderPipeline", "diffusers no longer maintains it"),
+        ("ChromaInpaintPipeline", "ChromaPipeline draws with the same parts"),
+    ],
+)
+def test_the_reason_is_true_and_is_told_at_inspect(class_name: str, why: str, tmp_path: Path) -> None:
+    if not SOURCE.has(class_name):
+        pytest.skip("not in this diffusers")
+    folder = flux_folder(tmp_path / "checkpoint")
+    index = json.loads((folder / "model_index.json").read_text())
+    (folder / "model_index.json").write_text(json.dumps(index | {"_class_name": class_name}))
+    told = [problem for problem in inspect_checkpoint(folder).problems if class_name in problem]
+    assert len(told) == 1
+    assert why in told[0]
+    assert "\n" not in told[0]
+
+
+def test_a_class_that_draws_is_not_refused(judged: dict[str, str | None]) -> None:
+    """Among them those whose signature is odd: a required prompt, a required image."""
+    for name in ("FluxPipeline", "OmniGenPipeline", "StableDiffusionImageVariationPipeline", "LDMTextToImagePipeline"):
+        assert judged[name] is None
+
+
+def test_a_new_class_is_judged_by_its_source(tmp_path: Path) -> None:
+    """As a later diffusers may have one."""
+    folder = tmp_path / "pipelines" / "later"
+    folder.mkdir(parents=True)
+    lists = [f'_import_structure["later"] = {json.dumps(list(LATER))}']
+    (tmp_path / "pipelines" / "__init__.py").write_text("\n".join(["_import_structure = {}", *lists]))
+    (folder / "pipeline_later.py").write_text("\n\n".join(text for text, _ in LATER.values()))
+    source = PipelineSource(tmp_path)
+    assert {name: why_refused(name, source) for name in source.class_names} == {
+        name: why for name, (_, why) in LATER.items()
+    }
+
+
+def _class(name: str, parts: str, call: str, output: str) -> str:
+    return (
+        f"class {name}(DiffusionPipeline):\n"
+        f"    def __init__(self, {parts}): pass\n"
+        f"    def __call__(self, {call}): return Output({output}=1)"
+    )
+
+
+LATER: dict[str, tuple[str, str | None]] = {
+    "APipeline": (_class("APipeline", "transformer", "prompt=None, image=None", "images"), None),
+    "BPipeline": (_class("BPipeline", "unet", "prompt", "image"), None),
+    "CPipeline": (_class("CPipeline", "unet", "prompt", "audios"), "CPipeline makes sound, and Darkroom images"),
+    "DPipeline": (
+        _class("DPipeline", "transformer", "prompt, pose", "images"),
+        "DPipeline: it needs pose, which calls here do not have",
+    ),
+    "EPipeline": (
+        _class("EPipeline", "transformer", "prompt, control_image=None", "images"),
+        "EPipeline: it needs a control image with every call",
+    ),
+    "FPipeline": (
+        _class("FPipeline", "prior", "prompt", "images"),
+        "FPipeline: it has neither a U-Net nor a transformer",
+    ),
+    "GPipeline": (_class("GPipeline", "unet", "prompt", "meshes"), "GPipeline returns meshes, and no images"),
+}
