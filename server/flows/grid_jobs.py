@@ -10,7 +10,7 @@ import structlog
 
 from server.errors import ApiError, Cancelled, EngineFailure, NotFound
 from server.flows.comparison_grid import ComparisonGrids, Recipe
-from server.schemas.checkpoints import GridState
+from server.schemas.checkpoints import GridFailure, GridState
 from server.schemas.queue import QueuedJob
 
 log = structlog.stdlib.get_logger("darkroom.grids")
@@ -114,7 +114,7 @@ def _describe(job: _Job) -> GridState:
         drawn=job.drawn,
         total=job.total,
         created_at=job.created_at,
-        error=failure.body()["error"] if failure else None,
+        error=GridFailure(message=failure.message, code=failure.code, param=failure.param) if failure else None,
     )
 
 

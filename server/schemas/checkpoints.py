@@ -6,7 +6,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from server.catalog.sizes import Tier
 from server.schemas.answer import Answer
-from server.schemas.errors import ErrorDetail
 from server.schemas.listing import Listed
 from server.schemas.validation import AMOUNT
 
@@ -94,6 +93,14 @@ class ProofRequest(BaseModel):
     cell_px: Annotated[int, Field(ge=64, le=1024)] = 320
 
 
+class GridFailure(Answer):
+    """The error of a comparison grid, as it would be answered."""
+
+    message: str
+    code: str | None
+    param: str | None
+
+
 class GridState(Listed):
     """A comparison grid: `drawn` of `total` images are there. Its sheet is at `/sheet` below it when it has
     succeeded."""
@@ -104,7 +111,7 @@ class GridState(Listed):
     drawn: int
     total: int
     created_at: float
-    error: ErrorDetail | None
+    error: GridFailure | None
 
 
 class PartReport(Answer):

@@ -1,5 +1,5 @@
 // Gallery: every image of the key that the server keeps, by day.
-import { call, resultPath } from "../core/api.js";
+import { readResult } from "../core/api.js";
 import { html, useEffect, useRef, useState } from "../core/html.js";
 import { t } from "../core/i18n.js";
 import { Link } from "../core/router.js";
@@ -40,7 +40,7 @@ function named(images) {
 
 async function archive(images) {
   const files = [];
-  for (const { image, name } of named(images)) files.push({ name, blob: await (await call("GET", resultPath(image.url))).blob() });
+  for (const { image, name } of named(images)) files.push({ name, blob: await readResult(image.url) });
   save(await zip(files), "darkroom.zip");
 }
 

@@ -1,5 +1,5 @@
 // An image at large, with all that is known of it and can be done with it.
-import { query, resultName, resultPath } from "../core/api.js";
+import { query, resultName, resultPath, thumbnail } from "../core/api.js";
 import { html, useEffect, useLayoutEffect, useState } from "../core/html.js";
 import { money, N, t } from "../core/i18n.js";
 import { isTyping } from "../core/keys.js";
@@ -58,7 +58,7 @@ function Chain({ image, onOpen }) {
   const made = useRoute(query("/v1/darkroom/results", { parent: image.id, order: "asc", limit: 30 }));
   const strip = (label, word, names) => names.length > 0 && html`<div><h2>${label}</h2><div class="references">
     ${names.map((name, index) => html`<button type="button" key=${name} aria-label=${t(word, { number: index + 1 })} onClick=${() => onOpen(name)}>
-      <img src=${`/cdn/${name}?w=160`} alt="" onError=${() => setGone([...gone, name])} /></button>`)}
+      <img src=${thumbnail(name, 160)} alt="" onError=${() => setGone([...gone, name])} /></button>`)}
   </div></div>`;
   const parents = (image.parents ?? []).map(resultName).filter((name) => !gone.includes(name));
   return html`${strip(t("Made from"), N("Open what it was made from, {number}"), parents)}

@@ -1,5 +1,6 @@
 // The operator's comparison of checkpoints: its form, and a sheet that the server draws whatever page is shown.
 import { call, get, json } from "../core/api.js";
+import { BASE } from "../core/base.js";
 import { toNumber } from "../core/json.js";
 import { createStore } from "../core/store.js";
 import { keep } from "./work.js";
@@ -22,7 +23,7 @@ export const bodyOf = ({ candidates, prompts, seeds, size, steps, guidance }) =>
 });
 
 const path = (id) => `/admin/checkpoints/proof/${id}`;
-export const sheetOf = (job) => `${path(job.id)}/sheet`;
+export const sheetOf = (job) => `${BASE}${path(job.id)}/sheet`;
 
 // Looks at the job until it has ended or another one is begun.
 async function follow(id) {

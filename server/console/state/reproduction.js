@@ -1,5 +1,5 @@
 // Drawing an image again from all that the server recorded of it, to see whether it comes out the same.
-import { call, get, resultName } from "../core/api.js";
+import { get, readResult, resultName } from "../core/api.js";
 import { t } from "../core/i18n.js";
 import { readImage } from "../parts/incoming.js";
 import { finished, startJob } from "./jobs.js";
@@ -8,7 +8,7 @@ import { requestOf } from "./recall.js";
 const NOT_COMPARED = new Set(["n", "batch"]);
 
 async function pixelsOf(name) {
-  const bitmap = await createImageBitmap(await (await call("GET", `/cdn/${name}`)).blob());
+  const bitmap = await createImageBitmap(await readResult(name));
   const context = new OffscreenCanvas(bitmap.width, bitmap.height).getContext("2d");
   context.drawImage(bitmap, 0, 0);
   return context.getImageData(0, 0, bitmap.width, bitmap.height);
