@@ -37,6 +37,14 @@ function workerState(worker) {
   return worker.ready ? html`<span class="good">${t("ready")}</span>` : html`<span class="bad">${worker.problem ?? t("starting")}</span>`;
 }
 
+// Of a GPU, what all programs use of it; of a CPU, what the worker does.
+function memoryOf({ memory }) {
+  if (!memory) return "–";
+  if (!memory.gpu_total_bytes) return bytes(memory.host_bytes);
+  const told = t("{used} of {total}", { used: bytes(memory.gpu_used_bytes), total: bytes(memory.gpu_total_bytes) });
+  return html`<span>${told}</span><meter aria-label=${told} max=${memory.gpu_total_bytes} value=${memory.gpu_used_bytes}></meter>`;
+}
+
 export default function Queue({ title }) {
   const { jobs, workers, live } = useSnapshot();
   const status = useRoute("/admin/status");
@@ -68,6 +76,7 @@ export default function Queue({ title }) {
       { name: t("Name"), show: (worker) => worker.name },
       { name: t("State"), show: workerState },
       { name: t("Device"), show: (worker) => told(worker.device ?? "–") },
+      { name: t("Memory"), show: memoryOf },
       { name: t("Jobs"), number: true, show: (worker) => count(worker.jobs) },
       { name: t("Restarts"), number: true, show: (worker) => count(worker.restarts) },
       { name: "", show: (worker) => worker.can_sleep && (worker.sleep === "asleep"
