@@ -9,6 +9,7 @@ from typing import Any
 
 from pipelines.catalog.components import component_names
 from pipelines.catalog.digests import Digests
+from pipelines.catalog.file_kinds import FileKind, other_kind_of
 from pipelines.catalog.file_layout import denoiser_tensors, missing_parts
 from pipelines.catalog.folder_problems import HUB_CACHE, PICKLES, other_kind, part_problems, similar_names
 from pipelines.catalog.quantization import is_quantized
@@ -57,6 +58,8 @@ def check_files(spec: CheckpointSpec) -> Path:
     folder = spec.path if spec.path.is_dir() else spec.base or spec.config
     if spec.path.is_file() and any(spec.path.match(pattern) for pattern in PICKLES):
         raise CheckpointError(f"{spec.path}: a pickle, which can run code; convert the checkpoint to safetensors")
+    if folder is None and spec.path.suffix in SINGLE_FILES and (kind := _other_kind_of_file(spec.path)) is not None:
+        raise CheckpointError(f"{spec.path}: {kind}")
     if folder is None or (spec.path.is_file() and spec.path.suffix not in SINGLE_FILES):
         raise CheckpointError(
             f"{spec.path}: neither a diffusers folder, nor a .safetensors or .gguf file with `base` (the folder that "
@@ -71,6 +74,13 @@ def check_files(spec: CheckpointSpec) -> Path:
         content = f"only pickles such as {pickled.name}, which can run code" if pickled else "no weights"
         raise CheckpointError(f"{folder}: {content}; convert the checkpoint to safetensors")
     return folder
+
+
+def _other_kind_of_file(file: Path) -> FileKind | None:
+    try:
+        return other_kind_of(file)
+    except BrokenFile as error:
+        raise CheckpointError(str(error)) from error
 
 
 def model_index(folder: Path) -> dict[str, Any]:
