@@ -39,7 +39,7 @@ IN_CHECKPOINT: Final = "name it beside a checkpoint of the same kind"
 VAE: Final = FileKind("a VAE alone", f"{IN_CHECKPOINT}, with the key `vae`")
 TINY_VAE: Final = FileKind(
     "a tiny autoencoder in the names of its first publisher",
-    "take its diffusers folder (AutoencoderTiny), and name it beside a checkpoint with `vae` or `preview_vae`",
+    "take its diffusers folder (AutoencoderTiny), and name it beside a checkpoint with the key `vae`",
 )
 TEXT_ENCODER: Final = FileKind("a text encoder alone", f"{IN_CHECKPOINT}, with the key `text_encoder`")
 LANGUAGE_MODEL: Final = FileKind(
@@ -54,19 +54,19 @@ CONTROLNET: Final = FileKind(
     "a ControlNet", "name its diffusers folder, which has a config.json, in [[controlnets]] of a checkpoint"
 )
 T2I_ADAPTER: Final = FileKind(
-    "a T2I-Adapter", "name its diffusers folder, which has a config.json, in [[t2i_adapters]] of a checkpoint"
+    "a T2I-Adapter", "nothing here draws with it"
 )
 IP_ADAPTER: Final = FileKind("an IP-Adapter", "name it in [[ip_adapters]] of a checkpoint")
 CONTROLNET_FOLDER: Final = FileKind("a ControlNet", "name it in [[controlnets]] of a checkpoint")
-T2I_ADAPTER_FOLDER: Final = FileKind("a T2I-Adapter", "name it in [[t2i_adapters]] of a checkpoint")
+T2I_ADAPTER_FOLDER: Final = FileKind("a T2I-Adapter", "nothing here draws with it")
 IMAGE_ENCODER_FOLDER: Final = FileKind(
     "an image encoder", "an IP-Adapter needs it: name it as `image_encoder` in [[ip_adapters]] of a checkpoint"
 )
 DENOISER: Final = FileKind("a denoiser alone", f"{IN_CHECKPOINT}, with the key `denoiser`")
 EMBEDDING: Final = FileKind(
-    "a textual-inversion embedding", "put it into the folder that `embedding_folder` of a checkpoint names"
+    "a textual-inversion embedding", "nothing here reads it"
 )
-UPSCALER: Final = FileKind("an upscaler", "name it in the catalog file of a model with `upscaler`")
+UPSCALER: Final = FileKind("an upscaler", "it enlarges images, and draws none")
 MOTION: Final = FileKind("a motion module", "it draws videos, and Darkroom images")
 SVDQUANT: Final = FileKind(
     "an SVDQuant checkpoint", "its kernels are code of a hub, which nothing here runs: use the bf16 or fp8 file"
@@ -132,7 +132,8 @@ SVDQUANT_NAMES: Final = re.compile(
 VISION: Final = r"vision_model\.|visual_projection\.|vision_tower\."
 TEXT: Final = (
     r"(text_encoders?|cond_stage_model|conditioner)\.|clip_[lgh]\.|t5xxl\.|text_model\.|text_projection|logit_scale|"
-    r"shared\.|encoder\.(block\.|final_layer_norm\.|embed_tokens)|token_embedding\.|positional_embedding|ln_final\.|"
+    r"shared\.|encoder\.(block\.|layers\.\d+\.(self_attn|layer_norm|mlp)|final_layer_norm\.|embed_tokens)|"
+    r"embeddings\.(token|position)_|final_layer_norm\.|token_embedding\.|positional_embedding|ln_final\.|"
     r"transformer\.(resblocks|text_model|shared|encoder\.block)\.|spiece_model"
 )
 ANYWHERE: Final = (  # one tensor is enough
@@ -144,6 +145,7 @@ ANYWHERE: Final = (  # one tensor is enough
         CONTROLNET,
     ),
     (re.compile(r"^(ip_adapter|image_proj(_model)?|adapter_modules)\."), IP_ADAPTER),
+    (re.compile(r"^(vision_model\.)?embeddings\.patch_embedding\."), IMAGE_ENCODER),
     (re.compile(r"motion_modules\.|temporal_transformer\."), MOTION),
     (re.compile(r"^(adapter\.)?body\.\d+\.(block1|block2|resnets|in_conv)\."), T2I_ADAPTER),
     (

@@ -89,7 +89,7 @@ KINDS: Mapping[str, tuple[Shapes, str, str]] = {
     "taesd": (
         {"taesd_decoder.1.weight": (8, 4, 3, 3), "taesd_encoder.0.weight": (8, 3)},
         "a tiny autoencoder",
-        "preview_vae",
+        "`vae`",
     ),
     "taesd-diffusers": (
         {"decoder.layers.0.weight": (8, 4, 3, 3), "encoder.layers.0.weight": (8, 3, 3, 3)},
@@ -100,6 +100,16 @@ KINDS: Mapping[str, tuple[Shapes, str, str]] = {
         {"text_model.embeddings.token_embedding.weight": (99, 8), "text_model.encoder.layers.0.mlp.fc1.weight": (8, 8)},
         "a text encoder",
         "`text_encoder`",
+    ),
+    "clip-l-of-today": (
+        {"embeddings.token_embedding.weight": (99, 8), "encoder.layers.0.mlp.fc1.weight": (8, 8)},
+        "a text encoder",
+        "`text_encoder`",
+    ),
+    "clip-vision-of-today": (
+        {"embeddings.patch_embedding.weight": (8, 3, 4, 4), "encoder.layers.0.mlp.fc1.weight": (8, 8)},
+        "an image encoder",
+        "image_encoder",
     ),
     "open-clip": (
         {
@@ -138,9 +148,9 @@ KINDS: Mapping[str, tuple[Shapes, str, str]] = {
         "an image encoder",
         "image_encoder",
     ),
-    "embedding": ({"emb_params": (4, 768)}, "a textual-inversion embedding", "embedding_folder"),
-    "embedding-sdxl": ({"clip_l": (4, 768), "clip_g": (4, 1280)}, "a textual-inversion embedding", "embedding_folder"),
-    "embedding-diffusers": ({"<my-cat>": (1, 32)}, "a textual-inversion embedding", "embedding_folder"),
+    "embedding": ({"emb_params": (4, 768)}, "a textual-inversion embedding", "reads it"),
+    "embedding-sdxl": ({"clip_l": (4, 768), "clip_g": (4, 1280)}, "a textual-inversion embedding", "reads it"),
+    "embedding-diffusers": ({"<my-cat>": (1, 32)}, "a textual-inversion embedding", "reads it"),
     "controlnet": (
         {"control_model.input_hint_block.0.weight": (16, 3, 3, 3), "control_model.zero_convs.0.0.weight": (8, 8, 1, 1)},
         "a ControlNet",
@@ -159,12 +169,12 @@ KINDS: Mapping[str, tuple[Shapes, str, str]] = {
     "t2i-adapter": (
         {"body.0.block1.weight": (8, 8, 3, 3), "body.0.block2.weight": (8, 8, 1, 1), "conv_in.weight": (8, 64, 3, 3)},
         "a T2I-Adapter",
-        "[[t2i_adapters]]",
+        "draws with it",
     ),
     "t2i-adapter-diffusers": (
         {"adapter.body.0.resnets.0.block1.weight": (8, 8, 3, 3)},
         "a T2I-Adapter",
-        "[[t2i_adapters]]",
+        "draws with it",
     ),
     "ip-adapter": (
         {"image_proj.proj.weight": (8, 8), "ip_adapter.1.to_k_ip.weight": (8, 8)},
@@ -188,14 +198,14 @@ KINDS: Mapping[str, tuple[Shapes, str, str]] = {
     "esrgan": (
         {"model.0.weight": (8, 3, 3, 3), "model.1.sub.0.RDB1.conv1.0.weight": (8, 8, 3, 3)},
         "an upscaler",
-        "upscale",
+        "enlarges",
     ),
     "real-esrgan": (
         {"conv_first.weight": (8, 3, 3, 3), "body.0.rdb1.conv1.weight": (8, 8, 3, 3)},
         "an upscaler",
-        "upscale",
+        "enlarges",
     ),
-    "compact": ({"body.0.weight": (8, 3, 3, 3), "body.1.weight": (8,)}, "an upscaler", "upscale"),
+    "compact": ({"body.0.weight": (8, 3, 3, 3), "body.1.weight": (8,)}, "an upscaler", "enlarges"),
     "motion": (
         {"down_blocks.0.motion_modules.0.temporal_transformer.norm.weight": (8,)},
         "a motion module",
@@ -283,7 +293,7 @@ def test_a_denoiser_of_another_size_is_not_added_to_a_base(
         ({"_class_name": "FluxTransformer2DModel"}, "a denoiser alone"),
         ({"_class_name": "UNet2DConditionModel"}, "a denoiser alone"),
         ({"_class_name": "FluxControlNetModel"}, "a ControlNet: name it in [[controlnets]]"),
-        ({"_class_name": "T2IAdapter"}, "a T2I-Adapter: name it in [[t2i_adapters]]"),
+        ({"_class_name": "T2IAdapter"}, "a T2I-Adapter: nothing here draws"),
         ({"architectures": ["CLIPVisionModelWithProjection"]}, "an image encoder"),
         ({"architectures": ["CLIPTextModel"]}, "a text encoder alone"),
         ({"architectures": ["ViTForImageClassification"]}, "an image classifier"),
