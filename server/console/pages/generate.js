@@ -1,4 +1,5 @@
 // Generate: a form, and the calls that it started.
+import { BASE } from "../core/base.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../core/html.js";
 import { money, t, told } from "../core/i18n.js";
 import { stringify } from "../core/json.js";
@@ -55,7 +56,7 @@ function More({ model, values, set }) {
 }
 
 const shellQuoted = (body) => stringify(body).replaceAll("'", "'\\''");
-const curlOf = (body) => `curl ${location.origin}/v1/images/generations -H "Authorization: Bearer $DARKROOM_KEY" -H 'Content-Type: application/json' -d '${shellQuoted(body)}'`;
+const curlOf = (body) => `curl ${location.origin}${BASE}/v1/images/generations -H "Authorization: Bearer $DARKROOM_KEY" -H 'Content-Type: application/json' -d '${shellQuoted(body)}'`;
 
 function Form({ onSubmit, work }) {
   const values = useStore(draft);
@@ -82,6 +83,8 @@ function Form({ onSubmit, work }) {
     <div class="row">
       ${model.qualities.length > 0 && html`<${Select} id="quality" label=${t("Quality")} value=${values.steps === "" ? values.quality || model.default_quality : ""}
         options=${[...(values.steps === "" ? [] : [["", t("by its steps")]]), ...model.qualities.map((name) => [name, told(name)])]} onChange=${(quality) => setDraft({ quality, steps: "" })} />`}
+      ${can(model, "transparent") && html`<${Select} id="background" label=${t("Background")} value=${values.background}
+        options=${[["", t("opaque")], ["transparent", t("transparent")]]} onChange=${(background) => setDraft({ background })} />`}
       <${Field} id="n" label=${t("Images")} type="number" min="1" max=${model.limits.max_n} required value=${values.n} onInput=${set("n")} />
       <${Field} id="seed" label=${t("Seed")} ...${DIGITS} placeholder=${t("random")} value=${values.seed} onInput=${set("seed")} />
     </div>
