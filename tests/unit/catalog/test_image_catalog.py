@@ -277,6 +277,6 @@ def test_parts_of_ones_own_stand_beside_the_checkpoint(configs: Path) -> None:
 
 def test_a_file_and_a_denoiser_are_one_too_many(configs: Path) -> None:
     edit(configs, "alpha-image-2.toml", "conditioning", 'base = "x"\ndenoiser = "tuned"\nconditioning')
-    edit(configs, "alpha-image-2.toml", 'checkpoint = "starter-alpha"', 'checkpoint = "x.gguf"')
+    edit(configs, "alpha-image-2.toml", 'checkpoint   = "starter-alpha"', 'checkpoint = "x.gguf"')
     with pytest.raises(CatalogError, match="denoiser: the file that `checkpoint` names has the denoiser"):
         load_catalog(configs, Path("weights"))
