@@ -53,9 +53,7 @@ IMAGE_ENCODER: Final = FileKind(
 CONTROLNET: Final = FileKind(
     "a ControlNet", "name its diffusers folder, which has a config.json, in [[controlnets]] of a checkpoint"
 )
-T2I_ADAPTER: Final = FileKind(
-    "a T2I-Adapter", "nothing here draws with it"
-)
+T2I_ADAPTER: Final = FileKind("a T2I-Adapter", "nothing here draws with it")
 IP_ADAPTER: Final = FileKind("an IP-Adapter", "name it in [[ip_adapters]] of a checkpoint")
 CONTROLNET_FOLDER: Final = FileKind("a ControlNet", "name it in [[controlnets]] of a checkpoint")
 T2I_ADAPTER_FOLDER: Final = FileKind("a T2I-Adapter", "nothing here draws with it")
@@ -63,9 +61,7 @@ IMAGE_ENCODER_FOLDER: Final = FileKind(
     "an image encoder", "an IP-Adapter needs it: name it as `image_encoder` in [[ip_adapters]] of a checkpoint"
 )
 DENOISER: Final = FileKind("a denoiser alone", f"{IN_CHECKPOINT}, with the key `denoiser`")
-EMBEDDING: Final = FileKind(
-    "a textual-inversion embedding", "nothing here reads it"
-)
+EMBEDDING: Final = FileKind("a textual-inversion embedding", "nothing here reads it")
 UPSCALER: Final = FileKind("an upscaler", "it enlarges images, and draws none")
 MOTION: Final = FileKind("a motion module", "it draws videos, and Darkroom images")
 SVDQUANT: Final = FileKind(
