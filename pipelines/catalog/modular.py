@@ -32,7 +32,7 @@ def missing_part(folder: Path, name: str) -> str:
     """Describe a component that a folder's index names and that is not there, with the repository that has it."""
     file = index_file(folder)
     message = f"{folder}: {name}/ is missing, which {file.name} names"
-    entry = json.loads(file.read_text()).get(name) if file.name == MODULAR_INDEX else None
+    entry: Any = json.loads(file.read_text()).get(name)
     if not _is_modular(entry):
         return message
     source, within = entry[2].get("pretrained_model_name_or_path"), entry[2].get("subfolder")

@@ -41,10 +41,12 @@ def pipeline_class_of(index: Mapping[str, Any]) -> type[Any] | None:
         return None
     if not issubclass(found, diffusers.ModularPipeline):
         return found
+    modular: Any = found
     named = getattr(diffusers, str(index.get("_blocks_class_name")), None)
-    own = getattr(diffusers, str(found.default_blocks_name), None)
-    blocks = named if getattr(named, "block_classes", None) else own
-    return None if blocks is None else _callable_class(found, blocks, frozenset(component_names(index)))
+    blocks = (
+        named if getattr(named, "block_classes", None) else getattr(diffusers, str(modular.default_blocks_name), None)
+    )
+    return None if blocks is None else _callable_class(modular, blocks, frozenset(component_names(index)))
 
 
 def is_modular(pipeline_class: type[Any]) -> bool:
@@ -124,7 +126,7 @@ def _parameter(name: str, default: Any = None, annotation: Any = Parameter.empty
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _from_folder(cls: type[Any], folder: Path, **options: Any) -> Any:
+def _from_folder(cls: type[Any], /, folder: Path, **options: Any) -> Any:
     """Load the components of a folder that `options` do not have: those without weights. Nothing but the folder is
     read, whatever repositories its index names."""
     index = model_index(Path(folder))
