@@ -42,7 +42,7 @@ def answer_format(request: ImageRequest, catalog: Catalog, *, with_bytes: bool) 
     other names answer with bytes beside the URL."""
     if request.response_format is not None:
         return request.response_format
-    if request.model in catalog.bytes_aliases:
+    if catalog.answers_bytes(request.model):
         return "b64_json"
     return "both" if with_bytes else "url"
 
