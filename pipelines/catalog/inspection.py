@@ -117,8 +117,6 @@ def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None
         problems.append(f"{folder}: the installed diffusers has no pipeline {class_name}")
     if class_name and (why := why_refused(class_name, source)) is not None:
         problems.append(f"{folder}: {why}")
-    if class_name and not source.has(class_name) and "num_frames" in (signature or {}):
-        problems.append(f"{folder}: {class_name} draws videos, and Darkroom images")
     problems += foreign_parts(index, folder, source)
     problems += quantization_problems(folder, index) if folder is not None else ()
     denoiser_config = read_json(folder / denoiser_name(index) / "config.json") if folder else {}

@@ -4,7 +4,7 @@ alone."""
 
 import ast
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from inspect import Parameter
 from pathlib import Path
@@ -55,6 +55,14 @@ def modular_inputs(library: Path | None, class_name: str) -> Call:
             names = {name for text in texts if "InputParam" in text for name in _inputs(ast.parse(text))}
             return {name: Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in sorted(names)}
     return {}
+
+
+def other_output(class_name: str, inputs: Iterable[str]) -> str | None:
+    """Return what a modular pipeline makes instead of images, as a sentence, by the names of its blocks' inputs."""
+    names = list(inputs)
+    if any("video" in name or name == "num_frames" for name in names):
+        return f"{class_name} draws videos, and Darkroom images"
+    return f"{class_name} makes sound, and Darkroom images" if any("audio" in name for name in names) else None
 
 
 def _inputs(tree: ast.AST) -> Iterator[str]:
