@@ -1,4 +1,5 @@
 // English is in the sources; zh.json has the Chinese of each text. The browser's language decides.
+import { BASE } from "./base.js";
 import { createStore } from "./store.js";
 
 export const language = createStore("en");
@@ -6,7 +7,7 @@ let texts = {};
 
 export async function loadLanguage(wanted = navigator.language) {
   if (!wanted.toLowerCase().startsWith("zh")) return;
-  const response = await fetch("/console/i18n/zh.json");
+  const response = await fetch(`${BASE}/console/i18n/zh.json`);
   texts = await response.json();
   document.documentElement.lang = "zh-CN";
   language.set("zh-CN");

@@ -1,5 +1,5 @@
 // Gallery: every image of the key that the server keeps.
-import { resultName } from "../core/api.js";
+import { resultName, resultPath, thumbnail } from "../core/api.js";
 import { html, useState } from "../core/html.js";
 import { t } from "../core/i18n.js";
 import { Link } from "../core/router.js";
@@ -15,7 +15,7 @@ function Chain({ image, all }) {
   const parents = (image.parents ?? []).map(resultName);
   const made = all.filter((other) => (other.parents ?? []).map(resultName).includes(image.id)).map((other) => other.id);
   const strip = (label, names) => names.length > 0 && html`<div><h2>${label}</h2><div class="references">
-    ${names.map((name) => html`<a key=${name} href=${`/cdn/${name}`} target="_blank" rel="noreferrer"><img src=${`/cdn/${name}?w=160`} alt=${name} /></a>`)}
+    ${names.map((name) => html`<a key=${name} href=${resultPath(name)} target="_blank" rel="noreferrer"><img src=${thumbnail(name, 160)} alt=${name} /></a>`)}
   </div></div>`;
   return html`${strip(t("Made from"), parents)}${strip(t("Made from this"), made)}`;
 }

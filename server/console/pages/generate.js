@@ -1,4 +1,5 @@
 // Generate: a form, and the calls that it started.
+import { BASE } from "../core/base.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../core/html.js";
 import { money, t, told } from "../core/i18n.js";
 import { stringify } from "../core/json.js";
@@ -55,7 +56,7 @@ function More({ model, values, set }) {
 }
 
 const shellQuoted = (body) => stringify(body).replaceAll("'", "'\\''");
-const curlOf = (body) => `curl ${location.origin}/v1/images/generations -H "Authorization: Bearer $DARKROOM_KEY" -H 'Content-Type: application/json' -d '${shellQuoted(body)}'`;
+const curlOf = (body) => `curl ${location.origin}${BASE}/v1/images/generations -H "Authorization: Bearer $DARKROOM_KEY" -H 'Content-Type: application/json' -d '${shellQuoted(body)}'`;
 
 function Form({ onSubmit, work }) {
   const values = useStore(draft);

@@ -1,5 +1,6 @@
 // Queue: what runs and waits on this server now, told by the server as it changes.
 import { call, get, json } from "../core/api.js";
+import { BASE } from "../core/base.js";
 import { html, useEffect, useState } from "../core/html.js";
 import { bytes, count, duration, t, told, when } from "../core/i18n.js";
 import { ErrorNote, Page, Table, Tile } from "../parts/basics.js";
@@ -9,7 +10,7 @@ function useSnapshot() {
   const [state, setState] = useState({ jobs: null, workers: [], live: false });
   const [turn, setTurn] = useState(0);
   useEffect(() => {
-    const source = new EventSource("/admin/events"); // it connects again by itself, unless it was refused
+    const source = new EventSource(`${BASE}/admin/events`); // it connects again by itself, unless it was refused
     source.addEventListener("queue.snapshot", (event) => setState({ ...JSON.parse(event.data), live: true }));
     source.onerror = () => {
       setState((before) => ({ ...before, live: false }));
