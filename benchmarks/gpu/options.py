@@ -51,11 +51,16 @@ async def offload(machine: Machine, report: Report) -> None:
         if not report.has_time:
             return
         try:
-            with serving(machine, flux_pipeline(machine), offload=name) as bench:
-                await images.take_turns(bench, report, (await bench.draw(bench.job()))[0])
+            await _offloaded_turns(machine, report, name)
         except (CheckpointError, RuntimeError) as error:
             report.add(f"offload = {name!r}: turns", "none", why=str(error).splitlines()[0][:200])
         machine.free()
+
+
+async def _offloaded_turns(machine: Machine, report: Report, name: str) -> None:
+    with serving(machine, flux_pipeline(machine), offload=name) as bench:
+        await bench.engine.load(bench.spec)
+        await images.take_turns(bench, report, (await bench.draw(bench.job()))[0])
 
 
 async def compiled(machine: Machine, report: Report) -> None:
