@@ -54,6 +54,7 @@ async def offload(machine: Machine, report: Report) -> None:
             await _offloaded_turns(machine, report, name)
         except (CheckpointError, RuntimeError) as error:
             report.add(f"offload = {name!r}: turns", "none", why=str(error).splitlines()[0][:200])
+        await asyncio.sleep(0)  # what a refused load has left goes with its task
         machine.free()
 
 
@@ -110,6 +111,7 @@ async def _try(
     except Exception as error:  # the other options are still worth their time
         traceback.print_exc()
         report.add(name, "failed", why=f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"[:200])
+    await asyncio.sleep(0)  # what a refused load has left goes with its task
     machine.free()
 
 
