@@ -68,6 +68,7 @@ class Checkpoint:
     split: SharedDenoiser | None = None  # of the denoiser, if several devices compute its forward passes
     encoders_device: torch.device | None = None  # of text encoders, if it is another one
     adapters: Adapters = field(default_factory=Adapters)  # that requests have named
+    identity: Mapping[str, str] = field(default_factory=dict)  # what draws: versions, device, weights
 
     def pipeline(
         self, task: Task | None = None, sampling: SamplingDefaults | None = None, nets: Sequence[ControlInput] = ()
@@ -201,7 +202,7 @@ class Checkpoint:
         if self.spec.controls:
             held = bool(self.adapters.drawing)
             self.controls.activate(self.pipeline(None, sampling), self.denoiser, controls, held=held)
-        found: dict[str, Any] = {"controls": hashes} if (hashes := self.controls.found(controls)) else {}
+        found: dict[str, Any] = {"control_files": hashes} if (hashes := self.controls.found(controls)) else {}
         if runtime.lora_folder is None:
             return found
         requested = runtime_options.requested_adapters(runtime, sampling.loras)

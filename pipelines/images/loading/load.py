@@ -40,6 +40,7 @@ from pipelines.images.loading import runtime_options
 from pipelines.images.loading.cast_codec import is_cast
 from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.control_files import load_controls
+from pipelines.images.loading.identity import identity_of
 from pipelines.images.loading.needed_libraries import import_quantizers, lacking, libraries_named_by
 from pipelines.images.loading.parts import LOAD_LOCK, load_parts, model_classes
 from pipelines.images.loading.safety_checker import safety_note
@@ -116,6 +117,7 @@ def load_checkpoint(
     return Checkpoint(
         spec, pipeline_class, tasks, runtime, components, config, device, step_caches, multiple,
         notes + controls.notes, controls, merger=merger, split=split, encoders_device=encoders_device,
+        identity=identity_of(components, device, runtime.gpus, dtype),
     )  # fmt: skip
 
 
