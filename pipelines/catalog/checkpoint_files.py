@@ -12,6 +12,7 @@ from pipelines.catalog.digests import Digests
 from pipelines.catalog.file_kinds import LANGUAGE_MODEL, TEXT_ENCODER, VAE, FileKind, other_kind_of
 from pipelines.catalog.file_layout import denoiser_tensors, missing_parts
 from pipelines.catalog.folder_problems import HUB_CACHE, PICKLES, other_kind, part_problems, similar_names
+from pipelines.catalog.modular import index_file, missing_part, plain_index
 from pipelines.catalog.quantization import is_quantized
 from pipelines.catalog.quantized_bytes import quantized_bytes
 from pipelines.catalog.weight_headers import BrokenFile, Tensor, read_header
@@ -68,7 +69,7 @@ def check_files(spec: CheckpointSpec) -> Path:
             f"{spec.path}: neither a diffusers folder, nor a .safetensors or .gguf file with `base` (the folder that "
             "has the other parts), nor a whole .safetensors file with `config`"
         )
-    if not (folder / "model_index.json").is_file():
+    if not index_file(folder).is_file():
         raise CheckpointError(other_kind(folder))
     if code := next(folder.rglob("*.py"), None):
         raise CheckpointError(f"{code}: checkpoints may not bring code; remove it if the pipeline works without")
@@ -87,8 +88,9 @@ def _other_kind_of_file(file: Path) -> FileKind | None:
 
 
 def model_index(folder: Path) -> dict[str, Any]:
-    """Read model_index.json: the pipeline's class, and [library, class] of each component. Raises CheckpointError."""
-    path = folder / "model_index.json"
+    """Read model_index.json, or the index of a modular pipeline: the pipeline's class, and [library, class] of each
+    component. Raises CheckpointError."""
+    path = index_file(folder)
     try:
         index: dict[str, Any] = json.loads(path.read_text())
         name = index["_class_name"]
@@ -96,7 +98,7 @@ def model_index(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: no _class_name can be read from it") from error
     if not isinstance(name, str):
         raise CheckpointError(f"{path}: _class_name names code of the checkpoint's own, which is not run")
-    return index
+    return plain_index(index)
 
 
 def denoiser_name(index: dict[str, Any]) -> str:
@@ -143,7 +145,7 @@ def weight_files(spec: CheckpointSpec) -> dict[str, list[Path]]:
         parts = list(missing_parts(index, list(_tensors(spec.path)), denoiser_name(index)))
     own = own_parts(spec.parts, index)
     if missing := [part for part in parts if part not in own and not (folder / part).is_dir()]:
-        raise CheckpointError(f"{folder}: {missing[0]}/ is missing, which model_index.json names")
+        raise CheckpointError(missing_part(folder, missing[0]))
     found = {part: default_variant(folder / part) for part in parts}
     for part, files in found.items():
         if part in own:
