@@ -94,3 +94,6 @@ export async function* events(method, path, body, { signal } = {}) {
 export const resultName = (url) => new URL(url, location.href).pathname.split("/").pop();
 export const resultPath = (url) => `${BASE}/cdn/${resultName(url)}`;
 export const thumbnail = (url, width = 320) => `${BASE}/cdn/${resultName(url)}?w=${width}`;
+
+// The file of a result, as a Blob.
+export const readResult = async (url) => (await call("GET", `/cdn/${resultName(url)}`)).blob();

@@ -56,6 +56,9 @@ export function bytes(number) {
   return `${count(Number((number / 1024 ** power).toFixed(1)))} ${unit}`;
 }
 
+// Unix seconds as the day, where the person is.
+export const date = (seconds) => new Intl.DateTimeFormat(language.get(), { dateStyle: "full" }).format(seconds * 1000);
+
 // Unix seconds as date and time.
 export function when(seconds) {
   if (seconds == null) return "–";

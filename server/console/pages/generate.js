@@ -7,7 +7,7 @@ import { useStore } from "../core/store.js";
 import { Copy, DIGITS, Empty, ErrorNote, Field, Page, Select } from "../parts/basics.js";
 import { JobCard, useBegun } from "../parts/job-card.js";
 import { useWork } from "../parts/loading.js";
-import { Images, imagesOf } from "../parts/image.js";
+import { Images, imagesOf } from "../parts/images.js";
 import { PromptField } from "../parts/prompt.js";
 import { Recalled } from "../parts/recalled.js";
 import { References } from "../parts/references.js";
@@ -15,7 +15,7 @@ import { bodyOf, chosenModel, draft, setDraft } from "../state/draft.js";
 import { findRunning, jobs, startJob } from "../state/jobs.js";
 import { can, imageModels, models } from "../state/models.js";
 
-const ADVANCED = ["negative_prompt", "steps", "guidance", "strength"];
+const ADVANCED = ["negative_prompt", "steps", "guidance", "strength", "batch"];
 
 // The shape itself, drawn within 28 by 28.
 function Shape({ ratio }) {
@@ -52,6 +52,7 @@ function More({ model, values, set }) {
       ${number("guidance", t("Guidance"), { min: 0, max: 50, step: "any" })}
       ${number("strength", t("Strength"), { min: 0, max: 1, step: "any", disabled: alone, placeholder: alone ? "–" : t("auto"), title: alone ? t("with a reference image") : undefined })}
     </div>
+    <label for="batch"><input id="batch" type="checkbox" checked=${values.batch === "exact"} onChange=${(event) => setDraft({ batch: event.target.checked ? "exact" : "" })} />${t("Draw it alone: the same bits each time")}</label>
   </div></details>`;
 }
 

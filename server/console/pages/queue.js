@@ -24,6 +24,7 @@ function useSnapshot() {
 
 function stateOf(job) {
   if (job.position) return t("Waiting, place {position}", job);
+  if (job.kind === "grid") return t("{step} of {steps} images", job);
   if (job.step != null) return t("Step {step} of {steps}", job);
   if (job.tokens) return t("{tokens} tokens written", job);
   return job.state === "running" ? t("Running") : t("Queued");
@@ -53,7 +54,7 @@ export default function Queue({ title }) {
     </div>
     ${jobs && html`<${Table} label=${title} rows=${jobs} rowKey=${(job) => job.id} empty=${t("Nothing runs or waits.")} columns=${[
       { name: t("State"), show: stateOf },
-      { name: t("Kind"), show: (job) => ({ image: t("Image"), response: t("Response"), chat: t("Chat") })[job.kind] ?? job.kind },
+      { name: t("Kind"), show: (job) => ({ image: t("Image"), response: t("Response"), chat: t("Chat"), grid: t("Comparison") })[job.kind] ?? job.kind },
       { name: t("Key"), long: true, show: (job) => job.key_name },
       { name: t("Model"), show: (job) => job.model ?? "–" },
       { name: t("Size"), show: (job) => job.size ?? "–" },

@@ -28,7 +28,7 @@ await spec("generate", "/console", async (page, { looks, shot }) => {
   await eventually(async () => assert.match(await page.locator("#prompt-hint").textContent(), / \d+ of \d+ tokens\.$/)); // as the server counted
   await page.locator("#prompt").fill("a small boat ".repeat(100));
   assert.match(await page.locator("#prompt-hint").textContent(), / About 300 of \d+ tokens: the end may not be read\.$/);
-  await cards(page).getByRole("button").press("Enter");
+  await cards(page).locator(".open").press("Enter");
   const shown = page.getByRole("dialog").getByRole("img");
   await shown.evaluate((image) => image.decode());
   assert.deepEqual(await shown.evaluate((image) => [image.naturalWidth, image.naturalHeight, image.alt]), [1536, 1024, "a red boat at sunset"]);
