@@ -20,7 +20,7 @@ await spec("models", "/console/models", async (page, { looks, shot }) => {
 
   const swap = page.getByRole("button", { name: "Swap", exact: true });
   await page.getByRole("combobox", { name: "Model" }).selectOption(SWAPPED);
-  await page.getByRole("combobox", { name: "Checkpoint" }).selectOption("starter-beta");
+  await page.locator("#checkpoint").selectOption("starter-beta");
   const progress = page.waitForFunction(() => document.querySelector("progress")); // looked for at each frame: it is there while the swap runs
   await swap.click();
   const dialog = page.getByRole("dialog");
