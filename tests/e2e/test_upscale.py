@@ -3,6 +3,7 @@ the field's name."""
 
 import base64
 import io
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,8 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.e2e.test_console import NODE, browser
 from tests.support.harness import Server, assert_clean, charges
 from tests.support.tiny_server import tiny_server
+
+__all__ = ["browser"]
 
 PATH = "/v1/images/upscale"
 MODEL = "alpha-image-2-count"
@@ -67,6 +71,15 @@ def test_it_runs_in_the_background_and_its_retry_is_charged_once(server: Server)
             state = client.get(f"/v1/images/jobs/{job}").json()
     assert (state["state"], state["result"]["size"]) == ("succeeded", "602x400")
     assert charges(server) == before + 1
+
+
+@pytest.mark.nightly
+def test_the_console_enlarges_an_image_of_the_gallery(server: Server, browser: str) -> None:
+    with server.http() as client:
+        client.post("/v1/images/generations", json={"model": MODEL, "prompt": "a red boat", "size": "256x256"})
+    command = ["node", "console/upscale.mjs", browser, server.base, server.key, server.admin_key]
+    done = subprocess.run(command, cwd=NODE, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
