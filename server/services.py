@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from server.backends.gateway_link import GatewayLink
 from server.flows.admission import Admission
+from server.flows.batches.batches import Batches
+from server.flows.batches.run import BatchRunner
 from server.flows.call_recording import CallRecorder
 from server.flows.catalog.member import CatalogMember
 from server.flows.chat.chats import Chats
@@ -63,6 +65,14 @@ class ResponseFlows:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchFlows:
+    """The flows of batches: as keys see them, and what runs them."""
+
+    flow: Batches
+    runner: BatchRunner
+
+
+@dataclass(frozen=True, slots=True)
 class Operations:
     """The flows of operators."""
 
@@ -99,4 +109,5 @@ class Services:
     images: ImageFlows
     chats: ChatFlows
     responses: ResponseFlows
+    batches: BatchFlows
     operations: Operations

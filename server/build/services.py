@@ -1,5 +1,6 @@
 """Builds a server's services, in the order in which each needs the others."""
 
+from server.build.batches import build_batches
 from server.build.chats import build_chats
 from server.build.images import build_admission, build_creator, build_images
 from server.build.operations import build_operations
@@ -29,5 +30,6 @@ def build_services(settings: Settings, start: StartCatalog) -> Services:
         images=images,
         chats=chats,
         responses=responses,
+        batches=build_batches(parts),
         operations=operations,
     )
