@@ -23,6 +23,5 @@ def own_address(request: Request, public_urls: Sequence[str]) -> str:
     if THIS_MACHINE.fullmatch(host):
         return f"{request.url.scheme}://{host}"
     address, port = request.scope["server"]
-    return (
-        f"{request.url.scheme}://[{address}]:{port}" if ":" in address else f"{request.url.scheme}://{address}:{port}"
-    )
+    host = f"[{address}]" if ":" in address else address
+    return f"{request.url.scheme}://{host}" + (f":{port}" if port is not None else "")

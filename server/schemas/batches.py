@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from server.schemas.chat_messages import LenientModel
 from server.schemas.listing import Listed, Listing
@@ -11,12 +11,15 @@ from server.schemas.responses import Metadata
 Endpoint = Literal["/v1/images/generations", "/v1/images/edits", "/v1/chat/completions", "/v1/responses"]
 
 
+LINES = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]}
+
+
 class BatchBody(LenientModel):
     """POST /v1/batches. The lines are in `input`, as JSONL or as a list, or in a file of the operator's folder, whose
     path in it is the `input_file_id`. Without `endpoint`, each line names its own."""
 
     endpoint: Endpoint | None = None
-    input: str | list[dict[str, Any]] | None = None
+    input: Annotated[Any, WithJsonSchema(LINES)] = None
     input_file_id: Annotated[str, Field(min_length=1, max_length=400)] | None = None
     completion_window: Literal["24h"] = "24h"
     metadata: Metadata = Field(default_factory=dict)

@@ -37,7 +37,7 @@ class Batches:
 
     async def create(self, key: Key, body: BatchBody, base: str) -> BatchObject:
         """Begin a batch. `base` is the server's address. Raises BadRequest for its first invalid line."""
-        if (body.input is None) == (body.input_file_id is None):
+        if bool(body.input) == (body.input_file_id is not None):
             message = "Send the lines either in 'input', as JSONL or an array, or as a file's path in 'input_file_id'."
             raise BadRequest(message, param="input", code="missing_required_parameter")
         lines = await asyncio.to_thread(self._read, body)
