@@ -48,6 +48,7 @@ from server.routes import (
     image_jobs,
     images,
     models,
+    moderations,
     operator_keys,
     operator_queue,
     operator_reports,
@@ -65,7 +66,7 @@ log = structlog.stdlib.get_logger("darkroom.serving")
 ROUTES = (
     images, image_jobs, chat, responses, conversations, models, files, health, console, docs, admin,
     checkpoints, gateways, account, results, operator_keys, operator_queue, operator_reports, workers,
-    batches, unsupported,
+    batches, moderations, unsupported,
 )  # fmt: skip
 EXPOSED_HEADERS = [
     "retry-after",

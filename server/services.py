@@ -19,6 +19,7 @@ from server.flows.comparison_grid import ComparisonGrids
 from server.flows.images.idempotency import ImageCalls
 from server.flows.images.jobs import ImageJobs
 from server.flows.images.webhooks import Webhooks
+from server.flows.moderations import Moderations
 from server.flows.operators.policy import PolicyAdmin
 from server.flows.operators.queue import JobQueue
 from server.flows.operators.sleep import Sleeper
@@ -110,4 +111,5 @@ class Services:
     chats: ChatFlows
     responses: ResponseFlows
     batches: BatchFlows
+    moderations: Moderations
     operations: Operations

@@ -6,6 +6,7 @@ from server.build.images import build_admission, build_creator, build_images
 from server.build.operations import build_operations
 from server.build.parts import build_parts
 from server.flows.catalog.start import StartCatalog
+from server.flows.moderations import Moderations
 from server.services import Services
 from server.settings import Settings
 
@@ -31,5 +32,6 @@ def build_services(settings: Settings, start: StartCatalog) -> Services:
         chats=chats,
         responses=responses,
         batches=build_batches(parts),
+        moderations=Moderations(parts.served.policy, admission.moderator, admission.references),
         operations=operations,
     )

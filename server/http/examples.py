@@ -170,6 +170,15 @@ BATCH: Examples = {
         ],
     },
 }
+MODERATION: Examples = {
+    "a text": {"input": "a quiet harbour", "model": "omni-moderation-latest"},
+    "texts and images": {
+        "input": [
+            {"type": "text", "text": "a quiet harbour"},
+            {"type": "image_url", "image_url": {"url": RED_SQUARE}},
+        ]
+    },
+}
 COMPACT: Examples = {
     "a short conversation": {
         "model": "starter-chat",
