@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from server.accounts.batches import Batch, BatchLine
 from server.flows.batches.run import OwnAnswer
 from server.http.deps import FORWARDED
+from server.http.public_address import NAMED_HOST, PREFIX
 
 PORTS: Mapping[str, int] = {"http": 80, "https": 443}
 
@@ -23,7 +24,8 @@ class OwnCalls:
         """Send a line with the batch's key, and return the answer. Its Idempotency-Key is the line's own."""
         transport = httpx.ASGITransport(self._as_key(batch), raise_app_exceptions=False)
         headers = {"Content-Type": "application/json", "Idempotency-Key": f"{batch.id}-{line.position}"}
-        async with httpx.AsyncClient(transport=transport, base_url=batch.base, timeout=None) as client:  # noqa: S113
+        base = urlsplit(batch.base)._replace(path="").geturl()
+        async with httpx.AsyncClient(transport=transport, base_url=base, timeout=None) as client:  # noqa: S113
             answer = await client.post(line.url, content=line.body.encode(), headers=headers)
         retry_after = answer.headers.get("retry-after", "")
         return OwnAnswer(
@@ -37,8 +39,9 @@ class OwnCalls:
         """Return the app for calls of the batch's key, at the address that the batch was sent to."""
         address = urlsplit(batch.base)
         server = (address.hostname, address.port or PORTS[address.scheme])
+        told = {FORWARDED: batch.key_id, "server": server, PREFIX: address.path, NAMED_HOST: True}
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            await self._app({**scope, FORWARDED: batch.key_id, "server": server}, receive, send)
+            await self._app({**scope, **told}, receive, send)
 
         return app

@@ -11,7 +11,7 @@ from server.http import examples
 from server.http.bodies import read_json
 from server.http.deps import Caller, ServicesDep, ignored_header
 from server.http.listings import json_response
-from server.http.openapi import CREATE_ERRORS, errors, json_body, returns
+from server.http.openapi import CREATE_ERRORS, Responses, errors, json_body, returns
 from server.http.public_address import own_address
 from server.http.queries import PageDep
 from server.schemas.batches import BatchBody, BatchList, BatchObject
@@ -19,7 +19,7 @@ from server.schemas.validation import ignored_fields, validate
 
 router = APIRouter(prefix="/v1/batches")
 BatchId = Annotated[str, Path(description="The id of a batch of this key.")]
-LINES = {200: {"content": {"application/jsonl": {"schema": {"type": "string"}}}}}
+LINES: Responses = {200: {"content": {"application/jsonl": {"schema": {"type": "string"}}}}}
 
 
 @router.post(

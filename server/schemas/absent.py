@@ -5,7 +5,7 @@ Serialisers of Go, Java and C# write a null for each field that is not set, and 
 
 import copy
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from pydantic_core import ErrorDetails
 
@@ -43,7 +43,7 @@ def _reach(location: tuple[int | str, ...], values: Mapping[str, Any]) -> Keys:
         tagged = False
         if _has(value, part):
             keys.append(part)
-            value = value[part]
+            value = cast(Any, value)[part]
     return tuple(keys)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError, from_json
 
-from pipelines.protocol.images import Background, LongPrompt
+from pipelines.protocol.images import Background, Batch, LongPrompt
 from server.errors import BadRequest
 from server.schemas.answer import Answer, OmittedIfNone
 from server.schemas.hosted_fields import Label, OrNone
@@ -163,6 +163,7 @@ class SamplingOptions(BaseModel):
     scheduler: Annotated[str, Field(max_length=100)] | None = None
     long_prompt: LongPrompt | None = None
     loras: Annotated[dict[LoraName, LoraWeight], BeforeValidator(_from_form), Field(max_length=8)] = {}
+    batch: Batch | None = None  # "exact" shares no forward pass: the same bits at every time
 
 
 class ImageOptions(SamplingOptions, OpenAIOptions):

@@ -105,7 +105,7 @@ def origins_write(
     if request.references:
         values |= {"references": len(request.references), "masked": request.mask is not None}
     shown = {name: value for name, value in job.metadata.items() if _is_shown(name, value)}
-    parameters = values | shown | dict(finished.found)
+    parameters = values | shown | dict(finished.found) | {"batch": "merged" if finished.merged else "exact"}
     origins = {
         name: Origin(image.seed, request.prompt, parameters)
         for name, image in zip(result.files, finished.images, strict=True)
