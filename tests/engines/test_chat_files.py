@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.chat.checkpoint import load_chat
 from pipelines.chat.engine import ChatEngine
 from pipelines.protocol.chat import ChatFinished, ChatSpec
+from pipelines.protocol.images import Quantize
 from tests.engines.chat_jobs import Job, run, text
 
 CPU = torch.device("cpu")
@@ -65,6 +67,24 @@ def test_quantized_weights_name_the_packages_that_are_missing(
     set_config(folder, quantization_config=config)
     with pytest.raises(CheckpointError, match=f"for which packages are missing: {packages}$"):
         load_chat(ChatSpec("copy", folder), CPU)
+
+
+@pytest.mark.parametrize(
+    ("quantize", "packages"), [("int8", "torchao"), ("int4", "torchao mslk"), ("nf4", "bitsandbytes")]
+)
+def test_quantizing_names_the_packages_that_are_missing(
+    folder: Path, quantize: Quantize, packages: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("torchao", "torchao.quantization", "mslk", "bitsandbytes"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(CheckpointError, match=f"quantize: .* needs .*: pip install {packages}$"):
+        load_chat(ChatSpec("copy", folder, quantize=quantize), CPU)
+
+
+def test_weights_that_are_quantized_already_are_not_quantized_again(folder: Path) -> None:
+    set_config(folder, quantization_config={"quant_method": "fp8"})
+    with pytest.raises(CheckpointError, match="quantized already"):
+        load_chat(ChatSpec("copy", folder, quantize="int8"), CPU)
 
 
 def test_a_vision_model_without_the_files_that_prepare_images_chats(

@@ -185,7 +185,7 @@ class _Family:
         self.driven.cells["schema"] = "yes"
         place = '{"city": "Bonn"}'
         written = f"<|channel|>final<|message|>{place}" if self.family.writes == "harmony" else place
-        free = self.ask([said("user", "Hi")], response_format=FORMAT, max_tokens=2000)
+        free = self.ask([said("user", "Hi")], response_format=FORMAT)
         thought = self._thought_through(written, response_format=FORMAT, **self._thinking)
         for answer, whole in ((free, not self.thoughts), (thought, True)):
             text = self._message(answer).get("content") or ""
