@@ -15,6 +15,7 @@ from transformers import (
     BitsAndBytesConfig,
     TorchAoConfig,
 )
+from transformers.integrations.mistral.tokenizer import convert_tekken_tokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
 from pipelines.catalog.chat_files import GGUF, is_multiplied_out, loaded_bytes, missing_packages, quantized_by
@@ -25,6 +26,8 @@ from pipelines.device.quantizers import NF4, lacking, torchao_config
 from pipelines.device.weight_names import TELLING, check_loaded
 from pipelines.protocol.chat import ChatSpec
 
+TEKKEN = "tekken.json"  # a tokenizer of Mistral's
+TOKENIZERS = ("tokenizer.json", "tokenizer.model")
 OWN_CLASSES = {"local_files_only": True, "trust_remote_code": False}  # classes of transformers, whatever auto_map names
 
 
@@ -54,7 +57,7 @@ def open_checkpoint(spec: ChatSpec, device: torch.device) -> tuple[Any, Any, Any
     kind = type(_config(spec.path, folder, file))
     sees = spec.vision and kind in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
     processor = AutoProcessor.from_pretrained(folder, **OWN_CLASSES) if sees else None
-    tokenizer = processor.tokenizer if processor else AutoTokenizer.from_pretrained(folder, **OWN_CLASSES, **file)
+    tokenizer = processor.tokenizer if processor else _tokenizer(folder, file)
     reads_text = kind in MODEL_FOR_CAUSAL_LM_MAPPING or kind not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
     model_class = AutoModelForCausalLM if reads_text and not sees else AutoModelForImageTextToText
     model, info = model_class.from_pretrained(
@@ -71,6 +74,14 @@ def open_checkpoint(spec: ChatSpec, device: torch.device) -> tuple[Any, Any, Any
     if spec.vision and not sees:
         notes.append("without images: transformers has no class of this model that reads them")
     return processor, tokenizer, model, [*notes, *_notes(spec.path, model)]
+
+
+def _tokenizer(folder: Path, file: dict[str, str]) -> Any:
+    """Return the tokenizer, of the library's own kind even where Mistral's package for its files is installed: that
+    has no chat template and no vocabulary to build grammars with."""
+    if not file and (folder / TEKKEN).is_file() and not any((folder / name).is_file() for name in TOKENIZERS):
+        return convert_tekken_tokenizer(str(folder / TEKKEN))
+    return AutoTokenizer.from_pretrained(folder, **OWN_CLASSES, **file, mistral_format=False)
 
 
 def _quantized(spec: ChatSpec) -> dict[str, Any]:
