@@ -77,8 +77,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*", choices=[*FAMILIES, []])
     names = parser.parse_args().names or list(FAMILIES)
-    found = [driven for batch in batched(names, TOGETHER) for driven in drive_some(batch)]
-    PAGE.write(found)
+    found: list[DrivenChat] = []
+    for batch in batched(names, TOGETHER):
+        found += drive_some(batch)
+        PAGE.write(found)
     if faults := sum(len(driven.faults) for driven in found):
         sys.exit(f"{faults} faults")
 

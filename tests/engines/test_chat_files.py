@@ -108,7 +108,7 @@ def test_a_tokenizer_of_mistrals_own_kind_is_read(folder: Path) -> None:
     for file in folder.glob("tokenizer*"):
         file.unlink()
     (folder / "chat_template.jinja").unlink(missing_ok=True)
-    with pytest.raises(CheckpointError, match="no chat template; put .* as chat_template"):
+    with pytest.raises(CheckpointError, match="no chat template; put the one that"):
         load_chat(ChatSpec("copy", folder), CPU)
     (folder / "chat_template.jinja").write_text("{% for m in messages %}[INST]{{ m.content }}[/INST]{% endfor %}")
     checkpoint = load_chat(ChatSpec("copy", folder), CPU)
