@@ -105,7 +105,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--long", type=int, default=16_000, help="tokens of one prompt beside seven short ones; 0 for none"
     )
-    parser.add_argument("--agent", type=int, default=8_000, help="tokens of an agent's first turn; 0 for none")
+    parser.add_argument("--agent", type=int, default=8_000, help="tokens of an agent's first turn; 0: none")
     parser.add_argument("--alone", action="store_true", help="without transformers serve")
     return parser.parse_args()
 

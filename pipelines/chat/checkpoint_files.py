@@ -119,5 +119,5 @@ def _notes(path: Path, model: Any) -> Iterator[str]:
 
 def _is_packed(model: Any) -> bool:
     """Tell whether the weights of a .gguf file stayed as they are in it."""
-    quantizer = getattr(model, "hf_quantizer", None)
+    quantizer: Any = getattr(model, "hf_quantizer", None)
     return bool(getattr(quantizer, "supported", False)) and not quantizer.quantization_config.dequantize
