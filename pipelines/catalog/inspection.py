@@ -2,12 +2,13 @@
 nothing is imported, so it takes a fraction of a second."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from pipelines.catalog.base_search import is_whole
 from pipelines.catalog.call_signature import PipelineSource, announce
+from pipelines.catalog.channels import draws_alpha
 from pipelines.catalog.checkpoint_files import (
     SINGLE_FILES,
     WEIGHTS,
@@ -26,6 +27,7 @@ from pipelines.catalog.conditioning import MODES
 from pipelines.catalog.file_layout import beside_denoiser, denoiser_tensors, missing_parts
 from pipelines.catalog.folder_problems import part_problems
 from pipelines.catalog.libraries import missing_libraries, quantization_problems
+from pipelines.catalog.modular import missing_part, modular_inputs
 from pipelines.catalog.refused_classes import why_refused
 from pipelines.catalog.said_by_files import Said
 from pipelines.catalog.single_files import inspect_file
@@ -108,7 +110,9 @@ def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None
             said, notes = inspect_file(path, folder, index, source, is_base=folder is not None and folder == base)
         except (BrokenFile, CheckpointError) as error:
             problems[:0] = [str(error)] if str(error) not in problems else []
-    signature = source.parameters(class_name) if class_name else None
+    signature = None
+    if class_name:
+        signature = source.parameters(class_name) or modular_inputs(source.folder, class_name) or None
     if class_name and signature is None:
         problems.append(f"{folder}: the installed diffusers has no pipeline {class_name}")
     if class_name and (why := why_refused(class_name, source)) is not None:
@@ -160,7 +164,7 @@ def _parts(
         if name == denoiser and path.is_file():
             continue
         if not (folder / name).is_dir():
-            problems.append(f"{folder}: {name}/ is missing, which model_index.json names")
+            problems.append(missing_part(folder, name))
             continue
         if is_config and name not in of_folder:
             continue  # its weights, if there are any, are not loaded
@@ -221,18 +225,19 @@ def _capabilities(
     family = family_of(class_name)
     tasks = {sibling for sibling, name in family.siblings(class_name).items() if source.has(name)}
     tasks.add(family.own_task(signature))
-    if family.draws_text(signature):
+    if family.draws_text(signature) or not source.has(class_name):  # blocks choose their way by their inputs
         tasks.add(Task.TEXT)
     if family.starts_late(signature, source.methods(class_name)) and codec.get("latents_mean") is None:
         tasks |= {Task.REDRAW, Task.INPAINT}
     conditioning = _conditioning(class_name, signature)
     spec = CheckpointSpec("", Path(), None, "", conditioning, MODES[conditioning].max_references)
-    return announce(
+    announced = announce(
         spec,
         tasks,
         negative_prompt=family.takes_negative_prompt(signature, index),
         guidance=family.takes_guidance(signature, index, denoiser),
     )
+    return replace(announced, transparent=draws_alpha(codec))
 
 
 def _conditioning(class_name: str | None, signature: Call) -> Conditioning:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from pipelines.catalog.call_signature import announce
+from pipelines.catalog.channels import ReadMode, draws_alpha, read_mode
 from pipelines.catalog.checkpoint_files import (
     fullest_device_bytes,
 )
@@ -24,6 +25,7 @@ from pipelines.images.loading.adapters import Adapters
 from pipelines.images.loading.compilation import raise_recompile_limit
 from pipelines.images.loading.controls import Controls, takes_adapter
 from pipelines.images.loading.shared_parts import Sizes, sizes_of
+from pipelines.images.modular import is_modular
 from pipelines.images.parallel.encoders import on_device, text_encoders
 from pipelines.images.parallel.group import SharedDenoiser
 from pipelines.images.parallel.shards import local_bytes
@@ -67,6 +69,7 @@ class Checkpoint:
     split: SharedDenoiser | None = None  # of the denoiser, if several devices compute its forward passes
     encoders_device: torch.device | None = None  # of text encoders, if it is another one
     adapters: Adapters = field(default_factory=Adapters)  # that requests have named
+    identity: Mapping[str, str] = field(default_factory=dict)  # what draws: versions, device, weights
 
     def pipeline(
         self, task: Task | None = None, sampling: SamplingDefaults | None = None, nets: Sequence[ControlInput] = ()
@@ -92,16 +95,33 @@ class Checkpoint:
         return pipeline
 
     @property
+    def read_mode(self) -> ReadMode:
+        """Return the mode in which the codec takes an image."""
+        return read_mode(self._codec_config)
+
+    @property
+    def latent_channels(self) -> int | None:
+        """Return the channels of the codec's latents, if its config says."""
+        return self._codec_config.get("latent_channels")
+
+    @property
+    def _codec_config(self) -> Mapping[str, Any]:
+        config: Mapping[str, Any] = getattr(self.components.get("vae"), "config", {})
+        return config
+
+    @property
     def second_pass_task(self) -> Task:
         """Return the task by which tiles of a larger image are redrawn. A checkpoint that only inpaints, or has no
         image-to-image class, repaints them under a full mask."""
         tasks = self.task_classes
-        only_inpaints = tasks.get(Task.INPAINT) is self.pipeline_class and not self.starts_late(Task.INPAINT)
+        only_inpaints = tasks.get(Task.INPAINT) is self.pipeline_class is not tasks.get(Task.REDRAW)
         return Task.INPAINT if only_inpaints or Task.REDRAW not in tasks else Task.REDRAW
 
     def starts_late(self, task: Task) -> bool:
         """Return whether the class for text draws this task, from noised latents (late_start.py)."""
         own = self.task_classes.get(Task.TEXT)
+        if own is not None and is_modular(own):
+            return False
         return task in {Task.REDRAW, Task.INPAINT} and own is not None and self.task_classes.get(task) is own
 
     def takes_size(self, task: Task) -> bool:
@@ -129,7 +149,8 @@ class Checkpoint:
             guidance=self.family.takes_guidance(accepted, self.config, self.denoiser.config),
         )
         long_prompts = long_prompts_offered(self.pipeline_class, self.components)
-        return self._with_controls(replace(announced, prompt="prompt" in accepted, long_prompts=long_prompts))
+        announced = replace(announced, prompt="prompt" in accepted, long_prompts=long_prompts)
+        return self._with_controls(replace(announced, transparent=draws_alpha(self._codec_config)))
 
     def _with_controls(self, announced: Capabilities) -> Capabilities:
         """Add the controls that the classes announce to the capabilities."""
@@ -184,7 +205,7 @@ class Checkpoint:
         if self.spec.controls:
             held = bool(self.adapters.drawing)
             self.controls.activate(self.pipeline(None, sampling), self.denoiser, controls, held=held)
-        found: dict[str, Any] = {"controls": hashes} if (hashes := self.controls.found(controls)) else {}
+        found: dict[str, Any] = {"control_files": hashes} if (hashes := self.controls.found(controls)) else {}
         if runtime.lora_folder is None:
             return found
         requested = runtime_options.requested_adapters(runtime, sampling.loras)
