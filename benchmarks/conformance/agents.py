@@ -5,6 +5,7 @@ The output of both is scripted. All else is real: the agent runs the tool and se
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -150,7 +151,7 @@ class Session:
 
 def model_of(agent: Agent) -> str:
     """Return the name of the local model that is scripted for an agent."""
-    return f"scripted-{agent.tool.lower().replace('_', '-')}"
+    return "-".join(["scripted", *re.findall(r"[a-z]+", agent.name.lower())])
 
 
 @contextmanager

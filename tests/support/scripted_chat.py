@@ -6,6 +6,7 @@ the last one. The template's last token, one of two marks, chooses what is writt
 """
 
 import json
+import re
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -50,16 +51,20 @@ def make_scripted(folder: Path, name: str, arguments: Mapping[str, Any], answer:
 def _pieces(text: str, used: set[str]) -> list[str]:
     """Cut a text into short pieces, none of which comes twice: the last token alone says what follows."""
     pieces = []
-    while text:
-        mark = next((each for each in (CALL_START, CALL_END) if text.startswith(each)), None)
-        length = len(mark) if mark else next(n for n in range(3, len(text) + 4) if text[:n] not in used)
-        stop = min((at for each in (CALL_START, CALL_END) if (at := text.find(each, 1)) > 0), default=len(text))
-        piece = text[: min(length, stop)]
-        assert piece not in used, f"{piece!r} comes twice"
-        used.add(piece)
-        pieces.append(piece)
-        text = text[len(piece) :]
+    for part in re.split(f"({CALL_START}|{CALL_END})", text):
+        while part:
+            length = len(part) if part in {CALL_START, CALL_END} else _length(part, used)
+            pieces.append(part[:length])
+            assert pieces[-1] not in used, f"{pieces[-1]!r} comes twice"
+            used.add(pieces[-1])
+            part = part[length:]
     return pieces
+
+
+def _length(text: str, used: set[str]) -> int:
+    """Return the length of a piece that is new, and leaves no rest that is too short to be one."""
+    fits = (n for n in range(3, len(text) - 2) if text[:n] not in used)
+    return next(fits, len(text))
 
 
 def _template(name: str) -> str:

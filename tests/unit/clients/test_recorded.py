@@ -48,7 +48,7 @@ def texts(messages: Any, role: str) -> str:
     return " ".join(str(message["content"]) for message in messages if message["role"] == role)
 
 
-def test_every_client_was_recorded() -> None:
+async def test_every_client_was_recorded() -> None:
     assert RECORDED.keys() == SHELL.keys() == IGNORED.keys()
 
 
