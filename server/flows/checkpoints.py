@@ -180,6 +180,10 @@ class CheckpointManager:
         paths = dict.fromkeys([*(self._weights / self._name(spec.path) for spec in drawn), *self._on_disk()])
         return [self._found(path, used.get(path, [])) for path in paths]
 
+    def models_of(self, checkpoint: str) -> tuple[str, ...]:
+        """Return the names of the models that a checkpoint draws, by its name in the catalog's files."""
+        return next((found.models for found in self.list_all() if found.name == checkpoint), ())
+
     def adapters(self) -> dict[str, list[Adapter]]:
         """Return the adapters of each model that takes them by request, by its name: those of its folder."""
         folders = {model.name: model.checkpoint.runtime.lora_folder for model in self._catalog().models.values()}

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from pipelines.catalog.call_signature import announce
+from pipelines.catalog.channels import ReadMode, draws_alpha, read_mode
 from pipelines.catalog.checkpoint_files import (
     fullest_device_bytes,
 )
@@ -67,6 +68,7 @@ class Checkpoint:
     split: SharedDenoiser | None = None  # of the denoiser, if several devices compute its forward passes
     encoders_device: torch.device | None = None  # of text encoders, if it is another one
     adapters: Adapters = field(default_factory=Adapters)  # that requests have named
+    identity: Mapping[str, str] = field(default_factory=dict)  # what draws: versions, device, weights
 
     def pipeline(
         self, task: Task | None = None, sampling: SamplingDefaults | None = None, nets: Sequence[ControlInput] = ()
@@ -90,6 +92,21 @@ class Checkpoint:
         pipeline.set_progress_bar_config(disable=True)
         self.prompts.attach(pipeline)
         return pipeline
+
+    @property
+    def read_mode(self) -> ReadMode:
+        """Return the mode in which the codec takes an image."""
+        return read_mode(self._codec_config)
+
+    @property
+    def latent_channels(self) -> int | None:
+        """Return the channels of the codec's latents, if its config says."""
+        return self._codec_config.get("latent_channels")
+
+    @property
+    def _codec_config(self) -> Mapping[str, Any]:
+        config: Mapping[str, Any] = getattr(self.components.get("vae"), "config", {})
+        return config
 
     @property
     def second_pass_task(self) -> Task:
@@ -129,7 +146,8 @@ class Checkpoint:
             guidance=self.family.takes_guidance(accepted, self.config, self.denoiser.config),
         )
         long_prompts = long_prompts_offered(self.pipeline_class, self.components)
-        return self._with_controls(replace(announced, prompt="prompt" in accepted, long_prompts=long_prompts))
+        announced = replace(announced, prompt="prompt" in accepted, long_prompts=long_prompts)
+        return self._with_controls(replace(announced, transparent=draws_alpha(self._codec_config)))
 
     def _with_controls(self, announced: Capabilities) -> Capabilities:
         """Add the controls that the classes announce to the capabilities."""
@@ -184,7 +202,7 @@ class Checkpoint:
         if self.spec.controls:
             held = bool(self.adapters.drawing)
             self.controls.activate(self.pipeline(None, sampling), self.denoiser, controls, held=held)
-        found: dict[str, Any] = {"controls": hashes} if (hashes := self.controls.found(controls)) else {}
+        found: dict[str, Any] = {"control_files": hashes} if (hashes := self.controls.found(controls)) else {}
         if runtime.lora_folder is None:
             return found
         requested = runtime_options.requested_adapters(runtime, sampling.loras)

@@ -60,7 +60,7 @@ await spec("recall", "/console/gallery", async (page, { context, looks, shot }) 
   delete body.seed;
   assert.deepEqual(body, {
     model: ALPHA, prompt: "every setting", n: 1, size: "768x512", steps: 3, guidance: 2.25, negative_prompt: "fog", output_format: "jpeg",
-    response_format: "url", partial_images: 3, background: true,
+    response_format: "url", partial_images: 3,
   });
   await page.getByRole("button", { name: "Open every setting" }).waitFor();
   assert.ok(await page.locator("#steps").isVisible()); // unfolded
@@ -159,9 +159,10 @@ await spec("recall-of-sent-files", "/console/edit", async (page) => {
 
   await openFirst(page, "a painted hill"); // goes there by its address: nothing of the page before is left
   await sentAfterRecall(page);
-  await page.getByLabel("Before and after").waitFor();
+  const both = async () => (await api("GET", "/v1/darkroom/results?limit=2&q=a+painted+hill")).body.data;
+  await eventually(async () => assert.equal((await both()).length, 2));
   assert.equal(await painted(), once);
-  const [again, first] = (await api("GET", "/v1/darkroom/results?limit=2&q=a+painted+hill")).body.data;
+  const [again, first] = await both();
   assert.notEqual(again.call_id, first.call_id);
   assert.deepEqual(again.parameters, first.parameters);
   assert.equal(again.parameters.masked, true);
@@ -212,7 +213,7 @@ await spec("recall-of-more", "/console", async (page, { looks }) => {
   await page.getByRole("button", { name: /^Generate · CNY/ }).click();
   assert.deepEqual((await sent).postDataJSON(), {
     loras: { ink: 0.8 }, output_format: "webp", model: ALPHA, prompt: "a red boat", size: "1024x1024", n: 1, seed: 7, steps: 20, guidance: 2,
-    response_format: "url", partial_images: 3, background: true,
+    response_format: "url", partial_images: 3,
   });
   await eventually(async () => assert.match(await page.getByRole("alert").textContent(), /no LoRA adapters/));
   await eventually(async () => assert.equal(await page.evaluate(() => document.activeElement.id), "loras"));
