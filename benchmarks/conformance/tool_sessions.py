@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def tool_sessions(work: Path) -> list[Row]:
     """Drive all of them. `work` keeps what was installed, and what each said."""
     rows, agents = [], (*AGENTS, READS_PDF, WEATHER)
     with tempfile.TemporaryDirectory() as home, agents_server(Path(home), agents) as server:
-        for row in (*_agents(server, Path(home), work), *_sdks(server, work)):
+        for row in chain(_agents(server, Path(home), work), _sdks(server, work)):
             print(*row, sep=" | ", flush=True)
             rows.append(row)
     return rows
