@@ -273,9 +273,9 @@ class Settings(BaseSettings):
 
     proxy: BaseUrl | None = Field(
         None,
-        description="The HTTP proxy by which the server reaches upstreams, an object store and a collector of traces "
-        "with public addresses. Loopback and private addresses are reached directly, always. HTTP_PROXY and the like "
-        "are not read.",
+        description="The HTTP proxy by which the server reaches all that has a public address: upstreams, an object "
+        "store, a collector of traces, images to fetch, webhooks. Loopback and private addresses are reached directly, "
+        "always. HTTP_PROXY and the like are not read.",
     )
 
     tracing: BaseUrl | None = Field(
