@@ -165,9 +165,9 @@ def test_a_schema_is_followed_behind_thoughts(name: str) -> None:
 
 def test_nothing_is_said_before_a_value_of_a_schema() -> None:
     model = Model("harmony")
-    said = '<|channel|>commentary<|message|>Here it is.<|end|><|start|>assistant<|channel|>final<|message|>{"city": "Bonn"}'
+    said = "<|channel|>commentary<|message|>Here it is.<|end|><|start|>assistant<|channel|>final<|message|>"
     with pytest.raises(AssertionError, match="forbidden: 'c'"):
-        model.write(said, format=JsonFormat(CITY))
+        model.write(f'{said}{{"city": "Bonn"}}', format=JsonFormat(CITY))
 
 
 @pytest.mark.parametrize(
