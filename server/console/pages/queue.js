@@ -81,7 +81,7 @@ export default function Queue({ title }) {
       { name: t("Restarts"), number: true, show: (worker) => count(worker.restarts) },
       { name: "", show: (worker) => worker.can_sleep && (worker.sleep === "asleep"
         ? html`<button type="button" class="plain" aria-label=${t("Wake {name}", worker)} onClick=${() => change("/admin/wake", worker)}>${t("Wake")}</button>`
-        : html`<button type="button" class="plain" aria-label=${t("Send {name} to sleep", worker)} onClick=${() => change("/admin/sleep", worker)}>${t("Give the device back")}</button>`) },
+        : html`<button type="button" class="plain" aria-label=${t("Give the device back: {name}", worker)} onClick=${() => change("/admin/sleep", worker)}>${t("Give the device back")}</button>`) },
       { name: "PID", number: true, show: (worker) => worker.pid ?? "–" },
     ]} />
   </${Page}>`;
