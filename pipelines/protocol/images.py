@@ -135,14 +135,16 @@ class CheckpointSpec:
     base: Path | None = None  # the diffusers folder with the other components, if `path` is a denoiser alone
     upstream: ImageUpstream | None = None  # the server that draws it, in place of the workers here
     controls: tuple[Control, ...] = ()  # that requests may name
+    parts: tuple[tuple[str, Path], ...] = ()  # in place of its own: "vae", "denoiser", ... and a folder or file
 
     @property
     def paths(self) -> tuple[Path, ...]:
         """Return all folders and files that the checkpoint is loaded from; none of another server's."""
         if self.upstream is not None:
             return ()
+        of_parts = (path for _, path in self.parts)
         of_controls = (path for control in self.controls for path in (control.path, control.image_encoder))
-        return tuple(path for path in (self.path, self.base, self.config, *of_controls) if path is not None)
+        return tuple(path for path in (self.path, self.base, self.config, *of_parts, *of_controls) if path is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +197,7 @@ class ImageJob:
     owner: str = ""  # opaque, equal for the jobs of one API key: the device goes round by it
     controls: tuple[ControlInput, ...] = ()  # in the order of the checkpoint's
     sheet_from: int | None = None  # references from this index on are shown on one sheet
+    enlarges: bool = False  # its reference is enlarged to the size, and redrawn in tiles: a second pass alone
     previews: int = 0  # intermediate images of each image, evenly spread over the steps
 
 

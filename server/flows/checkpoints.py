@@ -17,6 +17,7 @@ from pipelines.catalog.folder_problems import HUB_CACHE, similar_names
 from pipelines.catalog.hub_cache import cache_of, delete, shortened
 from pipelines.catalog.inspection import Inspection, inspect_checkpoint
 from pipelines.catalog.manifest import Checked, manifest_of, verify, write_manifest
+from pipelines.catalog.modular import index_file
 from pipelines.catalog.suggestion import Setting, Suggestion, suggest
 from pipelines.protocol.images import CheckpointSpec
 from server.catalog.images import Catalog, CatalogError, ImageModel, load_catalog
@@ -291,7 +292,7 @@ class CheckpointManager:
 
     def _on_disk(self) -> Iterator[Path]:
         for path in sorted(self._weights.iterdir()) if self._weights.is_dir() else []:
-            is_folder = (path / "model_index.json").is_file() or path.name.startswith(HUB_CACHE)
+            is_folder = index_file(path).is_file() or path.name.startswith(HUB_CACHE)
             if is_folder or path.suffix in SINGLE_FILES:
                 yield path
 

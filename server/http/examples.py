@@ -8,6 +8,12 @@ RED_SQUARE = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAABAAAAAQCAIAAACQkWg2AAAAGklEQVR42mM8oaHBQApgYiARjGoY1TB0NAAAjC0BOJDn"
     "dDkAAAAASUVORK5CYII="
 )
+LARGER_SQUARE = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAIAAAACACAIAAABMXPacAAAAyElEQVR42u3RQREAAAjDsCmZfynIQg"
+    "Y8clcFTabVYbEAAAABACAAAAQAgAAAEAAAAgBAAAAIAAABACAAAAQAgAAAEAAAAgBAAAAIAAABACAAAAQAgAAAEAAAAgBAAAAIAA"
+    "ABACAAAAQAgAAAEAAAAgBAAAAAcAEAAAEAIAAABACAAAAQAAACAEAAAAgAAAEAIAAABACAAAAQAAACAEAAAAgAAAEAIAAABACAAA"
+    "AQAAACAEAAAAgAAAEAIAAABACAAAAQAAAC8KEF7DcD0Crgcr4AAAAASUVORK5CYII="
+)
 WEATHER = {
     "name": "get_weather",
     "description": "The weather in a city",
@@ -75,6 +81,7 @@ EDIT: Examples = {
         "image": ["<bytes of a PNG>"],
     },
 }
+UPSCALE: Examples = {"twice the size": {"model": "beta-3-pro-image-hd-count", "image": LARGER_SQUARE, "scale": 2}}
 CHAT: Examples = {
     "one answer": {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8},
     "conversation": {
@@ -157,6 +164,25 @@ CONVERSATION_ITEMS: Examples = {
         "items": [
             {"role": "user", "content": "Is it warm?"},
             {"role": "assistant", "content": "It has 21 degrees."},
+        ]
+    },
+}
+BATCH: Examples = {
+    "two calls": {
+        "endpoint": "/v1/chat/completions",
+        "completion_window": "24h",
+        "input": [
+            {"custom_id": "a", "body": {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8}},
+            {"custom_id": "b", "body": {"messages": [{"role": "user", "content": "Bye"}], "max_tokens": 8}},
+        ],
+    },
+}
+MODERATION: Examples = {
+    "a text": {"input": "a quiet harbour", "model": "omni-moderation-latest"},
+    "texts and images": {
+        "input": [
+            {"type": "text", "text": "a quiet harbour"},
+            {"type": "image_url", "image_url": {"url": RED_SQUARE}},
         ]
     },
 }
