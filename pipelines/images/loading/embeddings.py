@@ -56,7 +56,7 @@ def _read(file: Path) -> dict[str, torch.Tensor]:
         raise CheckpointError(f"runtime.embedding_folder: {error}") from error
     if kind != EMBEDDING:
         raise CheckpointError(f"runtime.embedding_folder: {file}: {kind or 'no embedding'}")
-    return {name: torch.atleast_2d(weight) for name, weight in weights.items() if weight.numel() > 1}
+    return {name: weight.reshape(-1, weight.shape[-1]) for name, weight in weights.items() if weight.numel() > 1}
 
 
 def _by_encoder(

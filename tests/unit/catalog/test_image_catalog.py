@@ -283,7 +283,7 @@ def test_a_file_and_a_denoiser_are_one_too_many(configs: Path) -> None:
 
 
 def test_a_folder_of_embeddings_must_be_there(configs: Path, tmp_path: Path) -> None:
-    edit(configs, "alpha-image-2.toml", "[sampling]", '[runtime]\nembedding_folder = "words"\n\n[sampling]')
+    edit(configs, "alpha-image-2.toml", "\n[runtime]", '\n[runtime]\nembedding_folder = "words"')
     with pytest.raises(CatalogError, match=r"runtime\.embedding_folder.*words: there is no such folder"):
         load_catalog(configs, tmp_path)
     (tmp_path / "words").mkdir()
