@@ -231,6 +231,11 @@ class Settings(BaseSettings):
     logged_refusals_per_minute: int = Field(
         60, ge=0, description="Refused calls of one key that get a row in the log of calls in a minute."
     )
+    batch_folder: Path | None = Field(
+        None,
+        description="A folder from which the batches of all keys may read their lines, by a path in it as "
+        "`input_file_id`. Unset: lines come in requests alone.",
+    )
     responses_keep_days: float = Field(
         30, gt=0, description="Age in days at which a stored response is deleted, or an unused conversation."
     )
