@@ -89,6 +89,7 @@ class Runtime:
     cache: StepCache | None = None
     loras: tuple[Lora, ...] = ()
     lora_folder: Path | None = None  # requests may name adapters in here
+    embedding_folder: Path | None = None  # prompts may name the embeddings in here: <name>
     batch: Batch = "merged"  # images share forward passes; "exact" draws each as if it were alone, bit for bit
     max_batch: int | None = None  # images in one forward pass; None leaves it to what was measured
     resident: bool = False  # never evicted for another checkpoint
