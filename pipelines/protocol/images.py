@@ -198,6 +198,7 @@ class ImageJob:
     controls: tuple[ControlInput, ...] = ()  # in the order of the checkpoint's
     sheet_from: int | None = None  # references from this index on are shown on one sheet
     previews: int = 0  # intermediate images of each image, evenly spread over the steps
+    when_idle: bool = False  # drawn while no other job waits: the service tier "flex"
 
 
 @dataclass(frozen=True, slots=True)

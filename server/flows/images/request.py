@@ -38,6 +38,7 @@ class ImageRequest:
     output_compression: int | None = None
     background: str = "auto"
     moderation: str = "auto"
+    service_tier: str | None = None
     stream: bool = False
     in_background: bool = False  # its client comes back for the result
     webhook: str | None = None  # told of the end
@@ -286,6 +287,7 @@ def build_job(
         time_limit_s=time_limit_s,
         owner=key_id,
         previews=request.partial_images,
+        when_idle=request.service_tier == "flex",
         sheet_from=at_once - 1 if len(references) > at_once and mask is None else None,
     )
 
