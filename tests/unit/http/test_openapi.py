@@ -33,6 +33,7 @@ from server.flows.chat.completion import CompletionHead, CompletionWriter
 from server.routes import (
     account,
     admin,
+    batches,
     chat,
     checkpoints,
     conversations,
@@ -42,6 +43,7 @@ from server.routes import (
     image_jobs,
     images,
     models,
+    moderations,
     operator_keys,
     operator_queue,
     operator_reports,
@@ -50,12 +52,14 @@ from server.routes import (
     workers,
 )
 from server.schemas.admin import SwapRequest
+from server.schemas.batches import BatchBody
 from server.schemas.chat import ChatBody
 from server.schemas.checkpoints import AddRequest, InspectRequest, ProofRequest, RemoveRequest, VerifyRequest
 from server.schemas.conversations import AddItems, ChangeConversation, CreateConversation
 from server.schemas.images import EditForm, GenerationBody
 from server.schemas.keys import ChangeKey, CreateKey, RotateKey
 from server.schemas.moderation import ModerationTestRequest
+from server.schemas.moderations import ModerationBody
 from server.schemas.operators import CreateOperator
 from server.schemas.response_object import function_item, image_item, message_item, reasoning_item, text_part
 from server.schemas.responses import CompactBody, ResponseBody
@@ -77,10 +81,12 @@ BODIES: dict[str, type[BaseModel]] = {
     "/admin/sleep": SleepRequest,
     "/admin/wake": WakeRequest,
     "/admin/swap": SwapRequest,
+    "/v1/batches": BatchBody,
     "/v1/chat/completions": ChatBody,
     "/v1/images/edits": EditForm,
     "/v1/images/generations": GenerationBody,
     "/v1/messages": MessagesBody,
+    "/v1/moderations": ModerationBody,
     "/v1/messages/count_tokens": CountBody,
     "/v1beta/models/{model}:countTokens": CountTokensBody,
     "/v1beta/models/{model}:generateContent": GenerateBody,
@@ -105,7 +111,7 @@ STREAMS = {
 ROUTES = (
     account, admin, chat, checkpoints, conversations, files, gateways, health, image_jobs, images, models,
     operator_keys, operator_queue, operator_reports, responses, results,
-    workers,
+    batches, moderations, workers,
 )  # fmt: skip
 WITHOUT_KEY = {"/cdn/{name}", "/healthz", "/metrics", "/readyz"}
 
