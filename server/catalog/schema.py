@@ -135,6 +135,8 @@ class RuntimeTable(Strict):
     """Adapters that every image uses."""
     lora_folder: str | None = None
     """A folder of adapters, in the weights folder, that requests may name in `loras`."""
+    embedding_folder: str | None = None
+    """A folder of textual-inversion embeddings, in the weights folder: `<name>` in a prompt is the file `name`."""
     batch: Batch = "merged"
     """`merged` lets images share forward passes; `exact` draws each bit for bit as if it were alone."""
     max_batch: Annotated[int, Field(ge=1, le=64)] | None = None
