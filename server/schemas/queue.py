@@ -34,6 +34,16 @@ class QueuedJobList(Listing[QueuedJob]):
     """All jobs, in the order in which they began."""
 
 
+class MemoryReport(Answer):
+    """The memory that a worker uses, in bytes: of the host, and of its GPU if it has one. `gpu_used_bytes` are those
+    that all programs use, of `gpu_total_bytes`."""
+
+    host_bytes: int
+    gpu_bytes: int | None
+    gpu_used_bytes: int | None
+    gpu_total_bytes: int | None
+
+
 class WorkerReport(Answer):
     """A worker process. While it is replaced, `pid` is null, and `problem` says why it ended. `sleep` says whether its
     weights are off the device, `wake_s` how long a call would wait for them, `can_sleep` whether this server may send
@@ -47,6 +57,7 @@ class WorkerReport(Answer):
     jobs: int
     restarts: int
     problem: str | None
+    memory: MemoryReport | None
     sleep: Literal["awake", "asleep", "waking"]
     wake_s: float
     can_sleep: bool

@@ -47,6 +47,7 @@ from pipelines.images.loading.identity import identity_of
 from pipelines.images.loading.needed_libraries import import_quantizers, lacking, libraries_named_by
 from pipelines.images.loading.own_parts import load_own_parts
 from pipelines.images.loading.parts import LOAD_LOCK, load_parts, model_classes
+from pipelines.images.loading.position_tables import bring_position_tables
 from pipelines.images.loading.safety_checker import safety_note
 from pipelines.images.loading.shared_parts import SharedParts
 from pipelines.images.loading.single_file_names import check_headers, check_text_encoders
@@ -102,6 +103,7 @@ def load_checkpoint(
         words = load_embeddings(pipeline, runtime.embedding_folder)
     watch(pipeline.components)
     notes = follow_file(pipeline, spec, said) + of_file + chosen + unused + words
+    bring_position_tables(denoiser, device)
     notes += runtime_options.apply(pipeline, denoiser, runtime, device) + safety_note(pipeline.components)
     split = None
     if runtime.gpus > 1 and encoders_device is None:
