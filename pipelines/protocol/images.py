@@ -200,6 +200,7 @@ class ImageJob:
     sheet_from: int | None = None  # references from this index on are shown on one sheet
     enlarges: bool = False  # its reference is enlarged to the size, and redrawn in tiles: a second pass alone
     previews: int = 0  # intermediate images of each image, evenly spread over the steps
+    when_idle: bool = False  # drawn while no other job waits: the service tier "flex"
 
 
 @dataclass(frozen=True, slots=True)

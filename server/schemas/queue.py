@@ -26,6 +26,7 @@ class QueuedJob(Listed):
     step: int | None = None
     steps: int | None = None
     size: str | None = None
+    service_tier: str = "default"
     tokens: int | None = None
 
 

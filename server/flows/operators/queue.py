@@ -105,6 +105,7 @@ class JobQueue:
                 step=job.progress.step if job.progress else None,
                 steps=job.progress.steps if job.progress else None,
                 size=job.shape.size if job.shape else None,
+                service_tier=outlook.tier if outlook else "default",
             )
         model = job.record.echo.get("model")
         state = "queued" if job.status == "queued" else "running"
