@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.catalog.call_signature import PipelineSource
-from pipelines.catalog.checkpoint_files import read_config
+from pipelines.catalog.checkpoint_files import read_config, read_json
 from pipelines.catalog.conditioning import MODES
 from pipelines.catalog.hub_cache import cache_of
 from pipelines.catalog.inspection import Inspection, card_value, codec_scale, read_card
@@ -135,6 +135,9 @@ def _guidance(inspection: Inspection, few: str | None) -> Value:
         value = card_value(card, scale)
         if value is not None and value <= 50:
             return Value(value, found)
+    guider = read_json(inspection.folder / "guider" / "guider_config.json") if inspection.folder else {}
+    if isinstance(in_guider := guider.get("guidance_scale"), int | float):
+        return Value(float(in_guider), "guider/guider_config.json of the checkpoint")
     default = _default(inspection, scale)
     if few is not None and not family.embeds_guidance:
         return Value(1.0, few)

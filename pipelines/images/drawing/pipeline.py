@@ -32,7 +32,7 @@ from pipelines.images.drawing.finish import (
 )
 from pipelines.images.drawing.looks import InvalidImage
 from pipelines.images.drawing.reference_sheet import on_sheet
-from pipelines.images.drawing.returned_image import ReturnedImage, sums_of_decoded
+from pipelines.images.drawing.returned_image import ReturnedImage, images_of, sums_of_decoded
 from pipelines.images.drawing.tiling import refine
 from pipelines.images.loading.cast_codec import restored_dtype
 from pipelines.images.loading.checkpoint import Checkpoint
@@ -213,7 +213,7 @@ class ImagePipeline:
         """
         sampling, controls, family = self.job.sampling, self.checkpoint.controls, self.checkpoint.family
         nets = [] if is_tile else controls.of_kind("controlnet", self.job.controls)  # a tile has the image to follow
-        pipeline = self.checkpoint.pipeline(task, sampling, nets)
+        pipeline = family.prepared(self.checkpoint.pipeline(task, sampling, nets), *size)
         if self.row.is_check:
             ignore_flags(pipeline)
         accepted = inspect.signature(pipeline.__call__).parameters
@@ -233,8 +233,9 @@ class ImagePipeline:
             "generator": torch.Generator("cpu").manual_seed(seed),
             "output_type": "pt",
             "max_sequence_length": family.max_sequence_length(accepted, pipeline),
-            **family.guidance(sampling.guidance, sampling.negative_prompt),
-            **observer.callback(accepted),
+            **family.always,
+            **family.guidance(sampling.guidance, sampling.negative_prompt, sampling.steps if part is None else part.steps),
+            **observer.callback(accepted, pipeline.scheduler),
             **images,
         }
         if part is not None:
@@ -254,7 +255,7 @@ class ImagePipeline:
             self.row.found |= reader.found()
             check_flags(output)
             latents = observer.last_latents
-            image = ReturnedImage(output.images, [*sums, *([] if latents is None else [sum_of(latents)])])
+            image = ReturnedImage(images_of(output), [*sums, *([] if latents is None else [sum_of(latents)])])
             for_map = None if latents is None or is_tile or self._is_check_of_file else Transfer(latents)
             return Drawn(image, size, part is not None, for_map, self._dtype)
 

@@ -43,6 +43,11 @@ class ReturnedImage:
         return self._image
 
 
+def images_of(output: Any) -> torch.Tensor | Sequence[Image.Image]:
+    """Return the images of a pipeline's output, whose field has one of two names."""
+    return output["images"] if "images" in output else output["image"]
+
+
 def sums_of_decoded(pipeline: Any) -> list[torch.Tensor]:
     """Return a list to which a pipeline's call adds the sum of each image that its codec decodes. The images that a
     call returns show less: they are cut to the range of colours, infinite values too, and may be Pillow's. The pipeline

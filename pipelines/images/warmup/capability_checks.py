@@ -223,6 +223,8 @@ class CapabilityChecker:
         """Try two images at once, which share forward passes. Each must be much nearer to the same image drawn alone
         than to the other: a pipeline may keep state that all its runs share, such as the seed of torch's global
         generator. `alone` is the job's image. An error need not be the same again, so it counts too."""
+        if not capabilities.at_once:
+            return capabilities
         check = Check(AT_ONCE, job, {"at_once": False})
         other = await self.draw(replace(job, seed=job.seed + 1))
         if isinstance(other, str):
