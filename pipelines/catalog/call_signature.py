@@ -105,6 +105,13 @@ class PipelineSource:
                     return int(ast.literal_eval(value))
         return None
 
+    def components(self, class_name: str) -> frozenset[str]:
+        """Return the names of the components that the class's constructor takes, as diffusers tells them from settings:
+        they have no default, or are listed as optional."""
+        required = (name for name, each in self.constructor(class_name).items() if each.default is Parameter.empty)
+        classes = (self._find(name) for name in (class_name, *self.ancestors(class_name)))
+        return frozenset(required).union(*(_optional_components(found) for found in classes if found is not None))
+
     def loads_single_files(self, class_name: str) -> bool:
         """Return whether the class, or one that it derives from, loads all components from one file."""
         found = self._find(class_name)
@@ -150,6 +157,13 @@ class PipelineSource:
             return {}
         tree = ast.parse((self.folder / "pipelines" / "__init__.py").read_text(encoding="utf-8"))
         return dict(_listed(tree))
+
+
+def _optional_components(found: ast.ClassDef) -> frozenset[str]:
+    for node in found.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_optional_components":
+            return frozenset(str(name) for name in ast.literal_eval(node.value))
+    return frozenset()
 
 
 @lru_cache(maxsize=4)  # a syntax tree has megabytes

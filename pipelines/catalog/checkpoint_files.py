@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pipelines.catalog.components import component_names
 from pipelines.catalog.digests import Digests
 from pipelines.catalog.file_layout import denoiser_tensors, missing_parts
 from pipelines.catalog.folder_problems import HUB_CACHE, PICKLES, other_kind, part_problems, similar_names
@@ -131,7 +132,7 @@ def weight_files(spec: CheckpointSpec) -> dict[str, list[Path]]:
         raise CheckpointError(f"{folder}: {missing[0]}/ is missing, which model_index.json names")
     found = {part: default_variant(folder / part) for part in parts}
     for part, files in found.items():
-        if problem := next(part_problems(folder / part, str(index[part][1]), files), None):
+        if problem := next(part_problems(folder / part, index[part], files), None):
             raise CheckpointError(f"{spec.path} has no {part}; {problem}" if folder == spec.config else problem)
     return denoiser | {part: files for part, files in found.items() if files}
 
@@ -251,11 +252,6 @@ def describe(spec: CheckpointSpec, digests: Digests) -> str:
     types = "/".join(sorted({tensor.dtype for file in files for tensor in _tensors(file)}))
     parts = ", ".join(component_names(index))
     return f"{index['_class_name']} ({parts}), {size / 1e6:.1f} MB of {types}, sha256 {digest.hexdigest()[:16]}"
-
-
-def component_names(index: dict[str, Any]) -> list[str]:
-    """List the components that model_index.json names, without those that are left out on purpose."""
-    return [name for name, entry in index.items() if isinstance(entry, list) and entry != [None, None]]
 
 
 def default_variant(folder: Path) -> list[Path]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from pipelines.catalog.folder_problems import WITHOUT_WEIGHTS
+from pipelines.catalog.components import component_names, has_weights
 from pipelines.catalog.weight_headers import Tensor
 
 DENOISER_PREFIX: Final = "model.diffusion_model."  # of its tensors in files that could have other components too
@@ -71,20 +71,16 @@ def missing_parts(index: Mapping[str, Any], tensors: Sequence[Tensor], denoiser:
     library can't read from it: they are the folder's."""
     return tuple(
         name
-        for name, entry in index.items()
-        if isinstance(entry, list)
-        and len(entry) == 2
-        and all(isinstance(each, str) for each in entry)
-        and name not in {denoiser, NOT_LOADED}
-        and not WITHOUT_WEIGHTS.search(entry[1])
-        and not _is_in(tensors, _prefixes(name, entry[1]))
+        for name in component_names(index)
+        if name not in {denoiser, NOT_LOADED}
+        and has_weights(*index[name]) is not False
+        and not _is_in(tensors, _prefixes(name, index[name][1]))
     )
 
 
 def unread_prefixes(index: Mapping[str, Any], tensors: Sequence[Tensor]) -> tuple[str, ...]:
     """Return how the names of tensors begin that belong to no component of the pipeline as the library reads it."""
-    listed = (entry for entry in index.items() if isinstance(entry[1], list) and len(entry[1]) == 2)
-    read = tuple(prefix for name, entry in listed for prefix in _prefixes(name, str(entry[1])))
+    read = tuple(prefix for name in component_names(index) for prefix in _prefixes(name, index[name][1]))
     others = [tensor for tensor in tensors if not (read and tensor.name.startswith(read))]
     return beside_denoiser(others)
 

@@ -2,13 +2,13 @@
 
 import difflib
 import json
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from pipelines.catalog.components import has_weights
+
 PICKLES = ("*.bin", "*.ckpt", "*.pt", "*.pth", "*.pkl")
 HUB_CACHE = "models--"  # how the folder of a repository begins in the cache of huggingface_hub
-WITHOUT_WEIGHTS = re.compile(r"Tokenizer|Processor|Scheduler|FeatureExtractor")  # classes of components
 
 
 def other_kind(folder: Path) -> str:
@@ -39,10 +39,14 @@ def similar_names(path: Path) -> str:
     return f"; did you mean {' or '.join(str(there[name]) for name in close)}?" if close else ""
 
 
-def part_problems(part: Path, class_name: str, files: Sequence[Path]) -> Iterator[str]:
-    """Yield the problems of a component's folder. `files` are those with weights that would be loaded; an index of
-    shards names them."""
-    if WITHOUT_WEIGHTS.search(class_name):
+def part_problems(part: Path, entry: Sequence[str], files: Sequence[Path]) -> Iterator[str]:
+    """Yield the problems of a component's folder. `entry` are its library and class; `files` are those with weights
+    that would be loaded, which an index of shards names."""
+    weighs = has_weights(entry[0], entry[1])
+    if not any(part.iterdir()):
+        yield f"{part}: empty, so the download or the copy is not whole"
+        return
+    if weighs is False or (weighs is None and not files and not (part / "config.json").exists()):
         return
     if (config := part / "config.json").is_file():
         try:

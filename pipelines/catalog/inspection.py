@@ -1,8 +1,6 @@
 """A checkpoint's class, parts and capabilities, from its configs and the headers of its files: no weights are read,
 nothing is imported, so it takes a fraction of a second."""
 
-import importlib.util
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +14,6 @@ from pipelines.catalog.checkpoint_files import (
     CheckpointError,
     check_files,
     class_of,
-    component_names,
     default_variant,
     denoiser_name,
     find_snapshot,
@@ -24,9 +21,11 @@ from pipelines.catalog.checkpoint_files import (
     read_config,
     read_json,
 )
+from pipelines.catalog.components import component_names
 from pipelines.catalog.conditioning import MODES
 from pipelines.catalog.file_layout import beside_denoiser, denoiser_tensors, missing_parts
 from pipelines.catalog.folder_problems import part_problems
+from pipelines.catalog.libraries import missing_libraries, quantization_problems
 from pipelines.catalog.refused_classes import why_refused
 from pipelines.catalog.said_by_files import Said
 from pipelines.catalog.single_files import inspect_file
@@ -37,8 +36,6 @@ from pipelines.families.task import Task
 from pipelines.protocol.images import CheckpointSpec, Conditioning
 from pipelines.protocol.messages import Capabilities
 
-LIBRARIES = {"bitsandbytes": "bitsandbytes", "torchao": "torchao", "gguf": "gguf"}  # quantization methods
-MODULES = {"protobuf": "google.protobuf"}  # where they have another name than for pip
 OWN_LIBRARIES = ("diffusers", "transformers")
 
 
@@ -117,6 +114,7 @@ def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None
     if class_name and (why := why_refused(class_name, source)) is not None:
         problems.append(f"{folder}: {why}")
     problems += foreign_parts(index, folder, source)
+    problems += quantization_problems(folder, index) if folder is not None else ()
     denoiser_config = read_json(folder / denoiser_name(index) / "config.json") if folder else {}
     conditioning = _conditioning(class_name, signature or {})
     codec = read_config(folder, "vae") if folder else {}
@@ -169,7 +167,7 @@ def _parts(
         files = default_variant(folder / name)
         class_name = class_of(index[name])
         lacking = f"{path} has no {name}; " if name in of_folder else ""
-        problems += (f"{lacking}{problem}" for problem in part_problems(folder / name, class_name, files))
+        problems += (f"{lacking}{problem}" for problem in part_problems(folder / name, index[name], files))
         yield _part(name, class_name, _read(files, problems))
 
 
@@ -195,9 +193,12 @@ def _part(name: str, class_name: str, tensors: list[Tensor]) -> Part:
 
 
 def foreign_parts(index: Mapping[str, Any], folder: Path | None, source: PipelineSource) -> Iterator[str]:
-    """Yield the components of libraries that are not here, as messages. A folder of diffusers' own pipelines may be a
-    library too."""
-    for name in component_names(dict(index)):
+    """Yield the components that can't be loaded, as messages: those of libraries that are not here, and nulls. A folder
+    of diffusers' own pipelines may be a library too."""
+    components = source.components(str(index.get("_class_name")))
+    for name in (name for name, entry in index.items() if entry is None and name in components):
+        yield f"{folder}/model_index.json: {name} is null, which diffusers does not read: write [null, null]"
+    for name in component_names(index):
         library = index[name][0]
         own = source.folder is not None and (source.folder / "pipelines" / str(library)).is_dir()
         if library not in OWN_LIBRARIES and library is not None and not own:
@@ -205,41 +206,10 @@ def foreign_parts(index: Mapping[str, Any], folder: Path | None, source: Pipelin
 
 
 def _variants(folder: Path | None, index: Mapping[str, Any]) -> tuple[str, ...]:
-    names = component_names(dict(index)) if folder else []
+    names = component_names(index) if folder else []
     files = [file for name in names if folder for file in (folder / name).glob("*.safetensors")]
     matches = [WEIGHTS.fullmatch(file.name) for file in files]
     return tuple(sorted({match["variant"][1:] for match in matches if match and match["variant"]}))
-
-
-def missing_libraries(path: Path, folder: Path | None, index: Mapping[str, Any]) -> tuple[str, ...]:
-    """List the libraries that a checkpoint's parts need and that are not installed, by the names that pip takes.
-    `folder` has the parts."""
-    needed = dict.fromkeys(_libraries(path, folder, index))
-    return tuple(library for library in needed if not _installed(library))
-
-
-def _libraries(path: Path, folder: Path | None, index: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the libraries that a checkpoint's parts need beside those that are always there."""
-    if path.suffix == ".gguf":
-        yield "gguf"
-    yield from family_of(index.get("_class_name")).libraries
-    for name in component_names(dict(index)) if folder else []:
-        part, class_name = (folder / name if folder else path), class_of(index[name])
-        method = read_json(part / "config.json").get("quantization_config", {}).get("quant_method")
-        if method in LIBRARIES:
-            yield LIBRARIES[method]
-        if class_name.endswith("Processor") and not class_name.endswith("ImageProcessor"):
-            yield "torchvision"
-        has_model = any(part.glob("*.model"))
-        if "Tokenizer" in class_name and has_model and not (part / "tokenizer.json").is_file():
-            yield from ("sentencepiece", "protobuf")  # by which transformers reads it
-
-
-def _installed(library: str) -> bool:
-    try:
-        return importlib.util.find_spec(MODULES.get(library, library)) is not None
-    except ModuleNotFoundError:  # of the package that it is in
-        return False
 
 
 def _capabilities(
@@ -269,14 +239,6 @@ def _conditioning(class_name: str | None, signature: Call) -> Conditioning:
     return "native" if family_of(class_name).own_task(signature) is Task.NATIVE else "img2img"
 
 
-def read_card(folder: Path) -> str:
-    """Read the card beside the weights, which its author wrote: README.md. It is empty if there is none."""
-    try:
-        return (folder / "README.md").read_text(errors="replace")
-    except OSError:
-        return ""
-
-
 def codec_scale(folder: Path) -> int:
     """Return the pixels to a latent, along a side, from the codec's config as diffusers' pipelines compute it; 8 if it
     does not say."""
@@ -286,12 +248,3 @@ def codec_scale(folder: Path) -> int:
             return int(2 ** (len(blocks) - 1))
     doublings = config.get("temperal_downsample")  # sic, of video codecs
     return int(2 ** len(doublings)) if isinstance(doublings, list) else 8
-
-
-NUMBER = r"\s*=\s*([0-9]+(?:\.[0-9]+)?)"
-
-
-def card_value(card: str, argument: str) -> float | None:
-    """Return the value of a call's argument in the card's first example, None if it has none."""
-    found = re.search(rf"\b{argument}{NUMBER}", card)
-    return float(found[1]) if found else None

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.catalog.call_signature import PipelineSource
+from pipelines.catalog.cards import read_card, stated
 from pipelines.catalog.checkpoint_files import read_config, read_json
 from pipelines.catalog.conditioning import MODES
+from pipelines.catalog.folder_problems import HUB_CACHE
 from pipelines.catalog.hub_cache import cache_of
-from pipelines.catalog.inspection import Inspection, card_value, codec_scale, read_card
+from pipelines.catalog.inspection import Inspection, codec_scale
 from pipelines.catalog.said_by_names import NamedAfter, read_name
 from pipelines.families.registry import family_of
 from pipelines.protocol.images import CheckpointSpec, Enlarge, SamplingDefaults, Scalar, SchedulerConfig
@@ -23,6 +25,7 @@ Setting = float | str | Mapping[str, Scalar] | None  # of a catalog file; None w
 FEW_STEPS = 4  # of a checkpoint that is distilled, and whose card does not say
 FALLBACK_STEPS, FALLBACK_GUIDANCE = 30, 4.0
 UNCHECKED = "not checked for distillation"  # of a class's defaults: distilled checkpoints have the same class
+UNSURE = ": check it"
 FALLBACK_AREA_PX = 1024 * 1024
 MAX_AREA_PX = 2048 * 2048
 
@@ -114,10 +117,9 @@ def _steps(inspection: Inspection, few: str | None) -> Value:
     named = _named(inspection)
     if named.distilled is not None and named.steps is not None:
         return Value(named.steps, named.found)
-    for found, card in _cards(inspection):
-        value = card_value(card, "num_inference_steps")
-        if value is not None and 1 <= value <= 200:
-            return Value(int(value), found)
+    in_card = _in_cards(inspection, "num_inference_steps")
+    if in_card is not None and 1 <= in_card.value <= 200:
+        return Value(int(in_card.value), in_card.found)
     if few is not None:
         return Value(FEW_STEPS, few)
     default = _default(inspection, "num_inference_steps")
@@ -131,10 +133,9 @@ def _guidance(inspection: Inspection, few: str | None) -> Value:
         return Value(1.0, "the checkpoint draws without guidance")
     family = family_of(inspection.class_name)
     scale = family.guidance_argument
-    for found, card in _cards(inspection):
-        value = card_value(card, scale)
-        if value is not None and value <= 50:
-            return Value(value, found)
+    in_card = _in_cards(inspection, scale)
+    if in_card is not None and 0 <= in_card.value <= 50:
+        return in_card
     guider = read_json(inspection.folder / "guider" / "guider_config.json") if inspection.folder else {}
     if isinstance(in_guider := guider.get("guidance_scale"), int | float):
         return Value(float(in_guider), "guider/guider_config.json of the checkpoint")
@@ -198,17 +199,38 @@ def _default(inspection: Inspection, name: str) -> Any:
     return default if isinstance(default, int | float) else None
 
 
-def _cards(inspection: Inspection) -> Iterator[tuple[str, str]]:
+def _in_cards(inspection: Inspection, argument: str) -> Value | None:
+    """Return the value that a card has for an argument of the call, from the first card that has one."""
+    for found, card, path in _cards(inspection):
+        if (value := stated(card, argument, _names(path))) is not None:
+            return Value(
+                value.value, found if value.sure else f"{found.removesuffix(UNSURE)}, one of several examples{UNSURE}"
+            )
+    return None
+
+
+def _names(path: Path) -> list[str]:
+    """Return the names that a checkpoint may have in its card: its file's or folder's, and its repository's."""
+    names = [path.name, path.stem] if path.is_file() else []
+    cache = cache_of(path)
+    if cache is None:
+        return [*names, *([] if names else [path.name])]
+    repository = cache.name.removeprefix(HUB_CACHE).replace("--", "/")
+    return [*names, repository, repository.rpartition("/")[2]]
+
+
+def _cards(inspection: Inspection) -> Iterator[tuple[str, str, Path]]:
     """Yield the checkpoint's own card; then, of a single file, its base's, which is more like it than its class's
     defaults are, unless the file alone is distilled by its name. It may be another training, and a base may be
-    distilled. Each comes with the words that say where its values were found."""
+    distilled. Each comes with the words that say where its values were found, before it,
+    and what it is the card of, after it."""
     own = inspection.path if inspection.path.is_dir() else inspection.path.parent
-    yield "README.md of the checkpoint", read_card(own)
+    yield "README.md of the checkpoint", read_card(own), inspection.path
     if inspection.folder is None or inspection.folder == own:
         return
     if _named(inspection).distilled is None or _read_name(inspection.folder).distilled is not None:
         name = "base" if inspection.base is not None else "folder of configs"
-        yield f"README.md of the {name}: check it", read_card(inspection.folder)
+        yield f"README.md of the {name}{UNSURE}", read_card(inspection.folder), inspection.folder
 
 
 def suggested_spec(name: str, inspection: Inspection, suggestion: Suggestion) -> CheckpointSpec:

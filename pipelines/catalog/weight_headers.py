@@ -21,6 +21,7 @@ GGML_TYPES: Final[Mapping[int, tuple[str, int, int]]] = {
 }  # fmt: skip
 GGUF_SCALARS: Final = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 GGUF_STRING, GGUF_ARRAY = 8, 9
+ORIGINAL_SHAPE: Final = "comfy.gguf.orig_shape."  # before a tensor's name, where it is stored in rows of another length
 
 
 class BrokenFile(Exception):
@@ -128,7 +129,8 @@ def _read_gguf(stream: BinaryIO) -> tuple[Header, int]:
         shape = struct.unpack(f"<{dimensions}Q", stream.read(8 * dimensions))
         kind, offset = struct.unpack("<IQ", stream.read(12))
         dtype, block, block_bytes = GGML_TYPES.get(kind, (f"type {kind}", 1, 0))
-        tensors.append(Tensor(name, dtype, tuple(reversed(shape)), math.prod(shape) // block * block_bytes))
+        shape = tuple(metadata.get(f"{ORIGINAL_SHAPE}{name}", reversed(shape)))
+        tensors.append(Tensor(name, dtype, shape, math.prod(shape) // block * block_bytes))
         end = max(end, offset + tensors[-1].bytes)
     alignment = metadata.get("general.alignment", GGUF_ALIGNMENT)
     start = -(-stream.tell() // alignment) * alignment

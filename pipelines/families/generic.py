@@ -67,6 +67,10 @@ class Family:
         """Return whether a negative prompt has an effect."""
         return "negative_prompt" in call and not config.get("is_distilled")
 
+    def prompt(self, text: str, references: int) -> str:
+        """Return the text that the call is given for a prompt beside so many references."""
+        return text
+
     def reference_arguments(self, call: Call, first: Any, others: Sequence[Any]) -> dict[str, Any]:
         """Return the arguments for references that the denoiser attends to, as Pillow images: a list where the call
         takes one, which some need, else the image."""

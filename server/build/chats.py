@@ -30,7 +30,8 @@ def build_chats(
     image_tool = ImageToolRunner(calls, creator, parts.stores.files)
     loop = ToolLoop(chats, admission.moderator, image_tool, parts.stores.responses, parts.running.expected_retries)
     responses = _responses(parts, admission, creator, runner, loop, chats)
-    image = ChatImages(calls, responses.creator, parts.stores.files, links=parts.settings.links_in_chats)
+    files, links = parts.stores.files, parts.settings.links_in_chats
+    image = ChatImages(calls, responses.creator, admission.references, files, links=links)
     keyed = KeyedChats(parts.running.chats, parts.stores.calls, admission.limiter, parts.running.background)
     return ChatFlows(chats, keyed, image), responses
 

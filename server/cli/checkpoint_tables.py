@@ -8,6 +8,7 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
+from pipelines.catalog.libraries import how_to_install
 from server.cli.printing import add_row
 from server.flows.checkpoints import CheckpointManager
 from server.schemas.answer import Answer
@@ -100,7 +101,7 @@ def show_report(report: CheckpointFindings) -> None:
         "variants": ", ".join(report.variants),
         "problem": "\n".join(report.problems),
         "note": "\n".join(report.notes),
-        "needs": ", ".join(f"{library} (not installed)" for library in report.needs),
+        "needs": f"{', '.join(report.needs)}, not installed: {how_to_install(report.needs)}" if report.needs else "",
         "on a GPU": f"{_size(report.bytes_in_bfloat16)} in bfloat16" if report.parts else None,
         "on a CPU": f"{_size(report.bytes_in_float32)} in float32" if report.parts else None,
         "promises": ", ".join([*report.supports, *(["2K and 4K"] if report.second_pass else [])]),

@@ -54,6 +54,7 @@ def add(
     """Write its catalog file, with values found in the checkpoint, and the SHA-256 sums of its files."""
     from typing import cast, get_args
 
+    from pipelines.catalog.libraries import how_to_install
     from server.catalog.sizes import Tier
 
     listed = [tier.strip().upper() for tier in tiers.split(",")]
@@ -65,8 +66,9 @@ def add(
         added = manager.add(checkpoint, name=name, family=family, tiers=chosen, price=price, base=base, config=config)
     typer.echo(added.text)
     typer.echo(f"Wrote {added.file}.")
-    for library in added.needs:
-        typer.echo(f"It needs the library {library}, which is not installed.", err=True)
+    if added.needs:
+        command = how_to_install(added.needs)
+        typer.echo(f"It needs {' and '.join(added.needs)}, which is not installed: {command}", err=True)
     if added.manifest is None:
         typer.echo("Its SHA-256 sums could not be written beside it, so it can't be verified later.", err=True)
     typer.echo(f"`darkroom reload` serves {', '.join(added.models)}.")

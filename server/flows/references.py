@@ -45,10 +45,12 @@ Source = str | bytes | StoredImage
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """An image as it was sent: text is a URL or data URI, bytes are a file. `field` is the `param` of errors."""
+    """An image as it was sent: text is a URL or data URI, bytes are a file. `field` is the `param` of errors. Of a
+    `past` one, which an earlier message has, its client can do without: it can't take back what was said."""
 
     field: str
     source: Source
+    past: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,17 @@ class ReferenceLoader:
     async def load(self, key_id: str, references: Sequence[Reference]) -> tuple[DecodedImage, ...]:
         """Decode all references. Raises ApiError for the first that can't be used."""
         return tuple([await self._load_one(key_id, item, is_first=i == 0) for i, item in enumerate(references)])
+
+    async def load_shown(self, key_id: str, references: Sequence[Reference]) -> list[DecodedImage | None]:
+        """Decode all references. None stands for a past one that can't be used: a dead link, a deleted file, no image.
+        Raises ApiError for the first other one that can't be."""
+        past = [i for i, one in enumerate(references) if one.past]
+        required = [i for i, one in enumerate(references) if not one.past]
+        new = {i: await self._load_one(key_id, references[i], is_first=i == 0) for i in required}
+        # at once: a server that does not answer takes its whole time limit
+        loaded = await asyncio.gather(*(self._load_past(key_id, references[i], is_first=i == 0) for i in past))
+        found = {**new, **dict(zip(past, loaded, strict=True))}
+        return [found[i] for i in range(len(references))]
 
     async def load_mask(
         self, key_id: str, mask: Reference | None, first_reference: DecodedImage | None
@@ -120,6 +133,14 @@ class ReferenceLoader:
     async def _load_one(self, key_id: str, reference: Reference, *, is_first: bool) -> DecodedImage:
         async with self.in_memory(key_id, reference) as data:
             return await self.decode(key_id, reference.field, data, MAX_FIRST_PX if is_first else MAX_OTHER_PX)
+
+    async def _load_past(self, key_id: str, reference: Reference, *, is_first: bool) -> DecodedImage | None:
+        try:
+            return await self._load_one(key_id, reference, is_first=is_first)
+        except ApiError as error:
+            if error.status >= 500:
+                raise
+            return None
 
     async def _locate(self, source: Source) -> Source:
         """Replace the URL of a stored result with its file. Only the file name is compared: it has 128 random bits, and

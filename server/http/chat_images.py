@@ -100,7 +100,8 @@ async def _by_image_model(
     request: Request, key: Key, services: Services, call: ImageCall, model: ImageModel
 ) -> Response:
     model = at_tier(services.served.catalog.current, model, call.tier, SIZE_FIELD)
-    drawing = await asyncio.to_thread(read_conversation, call.body.messages, model.checkpoint.max_references)
+    read = await asyncio.to_thread(read_conversation, call.body.messages, model.checkpoint.max_references)
+    drawing = await services.chats.image.loadable(key, read)
     options = call.options | _size_of(call.body, model)
     image = to_image_request(options, drawing, model, call.endpoint, public_base(request, services))
     retry = read_retry_info(request, await asyncio.to_thread(request_fingerprint, image))

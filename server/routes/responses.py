@@ -18,7 +18,6 @@ from starlette.types import ASGIApp
 from server.accounts.keys import Key
 from server.errors import BadRequest, ServerStopping
 from server.flows.fingerprint import fingerprint
-from server.flows.responses.left_out import unknown_options
 from server.flows.responses.request import read_compaction, read_response
 from server.flows.retries import RetryInfo
 from server.http import examples
@@ -114,7 +113,6 @@ async def create(request: Request, key: Caller, services: ServicesDep) -> Respon
     values = await read_json(request, key, services)
     sent, unread = await asyncio.to_thread(read_response, values)
     body, left_out = services.responses.creator.leave_out_unknown(key, sent)
-    left_out += unknown_options(values)
     headers = ignored_header([*ignored_fields(ResponseBody, values, NO_EFFECT), *unread, *left_out])
     request_print = await asyncio.to_thread(lambda: fingerprint(body.model_dump(mode="json"), ()))
     asked = Asked(key, body, read_retry_info(request, request_print), headers)
@@ -151,8 +149,8 @@ async def compact(request: Request, key: Caller, services: ServicesDep) -> Respo
     """
     values = await read_json(request, key, services)
     body, unread = await asyncio.to_thread(read_compaction, values)
-    headers = ignored_header([*ignored_fields(CompactBody, values, NO_EFFECT), *unread])
-    return await _json(await services.responses.compactor.compact(key, body), headers)
+    compacted, missing = await services.responses.compactor.compact(key, body)
+    return await _json(compacted, ignored_header([*ignored_fields(CompactBody, values, NO_EFFECT), *unread, *missing]))
 
 
 @router.get(

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from server.schemas.chat_messages import FUNCTION_NAME, LenientModel, Message
+from server.schemas.chat_messages import LenientModel, Message
 from server.schemas.chat_tools import ChatTool, ToolChoice
 from server.schemas.hosted_fields import NO_EFFECT as NO_EFFECT_OF_HOSTING
 from server.schemas.hosted_fields import HostedFields
@@ -57,7 +57,7 @@ class JsonObjectFormat(LenientModel):
 class NamedSchema(LenientModel):
     """A JSON schema. Answers always match it; with `strict` the schema itself must follow OpenAI's rules too."""
 
-    name: Annotated[str, Field(pattern=FUNCTION_NAME)]
+    name: str = "answer"  # no model reads it
     description: str | None = None
     schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
     strict: bool | None = None

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, Tag
 
-from server.schemas.chat_messages import FUNCTION_NAME, TEXT_OR_PARTS, BoundedText, LenientModel, Text
+from server.schemas.chat_messages import TEXT_OR_PARTS, BoundedText, LenientModel, Text
 from server.schemas.hosted_fields import HostedFields
 from server.schemas.local_models import MinP, RepetitionPenalty, TemplateOptions, TopK
 from server.schemas.response_items import Item
@@ -44,7 +44,7 @@ class JsonSchema(LenientModel):
     """JSON that matches a schema."""
 
     type: Literal["json_schema"]
-    name: Annotated[str, Field(pattern=FUNCTION_NAME)]
+    name: str = "answer"  # no model reads it
     schema_: Annotated[dict[str, Any], Field(alias="schema")]
     description: str | None = None
     strict: bool | None = None

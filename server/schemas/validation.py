@@ -135,7 +135,7 @@ def one_of(allowed: Sequence[Choice], value: str, param: str) -> Choice:
 
 def ignored_fields(model: type[BaseModel], values: Mapping[str, Any], no_effect: Collection[str] = ()) -> list[str]:
     """List the fields that the model does not have, and those of `no_effect` that were sent."""
-    sent = (str(name) for name, value in values.items() if name not in model.model_fields or value is not None)
+    sent = (str(name) for name, value in values.items() if value is not None)
     return sorted(name for name in sent if name not in model.model_fields or name in no_effect)
 
 

@@ -12,7 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from pipelines.catalog.base_search import find_bases
 from pipelines.catalog.checkpoint_files import CheckpointError, estimate_bytes
+from pipelines.catalog.weight_headers import read_header
 from pipelines.device.memory import Budgets
 from pipelines.images.denoising.merging import Sharing
 from pipelines.images.denoising.previews import PreviewMap
@@ -26,14 +28,14 @@ from pipelines.images.scheduling.batching import Row
 from pipelines.images.scheduling.row_limits import RowLimits
 from pipelines.images.scheduling.scheduler import DeviceScheduler
 from pipelines.protocol.images import CheckpointSpec, SamplingDefaults
+from tests.support.gguf_files import with_flattened_convolutions, write_gguf
 from tests.support.image_jobs import image_job
-from tests.support.tiny_checkpoints import original_unet_name
+from tests.support.tiny_checkpoints import fused, original_unet_name, original_z_image_name
 from tests.support.tiny_families import make_family
 
 CPU = torch.device("cpu")
 KIND = gguf.GGMLQuantizationType
 Weights = dict[str, torch.Tensor]
-Blocks = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 OF_256 = "time_text_embed.timestep_embedder.linear_1.weight"  # the only rows of the tiny FLUX.1 that are as long
 
 
@@ -107,20 +109,6 @@ def quantized(kind: gguf.GGMLQuantizationType) -> Callable[[Weights, Path], None
         write_gguf(weights, blocks, kind, path)
 
     return save
-
-
-def write_gguf(weights: Weights, blocks: dict[str, Blocks], kind: gguf.GGMLQuantizationType, path: Path) -> None:
-    """`blocks` in place of the weights with their names; the others as F32."""
-    writer = gguf.GGUFWriter(path, "flux")
-    for name, weight in weights.items():
-        if name in blocks:
-            writer.add_tensor(name, blocks[name], raw_dtype=kind)
-        else:
-            writer.add_tensor(name, weight.numpy().astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
 def draw(spec: CheckpointSpec) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
@@ -228,6 +216,33 @@ def test_a_unet_in_its_original_names_draws_what_its_weights_draw(
     assert np.abs(draw(spec) - of_folder).mean() <= difference
     plain(weights, tmp_path / "own-names.safetensors")
     assert (draw(single_file(folder, tmp_path / "own-names.safetensors")) == of_folder).all()
+
+
+def test_a_gguf_unet_with_flattened_convolutions_draws_what_its_weights_draw(tmp_path: Path) -> None:
+    folder = make_family("sdxl", tmp_path / "sdxl")
+    weights = load_file(folder / "unet" / "diffusion_pytorch_model.safetensors")
+    named = {original_unet_name(name): weight for name, weight in weights.items()}
+    spec = single_file(folder, with_flattened_convolutions(named, tmp_path / "flattened.gguf"))
+    stored = {tensor.name: tensor for tensor in read_header(spec.path).tensors}
+    name = "input_blocks.0.0.weight"
+    assert (stored[name].dtype, stored[name].shape) == ("Q8_0", tuple(named[name].shape))
+    of_folder = draw(replace(spec, path=folder, base=None)).astype(int)
+    assert np.abs(draw(spec) - of_folder).mean() <= 1
+    assert find_bases(spec.path, [folder]) == [folder]
+
+
+@pytest.mark.parametrize("suffix", ["gguf", "safetensors"])
+def test_vectors_that_the_model_has_as_rows_are_taken(tmp_path: Path, suffix: str) -> None:
+    """Z-Image's tokens of padding, which its GGUF files have without their side of 1."""
+    folder = make_family("z-image", tmp_path / "z-image")
+    weights = load_file(folder / "transformer" / "diffusion_pytorch_model.safetensors")
+    named = {original_z_image_name(name): weight for name, weight in fused(weights).items()}
+    named |= {name: weight.flatten() for name, weight in named.items() if name.endswith("pad_token")}
+    assert {weight.dim() for name, weight in named.items() if name.endswith("pad_token")} == {1}
+    spec = single_file(folder, tmp_path / f"comfy.{suffix}")
+    (quantized(KIND.Q8_0) if suffix == "gguf" else plain)(named, spec.path)
+    of_folder = draw(replace(spec, path=folder, base=None)).astype(int)
+    assert np.abs(draw(spec) - of_folder).mean() <= 1
 
 
 def test_a_unet_of_another_model_is_refused(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Tiny checkpoints of real pipeline classes with seeded random weights."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -26,6 +27,8 @@ from starters.architectures import (
     unet,
 )
 from starters.tokens import clip_tokenizer, qwen_tokenizer
+
+QKV = ("to_q.weight", "to_k.weight", "to_v.weight")
 
 
 def make_sd(folder: Path) -> Path:
@@ -135,6 +138,25 @@ def original_unet_name(key: str) -> str:
         return f"output_blocks.{2 * block + 1}.2.{rest}"
     name = f"input_blocks.{2 * block + layer + 1}" if side == "down" else f"output_blocks.{2 * block + layer}"
     return f"{name}.{int(part == 'attentions')}.{_inner(part, rest)}"
+
+
+def original_z_image_name(key: str) -> str:
+    """Name a weight of Z-Image's transformer as its first publisher and ComfyUI do, its projections fused."""
+    for own, original in {
+        "all_final_layer.2-1.": "final_layer.", "all_x_embedder.2-1.": "x_embedder.", "to_out.0.": "out.",
+        "attention.norm_k.": "attention.k_norm.", "attention.norm_q.": "attention.q_norm.",
+    }.items():  # fmt: skip
+        key = key.replace(own, original)
+    return key
+
+
+def fused(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Put the three projections of each attention into one weight: `qkv`."""
+    made = {name: weight for name, weight in weights.items() if not name.endswith(QKV)}
+    for name in (name for name in weights if name.endswith(QKV[0])):
+        start = name.removesuffix(QKV[0])
+        made[f"{start}qkv.weight"] = torch.cat([weights[f"{start}{each}"] for each in QKV])
+    return made
 
 
 def _inner(part: str, rest: str) -> str:

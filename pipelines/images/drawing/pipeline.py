@@ -226,8 +226,9 @@ class ImagePipeline:
             late = LateStart(pipeline, images.pop("image"), part.run, images.pop("mask_image", None))
         if missing := [name for name in images if name not in accepted]:
             raise UnsupportedTask(f"{type(pipeline).__name__} takes no {missing[0]}")
+        prompt = family.prompt(self.job.prompt, len(self.job.references) if task is Task.NATIVE else 0)
         arguments: dict[str, Any] = {
-            "prompt": self.job.prompt,
+            "prompt": prompt,
             **family.size_arguments(*size),
             "num_inference_steps": sampling.steps,
             "generator": torch.Generator("cpu").manual_seed(seed),
@@ -245,7 +246,7 @@ class ImagePipeline:
             arguments = late.wrap_callback(arguments)
         self.on_call(size)
         sums = sums_of_decoded(pipeline)
-        prompts = {"prompt": self.job.prompt, "negative_prompt": sampling.negative_prompt}
+        prompts = {"prompt": prompt, "negative_prompt": sampling.negative_prompt}
         with (
             torch.inference_mode(), restored_dtype(self.checkpoint.components.get("vae")),
             reading(prompts, self._long_prompt) as reader,

@@ -5,7 +5,6 @@ Diffusers loads them: safetensors only, offline, and no code from the checkpoint
 pipelines of all tasks share the same modules.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,8 @@ from pipelines.catalog.checkpoint_files import (
     find_variant,
     model_index,
 )
-from pipelines.catalog.inspection import foreign_parts, missing_libraries
+from pipelines.catalog.components import is_left_out
+from pipelines.catalog.inspection import foreign_parts
 from pipelines.catalog.refused_classes import why_refused
 from pipelines.catalog.said_by_files import Said
 from pipelines.catalog.single_files import inspect_file
@@ -40,6 +40,7 @@ from pipelines.images.loading import runtime_options
 from pipelines.images.loading.cast_codec import is_cast
 from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.control_files import load_controls
+from pipelines.images.loading.needed_libraries import import_quantizers, lacking, libraries_named_by
 from pipelines.images.loading.parts import LOAD_LOCK, load_parts, model_classes
 from pipelines.images.loading.safety_checker import safety_note
 from pipelines.images.loading.shared_parts import SharedParts
@@ -52,8 +53,6 @@ from pipelines.images.parallel.group import Group
 from pipelines.images.prompts.reading import require_whole_prompts, watch
 from pipelines.images.tasks import task_classes
 from pipelines.protocol.images import CheckpointSpec, Runtime
-
-NEEDED_LIBRARY = re.compile(r"requires the (\w+) library|No module named '(\w+)'")
 
 
 def load_checkpoint(
@@ -87,6 +86,7 @@ def load_checkpoint(
     if (why := why_refused(name, PipelineSource())) is not None:
         raise CheckpointError(f"{folder}: {why}")
     said, of_file = _of_single_file(spec, folder, index)
+    import_quantizers(folder, index)
     found = shared.find(resolved, dtype, device)
     encoders_device = group.second if runtime.gpus > 1 and runtime.parallel == "encoders" else None
     pipeline, unused = _read(resolved, pipeline_class, index, device, found, encoders_device)
@@ -141,7 +141,7 @@ def _read(
     """Read a pipeline from the files directly to the device, unless the weights are offloaded; with notes on weights
     that are not needed. Raises CheckpointError."""
     # A component that the index leaves out on purpose, such as a safety checker, must be passed as None.
-    absent = {part: None for part, entry in index.items() if entry == [None, None]}
+    absent = {part: None for part, entry in index.items() if is_left_out(entry)}
     options = {
         "torch_dtype": compute_dtype(spec.runtime.dtype, device),
         "local_files_only": True,
@@ -159,25 +159,11 @@ def _read(
             raise
         if isinstance(error, SingleFileComponentError):  # it goes on with what a program could do
             raise CheckpointError(f"{spec.path}: {str(error).splitlines()[0]}") from error
-        if missing := _missing_libraries(error, spec, index):
-            raise CheckpointError(
-                f"{spec.path}: {pipeline_class.__name__} needs {' and '.join(missing)}, not installed here: "
-                "pip install --constraint constraints.txt --editable '.[vision]'"
-            ) from error
+        if missing := libraries_named_by(error, spec.path, check_files(spec), index):
+            raise CheckpointError(lacking(spec.path, pipeline_class.__name__, missing)) from error
         raise CheckpointError(
             f"{spec.path} does not load as {pipeline_class.__name__}: {type(error).__name__}: {error}"
         ) from error
-
-
-def _missing_libraries(error: Exception, spec: CheckpointSpec, index: dict[str, Any]) -> tuple[str, ...]:
-    """Name the libraries that components need and that are not installed, by the error of transformers."""
-    text = str(error)
-    if found := NEEDED_LIBRARY.search(text):
-        return ((found[1] or found[2]).lower(),)
-    if "tiktoken" in text:  # it asks for that where it can't read a SentencePiece model, for whatever reason
-        return missing_libraries(spec.path, check_files(spec), index)
-    # an image processor without torchvision is a stand-in, which diffusers then fails to load
-    return ("torchvision",) if "Placeholder" in text else ()
 
 
 def _from_files(

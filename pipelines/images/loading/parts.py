@@ -16,6 +16,7 @@ import torch
 import transformers
 
 from pipelines.catalog.checkpoint_files import WEIGHTS
+from pipelines.catalog.components import component_names
 from pipelines.catalog.weight_headers import read_header
 from pipelines.device.weight_names import TELLING, check_loaded
 
@@ -51,11 +52,10 @@ def model_classes(pipeline_class: type[Any], index: Mapping[str, Any]) -> Iterat
     """Yield the components that a pipeline takes and that are models, with their classes. Diffusers' own pipelines may
     define some in their modules. Diffusers itself refuses other ones."""
     taken = inspect.signature(pipeline_class.__init__).parameters
-    for name, entry in index.items():
-        if name not in taken or not (isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str)):
-            continue
-        home = getattr(diffusers.pipelines, entry[0], None) or LIBRARIES.get(entry[0])
-        kind = getattr(home, str(entry[1]), None)
+    for name in (each for each in component_names(index) if each in taken):
+        library, class_name = index[name]
+        home = getattr(diffusers.pipelines, library, None) or LIBRARIES.get(library)
+        kind = getattr(home, class_name, None)
         if isinstance(kind, type) and issubclass(kind, diffusers.ModelMixin | transformers.PreTrainedModel):
             yield name, kind
 

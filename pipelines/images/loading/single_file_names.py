@@ -72,6 +72,8 @@ class Fit:
     missing: frozenset[str]  # of the model's weights
     unused: frozenset[str]  # of the file's, without those that the library knows and drops
     converted: bool  # from the names of the original code
+    shapes: Mapping[str, tuple[int, ...]]  # of the file's weights that are there in another shape of the same numbers
+    linear: frozenset[str]  # of the file's, those that fill linear layers alone
 
 
 def fit(kind: type[Any], folder: Path, part: str, shapes: Shapes, file: Path) -> Fit:
@@ -81,7 +83,9 @@ def fit(kind: type[Any], folder: Path, part: str, shapes: Shapes, file: Path) ->
     with init_empty_weights():
         model = kind.from_config(config)
     names = frozenset(model.state_dict())
-    best = Fit(model, names - shapes.keys(), frozenset(shapes) - names, converted=False)
+    as_named = {name: StandIn.of(name, shape) for name, shape in shapes.items()}
+    missing, unused = names - shapes.keys(), frozenset(shapes) - names
+    best = Fit(model, missing, unused, False, *_places(model, as_named))
     reason: Exception | None = None
     if best.missing:
         try:
@@ -105,7 +109,32 @@ def _fit_converted(model: torch.nn.Module, kind: type[Any], config: Mapping[str,
     used = _origins(made[name] for name in filled & names)
     dropped = shapes.keys() - _origins(made.values()) - _origins(left.values())  # taken out, and put nowhere
     missing = frozenset(name for name, _ in model.named_parameters() if name not in filled)
-    return Fit(model, missing, frozenset(shapes.keys() - used - dropped), converted=True)
+    return Fit(model, missing, frozenset(shapes.keys() - used - dropped), True, *_places(model, made))
+
+
+def _places(
+    model: torch.nn.Module, made: Mapping[str, StandIn | None]
+) -> tuple[dict[str, tuple[int, ...]], frozenset[str]]:
+    """Return the shapes that a model needs of the file's weights that have another one of the same numbers, such as
+    flattened convolutions, and the names of those that fill linear layers alone."""
+    of_linear = {f"{name}.weight" for name, each in model.named_modules() if isinstance(each, torch.nn.Linear)}
+    shapes: dict[str, tuple[int, ...]] = {}
+    linear: set[str] = set()
+    others: set[str] = set()
+    for name, weight in model.state_dict().items():
+        if (found := made.get(name)) is None:
+            continue
+        (linear if name in of_linear else others).update(found.origins)
+        is_same = found.shape == weight.shape or found.numel() != weight.numel()
+        if not is_same and len(found.origins) == 1 and _is_flattened(found.shape, weight.shape):
+            shapes[min(found.origins)] = tuple(weight.shape)
+    return shapes, frozenset(linear - others)
+
+
+def _is_flattened(shape: Sequence[int], wanted: Sequence[int]) -> bool:
+    """Return whether a shape is another one without sides of 1, or with its last sides in one."""
+    plain = [side for side in shape if side != 1]
+    return plain == [side for side in wanted if side != 1] or (len(shape) == 2 and shape[0] == wanted[0])
 
 
 def _convert(

@@ -11,9 +11,11 @@ import torch
 
 from pipelines.catalog.checkpoint_files import CheckpointError, stored_as_float8
 from pipelines.catalog.file_layout import DENOISER_PREFIX, SAYS
+from pipelines.catalog.weight_headers import read_header
 from pipelines.device.weight_names import check_names
+from pipelines.images.loading.needed_libraries import lacking
 from pipelines.images.loading.scaled_weights import load_unscaled
-from pipelines.images.loading.single_file_names import fit
+from pipelines.images.loading.single_file_names import Fit, fit
 from pipelines.protocol.images import CheckpointSpec
 
 ORIGINAL_UNET = "input_blocks."  # in the original names of U-Nets, which the library finds by that prefix alone
@@ -30,16 +32,19 @@ def load_denoiser(
     options = {"config": str(spec.base), "subfolder": part, "torch_dtype": dtype, "local_files_only": True}
     if spec.path.suffix == ".gguf":
         if find_spec("gguf") is None:
-            message = "pip install --constraint constraints.txt --editable '.[gguf]'"
-            raise CheckpointError(f"{spec.path} needs the library gguf, which is not installed: {message}")
+            raise CheckpointError(lacking(spec.path, "a .gguf file", ("gguf",)))
         from diffusers import GGUFQuantizationConfig
         from diffusers.models.model_loading_utils import load_gguf_checkpoint
 
         source = named_for_library(load_gguf_checkpoint(str(spec.path)))
         quantization = GGUFQuantizationConfig(compute_dtype=dtype)
+        stored = {tensor.name: torch.empty(tensor.shape, device="meta") for tensor in read_header(spec.path).tensors}
+        shapes = {name: tuple(weight.shape) for name, weight in named_for_library(stored).items()}
     else:
         source = named_for_library(load_unscaled(spec.path, dtype, denoiser_alone=True))
-    found = fit(kind, spec.base, part, {name: weight.shape for name, weight in source.items()}, spec.path)
+        shapes = {name: tuple(weight.shape) for name, weight in source.items()}
+    found = fit(kind, spec.base, part, shapes, spec.path)
+    source = {name: _plain(weight, name, found, shapes[name], dtype) for name, weight in source.items()}
     unused = {name.removeprefix(DENOISER_PREFIX) for name in found.unused}
     notes = check_names(spec.path, part, found.model, found.missing, unused)
     if not found.converted:  # with any other name the library would take all of them for those of the original code
@@ -48,6 +53,20 @@ def load_denoiser(
     if stored_as_float8(spec):
         denoiser.enable_layerwise_casting(storage_dtype=torch.float8_e4m3fn, compute_dtype=dtype)
     return denoiser, notes
+
+
+def _plain(weight: Any, name: str, found: Fit, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Return a weight in the shape that the model has for it. GGUF's blocks are multiplied out unless they are whole
+    rows of a linear layer, which alone can compute with them."""
+    wanted = found.shapes.get(name, shape)
+    is_of_blocks = hasattr(weight, "quant_type")
+    stays = name in found.linear and tuple(weight.quant_shape) == wanted if is_of_blocks else weight.shape == wanted
+    if is_of_blocks and not stays:
+        from diffusers.quantizers.gguf.utils import dequantize_gguf_tensor
+
+        weight = dequantize_gguf_tensor(weight).to(dtype).as_subclass(torch.Tensor)
+    plain: torch.Tensor = weight if stays else weight.reshape(wanted)
+    return plain
 
 
 def named_for_library(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

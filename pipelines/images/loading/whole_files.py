@@ -6,7 +6,8 @@ from typing import Any
 import diffusers
 from diffusers.loaders.single_file import load_single_file_sub_model
 
-from pipelines.catalog.checkpoint_files import check_files, class_of, denoiser_name, find_variant
+from pipelines.catalog.checkpoint_files import check_files, class_of, denoiser_name, find_variant, is_text_encoder
+from pipelines.catalog.components import component_names
 from pipelines.catalog.file_layout import missing_parts
 from pipelines.catalog.quantization import is_quantized
 from pipelines.catalog.weight_headers import read_header
@@ -32,7 +33,8 @@ def load_whole(
 def _of_scaled_file(spec: CheckpointSpec, index: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     """Load the components in a file whose weights have scales beside them, which the library would not read."""
     weights = load_unscaled(spec.path, options["torch_dtype"])
-    names = [denoiser_name(index), *(name for name in index if name == "vae" or name.startswith("text_encoder"))]
+    others = (name for name in component_names(index) if name == "vae" or is_text_encoder(name))
+    names = [denoiser_name(index), *others]
     return {
         name: load_single_file_sub_model(
             library_name=index[name][0], class_name=class_of(index[name]), name=name, checkpoint=weights,

@@ -11,11 +11,11 @@ import diffusers
 from pipelines.catalog.checkpoint_files import (
     CheckpointError,
     check_files,
-    component_names,
     denoiser_name,
     is_text_encoder,
     model_index,
 )
+from pipelines.catalog.components import component_names
 from pipelines.catalog.runtime import check_conflicts
 from pipelines.protocol.images import CheckpointSpec, Parallel, Runtime
 

@@ -108,7 +108,8 @@ class CapabilityChecker:
             if not isinstance(shown, str):
                 return capabilities, check, shown
             capabilities = _withdraw(capabilities, check, shown)
-        reason = capabilities.failed_checks[0].why if capabilities.failed_checks else "it has no pipeline"
+        failed = dict.fromkeys(each.why for each in capabilities.failed_checks)  # once each
+        reason = "; ".join(failed) or "it has no pipeline"
         if reason == ONE_COLOUR:
             reason = f"{reason}; its weights may be damaged, or stored in a form that is not known here"
         raise CheckpointError(f"{self.spec.path} loads and does not draw: {reason}")

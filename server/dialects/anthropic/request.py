@@ -42,6 +42,7 @@ def readable(values: Json) -> tuple[Json, list[str]]:
     Anthropic's own service has."""
     refuse_unsupported(values, UNSUPPORTED)
     messages, unread = readable_messages(values.get("messages"))
+    values = {**values, "tool_choice": _own_choice(values.get("tool_choice"))}
     tools = values.get("tools")
     if not isinstance(tools, list):
         return {**values, "messages": messages}, unread
@@ -65,6 +66,16 @@ def _own_tool(tool: Any) -> Any:
     inner = tool["function"] if isinstance(tool.get("function"), Mapping) else tool
     named = {name: inner[name] for name in ("name", "description", "strict") if name in inner}
     return {**named, "input_schema": inner.get("parameters") or {"type": "object", "properties": {}}}
+
+
+def _own_choice(choice: Any) -> Any:
+    """Return the choice of tools in this protocol's shape, if it came as OpenAI's has it."""
+    if isinstance(choice, str):
+        return {"type": {"required": "any"}.get(choice, choice)}
+    if not isinstance(choice, Mapping) or choice.get("type") != "function":
+        return choice
+    inner = choice["function"] if isinstance(choice.get("function"), Mapping) else choice
+    return {"type": "tool", "name": inner.get("name")}
 
 
 def _is_hosted(tool: Any) -> bool:

@@ -32,6 +32,7 @@ from server.http.openapi import (
     returns,
 )
 from server.http.refusals import refuse_endpoints
+from server.schemas.unknown_keys import unknown_keys
 from server.schemas.validation import ignored_fields, validate
 from server.services import Services
 
@@ -98,4 +99,8 @@ async def _read(model: type[Body], request: Request, key: Key, services: Service
     values = await read_json(request, key, services)
     known, unread = await asyncio.to_thread(readable, values)
     body = await asyncio.to_thread(partial(validate, model, known, strict=True))
-    return body, [*ignored_fields(MessagesBody, values), *unread]
+    return body, [
+        *ignored_fields(MessagesBody, values),
+        *unread,
+        *unknown_keys(body, {**known, "messages": values["messages"]}),
+    ]

@@ -13,6 +13,7 @@ from server.schemas.hosted_fields import refuse_unsupported
 Json = dict[str, Any]
 IMAGE, TEXT = "IMAGE", "TEXT"
 INSTRUCTIONS = ("systemInstruction", "system_instruction")
+DECLARATIONS = {"functionDeclarations", "function_declarations"}
 INT64 = re.compile(r"\d{1,19}", re.ASCII)
 CHOICES = {"ANY": "required", "NONE": "none"}
 SCHEMA_NAMES = {"anyOf", "items", "properties", "additionalProperties"}  # whose values are schemas, or have them
@@ -47,16 +48,41 @@ def readable(values: Json) -> tuple[Json, list[str]]:
     instructions = {
         name: {"parts": [{"text": values[name]}]} for name in INSTRUCTIONS if isinstance(values.get(name), str)
     }
+    tools, hosted = _own_tools(values)
+    return {**values, "contents": contents, **instructions, **tools}, [*unread, *hosted]
+
+
+def _own_tools(values: Json) -> tuple[Json, list[str]]:
+    """Return the tools without those that Google's own service runs, and the paths of these: a model merely may call
+    them. Raises BadRequest where there is no other and the model must call one."""
     tools = values.get("tools")
-    for index, tool in enumerate(tools if isinstance(tools, list) else ()):
-        for name in tool if isinstance(tool, Mapping) else ():
-            if name not in {"functionDeclarations", "function_declarations"}:
-                message = (
-                    f"'{str(name)[:60]}' is a tool of the hosted service, and this server has no such tool. Declare "
-                    "functions in 'functionDeclarations' and run them yourself."
-                )
-                raise BadRequest(message, param=f"tools[{index}]", code="unsupported_tool")
-    return {**values, "contents": contents, **instructions}, unread
+    if not isinstance(tools, list):
+        return {}, []
+    hosted = [
+        (f"tools[{index}].{str(name)[:60]}", str(name)[:60])
+        for index, tool in enumerate(tools)
+        for name in (tool if isinstance(tool, Mapping) else ())
+        if name not in DECLARATIONS
+    ]
+    kept = [_declared(tool) if isinstance(tool, Mapping) else tool for tool in tools]
+    if hosted and _must_call(values) and not any(kept):
+        message = (
+            f"'{hosted[0][1]}' is a tool of the hosted service, and this server has no such tool. Declare functions in "
+            "'functionDeclarations' and run them yourself."
+        )
+        raise BadRequest(message, param=hosted[0][0], code="unsupported_tool")
+    return {"tools": kept}, [path for path, _ in hosted]
+
+
+def _declared(tool: Mapping[str, Any]) -> Json:
+    return {name: value for name, value in tool.items() if name in DECLARATIONS}
+
+
+def _must_call(values: Json) -> bool:
+    config: Any = values.get("toolConfig") or values.get("tool_config")
+    for names in (("functionCallingConfig", "function_calling_config"), ("mode",)):
+        config = next((config[name] for name in names if isinstance(config, Mapping) and name in config), None)
+    return str(config).upper() == "ANY"
 
 
 def ignored(values: Mapping[str, Any]) -> list[str]:

@@ -43,6 +43,7 @@ from server.http.openapi import (
 )
 from server.http.refusals import refuse, refuse_endpoints
 from server.schemas.chat import ChatBody
+from server.schemas.unknown_keys import unknown_keys
 from server.schemas.validation import validate
 from server.services import Services
 
@@ -209,6 +210,7 @@ async def _generate(
     sent = await read_json(request, key, services)
     values, unread = await asyncio.to_thread(readable, sent)
     body = await asyncio.to_thread(partial(validate, GenerateBody, values, strict=True))
+    unread += unknown_keys(body, {**values, "contents": sent["contents"]})
     catalog, asked = services.served.catalog.current, asks_for_image(body)
     draws = catalog.chat.find(name) is None and catalog.find(name) is not None
     write = partial(_protocol, as_array and not stream)

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AliasChoices, AliasGenerator, ConfigDict, Field
+from pydantic import AfterValidator, AliasChoices, AliasGenerator, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from server.schemas.chat import TierName
@@ -107,10 +107,17 @@ class GeminiTool(GeminiModel):
     function_declarations: list[FunctionDeclaration] = Field(default_factory=list)
 
 
+def _in_capitals(mode: object) -> object:
+    return mode.upper() if isinstance(mode, str) else mode
+
+
+Mode = Annotated[Literal["AUTO", "ANY", "NONE", "VALIDATED", "MODE_UNSPECIFIED"], BeforeValidator(_in_capitals)]
+
+
 class FunctionCallingConfig(GeminiModel):
     """Whether the model may, must or must not call functions."""
 
-    mode: Literal["AUTO", "ANY", "NONE", "VALIDATED", "MODE_UNSPECIFIED"] = "AUTO"
+    mode: Mode = "AUTO"
     allowed_function_names: list[str] = Field(default_factory=list)
 
 

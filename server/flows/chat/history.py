@@ -69,13 +69,14 @@ class ChatHistory:
 
     def _read(self, message: Json, path: str, *, strict: bool) -> Json:
         role, content = message.get("role"), message.get("content")
+        if role in {"tool", "function"} and (not strict or self._unanswered):
+            message = self._result(message)
+            role = "tool"
         if strict and role not in {"user", "tool", "system", "developer"}:
             return message
-        if role in {"tool", "function"}:
-            message = message if strict else self._result(message)
-        elif role == "assistant":
+        if role == "assistant":
             return self._assistant(message, path)
-        elif role not in ROLES:
+        if role not in ROLES:
             self.left_out.append(f"{path}.role")
             message = {**message, "role": "user"}
         if isinstance(content, str) or (strict and role == "user" and not _has_parts(content)):

@@ -10,8 +10,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 
-from pipelines.protocol.chat import ChatEvent, ChatSpec, CountJob
-from pipelines.protocol.images import RawImage
+from pipelines.protocol.chat import Admitted, ChatEvent, ChatSpec, CountJob
 from server.accounts.keys import Key
 from server.catalog.chat import ChatModel
 from server.errors import BadRequest
@@ -21,7 +20,7 @@ from server.flows.chat.moderation import chat_moderation_context, chat_texts
 from server.flows.chat.parse import ineffective_fields, parse_chat
 from server.flows.chat.request import ChatRequest, build_job, check_capabilities
 from server.flows.chat.run import UsageContext
-from server.flows.chat.shown_images import shown_request
+from server.flows.chat.shown_images import loaded_request, shown_request
 from server.flows.chat.source import Chat, ChatCall, ChatParts, ChatSource
 
 SOFTWARE = version("darkroom")  # at import: it reads files
@@ -56,8 +55,9 @@ class LocalSource(ChatSource):
     async def count_tokens(self, call: ChatCall) -> int:
         """Count the tokens of a call's prompt, images and tools included, without an answer. Raises ApiError."""
         request, _ = await self._read(call)
-        images = await self._load_images(call.key, request)
-        job = CountJob(f"count_{uuid.uuid4().hex}", self._spec, request.messages, images, request.tools)
+        request, _ = await self._load_images(call.key, request)
+        prompt = (request.messages, request.decoded_images, request.tools)
+        job = CountJob(f"count_{uuid.uuid4().hex}", self._spec, *prompt)
         return (await self._parts.runner.count_tokens(job)).tokens
 
     async def _read(self, call: ChatCall) -> tuple[ChatRequest, list[str]]:
@@ -76,17 +76,17 @@ class LocalSource(ChatSource):
         return CompletionHead(new_completion_id(), int(time.time()), self._model.name, fingerprint)
 
     async def _events(self, key: Key, request: ChatRequest, job_id: str) -> AsyncGenerator[AnswerEvent, None]:
-        images = await self._load_images(key, request)
+        request, lost = await self._load_images(key, request)
         moderator, context = self._parts.moderator, chat_moderation_context(job_id, key, self._model)
         read = (*request.tools, request.template_options)  # all that the template writes
         texts = await asyncio.to_thread(chat_texts, request.messages, read)
         await moderator.check_texts(context, "input", texts)
-        await moderator.check_images(context, "input", images)
-        events = self._run(job_id, replace(request, decoded_images=images), UsageContext(key, self._model.name))
+        await moderator.check_images(context, "input", request.decoded_images)
+        events = self._run(job_id, request, UsageContext(key, self._model.name))
         async with aclosing(moderator.moderate_stream(context, events)) as moderated:
             try:
                 async for event in moderated:
-                    yield event
+                    yield replace(event, ignored=(*lost, *event.ignored)) if isinstance(event, Admitted) else event
             except BadRequest as error:
                 error.param = request.request_path(error.param)
                 raise
@@ -95,8 +95,8 @@ class LocalSource(ChatSource):
         scope = "" if self._parts.cache_across_keys else usage.key.id
         return self._parts.runner.run(build_job(request, self._spec, job_id, self._parts.time_limit_s, scope), usage)
 
-    async def _load_images(self, key: Key, request: ChatRequest) -> tuple[RawImage, ...]:
-        """Return the pixels of the request's images. Raises ApiError, also for images that the model can't take."""
+    async def _load_images(self, key: Key, request: ChatRequest) -> tuple[ChatRequest, list[str]]:
+        """Return the request with the pixels of its images, and the paths of those that can't be loaded any more.
+        Raises ApiError, also for images that the model can't take."""
         check_capabilities(request, self._spec, self._parts.catalog.current)
-        decoded = await self._parts.references.load(key.id, request.images)
-        return tuple(one.image for one in decoded)
+        return loaded_request(request, await self._parts.references.load_shown(key.id, request.images))

@@ -39,6 +39,7 @@ from server.schemas.chat_tools import (
 from server.schemas.hosted_fields import refuse_unsupported
 from server.schemas.local_models import SAMPLED, template_options
 from server.schemas.response_tools import refuse_hosted_tools
+from server.schemas.unknown_keys import unknown_keys
 from server.schemas.validation import ignored_fields, validate
 
 
@@ -92,10 +93,11 @@ def parse_chat(values: dict[str, Any]) -> ChatRequest:
 def read_chat_body(values: dict[str, Any]) -> tuple[ChatBody, list[str]]:
     """Return the body, and the paths of what can't be read or run here. Raises BadRequest for the first invalid
     field."""
-    known, history = in_shape(values, _nested), ChatHistory()
+    known, history = {**in_shape(values, _nested), **_nested_format(values)}, ChatHistory()
     refuse_hosted_tools(known.get("tools"), TOOLS)
     messages = history.read(values.get("messages"))
-    return validate(ChatBody, {**known, "messages": messages}, strict=True), history.left_out
+    body = validate(ChatBody, {**known, "messages": messages}, strict=True)
+    return body, [*history.left_out, *unknown_keys(body, known)]
 
 
 def _nested(tool: Any) -> Any:
@@ -106,6 +108,15 @@ def _nested(tool: Any) -> Any:
         return {**tool, "type": "function"}
     inner = {name: value for name, value in tool.items() if name != "type"}
     return {"type": "function", "function": inner} if "name" in tool else tool
+
+
+def _nested_format(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the format of the answer with its schema below `json_schema`, where responses have it beside the type."""
+    sent = values.get("response_format")
+    if not isinstance(sent, Mapping) or sent.get("type") != "json_schema" or "json_schema" in sent:
+        return {}
+    inner = {name: value for name, value in sent.items() if name != "type"}
+    return {"response_format": {"type": "json_schema", "json_schema": inner}} if "schema" in sent else {}
 
 
 def custom_names(body: ChatBody) -> frozenset[str]:

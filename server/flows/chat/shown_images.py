@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from server.flows.chat.request import MAX_IMAGES, ChatRequest
+from server.flows.references import DecodedImage
 
 Json = dict[str, Any]
 MARK = {"type": "text", "text": "[image]"}  # in an image's place: the model may say that it saw none
@@ -19,6 +20,8 @@ def shown_request(request: ChatRequest, *, sees: bool, leave_out: bool) -> tuple
     them out; one that sees is shown the newest."""
     count = len(request.images)
     last = last_user_images(request.messages)
+    images = tuple(replace(image, past=number not in last) for number, image in enumerate(request.images))
+    request = replace(request, images=images)
     if not sees:
         return without_images(request, set(range(count)) - (set() if leave_out else last))
     oldest = [number for number in range(count) if number not in last][: max(0, count - MAX_IMAGES)]
@@ -35,6 +38,13 @@ def without_images(request: ChatRequest, left_out: Collection[int]) -> tuple[Cha
     paths = [image.field for number, image in enumerate(request.images) if number in left_out]
     messages = tuple(marked(request.messages, left_out))
     return replace(request, messages=messages, images=kept, decoded_images=decoded), paths
+
+
+def loaded_request(request: ChatRequest, loaded: Sequence[DecodedImage | None]) -> tuple[ChatRequest, list[str]]:
+    """Return the request with the pixels of its images, and the paths of those that could not be loaded."""
+    lost = {number for number, image in enumerate(loaded) if image is None}
+    kept, paths = without_images(request, lost)
+    return replace(kept, decoded_images=tuple(image.image for image in loaded if image is not None)), paths
 
 
 def marked(messages: Iterable[Mapping[str, Any]], left_out: Collection[int]) -> Iterator[Json]:

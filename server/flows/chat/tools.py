@@ -33,9 +33,20 @@ def in_shape(values: Mapping[str, Any], shaped: Callable[[Any], Any]) -> dict[st
     made, tools, choice = dict(values), values.get("tools"), values.get("tool_choice")
     if isinstance(tools, list):
         made["tools"] = [shaped(tool) for tool in tools]
-    if isinstance(choice, dict):
+    choice = _own_choice(choice)
+    if choice is not None:
         made["tool_choice"] = shaped(choice)
     return made
+
+
+def _own_choice(choice: object) -> object:
+    """Return the choice of tools in OpenAI's words, which other protocols have as an object with a type."""
+    kind = choice.get("type") if isinstance(choice, Mapping) else choice
+    if kind in {"auto", "none", "required", "any"}:
+        return "required" if kind == "any" else kind
+    if isinstance(choice, Mapping) and kind == "tool":
+        return {"type": "function", "name": choice.get("name")}
+    return choice
 
 
 def json_format(name: str, schema: Schema | None, *, strict: bool | None, field: str, param: str) -> JsonFormat:

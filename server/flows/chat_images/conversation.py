@@ -1,9 +1,9 @@
 """The drawing that a conversation asks for: the last thing that the user said, from the images since the last one
-drawn."""
+drawn. Earlier images are `past`: the drawing goes on without those that can't be loaded any more."""
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from server.backends.storage import NAME
@@ -48,7 +48,7 @@ def read_conversation(messages: Sequence[ChatMessage], max_references: int) -> D
     for index in range(last - 1, -1, -1):
         earlier = messages[index]
         room = max(0, max_references - len(references))
-        found = list(_images(earlier, index))
+        found = [replace(image, past=True) for image in _images(earlier, index)]
         references += found[:room]
         if isinstance(earlier, AssistantMessage) and found:
             break

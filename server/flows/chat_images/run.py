@@ -4,6 +4,7 @@ Both are the server's own tasks, as on their own routes: they are billed, modera
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from pipelines.protocol.chat import (
@@ -19,9 +20,11 @@ from server.accounts.keys import Key
 from server.backends.storage import Storage
 from server.errors import ReplayedError, ServerStopping
 from server.flows.chat.events import AnswerEvent, CallAdmitted, ImageDelta
+from server.flows.chat_images.conversation import Drawing
 from server.flows.images.idempotency import ImageCalls
 from server.flows.images.request import ImageRequest
 from server.flows.images.results import load_answer, truncated_of
+from server.flows.references import ReferenceLoader
 from server.flows.responses.create import ResponseCreator
 from server.flows.retries import RetryInfo
 from server.schemas.chat_messages import custom_arguments
@@ -37,11 +40,28 @@ class ChatImages:
     """Runs such chats. One for the whole server. `on_start` gets the task, once it is found or begun. `links`: texts
     link the images."""
 
-    def __init__(self, calls: ImageCalls, responses: ResponseCreator, storage: Storage, *, links: bool) -> None:
+    def __init__(
+        self,
+        calls: ImageCalls,
+        responses: ResponseCreator,
+        references: ReferenceLoader,
+        storage: Storage,
+        *,
+        links: bool,
+    ) -> None:
+        self._references = references
         self._calls = calls
         self._responses = responses
         self._storage = storage
         self._links = links
+
+    async def loadable(self, key: Key, drawing: Drawing) -> Drawing:
+        """Return the drawing without the images of earlier messages that can't be loaded any more."""
+        past = [image for image in drawing.references if image.past]
+        loaded = await self._references.load_shown(key.id, past)
+        lost = [image for image, found in zip(past, loaded, strict=True) if found is None]
+        kept = tuple(image for image in drawing.references if image not in lost)
+        return replace(drawing, references=kept, unread=(*drawing.unread, *(image.field for image in lost)))
 
     async def draw(
         self, key: Key, request: ImageRequest, retry: RetryInfo, on_start: OnStart, *, body_begins: bool
@@ -71,7 +91,7 @@ class ChatImages:
         on_start(response)
         with response.listening():
             await response.wait_admitted()
-            yield CallAdmitted(0, job=response.call.id, replayed=response.replayed)
+            yield CallAdmitted(0, ignored=response.unread, job=response.call.id, replayed=response.replayed)
             images = 0
             async for event in response.follow():
                 for made in _events(event, images, self._links):

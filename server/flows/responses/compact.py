@@ -37,11 +37,13 @@ class Compactor:
         self._chats = chats
         self._storage = storage
 
-    async def compact(self, key: Key, body: CompactBody) -> Json:
-        """Return the compacted items: the user's messages, the newest image, and the summary. Raises ApiError."""
+    async def compact(self, key: Key, body: CompactBody) -> tuple[Json, list[str]]:
+        """Return the compacted items, and the paths of those that are not found any more: the user's messages, the
+        newest image, and the summary. Raises ApiError."""
         model = find_chat_model(self._catalog.current, body.model, key.groups)
         chain = await self._history.read_chain(key, body.previous_response_id)
-        items = [*chain, *await self._history.read_inputs(key, body.input)]
+        inputs, missing = await self._history.read_inputs(key, body.input)
+        items = [*chain, *inputs]
         if not items:
             message = "There is nothing to compact: send 'input' or 'previous_response_id'."
             raise BadRequest(message, param="input", code="missing_required_parameter")
@@ -49,13 +51,14 @@ class Compactor:
         kept = [item for item in items if item.body["type"] == "message" and item.body["role"] == "user"]
         images = [item for item in items if item.body["type"] == "image_generation_call"][-1:]
         output = [*await self._messages(kept), *await render_page(images, self._storage)]
-        return {
+        compacted = {
             "id": f"resp_{uuid.uuid4().hex}",
             "object": "response.compaction",
             "created_at": int(time.time()),
             "output": [*output, compaction_item(text)],
             "usage": usage_object(usage),
         }
+        return compacted, missing
 
     async def _messages(self, kept: Sequence[StoredItem]) -> list[Json]:
         """Return the messages as clients get them. If more images than fit into an answer are there, the newest ones

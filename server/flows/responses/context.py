@@ -1,7 +1,7 @@
 """The prompt of the chat model for a chain of responses, and the images that can be edited. Pure."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,7 +86,7 @@ def with_newest_images(context: Context, count: int) -> Context:
             parts = [{"type": "text", "text": "[image]"} if i in shown else part for i, part in enumerate(content)]
             message = {**message, "content": parts}
         messages.append(message)
-    return Context(tuple(messages), context.images[-count:])
+    return Context(tuple(messages), context.images[max(0, len(context.images) - count) :])
 
 
 def with_sources(messages: Iterable[Json], sources: Iterable[str]) -> tuple[Json, ...]:
@@ -126,12 +126,9 @@ def image_call_arguments(body: Any) -> str:
     return json.dumps({"prompt": prompt, "action": body.get("action") or "generate"}, ensure_ascii=False)
 
 
-def newest_image(items: Sequence[StoredItem]) -> ImageRef | None:
-    """Return the last image that was drawn or sent."""
-    for item in reversed(items):
-        if found := images_of(item):
-            return found[-1]
-    return None
+def newest_images(items: Sequence[StoredItem]) -> Iterator[ImageRef]:
+    """Yield the images that were drawn or sent, the newest first."""
+    return (image for item in reversed(items) for image in reversed(images_of(item)))
 
 
 def images_of(item: StoredItem) -> list[ImageRef]:
@@ -140,8 +137,12 @@ def images_of(item: StoredItem) -> list[ImageRef]:
         return [ImageRef(item.image, is_file=True)]
     if item.body["type"] == "image_generation_call" and "image_url" in item.body:
         return [ImageRef(item.body["image_url"], is_file=False)]
-    parts = [part for part in parts_of(item) if part["type"] == "input_image"]
-    return [ImageRef(part.get("file") or part["image_url"], is_file="file" in part) for part in parts]
+    return [image_of_part(part) for part in parts_of(item) if part["type"] == "input_image"]
+
+
+def image_of_part(part: Mapping[str, Any]) -> ImageRef:
+    """Return the image of a stored part."""
+    return ImageRef(part.get("file") or part["image_url"], is_file="file" in part)
 
 
 def last_user_text(messages: Sequence[Message]) -> str:

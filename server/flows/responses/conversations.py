@@ -114,7 +114,7 @@ class Conversations:
 
     async def _stored(self, key: Key, items: list[Item]) -> Sequence[StoredItem]:
         """Store the items. Items with images count as a call: they take a decoder's time, and stay on the disk."""
-        read = await self._history.read_inputs(key, items)
+        read = await self._history.read_items(key, items)
         async with self._limiter.slot(key) if any(map(has_data_uri, read)) else nullcontext():
             return await self._history.store_inputs(key, read, field="items", decoded=False)
 

@@ -1,16 +1,13 @@
 """How many tokens a response's input would be for its model."""
 
-import uuid
-
-from pipelines.protocol.chat import CountJob
 from server.accounts.keys import Key
 from server.errors import BadRequest
 from server.flows.chat.run import ChatRunner
 from server.flows.models import find_chat_model
 from server.flows.rate_limits import RateLimiter
 from server.flows.responses.history import History
+from server.flows.responses.item_images import Said
 from server.flows.responses.planner import Planner
-from server.flows.responses.tools import read_tools
 from server.schemas.responses import ResponseBody
 from server.state.served_catalog import ServedCatalog
 
@@ -35,14 +32,7 @@ class TokenCounter:
             message = f"Tokens of model `{model.name}` can't be counted here: it runs on another server."
             raise BadRequest(message, param="model", code="unsupported_value")
         past = await self._history.read_past(key, body)
-        inputs = await self._history.read_inputs(key, body.input)
-        context = self._planner.context(model, body, [*past.items, *inputs])
-        job = CountJob(
-            id=f"count_{uuid.uuid4().hex}",
-            checkpoint=spec,
-            messages=context.messages,
-            images=await self._planner.decode(key, context.images),
-            tools=read_tools(body.tools, body.tool_choice).functions,
-        )
+        inputs, _ = await self._history.read_inputs(key, body.input)
+        job = await self._planner.count_job(key, model, spec, body, Said(past, inputs))
         async with self._limiter.slot(key):
             return (await self._runner.count_tokens(job)).tokens

@@ -14,6 +14,7 @@ from server.flows.models import find_chat_model, find_image_model
 from server.flows.rate_limits import RateLimiter
 from server.flows.responses.history import History
 from server.flows.responses.image_tool import fit_tool
+from server.flows.responses.item_images import Said
 from server.flows.responses.left_out import leave_out_oldest, leave_out_pictures, unenforced_grammars, unread_items
 from server.flows.responses.planner import MAX_SHOWN, Planner, check_combinations
 from server.flows.responses.retrieve import Responses
@@ -126,8 +127,8 @@ class ResponseCreator:
         model = find_chat_model(self._catalog.current, body.model, key.groups)
         check_combinations(body, model)
         past = await self._history.read_past(key, body)
-        inputs = await self._history.read_inputs(key, body.input)
-        plan = await self._planner.plan(key, model, body, response_id, past, inputs, results_base)
+        inputs, missing = await self._history.read_inputs(key, body.input)
+        plan = await self._planner.plan(key, model, body, response_id, Said(past, inputs), results_base)
         record = StoredResponse(
             id=response_id,
             key_id=key.id,
@@ -142,10 +143,11 @@ class ResponseCreator:
             conversation_id=body.conversation.id if body.conversation else None,
         )
         if body.store:
-            plan = replace(plan, inputs=await self._history.store_inputs(key, inputs, decoded=True))
+            plan = replace(plan, inputs=await self._history.store_inputs(key, plan.inputs, decoded=True))
         if body.background:
             await self._store.in_writer(self._store.begin, record, plan.inputs)
         retries = retry.retry_count is not None  # this client retries by itself: no image may be charged twice
         recorded = body.store or retry.idempotency_key is not None or (retries and plan.image is not None)
         response = ActiveResponse(record, recorded=recorded, grace_s=self._retry_grace_s if retries else 0.0)
+        response.unread = (*missing, *plan.left_out)
         return self._running.responses.start(response, self._loop.run(plan, response))

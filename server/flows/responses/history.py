@@ -1,6 +1,6 @@
 """The stored things that a request names: the chain of earlier responses, items by their ids, images."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -10,9 +10,9 @@ from server.accounts.response_items import StoredItem
 from server.accounts.responses import RUNNING, ResponseStore
 from server.backends.storage import Storage
 from server.errors import BadRequest, NotFound
-from server.flows.references import Reference, ReferenceLoader, StoredImage, deleted_from_chain
+from server.flows.references import Reference, ReferenceLoader, StoredImage
 from server.flows.responses.context import ImageRef
-from server.flows.responses.items import is_sent_drawing, store_images, to_stored, user_text
+from server.flows.responses.items import store_images, to_stored, user_text
 from server.schemas.response_items import ImageCallItem, Item, ItemReference
 from server.schemas.responses import ResponseBody
 
@@ -69,43 +69,54 @@ class History:
             raise BadRequest(message, param="previous_response_id")
         return items
 
-    async def read_inputs(self, key: Key, sent: str | list[Item]) -> list[StoredItem]:
-        """Read the items of a request; those that are sent as ids alone are looked up. Raises BadRequest."""
+    async def read_inputs(self, key: Key, sent: str | list[Item]) -> tuple[list[StoredItem], list[str]]:
+        """Read the items of a request; those that are sent as ids alone are looked up. Return them, and the paths of
+        those that are not found: a text stands for them. Raises BadRequest if the last item is not found."""
         if isinstance(sent, str):
-            return [user_text(sent)]
+            return [user_text(sent)], []
+        found, missing = await self._look_up(key, sent)
+        for index in missing & {len(sent) - 1}:
+            raise _not_found(sent, index)
+        return found, [f"input[{index}]" for index in sorted(missing)]
+
+    async def read_items(self, key: Key, sent: list[Item]) -> list[StoredItem]:
+        """Read items likewise, all of which must be found. Raises BadRequest."""
+        found, missing = await self._look_up(key, sent)
+        for index in sorted(missing):
+            raise _not_found(sent, index)
+        return found
+
+    async def _look_up(self, key: Key, sent: list[Item]) -> tuple[list[StoredItem], set[int]]:
+        """Return the items, and the indexes of those that are not found."""
         ids = {item.id for item in sent if isinstance(item, ItemReference | ImageCallItem)}
         stored = await self._store.in_reader(self._store.find_items, ids, key.id) if ids else {}
-        items: list[StoredItem] = []
+        items, missing = list[StoredItem](), set[int]()
         for index, item in enumerate(sent):
             if isinstance(item, ItemReference | ImageCallItem) and item.id in stored:
                 items.append(replace(stored[item.id], side="input"))
-            elif isinstance(item, ItemReference) or (isinstance(item, ImageCallItem) and _lacks_image(item)):
-                message = f"Item with id '{item.id}' not found. Only items of stored responses can be sent as an id."
-                raise BadRequest(message, param=f"input[{index}].id")
-            else:
-                items.append(to_stored(item))
-        return items
+                continue
+            if isinstance(item, ItemReference) or (isinstance(item, ImageCallItem) and _lacks_image(item)):
+                missing.add(index)
+            items.append(user_text(f"[item: {item.id}]") if isinstance(item, ItemReference) else to_stored(item))
+        return items, missing
 
-    async def require(self, images: Iterable[ImageRef]) -> None:
-        """Check that all stored images are still there. Raises BadRequest if one of them was deleted."""
-        for image in images:
-            try:
-                if image.is_file:
-                    await self._storage.in_thread(self._storage.require, image.source)
-            except FileNotFoundError as error:
-                raise deleted_from_chain() from error
+    async def is_there(self, image: ImageRef) -> bool:
+        """Return whether a stored image was not deleted. What was sent is always there."""
+        try:
+            if image.is_file:
+                await self._storage.in_thread(self._storage.require, image.source)
+        except FileNotFoundError:
+            return False
+        return True
 
     async def store_inputs(
         self, key: Key, inputs: Sequence[StoredItem], *, field: str = "input", decoded: bool
     ) -> tuple[StoredItem, ...]:
         """Write the images of items to files, and return the items with these files. An image that no decoder accepts
-        is not stored: no later response could read it. `decoded` says that the images of messages were just decoded.
-        Raises ApiError."""
-        stored = []
-        for item in inputs:
-            check = not decoded or is_sent_drawing(item)
-            stored.append(await store_images(item, partial(self._store_image, key, field, check)))
-        return tuple(stored)
+        is not stored: no later response could read it. `decoded` says that the images were just decoded. Raises
+        ApiError."""
+        store = partial(self._store_image, key, field, not decoded)
+        return tuple([await store_images(item, store) for item in inputs])
 
     async def _store_image(self, key: Key, field: str, check: bool, data_uri: str, extension: str) -> str:
         name = self._storage.new_name(extension)
@@ -116,9 +127,14 @@ class History:
         return name
 
 
-def to_references(images: Iterable[ImageRef]) -> tuple[Reference, ...]:
-    """Turn images into the references that the image routes take. Files are named, and read when each is decoded."""
-    return tuple(Reference("input", StoredImage(one.source) if one.is_file else one.source) for one in images)
+def to_reference(image: ImageRef) -> Reference:
+    """Return the image as the image routes take it. A file is named, and read when it is decoded."""
+    return Reference("input", StoredImage(image.source) if image.is_file else image.source)
+
+
+def _not_found(sent: list[Item], index: int) -> BadRequest:
+    message = f"Item with id '{sent[index].id}' not found. Only items of stored responses can be sent as an id."
+    return BadRequest(message, param=f"input[{index}].id")
 
 
 def _lacks_image(item: ImageCallItem) -> bool:

@@ -118,7 +118,7 @@ def render(item: StoredItem, storage: Storage) -> Json:
 def without_images(item: StoredItem) -> StoredItem:
     """Put text in the place of a message's images, so that the message is rendered without reading files."""
     mark, parts = {"type": "input_text", "text": "[image]"}, parts_of(item)
-    return _with_parts(item, [mark if one["type"] == "input_image" else one for one in parts]) if parts else item
+    return with_parts(item, [mark if one["type"] == "input_image" else one for one in parts]) if parts else item
 
 
 async def render_page(items: Sequence[StoredItem], storage: Storage) -> list[Json]:
@@ -160,7 +160,7 @@ async def store_images(item: StoredItem, store: Callable[[str, str], Awaitable[s
             name = await store(part["image_url"], (match[1] or "png").lower())
             part = {"type": "input_image", "detail": part["detail"], "file": name}
         parts.append(part)
-    return _with_parts(item, parts) if parts else item
+    return with_parts(item, parts) if parts else item
 
 
 def has_data_uri(item: StoredItem) -> bool:
@@ -174,7 +174,8 @@ def parts_of(item: StoredItem) -> Sequence[Mapping[str, Any]]:
     return parts if isinstance(parts, list) else ()
 
 
-def _with_parts(item: StoredItem, parts: Sequence[Mapping[str, Any]]) -> StoredItem:
+def with_parts(item: StoredItem, parts: Sequence[Mapping[str, Any]]) -> StoredItem:
+    """Return the item with other parts."""
     return replace(item, body={**item.body, PARTS[item.body["type"]]: list(parts)})
 
 

@@ -1,7 +1,6 @@
 """Parts of a request that the model behind it can't use, left out. Pure; each returns the paths, to be named."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from server.schemas.hosted_items import UnreadItem
 from server.schemas.response_items import FunctionOutputItem, InputImage, InputText, MessageItem
@@ -56,16 +55,6 @@ def _without(body: ResponseBody, places: Sequence[tuple[int, int]]) -> tuple[Res
         items[index] = item.model_copy(update={name: parts})
         paths.append(f"input[{index}].{name}[{number}]")
     return body.model_copy(update={"input": items}), paths
-
-
-def unknown_options(values: Mapping[str, Any]) -> list[str]:
-    """Return the fields of a valid body's image tool that this server's tool does not have, such as `loras`."""
-    return [
-        f"tools[{index}].{name}"
-        for index, tool in enumerate(values.get("tools") or ())
-        if tool.get("type") == "image_generation"
-        for name in sorted(tool.keys() - ImageTool.model_fields.keys())
-    ]
 
 
 def unread_items(body: ResponseBody) -> list[str]:

@@ -41,6 +41,7 @@ class ResponsePlan:
     image: ImagePlan | None
     tools: ResponseTools
     max_tool_calls: int | None
+    left_out: tuple[str, ...] = ()  # paths of images that could not be read any more
 
     @property
     def image_required(self) -> bool:

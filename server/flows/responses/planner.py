@@ -4,14 +4,14 @@ Every error that can be known before the chat model runs is raised here.
 """
 
 import asyncio
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipelines.protocol.chat import ChatSampling, JsonFormat
+from pipelines.protocol.chat import ChatSampling, ChatSpec, CountJob, JsonFormat
 from pipelines.protocol.images import RawImage
 from server.accounts.keys import Key
 from server.accounts.response_items import StoredItem
-from server.backends.decoding.data_uri import encode_data_uri
 from server.catalog.chat import ChatModel
 from server.catalog.sizes import SizeError, resolve_size
 from server.errors import BadImageRequest, BadRequest
@@ -27,13 +27,14 @@ from server.flows.responses.context import (
     ImageRef,
     build_context,
     images_of,
-    newest_image,
+    newest_images,
     with_newest_images,
     with_sources,
 )
-from server.flows.responses.history import History, Past, to_references
+from server.flows.responses.history import History, to_reference
 from server.flows.responses.image_tool import request_from_tool
-from server.flows.responses.items import parts_of
+from server.flows.responses.item_images import ItemImages, Said
+from server.flows.responses.items import is_sent_drawing, parts_of
 from server.flows.responses.plan import ImagePlan, ResponsePlan
 from server.flows.responses.tools import ResponseTools, read_tools
 from server.schemas.local_models import SAMPLED, template_options
@@ -67,26 +68,31 @@ class Planner:
         model: ChatModel,
         body: ResponseBody,
         response_id: str,
-        past: Past,
-        inputs: Sequence[StoredItem],
+        said: Said,
         results_base: str,
     ) -> ResponsePlan:
         """Check a request, and plan its response. Raises ApiError."""
-        context = self.context(model, body, [*past.items, *inputs])
-        new_images = await self._new_images(key, body, past, inputs, vision=model.vision is not False)
-        image = await self._image_plan(key, model, body, past.items, inputs, results_base)
+        _check_images(body, said, model)
+        images = ItemImages(self._references, key, said.required)
+        await images.pixels(_unmoderated(said))
+        if body.store:
+            await images.check([image for item in said.inputs if is_sent_drawing(item) for image in images_of(item)])
+        said_before, said = said, await self._readable(images, model, body, said)
+        context = self.context(model, body, said.items)
+        image = await self._image_plan(images, key, model, body, said, results_base)
         tools = read_tools(body.tools, body.tool_choice)
         return ResponsePlan(
             key=key,
             chat=model,
-            request=_request(body, tools, *await self._shown(key, model, context)),
+            request=_request(body, tools, *await _shown(images, model, context)),
             moderation=ModerationContext(response_id, key.id, "responses", model.name, model.group),
-            inputs=tuple(inputs) if body.store else (),
-            new_texts=tuple(await asyncio.to_thread(_new_texts, body, [*past.unchecked, *inputs])),
-            new_images=new_images,
+            inputs=tuple(said.inputs) if body.store else (),
+            new_texts=tuple(await asyncio.to_thread(_new_texts, body, [*said.past.unchecked, *said.inputs])),
+            new_images=await images.pixels(_unmoderated(said)),
             image=image,
             tools=tools,
             max_tool_calls=body.max_tool_calls,
+            left_out=tuple(images.lost_paths(body, said_before)),
         )
 
     def context(self, model: ChatModel, body: ResponseBody, items: Sequence[StoredItem]) -> Context:
@@ -95,49 +101,24 @@ class Planner:
         context = build_context(items, body.instructions, tools=tools, vision=model.vision is not False)
         return with_newest_images(context, MAX_SHOWN)
 
-    async def decode(self, key: Key, images: Sequence[ImageRef]) -> tuple[RawImage, ...]:
-        """Decode stored or sent images to pixels. Raises ApiError."""
-        decoded = await self._references.load(key.id, to_references(images))
-        return tuple(one.image for one in decoded)
+    async def count_job(self, key: Key, model: ChatModel, spec: ChatSpec, body: ResponseBody, said: Said) -> CountJob:
+        """Return the job that counts the tokens of what the model would read. Raises ApiError."""
+        images = ItemImages(self._references, key, said.required)
+        context = self.context(model, body, (await self._readable(images, model, body, said)).items)
+        tools = read_tools(body.tools, body.tool_choice).functions
+        return CountJob(f"count_{uuid.uuid4().hex}", spec, *await _shown(images, model, context), tools)
 
-    async def _shown(
-        self, key: Key, model: ChatModel, context: Context
-    ) -> tuple[tuple[Json, ...], tuple[RawImage, ...]]:
-        """Return the messages, and the pixels of their images. Another server gets the images' files, inside the
-        messages. Raises ApiError."""
-        if model.spec is not None:
-            return context.messages, await self.decode(key, context.images)
-        uris = []
-        for reference in to_references(context.images):
-            async with self._references.in_memory(key.id, reference) as data:
-                uris.append(await asyncio.to_thread(encode_data_uri, data))
-        return with_sources(context.messages, uris), ()
-
-    async def _new_images(
-        self, key: Key, body: ResponseBody, past: Past, inputs: Sequence[StoredItem], *, vision: bool
-    ) -> tuple[RawImage, ...]:
-        """Decode the images that moderation has not seen yet, also those that only the image tool or moderation reads.
+    async def _readable(self, images: ItemImages, model: ChatModel, body: ResponseBody, said: Said) -> Said:
+        """Read the images that the model is shown. Return what was said without those that can't be read any more.
         Raises ApiError."""
-        new = [image for item in inputs if parts_of(item) for image in images_of(item)]
-        spoken = [item for item in inputs if item.body.get("role") == "user"]
-        count = sum(len(images_of(item)) for item in spoken[-1:])
-        if count > MAX_IMAGES:
-            message = f"Invalid 'input': too many images. Expected at most {MAX_IMAGES}, but got {count}."
-            raise BadRequest(message, param="input", code="array_above_max_length")
-        if new and not vision and not any(isinstance(tool, ImageTool) for tool in body.tools):
-            message = "This model does not see images: send the image_generation tool to edit them, or text alone."
-            raise BadRequest(message, param="input", code="unsupported_parameter")
-        before = [image for item in past.unchecked for image in images_of(item)]
-        return await self.decode(key, [*before[-MAX_SHOWN:], *new[-MAX_SHOWN:]])
+        while True:
+            readable, lost = images.without_lost(said), len(images.lost)
+            await _shown(images, model, self.context(model, body, readable.items))
+            if len(images.lost) == lost:
+                return readable  # else older images take the places of the lost ones
 
     async def _image_plan(
-        self,
-        key: Key,
-        model: ChatModel,
-        body: ResponseBody,
-        chain: Sequence[StoredItem],
-        inputs: Sequence[StoredItem],
-        results_base: str,
+        self, images: ItemImages, key: Key, model: ChatModel, body: ResponseBody, said: Said, results_base: str
     ) -> ImagePlan | None:
         """Plan the image tool; None without it. Raises ApiError for errors that no prompt could mend: model, group,
         size, an option."""
@@ -153,20 +134,54 @@ class Planner:
         except BadRequest as error:
             error.param = f"tools[{index}].{error.param}"
             raise
-        last = inputs[-1:] if inputs and inputs[-1].body.get("role") == "user" else []
-        explicit = [image for item in last for image in images_of(item)]
-        newest = [one for one in [newest_image([*chain, *inputs])] if one]
-        await self._history.require([*explicit, *newest])
+        last = [item for item in said.inputs[-1:] if item.body.get("role") == "user"]
+        newest = await self._newest_image(images, said)
         mask = tool.input_image_mask
         return ImagePlan(
             tool=tool,
             model=image_model,
             results_base=results_base,
-            explicit=to_references(explicit),
-            newest=next(iter(to_references(newest)), None),
+            explicit=tuple(to_reference(image) for item in last for image in images_of(item)),
+            newest=to_reference(newest) if newest else None,
             mask=Reference("tools.input_image_mask", mask.image_url) if mask else None,
             partial_images=(tool.partial_images or 0) if body.stream else 0,
         )
+
+    async def _newest_image(self, images: ItemImages, said: Said) -> ImageRef | None:
+        """Return the last image that was drawn or sent and is still there."""
+        for image in newest_images(said.items):
+            if await self._history.is_there(image):
+                return image
+            images.lost.add(image)
+        return None
+
+
+def _check_images(body: ResponseBody, said: Said, model: ChatModel) -> None:
+    """Refuse images that no model of this request can use. Raises BadRequest."""
+    if (count := len(said.last)) > MAX_IMAGES:
+        message = f"Invalid 'input': too many images. Expected at most {MAX_IMAGES}, but got {count}."
+        raise BadRequest(message, param="input", code="array_above_max_length")
+    has_images = any(parts_of(item) and images_of(item) for item in said.inputs)
+    if has_images and model.vision is False and not any(isinstance(tool, ImageTool) for tool in body.tools):
+        message = "This model does not see images: send the image_generation tool to edit them, or text alone."
+        raise BadRequest(message, param="input", code="unsupported_parameter")
+
+
+def _unmoderated(said: Said) -> list[ImageRef]:
+    """Return the images that moderation has not seen yet, also those that only the image tool or moderation reads."""
+    new = [image for item in said.inputs if parts_of(item) for image in images_of(item)]
+    before = [image for item in said.past.unchecked for image in images_of(item)]
+    return [*before[-MAX_SHOWN:], *new[-MAX_SHOWN:]]
+
+
+async def _shown(
+    images: ItemImages, model: ChatModel, context: Context
+) -> tuple[tuple[Json, ...], tuple[RawImage, ...]]:
+    """Return the messages, and the pixels of their images. Another server gets the images' files, inside the messages.
+    Raises ApiError."""
+    if model.spec is not None:
+        return context.messages, await images.pixels(context.images)
+    return with_sources(context.messages, await images.uris(context.images)), ()
 
 
 def check_combinations(body: ResponseBody, model: ChatModel) -> None:

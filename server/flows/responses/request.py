@@ -8,6 +8,7 @@ from server.flows.responses.readable import readable_input
 from server.schemas.hosted_fields import refuse_unsupported
 from server.schemas.response_tools import leave_out_hosted_tools
 from server.schemas.responses import UNSUPPORTED, CompactBody, ResponseBody
+from server.schemas.unknown_keys import unknown_keys
 from server.schemas.validation import validate
 
 Json = dict[str, Any]
@@ -19,13 +20,16 @@ def read_response(values: Json) -> tuple[ResponseBody, list[str]]:
     refuse_unsupported(values, UNSUPPORTED)
     known, tools = leave_out_hosted_tools(in_shape(values, _flat))
     items, left_out = readable_input(values.get("input"))
-    return validate(ResponseBody, {**known, "input": items}, strict=True), [*tools, *left_out]
+    shaped = {**known, **_flat_format(values)}
+    body = validate(ResponseBody, {**shaped, "input": items}, strict=True)
+    return body, [*tools, *left_out, *unknown_keys(body, shaped)]
 
 
 def read_compaction(values: Json) -> tuple[CompactBody, list[str]]:
     """Return the body of a compaction likewise. Raises BadRequest."""
     items, left_out = readable_input(values.get("input"))
-    return validate(CompactBody, {**values, "input": items}, strict=True), left_out
+    body = validate(CompactBody, {**values, "input": items}, strict=True)
+    return body, [*left_out, *unknown_keys(body, values)]
 
 
 def _flat(tool: Any) -> Any:
@@ -36,3 +40,13 @@ def _flat(tool: Any) -> Any:
     if not isinstance(inner, Mapping) or "name" in tool:
         return {"type": "function", **tool}
     return {**{name: value for name, value in tool.items() if name != "function"}, **inner, "type": "function"}
+
+
+def _flat_format(values: Mapping[str, Any]) -> Json:
+    """Return the format of the answer with what a chat has below `json_schema` beside its type."""
+    text = values.get("text")
+    sent = text.get("format") if isinstance(text, Mapping) else None
+    inner = sent.get("json_schema") if isinstance(sent, Mapping) else None
+    if not isinstance(text, Mapping) or not isinstance(inner, Mapping):
+        return {}
+    return {"text": {**text, "format": {**inner, "type": "json_schema"}}}

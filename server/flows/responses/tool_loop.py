@@ -156,7 +156,7 @@ class ToolLoop:
                     match event:
                         case Admitted() if not response.admitted:
                             response.unused_options = event.unused_options
-                            response.unread = tuple(plan.tools.unread_path(path) for path in event.ignored)
+                            response.unread += tuple(plan.tools.unread_path(path) for path in event.ignored)
                             await self._admit(plan, response)
                         case TextDelta() | ReasoningDelta() | ToolCallDelta():
                             writer.write(event)

@@ -44,7 +44,8 @@ def text(value: str) -> dict[str, Any]:
 )
 def test_a_part_of_an_earlier_message_becomes_a_text_and_is_named(part: Any, mark: str) -> None:
     for role in ("user", "assistant", "system", "tool"):
-        sent = {"role": role, "content": [text("see"), part], "tool_call_id": "c1"}
+        answers = {"tool_call_id": "c1"} if role == "tool" else {}
+        sent = {"role": role, "content": [text("see"), part], **answers}
         *_, made = read(ASKS, sent)[0]
         assert made["content"] == [text("see"), text(mark)]
         assert read(ASKS, sent)[1] == ("messages[2].content[1]",)

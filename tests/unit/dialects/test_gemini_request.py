@@ -112,7 +112,10 @@ def test_what_changes_nothing_is_named() -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"tools": [{"googleSearch": {}}]}, "tools[0]"),
+        (
+            {"tools": [{"googleSearch": {}}], "toolConfig": {"functionCallingConfig": {"mode": "ANY"}}},
+            "tools[0].googleSearch",
+        ),
         ({"cachedContent": "cachedContents/1"}, "cachedContent"),
         ({"generationConfig": {"temperature": 9}}, "generationConfig.temperature"),
         ({"generationConfig": {"imageConfig": {"imageSize": "8K"}}}, "generationConfig.imageConfig.imageSize"),

@@ -28,6 +28,7 @@ from server.errors import ApiError, EngineFailure, ImageModerationBlocked, Overl
 from server.flows.chat.completion import CompletionHead, CompletionWriter
 from server.flows.chat.events import AnswerEvent, CallAdmitted, ImageDelta
 from server.flows.chat.source import Chat, ChatCall
+from server.flows.chat_images.conversation import Drawing
 from server.http.deps import caller
 from server.settings import Settings
 
@@ -71,6 +72,9 @@ class Events:
                 yield item
 
     draw = respond = _play
+
+    async def loadable(self, _: Any, drawing: Drawing) -> Drawing:
+        return drawing
 
     async def prepare(self, call: ChatCall) -> Chat:
         return Chat(partial(self._play, call), CompletionWriter(CompletionHead.of_call(call.model.name)))

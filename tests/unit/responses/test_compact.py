@@ -52,8 +52,8 @@ class Stored:
     async def read_chain(self, *_: Any) -> list[Any]:
         return []
 
-    async def read_inputs(self, _: Any, sent: Any) -> list[Any]:
-        return [to_stored(item) for item in sent]
+    async def read_inputs(self, _: Any, sent: Any) -> tuple[list[Any], list[str]]:
+        return [to_stored(item) for item in sent], []
 
 
 def item(**fields: Any) -> Any:
@@ -65,7 +65,8 @@ async def compacted(chat: Chat, tmp_path: Path, *items: Any) -> dict[str, Any]:
     history: Any = Stored()
     made: Any = Compactor(catalog, history, chat, LocalStorage(tmp_path / "results"))  # type: ignore[arg-type]
     key: Any = type("Key", (), {"groups": frozenset({"chat"})})()
-    answer: dict[str, Any] = await made.compact(key, CompactBody(model="starter-chat", input=list(items)))
+    answer: dict[str, Any]
+    answer, _ = await made.compact(key, CompactBody(model="starter-chat", input=list(items)))
     return answer
 
 

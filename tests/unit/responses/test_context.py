@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from server.accounts.response_items import StoredItem
-from server.flows.responses.context import IMAGE_TOOL_SUCCESS, ImageRef, build_context, last_user_text, newest_image
+from server.flows.responses.context import IMAGE_TOOL_SUCCESS, ImageRef, build_context, last_user_text, newest_images
 from server.flows.responses.items import to_stored, user_text
 from server.schemas.response_items import FunctionCallItem, FunctionOutputItem, InputImage, InputText, MessageItem
 
@@ -70,8 +70,9 @@ def test_a_model_without_tools_is_not_shown_calls() -> None:
     assert messages == ({"role": "assistant", "content": "[image]"},)
 
 
-def test_the_newest_image_is_the_last_that_was_drawn_or_sent() -> None:
+def test_the_newest_images_are_the_last_that_were_drawn_or_sent() -> None:
     sent = said("user", InputImage(type="input_image", image_url=URI), InputText(type="input_text", text="x"))
-    assert newest_image([user_text("x")]) is None
-    assert newest_image([sent, image("a", "x"), user_text("y")]) == ImageRef("a.png", is_file=True)
-    assert newest_image([image("a", "x"), sent]) == ImageRef(URI, is_file=False)
+    drawn, shown = ImageRef("a.png", is_file=True), ImageRef(URI, is_file=False)
+    assert [*newest_images([user_text("x")])] == []
+    assert [*newest_images([sent, image("a", "x"), user_text("y")])] == [drawn, shown]
+    assert [*newest_images([image("a", "x"), sent])] == [shown, drawn]

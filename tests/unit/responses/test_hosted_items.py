@@ -82,7 +82,9 @@ async def test_a_history_of_another_server_goes_on_here(app: InProcess) -> None:
     history = [{"role": "user", "content": "Hi"}, REASONING, SEARCH, CODE, TOOLS, SHELL, SHELL_OUTPUT, NOT_DRAWN]
     answer = await app.client.post("/v1/responses", json={"input": [*history, {"role": "user", "content": "And?"}]})
     assert answer.status_code == 200, answer.text
-    assert answer.headers["x-darkroom-ignored"] == "input[2], input[4]"
+    assert answer.headers["x-darkroom-ignored"] == (
+        "input[1].encrypted_content, input[3].container_id, input[3].outputs[1].url, input[2], input[4]"
+    )
     roles = [message["role"] for message in app.workers.jobs[-1].messages]
     assert roles == ["user", "assistant", "tool", "assistant", "tool", "assistant", "tool", "user"]
     assert app.workers.jobs[-1].messages[-2]["content"] == "error: The picture was not drawn."
@@ -102,10 +104,13 @@ async def test_an_item_can_not_name_a_stored_file(app: InProcess) -> None:
         assert not {"content", "image_url"} & stored.body.keys()
 
 
-async def test_an_image_that_should_be_there_is_asked_for(app: InProcess) -> None:
+async def test_an_image_that_should_be_there_is_named_and_asked_for_if_it_comes_last(app: InProcess) -> None:
     drawn = {"type": "image_generation_call", "id": "ig_other", "status": "completed", "result": None}
-    answer = await app.client.post("/v1/responses", json={"input": [drawn, {"role": "user", "content": "And?"}]})
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input[0].id")
+    spoken = {"role": "user", "content": "And?"}
+    answer = await app.client.post("/v1/responses", json={"input": [drawn, spoken]})
+    assert (answer.status_code, answer.headers["x-darkroom-ignored"]) == (200, "input[0]")
+    refused = await app.client.post("/v1/responses", json={"input": [spoken, {**drawn, "id": "ig_gone"}]})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input[1].id")
 
 
 def test_every_kind_gets_an_id() -> None:

@@ -92,7 +92,7 @@ async def test_the_image_of_an_edit_is_read_when_it_is_drawn(app: InProcess, mon
     assert (len(edit.references), files.read, files.most) == (1, 1, 1)
 
 
-async def test_an_image_that_was_deleted_is_named_before_anything_runs(app: InProcess) -> None:
+async def test_a_chain_goes_on_without_an_image_that_was_deleted(app: InProcess) -> None:
     calls_the_tool(app, "generate")
     asked = {"input": "A boat", "tools": TOOLS, "tool_choice": "required", "max_tool_calls": 1}
     first = await post(app, "responses", json=asked)
@@ -101,11 +101,11 @@ async def test_an_image_that_was_deleted_is_named_before_anything_runs(app: InPr
     assert (await app.client.delete(f"/v1/darkroom/results/{name}")).status_code == 200
     app.services.stores.files.delete([name])
     ran = len(app.workers.jobs)
-    edit = {"input": "Make it blue", "tools": TOOLS, "previous_response_id": first["id"]}
-    refused = (await post(app, "responses", 400, json=edit))["error"]
-    assert refused["param"] == "previous_response_id"
-    assert refused["message"] == "An image of this chain has been deleted; begin a new one."
-    assert len(app.workers.jobs) == ran
+    more = {**asked, "input": "Another", "previous_response_id": first["id"]}
+    answer = await app.client.post("/v1/responses", json=more)
+    assert (answer.status_code, answer.headers["x-darkroom-ignored"]) == (200, "previous_response_id")
+    (drawing,) = (job for job in app.workers.jobs[ran:] if isinstance(job, ImageJob))
+    assert not drawing.references
 
 
 @pytest.mark.parametrize(

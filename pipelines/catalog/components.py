@@ -1,0 +1,54 @@
+"""What an entry of model_index.json is: a component with weights, one without, or a setting of the pipeline.
+
+A component is [library, class], and a setting may be a list too. Which classes have weights is read from the installed
+diffusers; of classes that a pipeline's own module defines, the component's folder shows it.
+"""
+
+import ast
+import importlib.util
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+CLASS_NAME: Final = re.compile(r"[A-Z_]\w*")
+LIBRARY: Final = re.compile(r"[A-Za-z_][\w.-]*")
+WITHOUT_WEIGHTS: Final = re.compile(r"Tokenizer|Processor|FeatureExtractor")  # as transformers ends its classes' names
+
+
+def is_component(entry: Any) -> bool:
+    """Return whether an entry is a component, also one that is left out on purpose: [null, null]."""
+    if not isinstance(entry, list) or len(entry) != 2:
+        return False
+    if entry[0] is None or entry[1] is None:
+        return entry[0] is None or LIBRARY.fullmatch(str(entry[0])) is not None
+    named = all(isinstance(each, str) for each in entry)
+    return named and bool(LIBRARY.fullmatch(entry[0])) and bool(CLASS_NAME.fullmatch(entry[1]))
+
+
+def is_left_out(entry: Any) -> bool:
+    """Return whether an entry is a component that is left out on purpose."""
+    return is_component(entry) and None in entry
+
+
+def component_names(index: Mapping[str, Any]) -> list[str]:
+    """List the components that model_index.json names, without those that are left out on purpose."""
+    return [name for name, entry in index.items() if is_component(entry) and not is_left_out(entry)]
+
+
+def has_weights(library: str, class_name: str) -> bool | None:
+    """Return whether a component's class has weights; None if only its folder can show it."""
+    if library == "transformers":
+        return WITHOUT_WEIGHTS.search(class_name) is None
+    return class_name in _models() if library == "diffusers" else None
+
+
+@cache
+def _models() -> frozenset[str]:
+    """Return the names of the models of the installed diffusers, from the lists by which it loads its modules."""
+    spec = importlib.util.find_spec("diffusers")
+    root = Path((spec.submodule_search_locations or [""])[0]) if spec is not None else Path()
+    tree = ast.parse((root / "models" / "__init__.py").read_text(encoding="utf-8"))
+    texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return frozenset(text for text in texts if CLASS_NAME.fullmatch(text))
