@@ -7,18 +7,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.support.tiny_families import editors, flow_models, from_text, references, unets
+from tests.support.tiny_families import editors, flow_models, from_text, older, references, unets
 from tests.support.tiny_families.glm import glm_image
 
 Maker = Callable[[], Any]
 
 FAMILIES: Mapping[str, Maker] = {
     **unets.MAKERS,
+    **older.MAKERS,
     **flow_models.MAKERS,
     **from_text.MAKERS,
     **references.MAKERS,
     **editors.MAKERS,
     "glm-image": glm_image,
+    "image-variation": unets.image_variation,
 }
 NEED_TORCHVISION = {
     *("flux2", "qwen-edit", "qwen-edit-plus", "longcat-image", "nucleusmoe-image", "kandinsky5", "qwen-image21"),

@@ -109,7 +109,6 @@ def dreamlite(*, mobile: bool = False) -> Any:
     unet = diffusers.DreamLiteUNetModel(
         sample_size=128, block_out_channels=(8, 16, 16), layers_per_block=1, norm_num_groups=4,
         cross_attention_dim=16, attention_head_dim=8, transformer_layers_per_block=1,
-        addition_embed_type="time_size" if False else None,
     )  # fmt: skip
     return (diffusers.DreamLiteMobilePipeline if mobile else diffusers.DreamLitePipeline)(
         text_encoder=qwen3_vl(tokenizer), tokenizer=tokenizer, processor=qwen3_vl_processor(tokenizer), vae=vae,
@@ -158,7 +157,7 @@ def hunyuan_refiner() -> Any:
         tokenizer=tokenizer,
         transformer=stirred(
             hunyuan_transformer(
-                16, out_channels=8, patch_size=(1, 1, 1), rope_axes_dim=(4, 6, 6), guidance_embeds=True
+                32, out_channels=16, patch_size=(1, 1, 1), rope_axes_dim=(4, 6, 6), guidance_embeds=True
             )
         ),
     )

@@ -1,0 +1,17 @@
+"""Kandinsky 3: it rounds sizes up."""
+
+from typing import Any
+
+from pipelines.families.generic import Family
+
+MULTIPLE_PX = 64  # of sides
+
+
+class Kandinsky3(Family):
+    """Its codec has another name than those of others, so that no image starts late."""
+
+    classes = ("Kandinsky3*",)
+
+    def size_multiple(self, pipeline: Any) -> int:
+        """Return the px to which the call rounds both sides up."""
+        return MULTIPLE_PX
