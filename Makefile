@@ -14,7 +14,7 @@ PYTEST  := $(BIN)/pytest --numprocesses 2 --dist worksteal --durations 25 --dura
 CLIENTS := .venv-clients/installed
 SUPPLY  := .venv-supply/installed
 
-.PHONY: help docs reference screenshots setup install serve bundle wheel verify install-offline prove-offline test nightly nightly-turn families clients conformance check lint types quick format bench bench-chat real-chat gpu soak chaos fuzz load audit sbom memory clean
+.PHONY: help docs reference screenshots setup install serve bundle wheel verify install-offline prove-offline test nightly nightly-turn families chat-families clients conformance check lint types quick format bench bench-chat real-chat gpu soak chaos fuzz load audit sbom memory clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -80,6 +80,9 @@ nightly: $(STAMP) ## slow tests, and every family of checkpoints on the oldest a
 
 families: $(STAMP) ## drive every family of tiny checkpoints over HTTP, and write the table of docs/reference/families.md
 	@PYTHONPATH=$$($(VISION)) $(BIN)/python -m benchmarks.families
+
+chat-families: $(STAMP) ## drive every family of tiny chat checkpoints over HTTP, and write the table of docs/reference/chat-families.md
+	@$(BIN)/python -m benchmarks.chat_families
 
 clients: $(CLIENTS) ## install what some tests drive: LiteLLM, LangChain, OpenAI's Node SDK, a Chromium
 

@@ -13,7 +13,6 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,14 +20,13 @@ from PIL import Image
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded; the server has the other core
 
-from pipelines.catalog.inspection import libraries
+from benchmarks.family_page import FamilyPage
+from pipelines.catalog.libraries import needed_libraries
 from tests.support.family_drive import Driven, drive
 from tests.support.harness import REPOSITORY, Server, assert_clean
 from tests.support.tiny_families import FAMILIES, make_family
 from tests.support.tiny_server import tiny_server
 
-PAGE = REPOSITORY / "docs" / "reference" / "families.md"
-BEGIN, END = "<!-- make families writes this table -->\n", "<!-- end of it -->\n"
 COLUMNS = {  # of the table -> of what was seen
     "from text": "from text",
     "references": "references",
@@ -42,6 +40,7 @@ COLUMNS = {  # of the table -> of what was seen
     "needs": "needs",
     "warmup": "warmup",
 }
+PAGE = FamilyPage(REPOSITORY / "docs" / "reference" / "families.md", "make families", COLUMNS, tuple(FAMILIES))
 
 
 def drive_family(server: Server, name: str) -> Driven:
@@ -51,28 +50,9 @@ def drive_family(server: Server, name: str) -> Driven:
         make_family(name, folder)
     index = json.loads((folder / "model_index.json").read_text())
     driven = drive(server, name, index["_class_name"])
-    driven.cells["needs"] = ", ".join(dict.fromkeys(libraries(folder, folder, index))) or "-"
+    driven.cells["needs"] = ", ".join(needed_libraries(folder, folder, index)) or "-"
     driven.cells["warmup"] = f"{driven.reload_s:.0f} s"
     return driven
-
-
-def row(driven: Driven) -> str:
-    """Its line of the table."""
-    cells = [driven.name, f"`{driven.class_name}`", *(driven.cells.get(seen, "-") for seen in COLUMNS.values())]
-    return f"| {' | '.join(cells)} |\n"
-
-
-def write_page(found: Sequence[Driven]) -> None:
-    """The rows of these families; others stay as they are."""
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    kept, _, after = rest.partition(END)
-    rows = {line.split("|")[1].strip(): f"{line}\n" for line in kept.splitlines()[2:]}
-    rows |= {driven.name: row(driven) for driven in found}
-    head = ["checkpoint", "class", *COLUMNS]
-    table = (
-        f"| {' | '.join(head)} |\n|{' --- |' * len(head)}\n{''.join(rows[name] for name in FAMILIES if name in rows)}"
-    )
-    PAGE.write_text(f"{before}{BEGIN}{table}{END}{after}")
 
 
 def keep_images(driven: Driven, folder: Path) -> None:
@@ -94,13 +74,13 @@ def main() -> None:
             for name in options.names or FAMILIES:
                 driven = drive_family(server, name)
                 found.append(driven)
-                print(row(driven).strip(), f"{driven.first_image_s:.1f} s", *driven.faults, sep="\n  ", flush=True)
+                print(PAGE.row(driven).strip(), f"{driven.first_image_s:.1f} s", *driven.faults, sep="\n  ", flush=True)
                 if options.images is not None:
                     keep_images(driven, options.images)
             assert_clean(server)
         finally:
             server.stop()
-    write_page([driven for driven in found if not driven.faults])
+    PAGE.write([driven for driven in found if not driven.faults])
     times = sorted(driven.first_image_s for driven in found)
     median = statistics.median(times)
     print(f"From a folder to its first image: {times[0]:.1f} to {times[-1]:.1f} s, median {median:.1f}")

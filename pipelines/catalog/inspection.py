@@ -2,12 +2,13 @@
 nothing is imported, so it takes a fraction of a second."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from pipelines.catalog.base_search import is_whole
 from pipelines.catalog.call_signature import PipelineSource, announce
+from pipelines.catalog.channels import draws_alpha
 from pipelines.catalog.checkpoint_files import (
     SINGLE_FILES,
     WEIGHTS,
@@ -227,12 +228,13 @@ def _capabilities(
         tasks |= {Task.REDRAW, Task.INPAINT}
     conditioning = _conditioning(class_name, signature)
     spec = CheckpointSpec("", Path(), None, "", conditioning, MODES[conditioning].max_references)
-    return announce(
+    announced = announce(
         spec,
         tasks,
         negative_prompt=family.takes_negative_prompt(signature, index),
         guidance=family.takes_guidance(signature, index, denoiser),
     )
+    return replace(announced, transparent=draws_alpha(codec))
 
 
 def _conditioning(class_name: str | None, signature: Call) -> Conditioning:

@@ -7,25 +7,29 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pipelines.chat.content import join, with_text
+from pipelines.chat.syntax.calls import CallFormat
 from pipelines.chat.template_traits import CallTraits, TemplateTraits
 
 Message = dict[str, Any]
 ALPHANUMERICS = string.ascii_letters + string.digits
 
 
-def shape_calls(messages: Sequence[Message], traits: TemplateTraits) -> list[Message]:
-    """Return the messages with their calls as this template takes them, or as text if it takes none."""
+def shape_calls(messages: Sequence[Message], traits: TemplateTraits, written: CallFormat | None) -> list[Message]:
+    """Return the messages with their calls as this template takes them, or, if it takes none, as text: as the model
+    writes them, if that is known."""
     if traits.calls is None:
-        return [_as_text(message, traits) for message in messages]
+        return [_as_text(message, traits, written) for message in messages]
     split = [part for message in _split(messages, traits.calls) for part in _beside(message, traits)]
     return list(_with_ids(split, traits.calls))
 
 
-def _as_text(message: Message, traits: TemplateTraits) -> Message:
-    if calls := message.get("tool_calls"):
-        written = "\n".join(json.dumps(_name_and_arguments(call), ensure_ascii=False) for call in calls)
+def _as_text(message: Message, traits: TemplateTraits, written: CallFormat | None) -> Message:
+    if calls := [_name_and_arguments(call) for call in message.get("tool_calls", ())]:
         rest = {name: value for name, value in message.items() if name != "tool_calls"}
-        return with_text(rest, written)
+        known = written is not None and all(isinstance(call["arguments"], Mapping) for call in calls)
+        if written and known:
+            return with_text(rest, written.written((call["name"], call["arguments"]) for call in calls))
+        return with_text(rest, "\n".join(json.dumps(call, ensure_ascii=False) for call in calls))
     if message["role"] == "tool" and not traits.tool_role:
         name = message.get("name")
         head = f"Result of {name}:\n" if name else "Result of the tool:\n"

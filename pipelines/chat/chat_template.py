@@ -72,6 +72,12 @@ class ChatTemplates:
         """Return the source of all templates."""
         return "\n".join(self.sources.values())
 
+    @property
+    def shown_call(self) -> str:
+        """Return how it writes a call of an earlier turn; empty if it shows none."""
+        calls = self.choose(tools=True).traits.calls
+        return calls.shown if calls else ""
+
     def choose(self, *, tools: bool, documents: bool = False) -> TemplateUse:
         """Return the template for a request with tools or documents."""
         wanted = ("tool_use",) if tools else ("rag",) if documents else ()

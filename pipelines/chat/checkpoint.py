@@ -78,12 +78,14 @@ def load_chat(spec: ChatSpec, device: torch.device, cache_share: CacheShare | No
         raise CheckpointError(f"{spec.path} does not load: {type(error).__name__}: {error}") from error
     template = getattr(processor, "chat_template", None) or getattr(tokenizer, "chat_template", None)
     if not template:
-        raise CheckpointError(f"{spec.path}: the tokenizer has no chat template")
+        remedy = "put the one that its makers publish beside it, as chat_template.jinja"
+        raise CheckpointError(f"{spec.path}: the tokenizer has no chat template; {remedy}")
     templates = ChatTemplates.of(processor or tokenizer, template)
     eos_ids = _eos_ids(model, tokenizer)
     if not eos_ids:
         raise CheckpointError(f"{spec.path}: neither generation_config.json nor the tokenizer names an end token")
     tokens = TokenTable(tokenizer, eos_ids)
+    syntax = _syntax(spec, tokenizer, templates, model)
     return ChatCheckpoint(
         spec=spec,
         model=model.eval(),
@@ -96,17 +98,25 @@ def load_chat(spec: ChatSpec, device: torch.device, cache_share: CacheShare | No
         eos_ids=frozenset(eos_ids),
         batching=find_batching(model, device, tokens.vocab_size),
         cache_share=cache_share or CacheShare(),
-        syntax=_syntax(spec, tokenizer, templates.text, model),
-        notes=(*notes, *(templates.notes if spec.tools else ())),
+        syntax=syntax,
+        notes=(*notes, *(_tool_notes(templates, syntax) if spec.tools else ())),
     )
 
 
-def _syntax(spec: ChatSpec, tokenizer: Any, template: Any, model: Any) -> OutputSyntax:
+def _tool_notes(templates: ChatTemplates, syntax: OutputSyntax) -> list[str]:
+    """Return what an operator who offers tools should know."""
+    unknown = syntax.calls is None and syntax.name == "unknown" and templates.choose(tools=True).traits.tools
+    how = "it writes calls in a way that is not known here, so they come as text unless `tool_choice` requires one"
+    return [*templates.notes, *([how] if unknown else [])]
+
+
+def _syntax(spec: ChatSpec, tokenizer: Any, templates: ChatTemplates, model: Any) -> OutputSyntax:
     """Return how the checkpoint writes thoughts and calls. Raises CheckpointError for a name that the table lacks."""
     if spec.syntax is not None and spec.syntax not in TABLE:
         known = ", ".join(TABLE)
         raise CheckpointError(f"{spec.path}: `syntax` = {spec.syntax!r} is unknown; expected one of {known}")
-    return OutputSyntax.of(tokenizer, template, model.config.get_text_config().model_type, spec.syntax)
+    model_type = model.config.get_text_config().model_type
+    return OutputSyntax.of(tokenizer, templates.text, model_type, spec.syntax, templates.shown_call)
 
 
 def _eos_ids(model: Any, tokenizer: Any) -> list[int]:

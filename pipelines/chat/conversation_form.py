@@ -5,19 +5,20 @@ from typing import Any
 
 from pipelines.chat.call_forms import shape_calls
 from pipelines.chat.content import as_parts, as_text
+from pipelines.chat.syntax.calls import CallFormat
 from pipelines.chat.template_traits import TemplateTraits
 from pipelines.chat.turns import shape_turns
 
 Message = dict[str, Any]
 
 
-def shape(messages: Sequence[Message], traits: TemplateTraits) -> list[Message]:
-    """Return the messages as this template takes them.
+def shape(messages: Sequence[Message], traits: TemplateTraits, written: CallFormat | None = None) -> list[Message]:
+    """Return the messages as this template takes them. `written` is how the model writes calls.
 
     Content is a text or parts, never None. Thoughts are in `reasoning_content`, arguments are objects where they are
     valid.
     """
-    turns = shape_turns(shape_calls(messages, traits), traits)
+    turns = shape_turns(shape_calls(messages, traits, written), traits)
     return [_with_thoughts(_with_content(message, traits), traits) for message in turns]
 
 

@@ -35,7 +35,7 @@ JSON_STYLE: Final = {
 class Grammar:
     text: str
     has_text: bool = False  # free text is part of it: output that could end here is not therefore complete
-    endings: tuple[str, ...] = ()  # texts that end free text inside it: thoughts, strings without quotes
+    endings: tuple[str, ...] = ()  # texts that end thoughts, strings without quotes, and lists of calls
     unenforced: tuple[str, ...] = ()  # paths of the keywords of tools' schemas that it does not enforce
 
 
@@ -87,7 +87,10 @@ def _endings(syntax: OutputSyntax) -> tuple[str, ...]:
             "<|channel|>commentary to=functions.",
         )
     own = (syntax.thoughts.closing,) if syntax.thoughts else ()
-    return own + (syntax.calls.arguments.endings() if syntax.calls else ())
+    if syntax.calls is None:
+        return own
+    marks = tuple(mark for mark in (syntax.calls.outer_end, syntax.calls.end) if mark)
+    return own + syntax.calls.arguments.endings() + marks
 
 
 def _value(rules: Rules, syntax: OutputSyntax, thoughts: ThoughtState, value: str) -> str:

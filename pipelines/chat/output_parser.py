@@ -5,8 +5,7 @@ from typing import Any
 
 from transformers.utils.chat_parsing import ResponseParser
 
-from pipelines.chat.syntax.calls import CallFormat, CallsReader, ParserFields, ToolTable
-from pipelines.chat.syntax.output_syntax import NOT_REASONING
+from pipelines.chat.syntax.calls import NOT_REASONING, CallFormat, CallsReader, ParserFields, ToolTable
 from pipelines.chat.syntax.pieces import Piece, ReasoningPiece, TextPiece
 
 

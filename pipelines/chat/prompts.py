@@ -12,6 +12,7 @@ from pipelines.chat.checkpoint import ChatCheckpoint
 from pipelines.chat.conversation_form import shape
 from pipelines.chat.failures import InvalidRequest
 from pipelines.chat.probing import TemplateRefused
+from pipelines.chat.syntax.calls import CallFormat
 from pipelines.chat.thinking import template_variables
 from pipelines.chat.tool_forms import tool_variables, with_system_tools
 from pipelines.protocol.chat import Message
@@ -62,7 +63,8 @@ def encode_prompt(checkpoint: ChatCheckpoint, conversation: Conversation) -> Pro
     not take."""
     use = template_use(checkpoint, conversation)
     try:
-        encoded = use.encode(*template_input(use, conversation), tensors=checkpoint.processor is not None)
+        given = template_input(use, conversation, checkpoint.syntax.written_calls)
+        encoded = use.encode(*given, tensors=checkpoint.processor is not None)
     except TemplateRefused as error:
         message = f"This model's chat template does not take these messages: {error}"
         raise InvalidRequest(Failed("invalid_value", message, param="messages")) from error
@@ -93,13 +95,16 @@ def unread_thoughts(checkpoint: ChatCheckpoint, conversation: Conversation, prom
     if not thoughts:
         return []
     use = template_use(checkpoint, conversation)
-    read = use.render(*template_input(use, replace(conversation, messages=prompt.messages)))
+    shown = replace(conversation, messages=prompt.messages)
+    read = use.render(*template_input(use, shown, checkpoint.syntax.written_calls))
     return [index for index, text in thoughts.items() if text.strip() not in read]
 
 
-def template_input(use: TemplateUse, conversation: Conversation) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return the messages as this template takes them, and its variables."""
-    messages, place = shape(conversation.messages, use.traits), use.traits.tools
+def template_input(
+    use: TemplateUse, conversation: Conversation, written: CallFormat | None = None
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return the messages as this template takes them, and its variables. `written` is how the model writes calls."""
+    messages, place = shape(conversation.messages, use.traits, written), use.traits.tools
     variables = template_variables(conversation.options, use.traits)
     if place and conversation.tools:
         messages = with_system_tools(messages, place, conversation.tools)

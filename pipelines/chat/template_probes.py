@@ -5,6 +5,7 @@ for what they do not know, others leave it out without a word.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
@@ -22,6 +23,7 @@ from pipelines.chat.probing import (
     system,
     user,
 )
+from pipelines.chat.syntax.chosen import SHOWN_ARGUMENTS, SHOWN_NAME
 from pipelines.chat.template_traits import (
     LEVELS,
     SWITCHES,
@@ -34,6 +36,8 @@ from pipelines.chat.template_traits import (
     ToolTraits,
 )
 
+LONGEST_MARK: Final = 40  # characters
+CUT_MARK: Final = re.compile(r"<[^<>\s]*\Z")  # without its end
 OWN_IDS: Final = ("call_0123456789abcdef01234567", "call_89abcdef0123456789abcdef")
 SHORT_IDS: Final = ("abcDEF123", "abcDEF456")
 
@@ -174,15 +178,26 @@ def _find_calls(prober: Prober) -> CallTraits | None:
     forms = product(("own", "short", "function"), ("object", "text"))
     for calls in (CallTraits(ids, arguments) for ids, arguments in forms):  # type: ignore[arg-type]
         prompt = prober.attempt(user("qza"), *_call(calls)) or ""
-        if not all(mark in prompt for mark in ("qza", "qzcalled", "qzvaluea", "qzresulta")) or "'qzvaluea'" in prompt:
-            continue  # refused, left out, or in Python's own notation
+        marks = ("qza", SHOWN_NAME, "qzvaluea", "qzresulta")
+        if not all(mark in prompt for mark in marks) or "'city': 'qzvaluea'" in prompt:
+            continue  # refused, left out, or an object in Python's own notation
         if "functions.qzcalled:" in prompt:  # the template names calls so itself, or would not name the function else
             again = prober.attempt(user("qza"), *_call(calls), *_call(calls)) or ""
             form: IdForm = "function" if calls.ids == "function" or "functions.qzcalled:1" in again else "position"
             calls = replace(calls, ids=form)
         several = prober.shows(user("qza"), *_call(calls, count=2))
-        return replace(calls, several=several, text=prober.shows(user("qza"), *_call(calls, text="qzbeside")))
+        beside = prober.shows(user("qza"), *_call(calls, text="qzbeside"))
+        return replace(calls, several=several, text=beside, shown=_shown(prober, calls))
     return None
+
+
+def _shown(prober: Prober, calls: CallTraits) -> str:
+    """Return what the template writes for a message with one call."""
+    before, call = prober.attempt(user("qza")) or "", _call(calls)
+    prompt = prober.attempt(user("qza"), call[0]) or prober.attempt(user("qza"), *call) or ""
+    alike = next((i for i, (one, other) in enumerate(zip(before, prompt, strict=False)) if one != other), len(before))
+    cut = CUT_MARK.search(prompt, max(0, alike - LONGEST_MARK), alike)  # `<think>` and `<tool_call>` begin alike
+    return prompt[cut.start() if cut else alike :]
 
 
 def _call(calls: CallTraits, *, count: int = 1, text: str = "") -> list[Message]:
@@ -191,9 +206,9 @@ def _call(calls: CallTraits, *, count: int = 1, text: str = "") -> list[Message]
     own = {"own": OWN_IDS, "short": SHORT_IDS, "function": functions, "position": functions}
     written, results = [], []
     for one, letter in zip(own[calls.ids][:count], "ab", strict=False):
-        arguments: Any = {"city": f"qzvalue{letter}"}
+        arguments: Any = {name: value.removesuffix("a") + letter for name, value in SHOWN_ARGUMENTS.items()}
         given = arguments if calls.arguments == "object" else json.dumps(arguments)
-        written.append({"id": one, "type": "function", "function": {"name": "qzcalled", "arguments": given}})
+        written.append({"id": one, "type": "function", "function": {"name": SHOWN_NAME, "arguments": given}})
         # another name, so that the call's own is known to be shown
         results.append({"role": "tool", "tool_call_id": one, "name": "other", "content": f"qzresult{letter}"})
     return [assistant(text, tool_calls=written), *results]

@@ -27,6 +27,7 @@ class CallTraits:
     arguments: Literal["object", "text"] = "object"
     several: bool = True  # in one message
     text: bool = True  # that stands beside them is shown
+    shown: str = ""  # a probe's call as the template writes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ SWITCHES: Final[Mapping[str, tuple[Any, Any]]] = {  # variables of templates, wi
     "thinking": (False, True),
     "reasoning": (False, True),
     "thinking_budget": (0, -1),
+    "skip_think": (True, False),
 }
 LEVELS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")  # of reasoning, as APIs have them
 USUAL_LEVELS: Final = ("low", "medium", "high")  # what a model knows whose template takes any word

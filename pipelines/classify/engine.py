@@ -26,6 +26,7 @@ from pipelines.device.failures import exit_if_lost, watch_device
 from pipelines.device.memory import free_memory
 from pipelines.device.staged_copy import move_modules
 from pipelines.device.weight_names import TELLING, check_loaded
+from pipelines.protocol.backgrounds import flattened
 from pipelines.protocol.classify import Classified, ClassifierSpec, ClassifyEvent, ClassifyJob
 from pipelines.protocol.images import EncodedImage, Failed, Queued, RawImage, Started
 from pipelines.protocol.pixels import to_image
@@ -182,7 +183,7 @@ def _to_image(image: RawImage | EncodedImage) -> Image.Image:
     if isinstance(image, RawImage):
         return to_image(image).convert("RGB")
     with Image.open(io.BytesIO(image.data)) as opened:
-        return opened.convert("RGB")
+        return flattened(opened)
 
 
 def _to_failed_event(job: ClassifyJob, error: Exception) -> Failed:

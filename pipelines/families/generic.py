@@ -112,6 +112,13 @@ class Family:
         multiples = [assumed * 2**power for power in range(LARGEST.bit_length())]
         return next((multiple for multiple in multiples if _accepts(pipeline, multiple * ODD)), assumed)
 
+    # -- what a call returns
+
+    def images(self, output: Any) -> Any:
+        """Return the images in a call's output, as that has them: a tensor of shape (1, channels, height, width), or a
+        list of one. The field has one of two names."""
+        return output["images"] if "images" in output else output["image"]
+
     # -- tasks
 
     def own_task(self, call: Call) -> Task:

@@ -12,7 +12,7 @@ from pipelines.protocol.images import EncodedImage, Encoding
 
 
 def encode(pixels: NDArray[np.uint8], encoding: Encoding, metadata: Mapping[str, Any], seed: int) -> EncodedImage:
-    """Encode pixels of shape (height, width, 3)."""
+    """Encode pixels of shape (height, width, 3), or 4 with an alpha channel. Raises NoTransparency."""
     data = encode_file(Image.fromarray(pixels), encoding, {**metadata, "seed": seed})
-    height, width, _ = pixels.shape
+    height, width = pixels.shape[:2]
     return EncodedImage(data, f"image/{encoding.format}", width, height, seed)

@@ -8,6 +8,7 @@ from pipelines.images.drawing.looks import InvalidImage
 from pipelines.images.loading.safety_checker import BlockedImage
 from pipelines.images.prompts.reading import PromptTooLong
 from pipelines.images.tasks import UnsupportedTask
+from pipelines.protocol.backgrounds import NoTransparency
 from pipelines.protocol.finished_image import WrongSize
 from pipelines.protocol.images import Failed, ImageJob
 
@@ -22,6 +23,9 @@ def to_failed(error: BaseException, job: ImageJob) -> Failed:
             return Failed("timed_out", out_of_time(str(error), job))
         case UnsupportedTask():
             return Failed("unsupported", f"This model's checkpoint can't do that: {error}.", detail, error.param)
+        case NoTransparency():
+            message = f"This model's checkpoint can't do that: {error}. Nothing was charged. Leave 'background' out."
+            return Failed("unsupported", message, detail, "background")
         case PromptTooLong():
             message = (
                 f"{error}. Nothing was charged. Shorten it, or send 'long_prompt': 'tell' for an image of what fits; "

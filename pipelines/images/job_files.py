@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from pipelines.catalog.estimate import Speeds
 from pipelines.images.denoising.step_observer import Pixels
@@ -43,7 +44,10 @@ class JobFiles:
         active = self._jobs.get(row.job.id)
         if active is None or active.done:
             return
-        future = self._loop.run_in_executor(self._threads, encode, pixels, row.job.encoding, {}, row_seed(row))
+        encoding = row.job.encoding
+        if pixels.shape[2] == 3:  # alpha comes with the finished image
+            encoding = replace(encoding, background="opaque")
+        future = self._loop.run_in_executor(self._threads, encode, pixels, encoding, {}, row_seed(row))
         active.previews.append((row.index, number, future))
         future.add_done_callback(lambda _: self._emit_previews(active))
 

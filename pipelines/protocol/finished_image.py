@@ -15,6 +15,7 @@ from typing import Any
 from PIL import Image, ImageOps
 from PIL.PngImagePlugin import PngInfo
 
+from pipelines.protocol.backgrounds import with_background
 from pipelines.protocol.images import Encoding
 from pipelines.protocol.provenance import XMP_KEYWORD, xmp_packet
 
@@ -49,7 +50,9 @@ def to_planned_size(image: Image.Image, size: tuple[int, int], *, stretched: boo
 
 
 def encode_file(image: Image.Image, encoding: Encoding, metadata: Mapping[str, Any]) -> bytes:
-    """Encode an image as a file with the mark of its source. Empty metadata fields are left out."""
+    """Encode an image as a file with the mark of its source, and with its alpha channel or on white. Empty metadata
+    fields are left out. Raises NoTransparency."""
+    image = with_background(image, encoding.background)
     fields = {name: value for name, value in metadata.items() if value not in (None, "", {})}
     file = io.BytesIO()
     mark = xmp_packet(encoding.source) if encoding.source is not None else ""

@@ -13,6 +13,7 @@ from pipelines.protocol.upstream import ImageUpstream
 
 Conditioning = Literal["img2img", "native"]
 ImageFormat = Literal["png", "jpeg", "webp"]
+Background = Literal["opaque", "transparent"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Enlarge = Literal["redraw", "resize"]
 Offload = Literal["none", "model", "group"]
@@ -165,11 +166,12 @@ class ControlInput:
 @dataclass(frozen=True, slots=True)
 class Encoding:
     """The file format. `quality` 0-100 is for jpeg and webp. `source` is written as the mark that a model made the
-    image; None writes none."""
+    image; None writes none. A transparent `background` keeps the alpha channel, which jpeg can't."""
 
     format: ImageFormat = "png"
     quality: int = 100
     source: DigitalSource | None = "trainedAlgorithmicMedia"
+    background: Background = "opaque"
 
 
 @dataclass(frozen=True, slots=True)

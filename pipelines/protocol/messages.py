@@ -155,6 +155,7 @@ class Capabilities:
     notes: tuple[str, ...] = ()  # on how it was loaded: what `auto` chose, the error of fp8
     negative_prompt_above: float | None = None  # guidance above which one has an effect, if it is known
     prompt: bool = True  # what it draws depends on a prompt; else one is sent and has no effect
+    transparent: bool = False  # draws images with an alpha channel
     any_ratio: bool = True  # draws other shapes than squares
     at_once: bool = True  # two of its images at once are what each is alone; else they come one after another
     unsupported_adapters: tuple[str, ...] = ()  # of lora_folder
@@ -179,6 +180,7 @@ class Capabilities:
             "negative_prompt": self.negative_prompt,
             "guidance": self.guidance,
             "steps": self.any_steps,
+            "transparent": self.transparent,
         }
         return [name for name, is_there in has.items() if is_there]
 

@@ -173,7 +173,7 @@ class UpstreamTable(Strict):
     """Which fields the server takes."""
     api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
     """The environment variable with its key; no key is sent if unset."""
-    supports: list[Literal["text", "image", "negative_prompt", "guidance", "steps"]] | None = None
+    supports: list[Literal["text", "image", "negative_prompt", "guidance", "steps", "transparent"]] | None = None
     """List of `text`, `image`, `negative_prompt`, `guidance`, `steps`. Another Darkroom says it itself."""
     guidance_field: Literal["guidance_scale", "true_cfg_scale"] = "guidance_scale"
     """The name of guidance there; `true_cfg_scale` for models of vLLM-Omni that read that."""

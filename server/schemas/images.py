@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError, from_json
 
-from pipelines.protocol.images import LongPrompt
+from pipelines.protocol.images import Background, LongPrompt
 from server.errors import BadRequest
 from server.schemas.answer import Answer, OmittedIfNone
 
@@ -214,7 +214,7 @@ class ImageAnswer(Answer):
 
     created: int
     data: list[ImageItem]
-    background: Literal["opaque"] = "opaque"
+    background: Background = "opaque"
     output_format: str
     quality: OmittedIfNone[str] = None
     size: str
@@ -229,7 +229,7 @@ class _ImageEvent(Answer):
     created_at: int
     size: str
     quality: str
-    background: Literal["opaque"] = "opaque"
+    background: Background = "opaque"
     output_format: str
     image_index: int
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from pipelines.protocol.images import Background
 from server.schemas.errors import ErrorDetail
 from server.schemas.response_object import ResponseStatus
 from server.schemas.response_tools import AllowedTools, HostedTool, NamedCustomTool, NamedFunction, Tool
@@ -98,7 +99,7 @@ class ImageCall(TypedDict):
     revised_prompt: NotRequired[str]
     size: NotRequired[str]
     quality: NotRequired[str]
-    background: NotRequired[Literal["opaque"]]
+    background: NotRequired[Background]
     output_format: NotRequired[str]
     action: NotRequired[Literal["generate", "edit"]]
     url: NotRequired[str]

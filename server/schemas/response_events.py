@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, RootModel
 from typing_extensions import TypedDict
 
+from pipelines.protocol.images import Background
 from server.schemas.errors import ErrorDetail
 from server.schemas.response_answers import OutputItem, OutputTextPart, ResponseObject, TokenLogprob
 
@@ -129,7 +130,7 @@ class ImagePreviewEvent(_ItemEvent):
     partial_image_b64: str
     size: str
     quality: str
-    background: Literal["opaque"]
+    background: Background
     output_format: str
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pipelines.protocol.images import Background
 from server.schemas.images import ImageAnswer
 
 AnswerFormat = Literal["url", "b64_json", "both"]
@@ -16,6 +17,7 @@ class ImageShape:
     size: str
     quality: str | None
     output_format: str
+    background: Background = "opaque"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class ImageResult:
     @property
     def shape(self) -> ImageShape:
         """Return the shape of the images that were drawn."""
-        return ImageShape(self.answer.size, self.answer.quality, self.answer.output_format)
+        return ImageShape(self.answer.size, self.answer.quality, self.answer.output_format, self.answer.background)
 
     def to_record(self) -> dict[str, Any]:
         """Return the result as JSON for the database. There are no bytes in it: those are in the storage."""

@@ -5,12 +5,17 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
+from tests.support.chat_templates import FAMILIES as TEMPLATES
+
 FAMILIES = ("qwen3", "gptoss", "gemma3", "llama3")
 
 
 def make_tokenized(folder: Path) -> Path:
     """Write the model beside the tokenizer's files."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
+    if not tokenizer.chat_template:  # gpt-oss has it in a file that the package leaves out
+        tokenizer.chat_template = TEMPLATES["gpt-oss"]
+        tokenizer.save_pretrained(folder)
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=len(tokenizer), hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=1,

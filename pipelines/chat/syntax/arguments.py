@@ -42,6 +42,10 @@ class ArgumentStyle(ABC):
     def rule(self, rules: Rules, schema: Schema) -> str:
         """Return the expression of arguments that follow the schema."""
 
+    @abstractmethod
+    def written(self, arguments: Mapping[str, Any]) -> str:
+        """Return arguments as a model writes them."""
+
     def endings(self) -> tuple[str, ...]:
         """Return what ends free text in them."""
         return ()
@@ -61,6 +65,10 @@ class JsonArguments(ArgumentStyle):
     def rule(self, rules: Rules, schema: Schema) -> str:
         """Return the JSON of the schema."""
         return rules.json(schema)
+
+    def written(self, arguments: Mapping[str, Any]) -> str:
+        """Return a JSON object."""
+        return json.dumps(arguments, ensure_ascii=False)
 
 
 class JsonReader(ArgumentReader):

@@ -3,7 +3,7 @@
 import json
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -11,6 +11,8 @@ from pipelines.chat.syntax.arguments import ArgumentReader, ArgumentStyle, Input
 from pipelines.chat.syntax.pieces import Piece, TextPiece, ToolCallPiece
 
 ParserFields = dict[str, Any]  # as transformers' response templates have them
+CONTENT: Final[ParserFields] = {"content": {"content": "text"}}
+NOT_REASONING: Final = frozenset({"content", "tool_calls", "marker"})
 JSON_NAME: Final = r'"(?P<name>(?:[^"\\]|\\.)*)"'
 OTHER_KEYS: Final = r'(?:"(?:id|type|tool_call_id|index)"\s*:\s*(?:"[^"]*"|\d+)\s*,\s*)*'
 JSON_HEAD: Final = (  # in any spelling of the keys, with ids and types before and between
@@ -58,6 +60,20 @@ class CallFormat:
         if self.closing_pattern:
             close = {"close_pattern": self.closing_pattern}
         return {"tool_calls": {"open_pattern": opening, **close, "repeats": True, "content": "text"}}
+
+    def written(self, calls: Iterable[tuple[str, Mapping[str, Any]]]) -> str:
+        """Return the text of calls, by their names and arguments, as a model of the family writes it."""
+        texts = [self._one(name, arguments, number) for number, (name, arguments) in enumerate(calls)]
+        if self.lead == "[":
+            return f"{self.outer_begin}[{', '.join(texts)}]{self.outer_end}"
+        return f"{self.outer_begin}{self.separator.join(texts)}{self.outer_end}"
+
+    def _one(self, name: str, arguments: Mapping[str, Any], number: int) -> str:
+        values = {"{name}": name, "{number}": str(number), "{id}": f"{number:09}"}
+        head, tail = self.head, self.tail
+        for key, value in values.items():
+            head, tail = head.replace(key, value), tail.replace(key, value)
+        return f"{self.begin}{head}{self.arguments.written(arguments)}{tail}{self.end}"
 
     def head_regex(self) -> re.Pattern[str]:
         """Return what the head of a call matches, up to its arguments."""

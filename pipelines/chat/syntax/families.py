@@ -1,6 +1,7 @@
 """The table of families: how each writes thoughts and calls, and by which marks of its template it is known.
 
 Sources: the families' published chat templates and model cards. A model type decides where a template says nothing.
+Several families may write alike: a name is of the first that did, or of what is written.
 """
 
 from collections.abc import Mapping
@@ -11,16 +12,6 @@ from pipelines.chat.syntax import harmony
 from pipelines.chat.syntax.calls import CallFormat
 from pipelines.chat.syntax.literals import GemmaArguments, PythonArguments
 from pipelines.chat.syntax.tags import TagArguments
-
-
-@dataclass(frozen=True, slots=True)
-class Thoughts:
-    """What surrounds thoughts, and what may surround the answer behind them."""
-
-    opening: str
-    closing: str
-    answer_opening: str = ""
-    answer_closing: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +36,7 @@ BARE: Final = CallFormat(  # Llama 3's JSON; any model can be constrained to it
     head='{"name": "{name}", "parameters": ',
     tail="}",
     opening_pattern=(
-        r"(?:\A|(?<=</think>\s*))\s*(?:<\|python_tag\|>|<\|python_start\|>)?\s*"
+        r"(?:\A|(?<=</think>\s*))\s*(?:<\|python_tag\|>|<\|python_start\|>(?:<\|python_end\|>)?)?\s*"
         r'(?=\{\s*"(?:name|parameters|arguments|type|function)"\s*:)'
     ),
     lead='{"name"',
@@ -204,11 +195,35 @@ TABLE: Final[Mapping[str, Known]] = {
         model_types=("glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "glm4v_moe"),
         tokens=("<arg_key>",),
     ),
+    "hunyuan": Known(
+        CallFormat(
+            head="{name}<tool_sep:opensource>",
+            arguments=TagArguments(
+                "<arg_key:opensource>{key}</arg_key:opensource>\n<arg_value:opensource>", "</arg_value:opensource>"
+            ),
+            tail="</tool_call:opensource>",
+            begin="<tool_call:opensource>",
+            outer_begin="<tool_calls:opensource>",
+            outer_end="</tool_calls:opensource>",
+        ),
+        ("HYTK", "<arg_key{}>"),
+    ),
     "function-xml": Known(
         FUNCTION_XML,
         ("<function=", "<parameter="),
         model_types=("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "nemotron_h"),
         tokens=("<tool_call>",),
+    ),
+    "function-params": Known(
+        CallFormat(
+            head='{name}">',
+            arguments=TagArguments('<param name="{key}">', "</param>"),
+            begin='<function name="',
+            end="</function>",
+            lead_pattern=r'[\w.\-/]+">',
+            name_alone=True,
+        ),
+        ('<function name="', '<param name="'),
     ),
     "function-json": Known(
         CallFormat(head="{name}>", begin="<function=", end="</function>", separator="", lead_pattern=r"[\w.\-/]+>"),
@@ -238,6 +253,18 @@ TABLE: Final[Mapping[str, Known]] = {
         ("<|python_start|>",),
         model_types=("llama4", "llama4_text"),
         tokens=("<|python_start|>",),
+    ),
+    "function-calls": Known(
+        CallFormat(
+            head="{name}(",
+            arguments=PythonArguments(),
+            outer_begin="<function_calls>",
+            outer_end="</function_calls>",
+            lead_pattern=r"[\w.\-/]+\(",
+        ),
+        ("<function_calls>",),
+        model_types=("olmo3",),
+        tokens=("<function_calls>",),
     ),
     "apertus": Known(
         CallFormat(
@@ -276,6 +303,13 @@ TABLE: Final[Mapping[str, Known]] = {
         ("Action:", "```json"),
         model_types=("cohere",),
     ),
+    "tool-calls-list": Known(
+        _json_call(outer_begin="<tool_calls>", outer_end="</tool_calls>", lead="["), ("<tool_calls>[",)
+    ),
+    "function-call-mark": Known(_json_call(begin="<|function_call|>", lead="{"), ("<|function_call|>",)),
+    "tool-calls": Known(
+        _json_call(outer_begin="<tool_calls>", outer_end="</tool_calls>", lead="{"), ("<tool_calls>\\n{",)
+    ),
     "toolcall-list": Known(_json_call(outer_begin="<TOOLCALL>", outer_end="</TOOLCALL>", lead="["), ("<TOOLCALL>",)),
     "functools": Known(_json_call(outer_begin="functools", lead="["), ("functools[",)),
     "phi4": Known(
@@ -312,15 +346,3 @@ TABLE: Final[Mapping[str, Known]] = {
     ),
     "json": Known(BARE, ('"parameters"',), model_types=("llama", "mllama")),
 }
-ALL_THOUGHTS: Final = (
-    Thoughts("<|channel>thought\n", "<channel|>"),
-    Thoughts("[THINK]", "[/THINK]"),
-    Thoughts("<seed:think>", "</seed:think>"),
-    Thoughts("<|START_THINKING|>", "<|END_THINKING|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>"),
-    Thoughts("<|inner_prefix|>", "<|inner_suffix|>"),
-    Thoughts("<reasoning>", "</reasoning>"),
-    Thoughts("◁think▷", "◁/think▷"),
-    Thoughts("<think>", "</think>", "<response>", "</response>"),  # of Granite 3
-    Thoughts("<think>", "</think>", "<answer>", "</answer>"),  # of Hunyuan
-    Thoughts("<think>", "</think>"),
-)

@@ -3,6 +3,7 @@
 The JSON of a literal differs from it in quotes, in unquoted keys, and in three words.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,6 +34,10 @@ class PythonArguments(ArgumentStyle):
         values = {key: f'"{key}=" {self._value(rules, value)}' for key, value in properties.items()}
         return f'{_listed(rules, values, required)} ")"'
 
+    def written(self, arguments: Mapping[str, Any]) -> str:
+        """Return keyword arguments and the closing parenthesis."""
+        return ", ".join(f"{key}={_python(value)}" for key, value in arguments.items()) + ")"
+
     def _value(self, rules: Rules, schema: Schema) -> str:
         if schema.get("type") == "boolean":
             return '("True" | "False")'
@@ -55,6 +60,19 @@ class GemmaArguments(ArgumentStyle):
     def rule(self, rules: Rules, schema: Schema) -> str:
         """Return the object, with its properties in the schema's order."""
         return self._object(rules, schema, schema)
+
+    def written(self, arguments: Mapping[str, Any]) -> str:
+        """Return the object in braces."""
+        return self._literal(arguments)
+
+    def _literal(self, value: Any) -> str:
+        if isinstance(value, str):
+            return f"{self.quote}{value}{self.quote}"
+        if isinstance(value, Mapping):
+            return "{" + ",".join(f"{key}:{self._literal(part)}" for key, part in value.items()) + "}"
+        if isinstance(value, list):
+            return f"[{','.join(map(self._literal, value))}]"
+        return json.dumps(value)
 
     def endings(self) -> tuple[str, ...]:
         """Return what ends a string."""
@@ -104,6 +122,14 @@ class GemmaArguments(ArgumentStyle):
                 'any_array: "[" (any_value ("," any_value)*)? "]"',
             ]
         return "any_value"
+
+
+def _python(value: Any) -> str:
+    if isinstance(value, str):
+        return json_string(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json_string(key)}: {_python(part)}" for key, part in value.items()) + "}"
+    return f"[{', '.join(map(_python, value))}]" if isinstance(value, list) else repr(value)
 
 
 def _listed(rules: Rules, values: dict[str, str], required: list[str]) -> str:

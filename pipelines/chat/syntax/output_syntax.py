@@ -8,15 +8,15 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Self
+from typing import Any, Literal, Self
 
 from pipelines.chat.syntax import harmony
-from pipelines.chat.syntax.calls import CallFormat, ParserFields
-from pipelines.chat.syntax.families import ALL_THOUGHTS, BARE, HERMES, TABLE, Thoughts
+from pipelines.chat.syntax.calls import CONTENT, NOT_REASONING, CallFormat, ParserFields
+from pipelines.chat.syntax.chosen import choose
+from pipelines.chat.syntax.families import BARE, HERMES, TABLE
+from pipelines.chat.syntax.thoughts import ALL_THOUGHTS, Thoughts
 
 ThoughtState = Literal["open", "closed", "free"]  # where a prompt ends: in thoughts, behind them, or before any
-CONTENT: Final[ParserFields] = {"content": {"content": "text"}}
-NOT_REASONING: Final = frozenset({"content", "tool_calls", "marker"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,14 @@ class OutputSyntax:
     starts_open: bool = False  # the model begins with thoughts, though neither it nor the prompt opens them
 
     @classmethod
-    def of(cls, tokenizer: Any, chat_template: str, model_type: str = "", chosen: str | None = None) -> Self:
-        """Return the `chosen` syntax of the table, else what files and type say. Raises KeyError for an unknown one."""
+    def of(
+        cls, tokenizer: Any, chat_template: str, model_type: str = "", chosen: str | None = None, shown: str = ""
+    ) -> Self:
+        """Return the `chosen` syntax of the table, else what files and type say. `shown` is a probe's call as the
+        template writes it. Raises KeyError for an unknown one."""
         vocabulary = {str(token) for token in tokenizer.added_tokens_decoder.values()}
         thoughts = _thoughts(chat_template, vocabulary)
-        name = chosen or _name(chat_template, model_type, vocabulary)
+        name = chosen or choose(chat_template, model_type, vocabulary, shown)
         own = getattr(tokenizer, "response_template", None)
         if own and not chosen and (name is None or _is_hermes(own, chat_template)):
             return cls._own(own, chat_template, thoughts)
@@ -71,6 +74,11 @@ class OutputSyntax:
         return self.calls
 
     @property
+    def written_calls(self) -> CallFormat | None:
+        """Return how to write calls as the model does; None where one call is not all of a message."""
+        return None if self.is_harmony else self.calls
+
+    @property
     def has_regions(self) -> bool:
         """Return whether an answer without tools can be more than text."""
         return any(name not in ("tool_calls", "content") for name in self.fields)
@@ -83,17 +91,6 @@ class OutputSyntax:
         if self.starts_open or end.endswith(self.thoughts.opening.rstrip()):
             return "open"
         return "closed" if end.endswith(self.thoughts.closing) else "free"
-
-
-def _name(template: str, model_type: str, vocabulary: set[str]) -> str | None:
-    """Return the syntax that the template shows, else the one of the model's type."""
-    for name, known in TABLE.items():
-        if all(mark in template for mark in known.marks) and not any(mark in template for mark in known.unless):
-            return name
-    for name, known in TABLE.items():
-        if model_type in known.model_types and all(token in vocabulary for token in known.tokens):
-            return name
-    return None
 
 
 def _thoughts(template: str, vocabulary: set[str]) -> Thoughts | None:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,16 @@ class TagArguments(ArgumentStyle):
             for key, value in properties.items()
         ]
         return f"{' '.join(tags)} {space}"
+
+    def written(self, arguments: Mapping[str, Any]) -> str:
+        """Return a tag for each argument, on lines of their own where the family has lines."""
+        gap = "\n" if self.space or "\n" in self.opening else ""
+        return gap + "".join(self._written(key, value) + gap for key, value in arguments.items())
+
+    def _written(self, key: str, value: Any) -> str:
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        opening = self.opening.replace("{key}", key).replace("{string}", str(isinstance(value, str)).lower())
+        return f"{opening}{self.space}{text}{self.space}{self.closing}"
 
     def endings(self) -> tuple[str, ...]:
         """Return what ends a string."""

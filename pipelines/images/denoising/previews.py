@@ -29,14 +29,16 @@ class PreviewMap:
     def __init__(self) -> None:
         self._products: torch.Tensor | None = None  # X^T X of the least squares, with a constant column
         self._targets: torch.Tensor | None = None  # X^T Y, Y being the colours
+        self._channels = 3  # of the colours, four with alpha
 
     def update(self, latents: torch.Tensor, pixels: NDArray[np.uint8]) -> None:
-        """Add an image's last latents and its decoded pixels of shape (height, width, 3).
+        """Add an image's last latents and its decoded pixels of shape (height, width, channels), of which there are
+        three, or four with alpha.
 
         Latents that are not finite are left out, and those above the usual scale count as much less as their squares
         are larger: one odd image would outweigh all others for long.
         """
-        height, width, _ = pixels.shape
+        height, width, channels = pixels.shape
         grid = _tokens(latents, height, width)
         if grid is None or not grid[2].isfinite().all():
             return
@@ -44,31 +46,31 @@ class PreviewMap:
         patch = _patch(height, rows)
         small = Image.fromarray(pixels).resize((columns * patch, rows * patch), Image.Resampling.BOX)
         colours = torch.from_numpy(np.asarray(small).copy()).float().div(255)
-        colours = colours.view(rows, patch, columns, patch, 3).permute(0, 2, 1, 3, 4).reshape(rows * columns, -1)
+        colours = colours.view(rows, patch, columns, patch, channels).permute(0, 2, 1, 3, 4).reshape(rows * columns, -1)
         scale = max(1.0, float(tokens.double().square().mean().sqrt()) / USUAL_SCALE)
         inputs = _with_constant(tokens) / scale
         products, targets = inputs.T @ inputs, inputs.T @ colours / scale
         if self._products is None or self._targets is None or self._targets.shape != targets.shape:
-            self._products, self._targets = products, targets
+            self._products, self._targets, self._channels = products, targets, channels
         else:
             self._products = DECAY * self._products + products
             self._targets = DECAY * self._targets + targets
 
     def render(self, latents: torch.Tensor, width: int, height: int) -> NDArray[np.uint8] | None:
-        """Return the preview of an image of width x height pixels, 512 pixels on its long side; None before an
-        update, and for latents that are not finite."""
+        """Return the preview of an image of width x height pixels, 512 pixels on its long side, with the channels of
+        the images that were drawn; None before an update, and for latents that are not finite."""
         grid = _tokens(latents, height, width)
         if grid is None or not grid[2].isfinite().all() or self._products is None or self._targets is None:
             return None
         rows, columns, tokens = grid
-        patch = _patch(height, rows)
+        patch, channels = _patch(height, rows), self._channels
         size = self._products.shape[0]
-        if self._targets.shape[1] != patch * patch * 3 or tokens.shape[1] + 1 != size:
+        if self._targets.shape[1] != patch * patch * channels or tokens.shape[1] + 1 != size:
             return None
         ridge = RIDGE * self._products.diagonal().mean() * torch.eye(size)
         weights = torch.linalg.solve(self._products + ridge, self._targets)
-        colours = (_with_constant(tokens) @ weights).view(rows, columns, patch, patch, 3).permute(0, 2, 1, 3, 4)
-        small = colours.reshape(rows * patch, columns * patch, 3).clamp(0, 1).mul(255).round().byte().numpy()
+        colours = (_with_constant(tokens) @ weights).view(rows, columns, patch, patch, channels).permute(0, 2, 1, 3, 4)
+        small = colours.reshape(rows * patch, columns * patch, channels).clamp(0, 1).mul(255).round().byte().numpy()
         scale = min(1.0, LONG_SIDE_PX / max(width, height))
         size_px = (max(1, round(width * scale)), max(1, round(height * scale)))
         return np.asarray(Image.fromarray(small).resize(size_px, Image.Resampling.BICUBIC))

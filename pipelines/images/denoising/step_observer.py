@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pipelines.images.denoising.previews import PreviewMap, noise_schedule, predict_x0
 
-Pixels = NDArray[np.uint8]  # (height, width, 3)
+Pixels = NDArray[np.uint8]  # (height, width, channels): three, or four with alpha
 PreviewFn = Callable[[], Pixels | None]  # the image so far; None if there is none yet
 OnStep = Callable[[PreviewFn], None]
 

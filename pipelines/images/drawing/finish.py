@@ -42,7 +42,7 @@ def composite(image: Image.Image, job: ImageJob) -> Image.Image:
     if job.mask is None:
         return image
     original, mask = (fit_image(to_image(each), job) for each in (job.references[0], job.mask))
-    return Image.composite(image, original, mask)
+    return Image.composite(image, original.convert(image.mode), mask)
 
 
 def fit_image(image: Image.Image, job: ImageJob) -> Image.Image:

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from pipelines.protocol.backgrounds import flattened
 from pipelines.protocol.images import EncodedImage
 
 NOT_NUMBERS: Final = "its images are not numbers (NaN or infinite)"
@@ -37,11 +38,11 @@ class InvalidImage(Exception):
 def is_plain(image: EncodedImage, box: tuple[int, int, int, int] | None = None) -> bool:
     """Return whether an image has one colour, or its part within left, top, right and bottom."""
     with Image.open(io.BytesIO(image.data)) as opened:
-        pixels = np.asarray(opened.convert("RGB").crop(box))
+        pixels = np.asarray(flattened(opened).crop(box))
     return bool((pixels == pixels[0, 0]).all())
 
 
 def difference(one: EncodedImage, other: EncodedImage) -> float:
     """Return the mean difference of the channels, 0 to 255."""
-    first, second = (np.asarray(Image.open(io.BytesIO(each.data)).convert("RGB")).astype(int) for each in (one, other))
+    first, second = (np.asarray(flattened(Image.open(io.BytesIO(each.data)))).astype(int) for each in (one, other))
     return float(np.abs(first - second).mean())

@@ -32,7 +32,7 @@ from pipelines.images.drawing.finish import (
 )
 from pipelines.images.drawing.looks import InvalidImage
 from pipelines.images.drawing.reference_sheet import on_sheet
-from pipelines.images.drawing.returned_image import ReturnedImage, images_of, sums_of_decoded
+from pipelines.images.drawing.returned_image import ReturnedImage, sums_of_decoded
 from pipelines.images.drawing.tiling import refine
 from pipelines.images.loading.cast_codec import restored_dtype
 from pipelines.images.loading.checkpoint import Checkpoint
@@ -40,8 +40,9 @@ from pipelines.images.loading.safety_checker import check_flags, ignore_flags
 from pipelines.images.prompts.reading import reading
 from pipelines.images.scheduling.batching import Row
 from pipelines.images.tasks import UnsupportedTask
+from pipelines.protocol.backgrounds import flattened, has_alpha, with_alpha, with_background
 from pipelines.protocol.finished_image import to_planned_size
-from pipelines.protocol.images import ImageJob, LongPrompt, RawImage
+from pipelines.protocol.images import Background, ImageJob, LongPrompt, RawImage
 from pipelines.protocol.pixels import to_image
 
 SEED_MODULUS = 2**63
@@ -54,18 +55,19 @@ class Drawn:
     returned: ReturnedImage
     size: tuple[int, int]  # that was asked for: width, height in px
     from_canvas: bool  # of that size: a pipeline that draws another one has stretched it
+    background: Background
     last_latents: Transfer | None  # for the preview map, if it may have them
     dtype: torch.dtype  # that the checkpoint computes in
 
     def image(self, preview_map: PreviewMap) -> Image.Image:
-        """Return the image at `size`, and fit the preview map to it. Blocks; needs no device. Raises InvalidImage and
-        WrongSize."""
+        """Return the image at `size`, with the background that was asked for, and fit the preview map to it. Blocks;
+        needs no device. Raises InvalidImage, NoTransparency and WrongSize."""
         if not self.returned.is_finite:
             raise InvalidImage(self.dtype)
         image = self.returned.image()
         if self.last_latents is not None:
             preview_map.update(self.last_latents.wait(), np.asarray(image))
-        return to_planned_size(image, self.size, stretched=self.from_canvas)
+        return to_planned_size(with_background(image, self.background), self.size, stretched=self.from_canvas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class ImagePipeline:
         """Do all work that needs the device. The function that is returned needs none, and gives the image, at exactly
         its size.
 
-        Raises UnsupportedTask and BlockedImage; both raise InvalidImage and WrongSize.
+        Raises UnsupportedTask and BlockedImage; both raise InvalidImage, NoTransparency and WrongSize.
         """
         self._check_capabilities()
         plan = self.plan
@@ -110,9 +112,11 @@ class ImagePipeline:
         if plan.finish != "refine":
             return lambda: self._finish(self._resize(drawn.image(self.preview_map), size))
         with self.on_host():
-            canvas = self._resize(drawn.image(self.preview_map), size)
+            image = drawn.image(self.preview_map)
+            canvas = self._resize(flattened(image), size)
+            alpha = self._resize(image.getchannel("A"), size) if has_alpha(image) else None
         refine(canvas, plan.tiles, lambda tile, number: self._redraw(tile, number, canvas), self.on_host)
-        return lambda: self._finish(canvas)
+        return lambda: self._finish(canvas if alpha is None else with_alpha(canvas, alpha))
 
     def generate(self) -> Pixels:
         """Draw the image, where no other run waits for the device. Raises the errors of `draw`."""
@@ -149,7 +153,7 @@ class ImagePipeline:
             case Task.TEXT:
                 return self._call(Task.TEXT, seed, size, observer)
             case Task.NATIVE:
-                images = [to_image(reference) for reference in job.references]
+                images = [self._as_read(to_image(reference)) for reference in job.references]
                 first, *others = images if job.sheet_from is None else on_sheet(images, job.sheet_from)
                 if self.checkpoint.takes_size(Task.NATIVE):
                     aligned = align_reference(first, job, plan)
@@ -162,12 +166,13 @@ class ImagePipeline:
             case Task.REDRAW:
                 if len(job.references) > 1:
                     raise UnsupportedTask("it takes one reference image")
-                image = self._at_drawn_size(job.references[0])
+                image = self._as_read(self._at_drawn_size(job.references[0]))
                 return self._call(Task.REDRAW, seed, size, observer, job.sampling.strength, image=image)
             case Task.INPAINT:
                 mask = None if job.mask is None else whole_paint(self._at_drawn_size(job.mask))
-                inputs: dict[str, Any] = {"image": self._at_drawn_size(job.references[0]), "mask_image": mask}
-                if others := [self._bounded(to_image(other)) for other in job.references[1:]]:
+                image = self._as_read(self._at_drawn_size(job.references[0]))
+                inputs: dict[str, Any] = {"image": image, "mask_image": mask}
+                if others := [self._as_read(self._bounded(to_image(other))) for other in job.references[1:]]:
                     inputs["image_reference"] = others
                 return self._call(Task.INPAINT, seed, size, observer, job.sampling.strength, **inputs)
 
@@ -175,6 +180,14 @@ class ImagePipeline:
         if self.checkpoint.step_caches is not None:
             self.checkpoint.step_caches.end_step()
         self.on_step(preview)
+
+    def _as_read(self, reference: Image.Image) -> Image.Image:
+        """Bring a reference into the mode in which the checkpoint's codec takes one. Raises UnsupportedTask where its
+        classes would take such an image for latents, of which they draw another."""
+        mode = self.checkpoint.read_mode
+        if len(mode) == self.checkpoint.latent_channels:
+            raise UnsupportedTask("its images and its latents have the same number of channels")
+        return reference.convert(mode)
 
     def _at_drawn_size(self, image: RawImage) -> Image.Image:
         """Scale a reference, a mask or a map to the drawn size, each pixel where the finished image has it."""
@@ -194,7 +207,7 @@ class ImagePipeline:
         seed = (row_seed(self.row) * 1_000_003 + number + 1) % SEED_MODULUS
         strength = self.job.sampling.refine_strength
         observer = StepObserver(self._after_step, self.preview_map, tile.size, lambda: thumbnail(canvas))
-        images = {"image": tile}
+        images = {"image": self._as_read(tile)}
         task = self.checkpoint.second_pass_task
         if task is Task.INPAINT:
             images["mask_image"] = Image.new("L", tile.size, 255)
@@ -256,9 +269,10 @@ class ImagePipeline:
             self.row.found |= reader.found()
             check_flags(output)
             latents = observer.last_latents
-            image = ReturnedImage(images_of(output), [*sums, *([] if latents is None else [sum_of(latents)])])
+            image = ReturnedImage(family.images(output), [*sums, *([] if latents is None else [sum_of(latents)])])
             for_map = None if latents is None or is_tile or self._is_check_of_file else Transfer(latents)
-            return Drawn(image, size, part is not None, for_map, self._dtype)
+            background = "opaque" if is_tile else self.job.encoding.background
+            return Drawn(image, size, part is not None, background, for_map, self._dtype)
 
     @property
     def _is_check_of_file(self) -> bool:

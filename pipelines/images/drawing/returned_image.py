@@ -8,11 +8,15 @@ import torch
 from PIL import Image
 
 from pipelines.device.transfer import Transfer, sum_of
+from pipelines.images.tasks import UnsupportedTask
+from pipelines.protocol.backgrounds import has_alpha
+
+CHANNELS = (1, 3, 4)
 
 
 class ReturnedImage:
-    """The output of a pipeline call: a float tensor of shape (1, 3, height, width), 0 to 1, or a list of one Pillow
-    image.
+    """The output of a pipeline call: a float tensor of shape (1, channels, height, width), 0 to 1, or a list of one
+    Pillow image. One channel is grey, three are colours, four have alpha beside them.
 
     Bytes have no NaN: it would become 0, black. So sums of the floats come along, `sums` with them: one is finite if
     all of its numbers are.
@@ -23,6 +27,8 @@ class ReturnedImage:
         self._transfer: Transfer | None = None
         if isinstance(returned, torch.Tensor):
             sums = [*sums, sum_of(returned)]
+            if returned.shape[1] not in CHANNELS:
+                raise UnsupportedTask(f"its images have {returned.shape[1]} channels")
             levels = returned[0].float().clamp(0, 1).mul(255).round()  # as diffusers' VaeImageProcessor for Pillow
             self._transfer = Transfer(levels.to(torch.uint8).permute(1, 2, 0).contiguous())
         else:
@@ -35,17 +41,13 @@ class ReturnedImage:
         return all(math.isfinite(each.wait()) for each in self._sums)
 
     def image(self) -> Image.Image:
-        """Return the image. Blocks until it has arrived."""
+        """Return the image, of the mode "RGBA" if it has an alpha channel, else "RGB". Blocks until it has arrived."""
         if self._image is None and self._transfer is not None:
-            self._image = Image.fromarray(self._transfer.wait().numpy())
+            pixels = self._transfer.wait().numpy()
+            self._image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
         if self._image is None:
             raise RuntimeError("a pipeline returned no image")
-        return self._image
-
-
-def images_of(output: Any) -> torch.Tensor | Sequence[Image.Image]:
-    """Return the images of a pipeline's output, whose field has one of two names."""
-    return output["images"] if "images" in output else output["image"]
+        return self._image.convert("RGBA" if has_alpha(self._image) else "RGB")
 
 
 def sums_of_decoded(pipeline: Any) -> list[torch.Tensor]:

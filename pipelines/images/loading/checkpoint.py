@@ -9,6 +9,7 @@ import torch
 from diffusers.guiders import BaseGuidance
 
 from pipelines.catalog.call_signature import announce
+from pipelines.catalog.channels import ReadMode, draws_alpha, read_mode
 from pipelines.catalog.checkpoint_files import (
     fullest_device_bytes,
 )
@@ -96,6 +97,21 @@ class Checkpoint:
         return pipeline
 
     @property
+    def read_mode(self) -> ReadMode:
+        """Return the mode in which the codec takes an image."""
+        return read_mode(self._codec_config)
+
+    @property
+    def latent_channels(self) -> int | None:
+        """Return the channels of the codec's latents, if its config says."""
+        return self._codec_config.get("latent_channels")
+
+    @property
+    def _codec_config(self) -> Mapping[str, Any]:
+        config: Mapping[str, Any] = getattr(self.components.get("vae"), "config", {})
+        return config
+
+    @property
     def second_pass_task(self) -> Task:
         """Return the task by which tiles of a larger image are redrawn. A checkpoint that only inpaints, or has no
         image-to-image class, repaints them under a full mask."""
@@ -134,7 +150,8 @@ class Checkpoint:
         )
         announced = replace(announced, at_once=self.family.at_once)
         long_prompts = long_prompts_offered(self.pipeline_class, self.components)
-        return self._with_controls(replace(announced, prompt="prompt" in accepted, long_prompts=long_prompts))
+        announced = replace(announced, prompt="prompt" in accepted, long_prompts=long_prompts)
+        return self._with_controls(replace(announced, transparent=draws_alpha(self._codec_config)))
 
     def _with_controls(self, announced: Capabilities) -> Capabilities:
         """Add the controls that the classes announce to the capabilities."""

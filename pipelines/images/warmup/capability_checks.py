@@ -17,6 +17,7 @@ from pipelines.images.warmup.check_jobs import (
     PROMPT,
     REFERENCE,
     TEXT,
+    TRANSPARENT,
     TWO_PASSES,
     TWO_REFERENCES,
     Check,
@@ -25,6 +26,7 @@ from pipelines.images.warmup.check_jobs import (
     guided,
     negated,
     painted,
+    transparent,
     with_other_second,
 )
 from pipelines.images.warmup.control_checks import ControlChecker, Draw
@@ -68,6 +70,7 @@ class CapabilityChecker:
         short = shown.job
         capabilities = await self._try_inputs(capabilities, check, small.job, shown)
         capabilities = await self._try_guidance(capabilities, small)
+        capabilities = await self._try_transparent(capabilities, short)
         capabilities = await self._try_two_passes(capabilities, short)
         capabilities = await self._try_long_prompt(capabilities, short)
         capabilities = await self._try_two(capabilities, small.job, small.images[0])
@@ -200,6 +203,14 @@ class CapabilityChecker:
             await self._change(negated(little.job), little.images), str
         )
         return replace(capabilities, negative_prompt_above=0.0 if works else 1.0)
+
+    async def _try_transparent(self, capabilities: Capabilities, job: ImageJob) -> Capabilities:
+        """Try a transparent background, which needs images with an alpha channel."""
+        if not capabilities.transparent:
+            return capabilities
+        check = Check(TRANSPARENT, transparent(job), {"transparent": False})
+        drawn = await self._images(check.job)
+        return _withdraw(capabilities, check, drawn) if isinstance(drawn, str) else capabilities
 
     async def _try_two_passes(self, capabilities: Capabilities, job: ImageJob) -> Capabilities:
         """Try a larger image, whose second pass takes some of a checkpoint's own steps if it can't take others."""

@@ -20,6 +20,7 @@ REFERENCE: Final = "a reference"
 TWO_REFERENCES: Final = "two references"
 MASK: Final = "a mask"
 TWO_PASSES: Final = "a second pass"
+TRANSPARENT: Final = "a transparent background"
 
 
 class Check(NamedTuple):
@@ -133,6 +134,11 @@ def negated(job: ImageJob) -> ImageJob:
     return replace(
         job, sampling=replace(job.sampling, negative_prompt=f"{job.sampling.negative_prompt} blurred".strip())
     )
+
+
+def transparent(job: ImageJob) -> ImageJob:
+    """Return the job with a transparent background."""
+    return replace(job, encoding=replace(job.encoding, background="transparent"))
 
 
 def with_other_second(job: ImageJob) -> ImageJob:

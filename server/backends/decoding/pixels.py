@@ -55,16 +55,16 @@ class TooMuchMemory(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DecodedImage:
-    """Upright "RGB" or "L" pixels of the wanted size, and the original size (upright too)."""
+    """Upright "RGB", "RGBA" or "L" pixels of the wanted size, and the original size (upright too)."""
 
     image: Image.Image
     original_width_px: int
     original_height_px: int
 
 
-def decode_image(data: bytes, max_area_px: int, max_bytes: int) -> DecodedImage:
-    """Decode the first frame to RGB pixels in sRGB, on white where it is transparent, scaled down to at most
-    max_area_px.
+def decode_image(data: bytes, max_area_px: int, max_bytes: int, *, keep_alpha: bool = False) -> DecodedImage:
+    """Decode the first frame to pixels in sRGB, scaled down to at most max_area_px: RGB on white where it is
+    transparent, or RGBA of an image with alpha if that is kept.
 
     Raises ImageError, and TooMuchMemory before it decodes an image that would take more than about max_bytes. Pillow
     may raise anything else for hostile bytes.
@@ -84,7 +84,7 @@ def decode_image(data: bytes, max_area_px: int, max_bytes: int) -> DecodedImage:
         image.load()
         method = UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
         conversion = to_srgb(image, profile or profile_of_camera(image))
-        rgb = _flatten(image, factor, conversion)
+        rgb = _to_colours(image, factor, conversion, keep_alpha=keep_alpha)
         if rgb is not image:
             image.close()
     rgb.info.clear()  # a profile that no longer holds would be written with the pixels
@@ -176,12 +176,14 @@ def _needs_flattening(image: Image.Image) -> bool:
     return image.mode != "RGB" or "transparency" in image.info
 
 
-def _flatten(image: Image.Image, factor: int, conversion: ToSrgb | None) -> Image.Image:
-    """Convert an image to RGB pixels in sRGB on white, smaller by the factor."""
+def _to_colours(image: Image.Image, factor: int, conversion: ToSrgb | None, *, keep_alpha: bool) -> Image.Image:
+    """Convert an image to RGB pixels in sRGB on white, or to RGBA, smaller by the factor."""
     if not _needs_flattening(image):
         if conversion is not None:
             conversion.apply_in_place(image)
         return image.reduce(factor) if factor > 1 else image
+    if keep_alpha and _has_alpha(image):
+        return _in_strips(image, "RGBA", factor, lambda strip: _to_rgba(strip, conversion))
     return _in_strips(image, "RGB", factor, lambda strip: _to_rgb(strip, conversion))
 
 
@@ -203,12 +205,21 @@ def _has_alpha(image: Image.Image) -> bool:
     return image.mode in ALPHA_MODES or ("transparency" in image.info and image.mode != "I;16")
 
 
-def _to_rgb(image: Image.Image, conversion: ToSrgb | None = None) -> Image.Image:
-    rgb = eight_bits(image).convert("RGB") if conversion is None else conversion.apply(image)
+def _to_rgb(image: Image.Image, conversion: ToSrgb | None) -> Image.Image:
     if not _has_alpha(image):
-        return rgb
-    rgb.putalpha(image.convert("RGBA").getchannel("A"))
-    return Image.alpha_composite(Image.new("RGBA", rgb.size, "white"), rgb).convert("RGB")
+        return _colours(image, conversion)
+    rgba = _to_rgba(image, conversion)
+    return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
+
+
+def _to_rgba(image: Image.Image, conversion: ToSrgb | None) -> Image.Image:
+    rgba = _colours(image, conversion)
+    rgba.putalpha(image.convert("RGBA").getchannel("A"))
+    return rgba
+
+
+def _colours(image: Image.Image, conversion: ToSrgb | None) -> Image.Image:
+    return eight_bits(image).convert("RGB") if conversion is None else conversion.apply(image)
 
 
 def _find_painted(image: Image.Image, facts: Facts) -> Image.Image:

@@ -101,11 +101,13 @@ class DecoderPool:
         return mask
 
     async def make_thumbnail(self, owner: str, data: bytes, max_area_px: int) -> bytes:
-        """Make a WebP file of at most max_area_px, without metadata. Raises ImageError, DecoderFailed,
-        StorageFailed."""
+        """Make a WebP file of at most max_area_px, with its alpha channel and without metadata. Raises ImageError,
+        DecoderFailed, StorageFailed."""
         path = self._folder / secrets.token_hex(16)
         try:
-            await self._decode_into(path, owner, {"max_area_px": max_area_px, "as_webp": True}, data)
+            await self._decode_into(
+                path, owner, {"max_area_px": max_area_px, "as_webp": True, "keep_alpha": True}, data
+            )
             return await asyncio.to_thread(path.read_bytes)
         finally:
             path.unlink(missing_ok=True)
@@ -118,7 +120,9 @@ class DecoderPool:
         wanted = {"size": size, "encoding": asdict(encoding), "metadata": dict(metadata)}
         path = self._folder / secrets.token_hex(16)
         try:
-            await self._decode_into(path, owner, {"max_area_px": MAX_DRAWN_PX, "finish": wanted}, data)
+            await self._decode_into(
+                path, owner, {"max_area_px": MAX_DRAWN_PX, "finish": wanted, "keep_alpha": True}, data
+            )
             return await asyncio.to_thread(path.read_bytes)
         finally:
             path.unlink(missing_ok=True)

@@ -13,11 +13,13 @@ import socket
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, Literal
 
 from PIL import Image
 
+from pipelines.protocol.backgrounds import NoTransparency, has_alpha
 from pipelines.protocol.finished_image import WrongSize, encode_file, to_planned_size
 from pipelines.protocol.images import Encoding
 from server.backends.decoding.messages import REQUEST, ImageError, Json, answer
@@ -55,7 +57,7 @@ def _answer(task: Json, data: bytes) -> Json:
     try:
         decoded = _decode(task, data)
         written = _finish(decoded.image, task["finish"]) if "finish" in task else None
-    except WrongSize as error:
+    except (WrongSize, NoTransparency) as error:
         return {"error": str(error), "code": "invalid_image_file"}
     except ImageError as error:
         return {"error": str(error)[:500], "code": error.code}
@@ -81,15 +83,19 @@ def _answer(task: Json, data: bytes) -> Json:
 def _decode(task: Json, data: bytes) -> DecodedImage:
     max_bytes = LARGE_BYTES if task["large"] else SMALL_BYTES + len(data)
     if "max_area_px" in task:
-        return decode_image(data, task["max_area_px"], max_bytes)
+        return decode_image(data, task["max_area_px"], max_bytes, keep_alpha=task.get("keep_alpha", False))
     return decode_mask(data, tuple(task["original"]), tuple(task["target"]), max_bytes)
 
 
 def _finish(image: Image.Image, wanted: Json) -> bytes:
-    """Encode an image that another server drew. Raises WrongSize."""
+    """Encode an image that another server drew. A preview may be opaque where the image will not be. Raises WrongSize
+    and NoTransparency."""
+    encoding = Encoding(**wanted["encoding"])
     if wanted["size"] is not None:
         image = to_planned_size(image, tuple(wanted["size"]))
-    return encode_file(image, Encoding(**wanted["encoding"]), wanted["metadata"])
+    elif not has_alpha(image):
+        encoding = replace(encoding, background="opaque")
+    return encode_file(image, encoding, wanted["metadata"])
 
 
 def _too_much_memory(error: TooMuchMemory | MemoryError) -> str:

@@ -33,6 +33,7 @@ OUR_FIELDS = {
     "guidance",
     "strength",
     "negative_prompt",
+    "background",
     "image",
     "mask",
 }
@@ -59,6 +60,7 @@ def capabilities_of(upstream: ImageUpstream, max_references: int) -> Capabilitie
         negative_prompt="negative_prompt" in supports,
         guidance="guidance" in supports,
         any_steps="steps" in supports,
+        transparent="transparent" in supports,
         long_prompts=(),
     )
 
@@ -76,6 +78,7 @@ def capabilities_of_card(card: Mapping[str, Any]) -> Capabilities:
         negative_prompt="negative_prompt" in supports,
         guidance="guidance" in supports,
         any_steps="steps" in supports,
+        transparent="transparent" in supports,
         negative_prompt_above=None if above is None else float(above),
         long_prompts=tuple(card.get("long_prompts", ())),
         prompt_tokens=card.get("limits", {}).get("prompt_tokens"),
@@ -106,6 +109,8 @@ def _common(job: ImageJob, upstream: ImageUpstream, capabilities: Capabilities) 
         "output_format": "png",
         "response_format": "b64_json",
     }
+    if job.encoding.background == "transparent":
+        fields["background"] = job.encoding.background
     if job.sampling.negative_prompt and capabilities.negative_prompt:
         fields["negative_prompt"] = job.sampling.negative_prompt
     return fields

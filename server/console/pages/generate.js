@@ -82,6 +82,8 @@ function Form({ onSubmit, work }) {
     <div class="row">
       ${model.qualities.length > 0 && html`<${Select} id="quality" label=${t("Quality")} value=${values.steps === "" ? values.quality || model.default_quality : ""}
         options=${[...(values.steps === "" ? [] : [["", t("by its steps")]]), ...model.qualities.map((name) => [name, told(name)])]} onChange=${(quality) => setDraft({ quality, steps: "" })} />`}
+      ${can(model, "transparent") && html`<${Select} id="background" label=${t("Background")} value=${values.background}
+        options=${[["", t("opaque")], ["transparent", t("transparent")]]} onChange=${(background) => setDraft({ background })} />`}
       <${Field} id="n" label=${t("Images")} type="number" min="1" max=${model.limits.max_n} required value=${values.n} onInput=${set("n")} />
       <${Field} id="seed" label=${t("Seed")} ...${DIGITS} placeholder=${t("random")} value=${values.seed} onInput=${set("seed")} />
     </div>

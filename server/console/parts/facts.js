@@ -7,7 +7,7 @@ const LABELS = {
   quality: N("Quality"), negative_prompt: N("Negative prompt"), scheduler: N("Scheduler"), loras: N("LoRAs"),
   controls: N("Controls"), checkpoint: N("Checkpoint"), n: N("Images of the call"), output_format: N("File format"),
   references: N("Reference images"), masked: N("With a mask"), prompt_tokens: N("Tokens of the prompt"), adapters: N("Adapters"),
-  batch: N("Batch"),
+  batch: N("Batch"), background: N("Background"),
 };
 const FIRST = ["model", "size", "seed"];
 

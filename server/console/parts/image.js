@@ -26,7 +26,7 @@ export function imagesOf(job) {
       endpoint: request?.endpoint,
       size: result.size,
       seed: item.seed,
-      parameters: { ...result.parameters, quality: result.quality, size: result.size, output_format: result.output_format },
+      parameters: { ...result.parameters, quality: result.quality, size: result.size, output_format: result.output_format, ...(result.background === "transparent" && { background: result.background }) },
       created_at: result.created,
       references: request && (request.image ?? []),
       strokes: request?.strokes,

@@ -60,8 +60,11 @@ function add(state, request) {
 // A reference that is no result of the server.
 const isUploaded = (reference) => reference instanceof File || reference.startsWith("data:");
 
+// The header leaves `background` to what is behind the image.
+const IN_BACKGROUND = { headers: { Prefer: "respond-async" } };
+
 async function start(route, body, request) {
-  const state = await json("POST", `/v1/images/${route}`, body);
+  const state = await json("POST", `/v1/images/${route}`, body, IN_BACKGROUND);
   const { image = [], strokes = [] } = request;
   if (strokes.length || image.some(isUploaded)) await keepSent(state.id, image, strokes);
   add(state, { ...request, endpoint: `images.${route}` });
@@ -69,14 +72,14 @@ async function start(route, body, request) {
 }
 
 // Starts a call, and returns its id.
-export const startJob = (body) => start("generations", { ...body, background: true }, body);
+export const startJob = (body) => start("generations", body, body);
 
 // A form has text alone: objects are sent as JSON. A result is sent as its file, by which the server knows it again.
 async function formOf({ image: [image], mask, fields }) {
   const form = new FormData();
   form.append("image", image instanceof File ? image : await (await call("GET", resultPath(image))).blob(), image.name ?? "image.png");
   if (mask) form.append("mask", mask, "mask.png");
-  for (const [name, value] of Object.entries({ ...fields, background: true })) {
+  for (const [name, value] of Object.entries(fields)) {
     form.append(name, typeof value === "object" ? stringify(value) : String(value));
   }
   return form;

@@ -37,6 +37,7 @@ function sendable(fields, model, lost) {
   if (!model && fields.model) lost.push([N("The model {model} is not here any more."), { model: fields.model }]);
   for (const name of ["steps", "guidance", "negative_prompt"]) if (lacks(name)) delete fields[name];
   if (fields.steps !== undefined) delete fields.quality; // a quality is a number of steps
+  if (lacks("transparent")) delete fields.background;
   if (fields.scheduler && model && !model.schedulers.includes(fields.scheduler)) {
     lost.push([N("The scheduler {name} can't be chosen by a request: the model's own is used."), { name: fields.scheduler }]);
     delete fields.scheduler;

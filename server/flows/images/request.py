@@ -8,7 +8,7 @@ from typing import Literal
 from pipelines.catalog.conditioning import find_task
 from pipelines.catalog.plan import in_own_steps
 from pipelines.families.task import Task
-from pipelines.protocol.images import CheckpointSpec, Encoding, ImageFormat, ImageJob, RawImage, Sampling
+from pipelines.protocol.images import Background, CheckpointSpec, Encoding, ImageFormat, ImageJob, RawImage, Sampling
 from pipelines.protocol.messages import Capabilities, ControlledWith
 from server.catalog.images import MAX_REFERENCES, Catalog, ImageModel
 from server.catalog.sizes import SizeError, resolve_size
@@ -70,9 +70,9 @@ def check_options(request: ImageRequest, model: ImageModel, max_n: int, capabili
             "too, or leave it out."
         )
         raise BadRequest(message, param="partial_images", code="unsupported_parameter")
-    if request.background == "transparent":
-        message = "Transparent backgrounds are not supported: use 'opaque' or 'auto'."
-        raise BadRequest(message, param="background", code="unsupported_value")
+    if request.background == "transparent" and request.output_format == "jpeg":
+        message = "JPEG has no transparency: use the output format png or webp, or the background 'opaque'."
+        raise BadRequest(message, param="output_format", code="unsupported_value")
     if request.output_compression not in {None, 100} and request.output_format == "png":  # 100 is OpenAI's default
         message = "'output_compression' works with the output formats jpeg and webp only: PNG is lossless."
         raise BadRequest(message, param="output_compression", code="unsupported_parameter")
@@ -120,6 +120,9 @@ def _check_guidance(request: ImageRequest, model: ImageModel, capabilities: Capa
 
 def _check_capabilities(request: ImageRequest, model: ImageModel, capabilities: Capabilities) -> None:
     _check_guidance(request, model, capabilities)
+    if request.background == "transparent" and not capabilities.transparent:
+        message = f"Model `{model.name}` draws no transparent backgrounds: use 'opaque' or 'auto'."
+        raise BadRequest(message, param="background", code="unsupported_value")
     long_prompt = request.sampling.long_prompt
     if long_prompt is not None and long_prompt not in capabilities.long_prompts:
         values = " or ".join(f"'{value}'" for value in capabilities.long_prompts)
@@ -267,6 +270,7 @@ def build_job(
             request.output_format,
             100 if request.output_compression is None else request.output_compression,
             "trainedAlgorithmicMedia" if not references else "compositeWithTrainedAlgorithmicMedia",
+            background_of(request),
         ),
         metadata={
             "prompt": request.prompt,
@@ -281,6 +285,11 @@ def build_job(
         previews=request.partial_images,
         sheet_from=at_once - 1 if len(references) > at_once and mask is None else None,
     )
+
+
+def background_of(request: ImageRequest) -> Background:
+    """Return the background of the request's images: `auto` is opaque, as of models that draw no other."""
+    return "transparent" if request.background == "transparent" else "opaque"
 
 
 def _resolve_sampling(request: ImageRequest, model: ImageModel) -> Sampling:

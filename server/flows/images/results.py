@@ -29,7 +29,12 @@ EventKind = Literal["image_generation", "image_edit"]
 
 def shape_of(request: ImageRequest, model: ImageModel, job: ImageJob) -> ImageShape:
     """Return size, quality and format as the answer names them."""
-    return ImageShape(f"{job.width_px}x{job.height_px}", model.resolved_quality(request.quality), request.output_format)
+    return ImageShape(
+        f"{job.width_px}x{job.height_px}",
+        model.resolved_quality(request.quality),
+        job.encoding.format,
+        job.encoding.background,
+    )
 
 
 def answer_format(request: ImageRequest, catalog: Catalog, *, with_bytes: bool) -> AnswerFormat:
@@ -60,6 +65,7 @@ def build_result(
             ImageItem(url=f"{request.results_base}/{result.name}", seed=image.seed)
             for image, result in zip(finished.images, stored, strict=True)
         ],
+        background=shape.background,
         output_format=shape.output_format,
         quality=shape.quality,
         size=shape.size,
@@ -94,6 +100,8 @@ def origins_write(
     that were used, how many references there were, whether there was a mask, and the results among the references."""
     shape = result.shape
     values = {"n": request.n, "size": shape.size, "quality": shape.quality, "output_format": shape.output_format}
+    if shape.background == "transparent":
+        values["background"] = shape.background
     if request.references:
         values |= {"references": len(request.references), "masked": request.mask is not None}
     shown = {name: value for name, value in job.metadata.items() if _is_shown(name, value)}
@@ -194,6 +202,7 @@ def _partial(preview: Preview, shape: ImageShape, kind: EventKind) -> PartialEve
         created_at=int(time.time()),
         size=shape.size,
         quality=shape.quality or "auto",
+        background=shape.background,
         output_format=shape.output_format,
         partial_image_index=preview.number,
         image_index=preview.index,
@@ -208,6 +217,7 @@ def _completed(result: ImageResult, position: int, data: str, kind: EventKind) -
         created_at=answer.created,
         size=answer.size,
         quality=answer.quality or "auto",
+        background=answer.background,
         output_format=answer.output_format,
         usage=_share(answer.usage, position, len(answer.data)),
         image_index=position,

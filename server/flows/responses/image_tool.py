@@ -196,7 +196,7 @@ async def _emit_previews(response: ActiveResponse, running: ActiveCall, fields: 
             partial_image_b64=base64.b64encode(preview.image.data).decode(),
             size=shape.size,
             quality=shape.quality or "auto",
-            background="opaque",
+            background=shape.background,
             output_format=request.output_format,
         )
 

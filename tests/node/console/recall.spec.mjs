@@ -60,7 +60,7 @@ await spec("recall", "/console/gallery", async (page, { context, looks, shot }) 
   delete body.seed;
   assert.deepEqual(body, {
     model: ALPHA, prompt: "every setting", n: 1, size: "768x512", steps: 3, guidance: 2.25, negative_prompt: "fog", output_format: "jpeg",
-    response_format: "url", partial_images: 3, background: true,
+    response_format: "url", partial_images: 3,
   });
   await page.getByRole("button", { name: "Open every setting" }).waitFor();
   assert.ok(await page.locator("#steps").isVisible()); // unfolded
@@ -212,7 +212,7 @@ await spec("recall-of-more", "/console", async (page, { looks }) => {
   await page.getByRole("button", { name: /^Generate · CNY/ }).click();
   assert.deepEqual((await sent).postDataJSON(), {
     loras: { ink: 0.8 }, output_format: "webp", model: ALPHA, prompt: "a red boat", size: "1024x1024", n: 1, seed: 7, steps: 20, guidance: 2,
-    response_format: "url", partial_images: 3, background: true,
+    response_format: "url", partial_images: 3,
   });
   await eventually(async () => assert.match(await page.getByRole("alert").textContent(), /no LoRA adapters/));
   await eventually(async () => assert.equal(await page.evaluate(() => document.activeElement.id), "loras"));

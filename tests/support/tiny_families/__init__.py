@@ -23,7 +23,7 @@ FAMILIES: Mapping[str, Maker] = {
     "image-variation": unets.image_variation,
 }
 NEED_TORCHVISION = {
-    *("flux2", "qwen-edit", "qwen-edit-plus", "longcat-image", "nucleusmoe-image", "kandinsky5", "qwen-image21"),
+    *("flux2", "qwen-edit", "qwen-edit-plus", "longcat-image", "nucleusmoe-image", "kandinsky5", "qwen-image-21"),
     *("qwen-layered", "longcat-edit", "joyimage-edit", "joyimage-edit-plus", "kandinsky5-i2i", "fibo2", "dreamlite"),
     *("dreamlite-mobile",),
 }

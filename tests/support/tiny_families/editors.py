@@ -8,7 +8,7 @@ import torch
 import transformers
 
 from starters.architectures import qwen_config
-from tests.support.tiny_families.flow_models import flux
+from tests.support.tiny_families.channels import qwen_image_21
 from tests.support.tiny_families.from_text import (
     bria_fibo,
     flux2_codec,
@@ -26,27 +26,6 @@ from tests.support.tiny_families.qwen import (
     qwen_vl_processor,
 )
 from tests.support.tiny_families.references import klein
-
-
-def qwen_image21() -> Any:
-    """16 pixels to a latent, and four channels. It needs torchvision."""
-    torch.manual_seed(40)
-    tokenizer = qwen_tokenizer()
-    vae = diffusers.AutoencoderKLQwenImage21(
-        base_dim=8, decoder_base_dim=8, z_dim=16, dim_mult=[1, 1, 2, 2, 2], num_res_blocks=1,
-        temperal_downsample=[False, True, True, True], latents_mean=[0.0] * 16, latents_std=[1.0] * 16,
-    )  # fmt: skip
-    transformer = diffusers.QwenImage21Transformer2DModel(
-        in_channels=16, out_channels=16, num_layers=2, attention_head_dim=16, num_attention_heads=2,
-        context_in_dim=32, mlp_ratio=2, axes_dims_rope=(4, 6, 6),
-    )  # fmt: skip
-    return diffusers.QwenImage21Pipeline(
-        scheduler=flow(use_dynamic_shifting=True, shift=1.0),
-        vae=vae,
-        text_encoder=qwen3_vl(tokenizer, width=32),
-        processor=qwen3_vl_processor(tokenizer),
-        transformer=stirred(transformer),
-    )
 
 
 def qwen_layered() -> Any:
@@ -181,7 +160,7 @@ def omnigen() -> Any:
 
 
 MAKERS: dict[str, Callable[[], Any]] = {
-    "qwen-image21": qwen_image21,
+    "qwen-image-21": qwen_image_21,
     "qwen-layered": qwen_layered,
     "longcat-edit": lambda: longcat_image(diffusers.LongCatImageEditPipeline),
     "joyimage-edit": joyimage_edit,

@@ -12,9 +12,8 @@ from pipelines.chat.prompts import Conversation, template_input, template_messag
 from pipelines.chat.thinking import asks_to_think, template_variables, unused_options
 from starters.chat.tokens import make_tokenizer
 from tests.support.chat_templates import FAMILIES
+from tests.support.conversations import CONVERSATIONS, ID, Message, call, result, said
 
-Message = dict[str, Any]
-ID, OTHER_ID = "call_0f9e8d7c6b5a49382716f0e1", "toolu_01A09q90qw90lq917835lq9"
 WEATHER = {
     "type": "function",
     "function": {
@@ -34,56 +33,11 @@ def templates(family: str) -> ChatTemplates:
     return ChatTemplates.of(tokenizer, FAMILIES[family])
 
 
-def said(role: str, content: str | None, **others: Any) -> Message:
-    return {"role": role, "content": content, **others}
-
-
-def call(call_id: str, **arguments: str) -> Message:
-    function = {"name": "get_weather", "arguments": json.dumps(arguments)}
-    return {"id": call_id, "type": "function", "function": function}
-
-
-def result(call_id: str, content: str) -> Message:
-    return said("tool", content, tool_call_id=call_id)
-
-
 def prompt(family: str, *messages: Message, tools: bool = False, **options: Any) -> str:
     """As the engine builds it, as text."""
     use = templates(family).choose(tools=tools, documents="documents" in options)
     offered = (WEATHER,) if tools else ()
     return use.render(*template_input(use, Conversation(template_messages(None, messages, ()), offered, options)))  # type: ignore[arg-type]
-
-
-CONVERSATIONS = {
-    "the server's own call, sent back": [
-        said("user", "say1"), said("assistant", None, tool_calls=[call(ID, city="say2")]), result(ID, "say3"),
-    ],
-    "a turn behind a call": [
-        said("system", "say1"), said("user", "say2"), said("assistant", None, tool_calls=[call(ID, city="say3")]),
-        result(ID, "say4"), said("assistant", "say5"), said("user", "say6"),
-    ],
-    "two calls": [
-        said("user", "say1"), said("assistant", None, tool_calls=[call(ID, city="say2"), call(OTHER_ID, city="say3")]),
-        result(ID, "say4"), result(OTHER_ID, "say5"), said("assistant", "say6"), said("user", "say7"),
-    ],
-    "a chain of images": [
-        said("user", "say1"), said("assistant", None, tool_calls=[call("ig_1", city="say2")]), result("ig_1", "say3"),
-        said("user", "say4"),
-    ],
-    "Codex": [said("system", "say1"), said("developer", "say2"), said("developer", "say3"), said("user", "say4")],
-    "Claude Code": [
-        said("system", "say1"), said("system", "say2"), said("user", "say3"),
-        said("assistant", None, tool_calls=[call(ID, city="say4")]), result(ID, "say5"), said("system", "say6"),
-    ],
-    "a later reminder": [
-        said("system", "say1"), said("user", "say2"), said("assistant", "say3"), said("system", "say4"),
-        said("user", "say5"),
-    ],
-    "opencode's title": [said("system", "say1"), said("user", "say2"), said("user", "say3")],
-    "a greeting first": [said("assistant", "say1"), said("user", "say2")],
-    "two answers": [said("user", "say1"), said("assistant", "say2"), said("assistant", "say3"), said("user", "say4")],
-    "instructions alone": [said("developer", "say1")],
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("tools", [False, True], ids=["plain", "tools"])
@@ -187,7 +141,7 @@ def test_a_developer_is_never_lost() -> None:
         assert ("<|im_start|>developer" in shown) is False
 
 
-THINKS = {"qwen3", "qwen3.5", "gpt-oss", "ministral-3"}
+THINKS = {"ernie-4.5", "exaone-4", "gpt-oss", "ministral-3", "qwen3", "qwen3.5"}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

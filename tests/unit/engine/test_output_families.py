@@ -7,173 +7,22 @@ from typing import Any
 import pytest
 import torch
 
+from pipelines.chat.chat_template import ChatTemplates
 from pipelines.chat.constraints import Constraint
 from pipelines.chat.detokenize import ChoiceOutput
 from pipelines.chat.grammars import build_grammar
 from pipelines.chat.output_parser import OutputParser
 from pipelines.chat.sampling import SampledToken
+from pipelines.chat.syntax.calls import CONTENT
+from pipelines.chat.syntax.chosen import choose
 from pipelines.chat.syntax.families import TABLE
 from pipelines.chat.syntax.output_syntax import OutputSyntax, ThoughtState, marker_text
 from pipelines.chat.syntax.pieces import ToolCallPiece
 from pipelines.chat.tokens import TokenTable
 from pipelines.protocol.chat import ChatJob, ChatSpec, JsonFormat, ReasoningDelta, TextDelta, ToolCallDelta
 from starters.chat.tokens import make_tokenizer
-
-CITY = {
-    "type": "object",
-    "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
-    "required": ["city"],
-}
-TOOLS = tuple(
-    {"type": "function", "function": {"name": name, "parameters": CITY}} for name in ("get_weather", "forecast")
-)
-PARIS, BONN = {"city": "Paris", "days": 3}, {"city": 'a "b"'}
-XML = "<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n"
-INVOKE = 'invoke name="get_weather">\n'
-# by syntax: marks that are tokens, thoughts as it writes them, one call or two, and their arguments
-CASES: dict[str, tuple[str, str, str, list[Any]]] = {
-    "harmony": (
-        "<|channel|> <|message|> <|start|> <|end|> <|constrain|>",
-        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant",
-        '<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city":"Paris","days":3}',
-        [PARIS],
-    ),
-    "gemma4": (
-        '<|tool_call> <tool_call|> <|channel> <channel|> <|"|>',
-        "<|channel>thought\nHm.<channel|>",
-        '<|tool_call>call:get_weather{city:<|"|>Paris<|"|>,days:3}<tool_call|>'
-        '<|tool_call>call:forecast{city:<|"|>a "b"<|"|>}<tool_call|>',
-        [PARIS, BONN],
-    ),
-    "mistral-call-id": (
-        "[TOOL_CALLS] [CALL_ID] [ARGS] [THINK] [/THINK]",
-        "[THINK]Hm.[/THINK]",
-        '[TOOL_CALLS]get_weather[CALL_ID]abc123def[ARGS]{"city": "Paris", "days": 3}'
-        '[TOOL_CALLS]forecast[CALL_ID]abc123deg[ARGS]{"city": "a \\"b\\""}',
-        [PARIS, BONN],
-    ),
-    "mistral-args": (
-        "[TOOL_CALLS] [ARGS] [THINK] [/THINK]",
-        "[THINK]Hm.[/THINK]",
-        '[TOOL_CALLS]get_weather[ARGS]{"city": "Paris", "days": 3}',
-        [PARIS],
-    ),
-    "mistral-list": (
-        "[TOOL_CALLS]",
-        "",
-        '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Paris", "days": 3}, "id": "abc123def"}, '
-        '{"name": "forecast", "arguments": {"city": "a \\"b\\""}}]',
-        [PARIS, BONN],
-    ),
-    "deepseek-dsml": (
-        "｜DSML｜ <think> </think>",
-        "<think>Hm.</think>",
-        f'<｜DSML｜function_calls>\n<｜DSML｜{INVOKE}<｜DSML｜parameter name="city" string="true">Paris'
-        "</｜DSML｜parameter>\n"
-        '<｜DSML｜parameter name="days" string="false">3</｜DSML｜parameter>\n'
-        "</｜DSML｜invoke>\n</｜DSML｜function_calls>",
-        [PARIS],
-    ),
-    "deepseek-r1": (
-        "<｜tool▁calls▁begin｜> <｜tool▁calls▁end｜> <｜tool▁call▁begin｜> <｜tool▁call▁end｜> <｜tool▁sep｜>",
-        "",
-        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n"
-        '{"city": "Paris", "days": 3}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
-        [PARIS],
-    ),
-    "deepseek": (
-        "<｜tool▁calls▁begin｜> <｜tool▁calls▁end｜> <｜tool▁call▁begin｜> <｜tool▁call▁end｜> <｜tool▁sep｜>",
-        "",
-        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city": "Paris", "days": 3}'
-        '<｜tool▁call▁end｜><｜tool▁call▁begin｜>forecast<｜tool▁sep｜>{"city": "a \\"b\\""}<｜tool▁call▁end｜>'
-        "<｜tool▁calls▁end｜>",
-        [PARIS, BONN],
-    ),
-    "kimi": (
-        "<|tool_calls_section_begin|> <|tool_calls_section_end|> <|tool_call_begin|> <|tool_call_end|> "
-        "<|tool_call_argument_begin|>",
-        "",
-        "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>"
-        '{"city": "Paris", "days": 3}<|tool_call_end|><|tool_calls_section_end|>',
-        [PARIS],
-    ),
-    "minimax": (
-        "<minimax:tool_call> </minimax:tool_call> <think> </think>",
-        "<think>Hm.</think>\n\n",
-        f'<minimax:tool_call>\n<{INVOKE}<parameter name="city">Paris</parameter>\n'
-        '<parameter name="days">3</parameter>\n</invoke>\n<invoke name="forecast">\n<parameter name="city">a "b"'
-        "</parameter>\n</invoke>\n</minimax:tool_call>",
-        [PARIS, BONN],
-    ),
-    "seed": (
-        "<seed:tool_call> </seed:tool_call> <seed:think> </seed:think>",
-        "<seed:think>Hm.</seed:think>",
-        f"<seed:tool_call>\n{XML}</seed:tool_call>",
-        [PARIS],
-    ),
-    "glm": (
-        "<tool_call> </tool_call> <arg_key> </arg_key> <arg_value> </arg_value> <think> </think>",
-        "\n<think>Hm.</think>\n",
-        "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n<arg_key>days</arg_key>\n"
-        "<arg_value>3</arg_value>\n</tool_call>\n"
-        '<tool_call>forecast<arg_key>city</arg_key><arg_value>a "b"</arg_value></tool_call>',
-        [PARIS, BONN],
-    ),
-    "function-xml": (
-        "<tool_call> </tool_call> <think> </think>",
-        "<think>\nHm.\n</think>\n\n",
-        f"<tool_call>\n{XML}</tool_call>\n<tool_call>\n"
-        '<function=forecast>\n<parameter=city>\na "b"\n</parameter>\n</function>\n</tool_call>',
-        [PARIS, BONN],
-    ),
-    "lfm2": (
-        "<|tool_list_start|> <|tool_call_start|> <|tool_call_end|>",
-        "",
-        '<|tool_call_start|>[get_weather(city="Paris", days=3), forecast(city=\'a "b"\')]<|tool_call_end|>',
-        [PARIS, BONN],
-    ),
-    "llama4-pythonic": (
-        "<|python_start|> <|python_end|>",
-        "",
-        '<|python_start|>[get_weather(city="Paris", days=3)]<|python_end|>',
-        [PARIS],
-    ),
-    "apertus": (
-        "<|tools_prefix|> <|tools_suffix|> <|inner_prefix|> <|inner_suffix|>",
-        "<|inner_prefix|>Hm.<|inner_suffix|>",
-        '<|tools_prefix|>[{"get_weather": {"city": "Paris", "days": 3}}, {"forecast": {"city": "a \\"b\\""}}]'
-        "<|tools_suffix|>",
-        [PARIS, BONN],
-    ),
-    "command-r7b": (
-        "<|START_ACTION|> <|END_ACTION|> <|START_THINKING|> <|END_THINKING|> <|START_RESPONSE|> <|END_RESPONSE|>",
-        "<|START_THINKING|>Hm.<|END_THINKING|>",
-        '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "get_weather", "parameters": {"city": "Paris", '
-        '"days": 3}},\n    {"tool_call_id": "1", "tool_name": "forecast", "parameters": {"city": "a \\"b\\""}}\n]'
-        "<|END_ACTION|>",
-        [PARIS, BONN],
-    ),
-    "phi4": (
-        "<|tool_call|> <|/tool_call|>",
-        "",
-        '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Paris", "days": 3}}]<|/tool_call|>',
-        [PARIS],
-    ),
-    "granite3": (
-        "<|tool_call|>",
-        "",
-        '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Paris", "days": 3}}]',
-        [PARIS],
-    ),
-    "hermes": (
-        "<tool_call> </tool_call> <think> </think>",
-        "<think>\nI could write <tool_call> now.\n</think>\n\n",
-        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris", "days": 3}}\n</tool_call>\n'
-        '<tool_call>\n{"name":"forecast","arguments":{"city":"a \\"b\\""}}\n</tool_call>',
-        [PARIS, BONN],
-    ),
-    "json": ("<|python_tag|>", "", '{"name": "get_weather", "parameters": {"city": "Paris", "days": 3}}', [PARIS]),
-}
+from tests.support.chat_outputs import CASES, CITY, TOOLS
+from tests.support.chat_templates import FAMILIES
 
 
 class Model:
@@ -222,6 +71,52 @@ def test_a_familys_template_shows_its_syntax(name: str) -> None:
     assert Model(name).syntax.name == name
 
 
+NO_ORDER = {"harmony"}  # a call is a message with a header, which no text holds
+
+
+@pytest.mark.parametrize("name", [name for name in TABLE if name not in NO_ORDER])
+def test_calls_are_written_as_they_are_read(name: str) -> None:
+    """A template that shows no calls gets them as text: the text that the model itself would write."""
+    calls = TABLE[name].calls
+    nested = {"city": "Paris", "opts": {"a": [1, 2], "b": True}, "say": 'a "b"\nc'}
+    asked = [("get_weather", nested), ("forecast", {"city": "Bonn"})][: 2 if calls.repeats else 1]
+    properties = {**CITY["properties"], "opts": {"type": "object"}, "say": {"type": "string"}}
+    tools = tuple(
+        {"type": "function", "function": {"name": called, "parameters": {"type": "object", "properties": properties}}}
+        for called, _ in asked
+    )
+    parser = OutputParser({**calls.parser_fields(), **CONTENT}, "", tools, calls)
+    pieces = [piece for character in calls.written(asked) for piece in parser.feed(character)] + parser.flush()
+    found: dict[int, list[str]] = {}
+    for piece in pieces:
+        assert isinstance(piece, ToolCallPiece), pieces
+        found.setdefault(piece.index, []).append(piece.arguments)
+    assert [json.loads("".join(texts)) for texts in found.values()] == [arguments for _, arguments in asked]
+
+
+SHOWN = {
+    "apriel": "tool-calls-list", "gpt-oss": "harmony", "hermes-3": "hermes", "kimi-k2": "kimi", "llama-3.1": "json",
+    "olmo-3": "function-calls", "qwen3": "hermes",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", SHOWN)
+def test_a_template_shows_its_syntax_by_the_call_that_it_writes(family: str) -> None:
+    tokenizer = make_tokenizer([])
+    tokenizer.response_template = None
+    tokenizer.add_special_tokens({"bos_token": "<s>"})
+    templates = ChatTemplates.of(tokenizer, FAMILIES[family])
+    assert OutputSyntax.of(tokenizer, templates.text, shown=templates.shown_call).name == SHOWN[family]
+
+
+def test_marks_that_a_template_mentions_do_not_outweigh_the_call_that_it_writes() -> None:
+    written = "<|tool_call_start|>[qzcalled(city='qzvaluea')]<|tool_call_end|><|im_end|>"
+    mentions = "Never write <tool_call> or <function=f>. <arg_key>"
+    assert choose(mentions, "qwen3", {"<tool_call>"}, written) == "lfm2"
+    assert choose(mentions, "qwen3", {"<tool_call>"}, "") == "glm"
+    assert choose(mentions, "qwen3", {"<tool_call>"}, "call qzcalled with city=qzvaluea") is None
+
+
 @pytest.mark.parametrize("choice", ["auto", "required"])
 @pytest.mark.parametrize("name", CASES)
 def test_thoughts_and_calls_of_a_family_are_allowed_and_understood(name: str, choice: str) -> None:
@@ -230,6 +125,22 @@ def test_thoughts_and_calls_of_a_family_are_allowed_and_understood(name: str, ch
     assert (text.strip(), found, finish) == ("", expected, "tool_calls")
     assert bool(reasoning) == bool(thoughts)
     assert not thoughts or reasoning in thoughts
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+@pytest.mark.parametrize("name", CASES)
+def test_calls_of_a_family_may_begin_close_to_the_limit_of_tokens(name: str, choice: str) -> None:
+    """What begins can be closed: else its first mark would be forbidden long before the limit."""
+    model = Model(name)
+    request = ChatJob("j", ChatSpec("m", Path("m")), (), 0, 1.0, tools=TOOLS, tool_choice=choice)  # type: ignore[arg-type]
+    grammar = build_grammar(model.table, request, model.syntax, "free")
+    assert grammar
+    constraint = Constraint(model.table, grammar)
+    tokens = model.tokenizer.encode(CASES[name][2], add_special_tokens=False)
+    for token in tokens[:-1]:
+        marks = token in model.table.control_tokens.values()
+        assert not marks or constraint.closing_token(token, 240) is None, model.tokenizer.decode([token])
+        constraint.accept(token)
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if CASES[name][1]])
