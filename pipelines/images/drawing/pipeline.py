@@ -234,6 +234,7 @@ class ImagePipeline:
             images |= controls.net_arguments(accepted, nets, self._at_drawn_size)
         images |= controls.adapter_arguments(accepted, self.job.controls)
         part = None if strength is None else partial(sampling.steps, strength)
+        steps = sampling.steps if part is None else part.steps
         late = None
         if part is not None and self.checkpoint.starts_late(task):
             late = LateStart(pipeline, images.pop("image"), part.run, images.pop("mask_image", None))
@@ -243,17 +244,18 @@ class ImagePipeline:
         arguments: dict[str, Any] = {
             "prompt": prompt,
             **family.size_arguments(*size),
-            "num_inference_steps": sampling.steps,
+            "num_inference_steps": steps,
+            "strength": None if part is None else part.strength,
             "generator": torch.Generator("cpu").manual_seed(seed),
             "output_type": "pt",
             "max_sequence_length": family.max_sequence_length(accepted, pipeline),
             **family.always,
-            **family.guidance(sampling.guidance, sampling.negative_prompt, sampling.steps if part is None else part.steps),
+            **family.guidance(
+                sampling.guidance, sampling.negative_prompt, sampling.steps if part is None else part.steps
+            ),
             **observer.callback(accepted, pipeline.scheduler),
             **images,
         }
-        if part is not None:
-            arguments |= {"num_inference_steps": part.steps, "strength": part.strength}
         arguments = {name: value for name, value in arguments.items() if name in accepted and value is not None}
         if late is not None:
             arguments = late.wrap_callback(arguments)

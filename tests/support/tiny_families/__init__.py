@@ -27,6 +27,11 @@ NEED_TORCHVISION = {
     *("qwen-layered", "longcat-edit", "joyimage-edit", "joyimage-edit-plus", "kandinsky5-i2i", "fibo2", "dreamlite"),
     *("dreamlite-mobile",),
 }
+NEEDED = {  # modules by family
+    **dict.fromkeys(NEED_TORCHVISION | {"omnigen"}, "torchvision"),
+    **dict.fromkeys(("kolors", "kolors-pag"), "sentencepiece"),
+    **dict.fromkeys(("prx", "prx-pixel"), "ftfy"),
+}
 
 
 def make_family(name: str, folder: Path) -> Path:

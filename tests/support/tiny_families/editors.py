@@ -33,7 +33,7 @@ def qwen_layered() -> Any:
     torch.manual_seed(41)
     tokenizer = qwen_tokenizer()
     vae = diffusers.AutoencoderKLQwenImage(
-        base_dim=6, z_dim=16, dim_mult=[1, 2, 4, 4], num_res_blocks=1, temperal_downsample=[False, True, True],
+        base_dim=4, z_dim=16, dim_mult=[1, 1, 1, 1], num_res_blocks=1, temperal_downsample=[False, True, True],
         input_channels=4,
     )  # fmt: skip
     transformer = diffusers.QwenImageTransformer2DModel(
@@ -100,8 +100,8 @@ def z_image_omni() -> Any:
     tokenizer = qwen_tokenizer()
     transformer = diffusers.ZImageTransformer2DModel(
         all_patch_size=(2,), all_f_patch_size=(1,), in_channels=16, dim=32, n_layers=2, n_refiner_layers=1, n_heads=2,
-        n_kv_heads=2, norm_eps=1e-5, qk_norm=True, cap_feat_dim=32, siglip_feat_dim=16, rope_theta=256.0, t_scale=1000.0,
-        axes_dims=[8, 4, 4], axes_lens=[1536, 512, 512],
+        n_kv_heads=2, norm_eps=1e-5, qk_norm=True, cap_feat_dim=32, siglip_feat_dim=16, rope_theta=256.0,
+        t_scale=1000.0, axes_dims=[8, 4, 4], axes_lens=[1536, 512, 512],
     )  # fmt: skip
     with torch.no_grad():  # uninitialised memory otherwise
         for name, weight in transformer.named_parameters():

@@ -211,8 +211,8 @@ def bria() -> Any:
         joint_attention_dim=32, axes_dims_rope=[0, 8, 8],
     )  # fmt: skip
     return diffusers.BriaPipeline(
-        transformer=stirred(transformer), vae=codec(shift_factor=0.0, scaling_factor=0.13025), scheduler=flow(shift=3.0),
-        text_encoder=t5(), tokenizer=t5_tokenizer(),
+        transformer=stirred(transformer), vae=codec(shift_factor=0.0, scaling_factor=0.13025),
+        scheduler=flow(shift=3.0), text_encoder=t5(), tokenizer=t5_tokenizer(),
     )  # fmt: skip
 
 

@@ -148,7 +148,10 @@ def deepfloyd_if() -> Any:
         act_fn="gelu",
     )  # fmt: skip
     scheduler = diffusers.DDPMScheduler(
-        beta_schedule="squaredcos_cap_v2", thresholding=True, dynamic_thresholding_ratio=0.95, sample_max_value=1.5,
+        beta_schedule="squaredcos_cap_v2",
+        thresholding=True,
+        dynamic_thresholding_ratio=0.95,
+        sample_max_value=1.5,
         variance_type="learned_range",
     )
     return diffusers.IFPipeline(
