@@ -133,9 +133,7 @@ class Family:
         """Return whether a class draws from a prompt alone."""
         task, references = self.own_task(call), call.get(self.references_argument)
         needs_none = references is not None and references.default is not Parameter.empty
-        return task is Task.TEXT or (
-            task is Task.NATIVE and call[self.references_argument].default is not Parameter.empty
-        )
+        return task is Task.TEXT or (task is Task.NATIVE and needs_none)
 
     def siblings(self, class_name: str) -> Mapping[Task, str]:
         """Return the names that classes for other tasks on the same weights would have: beside XPipeline,

@@ -1,8 +1,9 @@
 """Ideogram 4: it is guided step by step."""
 
+from collections.abc import Container
 from typing import Any
 
-from pipelines.families.generic import Family
+from pipelines.families.generic import Call, Family
 
 
 class Ideogram4(Family):
@@ -15,3 +16,7 @@ class Ideogram4(Family):
     def guidance(self, scale: float, negative_prompt: str, steps: int) -> dict[str, Any]:
         """Return the schedule: the same scale at each step."""
         return {"guidance_schedule": [scale] * steps}
+
+    def starts_late(self, call: Call, methods: Container[str]) -> bool:
+        """Return False: its latents are rows of patches."""
+        return False

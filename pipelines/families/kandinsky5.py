@@ -1,8 +1,9 @@
 """Kandinsky 5: it would choose its own sizes."""
 
+from collections.abc import Container
 from typing import Any
 
-from pipelines.families.generic import Family
+from pipelines.families.generic import Call, Family
 
 
 class Kandinsky5(Family):
@@ -14,3 +15,7 @@ class Kandinsky5(Family):
         """Return the pipeline with this size alone to choose from."""
         pipeline.resolutions = [(width_px, height_px)]
         return pipeline
+
+    def starts_late(self, call: Call, methods: Container[str]) -> bool:
+        """Return False: its latents have a dimension for time."""
+        return False

@@ -1,6 +1,8 @@
 """PRX: it reads prompts with a library that diffusers does without."""
 
-from pipelines.families.generic import Family
+from collections.abc import Container
+
+from pipelines.families.generic import Call, Family
 
 
 class PRX(Family):
@@ -8,3 +10,13 @@ class PRX(Family):
 
     classes = ("PRX*",)
     libraries = ("ftfy",)
+
+
+class PRXPixel(PRX):
+    """It draws pixels."""
+
+    classes = ("PRXPixel*",)
+
+    def starts_late(self, call: Call, methods: Container[str]) -> bool:
+        """Return False: there is no codec."""
+        return False

@@ -20,9 +20,9 @@ from PIL import Image
 from tests.support.harness import CALL_LIMIT_S, START_LIMIT_S, Server, charges
 
 Pixels = npt.NDArray[np.int16]
-WIDE: Final = (1792, 1024)  # 16:9 in 1K
+WIDE: Final = (896, 512)  # 16:9 in 1K
 LARGE: Final = (1376, 1376)  # the smallest square in 2K
-AREA_PX: Final = 512 * 512
+AREA_PX: Final = 384 * 384
 HOST: Final = "alpha-image-2-count"  # the model that swaps put other checkpoints into
 PROMPT: Final = "a red house"
 ONE, TWO = 1, 2

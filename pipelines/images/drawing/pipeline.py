@@ -250,9 +250,7 @@ class ImagePipeline:
             "output_type": "pt",
             "max_sequence_length": family.max_sequence_length(accepted, pipeline),
             **family.always,
-            **family.guidance(
-                sampling.guidance, sampling.negative_prompt, sampling.steps if part is None else part.steps
-            ),
+            **family.guidance(sampling.guidance, sampling.negative_prompt, steps),
             **observer.callback(accepted, pipeline.scheduler),
             **images,
         }
