@@ -1,10 +1,10 @@
 """`make chaos`: calls of all kinds while processes are killed, then the books are counted again from outside.
 
 KILLS times, one process of the server dies by SIGKILL: the API server, the image or chat worker, a decoder, or
-PostgreSQL. Of two servers one dies or both, and is back at once or when the other has given it up; and so does the way
-to their object store. After each death of an API server and of the database, and at the end, the charges are recounted:
-every image that was answered is charged once and stored, no failure is charged, no keyed call twice, no budget is
-exceeded, and nothing is left unsettled.
+PostgreSQL; or PostgreSQL's two nodes change their places. Of two servers one dies or both, and is back at once or when
+the other has given it up; and so does the way to their object store. After each death of an API server and of the
+database, and at the end, the charges are recounted: every image that was answered is charged once and stored, no
+failure is charged, no keyed call twice, no budget is exceeded, and nothing is left unsettled.
 
 The workers are plain ones (`benchmarks.plain_worker`), which start at once: it is the books that are tried, and a
 thousand kills take an hour instead of four. `real` has the workers of `darkroom serve`.
@@ -38,7 +38,7 @@ from server.settings import Settings
 from tests.support.gateways import two_gateways
 from tests.support.harness import Server
 from tests.support.object_store import ObjectStore, object_store
-from tests.support.postgresql import Cluster
+from tests.support.postgresql import Cluster, Nodes
 from tests.support.processes import command_of, group
 from tests.support.tiny_server import tiny_server
 
@@ -48,6 +48,7 @@ SETTLE_LIMIT_S = 60.0
 SUCCESS_LIMIT_S = 30.0
 QUICK: dict[str, Any] = {"prompt": "a star", "size": "256x256", "steps": 2, "model": "alpha-image-2-count"}
 TARGETS = {"API": 2, "image worker": 3, "chat worker": 2, "decoder": 5, "database": 1}  # and how often of each
+NODES_TARGETS = {**TARGETS, "switch": 2}
 CLUSTER_TARGETS = {**TARGETS, "API": 3, "both APIs": 1, "store": 2}
 COMMANDS = {"image worker": b"\0image\0", "chat worker": b"\0chat\0", "decoder": b"decoding.worker"}
 GIVEN_UP_S = 12.0  # more than it takes until the other server has given up one that is dead, by the lease below
@@ -60,6 +61,7 @@ class Chaos:
 
     servers: Sequence[Server]
     cluster: Cluster | None = None
+    nodes: Nodes | None = None
     store: ObjectStore | None = None
     kills: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -75,7 +77,7 @@ class Chaos:
         """Kill this often under traffic, then let everything settle, and recount."""
         rng = random.Random(seed)
         self._keys = [self.server.key, self.server.darkroom("keys", "create", "poor", "--budget", "3").stdout.strip()]
-        due = [target for target in self._targets if target != "database" or self.cluster is not None]
+        due = [target for target in self._targets if target != "database" or self._database is not None]
         rng.shuffle(due)  # each once, then any
         callers = [threading.Thread(target=self._call_until_the_end, args=(seed + i,)) for i in range(THREADS)]
         for caller in callers:
@@ -111,7 +113,13 @@ class Chaos:
 
     @property
     def _targets(self) -> dict[str, int]:
-        return CLUSTER_TARGETS if self.store is not None else TARGETS
+        if self.store is not None:
+            return CLUSTER_TARGETS
+        return NODES_TARGETS if self.nodes is not None else TARGETS
+
+    @property
+    def _database(self) -> Cluster | None:
+        return self.nodes.primary if self.nodes is not None else self.cluster
 
     def _kill_one(self, target: str, rng: random.Random) -> bool:
         """False if there is none at this moment. What is not restarted by its server is started again."""
@@ -126,10 +134,15 @@ class Chaos:
             for server in killed:
                 server.wait_ready()
             self._recount()
-        elif target == "database" and self.cluster is not None:
-            self.cluster.kill()
+        elif target == "database" and (database := self._database) is not None:
+            database.kill()
             time.sleep(rng.uniform(0, 2))
-            self.cluster.start()
+            database.start()
+            self._recount()
+        elif target == "switch" and self.nodes is not None:
+            self.nodes.demote()
+            time.sleep(rng.uniform(0, 2))
+            self.nodes.promote()
             self._recount()
         elif target == "store" and self.store is not None:
             self.store.cut_off()
@@ -247,12 +260,12 @@ def _image(rng: random.Random) -> bytes:
 
 
 @contextlib.contextmanager
-def one_server(folder: Path, program: str, database: Cluster | None) -> Iterator[Chaos]:
-    """On SQLite or PostgreSQL."""
-    url = {"database": database.new("template0")} if database else {}
+def one_server(folder: Path, program: str, nodes: Nodes | None) -> Iterator[Chaos]:
+    """On SQLite, or on two nodes of PostgreSQL."""
+    url = {"database": nodes.new("template0")} if nodes else {}
     server = tiny_server(folder, program, **SETTINGS, **url).start()
     try:
-        yield Chaos([server], database)
+        yield Chaos([server], nodes=nodes)
     finally:
         server.kill()
 
@@ -265,7 +278,7 @@ def two_servers(folder: Path, program: str) -> Iterator[Chaos]:
         for name, value in store.environment.items():
             environment.setenv(name, value)
         with two_gateways(folder, program, **SETTINGS, storage=store.url, retry_grace_s="15") as pair:
-            yield Chaos(pair.servers, pair.cluster, store)
+            yield Chaos(pair.servers, pair.cluster, store=store)
 
 
 def main() -> None:
@@ -274,11 +287,11 @@ def main() -> None:
     program = "server" if "real" in sys.argv[2:] else "benchmarks.plain_server"
     console = Console(highlight=False, soft_wrap=True)
     problems: list[str] = []
-    with tempfile.TemporaryDirectory() as home, Cluster.temporary() as cluster:
+    with tempfile.TemporaryDirectory() as home, Nodes.temporary() as nodes:
         folder = Path(home)
         runs = {
             "SQLite": lambda: one_server(folder / "sqlite", program, None),
-            "PostgreSQL": lambda: one_server(folder / "postgresql", program, cluster),
+            "PostgreSQL": lambda: one_server(folder / "postgresql", program, nodes),
             "two servers": lambda: two_servers(folder / "two", program),
         }
         chosen = {name: run for name, run in runs.items() if name in sys.argv[2:]} or runs

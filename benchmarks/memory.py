@@ -1,4 +1,5 @@
-"""Peak memory of 1K, 2K and 4K images, each in a fresh process, over what the loaded checkpoint takes.
+"""Peak memory of 1K, 2K and 4K images, each in a fresh process, over what the loaded checkpoint takes. With `--real`,
+that of published checkpoints on real cards, computed on fake tensors: it needs no GPU and little memory.
 
 A 4K image has eight times the pixels of a 1K image. The last column does not grow with them, because a large
 image is redrawn in tiles of native size.
@@ -22,6 +23,9 @@ MODELS = {"alpha": "alpha-image-2-count", "beta": "beta-3-pro-image-count"}
 
 def main() -> None:
     """All measurements, or one if the arguments name a family and a tier: in a process of its own."""
+    if sys.argv[1:] == ["--real"]:
+        real()
+        return
     if len(sys.argv) > 1:
         asyncio.run(draw(*sys.argv[1:3]))
         return
@@ -34,6 +38,17 @@ def main() -> None:
             loaded, peak = json.loads(done.stdout.splitlines()[-1])
             table.add_row(family, tier, f"{width}x{height}", f"{loaded:.0f}", f"{peak:.0f}", f"{peak - loaded:.0f}")
     Console().print(table)
+
+
+def real() -> None:
+    """Print what published checkpoints take on real cards."""
+    from pipelines.device.offline import quiet_libraries
+
+    quiet_libraries()
+    from benchmarks.real_memory.cards import tables
+
+    for table in tables():
+        Console(width=220).print(table)
 
 
 async def draw(family: str, tier: str) -> None:

@@ -14,6 +14,7 @@ from server.flows.chat.keyed import KeyedChats
 from server.flows.chat_images.run import ChatImages
 from server.flows.checkpoints import CheckpointManager
 from server.flows.comparison_grid import ComparisonGrids
+from server.flows.grid_jobs import GridJobs
 from server.flows.images.idempotency import ImageCalls
 from server.flows.images.jobs import ImageJobs
 from server.flows.images.webhooks import Webhooks
@@ -72,6 +73,7 @@ class Operations:
     policy: PolicyAdmin
     checkpoints: CheckpointManager
     comparison_grids: ComparisonGrids
+    grid_jobs: GridJobs
     sleeper: Sleeper
 
 

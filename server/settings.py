@@ -246,8 +246,8 @@ class Settings(BaseSettings):
     device_memory_gib: float | None = Field(
         None,
         gt=0,
-        description="Device memory for the weights of image checkpoints, in GiB. Unset: 80 % of it, less what chat "
-        "models and classifiers need.",
+        description="Device memory for the weights of image checkpoints, in GiB. Unset: 80 % of it, and on small "
+        "devices what leaves 3.5 GiB to draw, less what chat models and classifiers need.",
     )
     host_memory_gib: float | None = Field(
         None, gt=0, description="Host memory in GiB for checkpoints that do not fit on their GPUs. Unset: half of it."

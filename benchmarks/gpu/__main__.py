@@ -21,7 +21,7 @@ try:
 
     import torch
 
-    from benchmarks.gpu import ceilings, images, options, several, swap
+    from benchmarks.gpu import ceilings, hidden_costs, images, options, several, swap
     from benchmarks.gpu.machine import Machine
     from benchmarks.gpu.report import PART_S, Report
 except ModuleNotFoundError as missing:
@@ -29,15 +29,20 @@ except ModuleNotFoundError as missing:
     raise SystemExit(f"The GPU benchmark needs {package}, which is not installed: pip install -e .") from None
 
 PARTS: dict[str, Callable[[Machine, Report], Awaitable[None]]] = {
+    "chats": hidden_costs.chats,
+    "waits": hidden_costs.waits,
     "ceilings": ceilings.ceilings,
     "steps": ceilings.steps,
     "pictures": images.images,
     "merged": images.merged,
+    "crowd": images.crowd,
     "large": images.large,
     "attention": options.attention,
     "caches": options.caches,
     "fp8": options.fp8,
     "compiled": options.compiled,
+    "offload": options.offload,
+    "graphs": hidden_costs.graphs,
     "loading": swap.loading,
     "several": several.several,
 }

@@ -37,7 +37,7 @@ async def images(machine: Machine, report: Report) -> None:
         report.add("Darkroom with three previews", shown_s, "s", over_none=shown_s / one_s)
         alone, again = [(await bench.draw(bench.job()))[0] for _ in range(2)]
         report.add("the same job twice", bool((alone == again).all()), goal="True", deviation=float(alone.std()))
-        await _take_turns(bench, report, alone)
+        await take_turns(bench, report, alone)
         for rows in (2,) if machine.tiny else (2, 4):
             facts = difference((await bench.draw(bench.job(n=rows)))[0], alone)
             taken = await bench.timed(bench.job(n=rows), rounds=1)
@@ -45,7 +45,7 @@ async def images(machine: Machine, report: Report) -> None:
     report.add("peak memory", machine.peak_gib, "GiB")
 
 
-async def _take_turns(bench: Bench, report: Report, alone: Any) -> None:
+async def take_turns(bench: Bench, report: Report, alone: Any) -> None:
     """A draft of another shape overtakes an image, which must be the one that it is alone."""
     draft = bench.job(id="draft", steps=2, height_px=bench.job().height_px // 2, seed=8)
     draft_s = await bench.timed(draft)
@@ -64,6 +64,24 @@ async def _take_turns(bench: Bench, report: Report, alone: Any) -> None:
     (overtaken,) = await long
     report.add("an image that was overtaken is the same", bool((overtaken == alone).all()), goal="True")
     report.add("draft beside an image", beside_s, "s", over_alone=beside_s / draft_s)
+
+
+async def crowd(machine: Machine, report: Report) -> None:
+    """Twenty calls of one image at once, as others have published tails: FLUX.1 on a B200, p50 67 s and p99 111 s."""
+    count = 4 if machine.tiny else 20
+    with serving(machine, flux_pipeline(machine)) as bench:
+        alone_s = await bench.timed(bench.job(), rounds=1)
+        began, answered = time.perf_counter(), []
+
+        async def call(number: int) -> None:
+            await bench.draw(bench.job(id=f"{number}", seed=number, prompt=f"{number} boats", owner=f"{number}"))
+            answered.append(time.perf_counter() - began)
+
+        await asyncio.gather(*map(call, range(count)))
+    answered.sort()
+    report.add("one call alone", alone_s, "s")
+    report.add("calls at once: median answer", answered[count // 2], "s", calls=count)
+    report.add("calls at once: last answer", answered[-1], "s", over_one_by_one=answered[-1] / alone_s / count)
 
 
 async def merged(machine: Machine, report: Report) -> None:

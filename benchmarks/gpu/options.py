@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.gpu import images
 from benchmarks.gpu.engine import Bench, Pixels, difference, serving
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.networks import flux_pipeline
@@ -40,6 +41,27 @@ async def fp8(machine: Machine, report: Report) -> None:
     else:
         report.add("quantize = 'fp8'", "none", why="no float8 products by rows with this torch on this device")
     await _try(machine, report, "quantize = 'float8'", exact, plain_s, quantize="float8")
+
+
+async def offload(machine: Machine, report: Report) -> None:
+    """Weights on the host: the seconds of an image, and a draft beside a long one, which must not wait for its end."""
+    exact, plain_s = await _plain(machine, report)
+    for name in ("model", "group"):
+        await _try(machine, report, f"offload = {name!r}", exact, plain_s, offload=name)
+        if not report.has_time:
+            return
+        try:
+            await _offloaded_turns(machine, report, name)
+        except (CheckpointError, RuntimeError) as error:
+            report.add(f"offload = {name!r}: turns", "none", why=str(error).splitlines()[0][:200])
+        await asyncio.sleep(0)  # what a refused load has left goes with its task
+        machine.free()
+
+
+async def _offloaded_turns(machine: Machine, report: Report, name: str) -> None:
+    with serving(machine, flux_pipeline(machine), offload=name) as bench:
+        await bench.engine.load(bench.spec)
+        await images.take_turns(bench, report, (await bench.draw(bench.job()))[0])
 
 
 async def compiled(machine: Machine, report: Report) -> None:
@@ -89,6 +111,7 @@ async def _try(
     except Exception as error:  # the other options are still worth their time
         traceback.print_exc()
         report.add(name, "failed", why=f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"[:200])
+    await asyncio.sleep(0)  # what a refused load has left goes with its task
     machine.free()
 
 

@@ -11,6 +11,7 @@ from pipelines.catalog.components import component_names
 from pipelines.catalog.digests import Digests
 from pipelines.catalog.file_layout import denoiser_tensors, missing_parts
 from pipelines.catalog.folder_problems import HUB_CACHE, PICKLES, other_kind, part_problems, similar_names
+from pipelines.catalog.modular import index_file, missing_part, plain_index
 from pipelines.catalog.quantization import is_quantized
 from pipelines.catalog.quantized_bytes import quantized_bytes
 from pipelines.catalog.weight_headers import BrokenFile, Tensor, read_header
@@ -62,7 +63,7 @@ def check_files(spec: CheckpointSpec) -> Path:
             f"{spec.path}: neither a diffusers folder, nor a .safetensors or .gguf file with `base` (the folder that "
             "has the other parts), nor a whole .safetensors file with `config`"
         )
-    if not (folder / "model_index.json").is_file():
+    if not index_file(folder).is_file():
         raise CheckpointError(other_kind(folder))
     if code := next(folder.rglob("*.py"), None):
         raise CheckpointError(f"{code}: checkpoints may not bring code; remove it if the pipeline works without")
@@ -74,8 +75,9 @@ def check_files(spec: CheckpointSpec) -> Path:
 
 
 def model_index(folder: Path) -> dict[str, Any]:
-    """Read model_index.json: the pipeline's class, and [library, class] of each component. Raises CheckpointError."""
-    path = folder / "model_index.json"
+    """Read model_index.json, or the index of a modular pipeline: the pipeline's class, and [library, class] of each
+    component. Raises CheckpointError."""
+    path = index_file(folder)
     try:
         index: dict[str, Any] = json.loads(path.read_text())
         name = index["_class_name"]
@@ -83,7 +85,7 @@ def model_index(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: no _class_name can be read from it") from error
     if not isinstance(name, str):
         raise CheckpointError(f"{path}: _class_name names code of the checkpoint's own, which is not run")
-    return index
+    return plain_index(index)
 
 
 def denoiser_name(index: dict[str, Any]) -> str:
@@ -129,7 +131,7 @@ def weight_files(spec: CheckpointSpec) -> dict[str, list[Path]]:
     if folder == spec.config:
         parts = list(missing_parts(index, list(_tensors(spec.path)), denoiser_name(index)))
     if missing := [part for part in parts if not (folder / part).is_dir()]:
-        raise CheckpointError(f"{folder}: {missing[0]}/ is missing, which model_index.json names")
+        raise CheckpointError(missing_part(folder, missing[0]))
     found = {part: default_variant(folder / part) for part in parts}
     for part, files in found.items():
         if problem := next(part_problems(folder / part, index[part], files), None):

@@ -27,6 +27,7 @@ from pipelines.catalog.conditioning import MODES
 from pipelines.catalog.file_layout import beside_denoiser, denoiser_tensors, missing_parts
 from pipelines.catalog.folder_problems import part_problems
 from pipelines.catalog.libraries import missing_libraries, quantization_problems
+from pipelines.catalog.modular import missing_part, modular_inputs
 from pipelines.catalog.refused_classes import why_refused
 from pipelines.catalog.said_by_files import Said
 from pipelines.catalog.single_files import inspect_file
@@ -109,7 +110,9 @@ def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None
             said, notes = inspect_file(path, folder, index, source, is_base=folder is not None and folder == base)
         except (BrokenFile, CheckpointError) as error:
             problems[:0] = [str(error)] if str(error) not in problems else []
-    signature = source.parameters(class_name) if class_name else None
+    signature = None
+    if class_name:
+        signature = source.parameters(class_name) or modular_inputs(source.folder, class_name) or None
     if class_name and signature is None:
         problems.append(f"{folder}: the installed diffusers has no pipeline {class_name}")
     if class_name and (why := why_refused(class_name, source)) is not None:
@@ -161,7 +164,7 @@ def _parts(
         if name == denoiser and path.is_file():
             continue
         if not (folder / name).is_dir():
-            problems.append(f"{folder}: {name}/ is missing, which model_index.json names")
+            problems.append(missing_part(folder, name))
             continue
         if is_config and name not in of_folder:
             continue  # its weights, if there are any, are not loaded
@@ -222,7 +225,7 @@ def _capabilities(
     family = family_of(class_name)
     tasks = {sibling for sibling, name in family.siblings(class_name).items() if source.has(name)}
     tasks.add(family.own_task(signature))
-    if family.draws_text(signature):
+    if family.draws_text(signature) or not source.has(class_name):  # blocks choose their way by their inputs
         tasks.add(Task.TEXT)
     if family.starts_late(signature, source.methods(class_name)) and codec.get("latents_mean") is None:
         tasks |= {Task.REDRAW, Task.INPAINT}

@@ -9,6 +9,8 @@ from pipelines.catalog.cgroups import memory_limits
 from pipelines.catalog.chat_files import loaded_bytes
 
 DEVICE_SHARE: Final = 0.8  # of its memory for weights; the rest is for activations
+DRAWING_BYTES: Final = 7 * 2**29  # which an image of a megapixel may need beside the weights (benchmarks.memory --real)
+LEAST_SHARE: Final = 0.5  # for weights on small devices, whose checkpoints draw smaller images
 CHAT_CACHE_SHARE: Final = 0.15  # of the device's memory for the KV cache of chats, unless a setting says otherwise
 CONTEXT_BYTES: Final = 2**29  # of a process on a GPU: CUDA's context and the libraries' workspaces
 
@@ -22,10 +24,11 @@ def worker_bytes(folders: Iterable[Path]) -> int:
 
 
 def weights_budget(total: float, free: float, others: float) -> float:
-    """Return the bytes for weights on a device: its share, without the bytes that the other workers will use, and
-    without those that programs that are not ours use now."""
+    """Return the bytes for weights on a device: its share, which leaves room to draw, without the bytes that the other
+    workers will use, and without those that programs that are not ours use now."""
     strangers = max(0.0, total - free - others)
-    return max(0.0, total * DEVICE_SHARE - others - strangers)
+    share = max(LEAST_SHARE * total, min(DEVICE_SHARE * total, total - DRAWING_BYTES))
+    return max(0.0, share - others - strangers)
 
 
 def host_memory_bytes(root: Path = Path("/")) -> int:

@@ -9,6 +9,7 @@ from inspect import Parameter
 from typing import Final
 
 from pipelines.catalog.call_signature import PipelineSource
+from pipelines.catalog.modular import modular_inputs, other_output
 from pipelines.families.generic import Call
 from pipelines.families.registry import family_of
 
@@ -38,7 +39,9 @@ def why_refused(class_name: str, source: PipelineSource) -> str | None:
     """Return why the class draws nothing for calls here, as a sentence that begins with its name; None if it may draw:
     warmup tries that. A class that the library does not have is not judged."""
     call = source.parameters(class_name)
-    return None if call is None else next(_reasons(class_name, call, source), None)
+    if call is None:
+        return other_output(class_name, modular_inputs(source.folder, class_name))
+    return next(_reasons(class_name, call, source), None)
 
 
 def _reasons(class_name: str, call: Call, source: PipelineSource) -> Iterator[str]:

@@ -68,6 +68,7 @@ class ChatCheckpoint:
 def load_chat(spec: ChatSpec, device: torch.device, cache_share: CacheShare | None = None) -> ChatCheckpoint:
     """Load a chat checkpoint. Raises CheckpointError for a folder that does not load."""
     check_files(spec.path)
+    torch.backends.cuda.enable_cudnn_sdp(False)  # on a B200 it corrupts answers of models with under eight KV heads
     try:
         processor, tokenizer, model, notes = open_checkpoint(spec, device)
     except CheckpointError:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 from pipelines.catalog.estimate import Speeds
 from pipelines.images.denoising.step_observer import Pixels
@@ -11,6 +12,7 @@ from pipelines.images.drawing.pipeline import row_seed
 from pipelines.images.encode import encode
 from pipelines.images.scheduling.batching import EngineJob, Row
 from pipelines.protocol.images import EncodedImage, Finished, Preview
+from pipelines.protocol.pixels import pixels_digest
 
 
 class JobFiles:
@@ -35,7 +37,7 @@ class JobFiles:
         if active is None or active.done:
             return
         future = self._loop.run_in_executor(
-            self._threads, encode, pixels, row.job.encoding, {**row.job.metadata, **row.found}, row_seed(row)
+            self._threads, lambda: encode(pixels, row.job.encoding, metadata_of(row), row_seed(row))
         )
         future.add_done_callback(lambda future: self._on_encoded(active, row, future))
 
@@ -80,3 +82,20 @@ class JobFiles:
         files = tuple(active.files[index] for index in range(active.job.n))
         unit_s = self._speeds.unit_s(active.job.checkpoint)
         active.emit(Finished(files, active.device_s, unit_s, active.merged, active.found))
+
+
+def metadata_of(row: Row) -> dict[str, Any]:
+    """Return what an image's file says of it: all that drawing it again takes, and digests of the images that it was
+    made from. Blocking: it reads their pixels."""
+    job = row.job
+    made_from = {
+        "made_from": [pixels_digest(each) for each in job.references],
+        "mask": None if job.mask is None else pixels_digest(job.mask),
+    }
+    given = made_from if job.references else {}
+    file = {"size": f"{job.width_px}x{job.height_px}"}
+    if job.encoding.format != "png":
+        file["output_compression"] = str(job.encoding.quality)
+    if job.encoding.background != "opaque":
+        file["background"] = job.encoding.background
+    return {**job.metadata, **file, **given, **row.found, "batch": "merged" if row.turn.merged else "exact"}

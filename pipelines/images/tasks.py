@@ -12,6 +12,7 @@ from pipelines.catalog.conditioning import MODES
 from pipelines.families.generic import family_stem
 from pipelines.families.registry import family_of
 from pipelines.families.task import Task
+from pipelines.images.modular import is_modular, modular_tasks
 from pipelines.protocol.images import CheckpointSpec
 
 
@@ -39,6 +40,8 @@ def task_classes(own: type[Any]) -> Mapping[Task, type[Any]]:
     alone names that task's class, such as an inpainting checkpoint; whether its siblings work with its weights is found
     when they are tried (warmup). A class without siblings that draws from text starts late (late_start.py).
     """
+    if is_modular(own):
+        return modular_tasks(own)
     call, family = inspect.signature(own.__call__).parameters, family_of(own.__name__)
     classes = {family.own_task(call): own}
     if family.draws_text(call):

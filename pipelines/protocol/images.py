@@ -56,6 +56,7 @@ class Sampling(SamplingDefaults):
 
     steps: int
     loras: tuple[tuple[str, float], ...] = ()  # names in the checkpoint's lora_folder, and weights; sorted
+    batch: Batch | None = None  # "exact": its passes are its own, whatever the checkpoint's runtime says
 
 
 @dataclass(frozen=True, slots=True)

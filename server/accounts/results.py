@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import Text, cast, select, update
 from sqlalchemy.orm import Session
 
 from server.accounts.dated_ahead import redate
@@ -70,11 +70,12 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class ResultFilter:
-    """A filter of images. `words`: all of them are in the prompt."""
+    """A filter of images. `words`: all of them are in the prompt. `parent`: the result that they were made from."""
 
     key_id: str
     model: str | None = None
     words: Sequence[str] = ()
+    parent: str | None = None
     period: Period = ALWAYS
 
 
@@ -117,6 +118,8 @@ class ResultStore(Store):
         query = query.where(*(row.prompt.icontains(word, autoescape=True) for word in wanted.words))
         if wanted.model is not None:
             query = query.where(HoldRow.model == wanted.model)
+        if wanted.parent is not None:  # a list of names, as JSON
+            query = query.where(cast(row.parents, Text).contains(f'"{wanted.parent}"', autoescape=True))
         with self._database.read() as session:
             after = session.get(row, page.after) if page.after is not None else None
             if after is not None and after.key_id != wanted.key_id:

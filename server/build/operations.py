@@ -13,6 +13,7 @@ from server.flows.catalog.switch import CatalogSwitch
 from server.flows.catalog.update import CatalogUpdater
 from server.flows.checkpoints import CheckpointManager
 from server.flows.comparison_grid import ComparisonGrids
+from server.flows.grid_jobs import GridJobs
 from server.flows.operators.policy import PolicyAdmin
 from server.flows.operators.queue import JobQueue, worker_reports
 from server.flows.operators.sleep import Sleeper
@@ -27,17 +28,21 @@ def build_operations(parts: Parts, admission: Admission, version: int | None) ->
     settings, stores, engines = parts.settings, parts.stores, parts.engines
     checkpoints = CheckpointManager(settings.model_configs, settings.weights)
     cluster, updater = _build_updater(parts, checkpoints, version)
+    grids = ComparisonGrids(parts.served.catalog, engines.image, checkpoints, settings.job_time_limit_s)
+    grid_jobs = GridJobs(grids)
     operations = Operations(
         call_recorder=_call_recorder(parts),
         job_queue=JobQueue(
             parts.running,
             stores.database,
             lambda: worker_reports((*engines.image.hosts, engines.chat, engines.classify)),
+            grid_jobs,
         ),
         catalog_jobs=CatalogJobs(updater, stores.database, parts.running.background, stores.gateways),
         policy=_policy(parts, admission),
         checkpoints=checkpoints,
-        comparison_grids=ComparisonGrids(parts.served.catalog, engines.image, checkpoints, settings.job_time_limit_s),
+        comparison_grids=grids,
+        grid_jobs=grid_jobs,
         sleeper=Sleeper(engines, stores.database),
     )
     return cluster, operations

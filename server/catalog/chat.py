@@ -12,6 +12,7 @@ from pipelines.catalog.sampling_defaults import read_sampling_defaults
 from pipelines.protocol.chat import ChatSpec
 from pipelines.protocol.images import Dtype
 from pipelines.protocol.upstream import Upstream
+from server.catalog.aliases import alias_of
 from server.catalog.toml import KeyPath, ServerUrl, Strict, error_at, read_toml
 
 CREATED = 1_760_000_000  # as the image models' date: OpenAI's model objects must have one
@@ -88,7 +89,7 @@ class ChatFile(Strict):
     models: list[ChatTable] = Field(default_factory=list)
     """The chat models."""
     aliases: dict[str, str] = Field(default_factory=dict)
-    """More names: `"gpt-4o" = "starter-chat"`."""
+    """More names: `"gpt-4o" = "starter-chat"`, or patterns: `"gpt-5*" = "starter-chat"`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,14 +145,17 @@ class ChatCatalog:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names that a call may use."""
-        return (*self.models, *self.aliases)
+        """Return the names that a call may use, without patterns."""
+        return (*self.models, *(alias for alias in self.aliases if "*" not in alias))
 
     def find(self, name: str | None) -> ChatModel | None:
         """Return the model of a name or alias, None if there is none; the default, if there is one, when there is no
         name."""
         name = name or self.default
-        return self.models.get(self.aliases.get(name, name)) if name else None
+        if not name:
+            return None
+        alias = None if name in self.models else alias_of(name, self.aliases)
+        return self.models.get(self.aliases[alias] if alias else name)
 
 
 def read_chat(path: Path, weights: Path, image_models: Collection[str], errors: list[str]) -> ChatCatalog:

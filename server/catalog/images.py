@@ -12,6 +12,7 @@ from pathlib import Path
 from pipelines.catalog.folder_problems import similar_names
 from pipelines.protocol.images import CheckpointSpec
 from pipelines.protocol.upstream import Upstream
+from server.catalog.aliases import alias_of
 from server.catalog.chat import ChatCatalog, read_chat
 from server.catalog.schema import (
     QUALITIES,
@@ -133,13 +134,18 @@ class Catalog:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names that a call may use."""
-        return (*self.models, *self.aliases)
+        """Return the names that a call may use, without patterns."""
+        return (*self.models, *(alias for alias in self.aliases if "*" not in alias))
 
     def find(self, name: str | None) -> ImageModel | None:
         """Return the model of a name or alias, None if there is none; the default when there is no name."""
         name = name or self.default
-        return self.models.get(self.aliases.get(name, name))
+        alias = None if name in self.models else alias_of(name, self.aliases)
+        return self.models.get(self.aliases[alias] if alias else name)
+
+    def answers_bytes(self, name: str | None) -> bool:
+        """Return whether the answers under this name are bytes, unless a request asks for a URL."""
+        return name is not None and name not in self.models and alias_of(name, self.aliases) in self.bytes_aliases
 
 
 def load_catalog(configs: Path, weights: Path) -> Catalog:

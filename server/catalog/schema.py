@@ -307,7 +307,7 @@ class CatalogFile(Strict):
     groups: dict[str, str]
     """The group that a key needs, by family."""
     aliases: dict[str, Annotated[AliasTable, BeforeValidator(_as_alias)]] = Field(default_factory=dict)
-    """More names of models."""
+    """More names of models. `*` in one stands for any letters; the longest name that matches wins."""
 
 
 class Presets(Strict):

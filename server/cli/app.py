@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from server.cli import checkpoints, keys, reports, running
+from server.cli import checkpoints, keys, reports, reproduce, running
 from server.cli.cluster import commands as cluster
 from server.cli.environment import fail, open_database, read_settings, user
 from server.cli.printing import CsvFlag, JsonFlag
@@ -223,5 +223,7 @@ def ledger(
     typer.echo("The ledger is clean: charges, holds and results agree, and every result has its file.")
 
 
-for command in (reports.usage, reports.calls, reports.audit, reports.moderation, running.sleep, running.wake):
+for command in (
+    reports.usage, reports.calls, reports.audit, reports.moderation, running.sleep, running.wake, reproduce.reproduce,
+):  # fmt: skip
     app.command()(command)

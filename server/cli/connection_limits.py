@@ -8,10 +8,10 @@ whose request is being answered never do, nor those whose client still reads an 
 import resource
 from collections import Counter
 from collections.abc import Iterable
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import ip_address, ip_network
 from typing import Protocol
 
-Network = IPv4Network | IPv6Network
+from server.http.proxy_headers import Network, is_trusted
 
 MOST_CONNECTIONS = 10_000
 IPV6_PREFIX = 64  # what one customer of a provider has at least
@@ -83,20 +83,11 @@ class ConnectionLimits:
         """Return the network that counts as one address, or None for a client that is not limited."""
         if address is None:
             return None
+        if is_trusted(address, self._trusted):
+            return None
         ip = ip_address(address.partition("%")[0])
         ip = getattr(ip, "ipv4_mapped", None) or ip
-        if any(ip in network for network in self._trusted):
-            return None
         return str(ip_network((ip, IPV6_PREFIX), strict=False)) if ip.version == 6 else str(ip)
-
-
-def trusted_networks(forwarded_allow_ips: str | list[str]) -> tuple[Network, ...]:
-    """Return the proxies in FORWARDED_ALLOW_IPS, as uvicorn reads it: addresses, networks, or * for every address."""
-    listed = forwarded_allow_ips.split(",") if isinstance(forwarded_allow_ips, str) else forwarded_allow_ips
-    names = [name.strip() for name in listed]
-    if "*" in names:
-        return ip_network("0.0.0.0/0"), ip_network("::/0")
-    return tuple(network for name in names if (network := _network(name)) is not None)
 
 
 def raise_descriptor_limit() -> int:
@@ -112,10 +103,3 @@ def most_connections(descriptors: int, wanted: int | None) -> int:
     """Return the most connections: half of the descriptors, as the others are for files, the database, workers, and
     connections on their way in and out."""
     return max(1, min(wanted or MOST_CONNECTIONS, descriptors // 2))
-
-
-def _network(name: str) -> Network | None:
-    try:
-        return ip_network(name)
-    except ValueError:
-        return None  # a socket's path

@@ -25,7 +25,6 @@ from server.cli.connection_limits import (
     ConnectionLimits,
     most_connections,
     raise_descriptor_limit,
-    trusted_networks,
 )
 from server.cli.graceful_shutdown import DrainingServer
 from server.cli.http_protocol import IDLE_S, protocol_class
@@ -35,6 +34,7 @@ from server.errors import StartError
 from server.flows.catalog.start import catalog_at_start
 from server.flows.operators.doctor import port_problem
 from server.housekeeping import DatabaseInUse, HomeInUse, lock_database, lock_home, make_private
+from server.http.proxy_headers import TRUSTED_BY_DEFAULT, ProxyHeadersMiddleware, trusted_networks
 from server.services import Services
 from server.settings import Settings, unknown_settings
 from server.telemetry.logs import configure_logs
@@ -111,8 +111,9 @@ def _make_app(settings: Settings, catalog: Catalog, on_ready: Callable[[Services
 
 
 def _server_config(settings: Settings, app: FastAPI) -> uvicorn.Config:
+    trusted = trusted_networks(os.environ.get("FORWARDED_ALLOW_IPS", TRUSTED_BY_DEFAULT))
     config = uvicorn.Config(
-        app,
+        ProxyHeadersMiddleware(app, trusted, settings.public_urls),
         host=settings.host,
         port=settings.port,
         ws="none",
@@ -121,9 +122,9 @@ def _server_config(settings: Settings, app: FastAPI) -> uvicorn.Config:
         access_log=False,
         timeout_keep_alive=IDLE_S,
         server_header=False,
+        proxy_headers=False,  # uvicorn's own know neither the host nor the path
     )
     total = most_connections(raise_descriptor_limit(), settings.max_connections)
-    trusted = trusted_networks(config.forwarded_allow_ips)
     limits = ConnectionLimits(total, settings.max_connections_per_address, trusted)
     config.http = protocol_class(limits, settings.request_timeout_s, settings.send_timeout_s)
     return config

@@ -1,5 +1,6 @@
 // The console: its frame, and the page that the address names. Pages are loaded when they are opened.
 import { Unreachable } from "./core/api.js";
+import { BASE } from "./core/base.js";
 import { html, render, useEffect, useErrorBoundary, useState } from "./core/html.js";
 import { loadLanguage, N, t } from "./core/i18n.js";
 import { Link, place } from "./core/router.js";
@@ -32,7 +33,7 @@ function Lamp() {
   useEffect(() => {
     const look = async () => {
       try {
-        setStatus((await (await fetch("/readyz")).json()).status);
+        setStatus((await (await fetch(`${BASE}/readyz`)).json()).status);
       } catch {
         setStatus("away");
       }

@@ -17,6 +17,7 @@ from pipelines.catalog.folder_problems import HUB_CACHE, similar_names
 from pipelines.catalog.hub_cache import cache_of, delete, shortened
 from pipelines.catalog.inspection import Inspection, inspect_checkpoint
 from pipelines.catalog.manifest import Checked, manifest_of, verify, write_manifest
+from pipelines.catalog.modular import index_file
 from pipelines.catalog.suggestion import Setting, Suggestion, suggest
 from pipelines.protocol.images import CheckpointSpec
 from server.catalog.images import Catalog, CatalogError, ImageModel, load_catalog
@@ -180,6 +181,10 @@ class CheckpointManager:
         paths = dict.fromkeys([*(self._weights / self._name(spec.path) for spec in drawn), *self._on_disk()])
         return [self._found(path, used.get(path, [])) for path in paths]
 
+    def models_of(self, checkpoint: str) -> tuple[str, ...]:
+        """Return the names of the models that a checkpoint draws, by its name in the catalog's files."""
+        return next((found.models for found in self.list_all() if found.name == checkpoint), ())
+
     def adapters(self) -> dict[str, list[Adapter]]:
         """Return the adapters of each model that takes them by request, by its name: those of its folder."""
         folders = {model.name: model.checkpoint.runtime.lora_folder for model in self._catalog().models.values()}
@@ -287,7 +292,7 @@ class CheckpointManager:
 
     def _on_disk(self) -> Iterator[Path]:
         for path in sorted(self._weights.iterdir()) if self._weights.is_dir() else []:
-            is_folder = (path / "model_index.json").is_file() or path.name.startswith(HUB_CACHE)
+            is_folder = index_file(path).is_file() or path.name.startswith(HUB_CACHE)
             if is_folder or path.suffix in SINGLE_FILES:
                 yield path
 

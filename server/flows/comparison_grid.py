@@ -8,7 +8,7 @@ import json
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from pipelines.catalog.suggestion import suggested_spec
 from pipelines.protocol.images import CheckpointSpec, Encoding, Failed, Finished, ImageJob, Sampling
 from server.backends.engine_errors import QueueFull
 from server.backends.worker_pool import WorkerPool
-from server.catalog.images import Catalog
+from server.catalog.images import Catalog, ImageModel
 from server.errors import BadRequest, EngineFailure, Overloaded
 from server.flows.checkpoints import CheckpointManager
 from server.state.served_catalog import ServedCatalog
@@ -72,10 +72,11 @@ class ComparisonGrids:
         self._time_limit_s = time_limit_s
 
     def candidate(self, name: str, changes: dict[str, Any]) -> Candidate:
-        """Return the column of a served model, or of a checkpoint on the disk with the values that were found in it.
-        `changes` are fields of Sampling. Blocking. Raises ApiError."""
+        """Return the column of a served model, or of a checkpoint on the disk: with the catalog's values where the
+        catalog serves it, else with those that were found in it. `changes` are fields of Sampling. Blocking. Raises
+        ApiError."""
         catalog: Catalog = self._catalog.current
-        model = catalog.find(name)
+        model = catalog.find(name) or self._served(catalog, name)
         if model is not None:
             spec, steps = model.checkpoint, model.steps
         else:
@@ -89,11 +90,16 @@ class ComparisonGrids:
             spec, steps = suggested_spec(name, inspection, suggestion), int(suggestion.steps.value)
         return Candidate(name, spec, replace(spec.sampling.resolve(steps), **changes))
 
-    async def draw(self, recipe: Recipe) -> bytes:
-        """Draw the grid as a PNG. Raises ApiError."""
+    def _served(self, catalog: Catalog, checkpoint: str) -> ImageModel | None:
+        """Return the first model that the checkpoint draws; None of one that is not served."""
+        names = self._checkpoints.models_of(checkpoint)
+        return next((catalog.models[name] for name in names if name in catalog.models), None)
+
+    async def draw(self, recipe: Recipe, on_image: Callable[[], None] = lambda: None) -> bytes:
+        """Draw the grid as a PNG; `on_image` is called after each of its images. Raises ApiError."""
         with tempfile.TemporaryDirectory(prefix="darkroom-proof-") as name:
             folder = Path(name)
-            await self._draw_cells(recipe, folder)
+            await self._draw_cells(recipe, folder, on_image)
             described = {
                 "columns": [_column_title(candidate, recipe.axis, value) for candidate, value in recipe.columns],
                 "rows": [f"seed {seed}: {prompt}" for prompt, seed in recipe.rows],
@@ -109,7 +115,7 @@ class ComparisonGrids:
                 raise EngineFailure(f"The sheet could not be made: {errors.decode(errors='replace')[-300:]}")
             return await asyncio.to_thread((folder / "sheet.png").read_bytes)
 
-    async def _draw_cells(self, recipe: Recipe, folder: Path) -> None:
+    async def _draw_cells(self, recipe: Recipe, folder: Path, on_image: Callable[[], None]) -> None:
         """Draw the cells column by column, so that a checkpoint is loaded once. The first failure ends it all."""
         places = asyncio.Semaphore(AT_ONCE)
 
@@ -117,12 +123,16 @@ class ComparisonGrids:
             async with places:
                 data = await self._draw_one(job)
             await asyncio.to_thread(file.write_bytes, data)
+            on_image()
 
-        async with asyncio.TaskGroup() as tasks:
-            for column, (candidate, value) in enumerate(recipe.columns):
-                for row, (prompt, seed) in enumerate(recipe.rows):
-                    job = self._job(recipe, candidate, value, prompt, seed)
-                    tasks.create_task(draw(job, folder / f"{row}-{column}.png"))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for column, (candidate, value) in enumerate(recipe.columns):
+                    for row, (prompt, seed) in enumerate(recipe.rows):
+                        job = self._job(recipe, candidate, value, prompt, seed)
+                        tasks.create_task(draw(job, folder / f"{row}-{column}.png"))
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from failures
 
     async def _draw_one(self, job: ImageJob) -> bytes:
         try:

@@ -100,7 +100,7 @@ def key_headers(dialects: Sequence[Dialect]) -> list[str]:
 
 async def _session_key(request: Request, services: Services) -> Key | None:
     """Return the key of the console's session, if the request has one."""
-    if not is_of_console(request):
+    if not is_of_console(request, services):
         return None
     if not (cookie := request.cookies.get(SESSION_COOKIE, "")):
         return None
@@ -110,10 +110,14 @@ async def _session_key(request: Request, services: Services) -> Key | None:
     )
 
 
-def is_of_console(request: Request) -> bool:
+def is_of_console(request: Request, services: Services) -> bool:
     """Return whether a cookie may stand for a key. A page of another origin may make the browser send the cookie, if it
     is on the same machine: so a request that changes something is taken from the console's own page only."""
-    return request.method == "GET" or urlsplit(request.headers.get("origin", "")).netloc == request.headers.get("host")
+    if request.method == "GET":
+        return True
+    origin = urlsplit(request.headers.get("origin", "")).netloc
+    named = {urlsplit(url).netloc for url in services.settings.public_urls}  # a proxy may not pass the port on
+    return origin in {request.headers.get("host"), *named}
 
 
 def _masked(secret: str) -> str:

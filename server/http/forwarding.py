@@ -19,6 +19,7 @@ from server.http.delivery import cancel_on_disconnect
 from server.http.deps import FORWARDED, key_headers
 from server.http.dialect import dialects_of
 from server.http.errors import send_error
+from server.http.public_address import NAMED_HOST, PREFIX
 from server.telemetry.call_trace import current_trace
 
 log = structlog.stdlib.get_logger("darkroom.gateways")
@@ -80,6 +81,7 @@ class Forwarder:
         if scope["query_string"]:
             target += f"?{scope['query_string'].decode('latin-1')}"
         host, port = scope["server"]
+        seen = f"{scope['scheme']} {host} {port} {scope.get(PREFIX, '/')} {int(NAMED_HOST in scope)}"
         secret = {name.encode() for name in key_headers(dialects_of(scope))}
         sent = [
             (name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"] if name not in secret
@@ -90,7 +92,7 @@ class Forwarder:
             headers=sent,
             body=b"".join(scope[RECORDED]),
             key_id=error.key_id,
-            server=f"{scope['scheme']} {host} {port}",
+            server=seen,
         )
         current_trace().key_id = None  # the other gateway has the call in its log
         log.info("forwarded", path=scope["path"], owner=error.owner)
@@ -181,8 +183,9 @@ class GatewayListener:
             log.warning("refused a request on the private listener", reason=str(error), client=scope.get("client"))
             await send_error(Forbidden("Only this cluster's servers may send requests here."), scope, send)
             return
-        scheme, host, port = headers["x-darkroom-server"].split(" ")
+        scheme, host, port, prefix, is_named = headers["x-darkroom-server"].split(" ")
         scope.update({FORWARDED: headers["x-darkroom-key"], "scheme": scheme, "server": (host, int(port))})
+        scope.update({PREFIX: prefix.rstrip("/"), **({NAMED_HOST: True} if is_named == "1" else {})})
         await self._app(scope, _replay(body, receive), send)
 
 

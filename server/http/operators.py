@@ -45,7 +45,7 @@ async def find_operator_of(request: Request, services: Services) -> OperatorOf |
         found = await database.in_reader(authenticate_operator, database, secret)
         return OperatorOf(found.name, found.id) if found else None
     cookie = request.cookies.get(OPERATOR_COOKIE, "")
-    if not cookie or not is_of_console(request):
+    if not cookie or not is_of_console(request, services):
         return None
     owner = await services.stores.console_sessions.in_reader(services.stores.console_sessions.subject, cookie)
     if owner is None:

@@ -7,7 +7,7 @@ Nothing here changes the served catalog: POST /admin/reload does.
 import asyncio
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Path, Request, Response
 
 from pipelines.protocol.messages import CheckpointState
 from server.accounts.audit import record_change
@@ -16,8 +16,8 @@ from server.errors import BadRequest
 from server.flows.comparison_grid import Recipe
 from server.http import examples
 from server.http.bodies import JsonBody
-from server.http.deps import ServicesDep
-from server.http.openapi import errors, returns
+from server.http.deps import ServicesDep, wants_async
+from server.http.openapi import PREFER, Json, answer, errors, header_docs, returns
 from server.http.operators import OperatorName, operator
 from server.schemas.checkpoint_reports import adapter_card, report_of
 from server.schemas.checkpoints import (
@@ -28,6 +28,7 @@ from server.schemas.checkpoints import (
     CheckpointCard,
     CheckpointFindings,
     CheckpointList,
+    GridState,
     InspectRequest,
     NewCheckpoint,
     ProofRequest,
@@ -43,6 +44,13 @@ Added = Annotated[AddRequest, Depends(JsonBody(AddRequest, examples.ADD))]
 Verified = Annotated[VerifyRequest, Depends(JsonBody(VerifyRequest, examples.VERIFY))]
 Removed = Annotated[RemoveRequest, Depends(JsonBody(RemoveRequest, examples.REMOVE))]
 Grid = Annotated[ProofRequest, Depends(JsonBody(ProofRequest, examples.GRID))]
+GridId = Annotated[str, Path(description="The `id` of the comparison.")]
+LATER: dict[int | str, Json] = {
+    202: {
+        **answer("It is drawn: its state is at `Location`.", GridState),
+        "headers": header_docs(["Location", "Preference-Applied"]),
+    }
+}
 router = APIRouter(prefix="/admin/checkpoints", dependencies=[Depends(operator)])
 
 
@@ -174,16 +182,43 @@ async def remove(body: Removed, services: ServicesDep, by: OperatorName) -> Remo
 @router.post(
     "/proof",
     response_description="The sheet.",
-    responses=returns({"type": "string", "format": "binary"}, 404, media_type="image/png"),
+    responses={**returns({"type": "string", "format": "binary"}, 404, media_type="image/png"), **LATER},
+    openapi_extra={"parameters": [PREFER]},
 )
-async def comparison_grid(body: Grid, services: ServicesDep) -> Response:
+async def comparison_grid(request: Request, body: Grid, services: ServicesDep, by: OperatorName) -> Response:
     """Draw a comparison grid.
 
     Draws the same prompts and seeds with several models or checkpoints, on one contact sheet. Nothing is charged. The
-    sheet's metadata (`proof`) are the body that draws it again.
+    sheet's metadata (`proof`) are the body that draws it again. DELETE /admin/jobs/{id} cancels it.
     """
-    recipe = await _recipe(body, services)
-    return Response(await services.operations.comparison_grids.draw(recipe), media_type="image/png")
+    jobs = services.operations.grid_jobs
+    job_id = jobs.begin(await _recipe(body, services), by=by)
+    if wants_async(request):
+        headers = {"Location": f"/admin/checkpoints/proof/{job_id}", "Preference-Applied": "respond-async"}
+        return Response(jobs.show(job_id).model_dump_json(), 202, headers, "application/json")
+    return Response(await jobs.wait(job_id), media_type="image/png")
+
+
+@router.get("/proof/{job_id}", response_description="The comparison.", responses=errors(404))
+async def show_grid(job_id: GridId, services: ServicesDep) -> GridState:
+    """Show a comparison grid.
+
+    Tells how many images of a comparison grid are drawn, and why it failed.
+    """
+    return services.operations.grid_jobs.show(job_id)
+
+
+@router.get(
+    "/proof/{job_id}/sheet",
+    response_description="The sheet.",
+    responses=returns({"type": "string", "format": "binary"}, 404, media_type="image/png"),
+)
+async def read_grid(job_id: GridId, services: ServicesDep) -> Response:
+    """Read a comparison grid's sheet.
+
+    Returns the contact sheet of a comparison grid that was drawn without its client waiting.
+    """
+    return Response(services.operations.grid_jobs.sheet(job_id), media_type="image/png")
 
 
 async def _recipe(body: ProofRequest, services: Services) -> Recipe:

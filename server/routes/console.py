@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import RedirectResponse
+from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
@@ -16,7 +16,9 @@ from server.http.operators import OPERATOR_COOKIE, find_operator_of
 
 router = APIRouter(include_in_schema=False)
 
-FILES = StaticFiles(directory=Path(__file__).resolve().parent.parent / "console")
+FOLDER = Path(__file__).resolve().parent.parent / "console"
+FILES = StaticFiles(directory=FOLDER)
+DOCUMENT = (FOLDER / "index.html").read_text()
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; frame-ancestors 'none'; "
     "base-uri 'none'; form-action 'self'; object-src 'none'",
@@ -29,7 +31,7 @@ HEADERS = {
 @router.api_route("/", methods=["GET", "HEAD"])
 async def home() -> RedirectResponse:
     """Redirect to the console."""
-    return RedirectResponse("/console")
+    return RedirectResponse("console")  # below whatever path a proxy has
 
 
 @router.get("/console/session")
@@ -77,9 +79,15 @@ async def sign_out(request: Request, services: ServicesDep) -> Response:
 async def page(request: Request, path: str = "") -> Response:
     """Send a file of the console. A path without a suffix is a page, which the same script shows."""
     try:
-        file = path if Path(path).suffix else "index.html"
-        response = await FILES.get_response(file, request.scope)
+        response = await FILES.get_response(path, request.scope) if Path(path).suffix else _document(request)
     except HTTPException as error:
         response = Response(status_code=error.status_code)
     response.headers.update(HEADERS)
     return response
+
+
+def _document(request: Request) -> Response:
+    """Return the document of every page. It names its files by the way from the page to them: the browser may know the
+    server by another path than the server itself."""
+    below = request.url.path.removeprefix("/console").count("/")
+    return HTMLResponse(DOCUMENT.replace('="/console/', f'="{"../" * (below - 1) if below else "console/"}'))

@@ -18,14 +18,14 @@ NOT_BUILT = """<!doctype html>
 <h1>The documentation is not built</h1>
 <p>Run <code>make docs</code> in the repository, and load this page again. It writes the site
 into <code>server/site/</code>. Until then, read the same pages as text in the repository's <code>docs/</code>.</p>
-<p>The server describes its routes at <a href="/openapi.json">/openapi.json</a>.</p></html>
+<p>The server describes its routes at <code>/openapi.json</code>.</p></html>
 """
 
 
 @router.api_route("/docs", methods=["GET", "HEAD"])
 async def home() -> Response:
     """Redirect to the folder, from which the links of the pages start."""
-    return RedirectResponse("/docs/", headers=HEADERS)
+    return RedirectResponse("docs/", headers=HEADERS)
 
 
 @router.api_route("/docs/{path:path}", methods=["GET", "HEAD"])

@@ -1,14 +1,12 @@
 """POST /v1/images/generations and /v1/images/edits."""
 
 import asyncio
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
-from starlette.datastructures import FormData, UploadFile
 
 from server.accounts.keys import Key
 from server.errors import BadRequest, UnsupportedMedia
@@ -31,6 +29,7 @@ from server.http.deps import (
     wants_async,
     wants_keepalive,
 )
+from server.http.image_forms import CONTROL_FIELD, FormParts, read_form
 from server.http.openapi import (
     CREATE_ERRORS,
     CREATE_HEADERS,
@@ -75,9 +74,6 @@ Options = TypeVar("Options", bound=ControlledOptions)
 MAX_FILES = 64  # more than the rule allows, so that the rule can say what is wrong
 MAX_FORM_FIELDS = 100
 MAX_TEXT_BYTES = 1024**2
-IMAGE_FIELD = re.compile(r"images?(\[\d*\])?")
-CONTROL_FIELD = re.compile(r"controls\[[^\[\]]+\]")  # a file
-MEMBER = re.compile(r"(?P<field>loras)\[(?P<member>[^\[\]]+)\]")
 # Options that ImageRequest takes as they are.
 REQUEST_FIELDS = {field.name for field in fields(ImageRequest)} & ControlledOptions.model_fields.keys() - {
     "background",
@@ -148,18 +144,11 @@ async def edit(request: Request, key: Caller, services: ServicesDep) -> Response
         sending(request, key, services),
         request.form(max_files=MAX_FILES, max_fields=MAX_FORM_FIELDS, max_part_size=MAX_TEXT_BYTES) as form,
     ):
-        files = [name for name, value in form.multi_items() if isinstance(value, UploadFile)]
-        texts = _folded({name: value for name, value in form.multi_items() if isinstance(value, str)})
+        parts = read_form(form)
+        texts = parts.texts
         describe_body(current_trace(), texts)
-        if misplaced := [name for name in texts if _is_file_field(name)]:
-            raise BadRequest(
-                f"'{misplaced[0]}' must be a file part here, not text.", param=misplaced[0].partition("[")[0]
-            )
-        body = _options(EditForm, texts, files, strict=False)
-        references = await _references(form)
-        control_files = {name: await _read(form[name]) for name in files if CONTROL_FIELD.fullmatch(name)}
-        mask = Reference("mask", await _read(form["mask"])) if "mask" in form else None
-    sent = SentImages(references, mask, control_files)
+        body = _options(EditForm, texts, [name for name, _ in parts.files], strict=False)
+        sent = await _sent_images(parts)
     call = _image_request(request, services, "images.edits", body, sent)
     return await _answer(
         request,
@@ -167,7 +156,7 @@ async def edit(request: Request, key: Caller, services: ServicesDep) -> Response
         key,
         body,
         call,
-        [name for name in (*ignored_fields(EditForm, texts, NO_EFFECT), *files) if not _is_file_field(name)],
+        [*ignored_fields(EditForm, texts, NO_EFFECT), *parts.ignored],
     )
 
 
@@ -221,19 +210,6 @@ async def _answer(
 def _options(model: type[Options], values: Mapping[str, Any], files: Sequence[str] = (), *, strict: bool) -> Options:
     refuse_unsupported({**values, **dict.fromkeys(files, "a file")}, UNSUPPORTED)
     return validate(model, values, strict=strict)
-
-
-def _is_file_field(name: str) -> bool:
-    return name == "mask" or any(field.fullmatch(name) for field in (IMAGE_FIELD, CONTROL_FIELD))
-
-
-def _folded(texts: Mapping[str, str]) -> dict[str, Any]:
-    """Fold an object's fields, which SDKs write as `loras[style]`, into an object."""
-    values: dict[str, Any] = {}
-    for name, text in texts.items():
-        if found := MEMBER.fullmatch(name):
-            values.setdefault(found["field"], {})[found["member"]] = text
-    return {**values, **{name: text for name, text in texts.items() if not MEMBER.fullmatch(name)}}
 
 
 def _image_request(
@@ -291,17 +267,20 @@ def _require_multipart(request: Request) -> None:
         )
 
 
-async def _references(form: FormData) -> tuple[Reference, ...]:
-    parts = [part for name, part in form.multi_items() if IMAGE_FIELD.fullmatch(name)]
-    if not parts:
+async def _sent_images(parts: FormParts) -> SentImages:
+    """Read the images of a form. The names and types of files are the client's fancy; the bytes are sniffed later.
+    Raises BadRequest for none, and for too many."""
+    images = parts.of_kind("image")
+    if not images:
         message = "Missing required parameter: 'image'. Send at least one file part named 'image' or 'image[]'."
         raise BadRequest(message, param="image", code="missing_required_parameter")
-    if len(parts) > MAX_REFERENCES:
-        message = f"Invalid 'image': array too long. Expected at most {MAX_REFERENCES} items, but got {len(parts)}."
+    if len(images) > MAX_REFERENCES:
+        message = f"Invalid 'image': array too long. Expected at most {MAX_REFERENCES} items, but got {len(images)}."
         raise BadRequest(message, param="image", code="array_above_max_length")
-    return tuple([Reference(f"image[{i}]", await _read(part)) for i, part in enumerate(parts)])
-
-
-async def _read(part: UploadFile | str) -> bytes:
-    """Read a file part's bytes. Its name and content type are the client's fancy; the bytes are sniffed later."""
-    return await part.read() if isinstance(part, UploadFile) else part.encode()
+    masks = parts.of_kind("mask")
+    controls = [(name, file) for name, file in parts.files if CONTROL_FIELD.fullmatch(name)]
+    return SentImages(
+        tuple([Reference(f"image[{i}]", await file.read()) for i, file in enumerate(images)]),
+        Reference("mask", await masks[-1].read()) if masks else None,
+        {name: await file.read() for name, file in controls},
+    )

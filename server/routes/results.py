@@ -19,19 +19,26 @@ router = APIRouter(prefix="/v1/darkroom")
 Name = Annotated[str, Path(description="The image's id: the last part of its URL.")]
 OfModel = Annotated[str | None, Query(description="Only images of this model.")]
 Words = Annotated[str, Query(description="Only images whose prompt has all of these words.")]
+MadeFrom = Annotated[str | None, Query(description="Only images that were made from this one: its id.", max_length=60)]
 Roots = Annotated[str, Query(description="`true` for those that continue no other.")]
 
 
 @listing_route(router, "/results", ResultList, responses=errors(400))
 async def list_results(
-    request: Request, key: Caller, services: ServicesDep, period: PeriodDep, model: OfModel = None, q: Words = ""
+    request: Request,
+    key: Caller,
+    services: ServicesDep,
+    period: PeriodDep,
+    model: OfModel = None,
+    q: Words = "",
+    parent: MadeFrom = None,
 ) -> Fetch:
     """List the key's images.
 
     Returns a page of the key's stored images, with their prompts, seeds and references if the server keeps prompts:
     newest first unless asked otherwise.
     """
-    wanted = ResultFilter(key.id, model, q.split()[:20], period)
+    wanted = ResultFilter(key.id, model, q.split()[:20], parent, period)
     base = public_base(request, services)
 
     def fetch(page: Page) -> list[ResultEntry]:

@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field
 from server.schemas.chat_messages import LenientModel, Message
 from server.schemas.chat_tools import ChatTool, ToolChoice
 from server.schemas.hosted_fields import NO_EFFECT as NO_EFFECT_OF_HOSTING
-from server.schemas.hosted_fields import HostedFields
+from server.schemas.hosted_fields import HostedFields, OrEmpty, OrFalse, OrNone
 from server.schemas.local_models import MinP, RepetitionPenalty, TemplateOptions, TopK
 
 MAX_STOPS = 4
@@ -75,11 +75,15 @@ StopList = Annotated[list[Stop], Field(max_length=MAX_STOPS)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 
-def _in_capitals(size: object) -> object:
-    return size.upper() if isinstance(size, str) else size
+def _tier(size: object) -> object:
+    """Return the name of a tier as it is here: Google's documents have had three names for half of 1K."""
+    if not isinstance(size, str):
+        return size
+    name = size.strip().upper().removesuffix("PX")
+    return {"0.5K": "512", "1024": "1K", "2048": "2K", "4096": "4K"}.get(name, name)
 
 
-TierName = Annotated[Literal["512", "1K", "2K", "4K"], BeforeValidator(_in_capitals)]
+TierName = Annotated[Literal["512", "1K", "2K", "4K"], BeforeValidator(_tier)]
 
 
 class ImageConfig(LenientModel):
@@ -124,6 +128,6 @@ class ChatBody(HostedFields):
     chat_template_kwargs: TemplateOptions = Field(default_factory=dict)
     modalities: list[Literal["text", "image"]] = Field(default_factory=list)  # with "image", the answer has an image
     image_config: ImageConfig | None = None
-    store: bool = False
-    metadata: dict[str, str] = Field(default_factory=dict)
-    prediction: dict[str, Any] | None = None
+    store: Annotated[bool, OrFalse] = False
+    metadata: Annotated[dict[str, str], OrEmpty] = Field(default_factory=dict)
+    prediction: Annotated[dict[str, Any] | None, OrNone] = None

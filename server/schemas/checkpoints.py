@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from server.catalog.sizes import Tier
 from server.schemas.answer import Answer
+from server.schemas.listing import Listed
 from server.schemas.validation import AMOUNT
 
 MAX_CELLS = 96
@@ -90,6 +91,27 @@ class ProofRequest(BaseModel):
     axis: ProofAxis = ProofAxis()
     size: Annotated[str, Field(pattern=r"^[0-9]{2,4}x[0-9]{2,4}$")] = "1024x1024"
     cell_px: Annotated[int, Field(ge=64, le=1024)] = 320
+
+
+class GridFailure(Answer):
+    """The error of a comparison grid, as it would be answered."""
+
+    message: str
+    code: str | None
+    param: str | None
+
+
+class GridState(Listed):
+    """A comparison grid: `drawn` of `total` images are there. Its sheet is at `/sheet` below it when it has
+    succeeded."""
+
+    object: Literal["checkpoint.comparison"] = "checkpoint.comparison"
+    operator: str
+    state: Literal["running", "succeeded", "failed", "cancelled"]
+    drawn: int
+    total: int
+    created_at: float
+    error: GridFailure | None
 
 
 class PartReport(Answer):

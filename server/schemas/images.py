@@ -1,13 +1,15 @@
 """The image routes' bodies, as OpenAI's SDKs send and read them."""
 
+import re
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError, from_json
 
-from pipelines.protocol.images import Background, LongPrompt
+from pipelines.protocol.images import Background, Batch, LongPrompt
 from server.errors import BadRequest
 from server.schemas.answer import Answer, OmittedIfNone
+from server.schemas.hosted_fields import Label, OrNone
 
 MAX_PROMPT = 32_000
 MAX_REFERENCES = 16
@@ -27,6 +29,28 @@ SYNONYMS = {  # other servers' names -> ours
     "guidance_scale": "guidance",
     "true_cfg_scale": "guidance",
 }
+
+
+def lower(value: object) -> object:
+    """Return a word as the lists of values have it."""
+    return value.strip().lower() if isinstance(value, str) else value
+
+
+def _format_name(value: object) -> object:
+    """Return the name of a file format: `jpg` and `image/jpeg` are other names of `jpeg`."""
+    name = lower(value)
+    name = name.removeprefix("image/") if isinstance(name, str) else name
+    return "jpeg" if name == "jpg" else name
+
+
+def _size_name(value: object) -> object:
+    """Return a size as the API documents it: people write capitals, spaces, and other signs between the sides."""
+    return re.sub(r"[x×*]", "x", re.sub(r"\s", "", value).lower()) or None if isinstance(value, str) else value
+
+
+Word = BeforeValidator(lower)
+SizeName = Annotated[str | None, BeforeValidator(_size_name)]
+OutputFormat = Annotated[Literal["png", "jpeg", "webp"], BeforeValidator(_format_name)]
 
 
 def _as_list(value: object) -> object:
@@ -60,7 +84,7 @@ Upload = Annotated[bytes, WithJsonSchema({"type": "string", "contentMediaType": 
 CONFIG = ConfigDict(extra="ignore", allow_inf_nan=False)
 LoraName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
 LoraWeight = Annotated[float, Field(ge=-4, le=4)]
-Quality = Literal["low", "medium", "high", "xhigh", "max", "standard", "hd", "auto"]
+Quality = Annotated[Literal["low", "medium", "high", "xhigh", "max", "standard", "hd", "auto"], Word]
 Steps = Annotated[int, Field(ge=1, le=MAX_STEPS)]
 Guidance = Annotated[float, Field(ge=0, le=50)]
 
@@ -112,19 +136,19 @@ class OpenAIOptions(BaseModel):
     prompt: Annotated[str, Field(min_length=1, max_length=MAX_PROMPT)]
     model: str | None = None
     n: Annotated[int, Field(ge=1)] = 1
-    size: str | None = None
+    size: SizeName = None
     quality: Quality | None = None
-    response_format: Literal["url", "b64_json"] | None = None
-    output_format: Literal["png", "jpeg", "webp"] = "png"
+    response_format: Annotated[Literal["url", "b64_json"], Word] | None = None
+    output_format: OutputFormat = "png"
     output_compression: Annotated[int, Field(ge=0, le=100)] | None = None
-    background: Literal["transparent", "opaque", "auto"] | bool = "auto"  # true: draw it in the background
-    moderation: Literal["auto", "low"] = "auto"
-    input_fidelity: Literal["low", "high"] | None = None
-    style: str | None = None  # of dall-e-3; nothing here could honour it, and old clients always send it
+    background: Annotated[Literal["transparent", "opaque", "auto"] | bool, Word] = "auto"  # true: in the background
+    moderation: Annotated[Literal["auto", "low"], Word] = "auto"
+    input_fidelity: Annotated[Literal["low", "high"] | None, OrNone] = None
+    style: Label = None  # of dall-e-3; nothing here could honour it, and old clients always send it
     stream: bool = False
     partial_images: Annotated[int, Field(ge=0, le=3)] = 0
-    user: str | None = None
-    safety_identifier: str | None = None
+    user: Label = None
+    safety_identifier: Label = None
 
 
 class SamplingOptions(BaseModel):
@@ -139,6 +163,7 @@ class SamplingOptions(BaseModel):
     scheduler: Annotated[str, Field(max_length=100)] | None = None
     long_prompt: LongPrompt | None = None
     loras: Annotated[dict[LoraName, LoraWeight], BeforeValidator(_from_form), Field(max_length=8)] = {}
+    batch: Batch | None = None  # "exact" shares no forward pass: the same bits at every time
 
 
 class ImageOptions(SamplingOptions, OpenAIOptions):

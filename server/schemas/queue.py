@@ -10,10 +10,11 @@ class QueuedJob(Listed):
     """A job that runs or waits. `position` is 0 on the device, else its place in the queue; `estimated_s` until it
     ends. A chat is queued until its model takes it, or until the first of its answer comes from another server;
     `tokens` are those that it has written so far, where a piece of several counts once. Values that are not known are
-    null."""
+    null. A comparison of checkpoints, a `grid`, is an operator's, whose name stands for the key's, and counts images as
+    steps."""
 
     object: Literal["job"] = "job"
-    kind: Literal["image", "response", "chat"]
+    kind: Literal["image", "response", "chat", "grid"]
     key_id: str
     key_name: str
     endpoint: str

@@ -9,7 +9,8 @@ from pipelines.protocol.images import LongPrompt
 from server.errors import BadRequest
 from server.schemas.chat_messages import FUNCTION_NAME, BoundedText, LenientModel
 from server.schemas.chat_tools import FreeText, GrammarText
-from server.schemas.images import Seed
+from server.schemas.hosted_fields import OrNone
+from server.schemas.images import OutputFormat, Seed, SizeName, Word
 
 TOOLS = ("function", "custom", "namespace", "image_generation")
 Values = dict[str, Any]
@@ -133,13 +134,13 @@ class ImageTool(LenientModel):
     type: Literal["image_generation"]
     model: str | None = None
     action: Literal["generate", "edit", "auto"] | None = None
-    size: str | None = None
-    quality: Literal["low", "medium", "high", "auto"] | None = None
-    background: Literal["transparent", "opaque", "auto"] | None = None
-    output_format: Literal["png", "jpeg", "webp"] | None = None
+    size: SizeName = None
+    quality: Annotated[Literal["low", "medium", "high", "auto"], Word] | None = None
+    background: Annotated[Literal["transparent", "opaque", "auto"], Word] | None = None
+    output_format: OutputFormat | None = None
     output_compression: Annotated[int, Field(ge=0, le=100)] | None = None
-    moderation: Literal["auto", "low"] | None = None
-    input_fidelity: Literal["low", "high"] | None = None
+    moderation: Annotated[Literal["auto", "low"], Word] | None = None
+    input_fidelity: Annotated[Literal["low", "high"] | None, OrNone] = None
     input_image_mask: Mask | None = None
     partial_images: Annotated[int, Field(ge=0, le=3)] | None = None
     n: Literal[1] | None = None

@@ -1,5 +1,6 @@
 """The body of POST /v1/responses, as OpenAI's SDKs send it."""
 
+import json
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, Tag
@@ -70,8 +71,13 @@ class StreamOptions(LenientModel):
     include_obfuscation: bool | None = None  # accepted; events are never padded
 
 
+def _as_text(value: object) -> object:
+    """Return a number or a truth value as the text that is kept."""
+    return json.dumps(value) if isinstance(value, int | float) else value
+
+
 MetaKey = Annotated[str, Field(max_length=64)]
-MetaValue = Annotated[str, Field(max_length=512)]
+MetaValue = Annotated[str, Field(max_length=512), BeforeValidator(_as_text, json_schema_input_type=str | float | bool)]
 
 
 Metadata = Annotated[dict[MetaKey, MetaValue], Field(max_length=16)]
@@ -87,6 +93,12 @@ def _named(value: object) -> object:
     return {"id": value} if isinstance(value, str) else value
 
 
+def _read_flag(value: object) -> object:
+    """Return the truth value that a text is, as untyped clients send it."""
+    return {"true": True, "false": False}.get(value.lower(), value) if isinstance(value, str) else value
+
+
+Flag = Annotated[bool, BeforeValidator(_read_flag)]
 ConversationId = Annotated[ConversationRef, BeforeValidator(_named, json_schema_input_type=str | ConversationRef)]
 
 
@@ -117,7 +129,7 @@ class ResponseBody(HostedFields):
     truncation: Literal["auto", "disabled"] = "disabled"
     include: list[Include] = Field(default_factory=list)
     metadata: Metadata = Field(default_factory=dict)
-    store: bool = True
+    store: Flag = True
     stream: bool = False
     stream_options: StreamOptions | None = None
     background: bool = False

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, from_json
 
 from server.errors import BadRequest
+from server.schemas.absent import is_tag, without_absent
 from server.schemas.chat_messages import MAX_TEXT
 from server.schemas.json_shape import check_shape
 
@@ -50,7 +51,7 @@ BOUNDS = {
 }
 AMOUNT = r"^[0-9]{1,8}(\.[0-9]{1,4})?$"
 PATTERNS = {AMOUNT: "an amount in CNY, such as 0.25"}  # what they are for
-TAGS = ("type", "role")  # the fields by which unions tell their members apart
+MAX_ROUNDS = 4  # of leaving out what says nothing: an outer fault can hide inner ones
 NOT_HERE = {
     "none_required": ("'{}' is not supported by this server: leave it out.", "unsupported_parameter"),
     "extra_forbidden": ("Unknown parameter: '{}'.", "unknown_parameter"),
@@ -113,15 +114,28 @@ def _iter_scalars(value: Any) -> Iterator[Any]:
 
 
 def validate(model: type[Body], values: Mapping[str, Any], *, strict: bool) -> Body:
-    """Return the typed body. Null means absent. Raises BadRequest for the first invalid field.
+    """Return the typed body. Null means absent, and so does an empty value where none is valid, unless the body refuses
+    unknown fields: it is an operator's. Raises BadRequest for the first invalid field.
 
     `strict` is for JSON, where "2" is not a number; form fields are always strings and are parsed.
     """
     present = {name: value for name, value in values.items() if value is not None}
-    try:
-        return model.model_validate(present, strict=strict)
-    except ValidationError as error:
-        raise _bad_request(error.errors()[0], present) from error
+    emptied: dict[str, ErrorDetails] = {}  # the errors of what was left out, by their paths
+    for _ in range(MAX_ROUNDS):
+        try:
+            return model.model_validate(present, strict=strict)
+        except ValidationError as error:
+            errors, failed = error.errors(), error
+        faults = [each for each in errors if each["type"] != "missing"]
+        left = without_absent(present, faults, empty=model.model_config.get("extra") == "ignore")
+        if left is None:
+            break
+        emptied |= {_param(each, present): each for each in reversed(faults)}
+        present = left
+    first = errors[0]
+    if first["type"] == "missing" and (said_nothing := emptied.get(_param(first, present))):
+        raise _bad_request(said_nothing, values) from failed
+    raise _bad_request(first, present) from failed
 
 
 def one_of(allowed: Sequence[Choice], value: str, param: str) -> Choice:
@@ -141,7 +155,7 @@ def ignored_fields(model: type[BaseModel], values: Mapping[str, Any], no_effect:
 
 def _bad_request(error: ErrorDetails, values: Mapping[str, Any]) -> BadRequest:
     kind, value, context = error["type"], error["input"], error.get("ctx", {})
-    param = _path(error["loc"], values, missing=kind == "missing")
+    param = _param(error, values)
     if kind.startswith("union_tag"):
         param += "." + context["discriminator"].strip("'")
         kind = "missing" if kind == "union_tag_not_found" else kind
@@ -190,7 +204,7 @@ def _path(location: tuple[int | str, ...], values: Mapping[str, Any], *, missing
     path, value = "", cast("Any", values)
     tagged = False  # the member of the union that the value is has been named
     for position, part in enumerate(location, 1):
-        if not tagged and position < len(location) and _is_tag(part, value):
+        if not tagged and position < len(location) and is_tag(part, value):
             tagged = True
             continue
         tagged = False
@@ -203,8 +217,8 @@ def _path(location: tuple[int | str, ...], values: Mapping[str, Any], *, missing
     return path
 
 
-def _is_tag(part: int | str, value: Any) -> bool:
-    return isinstance(value, Mapping) and part in {value.get(name) for name in TAGS if isinstance(value.get(name), str)}
+def _param(error: ErrorDetails, values: Mapping[str, Any]) -> str:
+    return _path(error["loc"], values, missing=error["type"] == "missing")
 
 
 def _short(value: object) -> str:

@@ -128,7 +128,7 @@ async def test_a_replaced_ip_adapter_is_read_at_once_and_hashes_are_told(
         event = await last_event(engine, controlled_job(spec, "edges", "style", seed=1))
         assert isinstance(event, Finished), event
         images.append(event.images[0].data)
-        found.append(event.found["controls"])
+        found.append(event.found["control_files"])
         assert found[-1]["style"] == sha256(file)
     assert found[0]["edges"] == sha256(edges.path / "diffusion_pytorch_model.safetensors")
     assert found[0] == found[2] != found[1]

@@ -1,6 +1,8 @@
 """Runs that share forward passes: which do, what it changes, and what happens to the others when one ends."""
 
 import asyncio
+import io
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -8,13 +10,16 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 from pipelines.images.denoising.merging import ForwardMerger
 from pipelines.images.denoising.step_observer import PreviewFn
 from pipelines.images.drawing.run import Run
 from pipelines.images.engine import ImageEngine
+from pipelines.images.loading.base_state import weights_digest
 from pipelines.images.scheduling.scheduler import ForwardRequest
 from pipelines.protocol.images import Failed, Finished, ImageJob, Progress, Runtime
+from pipelines.protocol.pixels import pixels_digest
 from tests.engines.conftest import left_half, plain_image
 from tests.engines.holds import hold_steps
 from tests.engines.shared_passes import Passes, difference, drawn, drawn_together, last_event
@@ -55,6 +60,37 @@ async def test_callers_of_other_steps_and_prompts_share_every_pass(
     assert all(isinstance(event, Finished) and event.merged for event in events)
     assert sum(passes.shared) + passes.alone - 2 == counted, "a pass was computed twice, or not at all"
     assert len(passes.shared) >= min(steps for steps, _ in CALLERS) - 1 or start != "text"
+
+
+async def test_an_exact_image_shares_no_pass_and_is_the_same_beside_others(
+    engine: ImageEngine, job: Job, passes: Passes
+) -> None:
+    jobs = [job("sd", id=str(seed), seed=seed, steps=3) for seed in (3, 4, 5)]
+    exact = replace(jobs[1], sampling=replace(jobs[1].sampling, batch="exact"))
+    alone = await drawn(engine, jobs[1])
+    events = await drawn_together(engine, [jobs[0], exact, jobs[2]])
+    assert [isinstance(event, Finished) and event.merged for event in events] == [True, False, True]
+    assert set(passes.shared) == {2}
+    assert difference(events[1], alone) == 0
+    files = [Image.open(io.BytesIO(event.images[0].data)) for event in events if isinstance(event, Finished)]
+    assert [file.text["batch"] for file in files] == ["merged", "exact", "merged"]  # type: ignore[attr-defined]
+
+
+async def test_a_file_says_what_drew_it_and_what_it_was_made_from(engine: ImageEngine, job: Job) -> None:
+    mask = left_half()
+    event = await last_event(engine, job("sd", references=(plain_image(),), mask=mask, strength=0.9))
+    assert isinstance(event, Finished)
+    text = Image.open(io.BytesIO(event.images[0].data)).text  # type: ignore[attr-defined]
+    drawn_by = json.loads(text["drawn_by"])
+    assert drawn_by == event.found["drawn_by"]
+    assert drawn_by["torch"] == torch.__version__
+    assert "CPU" in drawn_by["device"]
+    assert json.loads(text["made_from"]) == [pixels_digest(plain_image())]
+    assert text["mask"] == pixels_digest(mask)
+    checkpoint = await engine.load(job("sd").checkpoint)
+    assert weights_digest(checkpoint.components) == drawn_by["weights"]
+    next(checkpoint.denoiser.parameters()).data[0] += 1
+    assert weights_digest(checkpoint.components) != drawn_by["weights"]
 
 
 async def test_four_callers_take_as_many_passes_as_the_longest(engine: ImageEngine, job: Job, passes: Passes) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from pipelines.images.loading import runtime_options
 from pipelines.images.loading.checkpoint import Checkpoint
@@ -107,3 +109,47 @@ def test_layers_of_an_offloaded_denoiser_are_tried_on_the_device_and_then_leave_
     layers = [layer for layer in offloaded.denoiser.modules() if isinstance(layer, Fp8Linear)]
     assert offloaded.notes[0].startswith(f"fp8: {len(layers)} linear layers")
     assert devices(offloaded.denoiser) == {"cpu"}
+
+
+class Largest(TorchDispatchMode):
+    """The number of elements of the largest tensor that was made, by type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements: dict[torch.dtype, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            self.elements[tensor.dtype] = max(self.elements.get(tensor.dtype, 0), tensor.numel())
+        return result
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_activations_are_never_wider_than_they_come(dtype: torch.dtype) -> None:
+    layer = Fp8Linear(torch.nn.Linear(64, 32, dtype=dtype).requires_grad_(False))
+    rows = torch.randn(48, 64, dtype=dtype)
+    with Largest() as made:
+        layer(rows)
+    assert made.elements[torch.float8_e4m3fn] == rows.numel()
+    assert made.elements[torch.float32] == len(rows)  # the scales
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_rows_of_any_size_keep_their_precision(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    exact = torch.nn.Linear(256, 64, bias=False, dtype=dtype).requires_grad_(False)
+    exact.weight.copy_(torch.randn(64, 256, generator=generator))
+    rows = torch.randn(32, 256, generator=generator) * torch.logspace(-3, 2, 32)[:, None]
+    rows[7] = 0
+    found = Fp8Linear(exact)(rows.to(dtype)).float()
+    expected = rows @ exact.weight.float().t()
+    assert torch.equal(found[7], torch.zeros(64))
+    errors = (found - expected).norm(dim=-1) / expected.norm(dim=-1).clamp(min=1e-9)
+    assert errors.max() < 0.05
+
+
+def test_a_denoiser_in_fp8_computes_queries_keys_and_values_by_one_product(spec: Spec) -> None:
+    attention = load(spec("klein"), torch.device("cpu"), quantize="fp8").denoiser.transformer_blocks[0].attn
+    assert isinstance(attention.to_qkv, Fp8Linear)
+    assert not hasattr(attention, "to_q")

@@ -67,7 +67,31 @@ class Cluster:
                 cluster.stop()
 
     def promote(self) -> None:
+        """Take writes from now on."""
         self._run("pg_ctl", "--wait", "promote")
+
+    def demote(self, primary: "Cluster") -> None:
+        """Send all that was written to those that follow, then start again as one of them, behind `primary`."""
+
+        def is_followed() -> bool:
+            with self.connect() as connection:
+                return bool(
+                    connection.execute("SELECT 1 FROM pg_stat_replication WHERE state = 'streaming'").fetchall()
+                )
+
+        until(is_followed)
+        self._run("pg_ctl", "--wait", "-m", "fast", "stop")
+        (self.folder / "data" / "standby.signal").touch()
+        with (self.folder / "data" / "postgresql.auto.conf").open("a") as settings:
+            settings.write(f"primary_conninfo = 'host={primary.folder} user=darkroom'\n")
+        self.start()
+
+    def has_all_of(self, demoted: "Cluster") -> bool:
+        """Whether it has replayed all that the other one has."""
+        replayed = "SELECT pg_last_wal_replay_lsn()"
+        with self.connect() as here, demoted.connect() as there:
+            positions = *(here.execute(replayed).fetchone() or ()), *(there.execute(replayed).fetchone() or ())
+            return here.execute("SELECT %s::pg_lsn >= %s::pg_lsn", positions).fetchone() == (True,)
 
     @contextmanager
     def read_only(self) -> Iterator[None]:
@@ -137,6 +161,37 @@ class Cluster:
     def _run(self, program: str, *options: str) -> None:
         command = [self.binaries / program, "-D", self.folder / "data", *options]
         subprocess.run(command, check=True, user=self._user, cwd=self.folder, stdout=subprocess.DEVNULL, timeout=120)
+
+
+class Nodes:
+    """Two servers, one of which follows the other until they change their places."""
+
+    def __init__(self, primary: Cluster, standby: Cluster) -> None:
+        self.primary = primary
+        self.standby = standby
+
+    @classmethod
+    @contextmanager
+    def temporary(cls) -> "Iterator[Nodes]":
+        """Two that run while this is entered."""
+        with Cluster.temporary() as primary, Cluster.standby(primary) as standby:
+            yield cls(primary, standby)
+
+    def new(self, template: str = "test_0") -> str:
+        """Return the URL of a new database, on the one of both that takes writes."""
+        name = self.primary.new(template).partition("@/")[2].partition("?")[0]
+        hosts = f"{self.primary.folder},{self.standby.folder}"
+        return f"postgresql+psycopg://darkroom@/{name}?host={hosts}&target_session_attrs=read-write"
+
+    def demote(self) -> None:
+        """From now on none of both takes writes."""
+        self.primary.demote(self.standby)
+
+    def promote(self) -> None:
+        """Let the one that has followed take writes, once it has all that was written."""
+        until(lambda: self.standby.has_all_of(self.primary))
+        self.standby.promote()
+        self.primary, self.standby = self.standby, self.primary
 
 
 def _binaries(copy: Path | None) -> Path:

@@ -261,7 +261,7 @@ class ImagePipeline:
         sums = sums_of_decoded(pipeline)
         prompts = {"prompt": prompt, "negative_prompt": sampling.negative_prompt}
         with (
-            torch.inference_mode(), restored_dtype(self.checkpoint.components.get("vae")),
+            self._without_gradients, restored_dtype(self.checkpoint.components.get("vae")),
             reading(prompts, self._long_prompt) as reader,
         ):  # fmt: skip
             output = pipeline(**arguments)
@@ -273,6 +273,12 @@ class ImagePipeline:
             for_map = None if latents is None or is_tile or self._is_check_of_file else Transfer(latents)
             background = "opaque" if is_tile else self.job.encoding.background
             return Drawn(image, size, part is not None, background, for_map, self._dtype)
+
+    @property
+    def _without_gradients(self) -> contextlib.AbstractContextManager[object]:
+        """Return the mode to draw in. Weights that move within a run would be tensors of inference mode from then on,
+        which take no adapter."""
+        return torch.inference_mode() if self.checkpoint.runtime.offload == "none" else torch.no_grad()
 
     @property
     def _is_check_of_file(self) -> bool:

@@ -56,6 +56,7 @@ class Run:
         checkpoint.read_adapters(job.sampling, job.controls)
         with self._scheduler.acquire(self.turn):
             self._check_cancelled()
+            self.row.found |= {"drawn_by": dict(checkpoint.identity)}
             self.row.found |= checkpoint.begin_run(job.sampling, job.controls)
             checkpoint.adapters.drawing.add(self)
             try:

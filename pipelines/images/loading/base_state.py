@@ -34,6 +34,16 @@ def base_state(components: Mapping[str, torch.nn.Module]) -> dict[str, str]:
     }
 
 
+def weights_digest(components: Mapping[str, Any]) -> str:
+    """Return one digest of all weights of the components as they are in memory, adapters in them included."""
+    digest = hashlib.blake2b(digest_size=16)
+    modules = {name: part for name, part in components.items() if isinstance(part, torch.nn.Module)}
+    for component, module in sorted(modules.items()):
+        for name, each in module.named_modules():
+            digest.update(f"{component}.{name} {_digest(each)}".encode())
+    return digest.hexdigest()
+
+
 def changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
     """Return the last parts of the names of modules whose digests differ, each once."""
     differing = [name for name in {**before, **after} if before.get(name) != after.get(name)]

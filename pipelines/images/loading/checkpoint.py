@@ -26,6 +26,7 @@ from pipelines.images.loading.adapters import Adapters
 from pipelines.images.loading.compilation import raise_recompile_limit
 from pipelines.images.loading.controls import Controls, takes_adapter
 from pipelines.images.loading.shared_parts import Sizes, sizes_of
+from pipelines.images.modular import is_modular
 from pipelines.images.parallel.encoders import on_device, text_encoders
 from pipelines.images.parallel.group import SharedDenoiser
 from pipelines.images.parallel.shards import local_bytes
@@ -69,6 +70,7 @@ class Checkpoint:
     split: SharedDenoiser | None = None  # of the denoiser, if several devices compute its forward passes
     encoders_device: torch.device | None = None  # of text encoders, if it is another one
     adapters: Adapters = field(default_factory=Adapters)  # that requests have named
+    identity: Mapping[str, str] = field(default_factory=dict)  # what draws: versions, device, weights
 
     def pipeline(
         self, task: Task | None = None, sampling: SamplingDefaults | None = None, nets: Sequence[ControlInput] = ()
@@ -116,12 +118,14 @@ class Checkpoint:
         """Return the task by which tiles of a larger image are redrawn. A checkpoint that only inpaints, or has no
         image-to-image class, repaints them under a full mask."""
         tasks = self.task_classes
-        only_inpaints = tasks.get(Task.INPAINT) is self.pipeline_class and not self.starts_late(Task.INPAINT)
+        only_inpaints = tasks.get(Task.INPAINT) is self.pipeline_class is not tasks.get(Task.REDRAW)
         return Task.INPAINT if only_inpaints or Task.REDRAW not in tasks else Task.REDRAW
 
     def starts_late(self, task: Task) -> bool:
         """Return whether the class for text draws this task, from noised latents (late_start.py)."""
         own = self.task_classes.get(Task.TEXT)
+        if own is not None and is_modular(own):
+            return False
         return task in {Task.REDRAW, Task.INPAINT} and own is not None and self.task_classes.get(task) is own
 
     def takes_size(self, task: Task) -> bool:
@@ -206,7 +210,7 @@ class Checkpoint:
         if self.spec.controls:
             held = bool(self.adapters.drawing)
             self.controls.activate(self.pipeline(None, sampling), self.denoiser, controls, held=held)
-        found: dict[str, Any] = {"controls": hashes} if (hashes := self.controls.found(controls)) else {}
+        found: dict[str, Any] = {"control_files": hashes} if (hashes := self.controls.found(controls)) else {}
         if runtime.lora_folder is None:
             return found
         requested = runtime_options.requested_adapters(runtime, sampling.loras)

@@ -4,7 +4,9 @@ Weights are scaled by row (output feature) once, activations by row (token) at e
 in FP8 Formats for Deep Learning (https://arxiv.org/abs/2209.05433); the products are accumulated in float32.
 """
 
+import functools
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,6 +20,7 @@ from pipelines.device.staged_copy import StagedCopy
 FORMAT: Final = torch.float8_e4m3fn
 LARGEST: Final = torch.finfo(FORMAT).max
 ALIGNMENT: Final = 16  # of both sides of a matrix, which the kernels need
+MOST_OF_AN_ERROR: Final = 200  # characters of a compiler's message
 CHECK_ROWS: Final = 64  # of random activations, by which a layer's error is measured
 # Of layers whose weights a busy GPU may still have to read, so that it can't free them yet. Waiting after each layer
 # would be waiting for a forward pass of whatever is drawn meanwhile, hundreds of times.
@@ -40,7 +43,8 @@ class Fp8Linear(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Compute the layer: from inputs of shape (..., in_features) to (..., out_features)."""
-        rows, scale = _quantize(inputs.reshape(-1, self.in_features))
+        quantize, _ = _quantizer(inputs.device.type)
+        rows, scale = quantize(inputs.reshape(-1, self.in_features))
         product = torch._scaled_mm(rows, self.weight.t(), scale, self.scale, out_dtype=torch.bfloat16)
         product = product.to(inputs.dtype).reshape(*inputs.shape[:-1], self.out_features)
         return product if self.bias is None else product + self.bias
@@ -55,11 +59,12 @@ class Fp8Report:
     mean_error: float
     worst_error: float
     worst_layer: str
+    note: str
 
     def __str__(self) -> str:
         return (
             f"fp8: {self.layers} linear layers, {self.left_out} left out; error of a layer's output "
-            f"{self.mean_error:.1%} on average, {self.worst_error:.1%} at most ({self.worst_layer})"
+            f"{self.mean_error:.1%} on average, {self.worst_error:.1%} at most ({self.worst_layer}){self.note}"
         )
 
 
@@ -87,7 +92,7 @@ def quantize_linears(denoiser: Any, device: torch.device) -> Fp8Report:
     measured = {name: float(error) for name, error in errors.items()}
     worst = max(measured, key=lambda name: measured[name])
     mean = sum(measured.values()) / len(measured)
-    return Fp8Report(len(names), count - len(names), mean, measured[worst], worst)
+    return Fp8Report(len(names), count - len(names), mean, measured[worst], worst, _quantizer(device.type)[1])
 
 
 def _replace_layer(denoiser: Any, name: str, check: torch.Tensor) -> torch.Tensor:
@@ -135,9 +140,29 @@ def _linears(denoiser: nn.Module) -> dict[str, nn.Linear]:
 
 
 def _quantize(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return float8 values of shape (rows, features), and the scale of each row, (rows, 1), to multiply them by."""
-    scale = rows.abs().amax(dim=-1, keepdim=True).float().clamp(min=1e-12) / LARGEST
-    return (rows / scale).clamp(-LARGEST, LARGEST).to(FORMAT), scale
+    """Return float8 values of shape (rows, features), and the float32 scale of each row, (rows, 1), to multiply them
+    by. All of a row is computed in its own dtype, which is finer than float8; wider copies would cost more than the
+    product saves."""
+    least = torch.finfo(rows.dtype).tiny * torch.finfo(rows.dtype).eps
+    scale = (rows.abs().amax(dim=-1, keepdim=True) / LARGEST).clamp(min=least)
+    return (rows / scale).clamp(-LARGEST, LARGEST).to(FORMAT), scale.float()
+
+
+@functools.cache
+def _quantizer(kind: str) -> tuple[Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]], str]:
+    """Return what quantizes activations on devices of a kind, and a note. A GPU does it by one compiled kernel where
+    there is a compiler; torch's five take as long as the product saves."""
+    if kind == "cpu":
+        return _quantize, ""
+    compiled = torch.compile(_quantize, dynamic=True)
+    try:
+        compiled(torch.ones(2, 2 * ALIGNMENT, dtype=torch.bfloat16, device=kind))
+    except Exception as error:  # no Triton or no C compiler, which say so in many ways
+        if is_device_error(error) or is_out_of_memory(error):
+            raise
+        why = str(error).strip().partition("\n")[0][:MOST_OF_AN_ERROR]
+        return _quantize, f"; activations are quantized without a compiler, which may be slower than 'none': {why}"
+    return compiled, ""
 
 
 def _replace(parent: nn.Module, attribute: str, layer: nn.Module) -> None:

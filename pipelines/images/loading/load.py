@@ -24,6 +24,7 @@ from pipelines.catalog.checkpoint_files import (
 )
 from pipelines.catalog.components import is_left_out
 from pipelines.catalog.inspection import foreign_parts
+from pipelines.catalog.modular import index_file
 from pipelines.catalog.refused_classes import why_refused
 from pipelines.catalog.said_by_files import Said
 from pipelines.catalog.single_files import inspect_file
@@ -40,6 +41,7 @@ from pipelines.images.loading import runtime_options
 from pipelines.images.loading.cast_codec import is_cast
 from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.control_files import load_controls
+from pipelines.images.loading.identity import identity_of
 from pipelines.images.loading.needed_libraries import import_quantizers, lacking, libraries_named_by
 from pipelines.images.loading.parts import LOAD_LOCK, load_parts, model_classes
 from pipelines.images.loading.safety_checker import safety_note
@@ -47,6 +49,7 @@ from pipelines.images.loading.shared_parts import SharedParts
 from pipelines.images.loading.single_file_names import check_headers, check_text_encoders
 from pipelines.images.loading.single_files import load_denoiser
 from pipelines.images.loading.whole_files import load_whole
+from pipelines.images.modular import pipeline_class_of
 from pipelines.images.parallel.choice import check_attention
 from pipelines.images.parallel.encoders import call_from, text_encoders
 from pipelines.images.parallel.group import Group
@@ -78,9 +81,9 @@ def load_checkpoint(
     folder = check_files(spec)
     index = model_index(folder)
     name = index["_class_name"]
-    pipeline_class = getattr(diffusers, name, None)
-    if pipeline_class is None or not hasattr(pipeline_class, "from_pretrained"):
-        raise CheckpointError(f"{folder / 'model_index.json'}: diffusers {diffusers.__version__} has no class {name}")
+    pipeline_class = pipeline_class_of(index)
+    if pipeline_class is None:
+        raise CheckpointError(f"{index_file(folder)}: diffusers {diffusers.__version__} has no class {name}")
     if foreign := next(foreign_parts(index, folder, PipelineSource()), None):
         raise CheckpointError(foreign)
     if (why := why_refused(name, PipelineSource())) is not None:
@@ -116,6 +119,7 @@ def load_checkpoint(
     return Checkpoint(
         spec, pipeline_class, tasks, runtime, components, config, device, step_caches, multiple,
         notes + controls.notes, controls, merger=merger, split=split, encoders_device=encoders_device,
+        identity=identity_of(components, device, runtime.gpus, dtype),
     )  # fmt: skip
 
 

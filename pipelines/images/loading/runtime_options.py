@@ -91,8 +91,7 @@ def apply(pipeline: Any, denoiser: Any, runtime: Runtime, device: torch.device) 
         denoiser.enable_layerwise_casting(storage_dtype=torch.float8_e4m3fn, compute_dtype=denoiser.dtype)
     if runtime.attention is not None:
         _set_attention(denoiser, runtime.attention, compute_dtype(runtime.dtype, device), device)
-    fuse = runtime.compile and not runtime.loras and runtime.quantize in {"none", "fp8"}
-    if fuse:
+    if runtime.quantize == "fp8" or (runtime.compile and not runtime.loras and runtime.quantize == "none"):
         fuse_projections(denoiser)
     if runtime.quantize == "fp8":
         notes.append(_quantize_fp8(denoiser, device))

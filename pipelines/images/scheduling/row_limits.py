@@ -43,12 +43,13 @@ class PassShape:
     width_px: int
     height_px: int
     references: int = 0  # that the denoiser attends to
+    alone: bool = False  # of a job that wants no pass shared
 
     @classmethod
     def of_call(cls, job: ImageJob, size: tuple[int, int]) -> Self:
         """Return the shape of a job's pipeline call that draws `size`: width and height in px."""
         attended = len(job.references) if task_of(job).reads_references else 0
-        return cls(weights_key(job.checkpoint), *size, attended)
+        return cls(weights_key(job.checkpoint), *size, attended, job.sampling.batch == "exact")
 
     @classmethod
     def first_of(cls, job: ImageJob, multiple_px: int) -> Self:
@@ -109,9 +110,11 @@ class RowLimits:
         self._equal = Counter(shapes)
 
     def most(self, shape: PassShape | None) -> int:
-        """Return the number of images that `of` will never exceed. It is 1 where the catalog file wants exact images,
-        or the checkpoint caches steps: a cache keeps its states by run."""
-        if shape is None or shape.weights.runtime.batch == "exact" or shape.weights.runtime.cache is not None:
+        """Return the number of images that `of` will never exceed. It is 1 where the request or the catalog file wants
+        exact images, or the checkpoint caches steps: a cache keeps its states by run."""
+        if shape is None or shape.alone or shape.weights.runtime.batch == "exact":
+            return 1
+        if shape.weights.runtime.cache is not None:
             return 1
         return max(1, min(shape.weights.runtime.max_batch or self._most_rows, MAX_TOKENS // shape.tokens))
 
@@ -132,7 +135,7 @@ class RowLimits:
 
     def record(self, shape: PassShape | None, rows: int, seconds: float) -> None:
         """Record that a pass for `rows` images has cost so much."""
-        if shape is None or not is_duration(seconds):
+        if shape is None or shape.alone or not is_duration(seconds):
             return
         with self._lock:
             learned = self._find(shape)

@@ -1,4 +1,5 @@
 // Calls of the server's routes. The browser adds the session's cookie; no script ever has a key.
+import { BASE } from "./base.js";
 import { t } from "./i18n.js";
 import { parse, stringify } from "./json.js";
 import { renewed, roleOf, turnOf } from "./session-end.js";
@@ -50,7 +51,7 @@ export async function call(method, path, body, { headers = {}, signal, keepalive
   const role = roleOf(path);
   for (;;) {
     const turn = turnOf(role);
-    const response = await fetch(path, { method, signal, keepalive, ...sent }).catch(lost);
+    const response = await fetch(BASE + path, { method, signal, keepalive, ...sent }).catch(lost);
     if (response.ok) return response;
     if (response.status !== 401 || path === SESSION || !(await renewed(role, turn, signal))) return fail(response);
   }
@@ -91,5 +92,8 @@ export async function* events(method, path, body, { signal } = {}) {
 
 // The path of a result on this server, whatever address its URL has: the console loads nothing from elsewhere.
 export const resultName = (url) => new URL(url, location.href).pathname.split("/").pop();
-export const resultPath = (url) => `/cdn/${resultName(url)}`;
-export const thumbnail = (url, width = 320) => `/cdn/${resultName(url)}?w=${width}`;
+export const resultPath = (url) => `${BASE}/cdn/${resultName(url)}`;
+export const thumbnail = (url, width = 320) => `${BASE}/cdn/${resultName(url)}?w=${width}`;
+
+// The file of a result, as a Blob.
+export const readResult = async (url) => (await call("GET", `/cdn/${resultName(url)}`)).blob();

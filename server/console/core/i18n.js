@@ -1,4 +1,5 @@
 // English is in the sources; zh.json has the Chinese of each text. The browser's language decides.
+import { BASE } from "./base.js";
 import { createStore } from "./store.js";
 
 export const language = createStore("en");
@@ -6,7 +7,7 @@ let texts = {};
 
 export async function loadLanguage(wanted = navigator.language) {
   if (!wanted.toLowerCase().startsWith("zh")) return;
-  const response = await fetch("/console/i18n/zh.json");
+  const response = await fetch(`${BASE}/console/i18n/zh.json`);
   texts = await response.json();
   document.documentElement.lang = "zh-CN";
   language.set("zh-CN");
@@ -54,6 +55,9 @@ export function bytes(number) {
   const unit = ["B", "KiB", "MiB", "GiB", "TiB"][power];
   return `${count(Number((number / 1024 ** power).toFixed(1)))} ${unit}`;
 }
+
+// Unix seconds as the day, where the person is.
+export const date = (seconds) => new Intl.DateTimeFormat(language.get(), { dateStyle: "full" }).format(seconds * 1000);
 
 // Unix seconds as date and time.
 export function when(seconds) {

@@ -1,8 +1,9 @@
 // Pages by the path below /console.
+import { BASE } from "./base.js";
 import { html } from "./html.js";
 import { createStore } from "./store.js";
 
-const ROOT = "/console";
+const ROOT = `${BASE}/console`;
 const read = () => ({
   page: location.pathname.slice(ROOT.length).replace(/^\/|\/$/g, "") || "generate",
   query: new URLSearchParams(location.search),

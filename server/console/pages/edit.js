@@ -1,33 +1,26 @@
 // Edit: an image, what of it may change, and what it shall become.
 import { resultPath } from "../core/api.js";
-import { html, useEffect, useRef, useState } from "../core/html.js";
+import { html, useEffect, useRef } from "../core/html.js";
 import { money, t } from "../core/i18n.js";
 import { forgetQuery, Link, place } from "../core/router.js";
 import { useStore } from "../core/store.js";
 import { DIGITS, Empty, ErrorNote, Field, Page, Select } from "../parts/basics.js";
+import { BeforeAfter } from "../parts/before-after.js";
 import { Easel, maskOf } from "../parts/easel.js";
 import { checkImage, IMAGE_TYPES, useIncoming } from "../parts/incoming.js";
 import { JobCard, useBegun } from "../parts/job-card.js";
 import { useWork } from "../parts/loading.js";
-import { Images, imagesOf } from "../parts/image.js";
+import { Images, imagesOf } from "../parts/images.js";
 import { PromptField } from "../parts/prompt.js";
 import { Recalled } from "../parts/recalled.js";
 import { chosenEditor, edit, editFieldsOf, editors, referenceTo, setEdit, sourceOf } from "../state/draft.js";
 import { jobs, startEdit } from "../state/jobs.js";
 import { can, models } from "../state/models.js";
 
-// The image before and after, with a line between them that can be moved. It comes into view: it is below what was
-// painted on, and on a phone below the form too.
-function BeforeAfter({ before, after }) {
-  const [share, setShare] = useState(50);
+// The image before and after comes into view: it is below what was painted on, and on a phone below the form too.
+function Compared({ id, before, after }) {
   const box = useRef();
-  const show = () => box.current.scrollIntoView({ block: "nearest" });
-  return html`<div class="form" ref=${box}>
-    <div class="easel"><img src=${after} alt=${t("After")} onLoad=${show} />
-      <img src=${before} alt=${t("Before")} style=${{ position: "absolute", inset: 0, width: "100%", height: "100%", clipPath: `inset(0 ${100 - share}% 0 0)` }} />
-    </div>
-    <${Field} id="share" type="range" min="0" max="100" label=${t("Before and after")} value=${share} onInput=${(event) => setShare(Number(event.target.value))} />
-  </div>`;
+  return html`<div ref=${box}><${BeforeAfter} id=${`share-${id}`} before=${before} after=${after} onLoad=${() => box.current.scrollIntoView({ block: "nearest" })} /></div>`;
 }
 
 // What is opened by the address, chosen, dropped or pasted is the image to edit, without the paint of the one before.
@@ -81,7 +74,7 @@ function Results({ started }) {
   useBegun(started[0]?.id); // the newest
   const again = (old) => (id) => setEdit({ started: edit.get().started.map((each) => (each.id === old ? { ...each, id } : each)) });
   return html`${open.map(({ job }) => html`<${JobCard} key=${job.id} job=${job} onAgain=${again(job.id)} />`)}
-    ${done.map(({ job, before }) => html`<${BeforeAfter} key=${job.id} before=${before} after=${resultPath(job.result.data[0].url)} />`)}
+    ${done.map(({ job, before }) => html`<${Compared} key=${job.id} id=${job.id} before=${before} after=${resultPath(job.result.data[0].url)} />`)}
     ${done.length > 0 && html`<${Images} images=${done.flatMap(({ job }) => imagesOf(job))} />`}`;
 }
 

@@ -1,4 +1,5 @@
 // Generate: a form, and the calls that it started.
+import { BASE } from "../core/base.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../core/html.js";
 import { money, t, told } from "../core/i18n.js";
 import { stringify } from "../core/json.js";
@@ -6,7 +7,7 @@ import { useStore } from "../core/store.js";
 import { Copy, DIGITS, Empty, ErrorNote, Field, Page, Select } from "../parts/basics.js";
 import { JobCard, useBegun } from "../parts/job-card.js";
 import { useWork } from "../parts/loading.js";
-import { Images, imagesOf } from "../parts/image.js";
+import { Images, imagesOf } from "../parts/images.js";
 import { PromptField } from "../parts/prompt.js";
 import { Recalled } from "../parts/recalled.js";
 import { References } from "../parts/references.js";
@@ -14,7 +15,7 @@ import { bodyOf, chosenModel, draft, setDraft } from "../state/draft.js";
 import { findRunning, jobs, startJob } from "../state/jobs.js";
 import { can, imageModels, models } from "../state/models.js";
 
-const ADVANCED = ["negative_prompt", "steps", "guidance", "strength"];
+const ADVANCED = ["negative_prompt", "steps", "guidance", "strength", "batch"];
 
 // The shape itself, drawn within 28 by 28.
 function Shape({ ratio }) {
@@ -51,11 +52,12 @@ function More({ model, values, set }) {
       ${number("guidance", t("Guidance"), { min: 0, max: 50, step: "any" })}
       ${number("strength", t("Strength"), { min: 0, max: 1, step: "any", disabled: alone, placeholder: alone ? "–" : t("auto"), title: alone ? t("with a reference image") : undefined })}
     </div>
+    <label for="batch"><input id="batch" type="checkbox" checked=${values.batch === "exact"} onChange=${(event) => setDraft({ batch: event.target.checked ? "exact" : "" })} />${t("Draw it alone: the same bits each time")}</label>
   </div></details>`;
 }
 
 const shellQuoted = (body) => stringify(body).replaceAll("'", "'\\''");
-const curlOf = (body) => `curl ${location.origin}/v1/images/generations -H "Authorization: Bearer $DARKROOM_KEY" -H 'Content-Type: application/json' -d '${shellQuoted(body)}'`;
+const curlOf = (body) => `curl ${location.origin}${BASE}/v1/images/generations -H "Authorization: Bearer $DARKROOM_KEY" -H 'Content-Type: application/json' -d '${shellQuoted(body)}'`;
 
 function Form({ onSubmit, work }) {
   const values = useStore(draft);

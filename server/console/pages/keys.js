@@ -1,5 +1,6 @@
 // Keys: who may call, for how much, and until when.
 import { call, json } from "../core/api.js";
+import { BASE } from "../core/base.js";
 import { html, useState } from "../core/html.js";
 import { money, t, when } from "../core/i18n.js";
 import { useStore } from "../core/store.js";
@@ -12,7 +13,7 @@ const DAY_S = 86_400;
 
 // The only time that a secret is seen.
 function Secret({ made, onClose }) {
-  const curl = () => `curl ${location.origin}/v1/models -H "Authorization: Bearer ${made.secret}"`;
+  const curl = () => `curl ${location.origin}${BASE}/v1/models -H "Authorization: Bearer ${made.secret}"`;
   return html`<div class="secret" role="status">
     <p>${t("The secret of {name}. It is shown now and never again.", { name: made.name })}</p>
     <code id="secret">${made.secret}</code>

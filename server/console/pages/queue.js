@@ -1,5 +1,6 @@
 // Queue: what runs and waits on this server now, told by the server as it changes.
 import { call, get, json } from "../core/api.js";
+import { BASE } from "../core/base.js";
 import { html, useEffect, useState } from "../core/html.js";
 import { bytes, count, duration, t, told, when } from "../core/i18n.js";
 import { ErrorNote, Page, Table, Tile } from "../parts/basics.js";
@@ -9,7 +10,7 @@ function useSnapshot() {
   const [state, setState] = useState({ jobs: null, workers: [], live: false });
   const [turn, setTurn] = useState(0);
   useEffect(() => {
-    const source = new EventSource("/admin/events"); // it connects again by itself, unless it was refused
+    const source = new EventSource(`${BASE}/admin/events`); // it connects again by itself, unless it was refused
     source.addEventListener("queue.snapshot", (event) => setState({ ...JSON.parse(event.data), live: true }));
     source.onerror = () => {
       setState((before) => ({ ...before, live: false }));
@@ -23,6 +24,7 @@ function useSnapshot() {
 
 function stateOf(job) {
   if (job.position) return t("Waiting, place {position}", job);
+  if (job.kind === "grid") return t("{step} of {steps} images", job);
   if (job.step != null) return t("Step {step} of {steps}", job);
   if (job.tokens) return t("{tokens} tokens written", job);
   return job.state === "running" ? t("Running") : t("Queued");
@@ -52,7 +54,7 @@ export default function Queue({ title }) {
     </div>
     ${jobs && html`<${Table} label=${title} rows=${jobs} rowKey=${(job) => job.id} empty=${t("Nothing runs or waits.")} columns=${[
       { name: t("State"), show: stateOf },
-      { name: t("Kind"), show: (job) => ({ image: t("Image"), response: t("Response"), chat: t("Chat") })[job.kind] ?? job.kind },
+      { name: t("Kind"), show: (job) => ({ image: t("Image"), response: t("Response"), chat: t("Chat"), grid: t("Comparison") })[job.kind] ?? job.kind },
       { name: t("Key"), long: true, show: (job) => job.key_name },
       { name: t("Model"), show: (job) => job.model ?? "–" },
       { name: t("Size"), show: (job) => job.size ?? "–" },

@@ -1,4 +1,5 @@
 // Bars by day, stacked by what `series` names. uPlot is loaded when a chart is shown.
+import { BASE } from "../core/base.js";
 import { html, useEffect, useRef, useState } from "../core/html.js";
 import { day as dayName, t } from "../core/i18n.js";
 import { ErrorNote } from "./basics.js";
@@ -31,7 +32,7 @@ async function draw(root, rows, unit) {
   nameLanguage();
   const { default: UPlot } = await import("../vendor/uplot.js");
   if (!document.getElementById("uplot-style")) {
-    document.head.append(Object.assign(document.createElement("link"), { id: "uplot-style", rel: "stylesheet", href: "/console/vendor/uplot.css" }));
+    document.head.append(Object.assign(document.createElement("link"), { id: "uplot-style", rel: "stylesheet", href: `${BASE}/console/vendor/uplot.css` }));
   }
   const { days, names, heights } = stack(rows);
   const times = days.map((day) => Date.parse(day) / 1000);

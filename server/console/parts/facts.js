@@ -6,8 +6,10 @@ const LABELS = {
   model: N("Model"), size: N("Size"), seed: N("Seed"), steps: N("Steps"), guidance: N("Guidance"), strength: N("Strength"),
   quality: N("Quality"), negative_prompt: N("Negative prompt"), scheduler: N("Scheduler"), loras: N("LoRAs"),
   controls: N("Controls"), checkpoint: N("Checkpoint"), n: N("Images of the call"), output_format: N("File format"),
-  references: N("Reference images"), masked: N("With a mask"), prompt_tokens: N("Tokens of the prompt"), adapters: N("Adapters"),
-  batch: N("Batch"), background: N("Background"),
+  references: N("Reference images"), prompt_tokens: N("Tokens of the prompt"), adapters: N("Adapters"),
+  batch: N("Batch"), drawn_by: N("Drawn by"), control_files: N("Files of the controls"), long_prompt: N("Long prompt"),
+  "drawn_by.weights": N("Weights"), "drawn_by.device": N("Device"), "drawn_by.dtype": N("Number format"),
+  "drawn_by.darkroom": N("Version"), masked: N("With a mask"), background: N("Background"),
 };
 const FIRST = ["model", "size", "seed"];
 

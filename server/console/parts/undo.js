@@ -1,11 +1,10 @@
 // What was deleted a moment ago, with Undo: over every page, so that another page can be opened meanwhile.
 import { html, useEffect, useRef } from "../core/html.js";
 import { t } from "../core/i18n.js";
+import { isTyping } from "../core/keys.js";
 import { useStore } from "../core/store.js";
 import { deleted, failed, undoDeletion, waiting } from "../state/deletions.js";
 import { ErrorNote } from "./basics.js";
-
-const isTyping = (target) => target.closest?.("input, textarea, select") != null;
 
 export function Undo() {
   const all = useStore(waiting);

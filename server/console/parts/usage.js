@@ -1,5 +1,6 @@
 // What was used, as a chart and as a table; and calls. For a key's own page and for operators.
 import { query } from "../core/api.js";
+import { BASE } from "../core/base.js";
 import { html, useState } from "../core/html.js";
 import { count, duration, money, t, when } from "../core/i18n.js";
 import { Dialog, ErrorNote, Field, Table } from "./basics.js";
@@ -77,4 +78,4 @@ export function CallsTable({ rows, route, withKey }) {
   ${open && html`<${CallDetails} path=${`${route}/${open}`} onClose=${() => setOpen(null)} />`}`;
 }
 
-export const csvLink = (path, values) => html`<a class="button" href=${query(path, { ...values, format: "csv" })} download>${t("Download CSV")}</a>`;
+export const csvLink = (path, values) => html`<a class="button" href=${BASE + query(path, { ...values, format: "csv" })} download>${t("Download CSV")}</a>`;

@@ -1,7 +1,7 @@
 // Image calls of this browser: started in the background and followed by their ids, so that leaving a page ends none.
 // They outlive the page with what was sent, so that each can be sent again. The server knows all calls of the key: those of
 // another browser that run are found too.
-import { ApiError, call, get, json, resultName, resultPath } from "../core/api.js";
+import { ApiError, get, json, readResult, resultName } from "../core/api.js";
 import { t } from "../core/i18n.js";
 import { stringify } from "../core/json.js";
 import { createStore } from "../core/store.js";
@@ -77,7 +77,7 @@ export const startJob = (body) => start("generations", body, body);
 // A form has text alone: objects are sent as JSON. A result is sent as its file, by which the server knows it again.
 async function formOf({ image: [image], mask, fields }) {
   const form = new FormData();
-  form.append("image", image instanceof File ? image : await (await call("GET", resultPath(image))).blob(), image.name ?? "image.png");
+  form.append("image", image instanceof File ? image : await readResult(image), image.name ?? "image.png");
   if (mask) form.append("mask", mask, "mask.png");
   for (const [name, value] of Object.entries(fields)) {
     form.append(name, typeof value === "object" ? stringify(value) : String(value));

@@ -6,7 +6,8 @@ import { createStore } from "../core/store.js";
 import { stopChat } from "./chat.js";
 import { stopComparison } from "./comparison.js";
 import { deleteNow } from "./deletions.js";
-import "./draft.js"; // all that is kept has to be there before it is brought back
+import "./draft.js";
+import "./grid.js"; // all that is kept has to be there before it is brought back
 import { loadModels, models } from "./models.js";
 import { deleteSent } from "./sent-files.js";
 import { leaveTalk } from "./talk.js";

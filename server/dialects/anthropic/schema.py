@@ -1,10 +1,12 @@
 """The body of POST /v1/messages, as Anthropic's SDKs send it."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, Tag
+from pydantic import BeforeValidator, Field, Tag
 
 from server.schemas.chat_messages import FUNCTION_NAME, TEXT_OR_PARTS, BoundedText, LenientModel, Text
+from server.schemas.hosted_fields import Label
 
 MAX_STOPS = 16
 MAX_TOOLS = 128
@@ -26,7 +28,7 @@ class Base64Source(LenientModel):
     """The bytes of an image. `media_type` is not believed: the bytes are looked at."""
 
     type: Literal["base64"]
-    media_type: str
+    media_type: Annotated[str, BeforeValidator(str)] = "image/png"
     data: Annotated[str, Field(min_length=1)]
 
 
@@ -171,7 +173,11 @@ class OutputConfig(LenientModel):
 class Metadata(LenientModel):
     """The metadata of a request: whose it is."""
 
-    user_id: str | None = None
+    user_id: Label = None
+
+
+def _object_or_none(value: object) -> object:
+    return value if isinstance(value, Mapping) else None
 
 
 class CountBody(LenientModel):
@@ -200,4 +206,4 @@ class MessagesBody(CountBody):
         default_factory=list
     )
     stream: bool = False
-    metadata: Metadata | None = None
+    metadata: Annotated[Metadata | None, BeforeValidator(_object_or_none)] = None

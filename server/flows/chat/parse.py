@@ -146,7 +146,7 @@ def _check_combinations(body: ChatBody) -> None:
     if body.top_logprobs and not body.logprobs:
         message = "'top_logprobs' works with 'logprobs': true only: send it too, or leave both out."
         raise BadRequest(message, param="top_logprobs", code="invalid_parameter_combination")
-    if body.stream_options is not None and not body.stream:
+    if body.stream_options and body.stream_options.include_usage and not body.stream:
         message = "'stream_options' works with 'stream': true only: send it too, or leave both out."
         raise BadRequest(message, param="stream_options", code="invalid_parameter_combination")
 

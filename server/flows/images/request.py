@@ -89,6 +89,9 @@ def check_options(request: ImageRequest, model: ImageModel, max_n: int, capabili
             f"Model `{model.name}` takes no such scheduler. Schedulers: {', '.join(offered) or 'none by request'}."
         )
         raise BadRequest(message, param="scheduler", code="unsupported_value")
+    if request.sampling.batch == "exact" and model.checkpoint.upstream is not None:
+        message = f"Model `{model.name}` is drawn by another server, which promises no 'exact' images: leave it out."
+        raise BadRequest(message, param="batch", code="unsupported_value")
     if capabilities is not None:
         _check_capabilities(request, model, capabilities)
     way: ControlledWith = "mask" if request.mask else "image" if request.references else "text"

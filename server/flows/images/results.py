@@ -42,7 +42,7 @@ def answer_format(request: ImageRequest, catalog: Catalog, *, with_bytes: bool) 
     other names answer with bytes beside the URL."""
     if request.response_format is not None:
         return request.response_format
-    if request.model in catalog.bytes_aliases:
+    if catalog.answers_bytes(request.model):
         return "b64_json"
     return "both" if with_bytes else "url"
 
@@ -105,7 +105,7 @@ def origins_write(
     if request.references:
         values |= {"references": len(request.references), "masked": request.mask is not None}
     shown = {name: value for name, value in job.metadata.items() if _is_shown(name, value)}
-    parameters = values | shown | dict(finished.found)
+    parameters = values | shown | dict(finished.found) | {"batch": "merged" if finished.merged else "exact"}
     origins = {
         name: Origin(image.seed, request.prompt, parameters)
         for name, image in zip(result.files, finished.images, strict=True)

@@ -8,6 +8,7 @@ from server.accounts.audit import record_change
 from server.accounts.db import Database
 from server.backends.engine_host import EngineHost
 from server.errors import NotFound
+from server.flows.grid_jobs import GridJobs
 from server.flows.operators.reports import key_names
 from server.flows.operators.sleep import longest_wake_s
 from server.parts import Running
@@ -22,17 +23,21 @@ Job = ActiveCall | ActiveResponse | ActiveChat
 
 
 class JobQueue:
-    """Image calls, responses and chats."""
+    """Image calls, responses, chats and comparison grids."""
 
-    def __init__(self, running: Running, database: Database, workers: Callable[[], Sequence[WorkerReport]]) -> None:
+    def __init__(
+        self, running: Running, database: Database, workers: Callable[[], Sequence[WorkerReport]], grids: GridJobs
+    ) -> None:
         self._running = running
+        self._grids = grids
         self._database = database
         self._workers = workers
 
     async def snapshot(self) -> QueueSnapshot:
         """Return the jobs in the order in which they began, and the workers."""
         names = await self._database.in_reader(key_names, self._database)
-        return QueueSnapshot(jobs=[self._describe(job, names) for job in self._jobs()], workers=[*self._workers()])
+        jobs = [*(self._describe(job, names) for job in self._jobs()), *self._grids.queued()]
+        return QueueSnapshot(jobs=sorted(jobs, key=lambda job: job.created_at), workers=[*self._workers()])
 
     async def watch(self) -> AsyncIterator[QueueSnapshot]:
         """Yield the queue now, and whenever it has changed, until the server stops."""
@@ -50,6 +55,9 @@ class JobQueue:
 
     async def cancel(self, job_id: str, *, by: str) -> None:
         """End a job; it is not charged, unless it was already. Raises NotFound."""
+        if await self._grids.cancel(job_id):
+            await self._database.in_writer(record_change, self._database, by, "job.cancel", job_id)
+            return
         job = self._find(job_id)
         await job.cancel_and_wait()
         details = {"key_id": job.call.key_id, "endpoint": job.call.endpoint}

@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from peft import LoraConfig
@@ -21,7 +22,7 @@ from tests.support.image_jobs import image_job
 from tests.support.runtime_pairs import OPTIONS, runtime_of
 
 GPU = torch.device("cuda")
-TOGETHER = (("offload group", "float8"), ("offload model", "float8"))
+TOGETHER = (("offload group", "float8"), ("offload model", "float8"), ("offload model", "lora_folder"))
 EVERY_RUN = ((), ("offload group",), ("offload group", "float8"))
 CHOICES = [(), *((name,) for name in OPTIONS), *TOGETHER]
 
@@ -100,6 +101,21 @@ async def test_a_draft_ends_before_a_long_image_has_done_a_third(offload: Any, f
     assert steps[-1] < 10
     await long
     assert steps[-1] == 30
+
+
+@pytest.mark.parametrize("offload", ["none", "model", "group"])
+async def test_adapters_come_and_go_between_images_and_over_a_sleep(offload: Any, with_adapter: CheckpointSpec) -> None:
+    spec = replace(with_adapter, runtime=Runtime(offload=offload, lora_folder=with_adapter.path.parent / "loras"))
+    engine = ImageEngine(GPU)
+    images = []
+    for number, loras in enumerate(((), (("style", 1.0),), (), (("style", 0.5),), (("style", 1.0),))):
+        images.append((await draw(engine, image_job(spec, id=f"{number}", steps=2, loras=loras)))[0])
+        if number == 3:
+            await engine.sleep()
+    plain, adapted, plain_again, _, adapted_again = images
+    assert np.array_equal(plain, plain_again)
+    assert np.array_equal(adapted, adapted_again)
+    assert len({image.tobytes() for image in images}) == 3
 
 
 async def test_images_share_passes_with_group_offload(flux: CheckpointSpec) -> None:

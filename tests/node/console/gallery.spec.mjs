@@ -1,10 +1,12 @@
 // Gallery: kept after a reload, filtered, opened by arrows, every setting recalled, deleted.
-import { api, assert, eventually, spec } from "./harness.mjs";
+import { readFileSync } from "node:fs";
+import { crc32 } from "node:zlib";
+import { api, assert, base, eventually, spec } from "./harness.mjs";
 
 const MODEL = "beta-2.5-flash-image-count";
 const draw = (prompt, more = {}) => api("POST", "/v1/images/generations", { model: MODEL, prompt, response_format: "url", ...more });
 
-const first = await draw("a green tree on a hill", { size: "4:3", seed: 7 });
+const first = await draw("a green tree on a hill", { size: "768x512", seed: 7 });
 const second = await draw("a blue boat", { seed: 8, image: [first.body.data[0].url] });
 assert.equal(second.status, 200);
 
@@ -26,7 +28,7 @@ await spec("gallery", "/console/gallery", async (page, { looks, shot }) => {
   await page.getByLabel("Words of the prompt").fill("green tree");
   await page.keyboard.press("Enter");
   await page.waitForFunction(() => [...document.querySelectorAll("figcaption")].every((caption) => caption.textContent.includes("green tree")));
-  await cards.first().getByRole("button").click();
+  await cards.first().locator(".open").click();
   const dialog = page.getByRole("dialog");
   await eventually(async () => assert.match(await dialog.textContent(), /Seed7/));
   await dialog.getByRole("button", { name: "Recall all settings" }).click();
@@ -43,11 +45,73 @@ await spec("gallery", "/console/gallery", async (page, { looks, shot }) => {
   await dialog.getByText("a green tree on a hill").waitFor();
   await page.keyboard.press("ArrowLeft");
   await dialog.getByText("a blue boat").waitFor();
+
+  // along the chain, without leaving: what it was made from, before and after, and back to what was made from that
+  await dialog.getByRole("button", { name: "Open what it was made from, 1" }).click();
+  await dialog.getByText("a green tree on a hill").waitFor();
+  await dialog.getByRole("button", { name: "Open what was made from it, 1" }).click();
+  await dialog.getByText("a blue boat").waitFor();
+  assert.equal(new URL(page.url()).pathname, "/console/gallery");
+  await page.keyboard.press("b");
+  const sides = () => dialog.evaluate((element) => ["Before", "After"].map((alt) => element.querySelector(`img[alt="${alt}"]`)?.getAttribute("src").split("/").pop()));
+  await eventually(async () => assert.deepEqual(await sides(), [first, second].map(({ body }) => body.data[0].url.split("/").pop())));
+  await dialog.getByRole("slider").press("ArrowRight"); // moves the line, not to another image
+  assert.deepEqual(await sides(), [first, second].map(({ body }) => body.data[0].url.split("/").pop()));
+  await looks("gallery, before and after");
+  await page.keyboard.press("b");
+  await dialog.getByRole("button", { name: "Zoom" }).click();
+  await eventually(async () => assert.equal(await dialog.locator(".zoomed img").evaluate((image) => image.clientWidth), 768));
+  await looks("gallery, zoomed");
+  assert.equal(await dialog.getByRole("link", { name: "Download" }).getAttribute("download"), "a-blue-boat_seed8.png");
+
+  // drawn again, it is the same, and it says so
+  await dialog.getByRole("button", { name: /^Draw again and compare/ }).click();
+  await dialog.getByText("The same, bit for bit.").waitFor();
   await page.keyboard.press("Escape");
   await dialog.waitFor({ state: "detached" });
 });
 
-const doomed = await draw("a doomed tower", { seed: 9 });
+// A ZIP's names and contents, by its list at the end.
+function unzipped(bytes) {
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  const end = bytes.byteLength - 22;
+  assert.equal(view.getUint32(end, true), 0x06054b50);
+  const files = {};
+  for (let place = view.getUint32(end + 16, true), left = view.getUint16(end + 10, true); left > 0; left -= 1) {
+    const [size, length, local] = [view.getUint32(place + 20, true), view.getUint16(place + 28, true), view.getUint32(place + 42, true)];
+    const name = new TextDecoder().decode(bytes.subarray(place + 46, place + 46 + length));
+    files[name] = bytes.subarray(local + 30 + length, local + 30 + length + size);
+    assert.equal(crc32(files[name]), view.getUint32(place + 16, true));
+    place += 46 + length;
+  }
+  return files;
+}
+
+const twins = [await draw("a twin tower", { seed: 5, size: "512x512" }), await draw("a twin tower", { seed: 5, size: "512x512" })].map(({ body }) => body.data[0].url.split("/").pop());
+
+await spec("several", "/console/gallery", async (page, { looks }) => {
+  const boxes = page.getByRole("checkbox", { name: "Choose a twin tower" });
+  await boxes.first().waitFor();
+  assert.equal(await page.getByRole("heading", { level: 2 }).first().textContent(), new Intl.DateTimeFormat("en", { dateStyle: "full" }).format(Date.now()));
+  for (const box of await boxes.all()) await box.check();
+  await page.getByText("2 chosen").waitFor();
+  await looks("gallery, two chosen");
+  const download = page.waitForEvent("download");
+  await page.getByRole("button", { name: "Download as ZIP" }).click();
+  const files = unzipped(new Uint8Array(readFileSync(await (await download).path())));
+  assert.deepEqual(Object.keys(files).sort(), ["a-twin-tower_seed5.png", "a-twin-tower_seed5_2.png"]);
+  for (const bytes of Object.values(files)) {
+    const stored = await Promise.all(twins.map(async (name) => Buffer.from(await (await fetch(`${base}/cdn/${name}`)).arrayBuffer())));
+    assert.ok(stored.some((each) => each.equals(Buffer.from(bytes))));
+  }
+  await page.getByRole("group", { name: "Chosen images" }).getByRole("button", { name: "Delete" }).click();
+  await page.getByText("2 images were deleted.").waitFor();
+  assert.equal(await boxes.count(), 0);
+  await page.getByRole("button", { name: "Undo" }).click();
+  await eventually(async () => assert.equal(await boxes.count(), 2));
+});
+
+const doomed = await draw("a doomed tower", { seed: 9, size: "512x512" });
 const name = doomed.body.data[0].url.split("/").pop();
 const isKept = async () => (await api("GET", `/v1/darkroom/results/${name}`)).status === 200;
 
@@ -110,7 +174,7 @@ await spec("large-view", "/console/gallery", async (page) => {
     await page.getByRole("button", { name: "Open a blue boat" }).first().click();
     await page.getByRole("dialog").getByRole("button", { name: button, exact: true }).click();
     await page.getByRole("dialog").waitFor({ state: "detached" }); // nothing stays over what it leads to
-    await eventually(async () => assert.equal(new URL(page.url()).pathname, `/console/${path}`));
+    await eventually(async () => assert.ok(page.url().split("?")[0] === `${base}/console/${path}`));
     await page.getByRole("link", { name: "Gallery" }).click();
   }
 });

@@ -28,7 +28,7 @@ await spec("generate", "/console", async (page, { looks, shot }) => {
   await eventually(async () => assert.match(await page.locator("#prompt-hint").textContent(), / \d+ of \d+ tokens\.$/)); // as the server counted
   await page.locator("#prompt").fill("a small boat ".repeat(100));
   assert.match(await page.locator("#prompt-hint").textContent(), / About 300 of \d+ tokens: the end may not be read\.$/);
-  await cards(page).getByRole("button").press("Enter");
+  await cards(page).locator(".open").press("Enter");
   const shown = page.getByRole("dialog").getByRole("img");
   await shown.evaluate((image) => image.decode());
   assert.deepEqual(await shown.evaluate((image) => [image.naturalWidth, image.naturalHeight, image.alt]), [1536, 1024, "a red boat at sunset"]);
@@ -67,6 +67,6 @@ await spec("generate", "/console", async (page, { looks, shot }) => {
   await eventually(async () => assert.ok(await page.locator("#guidance").isVisible()));
   await page.locator("#guidance").fill("");
   await looks();
-  assert.equal(base, new URL(page.url()).origin);
+  assert.ok(page.url().startsWith(`${base}/console`));
   await allEnded();
 }, { refusals: [400] });

@@ -159,9 +159,10 @@ await spec("recall-of-sent-files", "/console/edit", async (page) => {
 
   await openFirst(page, "a painted hill"); // goes there by its address: nothing of the page before is left
   await sentAfterRecall(page);
-  await page.getByLabel("Before and after").waitFor();
+  const both = async () => (await api("GET", "/v1/darkroom/results?limit=2&q=a+painted+hill")).body.data;
+  await eventually(async () => assert.equal((await both()).length, 2));
   assert.equal(await painted(), once);
-  const [again, first] = (await api("GET", "/v1/darkroom/results?limit=2&q=a+painted+hill")).body.data;
+  const [again, first] = await both();
   assert.notEqual(again.call_id, first.call_id);
   assert.deepEqual(again.parameters, first.parameters);
   assert.equal(again.parameters.masked, true);

@@ -95,6 +95,11 @@ def test_an_error_is_sorted_by_its_code(
     create_key(database, "a", GROUPS)
 
 
+def is_standby(database: Database) -> bool:
+    with database.read() as session:
+        return bool(session.scalars(text("SELECT pg_is_in_recovery()")).one())
+
+
 @pytest.fixture(scope="module")
 def standby(cluster: Cluster) -> Iterator[Cluster]:
     with Cluster.standby(cluster) as standby:
@@ -116,7 +121,14 @@ async def test_writes_and_reads_follow_a_failover(database: Database, cluster: C
             await ledger.in_writer(ledger.hold, call("c2", key.id))
         capturing = asyncio.create_task(ledger.in_patient_writer(capture, ledger, "c1", [result("r1")], price=1000))
         assert await moving.in_reader(authenticate, moving, secret) == key
+        fresh = Database(moving.url)  # without a connection of before
+        assert await fresh.in_reader(authenticate, fresh, secret) == key
+        with pytest.raises(DatabaseBusy):
+            await fresh.in_writer(Ledger(fresh, "other").hold, call("c3", key.id))
+        assert fresh.is_read_only
         standby.promote()
+        assert await fresh.in_reader(is_standby, fresh) is False
+        fresh.dispose()
         await capturing
         assert len(report.entries(moving)) == 1
         assert clean(moving)

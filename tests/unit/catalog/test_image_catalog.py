@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.catalog.checkpoint_files import CheckpointError, check_files
+from server.catalog.aliases import alias_of
 from server.catalog.images import CatalogError, load_catalog
 from server.catalog.toml import KeyPath, line_of
 from server.flows.catalog.edit import edited_text
@@ -67,8 +68,9 @@ def test_an_older_name_is_of_a_quality_that_is_there(configs: Path) -> None:
 
 def test_an_alias_may_answer_with_bytes() -> None:
     catalog = load_catalog(REPOSITORY / "model_configs", Path("weights"))
-    assert {"gpt-image-1", "gpt-image-2"} <= catalog.bytes_aliases
-    assert not catalog.bytes_aliases & {"dall-e-3", *catalog.models}
+    for name in ("gpt-image-1", "gpt-image-2-2026-04-21", "gpt-image-1-mini", "chatgpt-image-latest"):
+        assert catalog.answers_bytes(name)
+    assert not any(map(catalog.answers_bytes, ("dall-e-3", None, *catalog.models)))
 
 
 def test_another_checkpoint_is_one_edit(configs: Path) -> None:
@@ -81,6 +83,32 @@ def test_aliases_and_the_default_are_found() -> None:
     catalog = load_catalog(REPOSITORY / "model_configs", Path("weights"))
     assert catalog.find(None) is catalog.find("gpt-image-1") is catalog.models["alpha-image-2-count"]
     assert catalog.find("no such model") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("gpt-image-2-2026-04-21", "alpha-image-2-count"),
+        ("gpt-image-3", "alpha-image-2-count"),
+        ("gpt-image-2-mini-2026-09-01", "beta-2.5-flash-image-count"),
+        ("chatgpt-image-2026-10-02", "alpha-image-2-count"),
+        ("dall-e-3-2024-01-01", "alpha-image-2-count"),
+        ("gemini-2.5-flash-image-preview", "beta-2.5-flash-image-count"),
+        ("gemini-3.5-flash-image-preview", "beta-3.1-flash-image-count"),
+        ("gemini-4-pro-image", "beta-3-pro-image-count"),
+        ("GPT-image-2", None),
+        ("my-gpt-image-2", None),
+    ],
+)
+def test_names_of_a_series_are_found_by_its_pattern(name: str, model: str | None) -> None:
+    catalog = load_catalog(REPOSITORY / "model_configs", Path("weights"))
+    assert catalog.find(name) is (catalog.models[model] if model else None)
+
+
+def test_the_name_itself_and_then_the_longest_pattern_win() -> None:
+    assert alias_of("a-1", ["a-*", "a-1", "*"]) == "a-1"
+    assert alias_of("a-2", ["*", "a-*"]) == "a-*"
+    assert alias_of("b", ["a*"]) is None
 
 
 BROKEN = [

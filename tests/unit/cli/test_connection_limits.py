@@ -2,7 +2,8 @@
 
 import pytest
 
-from server.cli.connection_limits import ConnectionLimits, most_connections, trusted_networks
+from server.cli.connection_limits import ConnectionLimits, most_connections
+from server.http.proxy_headers import trusted_networks
 
 
 class Line:

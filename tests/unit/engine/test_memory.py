@@ -9,6 +9,7 @@ import torch
 from pipelines.catalog.memory import DEVICE_SHARE, host_memory_bytes, weights_budget
 from pipelines.device.memory import Budgets, compute_dtype
 
+GIB = 2**30
 PHYSICAL = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -75,7 +76,12 @@ def test_without_control_groups_the_machines_memory_counts(tmp_path: Path) -> No
 )
 def test_the_budget_leaves_room_for_others_once(free: float, others: float, expected: float) -> None:
     assert DEVICE_SHARE == 0.8
-    assert weights_budget(100, free, others) == pytest.approx(expected)
+    assert weights_budget(100 * GIB, free * GIB, others * GIB) == pytest.approx(expected * GIB)
+
+
+@pytest.mark.parametrize(("total", "expected"), [(4, 2), (7.6, 4.1), (11.6, 8.1), (24, 19.2)])
+def test_a_small_device_keeps_room_to_draw_and_half_for_weights(total: float, expected: float) -> None:
+    assert weights_budget(total * GIB, total * GIB, 0) == pytest.approx(expected * GIB)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +96,8 @@ def test_gpus_that_emulate_bfloat16_compute_in_float16(
     assert compute_dtype("bfloat16", torch.device("cuda")) == torch.bfloat16
 
 
-def test_workers_on_the_cpu_divide_the_hosts_memory() -> None:
+def test_workers_on_the_cpu_divide_the_hosts_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipelines.device.memory.host_memory_bytes", lambda: 64 * GIB)
     alone, one_of_two = (Budgets.of(torch.device("cpu"), image_workers=workers) for workers in (1, 2))
     assert 2 * one_of_two.device_bytes == pytest.approx(alone.device_bytes, abs=2)
     assert 2 * one_of_two.host_bytes == pytest.approx(alone.host_bytes, abs=2)

@@ -29,7 +29,7 @@ async def test_a_built_site_is_served_with_the_consoles_headers(client: httpx.As
     (tmp_path / "404.html").write_text("no such page")
     (tmp_path / "guides" / "index.html").write_text("guides")
     start = await client.get("/docs")
-    assert (start.status_code, start.headers["location"]) == (307, "/docs/")
+    assert (start.status_code, start.headers["location"]) == (307, "docs/")
     answers = {path: await client.get(path) for path in ("/docs/", "/docs/guides/", "/docs/nothing")}
     assert {path: (each.status_code, each.text) for path, each in answers.items()} == {
         "/docs/": (200, "home"),

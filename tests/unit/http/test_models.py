@@ -20,7 +20,7 @@ async def test_image_models_have_sizes_qualities_adapters_limits_and_a_price(tmp
         cards[name] for name in ("alpha-image-2-count", "beta-3.1-flash-image-4k-count", "starter-chat")
     )
     assert alias == alpha
-    assert {"gpt-image-1", "dall-e-3"} <= set(alpha["aliases"])
+    assert {"gpt-image-1", "dall-e-3", "gpt-image-*"} <= set(alpha["aliases"])
     sizes = catalog.models[alpha["id"]].sizes
     assert alpha["sizes"] == {ratio: str(resolve_size(sizes, ratio, None)) for ratio in alpha["ratios"]}
     assert (alpha["qualities"], alpha["default_quality"]) == (["low", "medium", "high", "xhigh", "max"], "high")

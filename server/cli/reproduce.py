@@ -1,0 +1,169 @@
+"""`darkroom reproduce`: draws an image again from its own metadata, and says whether it came out the same."""
+
+import base64
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import httpx
+import typer
+
+from server.backends.decoding.data_uri import encode_data_uri
+from server.errors import StartError
+
+if TYPE_CHECKING:
+    from server.settings import Settings
+
+READER = "pipelines.images.file_comparison"  # a process of its own: this one reads no images
+KEY_VARIABLE = "DARKROOM_API_KEY"
+SENT = (
+    "prompt", "model", "size", "seed", "steps", "guidance", "strength", "negative_prompt", "scheduler", "loras",
+    "long_prompt", "output_compression", "background",
+)  # fmt: skip
+NUMBERS = {"output_compression", "seed", "steps", "guidance", "strength"}
+NOT_COMPARED = {"software", "batch", "XML:com.adobe.xmp"}
+
+
+def reproduce(
+    file: Annotated[Path, typer.Argument(help="An image that Darkroom has drawn.", exists=True, dir_okay=False)],
+    image: Annotated[
+        list[Path] | None, typer.Option(help="An image that it was made from; repeat it in the order of the call.")
+    ] = None,
+    mask: Annotated[Path | None, typer.Option(help="The mask that it was made with.")] = None,
+    control: Annotated[
+        list[str] | None, typer.Option(help="NAME=FILE: the image of a control; repeat it for others.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(envvar=KEY_VARIABLE, help="The key that pays; by default the one in the home.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to write the new image.")] = None,
+) -> None:
+    """Draw an image again from its own metadata, and say if it is the same bit for bit, or what differs. It is charged
+    as any call."""
+    from server.cli.environment import read_settings
+
+    settings = read_settings()
+    first = look_at(file)
+    headers = {"Authorization": f"Bearer {key or _own_key(settings)}"}
+    client = httpx.Client(base_url=settings.local_url, headers=headers, timeout=None, trust_env=False)  # noqa: S113
+    with client, tempfile.TemporaryDirectory(prefix="darkroom-reproduce-") as folder:
+        body = request_of(first, _offered_schedulers(client, first["metadata"].get("model")))
+        body |= inputs_of(first["metadata"], image or [], mask, control or [])
+        data = base64.b64decode(_send(client, "POST", "/v1/images/generations", body)["data"][0]["b64_json"])
+        (again := output or Path(folder) / "again").write_bytes(data)
+        told, same = outcome(look_at(file, again))
+    for line in told:
+        typer.echo(line)
+    raise typer.Exit(0 if same else 1)
+
+
+def look_at(*files: Path) -> dict[str, Any]:
+    """Return what a file says of its image, and in what another one differs. Raises StartError."""
+    command = [sys.executable, "-m", READER, *map(str, files)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise StartError(done.stderr.strip().splitlines()[-1])
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def request_of(found: Mapping[str, Any], schedulers: Sequence[str]) -> dict[str, Any]:
+    """Return the body that draws an image again, without the images that it was made from. `schedulers` are those that
+    a request may name: else it is the model's own."""
+    body = {name: value for name in SENT if (value := found["metadata"].get(name)) not in (None, "", {})}
+    body = {name: json.loads(str(value)) if name in NUMBERS else value for name, value in body.items()}
+    if body.get("scheduler") not in schedulers:
+        body.pop("scheduler", None)
+    if found["format"] == "png":
+        body.pop("output_compression", None)
+    return {**body, "output_format": found["format"], "n": 1, "batch": "exact", "response_format": "b64_json"}
+
+
+def inputs_of(
+    metadata: Mapping[str, Any], images: Sequence[Path], mask: Path | None, controls: Sequence[str]
+) -> dict[str, Any]:
+    """Return the fields with the images that it was made from. Raises StartError for one that is not given."""
+    needed = len(metadata.get("made_from") or [])
+    if len(images) != needed:
+        raise StartError(f"It was made from {needed} image(s): give each with --image, in the order of the call.")
+    if bool(metadata.get("mask")) != (mask is not None):
+        raise StartError("It was made with a mask: give it with --mask." if mask is None else "It had no mask.")
+    given = dict(each.split("=", 1) for each in controls if "=" in each)
+    if missing := (metadata.get("controls") or {}).keys() ^ given.keys():
+        raise StartError(f"Give the image of each control that it was drawn with: --control {min(missing)}=FILE")
+    fields: dict[str, Any] = {}
+    if images:
+        fields["image"] = [_as_uri(path) for path in images]
+    if mask is not None:
+        fields["mask"] = _as_uri(mask)
+    if given:
+        strengths = metadata["controls"]
+        fields["controls"] = {
+            name: {"image": _as_uri(Path(path)), "strength": strengths[name]} for name, path in given.items()
+        }
+    return fields
+
+
+def _as_uri(path: Path) -> str:
+    try:
+        return encode_data_uri(path.read_bytes())
+    except OSError as error:
+        raise StartError(f"{path} can't be read: {error.strerror}.") from error
+
+
+def outcome(found: Mapping[str, Any]) -> tuple[list[str], bool]:
+    """Say of an image and the one that was drawn again whether their pixels are the same, and what differs."""
+    first, pixels = found["metadata"], found["pixels"]
+    told = [f"{name}: {old} -> {new}" for name, old, new in differences(first, found["other"])]
+    if pixels is None:
+        return ["Not the same: it has another size.", *told], False
+    if not pixels["differing"]:
+        return [f"The same, bit for bit: all {pixels['of']:,} pixels.", *told], True
+    lines = [
+        f"Not the same: {pixels['differing']:,} of {pixels['of']:,} pixels differ, by {pixels['most']} of 255 at most."
+    ]
+    if first.get("batch") == "merged":
+        lines.append(
+            "It had shared forward passes with other images, which may change low bits. Images that a request asks for "
+            "with 'batch': 'exact' come out the same each time."
+        )
+    if "drawn_by" not in first:
+        lines.append("Its metadata do not say what drew it: it is of an earlier version, or of another server.")
+    return [*lines, *told], False
+
+
+def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield what two images' metadata say differently: the name, the old and the new value."""
+    for name in sorted({**first, **second}.keys() - NOT_COMPARED):
+        old, new = first.get(name), second.get(name)
+        if isinstance(old, dict) and isinstance(new, dict):
+            yield from ((f"{name}.{part}", *pair) for part, *pair in differences(old, new))
+        elif str(old) != str(new):
+            yield name, "nothing" if old is None else old, "nothing" if new is None else new
+
+
+def _own_key(settings: "Settings") -> str:
+    try:
+        return (settings.home / "dev-key").read_text().strip()
+    except OSError as error:
+        raise StartError(f"Give the key that pays with --key, or in {KEY_VARIABLE}.") from error
+
+
+def _offered_schedulers(client: httpx.Client, model: str | None) -> list[str]:
+    cards = _send(client, "GET", "/v1/models", None)["data"]
+    return next((card.get("schedulers", []) for card in cards if card["id"] == model), [])
+
+
+def _send(client: httpx.Client, method: str, route: str, body: dict[str, Any] | None) -> Any:
+    """Return the body of an answer. Raises StartError with the server's message."""
+    try:
+        response = client.request(method, route, json=body)
+    except httpx.HTTPError as error:
+        raise StartError(f"No server answers at {client.base_url}: {error}.") from error
+    if response.status_code != 200:
+        raise StartError(response.json()["error"]["message"])
+    return response.json()

@@ -1,0 +1,63 @@
+"""The parts of an edit's form: which are files, which are texts, and which say nothing."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.datastructures import FormData, UploadFile
+
+from server.errors import BadRequest
+
+IMAGE_FIELD = re.compile(r"(images?|files?)(\[\d*\])?|image_?\d{1,3}")
+CONTROL_FIELD = re.compile(r"controls\[[^\[\]]+\]")
+MEMBER = re.compile(r"(?P<field>loras)\[(?P<member>[^\[\]]+)\]")
+
+
+@dataclass(frozen=True, slots=True)
+class FormParts:
+    """The parts that say something, the files in their order. `ignored` are names of files without effect, and of texts
+    beside the files that they only name."""
+
+    files: tuple[tuple[str, UploadFile], ...]
+    texts: Mapping[str, Any]
+    ignored: tuple[str, ...]
+
+    def of_kind(self, kind: str) -> list[UploadFile]:
+        """Return the files that are the `image` or the `mask`."""
+        return [file for name, file in self.files if kind_of(name) == kind]
+
+
+def kind_of(name: str) -> str | None:
+    """Return what a file of this name is: the `image`, the `mask`, or a control by its whole name; None for others."""
+    if IMAGE_FIELD.fullmatch(name):
+        return "image"
+    return name if name == "mask" or CONTROL_FIELD.fullmatch(name) else None
+
+
+def read_form(form: FormData) -> FormParts:
+    """Sort the parts of a form. Browsers and no-code tools send an empty part for what was not filled in, and some
+    gateways the name of a file as a text beside it. A form without another image keeps its empty ones, which are
+    refused as such. Raises BadRequest for a text in place of a file."""
+    files = [(name, part) for name, part in form.multi_items() if isinstance(part, UploadFile)]
+    has_image = any(file.size and kind_of(name) == "image" for name, file in files)
+    filled = [(name, file) for name, file in files if file.size or (file.filename and not has_image)]
+    kinds = {kind_of(name) for name, _ in filled}
+    texts = {name: part for name, part in form.multi_items() if isinstance(part, str) and part}
+    named = [name for name in texts if kind_of(name) and name not in {"file", "files"}]
+    if misplaced := [name for name in named if kind_of(name) not in kinds]:
+        message = f"'{misplaced[0]}' must be a file part here, not text."
+        raise BadRequest(message, param=misplaced[0].partition("[")[0])
+    unused = [name for name, file in files if (file.filename and not file.size and has_image) or not kind_of(name)]
+    return FormParts(
+        tuple(filled), _folded({name: text for name, text in texts.items() if name not in named}), (*named, *unused)
+    )
+
+
+def _folded(texts: Mapping[str, str]) -> dict[str, Any]:
+    """Fold an object's fields, which SDKs write as `loras[style]`, into an object."""
+    values: dict[str, Any] = {}
+    for name, text in texts.items():
+        if found := MEMBER.fullmatch(name):
+            values.setdefault(found["field"], {})[found["member"]] = text
+    return {**values, **{name: text for name, text in texts.items() if not MEMBER.fullmatch(name)}}

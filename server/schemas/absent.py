@@ -1,0 +1,62 @@
+"""Values that say nothing: null anywhere, and what is empty where nothing empty is valid. Both count as absent.
+
+Serialisers of Go, Java and C# write a null for each field that is not set, and no-code tools an empty string. Pure.
+"""
+
+import copy
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+from pydantic_core import ErrorDetails
+
+TAGS = ("type", "role")  # the fields by which unions tell their members apart
+Keys = tuple[int | str, ...]
+
+
+def without_absent(values: Mapping[str, Any], errors: Iterable[ErrorDetails], *, empty: bool) -> dict[str, Any] | None:
+    """Return a copy of the values without those that say nothing and are the cause of an error; None if no error has
+    such a cause. With `empty`, an empty string, list or object says nothing, too."""
+    reached = {_reach(error["loc"], values) for error in errors}
+    absent = [keys for keys in reached if keys and _says_nothing(values, keys, empty=empty)]
+    if not absent:
+        return None
+    left = copy.deepcopy(dict(values))
+    for keys in sorted(absent, key=lambda keys: [(isinstance(key, int), key) for key in keys], reverse=True):
+        del _at(left, keys[:-1])[keys[-1]]  # a list's last item first: positions before it stay
+    return left
+
+
+def is_tag(part: int | str, value: Any) -> bool:
+    """Return whether a part of an error's location only names the member of a union that the value is."""
+    return isinstance(value, Mapping) and part in {value.get(name) for name in TAGS if isinstance(value.get(name), str)}
+
+
+def _reach(location: tuple[int | str, ...], values: Mapping[str, Any]) -> Keys:
+    """Return the keys of a location that the values have: others are names that pydantic gave to a union's members."""
+    keys: list[int | str] = []
+    value: Any = values
+    tagged = False
+    for position, part in enumerate(location, 1):
+        if not tagged and position < len(location) and is_tag(part, value):
+            tagged = True
+            continue
+        tagged = False
+        if (isinstance(part, int) and isinstance(value, list) and part < len(value)) or (
+            isinstance(value, Mapping) and part in value
+        ):
+            keys.append(part)
+            value = cast(Any, value)[part]
+    return tuple(keys)
+
+
+def _says_nothing(values: Mapping[str, Any], keys: Keys, *, empty: bool) -> bool:
+    value = _at(values, keys)
+    if value is None:
+        return True
+    return empty and value in ("", [], {}) and not isinstance(keys[-1], int)  # in a list it is an item, if a wrong one
+
+
+def _at(values: Any, keys: Keys) -> Any:
+    for key in keys:
+        values = values[key]
+    return values

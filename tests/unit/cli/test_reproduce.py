@@ -1,0 +1,87 @@
+"""What `darkroom reproduce` reads of a file, sends, and says of two images."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from pipelines.images.file_comparison import Unreadable, difference, main, read_image
+from pipelines.protocol.finished_image import encode_file
+from pipelines.protocol.images import Encoding, ImageFormat
+from server.cli.reproduce import inputs_of, look_at, outcome, request_of
+from server.errors import StartError
+
+SEED = 2**63 - 2
+METADATA: dict[str, Any] = {
+    "prompt": "7", "model": "alpha", "checkpoint": "starter-alpha", "size": "64x48", "seed": SEED, "steps": 12,
+    "guidance": 2.5, "scheduler": "DDIM", "loras": {"ink": 0.8}, "software": "Darkroom", "batch": "merged",
+    "prompt_tokens": {"used": 3, "of": 77},
+    "drawn_by": {"torch": "2.9.0", "weights": "ab", "device": "the CPU (2 threads)"},
+}  # fmt: skip
+
+
+def save(file: Path, colour: tuple[int, int, int] = (9, 8, 7), format_: ImageFormat = "png", **changes: Any) -> Path:
+    file.write_bytes(encode_file(Image.new("RGB", (64, 48), colour), Encoding(format_), {**METADATA, **changes}))
+    return file
+
+
+@pytest.mark.parametrize("format_", ["png", "jpeg", "webp"])
+def test_every_format_says_what_draws_it_again(tmp_path: Path, format_: ImageFormat) -> None:
+    found = main([save(tmp_path / "a", format_=format_)])
+    body = request_of(found, ["DDIM"])
+    assert body == {
+        "prompt": "7", "model": "alpha", "size": "64x48", "seed": SEED, "steps": 12, "guidance": 2.5,
+        "scheduler": "DDIM", "loras": {"ink": 0.8}, "output_format": format_, "n": 1, "batch": "exact",
+        "response_format": "b64_json",
+    }  # fmt: skip
+    assert "scheduler" not in request_of(found, [])  # the model's own is no choice of a request
+
+
+def test_a_file_of_another_program_is_refused_by_name(tmp_path: Path) -> None:
+    file = tmp_path / "a.png"
+    Image.new("RGB", (8, 8)).save(file)
+    with pytest.raises(StartError, match=r"a\.png has no metadata of Darkroom"):
+        look_at(file)
+    file.write_bytes(b"words")
+    with pytest.raises(Unreadable, match=r"a\.png is no image"):
+        main([file])
+
+
+def test_the_images_that_it_was_made_from_are_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "boat.png"
+    Image.new("RGB", (8, 8)).save(file)
+    made = {**METADATA, "made_from": ["1f"], "mask": "2f", "controls": {"edges": 0.7}}
+    for given, message in (
+        (([], file, ["edges=x"]), "made from 1 image"),
+        (([file], None, ["edges=x"]), "made with a mask"),
+        (([file], file, []), "--control edges=FILE"),
+        (([file], file, [f"edges={file}", "depth=x"]), "--control depth=FILE"),
+    ):
+        with pytest.raises(StartError, match=message):
+            inputs_of(made, *given)
+    fields = inputs_of(made, [file], file, [f"edges={file}"])
+    assert fields["image"] == [fields["mask"]]
+    assert fields["controls"]["edges"] == {"image": fields["mask"], "strength": 0.7}
+    with pytest.raises(StartError, match="no mask"):
+        inputs_of(METADATA, [], file, [])
+
+
+def test_equal_pixels_are_the_same_whatever_the_files_say(tmp_path: Path) -> None:
+    found = look_at(save(tmp_path / "one"), save(tmp_path / "two", batch="exact"))
+    assert outcome(found) == (["The same, bit for bit: all 3,072 pixels."], True)
+
+
+def test_what_differs_is_named(tmp_path: Path) -> None:
+    weights = {**METADATA["drawn_by"], "weights": "cd"}
+    other = save(tmp_path / "other", (9, 8, 10), batch="exact", drawn_by=weights, adapters={"ink": "12"})
+    told, same = outcome(main([save(tmp_path / "one"), other]))
+    assert not same
+    assert told[0] == "Not the same: 3,072 of 3,072 pixels differ, by 3 of 255 at most."
+    assert "shared forward passes" in told[1]
+    assert told[2:] == ["adapters: nothing -> {'ink': '12'}", "drawn_by.weights: ab -> cd"]
+    older = tmp_path / "older"
+    older.write_bytes(encode_file(Image.new("RGB", (64, 48)), Encoding(), {"prompt": "a", "seed": 1}))
+    assert "earlier version" in outcome(main([older, other]))[0][1]
+    Image.new("RGB", (64, 64)).save(tmp_path / "larger.png")
+    assert difference(read_image(other), read_image(tmp_path / "larger.png")) is None
