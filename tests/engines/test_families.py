@@ -95,9 +95,9 @@ NIGHTLY: dict[str, tuple[Conditioning, tuple[bool, int, bool, bool, bool, bool, 
     "sd3-pag": ("img2img", (True, 1, True, True, True, True, True)),
     "pixart-pag": ("img2img", (True, 1, True, True, True, True, True)),
     "sana-pag": ("img2img", (True, 1, True, True, True, True, True)),
-    "kandinsky3": ("img2img", (True, 1, False, False, True, True, True)),
-    "kandinsky22": ("img2img", (True, 1, False, False, True, True, True)),
-    "lumina": ("img2img", (True, 1, False, False, True, True, True)),
+    "kandinsky3": ("img2img", (True, 1, False, True, True, True, True)),
+    "kandinsky22": ("img2img", (True, 1, False, True, True, True, True)),
+    "lumina": ("img2img", (True, 1, True, True, True, True, True)),
     "qwen-layered": ("native", (False, 1, False, False, True, True, True)),
 }
 SLOW = (pytest.mark.nightly, pytest.mark.timeout(1800))  # some encode every reference at a megapixel
@@ -141,7 +141,7 @@ TOKENS = {
     **{"hunyuan-dit": 255, "hunyuan-dit-pag": 255, "sd3-pag": 255, "sana-pag": 298, "deepfloyd-if": 76},
     **dict.fromkeys(("latent-diffusion", "depth2img", "unclip", "unclip-img2img", "kandinsky22"), 75),
     **dict.fromkeys(("sdxl-pix2pix", "sd15-pag", "sdxl-pag"), 75),
-    **{"kandinsky3": 127, "lumina": 256},
+    **{"kandinsky3": 127, "lumina": 255},
 }
 READ_ALL = {  # in windows, or up to the longest that the class lets through
     *("sd15", "sd15-inpaint", "lcm", "sdxl", "sdxl-turbo", "sdxl-inpaint", "sdxl-refiner", "sd3", "flux"),
