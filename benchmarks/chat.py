@@ -1,15 +1,19 @@
-"""Chat: tokens a second and time to the first token, at 1, 8 and 32 streams, for this server and two others.
+"""Chat: tokens a second and time to the first token, at 1, 8 and 32 streams, for this server and two others; a long
+prompt beside short ones; and the second turn of an agent.
 
-    python -m benchmarks.chat [--json FILE] [--checkpoint FOLDER]
+    python -m benchmarks.chat [--json FILE] [--checkpoint FOLDER] [--streams N ...] [--rounds N] [--tokens N]
+                              [--long TOKENS] [--agent TOKENS] [--alone]
 
 The others are `transformers serve --continuous-batching`, over HTTP like ours, and bare `generate`, which gets all
 prompts at once as one padded batch in this process: no HTTP, no streaming, no requests that arrive later. All three
 load the same folder and answer the same prompts greedily with the same `max_tokens`. They run in alternation, so that a
-machine that slows down slows all of them. Read the ratios of the medians.
+machine that slows down slows all of them. Read the ratios of the medians; on a CPU that other programs use, those of
+the processor time, which is that of a system's own processes.
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -33,13 +37,12 @@ from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
+from benchmarks.chat_weights import make_random_chat  # noqa: E402
 from tests.support.harness import REPOSITORY, Server  # noqa: E402
+from tests.support.processes import processor_s  # noqa: E402
 
-STARTER = REPOSITORY / "weights" / "starter-chat"
 STREAMS = (1, 8, 32)
-TOKENS = 64
-ROUNDS = 3
-LIMIT_S = 600.0
+LIMIT_S = 3000.0
 WORDS = ("the", "red", "boat", "and", "a", "blue", "house", "stand", "near", "some", "small", "green", "trees")
 
 
@@ -49,50 +52,105 @@ class Measured:
 
     tokens_per_s: float
     first_token_s: float  # median over the streams
+    processor_s: float  # of the system's processes, for a token
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a system is asked at once."""
+
+    prompts: tuple[str, ...]
+    tokens: int  # of each answer
+
+    @classmethod
+    def of(cls, streams: int, tokens: int) -> "Load":
+        """Return prompts of 8 to 24 words."""
+        texts = (" ".join(WORDS[(3 * i + j) % len(WORDS)] for j in range(8 + i % 17)) for i in range(streams))
+        return cls(tuple(texts), tokens)
+
+
+Run = Callable[[Load], Measured]
 
 
 def main() -> None:
-    """Print the table; with --json, write the figures to a file too."""
+    """Print the tables; with --json, write the figures to a file too."""
+    options = _options()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = options.checkpoint or make_random_chat(Path(scratch) / "random")
+        with our_server(Path(scratch), folder) as ours, contextlib.ExitStack() as others:
+            systems = {"darkroom": ours}
+            if not options.alone:
+                systems["transformers serve"] = others.enter_context(their_server(folder))
+            systems["generate"] = bare_generate(folder)
+            loads = {f"{streams} streams": Load.of(streams, options.tokens) for streams in options.streams}
+            if options.long:
+                loads[f"{options.long} tokens beside 7 short"] = beside(options.long, options.tokens)
+            figures = {name: measure(systems, load, name, options.rounds) for name, load in loads.items()}
+            print_table(figures, options)
+            if options.agent:
+                first, second = second_turn(ours, options.agent, options.rounds)
+                print(f"An agent's second turn at {options.agent} tokens: {second:.2f} s after {first:.2f} s, "
+                      f"{second / first:.3f} of the first")  # fmt: skip
+    if options.json:
+        options.json.write_text(json.dumps({name: as_json(systems) for name, systems in figures.items()}, indent=2))
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--checkpoint", type=Path, default=STARTER, help="a transformers folder (starter-chat)")
-    options = parser.parse_args()
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        our_server(Path(scratch), options.checkpoint) as ours,
-        their_server(options.checkpoint) as theirs,
-    ):
-        systems = {"darkroom": ours, "transformers serve": theirs, "generate": bare_generate(options.checkpoint)}
-        figures = {streams: measure(systems, streams) for streams in STREAMS}
-    print_table(figures)
-    if options.json:
-        options.json.write_text(
-            json.dumps({str(streams): as_json(systems) for streams, systems in figures.items()}, indent=2)
-        )
+    parser.add_argument("--checkpoint", type=Path, help="a transformers folder (random weights of a real architecture)")
+    parser.add_argument("--streams", type=int, nargs="*", default=STREAMS)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--tokens", type=int, default=64, help="of each answer (64)")
+    parser.add_argument(
+        "--long", type=int, default=16_000, help="tokens of one prompt beside seven short ones; 0 for none"
+    )
+    parser.add_argument("--agent", type=int, default=8_000, help="tokens of an agent's first turn; 0: none")
+    parser.add_argument("--alone", action="store_true", help="without transformers serve")
+    return parser.parse_args()
 
 
-def prompts(streams: int) -> list[str]:
-    """8 to 24 words each."""
-    return [" ".join(WORDS[(3 * i + j) % len(WORDS)] for j in range(8 + i % 17)) for i in range(streams)]
+def beside(length: int, tokens: int) -> Load:
+    """Return one prompt of about so many tokens, which are characters for the random weights, and seven short ones."""
+    short = Load.of(7, tokens).prompts
+    return Load((_text(length), *short), tokens)
 
 
-Run = Callable[[int], Measured]
+def _text(length: int) -> str:
+    return " ".join(WORDS[i * i % len(WORDS)] for i in range(length))[:length]
 
 
-def measure(systems: dict[str, Run], streams: int) -> dict[str, Measured]:
+def second_turn(ours: Run, length: int, rounds: int) -> tuple[float, float]:
+    """Return the median processor time until the first token of an agent's first turn, and of the second: the same
+    text, and 300 characters more."""
+    first, second = [], []
+    for number in range(rounds + 1):
+        text = f"Task {number}. {_text(length)}"
+        measured = [ours(Load((prompt,), 1)) for prompt in (text, f"{text} {_text(300)}")]
+        if number:
+            first.append(measured[0].processor_s)
+            second.append(measured[1].processor_s)
+    return statistics.median(first), statistics.median(second)
+
+
+def measure(systems: dict[str, Run], load: Load, name: str, rounds: int) -> dict[str, Measured]:
     """Medians over the rounds, after one of warmup."""
-    rounds = []
-    for number in range(ROUNDS + 1):
-        measured = {name: run(streams) for name, run in systems.items()}
-        speeds = ", ".join(f"{name} {figures.tokens_per_s:.0f}" for name, figures in measured.items())
-        print(f"{streams} streams, round {number} of {ROUNDS}, tokens a second: {speeds}", file=sys.stderr)
-        rounds += [measured] if number else []
-    return {
-        name: Measured(
-            statistics.median(measured[name].tokens_per_s for measured in rounds),
-            statistics.median(measured[name].first_token_s for measured in rounds),
+    found = []
+    for number in range(rounds + 1):
+        measured = {system: run(load) for system, run in systems.items()}
+        speeds = ", ".join(
+            f"{system} {figures.tokens_per_s:.1f} ({figures.processor_s * 1000:.0f} ms of processor a token)"
+            for system, figures in measured.items()
         )
-        for name in systems
+        print(f"{name}, round {number} of {rounds}, tokens a second: {speeds}", file=sys.stderr)
+        found += [measured] if number else []
+    return {
+        system: Measured(
+            statistics.median(measured[system].tokens_per_s for measured in found),
+            statistics.median(measured[system].first_token_s for measured in found),
+            statistics.median(measured[system].processor_s for measured in found),
+        )
+        for system in systems
     }
 
 
@@ -103,20 +161,26 @@ def as_json(systems: dict[str, Measured]) -> dict[str, dict[str, float]]:
         name: {
             "tokens_per_s": round(measured.tokens_per_s, 1),
             "first_token_s": round(measured.first_token_s, 4),
+            "processor_s": round(measured.processor_s, 5),
             "darkroom_is_faster_by": round(darkroom.tokens_per_s / measured.tokens_per_s, 3),
+            "processor_ratio": round(measured.processor_s / darkroom.processor_s, 3),
         }
         for name, measured in systems.items()
     }
 
 
-def print_table(figures: dict[int, dict[str, Measured]]) -> None:
-    title = f"Up to {TOKENS} tokens a stream, medians of {ROUNDS} rounds, {torch.get_num_threads()} threads"
-    table = Table("Streams", "System", "Tokens a second", "First token", "Darkroom is faster by", title=title)
-    for streams, systems in figures.items():
+def print_table(figures: dict[str, dict[str, Measured]], options: argparse.Namespace) -> None:
+    """Print figures of every load."""
+    rounds, tokens = options.rounds, options.tokens
+    title = f"{tokens} tokens a stream, medians of {rounds} rounds, {torch.get_num_threads()} threads"
+    head = ("Load", "System", "Tokens a second", "First token", "Darkroom is faster by", "by processor time")
+    table = Table(*head, title=title)
+    for load, systems in figures.items():
         for name, figure in as_json(systems).items():
-            speed, first_s = f"{figure['tokens_per_s']:.0f}", f"{figure['first_token_s'] * 1000:.0f} ms"
-            table.add_row(str(streams), name, speed, first_s, f"{figure['darkroom_is_faster_by']:.2f} x")
-    Console().print(table)
+            speed, first_s = f"{figure['tokens_per_s']:.1f}", f"{figure['first_token_s'] * 1000:.0f} ms"
+            ratios = (f"{figure['darkroom_is_faster_by']:.2f} x", f"{figure['processor_ratio']:.2f} x")
+            table.add_row(load, name, speed, first_s, *ratios)
+    Console(width=120).print(table)
 
 
 @contextmanager
@@ -133,7 +197,9 @@ def our_server(scratch: Path, folder: Path) -> Iterator[Run]:
         (weights / starter).mkdir(parents=True, exist_ok=True)
     server = Server(scratch / "home", weights, configs, {"preload": "false"}).start()
     try:
-        yield lambda streams: over_http(f"{server.base}/v1", "bench", server.key, streams)
+        assert server.process is not None
+        pid = server.process.pid
+        yield lambda load: over_http(f"{server.base}/v1", "bench", server.key, load, pid)
     finally:
         server.stop()
 
@@ -150,7 +216,8 @@ def their_server(folder: Path) -> Iterator[Run]:
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=dict(os.environ))
     try:
         wait_for(f"http://localhost:{port}/health", process)
-        yield lambda streams: over_http(f"http://localhost:{port}/v1", str(folder.resolve()), "none", streams)
+        base = f"http://localhost:{port}/v1"
+        yield lambda load: over_http(base, str(folder.resolve()), "none", load, process.pid)
     finally:
         process.terminate()
         process.wait(timeout=60)
@@ -168,27 +235,31 @@ def wait_for(address: str, process: subprocess.Popen[bytes]) -> None:
     raise RuntimeError("transformers serve does not answer; does `pip install transformers[serving]` help?")
 
 
-def over_http(base: str, model: str, key: str, streams: int) -> Measured:
-    """All streams at once."""
-    return asyncio.run(_over_http(base, model, key, streams))
+def over_http(base: str, model: str, key: str, load: Load, pid: int) -> Measured:
+    """All streams at once, to the server with this process."""
+    before = processor_s(pid)
+    tokens_per_s, first_s, tokens = asyncio.run(_over_http(base, model, key, load))
+    return Measured(tokens_per_s, first_s, (processor_s(pid) - before) / tokens)
 
 
-async def _over_http(base: str, model: str, key: str, streams: int) -> Measured:
-    limits = httpx.Limits(max_connections=streams)
+async def _over_http(base: str, model: str, key: str, load: Load) -> tuple[float, float, int]:
+    limits = httpx.Limits(max_connections=len(load.prompts))
     headers = {"Authorization": f"Bearer {key}"}
     async with httpx.AsyncClient(timeout=LIMIT_S, limits=limits, headers=headers, trust_env=False) as client:
         started_at = time.perf_counter()
-        results = await asyncio.gather(*(_stream(client, base, model, prompt) for prompt in prompts(streams)))
+        asked = (_stream(client, base, model, prompt, load.tokens) for prompt in load.prompts)
+        results = await asyncio.gather(*asked)
         wall_s = time.perf_counter() - started_at
-    return Measured(sum(tokens for tokens, _ in results) / wall_s, statistics.median(first_s for _, first_s in results))
+    tokens = sum(written for written, _ in results)
+    return tokens / wall_s, statistics.median(first_s for _, first_s in results), tokens
 
 
-async def _stream(client: httpx.AsyncClient, base: str, model: str, prompt: str) -> tuple[int, float]:
+async def _stream(client: httpx.AsyncClient, base: str, model: str, prompt: str, max_tokens: int) -> tuple[int, float]:
     """Tokens by the server's own count, and seconds to the first one."""
     body = {
         "model": model,
         "messages": [{"role": "user", "content": prompt}],
-        "max_tokens": TOKENS,
+        "max_tokens": max_tokens,
         "temperature": 0,
         "stream": True,
         "stream_options": {"include_usage": True},
@@ -215,24 +286,24 @@ def bare_generate(folder: Path) -> Run:
     model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
 
-    def run(streams: int) -> Measured:
-        chats = [[{"role": "user", "content": prompt}] for prompt in prompts(streams)]
+    def run(load: Load) -> Measured:
+        chats = [[{"role": "user", "content": prompt}] for prompt in load.prompts]
         inputs = tokenizer.apply_chat_template(
             chats, add_generation_prompt=True, return_tensors="pt", padding=True, return_dict=True
         ).to(model.device)
 
-        def generate(tokens: int) -> tuple[float, int]:
-            started_at = time.perf_counter()
+        def generate(tokens: int) -> tuple[float, int, float]:
+            started_at, worked = time.perf_counter(), time.process_time()
             rows = model.generate(**inputs, max_new_tokens=tokens, do_sample=False)[:, inputs["input_ids"].shape[1] :]
             eos_ids = set(model.generation_config.eos_token_id)
             written = sum(
                 next((i + 1 for i, token in enumerate(row) if token in eos_ids), len(row)) for row in rows.tolist()
             )
-            return time.perf_counter() - started_at, written
+            return time.perf_counter() - started_at, written, time.process_time() - worked
 
-        first_s, _ = generate(1)
-        wall_s, written = generate(TOKENS)
-        return Measured(written / wall_s, first_s)
+        first_s, _, _ = generate(1)
+        wall_s, written, worked_s = generate(load.tokens)
+        return Measured(written / wall_s, first_s, worked_s / written)
 
     return run
 

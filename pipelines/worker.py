@@ -7,7 +7,6 @@ server has died, and this process exits at once.
 import argparse
 import asyncio
 import os
-import signal
 import socket
 import threading
 import time
@@ -47,6 +46,7 @@ from pipelines.protocol.messages import (
     frame,
     read_frame,
 )
+from pipelines.protocol.signals import leave_signals_to_server
 
 if TYPE_CHECKING:
     import torch
@@ -230,8 +230,7 @@ def _set_environment(kernel_cache: Path | None) -> None:
 def main(start: StartEngine = start_engine) -> None:
     """Serve with the engine that `start` makes."""
     # Ctrl-C and service managers signal the whole process group; the server drains first, and then stops the worker
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    leave_signals_to_server()
     parser = argparse.ArgumentParser(prog="python -m pipelines.worker", description="Started by the server.")
     parser.add_argument("socket", type=int, help="the file descriptor of a socket to the server")
     parser.add_argument("kind", help="image, chat or classify")

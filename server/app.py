@@ -32,9 +32,11 @@ from server.http.forwarding import BodyRecorder, Forwarder, listen
 from server.http.last_newline import LastNewlineMiddleware
 from server.http.observability import ObservabilityMiddleware
 from server.http.openapi_document import DocumentedApp, describe
+from server.http.own_calls import OwnCalls
 from server.routes import (
     account,
     admin,
+    batches,
     chat,
     checkpoints,
     console,
@@ -46,6 +48,7 @@ from server.routes import (
     image_jobs,
     images,
     models,
+    moderations,
     operator_keys,
     operator_queue,
     operator_reports,
@@ -63,7 +66,7 @@ log = structlog.stdlib.get_logger("darkroom.serving")
 ROUTES = (
     images, image_jobs, chat, responses, conversations, models, files, health, console, docs, admin,
     checkpoints, gateways, account, results, operator_keys, operator_queue, operator_reports, workers,
-    unsupported,
+    batches, moderations, unsupported,
 )  # fmt: skip
 EXPOSED_HEADERS = [
     "retry-after",
@@ -132,6 +135,7 @@ async def _running(services: Services, on_ready: Callable[[Services], None], app
                 asyncio.create_task(run_maintenance(services), name="maintenance"),
                 asyncio.create_task(_signal_ready(engines, services, on_ready), name="signal ready"),
             ]
+            tasks.append(asyncio.create_task(services.batches.runner.run(OwnCalls(app).send), name="batches"))
             if settings.cluster is not None:
                 tasks.append(asyncio.create_task(follow_cluster(services), name="follow the cluster"))
             shutdown.push_async_callback(_cancel_tasks, tasks)

@@ -203,6 +203,7 @@ async def _sweep_files(services: Services) -> None:
     settings, results, responses = services.settings, services.stores.results, services.stores.responses
     max_age_s = settings.responses_keep_days * DAY_S
     await _in_pages(responses, partial(responses.delete_expired, max_age_s, settings.idempotency_s))
+    await _in_pages(services.stores.batches, partial(services.stores.batches.delete_older, max_age_s))
     conversations = services.stores.conversations
     await _in_pages(conversations, partial(conversations.delete_expired, max_age_s))
     days = settings.results_keep_days

@@ -6,6 +6,7 @@ process.
 
 from dataclasses import dataclass
 
+from server.accounts.batches import BatchStore
 from server.accounts.call_log import CallLog
 from server.accounts.calls import CallStore
 from server.accounts.claims import ClaimStore
@@ -47,6 +48,7 @@ class Stores:
     calls: CallStore
     responses: ResponseStore
     conversations: ConversationStore
+    batches: BatchStore
     call_log: CallLog
     results: ResultStore
     webhooks: WebhookStore

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from server.backends.gateway_link import GatewayLink
 from server.flows.admission import Admission
+from server.flows.batches.batches import Batches
+from server.flows.batches.run import BatchRunner
 from server.flows.call_recording import CallRecorder
 from server.flows.catalog.member import CatalogMember
 from server.flows.chat.chats import Chats
@@ -18,6 +20,7 @@ from server.flows.grid_jobs import GridJobs
 from server.flows.images.idempotency import ImageCalls
 from server.flows.images.jobs import ImageJobs
 from server.flows.images.webhooks import Webhooks
+from server.flows.moderations import Moderations
 from server.flows.operators.policy import PolicyAdmin
 from server.flows.operators.queue import JobQueue
 from server.flows.operators.sleep import Sleeper
@@ -64,6 +67,14 @@ class ResponseFlows:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchFlows:
+    """The flows of batches: as keys see them, and what runs them."""
+
+    flow: Batches
+    runner: BatchRunner
+
+
+@dataclass(frozen=True, slots=True)
 class Operations:
     """The flows of operators."""
 
@@ -101,4 +112,6 @@ class Services:
     images: ImageFlows
     chats: ChatFlows
     responses: ResponseFlows
+    batches: BatchFlows
+    moderations: Moderations
     operations: Operations

@@ -231,6 +231,11 @@ class Settings(BaseSettings):
     logged_refusals_per_minute: int = Field(
         60, ge=0, description="Refused calls of one key that get a row in the log of calls in a minute."
     )
+    batch_folder: Path | None = Field(
+        None,
+        description="A folder from which the batches of all keys may read their lines, by a path in it as "
+        "`input_file_id`. Unset: lines come in requests alone.",
+    )
     responses_keep_days: float = Field(
         30, gt=0, description="Age in days at which a stored response is deleted, or an unused conversation."
     )
@@ -273,9 +278,9 @@ class Settings(BaseSettings):
 
     proxy: BaseUrl | None = Field(
         None,
-        description="The HTTP proxy by which the server reaches upstreams, an object store and a collector of traces "
-        "with public addresses. Loopback and private addresses are reached directly, always. HTTP_PROXY and the like "
-        "are not read.",
+        description="The HTTP proxy by which the server reaches all that has a public address: upstreams, an object "
+        "store, a collector of traces, images to fetch, webhooks. Loopback and private addresses are reached directly, "
+        "always. HTTP_PROXY and the like are not read.",
     )
 
     tracing: BaseUrl | None = Field(

@@ -1,29 +1,38 @@
-"""Which of the folders here go with a single file: those whose denoiser has as many weights."""
+"""Which of the folders here go with a single file: those whose denoiser has weights of the same shapes."""
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Final
 
 from pipelines.catalog.call_signature import PipelineSource
 from pipelines.catalog.checkpoint_files import (
+    SINGLE_FILES,
     CheckpointError,
     default_variant,
     denoiser_name,
     find_snapshot,
     model_index,
 )
+from pipelines.catalog.file_kinds import kind_by_header, other_kind_of
 from pipelines.catalog.file_layout import DENOISER_PREFIX, beside_denoiser, denoiser_tensors
 from pipelines.catalog.quantization import read_quantization
 from pipelines.catalog.weight_headers import BrokenFile, Tensor, read_header
 
+MOST_VECTORS: Final = 0.01  # of a file's weights
+
 
 def find_bases(file: Path, folders: Iterable[Path]) -> list[Path]:
-    """Return the diffusers folders whose denoiser has as many weights as the file: it may be another training of
-    theirs. Where there are none, those whose denoiser lacks one layer's weights of the file, such as a norm that
+    """Return the diffusers folders that a file may be another training of: those whose denoiser has the same shapes.
+    Where there are none, those with as many weights; then those that differ in a few vectors, such as a norm that
     nothing uses."""
     weights = _weights(file)
-    counts = [(folder, sum(tensor.weights for tensor in _denoiser(folder))) for folder in folders]
-    same = [folder for folder, count in counts if count and count == sum(tensor.weights for tensor in weights)]
-    return same or [folder for folder, count in counts if count and _is_left_over(weights, count)]
+    wanted = _rows(weights)
+    found = [(folder, rows) for folder in folders if (rows := _rows(_denoiser(folder)))] if wanted else []
+    same = [folder for folder, rows in found if rows == wanted]
+    same = same or [folder for folder, rows in found if _count(rows) == _count(wanted)]
+    return same or [folder for folder, rows in found if _is_near(wanted, rows) or _is_left_over(weights, _count(rows))]
 
 
 def nearest_base(file: Path, folders: Iterable[Path]) -> tuple[Path, int, int] | None:
@@ -42,10 +51,55 @@ def nearest_base(file: Path, folders: Iterable[Path]) -> tuple[Path, int, int] |
     return (*min(found)[1:], weights) if found else None
 
 
+def _rows(tensors: Iterable[Tensor]) -> Counter[int]:
+    """Count the rows of all weights by their length: the same for a model in any naming, however its projections are
+    fused, or its convolutions and sides of 1 are written. A vector is rows of one number."""
+    rows: Counter[int] = Counter()
+    for tensor in tensors:
+        sides = [side for side in tensor.shape if side != 1] or [1]
+        rows[math.prod(sides[1:])] += sides[0]
+    return rows
+
+
+def _count(rows: Counter[int]) -> int:
+    return sum(width * count for width, count in rows.items())
+
+
+def _apart(one: Counter[int], other: Counter[int]) -> int:
+    """Return how many weights are in one of two models alone."""
+    return sum(width * abs(one[width] - other[width]) for width in one.keys() | other.keys())
+
+
+def _is_near(one: Counter[int], other: Counter[int]) -> bool:
+    """Return whether two models differ in a few numbers of vectors alone."""
+    return _apart(one, other) == abs(one[1] - other[1]) <= MOST_VECTORS * _count(one)
+
+
+def check_is_denoiser(file: Path, folder: Path | None) -> None:
+    """Check that a file is no other kind, such as an adapter; `folder` is its base. Raises CheckpointError and
+    BrokenFile."""
+    if file.suffix not in SINGLE_FILES or (folder is not None and find_bases(file, [folder])):
+        return
+    if (kind := other_kind_of(file)) is not None:
+        raise CheckpointError(f"{file}: {kind}")
+
+
+def other_size(file: Path, folder: Path) -> str | None:
+    """Return the reason why a file can't be the denoiser of a folder, by the number of its weights; None if it may
+    be."""
+    weights, own = _count(_rows(_weights(file))), _count(_rows(_denoiser(folder)))
+    if not weights or not own or nearest_base(file, [folder]) or max(weights, own) <= 2 * min(weights, own):
+        return None
+    return f"{file}: its denoiser has {weights:,} weights, and that of {folder.name} {own:,}: they are not of one model"
+
+
 def is_whole(file: Path) -> bool:
     """Return whether a file has other components beside the denoiser."""
     try:
-        return file.suffix == ".safetensors" and bool(beside_denoiser(read_header(file).tensors))
+        header = read_header(file)
+        return (
+            file.suffix == ".safetensors" and bool(beside_denoiser(header.tensors)) and kind_by_header(header) is None
+        )
     except BrokenFile:
         return False
 

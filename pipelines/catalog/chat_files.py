@@ -1,16 +1,20 @@
 """What the files of a chat checkpoint say without loading it: whether it sees images, and the memory that it takes."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from pipelines.catalog.quantized_bytes import quantized_bytes
 from pipelines.catalog.weight_headers import BrokenFile, read_header
+from pipelines.protocol.images import Quantize
 
 GGUF: Final = ".gguf"
 ORIGINAL: Final = "consolidated"  # weights of Mistral's once more, under names of its own
 MXFP4_BYTES: Final = 17 / 32  # of a weight in the file; without a kernel for it the library makes two bytes of it
+KEPT: Final = re.compile(r"embed|lm_head|(^|\.)vision|visual")  # of weights that are quantized while they are loaded
 PROCESSORS: Final = ("preprocessor_config.json", "processor_config.json")
 # By quant_method in config.json: the packages that transformers needs to load such weights
 NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
@@ -62,13 +66,30 @@ def is_multiplied_out(checkpoint: Path) -> bool:
     return quantized_by(checkpoint) == "mxfp4" and not (_is_installed("kernels") and _is_installed("triton"))
 
 
-def loaded_bytes(checkpoint: Path) -> int:
-    """Return the bytes of its weights on a device. 0 for one that is not there."""
+def loaded_bytes(checkpoint: Path, quantize: Quantize = "none") -> int:
+    """Return the bytes of its weights on a device, if they are quantized so while they are loaded. 0 for one that is
+    not there."""
     if checkpoint.suffix == GGUF:
         return _multiplied_out(checkpoint) if checkpoint.is_file() else 0
-    files = list(checkpoint.glob("*.safetensors"))
-    sizes = [file.stat().st_size for file in _without_copies(files)]
+    files = _without_copies(checkpoint.glob("*.safetensors"))
+    if quantize != "none":
+        return int(sum(_quantized(file, quantize) for file in files))
+    sizes = [file.stat().st_size for file in files]
     return int(sum(sizes) * (2 / MXFP4_BYTES if is_multiplied_out(checkpoint) else 1))
+
+
+def _quantized(file: Path, quantize: Quantize) -> float:
+    """Return the bytes of a file's weights: embeddings, norms and the output layer stay as they are."""
+    try:
+        tensors = read_header(file).tensors
+    except BrokenFile:
+        return file.stat().st_size
+    return sum(
+        tensor.bytes
+        if len(tensor.shape) != 2 or KEPT.search(tensor.name)
+        else quantized_bytes(tensor, quantize, tensor.bytes / max(1, tensor.weights))
+        for tensor in tensors
+    )
 
 
 def _multiplied_out(file: Path) -> int:

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipelines.catalog.components import component_names
+from pipelines.catalog.components import component_names, is_component
 from pipelines.catalog.digests import Digests
+from pipelines.catalog.file_kinds import LANGUAGE_MODEL, TEXT_ENCODER, VAE, FileKind, other_kind_of
 from pipelines.catalog.file_layout import denoiser_tensors, missing_parts
 from pipelines.catalog.folder_problems import HUB_CACHE, PICKLES, other_kind, part_problems, similar_names
 from pipelines.catalog.modular import index_file, missing_part, plain_index
@@ -21,6 +22,9 @@ SINGLE_FILES = (".safetensors", ".gguf")
 VISION = ("vision_model.", "visual_projection.")  # of an image encoder beside one of texts
 # model.safetensors, model.fp16.safetensors, model-00001-of-00002.safetensors, model.fp16-00001-of-00002.safetensors
 WEIGHTS = re.compile(r"(?P<stem>[^.]+?)(?P<variant>\.[^.]+?)?(-\d{5}-of-\d{5})?\.safetensors")
+
+
+FITTING: Mapping[str, tuple[FileKind, ...]] = {"vae": (VAE,), "denoiser": ()}  # kinds of files, by a part's key
 
 
 class CheckpointError(Exception):
@@ -58,6 +62,8 @@ def check_files(spec: CheckpointSpec) -> Path:
     folder = spec.path if spec.path.is_dir() else spec.base or spec.config
     if spec.path.is_file() and any(spec.path.match(pattern) for pattern in PICKLES):
         raise CheckpointError(f"{spec.path}: a pickle, which can run code; convert the checkpoint to safetensors")
+    if folder is None and spec.path.suffix in SINGLE_FILES and (kind := _other_kind_of_file(spec.path)) is not None:
+        raise CheckpointError(f"{spec.path}: {kind}")
     if folder is None or (spec.path.is_file() and spec.path.suffix not in SINGLE_FILES):
         raise CheckpointError(
             f"{spec.path}: neither a diffusers folder, nor a .safetensors or .gguf file with `base` (the folder that "
@@ -72,6 +78,13 @@ def check_files(spec: CheckpointSpec) -> Path:
         content = f"only pickles such as {pickled.name}, which can run code" if pickled else "no weights"
         raise CheckpointError(f"{folder}: {content}; convert the checkpoint to safetensors")
     return folder
+
+
+def _other_kind_of_file(file: Path) -> FileKind | None:
+    try:
+        return other_kind_of(file)
+    except BrokenFile as error:
+        raise CheckpointError(str(error)) from error
 
 
 def model_index(folder: Path) -> dict[str, Any]:
@@ -130,13 +143,55 @@ def weight_files(spec: CheckpointSpec) -> dict[str, list[Path]]:
     parts = [part for part in component_names(index) if part not in denoiser]
     if folder == spec.config:
         parts = list(missing_parts(index, list(_tensors(spec.path)), denoiser_name(index)))
-    if missing := [part for part in parts if not (folder / part).is_dir()]:
+    own = own_parts(spec.parts, index)
+    if missing := [part for part in parts if part not in own and not (folder / part).is_dir()]:
         raise CheckpointError(missing_part(folder, missing[0]))
     found = {part: default_variant(folder / part) for part in parts}
     for part, files in found.items():
+        if part in own:
+            continue
         if problem := next(part_problems(folder / part, index[part], files), None):
             raise CheckpointError(f"{spec.path} has no {part}; {problem}" if folder == spec.config else problem)
-    return denoiser | {part: files for part, files in found.items() if files}
+    found = {part: files for part, files in (denoiser | found).items() if files}
+    return found | {part: own_files(path) for part, path in own.items()}
+
+
+def own_parts(parts: Iterable[tuple[str, Path]], index: Mapping[str, Any]) -> dict[str, Path]:
+    """Return the paths of a catalog file's own parts, by the component that each replaces. Raises CheckpointError."""
+    found = {}
+    for key, path in parts:
+        name = denoiser_name(dict(index)) if key == "denoiser" else key
+        if not is_component(index.get(name)):
+            raise CheckpointError(f"{key}: {index.get('_class_name')} has no {name}")
+        found[name] = _own_part(key, path, name, index)
+    return found
+
+
+def own_files(path: Path) -> list[Path]:
+    """Return the files with the weights of a part of one's own."""
+    return default_variant(path) if path.is_dir() else [path]
+
+
+def _own_part(key: str, path: Path, name: str, index: Mapping[str, Any]) -> Path:
+    """Return the folder or file of a part; of a whole checkpoint's folder, that of its part of this name."""
+    if not path.exists():
+        raise CheckpointError(f"{key}: {path}: there is no such folder or file{similar_names(path)}")
+    if (path / "model_index.json").is_file():
+        path = path / name
+    if path.is_dir():
+        class_name = str(read_json(path / "config.json").get("_class_name") or index[name][1] or "")
+        if problem := next(part_problems(path, [str(index[name][0]), class_name], default_variant(path)), None):
+            raise CheckpointError(f"{key}: {problem}")
+        return path
+    if path.suffix != ".safetensors":
+        raise CheckpointError(f"{key}: {path}: neither a folder nor a .safetensors file")
+    try:
+        kind = other_kind_of(path)
+    except BrokenFile as error:
+        raise CheckpointError(f"{key}: {error}") from error
+    if kind is not None and kind not in FITTING.get(key, (TEXT_ENCODER, LANGUAGE_MODEL)):
+        raise CheckpointError(f"{key}: {path}: {kind}")
+    return path
 
 
 def find_variant(spec: CheckpointSpec) -> str | None:
@@ -144,8 +199,12 @@ def find_variant(spec: CheckpointSpec) -> str | None:
 
     Raises CheckpointError where there are several to choose from.
     """
+    of_others = {
+        file for path in own_parts(spec.parts, model_index(check_files(spec))).values() for file in own_files(path)
+    }
     parts = [
-        [WEIGHTS.fullmatch(file.name) for file in files if file != spec.path] for files in weight_files(spec).values()
+        [WEIGHTS.fullmatch(file.name) for file in files if file != spec.path and file not in of_others]
+        for files in weight_files(spec).values()
     ]
     variants = [{match["variant"] for match in part if match} for part in parts]
     lacking = [{variant[1:] for variant in part} for part in variants if part and None not in part]

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pipelines.catalog.components import has_weights
+from pipelines.catalog.file_kinds import part_by_class
 
 PICKLES = ("*.bin", "*.ckpt", "*.pt", "*.pth", "*.pkl")
 HUB_CACHE = "models--"  # how the folder of a repository begins in the cache of huggingface_hub
@@ -18,12 +19,25 @@ def other_kind(folder: Path) -> str:
         return f"{index}: a link to a file that is missing, so the download or the copy is not whole"
     if folder.name.startswith(HUB_CACHE):
         return f"{folder}: a download without a snapshot, so it is not whole"
+    if (kind := part_by_class(_class_of_part(folder))) is not None:
+        return f"{folder}: {kind}"
     if '"architectures"' in _text(folder / "config.json"):
         return f"{folder}: a chat model or classifier of transformers: name it in chat.toml or the moderation policy"
     if (folder / "adapter_config.json").is_file():
         return f"{folder}: a LoRA adapter: see `loras` and `lora_folder` in [runtime]"
     inside = sorted(each.parent for each in folder.glob("*/model_index.json"))
     return f"{folder}: no model_index.json{f'; {inside[0]} has one' if inside else ', so this is no diffusers folder'}"
+
+
+def _class_of_part(folder: Path) -> str:
+    """Return the class in the config of a part's folder; an empty text if it names none."""
+    try:
+        config = json.loads(_text(folder / "config.json"))
+    except ValueError:
+        return ""
+    architectures = config.get("architectures") if isinstance(config, dict) else None
+    named = architectures[0] if isinstance(architectures, list) and architectures else ""
+    return str(config.get("_class_name") or named) if isinstance(config, dict) else ""
 
 
 def similar_names(path: Path) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pipelines.catalog.base_search import is_whole
+from pipelines.catalog.base_search import is_whole, other_size
 from pipelines.catalog.call_signature import PipelineSource, announce
 from pipelines.catalog.channels import draws_alpha
 from pipelines.catalog.checkpoint_files import (
@@ -110,6 +110,8 @@ def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None
             said, notes = inspect_file(path, folder, index, source, is_base=folder is not None and folder == base)
         except (BrokenFile, CheckpointError) as error:
             problems[:0] = [str(error)] if str(error) not in problems else []
+        if not problems and base is not None and (why := other_size(path, base)) is not None:
+            problems.append(why)
     signature = None
     if class_name:
         signature = source.parameters(class_name) or modular_inputs(source.folder, class_name) or None

@@ -7,6 +7,7 @@ from typing import Final
 
 from pipelines.catalog.cgroups import memory_limits
 from pipelines.catalog.chat_files import loaded_bytes
+from pipelines.protocol.images import Quantize
 
 DEVICE_SHARE: Final = 0.8  # of its memory for weights; the rest is for activations
 DRAWING_BYTES: Final = 7 * 2**29  # which an image of a megapixel may need beside the weights (benchmarks.memory --real)
@@ -15,12 +16,12 @@ CHAT_CACHE_SHARE: Final = 0.15  # of the device's memory for the KV cache of cha
 CONTEXT_BYTES: Final = 2**29  # of a process on a GPU: CUDA's context and the libraries' workspaces
 
 
-def worker_bytes(folders: Iterable[Path]) -> int:
-    """Return the bytes that a worker with these checkpoints takes: their weights and CUDA's context, without a KV
-    cache. 0 for a worker without checkpoints, which does not run. Folders that are not there count nothing: loading
-    them says so."""
-    listed = set(folders)
-    return sum(map(loaded_bytes, listed)) + CONTEXT_BYTES if listed else 0
+def worker_bytes(checkpoints: Iterable[tuple[Path, Quantize]]) -> int:
+    """Return the bytes that a worker with these checkpoints takes: their weights, quantized so, and CUDA's context,
+    without a KV cache. 0 for a worker without checkpoints, which does not run. Folders that are not there count
+    nothing: loading them says so."""
+    listed = set(checkpoints)
+    return sum(loaded_bytes(*each) for each in listed) + CONTEXT_BYTES if listed else 0
 
 
 def weights_budget(total: float, free: float, others: float) -> float:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pipelines.catalog.base_search import check_is_denoiser
 from pipelines.catalog.call_signature import PipelineSource
 from pipelines.catalog.checkpoint_files import CheckpointError, class_of, denoiser_name, read_config
 from pipelines.catalog.file_layout import beside_denoiser, unread_prefixes
@@ -20,6 +21,7 @@ def inspect_file(
     quantization = read_quantization(path, denoiser_alone=is_base)
     if quantization.problem is not None:
         raise CheckpointError(quantization.problem)
+    check_is_denoiser(path, folder if is_base else None)
     if folder is None:
         return Said(), ()
     class_name = index.get("_class_name", "")

@@ -17,11 +17,12 @@ class WeightsKey(NamedTuple):
     runtime: Runtime
     version: int
     controls: tuple[Control, ...] = ()
+    parts: tuple[tuple[str, Path], ...] = ()
 
 
 def weights_key(spec: CheckpointSpec) -> WeightsKey:
     """Return the key of a spec's weights: specs with equal keys share one copy."""
-    return WeightsKey(spec.path, spec.config, spec.base, spec.runtime, spec.version, spec.controls)
+    return WeightsKey(spec.path, spec.config, spec.base, spec.runtime, spec.version, spec.controls, spec.parts)
 
 
 def replaces(new: CheckpointSpec, old: CheckpointSpec) -> bool:

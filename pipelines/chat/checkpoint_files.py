@@ -1,20 +1,33 @@
 """The files of a chat checkpoint: a transformers folder, or one .gguf file. Nothing in them is executed."""
 
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoProcessor,
+    AutoTokenizer,
+    BitsAndBytesConfig,
+    TorchAoConfig,
+)
+from transformers.integrations.mistral.tokenizer import convert_tekken_tokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
 from pipelines.catalog.chat_files import GGUF, is_multiplied_out, loaded_bytes, missing_packages, quantized_by
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.folder_problems import PICKLES
 from pipelines.device.memory import compute_dtype
+from pipelines.device.quantizers import NF4, lacking, torchao_config
 from pipelines.device.weight_names import TELLING, check_loaded
 from pipelines.protocol.chat import ChatSpec
 
+TEKKEN = "tekken.json"  # a tokenizer of Mistral's
+TOKENIZERS = ("tokenizer.json", "tokenizer.model")
 OWN_CLASSES = {"local_files_only": True, "trust_remote_code": False}  # classes of transformers, whatever auto_map names
 
 
@@ -44,7 +57,7 @@ def open_checkpoint(spec: ChatSpec, device: torch.device) -> tuple[Any, Any, Any
     kind = type(_config(spec.path, folder, file))
     sees = spec.vision and kind in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
     processor = AutoProcessor.from_pretrained(folder, **OWN_CLASSES) if sees else None
-    tokenizer = processor.tokenizer if processor else AutoTokenizer.from_pretrained(folder, **OWN_CLASSES, **file)
+    tokenizer = processor.tokenizer if processor else _tokenizer(folder, file)
     reads_text = kind in MODEL_FOR_CAUSAL_LM_MAPPING or kind not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
     model_class = AutoModelForCausalLM if reads_text and not sees else AutoModelForImageTextToText
     model, info = model_class.from_pretrained(
@@ -54,12 +67,36 @@ def open_checkpoint(spec: ChatSpec, device: torch.device) -> tuple[Any, Any, Any
         use_safetensors=True,
         **TELLING,
         dtype=compute_dtype(spec.dtype, device),
+        **_quantized(spec),
         **({} if device.type == "cpu" else {"device_map": device.type}),
     )
     notes = check_loaded(spec.path, "model", model, info)
     if spec.vision and not sees:
         notes.append("without images: transformers has no class of this model that reads them")
-    return processor, tokenizer, model, [*notes, *_notes(spec.path)]
+    return processor, tokenizer, model, [*notes, *_notes(spec.path, model)]
+
+
+def _tokenizer(folder: Path, file: dict[str, str]) -> Any:
+    """Return the tokenizer, of the library's own kind even where Mistral's package for its files is installed: that
+    has no chat template and no vocabulary to build grammars with."""
+    if not file and (folder / TEKKEN).is_file() and not any((folder / name).is_file() for name in TOKENIZERS):
+        return convert_tekken_tokenizer(str(folder / TEKKEN))
+    return AutoTokenizer.from_pretrained(folder, **OWN_CLASSES, **file, mistral_format=False)
+
+
+def _quantized(spec: ChatSpec) -> dict[str, Any]:
+    """Return the arguments of `from_pretrained` that quantize the weights. Raises CheckpointError."""
+    if spec.quantize == "none":
+        return {}
+    if spec.path.suffix == GGUF or quantized_by(spec.path):
+        raise CheckpointError(f"{spec.path}: `quantize` is of no use, since its weights are quantized already")
+    try:
+        if spec.quantize == "nf4":
+            import_module("bitsandbytes")
+            return {"quantization_config": BitsAndBytesConfig(**NF4)}
+        return {"quantization_config": TorchAoConfig(torchao_config(spec.quantize))}
+    except ImportError as error:
+        raise lacking("quantize", spec.quantize) from error
 
 
 def _config(path: Path, folder: Path, file: dict[str, str]) -> Any:
@@ -72,8 +109,15 @@ def _config(path: Path, folder: Path, file: dict[str, str]) -> Any:
         raise CheckpointError(message) from error
 
 
-def _notes(path: Path) -> Iterator[str]:
-    if is_multiplied_out(path):
+def _notes(path: Path, model: Any) -> Iterator[str]:
+    if is_multiplied_out(path) and not _is_packed(model):
         gib = loaded_bytes(path) / 2**30
-        remedy = "" if path.suffix == GGUF else "; the packages kernels and triton keep them packed on a GPU"
-        yield f"its weights are multiplied out and take {gib:.1f} GiB in half precision{remedy}"
+        packages = "package kernels keeps" if path.suffix == GGUF else "packages kernels and triton keep"
+        remedy = f"the {packages} them packed on a GPU"
+        yield f"its weights are multiplied out and take {gib:.1f} GiB in half precision; {remedy}"
+
+
+def _is_packed(model: Any) -> bool:
+    """Tell whether the weights of a .gguf file stayed as they are in it."""
+    quantizer: Any = getattr(model, "hf_quantizer", None)
+    return bool(getattr(quantizer, "supported", False)) and not quantizer.quantization_config.dequantize

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pipelines.protocol.images import Dtype, Failed, Queued, RawImage, Started
+from pipelines.protocol.images import Dtype, Failed, Quantize, Queued, RawImage, Started
 
 FinishReason = Literal["stop", "length", "tool_calls"]
 Message = Mapping[str, Any]
@@ -28,6 +28,7 @@ class ChatSpec:
     max_batch: int = 32  # sequences that decode together
     max_string: int = 20_000  # characters of a string that a schema does not bound
     dtype: Dtype = "auto"  # bfloat16 on a GPU, float32 on a CPU
+    quantize: Quantize = "none"  # its weights while they are loaded: "int8", "int4" or "nf4"
     syntax: str | None = None  # how it writes thoughts and calls, by its name in the table; None: found out
     defaults: tuple[tuple[str, float], ...] = ()  # fields of `ChatSampling` that requests leave out
 

@@ -135,14 +135,16 @@ class CheckpointSpec:
     base: Path | None = None  # the diffusers folder with the other components, if `path` is a denoiser alone
     upstream: ImageUpstream | None = None  # the server that draws it, in place of the workers here
     controls: tuple[Control, ...] = ()  # that requests may name
+    parts: tuple[tuple[str, Path], ...] = ()  # in place of its own: "vae", "denoiser", ... and a folder or file
 
     @property
     def paths(self) -> tuple[Path, ...]:
         """Return all folders and files that the checkpoint is loaded from; none of another server's."""
         if self.upstream is not None:
             return ()
+        of_parts = (path for _, path in self.parts)
         of_controls = (path for control in self.controls for path in (control.path, control.image_encoder))
-        return tuple(path for path in (self.path, self.base, self.config, *of_controls) if path is not None)
+        return tuple(path for path in (self.path, self.base, self.config, *of_parts, *of_controls) if path is not None)
 
 
 @dataclass(frozen=True, slots=True)

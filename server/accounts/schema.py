@@ -52,7 +52,7 @@ def upgrade(connection: Connection) -> None:
 
 def table_names() -> set[str]:
     """Return the names of all tables that a database of this version has."""
-    from server.accounts import conversation_tables, operator_tables, response_tables, result_tables  # noqa: F401
+    from server.accounts import batch_tables, conversation_tables, operator_tables, response_tables, result_tables  # noqa: F401
     from server.accounts.tables import Base
 
     return {*Base.metadata.tables, "alembic_version"}

@@ -90,8 +90,9 @@ def _member(
 ) -> Member:
     """Build an image worker, with the bytes that it has for weights beside the workers of other kinds on its device."""
     beside = sum(slot.shares_device(other) for other in layout.images)
-    chat = worker_bytes(spec.path for spec in catalog.chat.checkpoints) if slot.shares_device(layout.chat) else 0
-    classify = worker_bytes(spec.path for spec in classifiers) if slot.shares_device(layout.classify) else 0
+    chats = catalog.chat.checkpoints
+    chat = worker_bytes((spec.path, spec.quantize) for spec in chats) if slot.shares_device(layout.chat) else 0
+    classify = worker_bytes((spec.path, "none") for spec in classifiers) if slot.shares_device(layout.classify) else 0
     others_bytes = (chat + classify) // beside
     limits = {"--device-gib": settings.device_memory_gib, "--host-gib": settings.host_memory_gib}
     options = [f"{name}={value:g}" for name, value in limits.items() if value is not None]

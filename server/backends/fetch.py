@@ -10,12 +10,14 @@ import functools
 import ipaddress
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from urllib.parse import urljoin, urlsplit
 
 import httpcore
 
+from server.backends.pinned import LOST, PinnedBackend
 from server.backends.public_addresses import Address, is_public
 
 MAX_REDIRECTS = 3
@@ -45,6 +47,17 @@ class FetchTooLarge(Exception):
     """A file over the size limit."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How the addresses of hosts are found, and which are connected to."""
+
+    resolve: Resolver
+    is_allowed: Callable[[Address], bool]
+    ports: tuple[int, ...]
+    ca_file: str | None
+    proxy: str | None
+
+
 async def resolve_host(host: str, port: int) -> list[str]:
     """Return every address of a host. Raises OSError."""
     lookup = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
@@ -62,9 +75,10 @@ async def fetch_image(
     is_allowed: Callable[[Address], bool] = is_public,
     ports: tuple[int, ...] = (443,),
     ca_file: str | None = None,
+    proxy: str | None = None,
 ) -> bytes:
-    """Fetch the body of a URL. Raises FetchRefused before anything is sent, FetchFailed and FetchTooLarge
-    afterwards."""
+    """Fetch the body of a URL, by the proxy if there is one. Raises FetchRefused before anything is sent, FetchFailed
+    and FetchTooLarge afterwards."""
     _check_url(url, ports)
     if not allow:
         raise FetchRefused(
@@ -74,7 +88,7 @@ async def fetch_image(
     try:
         async with asyncio.timeout(timeout_s):
             for _ in range(MAX_REDIRECTS + 1):
-                body, url = await _get_once(url, max_bytes, resolve, is_allowed, ports, ca_file)
+                body, url = await _get_once(url, max_bytes, _Way(resolve, is_allowed, ports, ca_file, proxy))
                 if body is not None:
                     return body
             raise FetchFailed(f"the URL redirects more than {MAX_REDIRECTS} times.")
@@ -82,20 +96,15 @@ async def fetch_image(
         raise FetchFailed(f"the URL did not answer within {timeout_s:g} s.") from error
 
 
-async def _get_once(
-    url: str,
-    max_bytes: int,
-    resolve: Resolver,
-    is_allowed: Callable[[Address], bool],
-    ports: tuple[int, ...],
-    ca_file: str | None,
-) -> tuple[bytes | None, str]:
+async def _get_once(url: str, max_bytes: int, way: _Way) -> tuple[bytes | None, str]:
     """Send one GET, and return the body and its URL, or None and the URL of the redirect."""
-    host, port = _check_url(url, ports)
-    address = await resolve_checked(host, port, resolve, is_allowed)
-    tls_context = await asyncio.to_thread(tls_context_of, ca_file)
+    host, port = _check_url(url, way.ports)
+    address = await resolve_checked(host, port, way.resolve, way.is_allowed, way.proxy)
+    tls_context = await asyncio.to_thread(tls_context_of, way.ca_file)
     headers = [("Accept", "image/*"), ("Accept-Encoding", "identity"), ("User-Agent", "Darkroom")]
-    pool = httpcore.AsyncConnectionPool(ssl_context=tls_context, network_backend=PinnedBackend(host, address))
+    pool = httpcore.AsyncConnectionPool(
+        ssl_context=tls_context, network_backend=PinnedBackend(host, address, way.proxy)
+    )
     try:
         async with pool, pool.stream("GET", url, headers=headers) as response:
             if response.status in REDIRECTS:
@@ -103,7 +112,7 @@ async def _get_once(
             if response.status != 200:
                 raise FetchFailed(f"the URL answered with status {response.status}.")
             return await _read_limited(response, max_bytes), url
-    except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, ssl.SSLError) as error:
+    except LOST as error:
         raise FetchFailed(f"the URL could not be fetched: {type(error).__name__}.") from error
 
 
@@ -144,11 +153,16 @@ def _check_url(url: str, ports: tuple[int, ...]) -> tuple[str, int]:
     return parts.hostname, port
 
 
-async def resolve_checked(host: str, port: int, resolve: Resolver, is_allowed: Callable[[Address], bool]) -> str:
-    """Return an address of the host, all of whose addresses are allowed. Raises FetchRefused and FetchFailed."""
+async def resolve_checked(
+    host: str, port: int, resolve: Resolver, is_allowed: Callable[[Address], bool], proxy: str | None = None
+) -> str:
+    """Return an address of the host, all of whose addresses are allowed. A name that can't be resolved here is returned
+    itself if there is a proxy, which may know it. Raises FetchRefused and FetchFailed."""
     try:
         addresses = await resolve(host, port)
     except (OSError, UnicodeError) as error:
+        if proxy is not None and "." in host:  # the names of a local network have no dot, or are known here
+            return host
         raise FetchFailed("the host's name could not be resolved.") from error
     if not addresses or not all(_allowed(address, is_allowed) for address in addresses):
         raise FetchRefused("the URL's host is not on the public internet.")
@@ -157,25 +171,3 @@ async def resolve_checked(host: str, port: int, resolve: Resolver, is_allowed: C
 
 def _allowed(address: str, is_allowed: Callable[[Address], bool]) -> bool:
     return is_allowed(ipaddress.ip_address(address.partition("%")[0]))
-
-
-class PinnedBackend(httpcore.AsyncNetworkBackend):
-    """Connects to the checked address of one host, and to nothing else."""
-
-    def __init__(self, host: str, address: str) -> None:
-        self._host = host
-        self._address = address
-        self._backend = httpcore.AnyIOBackend()
-
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,  # noqa: ASYNC109 - the interface is httpcore's
-        local_address: str | None = None,
-        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
-        """Connect to the checked address. Raises ConnectError for another host."""
-        if host.strip("[]").lower() != self._host:
-            raise httpcore.ConnectError(f"{host} was not checked")
-        return await self._backend.connect_tcp(self._address, port, timeout, local_address, socket_options)

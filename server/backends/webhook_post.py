@@ -1,7 +1,6 @@
 """Sending of webhooks: a POST to a URL that a caller named, guarded against SSRF as the fetching of references is."""
 
 import asyncio
-import ssl
 from collections.abc import Callable, Mapping
 from typing import Literal
 from urllib.parse import urlsplit
@@ -12,12 +11,12 @@ import httpcore
 from server.backends.fetch import (
     FetchFailed,
     FetchRefused,
-    PinnedBackend,
     Resolver,
     resolve_checked,
     resolve_host,
     tls_context_of,
 )
+from server.backends.pinned import LOST, PinnedBackend
 from server.backends.public_addresses import Address, is_public
 
 MAX_URL_LENGTH = 2000
@@ -49,20 +48,22 @@ async def post(
     reach: Reach,
     timeout_s: float,
     resolve: Resolver = resolve_host,
+    proxy: str | None = None,
 ) -> int:
-    """Post to a URL, and return the status of the answer, whose body is not read; redirects are not followed. Raises
-    FetchRefused and FetchFailed."""
+    """Post to a URL, by the proxy if there is one and the host is not local, and return the status of the answer, whose
+    body is not read; redirects are not followed. Raises FetchRefused and FetchFailed."""
     host, port = check_url(url, reach)
     allowed: Callable[[Address], bool] = is_public if reach == "public" else lambda _: True
     try:
         with anyio.fail_after(timeout_s):
-            address = await resolve_checked(host, port, resolve, allowed)
+            address = await resolve_checked(host, port, resolve, allowed, proxy)
             context = await asyncio.to_thread(tls_context_of)
-            pool = httpcore.AsyncConnectionPool(ssl_context=context, network_backend=PinnedBackend(host, address))
+            backend = PinnedBackend(host, address, proxy)
+            pool = httpcore.AsyncConnectionPool(ssl_context=context, network_backend=backend)
             sent = [("Content-Type", "application/json"), ("User-Agent", "Darkroom"), *headers.items()]
             async with pool, pool.stream("POST", url, headers=sent, content=content) as response:
                 return response.status
     except TimeoutError as error:
         raise FetchFailed(f"the URL did not answer within {timeout_s:g} s.") from error
-    except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, ssl.SSLError) as error:
+    except LOST as error:
         raise FetchFailed(f"the URL could not be reached: {type(error).__name__}.") from error

@@ -27,6 +27,7 @@ def build_admission(parts: Parts) -> Admission:
             engines.decoders,
             fetch=settings.fetch,
             fetch_timeout_s=settings.fetch_timeout_s,
+            proxy=settings.proxy,
         ),
     )
 
@@ -52,6 +53,6 @@ def build_images(parts: Parts, creator: ImageCreator, admission: Admission) -> I
     return ImageFlows(
         ImageCalls(creator, running, stores.calls, admission.limiter, retry_grace_s=settings.retry_grace_s),
         ImageJobs(running.calls, stores.calls, stores.files, running.backlog, stores.gateways.owner),
-        Webhooks(stores.webhooks, settings.webhooks, settings.webhook_secret.read_bytes),
+        Webhooks(stores.webhooks, settings.webhooks, settings.webhook_secret.read_bytes, settings.proxy),
         Thumbnails(stores.files, LocalStorage(settings.thumbnails), parts.engines.decoders),
     )

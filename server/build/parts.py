@@ -6,6 +6,7 @@ import uuid
 from dataclasses import dataclass
 from importlib.metadata import version
 
+from server.accounts.batches import BatchStore
 from server.accounts.call_log import CallLog
 from server.accounts.calls import CallStore
 from server.accounts.claims import ClaimStore
@@ -103,6 +104,7 @@ def _build_stores(settings: Settings, crash_points: CrashPoints) -> Stores:
         calls=CallStore(database, owner, settings.idempotency_s),
         responses=responses,
         conversations=conversations,
+        batches=BatchStore(database, owner),
         call_log=CallLog(database),
         results=results,
         webhooks=WebhookStore(database),

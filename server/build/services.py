@@ -1,10 +1,12 @@
 """Builds a server's services, in the order in which each needs the others."""
 
+from server.build.batches import build_batches
 from server.build.chats import build_chats
 from server.build.images import build_admission, build_creator, build_images
 from server.build.operations import build_operations
 from server.build.parts import build_parts
 from server.flows.catalog.start import StartCatalog
+from server.flows.moderations import Moderations
 from server.services import Services
 from server.settings import Settings
 
@@ -29,5 +31,7 @@ def build_services(settings: Settings, start: StartCatalog) -> Services:
         images=images,
         chats=chats,
         responses=responses,
+        batches=build_batches(parts),
+        moderations=Moderations(parts.served.policy, admission.moderator, admission.references),
         operations=operations,
     )

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -16,7 +16,7 @@ from server.catalog.aliases import alias_of
 from server.catalog.toml import KeyPath, ServerUrl, Strict, error_at, read_toml
 
 CREATED = 1_760_000_000  # as the image models' date: OpenAI's model objects must have one
-FOLDER_KEYS = ("tools", "context", "max_batch", "max_string", "dtype", "syntax", "defaults")
+FOLDER_KEYS = ("tools", "context", "max_batch", "max_string", "dtype", "quantize", "syntax", "defaults")
 UPSTREAM_KEYS = ("upstream_model", "api_key_env")
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]*$")]
 
@@ -61,6 +61,8 @@ class ChatTable(Strict):
     """Characters at which a string in JSON ends if its schema has no bound."""
     dtype: Dtype = "auto"
     """Number format of weights, as in `[runtime]`."""
+    quantize: Literal["none", "int8", "int4", "nf4"] = "none"
+    """Fewer bits a weight, as in `[runtime]`: `int8` and `int4` need torchao, `nf4` needs bitsandbytes."""
     syntax: str | None = None
     """How it writes thoughts and tool calls, if its template does not show it: `hermes`, `harmony`, ..."""
     defaults: SamplingDefaults = Field(default_factory=SamplingDefaults)

@@ -20,21 +20,17 @@ from pipelines.protocol.images import (
     Scalar,
 )
 from pipelines.protocol.upstream import ImageApi
+from server.catalog.control_tables import ControlNetTable, IPAdapterTable
 from server.catalog.sizes import Tier
 from server.catalog.toml import ServerUrl, Strict
 
 QualityName = Literal["low", "medium", "high", "xhigh", "max"]
-ControlName = Annotated[
-    str,
-    Field(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
-        max_length=100,
-        description="a name of letters, digits, '.', '_' and '-'",
-    ),
-]
 AreaPx = Annotated[int, Field(ge=4096, description="an area in pixels, such as 1048576 for 1024 x 1024")]
 QUALITIES: tuple[QualityName, ...] = get_args(QualityName)
+PartPath = Annotated[str, Field(min_length=1)]
+PART_KEYS = ("vae", "text_encoder", "text_encoder_2", "text_encoder_3", "denoiser")
 LOCAL_KEYS = (
+    *PART_KEYS,
     "checkpoint", "config", "base", "sheet", "enlarge", "schedulers", "runtime", "controlnets", "ip_adapters",
 )  # fmt: skip
 
@@ -179,34 +175,6 @@ class UpstreamTable(Strict):
     """The name of guidance there; `true_cfg_scale` for models of vLLM-Omni that read that."""
 
 
-class ControlNetTable(Strict):
-    """[[controlnets]]: `pipelines.protocol.images.Control`."""
-
-    name: ControlName
-    """What requests send."""
-    checkpoint: Annotated[str, Field(min_length=1)]
-    """A diffusers folder."""
-    map: Annotated[str, Field(min_length=1, max_length=100)]
-    """The kind of map that it follows, for people: `canny`."""
-    strength: Annotated[float, Field(gt=0, le=2)] = 1.0
-    """Strength of a request that does not say its own."""
-    mode: Annotated[int, Field(ge=0)] | None = None
-    """For a ControlNet of several kinds: the number of this one."""
-
-
-class IPAdapterTable(Strict):
-    """[[ip_adapters]]: `pipelines.protocol.images.Control`."""
-
-    name: ControlName
-    """What requests send."""
-    checkpoint: Annotated[str, Field(pattern=r"\.safetensors$", description="a .safetensors file")]
-    """A file."""
-    image_encoder: Annotated[str, Field(min_length=1)]
-    """The transformers folder of the encoder that it was trained with."""
-    strength: Annotated[float, Field(gt=0, le=2)] = 1.0
-    """Strength of a request that does not say its own."""
-
-
 class ModelTable(Strict):
     """One served name."""
 
@@ -234,6 +202,16 @@ class CheckpointTable(Strict):
     """For one file with the whole checkpoint: the diffusers folder with its configs."""
     base: str | None = None
     """For one file with the denoiser alone: the diffusers folder with the other parts."""
+    vae: PartPath | None = None
+    """A folder of an autoencoder or its `.safetensors` file, in place of the checkpoint's own."""
+    text_encoder: PartPath | None = None
+    """A text encoder in place of the checkpoint's first one: a transformers folder or a `.safetensors` file."""
+    text_encoder_2: PartPath | None = None
+    """The same for its second one."""
+    text_encoder_3: PartPath | None = None
+    """The same for its third one."""
+    denoiser: PartPath | None = None
+    """The folder of a transformer or U-Net of another training, in place of the checkpoint's own."""
     conditioning: Conditioning | None = None
     """How references enter: `img2img` redraws the first one, `native` reads all. A checkpoint needs it."""
     max_references: Annotated[int, Field(ge=1, le=16)] | None = None
@@ -358,6 +336,8 @@ def _validate_table(file: CheckpointTable) -> Iterator[tuple[str, str]]:
         )
     if file.config is not None and file.base is not None:
         yield "base", "with `base`, there is no `config`: the base has the configs"
+    if file.denoiser is not None and file.checkpoint.endswith((".safetensors", ".gguf")):
+        yield "denoiser", "the file that `checkpoint` names has the denoiser: keep one of the two"
     yield from _validate_controls(file)
     if file.max_area_px < file.native_area_px:
         yield "max_area_px", f"got {file.max_area_px}, expected at least native_area_px ({file.native_area_px})"

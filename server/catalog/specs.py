@@ -19,7 +19,7 @@ from pipelines.protocol.images import (
     StepCache,
 )
 from pipelines.protocol.upstream import ImageUpstream
-from server.catalog.schema import CheckpointTable, RuntimeTable, SamplingTable, UpstreamTable
+from server.catalog.schema import PART_KEYS, CheckpointTable, RuntimeTable, SamplingTable, UpstreamTable
 
 
 def checkpoint_spec(file: CheckpointTable, family: str, weights: Path, largest_px: int) -> CheckpointSpec:
@@ -30,6 +30,8 @@ def checkpoint_spec(file: CheckpointTable, family: str, weights: Path, largest_p
     path = find_snapshot(weights / checkpoint)
     base = find_snapshot(weights / file.base) if file.base else None
     config = find_snapshot(weights / file.config) if file.config else None
+    named = {key: getattr(file, key) for key in PART_KEYS}
+    parts = tuple((key, find_snapshot(weights / name)) for key, name in named.items() if name is not None)
     return CheckpointSpec(
         name=_checkpoint_name(checkpoint),
         path=path,
@@ -42,12 +44,13 @@ def checkpoint_spec(file: CheckpointTable, family: str, weights: Path, largest_p
         sampling=_sampling(file.sampling),
         runtime=_runtime(file.runtime, weights),
         refined=file.enlarge == "redraw" and needs_two_passes(largest_px, file.native_area_px, file.max_area_px),
-        version=_version(path, base, config),
+        version=_version(path, base, config, *(part for _, part in parts)),
         base=base,
         sheet=file.sheet,
         enlarge=file.enlarge,
         schedulers=tuple(file.schedulers),
         controls=_controls(file, weights),
+        parts=parts,
     )
 
 

@@ -72,5 +72,13 @@ def request(settings: Settings, method: str, route: str, body: dict[str, Any] | 
         hint = "Start it, or set DARKROOM_HOST and DARKROOM_PORT as the server has them."
         raise StartError(f"No server answers at {address}: {error}. {hint}") from error
     if response.status_code != 200:
-        raise StartError(response.json()["error"]["message"])
+        raise StartError(_message(response) or f"{address} answers {response.status_code}: that is no Darkroom server.")
     return response
+
+
+def _message(response: httpx.Response) -> str | None:
+    """Return the message of an error of this API; None for the answer of another program."""
+    try:
+        return str(response.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return None

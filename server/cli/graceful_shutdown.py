@@ -1,19 +1,23 @@
 """How the server stops.
 
-The first SIGTERM or SIGINT drains it: it takes no new calls, says so at /readyz, and ends when the running calls have
-ended or their time is over. The second one cancels the running calls. The third one does not even wait for answers to
-be sent.
+The first SIGTERM, SIGINT or SIGQUIT drains it: it takes no new calls, says so at /readyz, and ends when the running
+calls have ended or their time is over. The second one cancels the running calls. The third one does not even wait for
+answers to be sent. `server.cli.signals` has the others.
 """
 
 import asyncio
+import signal
+import threading
 import time
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext, suppress
 from types import FrameType
 
 import structlog
 import uvicorn
 
 from server.cli.http_protocol import drop_late
+from server.cli.signals import SignalNotes, caught
 from server.services import Services
 
 log = structlog.stdlib.get_logger("darkroom.serving")
@@ -34,11 +38,21 @@ class DrainingServer(uvicorn.Server):
         self._responses = services.running.responses
         self._drain_s = services.settings.drain_s
         self._drain_until: float | None = None
-        self._logged = False  # not in the signal handler, which may interrupt another log line
+        self._notes = SignalNotes()
+        self._is_told = False
+        self._asked_by: list[str] = []  # to be logged, not in the signal handler, which may interrupt another log line
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Obey signals while this is entered. A server beside others in a process leaves them to that."""
+        is_main = threading.current_thread() is threading.main_thread()
+        with super().capture_signals(), caught(self.handle_exit, self._notes) if is_main else nullcontext():
+            yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Handle a signal: the first one drains the server, the second one cancels the running calls, the third one
         ends it."""
+        self._asked_by.append(signal.Signals(sig).name)
         if self.should_exit or not self.started:
             self.should_exit = self.force_exit = True
         elif self._drain_until is not None:
@@ -49,12 +63,14 @@ class DrainingServer(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Check ten times a second whether to end. Slow clients are looked for every second."""
+        self._notes.obey()
+        while self._asked_by:
+            words = "at once" if self._is_told else "once what runs has ended; a second signal stops at once"
+            log.warning(f"stopping {words}", signal=self._asked_by.pop(0), calls=len(self._calls))
+            self._is_told = True
         if counter % 10 == 0:
             drop_late(self.server_state.connections)
         if self._drain_until is not None and not self.should_exit:
-            if not self._logged:
-                log.warning("stopping once what runs has ended; a second signal stops at once", calls=len(self._calls))
-                self._logged = True
             is_late = time.monotonic() > self._drain_until
             if is_late:
                 with suppress(TimeoutError):

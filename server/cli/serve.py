@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import structlog
 import uvicorn
@@ -73,8 +74,25 @@ def prepare_app(settings: Settings) -> FastAPI:
     return _make_app(settings, _check_start(settings, _console()), lambda _: None)
 
 
+class _Screen(Console):
+    """Shows lines for as long as there is somebody to read them: a server goes on without."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print, unless the terminal or the pipe has gone."""
+        try:
+            super().print(*objects, **options)
+        except OSError:
+            self.on_broken_pipe()
+
+    def on_broken_pipe(self) -> None:
+        """Print nothing from now on."""
+        self.quiet = True
+        with Path(os.devnull).open("w") as nothing:
+            os.dup2(nothing.fileno(), sys.stdout.fileno())
+
+
 def _console() -> Console:
-    return Console(highlight=False, soft_wrap=True)
+    return _Screen(highlight=False, soft_wrap=True)
 
 
 def _check_start(settings: Settings, console: Console) -> Catalog:

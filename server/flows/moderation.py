@@ -117,11 +117,8 @@ class Moderator:
             for event in buffered:
                 yield event
 
-    async def _judge(self, classifier: Classifier, job: ClassifyJob, context: ModerationContext) -> list[Finding]:
-        classified = await self._classify(job)
-        return [finding for scores in classified.scores for finding in classifier.evaluate(scores, low=context.low)]
-
-    async def _classify(self, job: ClassifyJob) -> Classified:
+    async def classify(self, job: ClassifyJob) -> Classified:
+        """Return the scores of a classifier. Raises EngineFailure, Overloaded and TimedOut."""
         try:
             events = self._engine.submit(job)
         except QueueFull as error:
@@ -143,6 +140,10 @@ class Moderator:
         finally:
             self._engine.cancel(job.id)
         raise EngineFailure("The request could not be moderated, so it was not run; nothing was charged.")
+
+    async def _judge(self, classifier: Classifier, job: ClassifyJob, context: ModerationContext) -> list[Finding]:
+        classified = await self.classify(job)
+        return [finding for scores in classified.scores for finding in classifier.evaluate(scores, low=context.low)]
 
     async def _refuse(self, context: ModerationContext, stage: Stage, findings: Sequence[Finding]) -> None:
         """Record the findings, if there are any, and raise the caller's error."""

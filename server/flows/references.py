@@ -69,13 +69,21 @@ class ReferenceLoader:
     """
 
     def __init__(
-        self, results: ResultStore, storage: Storage, decoders: DecoderPool, *, fetch: bool, fetch_timeout_s: float
+        self,
+        results: ResultStore,
+        storage: Storage,
+        decoders: DecoderPool,
+        *,
+        fetch: bool,
+        fetch_timeout_s: float,
+        proxy: str | None = None,
     ) -> None:
         self._results = results
         self._storage = storage
         self._decoders = decoders
         self._fetch = fetch
         self._fetch_timeout_s = fetch_timeout_s
+        self._proxy = proxy
         # each kind has its own: what is stuck delays only its own kind
         self._data_uris, self._files, self._downloads = Turns(TURNS), Turns(TURNS), Turns(TURNS, DOWNLOADS_PER_KEY)
 
@@ -187,7 +195,9 @@ class ReferenceLoader:
     async def _download(self, field: str, url: str) -> bytes:
         timeout_s = self._fetch_timeout_s
         try:
-            return await fetch_image(url, allow=self._fetch, max_bytes=MAX_FILE_BYTES, timeout_s=timeout_s)
+            return await fetch_image(
+                url, allow=self._fetch, max_bytes=MAX_FILE_BYTES, timeout_s=timeout_s, proxy=self._proxy
+            )
         except (FetchRefused, FetchFailed) as error:
             raise BadRequest(f"{field}: {error}", param=field, code="invalid_image_url") from error
         except FetchTooLarge as error:

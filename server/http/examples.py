@@ -160,6 +160,25 @@ CONVERSATION_ITEMS: Examples = {
         ]
     },
 }
+BATCH: Examples = {
+    "two calls": {
+        "endpoint": "/v1/chat/completions",
+        "completion_window": "24h",
+        "input": [
+            {"custom_id": "a", "body": {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8}},
+            {"custom_id": "b", "body": {"messages": [{"role": "user", "content": "Bye"}], "max_tokens": 8}},
+        ],
+    },
+}
+MODERATION: Examples = {
+    "a text": {"input": "a quiet harbour", "model": "omni-moderation-latest"},
+    "texts and images": {
+        "input": [
+            {"type": "text", "text": "a quiet harbour"},
+            {"type": "image_url", "image_url": {"url": RED_SQUARE}},
+        ]
+    },
+}
 COMPACT: Examples = {
     "a short conversation": {
         "model": "starter-chat",

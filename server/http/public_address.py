@@ -28,4 +28,5 @@ def own_address(request: Request, public_urls: Sequence[str]) -> str:
     if NAMED_HOST in request.scope or THIS_MACHINE.fullmatch(host):
         return f"{scheme}://{host}{prefix}"
     address, port = request.scope["server"]
-    return f"{scheme}://[{address}]:{port}{prefix}" if ":" in address else f"{scheme}://{address}:{port}{prefix}"
+    host = f"[{address}]" if ":" in address else address
+    return f"{scheme}://{host}{'' if port is None else f':{port}'}{prefix}"

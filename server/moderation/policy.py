@@ -118,6 +118,10 @@ class Scope:
         """Return whether the rule or classifier applies to a group's call at a stage."""
         return stage in self.stages and (self.groups is None or group in self.groups)
 
+    def covers_any(self, groups: frozenset[str]) -> bool:
+        """Return whether the rule or classifier applies to a call of any of these groups, at any stage."""
+        return self.groups is None or not self.groups.isdisjoint(groups)
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:

@@ -15,9 +15,7 @@ ENDPOINTS = {
     "assistants": "The assistants endpoint is",
     "threads": "Threads, a part of assistants, are",
     "vector_stores": "Vector stores, a part of assistants, are",
-    "batches": "Batches are",
     "fine_tuning": "Fine-tuning is",
-    "moderations": "The moderations endpoint is",
     "videos": "Videos are",
     "realtime": "The realtime endpoint is",
     "completions": "Legacy completions are",
@@ -32,7 +30,10 @@ ENDPOINTS = {
     "safety": "The safety endpoint is",
     "live": "The live endpoint is",
 }
-SERVED = "It serves /v1/images, /v1/chat/completions, /v1/responses, /v1/conversations and /v1/models."
+SERVED = (
+    "It serves /v1/images, /v1/chat/completions, /v1/responses, /v1/conversations, /v1/batches, /v1/moderations and "
+    "/v1/models."
+)
 OF_IMAGES = {
     "variations": "Image variations are not supported by this server: send the image to /v1/images/edits, with a "
     "prompt and a `strength`.",

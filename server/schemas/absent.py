@@ -41,12 +41,16 @@ def _reach(location: tuple[int | str, ...], values: Mapping[str, Any]) -> Keys:
             tagged = True
             continue
         tagged = False
-        if (isinstance(part, int) and isinstance(value, list) and part < len(value)) or (
-            isinstance(value, Mapping) and part in value
-        ):
+        if _has(value, part):
             keys.append(part)
             value = cast(Any, value)[part]
     return tuple(keys)
+
+
+def _has(value: Any, part: int | str) -> bool:
+    if isinstance(value, list):
+        return isinstance(part, int) and part < len(value)
+    return isinstance(value, Mapping) and part in value
 
 
 def _says_nothing(values: Mapping[str, Any], keys: Keys, *, empty: bool) -> bool:

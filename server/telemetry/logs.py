@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from contextlib import nullcontext
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
@@ -37,6 +38,14 @@ def configure_logs(folder: Path, *, as_json: bool) -> None:
     root.setLevel(logging.INFO)
     for name in NOISY_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def reopen_log() -> None:
+    """Open the log's file anew at the next line: another program may have moved it away."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, RotatingFileHandler):
+            with handler.lock or nullcontext():
+                handler.close()
 
 
 def _formatter(

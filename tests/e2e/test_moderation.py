@@ -122,3 +122,16 @@ def test_operators_try_and_reload_the_policy_on_the_command_line(moderated: Serv
     assert moderated.darkroom("jobs", "list", "--json").stdout.strip() == "[]"
     missing = moderated.darkroom("jobs", "cancel", "img_none")
     assert (missing.returncode, "There is no job" in missing.stderr) == (1, True)
+
+
+def test_the_moderations_route_asks_the_classifiers_of_the_keys_models(moderated: Server) -> None:
+    client = moderated.openai()
+    blade, harbour = client.moderations.create(input=["a boat with a knife", "a quiet harbour"]).results
+    assert (blade.flagged, harbour.flagged) == (True, False)
+    assert blade.category_scores.violence >= 0.5 > harbour.category_scores.violence
+    picture = client.images.generate(prompt="a quiet harbour", size="256x256", model="alpha-image-2-count")  # type: ignore[arg-type]
+    data = f"data:image/png;base64,{(picture.data or [])[0].b64_json}"
+    parts: Any = [{"type": "text", "text": "a harbour"}, {"type": "image_url", "image_url": {"url": data}}]
+    (judged,) = client.moderations.create(input=parts).results
+    assert judged.to_dict()["category_applied_input_types"]["mood"] == ["image"]  # type: ignore[index]
+    assert judged.flagged, "every image is grim"

@@ -1,7 +1,9 @@
 """Chat checkpoints as people download them: with code beside, quantized, as a .gguf file, with or without vision."""
 
+import base64
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.chat.checkpoint import load_chat
 from pipelines.chat.engine import ChatEngine
 from pipelines.protocol.chat import ChatFinished, ChatSpec
+from pipelines.protocol.images import Quantize
 from tests.engines.chat_jobs import Job, run, text
 
 CPU = torch.device("cpu")
@@ -65,6 +68,56 @@ def test_quantized_weights_name_the_packages_that_are_missing(
     set_config(folder, quantization_config=config)
     with pytest.raises(CheckpointError, match=f"for which packages are missing: {packages}$"):
         load_chat(ChatSpec("copy", folder), CPU)
+
+
+@pytest.mark.parametrize(
+    ("quantize", "packages"), [("int8", "torchao"), ("int4", "torchao mslk"), ("nf4", "bitsandbytes")]
+)
+def test_quantizing_names_the_packages_that_are_missing(
+    folder: Path, quantize: Quantize, packages: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("torchao", "torchao.quantization", "mslk", "bitsandbytes"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(CheckpointError, match=f"quantize: .* needs .*: pip install {packages}$"):
+        load_chat(ChatSpec("copy", folder, quantize=quantize), CPU)
+
+
+def test_weights_that_are_quantized_already_are_not_quantized_again(folder: Path) -> None:
+    set_config(folder, quantization_config={"quant_method": "fp8"})
+    with pytest.raises(CheckpointError, match="quantized already"):
+        load_chat(ChatSpec("copy", folder, quantize="int8"), CPU)
+
+
+def test_a_tokenizer_of_mistrals_own_kind_is_read(folder: Path) -> None:
+    """tekken.json alone has the tokens; the template is beside it, as its makers publish it."""
+    known = json.loads((folder / "tokenizer.json").read_text())
+    own = ["<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[TOOL_CALLS]"]
+    marks = [*own, *(token["content"] for token in known["added_tokens"])]
+    pieces = [bytes([byte]) for byte in range(256)] + [b"th", b"the"]
+    (folder / "tekken.json").write_text(json.dumps({
+        "config": {
+            "pattern": "[^ ]+| ", "default_vocab_size": len(marks) + len(pieces),
+            "default_num_special_tokens": len(marks), "version": "v3",
+        },
+        "vocab": [
+            {"rank": i, "token_bytes": base64.b64encode(piece).decode(), "token_str": None}
+            for i, piece in enumerate(pieces)
+        ],
+        "special_tokens": [{"rank": i, "token_str": mark, "is_control": True} for i, mark in enumerate(marks)],
+    }))  # fmt: skip
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    with pytest.raises(CheckpointError, match="no chat template; put the one that"):
+        load_chat(ChatSpec("copy", folder), CPU)
+    (folder / "chat_template.jinja").write_text("{% for m in messages %}[INST]{{ m.content }}[/INST]{% endfor %}")
+    checkpoint = load_chat(ChatSpec("copy", folder), CPU)
+    said = "the naïve café"
+    tokens = checkpoint.tokenizer.encode(f"[INST]{said}[/INST]", add_special_tokens=False)
+    assert tokens[0] == marks.index("[INST]")
+    assert tokens[1] == len(marks) + pieces.index(b"the")
+    assert b"".join(map(checkpoint.tokens.bytes_of, tokens[1:-1])).decode() == said
+    assert marks.index("</s>") in checkpoint.eos_ids
 
 
 def test_a_vision_model_without_the_files_that_prepare_images_chats(

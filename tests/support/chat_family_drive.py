@@ -66,9 +66,9 @@ class _Family:
         """Answer by random weights: alone and beside others."""
         prompts = [" ".join(f"word{i * k % 17}" for i in range(k)) for k in LENGTHS]
         alone = [self.ask([said("user", prompt)], max_tokens=8) for prompt in prompts]
-        if not all("choices" in answer for answer in alone):
+        if errors := [answer["error"] for answer in alone if "choices" not in answer]:
             self.driven.cells["loads"] = "no"
-            self.fault(f"does not answer: {alone[0].get('error')}")
+            self.fault(f"does not answer: {errors[0]}")
             return False
         card = self.http.get(f"/v1/models/{self.family.name}").json()
         self.driven.cells["loads"] = "yes, with images" if card["vision"] else "yes"
@@ -101,9 +101,7 @@ class _Family:
 
     def converse(self) -> None:
         """Show the model conversations of many clients."""
-        tools = self.ask([said("user", "Hi")], ANSWER, tools=TOOLS, tool_choice="none")
-        del tools
-        self.shows_tools = "get_weather" in str(self._offer("auto")) or "choices" in self._offer("auto")
+        self.shows_tools = "choices" in self.ask([said("user", "Hi")], self._answer(), tools=TOOLS)
         lost = {}
         for name, messages in CONVERSATIONS.items():
             called = any("tool_calls" in message for message in messages)
@@ -115,9 +113,6 @@ class _Family:
         self.driven.cells["template"] = "no" if lost else "yes"
         for name, what in lost.items():
             self.fault(f"{name}: {what}")
-
-    def _offer(self, choice: str) -> dict[str, Any]:
-        return self.ask([said("user", "Hi")], self._answer(), tools=TOOLS, tool_choice=choice)
 
     def _answer(self) -> str:
         return "<|channel|>final<|message|>It rains." if self.family.writes == "harmony" else ANSWER
@@ -163,8 +158,6 @@ class _Family:
         if not self.shows_tools:
             self.driven.cells["tools"] = "not shown: 400"
             return
-        if not self.calls:
-            self.driven.cells["tools"] = "required"
         self.driven.cells["tools"] = "yes" if self.calls else "if required"
         for choice in ("auto", "required"):
             script = self.calls or None
@@ -185,14 +178,15 @@ class _Family:
         self.driven.cells["schema"] = "yes"
         place = '{"city": "Bonn"}'
         written = f"<|channel|>final<|message|>{place}" if self.family.writes == "harmony" else place
-        free = self.ask([said("user", "Hi")], response_format=FORMAT, max_tokens=2000)
+        free = self.ask([said("user", "Hi")], response_format=FORMAT)
         thought = self._thought_through(written, response_format=FORMAT, **self._thinking)
-        for answer, whole in ((free, not self.thoughts), (thought, True)):
-            text = self._message(answer).get("content") or ""
+        for answer in (free, thought):
+            message = self._message(answer)
+            text = message.get("content") or ""
             try:
                 valid = isinstance(json.loads(text)["city"], str)
-            except (ValueError, KeyError, TypeError):
-                valid = not whole and not text  # random weights may think to the last token
+            except (ValueError, KeyError, TypeError):  # random weights may think to the last token
+                valid = answer is free and not text and bool(message.get("reasoning_content"))
             if not valid:
                 self.driven.cells["schema"] = "no"
                 self.fault(f"not of the schema: {text[:200]!r}")

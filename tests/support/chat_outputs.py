@@ -58,15 +58,17 @@ CASES: dict[str, tuple[str, str, str, list[Any]]] = {
         [PARIS],
     ),
     "deepseek-r1": (
-        "<｜tool▁calls▁begin｜> <｜tool▁calls▁end｜> <｜tool▁call▁begin｜> <｜tool▁call▁end｜> <｜tool▁sep｜>",
-        "",
+        "<｜tool▁calls▁begin｜> <｜tool▁calls▁end｜> <｜tool▁call▁begin｜> <｜tool▁call▁end｜> <｜tool▁sep｜> "
+        "<think> </think>",
+        "<think>\nHm.\n</think>\n\n",
         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n"
         '{"city": "Paris", "days": 3}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
         [PARIS],
     ),
     "deepseek": (
-        "<｜tool▁calls▁begin｜> <｜tool▁calls▁end｜> <｜tool▁call▁begin｜> <｜tool▁call▁end｜> <｜tool▁sep｜>",
-        "",
+        "<｜tool▁calls▁begin｜> <｜tool▁calls▁end｜> <｜tool▁call▁begin｜> <｜tool▁call▁end｜> <｜tool▁sep｜> "
+        "<think> </think>",
+        "<think>\nHm.\n</think>\n\n",
         '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city": "Paris", "days": 3}'
         '<｜tool▁call▁end｜><｜tool▁call▁begin｜>forecast<｜tool▁sep｜>{"city": "a \\"b\\""}<｜tool▁call▁end｜>'
         "<｜tool▁calls▁end｜>",
@@ -74,8 +76,8 @@ CASES: dict[str, tuple[str, str, str, list[Any]]] = {
     ),
     "kimi": (
         "<|tool_calls_section_begin|> <|tool_calls_section_end|> <|tool_call_begin|> <|tool_call_end|> "
-        "<|tool_call_argument_begin|>",
-        "",
+        "<|tool_call_argument_begin|> <think> </think>",
+        "<think>Hm.</think>",
         "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>"
         '{"city": "Paris", "days": 3}<|tool_call_end|><|tool_calls_section_end|>',
         [PARIS],

@@ -45,17 +45,17 @@ def _header(rules: Rules, channel: str) -> str:
     return f"{rules.literal('<|channel|>')} /{channel}[ ]?/ {kind} {rules.literal('<|message|>')}"
 
 
-def thoughts(rules: Rules) -> str:
-    """Return whole messages that come before the answer: thoughts, and what is said before a call."""
+def thoughts(rules: Rules, channels: str = "(analysis|commentary)") -> str:
+    """Return whole messages that come before the answer: thoughts, and, in commentary, what is said before a call."""
     text = f"{rules.free('<|end|>', '<|start|>', '<|channel|>', '<|message|>')}*"
-    header, end = _header(rules, "(analysis|commentary)"), rules.literal("<|end|>")
+    header, end = _header(rules, channels), rules.literal("<|end|>")
     message = rules.add(f"{header} {text} {end} {rules.literal('<|start|>')} /assistant/")
     return f"{message}*"
 
 
 def final(rules: Rules, value: str) -> str:
-    """Return a message whose text is a value."""
-    return f"{thoughts(rules)} {_header(rules, 'final')} {value}"
+    """Return thoughts, and a message whose text is a value. Commentary would be text before it."""
+    return f"{thoughts(rules, 'analysis')} {_header(rules, 'final')} {value}"
 
 
 def call(calls: CallRules) -> str:

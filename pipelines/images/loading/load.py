@@ -21,6 +21,7 @@ from pipelines.catalog.checkpoint_files import (
     denoiser_name,
     find_variant,
     model_index,
+    own_parts,
 )
 from pipelines.catalog.components import is_left_out
 from pipelines.catalog.inspection import foreign_parts
@@ -43,6 +44,7 @@ from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.control_files import load_controls
 from pipelines.images.loading.identity import identity_of
 from pipelines.images.loading.needed_libraries import import_quantizers, lacking, libraries_named_by
+from pipelines.images.loading.own_parts import load_own_parts
 from pipelines.images.loading.parts import LOAD_LOCK, load_parts, model_classes
 from pipelines.images.loading.safety_checker import safety_note
 from pipelines.images.loading.shared_parts import SharedParts
@@ -180,6 +182,7 @@ def _from_files(
 ) -> tuple[Any, tuple[str, ...]]:
     on_device = spec.runtime.offload == "none"
     folder = spec.path if spec.path.is_dir() else spec.base
+    own, of_own = load_own_parts(own_parts(spec.parts, index), check_files(spec), index, options)
     if folder is not None:
         # weights that a library quantizes while it reads them are made on the device; others are read to the host
         staged = on_device and device.type != "cpu" and "quantization_config" not in options
@@ -191,6 +194,9 @@ def _from_files(
             if on_device and (not staged or spec.path.suffix == ".gguf"):  # its weights are no plain tensors
                 denoiser = {name: part.to(device) for name, part in denoiser.items()}
             options |= denoiser
+        if on_device and not staged:
+            own = {name: part.to(device) for name, part in own.items()}
+        options |= own
         parts, of_parts = load_parts(folder, pipeline_class, index, variant, {**options, **device_map})
         notes += of_parts
         pipeline = pipeline_class.from_pretrained(
@@ -198,9 +204,10 @@ def _from_files(
         )
     else:
         notes = check_headers(spec.path, check_files(spec), dict(model_classes(pipeline_class, index)))
-        pipeline, of_folder = load_whole(spec, pipeline_class, index, options)
+        pipeline, of_folder = load_whole(spec, pipeline_class, index, options | own)
         notes += of_folder
-        notes += check_text_encoders(spec.path, pipeline.components)
+        of_file = {name: part for name, part in pipeline.components.items() if name not in own}
+        notes += check_text_encoders(spec.path, of_file)
         staged = on_device and "quantization_config" not in options
         if on_device and not staged:
             pipeline.to(device)
@@ -210,7 +217,7 @@ def _from_files(
     if encoders_device is not None:
         for encoder in text_encoders(pipeline.components):
             call_from(device, encoder, encoders_device)
-    return pipeline, tuple(notes)
+    return pipeline, (*of_own, *notes)
 
 
 def _place(

@@ -15,6 +15,7 @@ from pipelines.catalog.checkpoint_files import (
 )
 from pipelines.catalog.runtime import FP8_CAPABILITY, check_conflicts, choose_runtime
 from pipelines.device.memory import compute_dtype, free_memory
+from pipelines.device.quantizers import NF4, lacking, torchao_config
 from pipelines.device.staged_copy import move_modules
 from pipelines.images.loading.adapter_loading import load_adapter
 from pipelines.images.loading.compilation import compile_denoiser, fuse_projections
@@ -24,7 +25,6 @@ from pipelines.protocol.images import CheckpointSpec, Lora, Runtime, StepCache
 
 HOST: Final = torch.device("cpu")
 QUANTIZED_HERE: Final = frozenset({"fp8", "float8"})  # of weights that were loaded to the host
-LIBRARIES: Final = {"nf4": ("bitsandbytes",), "int8": ("torchao",), "int4": ("torchao", "mslk")}  # by quantize
 
 
 def loading_options(runtime: Runtime, denoiser: str) -> dict[str, Any]:
@@ -35,22 +35,11 @@ def loading_options(runtime: Runtime, denoiser: str) -> dict[str, Any]:
 
     try:
         if runtime.quantize == "nf4":
-            config: Any = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")
+            config: Any = BitsAndBytesConfig(**NF4)
         else:
-            from torchao.quantization import (  # type: ignore[import-not-found,unused-ignore]
-                Int4WeightOnlyConfig,
-                Int8WeightOnlyConfig,
-            )
-
-            if runtime.quantize == "int4":
-                import mslk  # type: ignore[import-not-found,unused-ignore]  # noqa: F401  # torchao's kernels for it
-
-            config = TorchAoConfig(Int8WeightOnlyConfig() if runtime.quantize == "int8" else Int4WeightOnlyConfig())
+            config = TorchAoConfig(torchao_config(runtime.quantize))
     except ImportError as error:
-        libraries = LIBRARIES[runtime.quantize]
-        raise CheckpointError(
-            f"runtime.quantize: {runtime.quantize!r} needs {' and '.join(libraries)}: pip install {' '.join(libraries)}"
-        ) from error
+        raise lacking("runtime.quantize", runtime.quantize) from error
     return {"quantization_config": PipelineQuantizationConfig(quant_mapping={denoiser: config})}
 
 

@@ -29,7 +29,7 @@ class SharedParts:
         return {
             key[2]: part
             for key, part in list(self._parts.items())
-            if (*key[:2], *key[3:]) == own and _device(part).type == device.type
+            if key[2] not in dict(spec.parts) and (*key[:2], *key[3:]) == own and _device(part).type == device.type
         }
 
     def keep(
@@ -40,7 +40,7 @@ class SharedParts:
             return
         denoiser = denoiser_name(dict(components))
         for name, part in components.items():
-            if isinstance(part, torch.nn.Module) and name != denoiser:
+            if isinstance(part, torch.nn.Module) and name != denoiser and name not in dict(spec.parts):
                 self._parts[(*folder, name, dtype, device.type, spec.runtime.vae_tiling)] = part
 
 

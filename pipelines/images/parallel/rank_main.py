@@ -27,6 +27,7 @@ from pipelines.images.parallel.packing import replace_weights, unpack, unpack_mo
 from pipelines.images.parallel.process_group import ProcessGroup, join_store  # noqa: E402
 from pipelines.images.parallel.shards import reserve, shard  # noqa: E402
 from pipelines.protocol.messages import GROUP_NO_MEMORY_EXIT  # noqa: E402
+from pipelines.protocol.signals import leave_signals_to_server  # noqa: E402
 
 PR_SET_PDEATHSIG: Final = 1
 
@@ -96,8 +97,7 @@ class RankDenoisers:
 def main() -> None:
     """Serve until rank 0 is gone. Any error that is not a pass's own ends the process, and so the group."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # also while it is stopped, or stuck in an exchange
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as the worker: the server ends it
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    leave_signals_to_server()
     parser = argparse.ArgumentParser(description="Started by a worker.")
     parser.add_argument("pipe", type=int)
     parser.add_argument("rank", type=int)

@@ -22,6 +22,7 @@ from PIL import Image
 from pipelines.protocol.backgrounds import NoTransparency, has_alpha
 from pipelines.protocol.finished_image import WrongSize, encode_file, to_planned_size
 from pipelines.protocol.images import Encoding
+from pipelines.protocol.signals import leave_signals_to_server
 from server.backends.decoding.messages import REQUEST, ImageError, Json, answer
 from server.backends.decoding.pixels import DecodedImage, TooMuchMemory, decode_image, decode_mask
 
@@ -136,8 +137,7 @@ def _isolate() -> None:
 def main() -> None:
     """Run the decoder on the socket of the descriptor that the command line names."""
     # service managers signal the whole process group; the server ends its decoders when it has drained
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    leave_signals_to_server()
     _isolate()
     Image.preinit()
     from PIL import WebPImagePlugin  # noqa: F401  # before the limit of memory is measured

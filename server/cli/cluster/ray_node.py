@@ -22,6 +22,7 @@ START_LIMIT_S = 90.0
 STOP_LIMIT_S = 45.0
 HEAD_ANSWERS_S = 5  # it listens, as has been tried; a wrong token Ray would try for 20 s
 STORE_BYTES = 2**30  # shared memory for images that pass through Ray
+RAY_BY_PROXY = "RAY_grpc_enable_http_proxy"  # whether it goes by the proxy of the environment
 NO_RAY = "The cluster needs Ray, which is not installed: pip install 'darkroom[cluster]'"
 
 
@@ -59,6 +60,7 @@ def set_environment(home: Path) -> None:
     os.environ["RAY_AUTH_MODE"] = "token"
     os.environ["RAY_AUTH_TOKEN_PATH"] = str(token_file(home).resolve())
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ[RAY_BY_PROXY] = "0"  # boxes reach each other directly
     os.environ["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] = "0"  # `drain` and `down` have waited for what runs
 
 

@@ -27,10 +27,13 @@ GONE = 410  # its receiver wants no more
 class Webhooks:
     """Sends the webhooks that are due. `read_secret` reads the server's own secret: a file."""
 
-    def __init__(self, store: WebhookStore, reach: Reach, read_secret: Callable[[], bytes]) -> None:
+    def __init__(
+        self, store: WebhookStore, reach: Reach, read_secret: Callable[[], bytes], proxy: str | None = None
+    ) -> None:
         self._store = store
         self._reach = reach
         self._read_secret = read_secret
+        self._proxy = proxy
 
     def check(self, url: str, *, in_background: bool) -> None:
         """Check that a webhook could be sent. Raises BadRequest if not."""
@@ -63,7 +66,9 @@ class Webhooks:
         secret = await asyncio.to_thread(self._read_secret)
         headers = signature(signing_key(secret, call.key_id), f"msg_{call.id}", now, content)
         try:
-            status = await post(webhook.url, content, headers, reach=self._reach, timeout_s=TIMEOUT_S)
+            status = await post(
+                webhook.url, content, headers, reach=self._reach, timeout_s=TIMEOUT_S, proxy=self._proxy
+            )
             problem = None if 200 <= status < 300 else f"status {status}"
         except (FetchFailed, FetchRefused) as error:
             status, problem = 0, str(error)

@@ -13,7 +13,7 @@ SIZES: dict[str, Any] = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 16,
-    "max_position_embeddings": 4096,
+    "max_position_embeddings": 16_384,
 }
 
 

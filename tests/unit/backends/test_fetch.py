@@ -2,7 +2,9 @@
 
 import asyncio
 import ipaddress
+import select
 import shutil
+import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -160,6 +162,49 @@ async def over_tls(tls: tuple[int, str], path: str, **options: object) -> bytes:
 
 async def test_a_public_image_is_fetched_with_its_own_host_name(tls: tuple[int, str]) -> None:
     assert (await over_tls(tls, "/a.png")).startswith(b"hello pictures.test")
+
+
+@contextmanager
+def tunnel(target: int) -> Iterator[tuple[str, list[str]]]:
+    """The URL of a proxy whose tunnels all lead to a port of this machine, and what it was asked."""
+    asked: list[str] = []
+
+    class Tunnel(BaseHTTPRequestHandler):
+        def do_CONNECT(self) -> None:
+            asked.append(f"{self.path} {self.headers.get('Proxy-Authorization')}")
+            with socket.create_connection(("127.0.0.1", target)) as there:
+                self.send_response(200)
+                self.end_headers()
+                ends = {self.connection: there, there: self.connection}
+                while ends and (ready := select.select(list(ends), [], [], 60)[0]):
+                    for end in ready:
+                        if not (content := end.recv(65536)):
+                            ends = {}
+                            break
+                        ends[end].sendall(content)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Tunnel) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://me:p%40ss@127.0.0.1:{server.server_port}", asked
+        finally:
+            server.shutdown()
+
+
+async def test_a_proxy_is_told_the_checked_address_and_sees_nothing(tls: tuple[int, str]) -> None:
+    port, certificate = tls
+    options = {"ca_file": certificate, "ports": (port,)}
+    with tunnel(port) as (proxy, asked):
+        for addresses in (["93.184.215.14"], ["2606:2800:21f::1"]):
+            url = f"https://pictures.test:{port}/a.png"
+            assert (await fetch_with(url, addresses, proxy=proxy, **options)).startswith(b"hello pictures.test")
+        with pytest.raises(FetchRefused, match="public internet"):  # nor by the proxy
+            await fetch_with(url, ["10.0.0.1"], proxy=proxy, **options)
+    who = "Basic bWU6cEBzcw=="
+    assert asked == [f"93.184.215.14:{port} {who}", f"[2606:2800:21f::1]:{port} {who}"]
 
 
 async def test_a_certificate_for_another_name_is_refused(tls: tuple[int, str]) -> None:

@@ -5,6 +5,7 @@ import http.server
 import os
 import socket
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import httpx
 import pytest
@@ -13,9 +14,17 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from structlog.testing import capture_logs
 
 from server.backends import proxies
+from server.backends.fetch import FetchFailed, fetch_image
+from server.backends.gateway_link import ForwardedRequest, GatewayLink
 from server.backends.object_storage import ObjectStorage
 from server.backends.proxies import http_client, is_local, proxy_for, store_options
 from server.backends.upstream import UpstreamClient
+from server.backends.webhook_post import post
+from server.cli.admin_client import request as ask_server
+from server.cli.cluster.ray_node import RAY_BY_PROXY, set_environment
+from server.cli.cluster.token import make_token
+from server.errors import StartError
+from server.settings import Settings
 from server.telemetry.span_export import CollectorExporter
 from server.telemetry.tracing import Tracing
 from tests.support.harness import until
@@ -113,6 +122,59 @@ async def test_upstreams_are_reached_by_the_rule(recorder: Recorder) -> None:
     assert [line.split()[1] for line in recorder.lines] == [
         "/v1/models", "/v1/models", "http://upstream.invalid/v1/models",
     ]  # fmt: skip
+
+
+async def test_images_are_fetched_and_webhooks_sent_by_the_rule(recorder: Recorder) -> None:
+    async def elsewhere(host: str, port: int) -> list[str]:
+        raise OSError("unknown here")
+
+    async def public(host: str, port: int) -> list[str]:
+        return ["8.8.8.8"]
+
+    for resolve in (elsewhere, public):
+        with pytest.raises(FetchFailed, match="ProxyError"):
+            await fetch_image(
+                "https://a.example/a.png", allow=True, max_bytes=9, timeout_s=60, resolve=resolve, proxy=recorder.url
+            )
+        with pytest.raises(FetchFailed, match="ProxyError"):
+            await post(
+                "https://b.example/", b"x", {}, reach="public", timeout_s=60, resolve=resolve, proxy=recorder.url
+            )
+    assert recorder.lines == [
+        "CONNECT a.example:443 HTTP/1.1", "CONNECT b.example:443 HTTP/1.1",
+        "CONNECT 8.8.8.8:443 HTTP/1.1", "CONNECT 8.8.8.8:443 HTTP/1.1",
+    ]  # fmt: skip
+    recorder.lines.clear()
+    assert await post(f"{recorder.url}/hook", b"x", {}, reach="any", timeout_s=60, proxy=DEAD) == 404
+    assert recorder.lines == ["POST /hook HTTP/1.1"]
+    with pytest.raises(FetchFailed, match="resolved"):  # a name of the local network that is not known here
+        await post("https://intranet/", b"x", {}, reach="any", timeout_s=60, resolve=elsewhere, proxy=recorder.url)
+
+
+async def test_servers_of_a_cluster_reach_each_other_directly(recorder: Recorder, tmp_path: Path) -> None:
+    link = GatewayLink("secret")
+    request = ForwardedRequest("POST", "/x", [], b"", "key", "http h 1 / 0")
+    async with link.send(recorder.url, request, 0) as answer:
+        assert answer.status == 404
+    await link.close()
+    make_token(tmp_path)
+    before = dict(os.environ)
+    try:
+        os.environ[RAY_BY_PROXY] = "1"
+        set_environment(tmp_path)
+        assert os.environ[RAY_BY_PROXY] == "0"
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def test_commands_reach_their_server_directly(recorder: Recorder, tmp_path: Path) -> None:
+    (tmp_path / "admin-key").write_text("x")
+    port = recorder.server_address[1]
+    settings = Settings(home=tmp_path, port=port, proxy=DEAD)
+    with pytest.raises(StartError, match="404: that is no Darkroom server"):
+        ask_server(settings, "GET", "/admin/status")
+    assert recorder.lines == ["GET /admin/status HTTP/1.1"]
 
 
 async def test_a_name_is_resolved_once_in_a_while(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from pipelines.catalog.chat_files import loaded_bytes, sees_images
+from pipelines.protocol.images import Quantize
 
 
 @pytest.fixture
@@ -31,6 +34,19 @@ def test_weights_that_no_kernel_computes_with_count_as_they_are_multiplied_out(
     (folder / "config.json").write_text(json.dumps({"quantization_config": {"quant_method": "mxfp4"}}))
     monkeypatch.setattr("pipelines.catalog.chat_files._is_installed", lambda _: installed)
     assert loaded_bytes(folder) == expected
+
+
+@pytest.mark.parametrize(("quantize", "product"), [("int8", 1.0), ("int4", 0.6), ("nf4", 0.6)])
+def test_weights_that_are_quantized_count_as_they_are_kept(tmp_path: Path, quantize: Quantize, product: float) -> None:
+    shapes = {
+        "model.embed_tokens.weight": (50, 8), "lm_head.weight": (50, 8), "model.norm.weight": (8,),
+        "model.layers.0.mlp.up_proj.weight": (16, 8), "model.layers.0.self_attn.q_proj.weight": (8, 8),
+    }  # fmt: skip
+    save_file(
+        {name: torch.zeros(shape, dtype=torch.bfloat16) for name, shape in shapes.items()},
+        tmp_path / "model.safetensors",
+    )
+    assert loaded_bytes(tmp_path, quantize) == int(2 * (400 + 400 + 8) + product * (128 + 64))
 
 
 def test_a_model_sees_images_by_its_config_and_its_processor(folder: Path) -> None:

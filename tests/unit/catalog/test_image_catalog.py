@@ -262,3 +262,21 @@ def test_errors_of_an_upstream_table_name_the_key(configs: Path, old: str, new: 
     (configs / "far.toml").write_text(FAR.replace(old, new))
     with pytest.raises(CatalogError, match=re.escape(message)):
         load_catalog(configs, Path("weights"))
+
+
+def test_parts_of_ones_own_stand_beside_the_checkpoint(configs: Path) -> None:
+    parts = 'vae = "sdxl-vae-fp16-fix"\ntext_encoder_2 = "clip_g.safetensors"\n'
+    edit(configs, "alpha-image-2.toml", "conditioning", f"{parts}conditioning")
+    spec = load_catalog(configs, Path("weights")).models["alpha-image-2-count"].checkpoint
+    assert spec.parts == (
+        ("vae", Path("weights/sdxl-vae-fp16-fix")),
+        ("text_encoder_2", Path("weights/clip_g.safetensors")),
+    )
+    assert {path for _, path in spec.parts} <= set(spec.paths)
+
+
+def test_a_file_and_a_denoiser_are_one_too_many(configs: Path) -> None:
+    edit(configs, "alpha-image-2.toml", "conditioning", 'base = "x"\ndenoiser = "tuned"\nconditioning')
+    edit(configs, "alpha-image-2.toml", 'checkpoint   = "starter-alpha"', 'checkpoint = "x.gguf"')
+    with pytest.raises(CatalogError, match="denoiser: the file that `checkpoint` names has the denoiser"):
+        load_catalog(configs, Path("weights"))

@@ -102,4 +102,5 @@ def test_other_workers_count_their_files_and_a_context_if_they_run(tmp_path: Pat
     assert worker_bytes([]) == 0
     (tmp_path / "model.safetensors").write_bytes(bytes(1000))
     (tmp_path / "config.json").write_bytes(bytes(10))
-    assert worker_bytes([tmp_path, tmp_path, tmp_path / "absent"]) == 1000 + CONTEXT_BYTES
+    folders = [tmp_path, tmp_path, tmp_path / "absent"]
+    assert worker_bytes((folder, "none") for folder in folders) == 1000 + CONTEXT_BYTES

@@ -159,6 +159,13 @@ def test_a_schema_is_followed_behind_thoughts(name: str) -> None:
     assert json.loads(text) == {"city": "Bonn"}
 
 
+def test_nothing_is_said_before_a_value_of_a_schema() -> None:
+    model = Model("harmony")
+    said = "<|channel|>commentary<|message|>Here it is.<|end|><|start|>assistant<|channel|>final<|message|>"
+    with pytest.raises(AssertionError, match="forbidden: 'c'"):
+        model.write(f'{said}{{"city": "Bonn"}}', format=JsonFormat(CITY))
+
+
 @pytest.mark.parametrize(
     "answer", ["Write `<think>` to think.", "Say `<tool_call>` to call.", '{"answer": "in JSON"}', "2 < 3"]
 )

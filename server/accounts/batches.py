@@ -1,0 +1,205 @@
+"""Batches and their lines. A line's answer is recorded once; until then its call may be sent again, with the same
+Idempotency-Key, so that it runs and is charged once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy import case, delete, func, or_, select, update
+from sqlalchemy.orm import Session
+
+from server.accounts.batch_tables import BatchLineRow, BatchRow
+from server.accounts.db import PAGE, Database
+from server.accounts.gateways import live_owners
+from server.accounts.paging import Page, read_page
+from server.accounts.store import Store
+
+BatchState = Literal["in_progress", "cancelling", "completed", "cancelled", "expired"]
+EndState = Literal["completed", "cancelled", "expired"]
+RUNNING = ("in_progress", "cancelling")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLine:
+    """A call of a batch. `answer` is JSON, as the call's client would read it; None until the call has ended."""
+
+    position: int
+    custom_id: str
+    url: str
+    body: str
+    status: int | None = None
+    request_id: str | None = None
+    answer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch with the counts of its lines. Times are Unix seconds."""
+
+    id: str
+    key_id: str
+    endpoint: str | None
+    source: str | None
+    base: str
+    labels: Mapping[str, Any]
+    total: int
+    created_at: float
+    expires_at: float
+    state: BatchState = "in_progress"
+    cancelling_at: float | None = None
+    ended_at: float | None = None
+    completed: int = 0
+    failed: int = 0
+
+
+class BatchStore(Store):
+    """The batches that one server process (`owner`) reads, writes and runs."""
+
+    def __init__(self, database: Database, owner: str) -> None:
+        super().__init__(database)
+        self._owner = owner
+
+    def now(self) -> float:
+        """Return the time by the database's clock."""
+        return self._database.clock.now()
+
+    def create(self, batch: Batch, lines: Sequence[BatchLine]) -> None:
+        """Add a batch with its lines."""
+        with self._database.write() as session:
+            session.add(
+                BatchRow(
+                    id=batch.id,
+                    key_id=batch.key_id,
+                    endpoint=batch.endpoint,
+                    source=batch.source,
+                    base=batch.base,
+                    state=batch.state,
+                    total=batch.total,
+                    labels=dict(batch.labels),
+                    created_at=batch.created_at,
+                    expires_at=batch.expires_at,
+                )
+            )
+            session.flush()
+            session.add_all(
+                BatchLineRow(
+                    batch_id=batch.id, position=line.position, custom_id=line.custom_id, url=line.url, body=line.body
+                )
+                for line in lines
+            )
+
+    def find(self, batch_id: str, key_id: str) -> Batch | None:
+        """Return this key's batch, None if there is none."""
+        with self._database.read() as session:
+            row = session.get(BatchRow, batch_id)
+            return None if row is None or row.key_id != key_id else _counted(session, [row])[0]
+
+    def page(self, key_id: str, page: Page) -> list[Batch]:
+        """Return this key's batches by age, and one more than the page has room for if there are more. Raises
+        UnknownEntry."""
+        with self._database.read() as session:
+            after = session.get(BatchRow, page.after) if page.after is not None else None
+            after = after if after is not None and after.key_id == key_id else None
+            query = select(BatchRow).where(BatchRow.key_id == key_id)
+            return _counted(session, read_page(session, query, [BatchRow.created_at, BatchRow.id], page, after))
+
+    def cancel(self, batch_id: str, key_id: str) -> None:
+        """Ask for the end of a batch. One that has ended stays as it is."""
+        with self._database.write() as session:
+            running = (BatchRow.id == batch_id, BatchRow.key_id == key_id, BatchRow.state == "in_progress")
+            session.execute(update(BatchRow).where(*running).values(state="cancelling", cancelling_at=self.now()))
+
+    def claim(self) -> list[Batch]:
+        """Take the batches that no server runs, and return all that this one runs."""
+        with self._database.write() as session:
+            free = or_(BatchRow.owner.is_(None), BatchRow.owner.not_in(live_owners()))
+            session.execute(update(BatchRow).where(BatchRow.state.in_(RUNNING), free).values(owner=self._owner))
+            mine = select(BatchRow).where(BatchRow.state.in_(RUNNING), BatchRow.owner == self._owner)
+            return [_batch(row) for row in session.scalars(mine.order_by(BatchRow.created_at))]
+
+    def any_to_claim(self) -> bool:
+        """Return whether a batch runs, or should."""
+        with self._database.read() as session:
+            return session.scalar(select(BatchRow.id).where(BatchRow.state.in_(RUNNING)).limit(1)) is not None
+
+    def end_due(self, batch_id: str) -> EndState | None:
+        """Return how a batch must end though it has lines left, None if they may run."""
+        with self._database.read() as session:
+            row = session.get(BatchRow, batch_id)
+        if row is None or row.state not in RUNNING or row.state == "cancelling":
+            return "cancelled"
+        return "expired" if self.now() > row.expires_at else None
+
+    def pending(self, batch_id: str, after: int, limit: int) -> list[BatchLine]:
+        """Return the next lines without an answer, after a position."""
+        query = select(BatchLineRow).where(BatchLineRow.status.is_(None))
+        return self._lines(query, batch_id, after, limit)
+
+    def answered(self, batch_id: str, after: int, limit: int, *, all_lines: bool) -> list[BatchLine]:
+        """Return the next lines that have ended or, with `all_lines`, all lines, after a position."""
+        query = select(BatchLineRow)
+        return self._lines(
+            query if all_lines else query.where(BatchLineRow.status.is_not(None)), batch_id, after, limit
+        )
+
+    def record(self, batch_id: str, line: BatchLine) -> None:
+        """Record the answer of a line, unless it has one."""
+        values = {"status": line.status, "request_id": line.request_id, "answer": line.answer}
+        with self._database.write() as session:
+            row = (BatchLineRow.batch_id == batch_id, BatchLineRow.position == line.position)
+            session.execute(update(BatchLineRow).where(*row, BatchLineRow.status.is_(None)).values(**values))
+
+    def end(self, batch_id: str, state: EndState) -> None:
+        """End a batch that runs."""
+        with self._database.write() as session:
+            running = (BatchRow.id == batch_id, BatchRow.state.in_(RUNNING))
+            session.execute(update(BatchRow).where(*running).values(state=state, ended_at=self.now()))
+
+    def delete_older(self, max_age_s: float, limit: int = PAGE) -> int:
+        """Delete batches that have ended and are older than this; returns how many. If as many as `limit`, there may be
+        more."""
+        old = BatchRow.created_at < self._database.clock.cautious() - max_age_s
+        with self._database.write() as session:
+            ids = list(session.scalars(select(BatchRow.id).where(old, BatchRow.state.not_in(RUNNING)).limit(limit)))
+            session.execute(delete(BatchLineRow).where(BatchLineRow.batch_id.in_(ids)))
+            session.execute(delete(BatchRow).where(BatchRow.id.in_(ids)))
+            return len(ids)
+
+    def _lines(self, query: Any, batch_id: str, after: int, limit: int) -> list[BatchLine]:
+        chosen = query.where(BatchLineRow.batch_id == batch_id, BatchLineRow.position > after)
+        with self._database.read() as session:
+            rows = session.scalars(chosen.order_by(BatchLineRow.position).limit(limit))
+            return [
+                BatchLine(row.position, row.custom_id, row.url, row.body, row.status, row.request_id, row.answer)
+                for row in rows
+            ]
+
+
+def _counted(session: Session, rows: Sequence[BatchRow]) -> list[Batch]:
+    """Return the batches with the counts of their lines."""
+    good = func.sum(case((BatchLineRow.status < 400, 1), else_=0))
+    theirs = BatchLineRow.batch_id.in_([row.id for row in rows])
+    query = select(BatchLineRow.batch_id, good, func.count()).where(theirs, BatchLineRow.status.is_not(None))
+    found = session.execute(query.group_by(BatchLineRow.batch_id))
+    counts = {name: (int(done), int(ended - done)) for name, done, ended in found}
+    return [_batch(row, *counts.get(row.id, (0, 0))) for row in rows]
+
+
+def _batch(row: BatchRow, completed: int = 0, failed: int = 0) -> Batch:
+    state: BatchState = row.state  # type: ignore[assignment]  # the database checks it
+    return Batch(
+        id=row.id,
+        key_id=row.key_id,
+        endpoint=row.endpoint,
+        source=row.source,
+        base=row.base,
+        labels=row.labels,
+        total=row.total,
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        state=state,
+        cancelling_at=row.cancelling_at,
+        ended_at=row.ended_at,
+        completed=completed,
+        failed=failed,
+    )

@@ -1,0 +1,135 @@
+"""Batches as their keys see them: created, listed, shown, cancelled, and their answers."""
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from server.accounts.batches import Batch, BatchLine, BatchStore
+from server.accounts.keys import Key
+from server.accounts.paging import Page, UnknownEntry
+from server.errors import BadRequest, NotFound
+from server.flows.batches.lines import read_input_file, read_lines
+from server.flows.batches.run import BatchRunner
+from server.schemas.batches import BatchBody, BatchCounts, BatchList, BatchObject
+
+LONGEST_S = 86_400.0
+LINES_AT_ONCE = 50
+NOT_RUN = {
+    "expired": ("batch_expired", "The batch expired before this line was run; nothing was charged."),
+    "cancelled": ("batch_cancelled", "The batch was cancelled before this line was run; nothing was charged."),
+}
+
+
+class Batches:
+    """Creates, shows and cancels batches. `keep_s`: how long calls are found by their Idempotency-Key: no batch lasts
+    longer, since a line that is sent again after that would be charged twice."""
+
+    def __init__(
+        self, store: BatchStore, runner: BatchRunner, *, folder: Path | None, max_bytes: int, keep_s: float
+    ) -> None:
+        self._store = store
+        self._runner = runner
+        self._folder = folder
+        self._max_bytes = max_bytes
+        self._longest_s = min(LONGEST_S, keep_s)
+
+    async def create(self, key: Key, body: BatchBody, base: str) -> BatchObject:
+        """Begin a batch. `base` is the server's address. Raises BadRequest for its first invalid line."""
+        if bool(body.input) == (body.input_file_id is not None):
+            message = "Send the lines either in 'input', as JSONL or an array, or as a file's path in 'input_file_id'."
+            raise BadRequest(message, param="input", code="missing_required_parameter")
+        lines = await asyncio.to_thread(self._read, body)
+        now = self._store.now()
+        batch = Batch(
+            id=f"batch_{uuid.uuid4().hex}",
+            key_id=key.id,
+            endpoint=body.endpoint,
+            source=body.input_file_id,
+            base=base,
+            labels=body.metadata,
+            total=len(lines),
+            created_at=now,
+            expires_at=now + self._longest_s,
+        )
+        await self._store.in_writer(self._store.create, batch, lines)
+        self._runner.look()
+        return shown(batch)
+
+    async def show(self, key: Key, batch_id: str) -> BatchObject:
+        """Return this key's batch. Raises NotFound."""
+        return shown(await self._find(key, batch_id))
+
+    async def page(self, key: Key, page: Page) -> BatchList:
+        """Return a page of this key's batches. Raises BadRequest for an unknown `after`."""
+        try:
+            found = await self._store.in_reader(self._store.page, key.id, page)
+        except UnknownEntry as error:
+            raise BadRequest(f"There is no batch '{page.after}' of this key.", param="after") from error
+        return BatchList.of([shown(batch) for batch in found], page.limit)
+
+    async def cancel(self, key: Key, batch_id: str) -> BatchObject:
+        """Ask for the end of a batch: the calls that run end as they do, no other begins. Raises NotFound."""
+        await self._find(key, batch_id)
+        await self._store.in_writer(self._store.cancel, batch_id, key.id)
+        self._runner.look()
+        return shown(await self._find(key, batch_id))
+
+    async def output(self, key: Key, batch_id: str) -> AsyncIterator[str]:
+        """Return the answers as JSONL, in the order of the lines: those so far while the batch runs. Raises
+        NotFound."""
+        return self._output(await self._find(key, batch_id))
+
+    async def _output(self, batch: Batch) -> AsyncIterator[str]:
+        after, ended = -1, batch.ended_at is not None
+        while lines := await self._store.in_reader(self._page, batch.id, after, ended):
+            yield "".join(_answer(batch, line) + "\n" for line in lines)
+            after = lines[-1].position
+
+    def _page(self, batch_id: str, after: int, ended: bool) -> list[BatchLine]:
+        return self._store.answered(batch_id, after, LINES_AT_ONCE, all_lines=ended)
+
+    def _read(self, body: BatchBody) -> list[BatchLine]:
+        if body.input_file_id is None:
+            return read_lines(body.input, body.endpoint, "input")
+        content = read_input_file(self._folder, body.input_file_id, self._max_bytes)
+        return read_lines(content, body.endpoint, "input_file_id")
+
+    async def _find(self, key: Key, batch_id: str) -> Batch:
+        batch = await self._store.in_reader(self._store.find, batch_id, key.id)
+        if batch is None:
+            message = f"There is no batch '{batch_id[:60]}' of this key; it may be too old."
+            raise NotFound(message, param="batch_id", code="batch_not_found")
+        return batch
+
+
+def shown(batch: Batch) -> BatchObject:
+    """Return the batch as OpenAI's SDKs read it."""
+    ended = int(batch.ended_at) if batch.ended_at is not None else None
+    return BatchObject(
+        id=batch.id,
+        endpoint=batch.endpoint,
+        input_file_id=batch.source or "",
+        status=batch.state,
+        output_url=f"{batch.base}/v1/batches/{batch.id}/output",
+        created_at=int(batch.created_at),
+        in_progress_at=int(batch.created_at),
+        expires_at=int(batch.expires_at),
+        completed_at=ended if batch.state == "completed" else None,
+        expired_at=ended if batch.state == "expired" else None,
+        cancelling_at=int(batch.cancelling_at) if batch.cancelling_at is not None else None,
+        cancelled_at=ended if batch.state == "cancelled" else None,
+        request_counts=BatchCounts(total=batch.total, completed=batch.completed, failed=batch.failed),
+        metadata=dict(batch.labels),
+    )
+
+
+def _answer(batch: Batch, line: BatchLine) -> str:
+    """Return a line of the output. The answer is put in as it is: it may be megabytes."""
+    head = json.dumps({"id": f"{batch.id}-{line.position}", "custom_id": line.custom_id}, ensure_ascii=False)[:-1]
+    if line.status is None:
+        code, message = NOT_RUN["expired" if batch.state == "expired" else "cancelled"]
+        return f'{head}, "response": null, "error": {json.dumps({"code": code, "message": message})}}}'
+    fields = json.dumps({"status_code": line.status, "request_id": line.request_id})[:-1]
+    return f'{head}, "response": {fields}, "body": {line.answer}}}, "error": null}}'

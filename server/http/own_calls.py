@@ -1,0 +1,47 @@
+"""Calls that the server sends to its own app, within the process: through all middleware, as a client's call goes."""
+
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+import httpx
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from server.accounts.batches import Batch, BatchLine
+from server.flows.batches.run import OwnAnswer
+from server.http.deps import FORWARDED
+from server.http.public_address import NAMED_HOST, PREFIX
+
+PORTS: Mapping[str, int] = {"http": 80, "https": 443}
+
+
+class OwnCalls:
+    """Sends lines of batches to the app."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def send(self, batch: Batch, line: BatchLine) -> OwnAnswer:
+        """Send a line with the batch's key, and return the answer. Its Idempotency-Key is the line's own."""
+        transport = httpx.ASGITransport(self._as_key(batch), raise_app_exceptions=False)
+        headers = {"Content-Type": "application/json", "Idempotency-Key": f"{batch.id}-{line.position}"}
+        base = urlsplit(batch.base)._replace(path="").geturl()
+        async with httpx.AsyncClient(transport=transport, base_url=base, timeout=None) as client:  # noqa: S113
+            answer = await client.post(line.url, content=line.body.encode(), headers=headers)
+        retry_after = answer.headers.get("retry-after", "")
+        return OwnAnswer(
+            answer.status_code,
+            answer.headers.get("x-request-id"),
+            float(retry_after) if retry_after.isdecimal() else None,
+            answer.text.strip(),
+        )
+
+    def _as_key(self, batch: Batch) -> ASGIApp:
+        """Return the app for calls of the batch's key, at the address that the batch was sent to."""
+        address = urlsplit(batch.base)
+        server = (address.hostname, address.port or PORTS[address.scheme])
+        told = {FORWARDED: batch.key_id, "server": server, PREFIX: address.path, NAMED_HOST: True}
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            await self._app({**scope, **told}, receive, send)
+
+        return app
