@@ -55,6 +55,7 @@ from server.routes import (
     responses,
     results,
     unsupported,
+    upscale,
     workers,
 )
 from server.services import Services
@@ -64,7 +65,7 @@ from server.telemetry.engine_metrics import EngineReport
 log = structlog.stdlib.get_logger("darkroom.serving")
 
 ROUTES = (
-    images, image_jobs, chat, responses, conversations, models, files, health, console, docs, admin,
+    images, upscale, image_jobs, chat, responses, conversations, models, files, health, console, docs, admin,
     checkpoints, gateways, account, results, operator_keys, operator_queue, operator_reports, workers,
     batches, moderations, unsupported,
 )  # fmt: skip

@@ -20,6 +20,7 @@ from openai import OpenAIError
 
 from benchmarks.conformance.sdks import PARTS, Seen, drive_sdks
 from benchmarks.conformance.suites import Row, SuiteFailed, Suites
+from benchmarks.conformance.tool_sessions import tool_sessions
 from tests.support.harness import REPOSITORY, Server
 
 PAGE = REPOSITORY / "docs" / "reference" / "conformance.md"
@@ -37,6 +38,7 @@ HEADS = {
     "trace": ("answered", "whole run", "p50", "p95", "p99", "calls a second"),
     "lemonade": ("passed", "failed"),
     "localai": ("case", "result"),
+    "tool-sessions": ("client", "model", "turns answered", "tool ran in both", "requests refused"),
 }
 
 
@@ -83,6 +85,7 @@ def main() -> None:
             "trace": suites.mixed_trace,
             "lemonade": suites.lemonade,
             "localai": suites.localai,
+            "tool-sessions": lambda: tool_sessions(WORK),
         }
         parts = options.parts or list(runs)
         try:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pipelines.catalog.conditioning import task_of
-from pipelines.catalog.plan import Plan, partial, plan_image
+from pipelines.catalog.plan import Plan, partial, plan_job
 from pipelines.protocol.images import CheckpointSpec, ImageJob, Runtime
 
 GRID_PX = 16  # output sides are multiples of it; the pipeline's own multiple hardly changes the area
@@ -19,8 +19,10 @@ CONTROLNET_SHARE = 1 / 3  # of a denoiser's pass: the encoding half of a U-Net (
 
 
 def first_pass_steps(job: ImageJob) -> int:
-    """Return the number of denoising steps of the first pass."""
+    """Return the number of denoising steps of the first pass; none of a job that enlarges its reference."""
     sampling = job.sampling
+    if job.enlarges:
+        return 0
     return sampling.steps if task_of(job).starts_from_noise else partial(sampling.steps, sampling.strength).run
 
 
@@ -32,7 +34,7 @@ def image_steps(job: ImageJob, plan: Plan) -> int:
 def work_units(job: ImageJob) -> float:
     """Return the work of the whole job. References that the denoiser attends to count like pixels drawn. ControlNets
     run at every step of the first pass; an IP-Adapter adds next to nothing to it."""
-    plan = plan_image(job.checkpoint, job.width_px, job.height_px, GRID_PX)
+    plan = plan_job(job, GRID_PX)
     attended = len(job.references) if task_of(job).reads_references else 0
     passes = 1 + attended + CONTROLNET_SHARE * _controlnets(job)
     first = first_pass_steps(job) * plan.width * plan.height * passes

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from pipelines.protocol.images import CheckpointSpec, Sampling
+from pipelines.protocol.images import CheckpointSpec, ImageJob, Sampling
 
 MIN_NATIVE_SHARE = 0.5  # of the native area: a checkpoint draws smaller sizes badly, so they are downscaled instead
 MAX_UPSCALE = 1.85e6 / 2**20  # of the area, in one pass: from a native megapixel to the largest 1K image
@@ -35,8 +35,18 @@ class Plan:
 
     width: int
     height: int
-    finish: Literal["crop", "resize", "refine"]
+    finish: Literal["crop", "resize", "refine", "enlarge"]
     tiles: tuple[Tile, ...] = ()
+
+
+def plan_job(job: ImageJob, multiple: int) -> Plan:
+    """Plan a job's images, as `plan_image` does; the tiles of an enlarged reference cover it, rounded up."""
+    width, height = job.width_px, job.height_px
+    if not job.enlarges:
+        return plan_image(job.checkpoint, width, height, multiple)
+    canvas = (_round_up(width, multiple), _round_up(height, multiple))
+    side = _round_down(math.isqrt(job.checkpoint.native_area_px), multiple)
+    return Plan(*canvas, "enlarge", tile_grid(*canvas, side, multiple))
 
 
 def plan_image(spec: CheckpointSpec, width: int, height: int, multiple: int) -> Plan:

@@ -197,6 +197,7 @@ class ImageJob:
     owner: str = ""  # opaque, equal for the jobs of one API key: the device goes round by it
     controls: tuple[ControlInput, ...] = ()  # in the order of the checkpoint's
     sheet_from: int | None = None  # references from this index on are shown on one sheet
+    enlarges: bool = False  # its reference is enlarged to the size, and redrawn in tiles: a second pass alone
     previews: int = 0  # intermediate images of each image, evenly spread over the steps
 
 

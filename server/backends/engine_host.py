@@ -91,7 +91,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         self._transport: Transport | None = None  # None while there is no worker
         self._supervisor: asyncio.Task[None] | None = None
         self.speeds = JobSpeeds()
-        self._watchdog = Watchdog(silence_s, self._pending, lambda: self.device is not None)
+        self._watchdog = Watchdog(silence_s, self._pending, lambda: self.device is not None, lambda: self.checkpoints)
         self._became_ready = asyncio.Event()
         self.device: str | None = None  # None until the worker is ready
         self._no_device: str | None = None  # why the last worker found none
@@ -113,8 +113,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         return len(self._pending)
 
     def pending(self) -> list[tuple[Job, float]]:
-        """Return the jobs that wait or run, each with the part of its work that is left: from 1 down to 0 for image
-        jobs, else 1."""
+        """Return the jobs that wait or run, each with the part of an image job's steps that is left, from 1 to 0."""
         return [(pending.job, pending.share_left) for pending in self._pending.values()]
 
     @property
@@ -365,6 +364,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
             log.info("checkpoint", worker=self.name, name=state.spec.name, state=state.state, detail=state.detail)
         self._loading.discard(state.spec)
         if state.state == "loaded":
+            self._watchdog.note_loaded(state.spec)
             self.sleep_state.warmed(state.spec)
         self.checkpoints[state.spec] = state
         if (future := self._preparing.pop(state.spec, None)) and not future.done():
@@ -379,7 +379,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
                 self._send(Cancel(job_id))
             return
         pending.record(event)
-        self._watchdog.last_event_at = pending.last_event_at
+        self._watchdog.note_event(pending, event)
         if isinstance(event, TERMINAL_EVENTS):
             del self._pending[job_id]
         self.speeds.record(pending.job, event)

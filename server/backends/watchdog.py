@@ -3,10 +3,14 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from itertools import dropwhile
 
 import structlog
 
-from pipelines.protocol.messages import Ping
+from pipelines.protocol.chat import Admitted, ChatJob, CountJob
+from pipelines.protocol.images import Started
+from pipelines.protocol.messages import AnyEvent, CheckpointState, Ping, Spec
+from server.backends.job_events import TERMINAL_EVENTS
 from server.backends.pending_job import PendingJob
 from server.backends.transport import Transport
 
@@ -19,14 +23,36 @@ STUCK_GRACE_S = 30.0  # without an event for its time limit and this, a job is s
 
 class Watchdog:
     """Watches one worker after another. `pending` are the host's jobs; `is_up` says whether the worker has started,
-    which has no time limit. Times are of the monotonic clock."""
+    which has no time limit; `checkpoints` are the states of those that it has. Times are of the monotonic clock."""
 
-    def __init__(self, silence_s: float, pending: Mapping[str, PendingJob], is_up: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        silence_s: float,
+        pending: Mapping[str, PendingJob],
+        is_up: Callable[[], bool],
+        checkpoints: Callable[[], Mapping[Spec, CheckpointState]],
+    ) -> None:
         self._silence_s = silence_s
         self._pending = pending
         self._is_up = is_up
+        self._checkpoints = checkpoints
         self.last_message_at = 0.0  # of the worker
-        self.last_event_at = 0.0  # of any job
+        self._last_event_at = 0.0  # of any job
+
+    def note_event(self, moved: PendingJob, event: AnyEvent) -> None:
+        """Take note of a job's event. If it has moved on, those behind it wait for one less."""
+        self._last_event_at = moved.last_event_at
+        if isinstance(event, (Started, Admitted, *TERMINAL_EVENTS)):
+            for waiting in dropwhile(lambda job: job is not moved, self._pending.values()):
+                if not waiting.started:
+                    waiting.last_event_at = self._last_event_at
+
+    def note_loaded(self, spec: Spec) -> None:
+        """Take note that a checkpoint was loaded: what waited for it begins to wait for its prompt."""
+        self._last_event_at = time.monotonic()
+        for waiting in self._pending.values():
+            if waiting.job.checkpoint == spec:
+                waiting.last_event_at = self._last_event_at
 
     async def watch(self, transport: Transport, name: str) -> None:
         """Ask whether the worker answers, and kill it when it is stuck."""
@@ -44,11 +70,19 @@ class Watchdog:
 
     def _stuck(self, now: float) -> str | None:
         """Return why the worker is stuck; None if it is not. A preempted job has fewer events, but it has some."""
-        started = [pending for pending in self._pending.values() if pending.started]
         if now - self.last_message_at > self._silence_s:
             return "it does not answer"
-        if started and now - self.last_event_at > self._silence_s:
+        due = [pending for pending in self._pending.values() if self._is_due(pending)]
+        if due and now - self._last_event_at > self._silence_s:
             return "none of its jobs makes progress"
-        if any(now - pending.last_event_at > pending.job.time_limit_s + STUCK_GRACE_S for pending in started):
+        if any(now - pending.last_event_at > pending.job.time_limit_s + STUCK_GRACE_S for pending in due):
             return "a job makes no progress"
         return None
+
+    def _is_due(self, pending: PendingJob) -> bool:
+        """Return whether a job should make progress. A chat's prompt is built once its checkpoint is loaded, whatever
+        runs on the device: one that was never admitted is due too."""
+        if pending.started or not (pending.acknowledged and isinstance(pending.job, ChatJob | CountJob)):
+            return pending.started
+        state = self._checkpoints().get(pending.job.checkpoint)
+        return state is not None and state.state == "loaded"

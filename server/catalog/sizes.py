@@ -69,6 +69,25 @@ def resolve_size(rules: SizeRules, size: str | None, reference: tuple[int, int] 
     return _exact_size(rules, int(pixels[1]), int(pixels[2]))
 
 
+def enlarged_size(rules: SizeRules, scale: int, image: tuple[int, int]) -> Size:
+    """Return the size of an image of this width and height, enlarged: any that the tier has room for, also off the grid
+    and of other ratios. Raises SizeError."""
+    width, height = image[0] * scale, image[1] * scale
+    most = MAX_AREA_PX[rules.tier]
+    if width * height > most or max(width, height) > 2 * MAX_SIDE_PX:
+        raise SizeError(
+            f"Invalid 'scale': {scale} times {image[0]}x{image[1]} is {width}x{height}, and {rules.model} draws "
+            f"{rules.tier}, at most {most / 1e6:.2f} megapixels. Send a smaller image or scale, or name a model of a "
+            "larger tier."
+        )
+    if min(width, height) < MIN_SIDE_PX:
+        raise SizeError(
+            f"Invalid 'scale': {scale} times {image[0]}x{image[1]} is {width}x{height}, and both sides must be at "
+            f"least {MIN_SIDE_PX}. Send a larger image or scale."
+        )
+    return Size(width, height)
+
+
 def half_size(rules: SizeRules, ratio: str | None) -> Size:
     """Return the size whose sides are half of those that the tier has for this ratio, or the nearest that may be asked
     for. Raises SizeError for a ratio that the model does not draw."""

@@ -9,7 +9,7 @@ import typer
 
 from server.cli import checkpoints, keys, reports, reproduce, running
 from server.cli.cluster import commands as cluster
-from server.cli.environment import fail, open_database, read_settings, user
+from server.cli.environment import fail, flush_output, open_database, open_missing_streams, read_settings, user
 from server.cli.printing import CsvFlag, JsonFlag
 from server.cli.reports import KeyFilter, Limit, Since, Until
 
@@ -30,6 +30,7 @@ app.add_typer(cluster.app, name="cluster")
 def main() -> None:
     """Run the `darkroom` script. Whatever goes wrong is one line for whoever is at the terminal, and no traceback."""
     os.umask(0o077)  # images, prompts and keys are the operator's alone
+    open_missing_streams()
     try:
         app()
     except Exception as error:
@@ -38,6 +39,8 @@ def main() -> None:
         from server.cli.error_lines import error_line
 
         fail(error_line(error))
+    finally:
+        flush_output()
 
 
 def _version(asked: bool) -> None:
@@ -184,7 +187,7 @@ def ledger(
     key: KeyFilter = None,
     since: Since = None,
     to: Until = None,
-    entries: Limit = 20,
+    entries: Limit = None,
     check: Annotated[
         bool, typer.Option("--check", help="Check that charges, holds and results agree; mend totals.")
     ] = False,
@@ -196,7 +199,7 @@ def ledger(
     from server.accounts import report, results
     from server.backends.open_storage import open_storage
     from server.cli.printing import show, show_rows
-    from server.cli.reports import find_key_id
+    from server.cli.reports import cut, find_key_id, limit_of
     from server.cli.tables import balances_table, charges, tokens_table
 
     settings = read_settings()
@@ -206,7 +209,8 @@ def ledger(
         if not (as_json or as_csv):
             show(balances_table(database, key_id))
         headings = {"created_at": "Time", "key_id": "Key", "call_id": "Call", "model": "Model", "amount": "Amount"}
-        rows = charges(database, key_id, since, to, entries)
+        limit = limit_of(entries, exported=as_json or as_csv)
+        rows = cut(charges(database, key_id, since, to, limit + 1), limit)
         show_rows("Charges (CNY)", headings, rows, as_json=as_json, as_csv=as_csv)
         if not (as_json or as_csv):
             show(tokens_table(database, key_id))

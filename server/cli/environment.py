@@ -4,6 +4,7 @@ import atexit
 import getpass
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
@@ -61,6 +62,32 @@ def user() -> str:
         return f"cli:{getpass.getuser()}"
     except (KeyError, OSError):  # the latter from Python 3.13 on
         return f"cli:uid{os.getuid()}"
+
+
+def open_missing_streams() -> None:
+    """Let output go nowhere if the command was started without (`>&-`)."""
+    if sys.stdout is None:
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - for as long as the process lives
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
+
+
+def flush_output() -> None:
+    """Write what is left of the output. If that fails, say so and end the command: half of a list is no success."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        with Path(os.devnull).open("w") as nothing:
+            os.dup2(nothing.fileno(), sys.stdout.fileno())  # else the interpreter fails at its end
+        if isinstance(error, BrokenPipeError) or _has_failed():
+            sys.exit(1)
+        fail(f"The output can't be written: {error.strerror}.")
+
+
+def _has_failed() -> bool:
+    """Return whether the command ends with an error already, which it has told."""
+    ending = sys.exc_info()[1]
+    return isinstance(ending.__context__, SystemExit) and ending.__context__.code not in {0, None} if ending else False
 
 
 def fail(message: str) -> NoReturn:

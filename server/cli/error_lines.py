@@ -16,8 +16,9 @@ def error_line(error: BaseException) -> str:
         return "; ".join(str(error).splitlines())
     if isinstance(error, ApiError):  # the same functions answer HTTP
         return error.message
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}.{_remedy(error)}"
+    if isinstance(error, OSError) and error.strerror is not None:
+        place = "" if error.filename is None else f"{error.filename}: "
+        return f"{place}{error.strerror}.{_remedy(error)}"
     return _unexpected(error)
 
 

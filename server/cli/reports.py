@@ -1,12 +1,15 @@
 """`darkroom usage`, `calls`, `audit`, `moderation` and `operators`: the same reports as those of the routes below
 /admin."""
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, TypeVar
 
 import typer
 
 from server.cli.environment import fail, open_database, read_settings, user
 from server.cli.printing import CsvFlag, JsonFlag, show_rows
+
+Entry = TypeVar("Entry")
 
 operators = typer.Typer(no_args_is_help=True, help="Admin keys by name: create, list, revoke.")
 
@@ -15,7 +18,11 @@ KeyFilter = Annotated[
 ]
 Since = Annotated[str | None, typer.Option("--from", help="From this day or month on: 2026-11-01, 2026-11 (UTC).")]
 Until = Annotated[str | None, typer.Option("--to", help="To the end of this day or month (UTC).")]
-Limit = Annotated[int, typer.Option("--entries", min=0, help="How many to show, newest first.")]
+Limit = Annotated[
+    int | None,
+    typer.Option("--entries", min=0, help="How many to show, newest first. Left out: 20; with --json or --csv, all."),
+]
+ON_SCREEN, ALL = 20, 2**31 - 2  # the latter is the most that a database is asked for
 
 
 def usage(
@@ -58,7 +65,7 @@ def calls(
     code: Annotated[str | None, typer.Option(help="Only those that got this error.")] = None,
     since: Since = None,
     to: Until = None,
-    entries: Limit = 20,
+    entries: Limit = None,
     as_json: JsonFlag = False,
     as_csv: CsvFlag = False,
 ) -> None:
@@ -74,7 +81,8 @@ def calls(
     database = open_database(read_settings())
     outcome: Outcome | None = one_of(get_args(Outcome), status, "status") if status else None
     wanted = CallFilter(find_key_id(key), outcome, model, code, read_period(since, to))
-    found = CallLog(database).page(wanted, Page(entries, "desc", None))[:entries]
+    limit = limit_of(entries, exported=as_json or as_csv)
+    found = cut(CallLog(database).page(wanted, Page(limit, "desc", None)), limit)
     headings = {
         "created_at": "Time", "id": "Request", "job": "Job", "key_name": "Key", "model": "Model", "status": "Status",
         "code": "Error", "param": "Field", "message": "Message", "queue_s": "Queue (s)", "run_s": "Run (s)",
@@ -89,7 +97,7 @@ def audit(
     operator: Annotated[str | None, typer.Option(help="Only changes by this operator, such as cli:root.")] = None,
     since: Since = None,
     to: Until = None,
-    entries: Limit = 20,
+    entries: Limit = None,
     as_json: JsonFlag = False,
     as_csv: CsvFlag = False,
 ) -> None:
@@ -100,19 +108,24 @@ def audit(
     from server.flows.operators.reports import audit_record
 
     wanted = AuditFilter(operator, None, target, read_period(since, to))
-    found = list_changes(open_database(read_settings()), wanted, Page(entries, "desc", None))[:entries]
+    limit = limit_of(entries, exported=as_json or as_csv)
+    found = cut(list_changes(open_database(read_settings()), wanted, Page(limit, "desc", None)), limit)
     headings = {"created_at": "Time", "operator": "Operator", "action": "Action", "target": "Of", "details": "Details"}
     rows = [audit_record(entry).model_dump() for entry in found]
     show_rows("Changes", headings, rows, as_json=as_json, as_csv=as_csv)
 
 
-def moderation(key: KeyFilter = None, entries: Limit = 20, as_json: JsonFlag = False, as_csv: CsvFlag = False) -> None:
+def moderation(
+    key: KeyFilter = None, entries: Limit = None, as_json: JsonFlag = False, as_csv: CsvFlag = False
+) -> None:
     """List what the moderation policy refused, and why."""
     from server.accounts.refusals import list_refusals
     from server.flows.operators.reports import key_names, refusal_entries
 
     database = open_database(read_settings())
-    found = refusal_entries(list_refusals(database, find_key_id(key), entries), key_names(database))
+    limit = limit_of(entries, exported=as_json or as_csv)
+    refused = cut(list_refusals(database, find_key_id(key), limit + 1), limit)
+    found = refusal_entries(refused, key_names(database))
     headings = {
         "created_at": "Time", "key_name": "Key", "call_id": "Call", "model": "Model", "stage": "Stage",
         "policy": "Policy", "category": "Category", "evidence": "Evidence",
@@ -161,6 +174,20 @@ def revoke_operator(name: Annotated[str, typer.Argument(help="The operator's id 
     if revoked is None:
         fail(f"There is no operator '{name}'. `darkroom operators list` shows them.")
     typer.echo(f"Revoked {revoked.id} ({revoked.name}).")
+
+
+def limit_of(entries: int | None, *, exported: bool) -> int:
+    """Return how many entries to read: an export is whole, unless it is asked for less."""
+    if entries is not None:
+        return entries
+    return ALL if exported else ON_SCREEN
+
+
+def cut(found: Sequence[Entry], limit: int) -> Sequence[Entry]:
+    """Return the first of the entries, and say on stderr if there are more."""
+    if len(found) > limit:
+        typer.echo(f"These are the newest {limit}; --entries N shows more.", err=True)
+    return found[:limit]
 
 
 def find_key_id(key: str | None) -> str | None:

@@ -187,9 +187,14 @@ def create_webhook_secret(settings: Settings) -> None:
 
 
 def write_secret(path: Path, secret: str) -> None:
-    """Write a secret to a new file that its owner alone can read."""
+    """Write a secret to a new file that its owner alone can read; no file is left if the disk is full."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(f"{secret}\n")
+        try:
+            file.write(f"{secret}\n")
+            file.flush()
+        except OSError:
+            path.unlink()
+            raise
 
 
 def require_checkpoints(settings: Settings, catalog: Catalog) -> None:

@@ -8,6 +8,12 @@ RED_SQUARE = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAABAAAAAQCAIAAACQkWg2AAAAGklEQVR42mM8oaHBQApgYiARjGoY1TB0NAAAjC0BOJDn"
     "dDkAAAAASUVORK5CYII="
 )
+LARGER_SQUARE = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAIAAAACACAIAAABMXPacAAAAyElEQVR42u3RQREAAAjDsCmZfynIQg"
+    "Y8clcFTabVYbEAAAABACAAAAQAgAAAEAAAAgBAAAAIAAABACAAAAQAgAAAEAAAAgBAAAAIAAABACAAAAQAgAAAEAAAAgBAAAAIAA"
+    "ABACAAAAQAgAAAEAAAAgBAAAAAcAEAAAEAIAAABACAAAAQAAACAEAAAAgAAAEAIAAABACAAAAQAAACAEAAAAgAAAEAIAAABACAAA"
+    "AQAAACAEAAAAgAAAEAIAAABACAAAAQAAAC8KEF7DcD0Crgcr4AAAAASUVORK5CYII="
+)
 WEATHER = {
     "name": "get_weather",
     "description": "The weather in a city",
@@ -75,6 +81,7 @@ EDIT: Examples = {
         "image": ["<bytes of a PNG>"],
     },
 }
+UPSCALE: Examples = {"twice the size": {"model": "beta-3-pro-image-hd-count", "image": LARGER_SQUARE, "scale": 2}}
 CHAT: Examples = {
     "one answer": {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8},
     "conversation": {

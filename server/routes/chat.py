@@ -35,6 +35,7 @@ TEMPLATE_FIELDS = {
     "reasoning_effort": "reasoning_effort",
     "enable_thinking": "reasoning_effort",
     "verbosity": "verbosity",
+    "documents": "documents",
 }
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel
 
 from server.accounts.keys import Key
 from server.errors import BadRequest, UnsupportedMedia
@@ -150,7 +151,7 @@ async def edit(request: Request, key: Caller, services: ServicesDep) -> Response
         body = _options(EditForm, texts, [name for name, _ in parts.files], strict=False)
         sent = await _sent_images(parts)
     call = _image_request(request, services, "images.edits", body, sent)
-    return await _answer(
+    return await answer_call(
         request,
         services,
         key,
@@ -171,14 +172,14 @@ async def _answer_json(request: Request, services: Services, key: Key, endpoint:
     references = tuple(Reference(f"{field}[{i}]", item) for i, item in enumerate(body.image))
     mask = Reference("mask", body.mask) if body.mask else None
     call = _image_request(request, services, endpoint, body, SentImages(references, mask))
-    return await _answer(request, services, key, body, call, ignored_fields(GenerationBody, values, NO_EFFECT))
+    return await answer_call(request, services, key, body, call, ignored_fields(GenerationBody, values, NO_EFFECT))
 
 
-async def _answer(
+async def answer_call(
     request: Request,
     services: Services,
     key: Key,
-    body: ControlledOptions,
+    body: BaseModel,
     image_request: ImageRequest,
     ignored: list[str],
 ) -> Response:
@@ -193,7 +194,8 @@ async def _answer(
     call = await services.images.calls.find_or_start(key, image_request, retry_info)
     hold_body(request, call)
     unused = unused_fields(image_request, services.served.catalog.current, services.engines.image.capabilities)
-    unused += foreign_syntax({"prompt": body.prompt, "negative_prompt": body.negative_prompt})
+    sampling = image_request.sampling
+    unused += foreign_syntax({"prompt": image_request.prompt, "negative_prompt": sampling.negative_prompt})
     headers = services.admission.limiter.headers(key) | ignored_header([*ignored, *unused])
     if image_request.in_background:
         return BackgroundCallResponse(call, partial(services.images.jobs.describe, key), headers)

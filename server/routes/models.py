@@ -13,6 +13,7 @@ from server.catalog.images import MAX_REFERENCES, ImageModel
 from server.catalog.sizes import GRID_PX, MAX_AREA_PX, MAX_SIDE_PX, MIN_AREA_PX, MIN_SIDE_PX
 from server.errors import NotFound
 from server.flows.images.controls import offered_controls
+from server.flows.images.enlarging import can_enlarge
 from server.flows.images.request import offered_loras, offered_schedulers, reference_limit
 from server.flows.models import unknown_model
 from server.http.deps import Caller, ServicesDep
@@ -69,6 +70,8 @@ def _image_card(model: ImageModel, services: Services) -> ModelCard:
     supports = capabilities.names if capabilities is not None else []
     if supports and max_references and "image" not in supports:
         supports.append("image")
+    if can_enlarge(model, capabilities):
+        supports.append("upscale")
     inputs: list[Modality] = ["text", "image"] if max_references else ["text"]
     return ModelCard(
         id=model.name,

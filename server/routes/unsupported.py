@@ -37,8 +37,6 @@ SERVED = (
 OF_IMAGES = {
     "variations": "Image variations are not supported by this server: send the image to /v1/images/edits, with a "
     "prompt and a `strength`.",
-    "upscale": "Upscaling alone is not supported by this server: a 2K or 4K model redraws an image larger, at "
-    "/v1/images/edits with a `size`, and a low `strength` to stay close to it.",
 }
 
 refuse_endpoints(router, "/v1", ENDPOINTS, SERVED)

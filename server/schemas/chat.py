@@ -126,6 +126,7 @@ class ChatBody(HostedFields):
     reasoning_effort: str | None = None  # this and `verbosity` are for templates that know them
     verbosity: str | None = None
     chat_template_kwargs: TemplateOptions = Field(default_factory=dict)
+    documents: list[dict[str, Any]] | None = None  # for templates that show texts to answer from
     modalities: list[Literal["text", "image"]] = Field(default_factory=list)  # with "image", the answer has an image
     image_config: ImageConfig | None = None
     store: Annotated[bool, OrFalse] = False

@@ -96,6 +96,14 @@ Seed = Annotated[
 ]
 
 
+def _as_scale(value: object) -> object:
+    """Read "2" and "4x", as forms and other image servers' clients write them."""
+    return int(value.rstrip("xX")) if isinstance(value, str) and value.rstrip("xX").isdigit() else value
+
+
+Scale = Annotated[Literal[2, 4], BeforeValidator(_as_scale, json_schema_input_type=Literal[2, 4])]
+
+
 def _as_control(value: object) -> object:
     return {"image": value} if isinstance(value, str) else value
 
@@ -212,6 +220,36 @@ class EditUpload(EditForm):
 
     image: Annotated[list[Upload], Field(min_length=1, max_length=MAX_REFERENCES)]
     mask: Upload | None = None
+
+
+class UpscaleForm(BaseModel):
+    """POST /v1/images/upscale, without its file. `prompt` says what the image shows, for the model that redraws it;
+    none is needed. With `background` it is drawn in the background."""
+
+    model_config = CONFIG
+
+    scale: Scale = 2
+    model: str | None = None
+    prompt: Annotated[str, Field(max_length=MAX_PROMPT)] = ""
+    response_format: Annotated[Literal["url", "b64_json"], Word] | None = None
+    output_format: OutputFormat = "png"
+    output_compression: Annotated[int, Field(ge=0, le=100)] | None = None
+    background: bool = False
+    moderation: Annotated[Literal["auto", "low"], Word] = "auto"
+    seed: Seed = None
+    user: str | None = None
+
+
+class UpscaleBody(UpscaleForm):
+    """The same as JSON: the image by URL or data URI."""
+
+    image: Reference
+
+
+class UpscaleUpload(UpscaleForm):
+    """The whole form, for /openapi.json. The route reads the file apart from the other fields."""
+
+    image: Upload
 
 
 class ImageItem(Answer):

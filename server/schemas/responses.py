@@ -1,6 +1,7 @@
 """The body of POST /v1/responses, as OpenAI's SDKs send it."""
 
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, Tag
@@ -12,6 +13,7 @@ from server.schemas.response_items import Item
 from server.schemas.response_tools import Tool, ToolChoice, echo_tool
 
 MAX_TOOLS = 128
+SAMPLING = frozenset({"temperature", "top_p", "presence_penalty", "frequency_penalty"})  # that answers repeat
 MAX_ITEMS = 4096
 UNSUPPORTED = {  # field -> what to do instead
     "prompt": "send 'instructions' and 'input'",
@@ -146,21 +148,23 @@ class CompactBody(HostedFields):
     previous_response_id: str | None = None
 
 
-def echo(body: ResponseBody, model: str) -> dict[str, Any]:
-    """Return the fields of the request that every object of the response repeats."""
+def echo(body: ResponseBody, model: str, defaults: Mapping[str, float]) -> dict[str, Any]:
+    """Return the fields of the request that every object of the response repeats. `defaults` are the model's, of the
+    sampling that the request leaves out."""
     choice = body.tool_choice
+    sampling = {name: getattr(body, name) for name in SAMPLING}
+    sampling |= {name: value for name, value in defaults.items() if name in SAMPLING - body.model_fields_set}
     text_format = body.text.format.model_dump(by_alias=True) if body.text.format else {"type": "text"}
     return {
+        **sampling,
         "background": body.background,
         "conversation": {"id": body.conversation.id} if body.conversation else None,
-        "frequency_penalty": body.frequency_penalty,
         "instructions": body.instructions,
         "max_output_tokens": body.max_output_tokens,
         "max_tool_calls": body.max_tool_calls,
         "metadata": body.metadata,
         "model": model,
         "parallel_tool_calls": body.parallel_tool_calls,
-        "presence_penalty": body.presence_penalty,
         "previous_response_id": body.previous_response_id,
         "prompt_cache_key": body.prompt_cache_key,
         "prompt_cache_retention": body.prompt_cache_retention,
@@ -168,12 +172,10 @@ def echo(body: ResponseBody, model: str) -> dict[str, Any]:
         "safety_identifier": body.safety_identifier,
         "service_tier": "default",
         "store": body.store,
-        "temperature": body.temperature,
         "text": {"format": text_format, "verbosity": body.text.verbosity or "medium"},
         "tool_choice": choice if isinstance(choice, str) else choice.model_dump(exclude_none=True),
         "tools": [echo_tool(tool) for tool in body.tools],
         "top_logprobs": body.top_logprobs,
-        "top_p": body.top_p,
         "truncation": body.truncation,
         "user": body.user,
     }

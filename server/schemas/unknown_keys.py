@@ -9,6 +9,7 @@ from pydantic.fields import FieldInfo
 MAX_KEYS = 20  # that are named: a header has an end
 MAX_NAME = 60
 TAGS = ("type", "role")
+OWN = {"annotations", "logprobs", "signature"}  # of this server's answers: clients send them back
 
 
 def unknown_keys(body: BaseModel, sent: Mapping[str, Any]) -> list[str]:
@@ -27,7 +28,7 @@ def _walk(value: Any, sent: Any, general: str, path: str) -> Iterator[tuple[str,
         if not _is_translated(value, sent):
             known = {alias for name, info in type(value).model_fields.items() for alias in _names(name, info)}
             for name, one in sent.items():
-                if name not in known and one is not None and isinstance(name, str) and len(name) <= MAX_NAME:
+                if name not in known | OWN and one is not None and len(name) <= MAX_NAME:
                     yield f"{general}.{name}", f"{path}.{name}"
             yield from _inner(value, sent, f"{general}.", f"{path}.")
     elif isinstance(value, list) and isinstance(sent, list) and len(value) == len(sent):

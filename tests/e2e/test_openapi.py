@@ -37,6 +37,7 @@ BODIES: dict[str, Examples] = {
     "/v1/chat/completions": examples.CHAT,
     "/v1/images/edits": examples.EDIT,
     "/v1/images/generations": examples.GENERATION,
+    "/v1/images/upscale": examples.UPSCALE,
     "/v1/messages": of_anthropic.MESSAGES,
     "/v1/messages/count_tokens": of_anthropic.COUNT,
     "/v1beta/models/{model}:countTokens": of_gemini.COUNT_TOKENS,

@@ -50,6 +50,7 @@ class Workers:
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     text: tuple[str, ...] = ("Hel", "lo")  # of every chat
     call: tuple[str, str] | None = None  # the tool that every chat calls instead, and its arguments
+    script: Sequence[AnyEvent] = ()  # the deltas and ends of every chat, in place of the text and the call
     fails: bool = False  # every chat, before its first word
     image_failure: Failed | None = None  # the end of every image
 
@@ -82,6 +83,9 @@ class Workers:
         self.send(job, Admitted(3), Started())
         if self.fails:
             self.send(job, Failed("engine_failed", "The engine failed."))
+        if self.script:
+            self.send(job, *self.script, ChatFinished(ChatUsage(3, len(self.script)), run_s=0.1))
+            return
         if self.call is None:
             self.send(job, *(TextDelta(0, piece) for piece in self.text))
         else:

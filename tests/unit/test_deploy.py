@@ -2,13 +2,17 @@
 
 import ast
 import configparser
+import getpass
 import importlib.metadata
 import os
+import pwd
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -326,6 +330,71 @@ def test_shell_scripts_have_nothing_that_their_linter_objects_to(tmp_path: Path)
     broken = tmp_path / "broken.sh"
     broken.write_text("#!/bin/sh\nrm $1\n")
     assert "SC2086" in lint(broken)
+
+
+SETTINGS_FILE = r"""
+# a comment
+; another
+DARKROOM_DATABASE=postgresql+psycopg://u:p$w#x%20@h/n?a=1&b=2
+  DARKROOM_WEIGHTS="/srv/my \"weights\" $HOME \\"
+DARKROOM_PUBLIC_URLS='https://a b; $(touch /nowhere)'
+DARKROOM_MAX_N=a\b
+no line of a setting
+1BAD=x
+DARKROOM_MAX_QUEUE=7"""
+
+
+def wrapper(folder: Path, user: str) -> list[str]:
+    """The command of darkroomctl for a server of this user, whose command shows what it gets."""
+    shown, settings, script = folder / "darkroom", folder / "darkroom.env", folder / "darkroomctl"
+    shown.write_text('#!/bin/sh\nid -u\nprintf "%s\\n" "$@"\nenv -0 | tr "\\n\\0" "|\\n"\n')
+    settings.write_text(SETTINGS_FILE)
+    text = (DEPLOY / "darkroomctl").read_text()
+    for old, new in (
+        ("command=/opt/darkroom/.venv/bin/darkroom", f"command={shown}"),
+        ("user=darkroom", f"user={user}"),
+        ("settings=/etc/darkroom.env", f"settings={settings}"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    script.write_text(text)
+    for file in (shown, script):
+        file.chmod(0o755)
+    return [str(script), "keys", "create", "a b"]
+
+
+def test_the_wrapper_runs_as_the_units_user_with_the_units_settings(shared_tmp: Path) -> None:
+    user = "nobody" if os.geteuid() == 0 else getpass.getuser()
+    ran = subprocess.run(wrapper(shared_tmp, user), capture_output=True, text=True, timeout=60, cwd="/", check=True)
+    uid, *lines = ran.stdout.splitlines()
+    assert (int(uid), lines[:3], ran.stderr) == (pwd.getpwnam(user).pw_uid, ["keys", "create", "a b"], "")
+    found = dict(line.split("=", 1) for line in lines[3:] if line.startswith("DARKROOM_"))
+    unit = dict(re.findall(r"^Environment=(\w+)=(.*)$", (DEPLOY / "darkroom.service").read_text(), re.M))
+    assert {name: found.pop(name) for name in unit} == unit
+    assert found == {
+        "DARKROOM_DATABASE": "postgresql+psycopg://u:p$w#x%20@h/n?a=1&b=2",
+        "DARKROOM_WEIGHTS": '/srv/my "weights" $HOME \\',
+        "DARKROOM_PUBLIC_URLS": "https://a b; $(touch /nowhere)",
+        "DARKROOM_MAX_N": "ab",
+        "DARKROOM_MAX_QUEUE": "7",
+    }
+
+
+def test_the_wrapper_has_the_units_paths() -> None:
+    text, unit = (DEPLOY / "darkroomctl").read_text(), (DEPLOY / "darkroom.service").read_text()
+    assert lint(DEPLOY / "darkroomctl") == ""
+    (command,) = re.findall(r"^command=(.*)$", text, re.M)
+    assert f"ExecStart={command} serve" in unit
+    assert f"EnvironmentFile=-{re.findall(r'^settings=(.*)$', text, re.M)[0]}" in unit
+    assert f"User={re.findall(r'^user=(.*)$', text, re.M)[0]}" in unit
+
+
+@pytest.fixture
+def shared_tmp() -> Iterator[Path]:
+    """A folder that other users may enter: pytest's own are closed to them."""
+    with tempfile.TemporaryDirectory(prefix="darkroom-deploy-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 def test_slurm_ends_the_job_after_its_drain(defaults: Settings) -> None:

@@ -21,7 +21,7 @@ def center_crop(image: Image.Image, size: tuple[int, int]) -> Image.Image:
 def to_drawn_size(image: Image.Image, job: ImageJob, plan: Plan) -> Image.Image:
     """Fit a reference, a mask or a map to the image's shape, at the size that is drawn, so that every pixel comes back
     to its place: with the edges continued where `center_crop` cuts, or scaled where the drawn image is scaled back."""
-    if plan.finish == "crop":
+    if plan.finish in {"crop", "enlarge"}:
         return _continue_edges(fit_image(image, job), plan)
     scale = min(image.width / job.width_px, image.height / job.height_px)
     wide, high = job.width_px * scale, job.height_px * scale

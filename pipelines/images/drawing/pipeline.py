@@ -15,7 +15,7 @@ from PIL import Image
 
 from pipelines.catalog.conditioning import task_of
 from pipelines.catalog.estimate import image_steps
-from pipelines.catalog.plan import Plan, fit_to_area, partial, plan_image
+from pipelines.catalog.plan import Plan, fit_to_area, partial, plan_job
 from pipelines.device.memory import compute_dtype
 from pipelines.device.transfer import Transfer, sum_of
 from pipelines.families.task import Task
@@ -92,7 +92,7 @@ class ImagePipeline:
     @property
     def plan(self) -> Plan:
         """Plan the size that is drawn for the job's image."""
-        return plan_image(self.job.checkpoint, self.job.width_px, self.job.height_px, self.checkpoint.multiple_px)
+        return plan_job(self.job, self.checkpoint.multiple_px)
 
     @property
     def steps(self) -> int:
@@ -108,6 +108,8 @@ class ImagePipeline:
         self._check_capabilities()
         plan = self.plan
         size = (self.job.width_px, self.job.height_px)
+        if plan.finish == "enlarge":
+            return self._enlarge(plan, size)
         drawn = self._first_pass(plan)
         if plan.finish != "refine":
             return lambda: self._finish(self._resize(drawn.image(self.preview_map), size))
@@ -117,6 +119,13 @@ class ImagePipeline:
             alpha = self._resize(image.getchannel("A"), size) if has_alpha(image) else None
         refine(canvas, plan.tiles, lambda tile, number: self._redraw(tile, number, canvas), self.on_host)
         return lambda: self._finish(canvas if alpha is None else with_alpha(canvas, alpha))
+
+    def _enlarge(self, plan: Plan, size: tuple[int, int]) -> Callable[[], Pixels]:
+        """Redraw the tiles of the reference, enlarged to the size."""
+        with self.on_host():
+            canvas = self._at_drawn_size(self.job.references[0])
+        refine(canvas, plan.tiles, lambda tile, number: self._redraw(tile, number, canvas), self.on_host)
+        return lambda: self._finish(center_crop(canvas, size))
 
     def generate(self) -> Pixels:
         """Draw the image, where no other run waits for the device. Raises the errors of `draw`."""

@@ -20,7 +20,7 @@ from typing import Self
 
 from pipelines.catalog.conditioning import task_of
 from pipelines.catalog.estimate import is_duration
-from pipelines.catalog.plan import plan_image
+from pipelines.catalog.plan import plan_job
 from pipelines.catalog.weights import WeightsKey, weights_key
 from pipelines.protocol.images import ImageJob
 
@@ -54,8 +54,9 @@ class PassShape:
     @classmethod
     def first_of(cls, job: ImageJob, multiple_px: int) -> Self:
         """Return the shape of the passes that a sample of the job begins with. `multiple_px` is the checkpoint's."""
-        plan = plan_image(job.checkpoint, job.width_px, job.height_px, multiple_px)
-        return cls.of_call(job, (plan.width, plan.height))
+        plan = plan_job(job, multiple_px)
+        first = plan.tiles[0] if plan.finish == "enlarge" else plan
+        return cls.of_call(job, (first.width, first.height))
 
     @property
     def tokens(self) -> int:

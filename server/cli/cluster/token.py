@@ -31,7 +31,12 @@ def make_token(home: Path) -> Path:
     home.mkdir(parents=True, exist_ok=True)
     try:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_hex(32))
+            try:
+                file.write(secrets.token_hex(32))
+                file.flush()
+            except OSError:
+                path.unlink()  # the next one would be too short otherwise
+                raise
     except FileExistsError:
         read_token(home)
     return path

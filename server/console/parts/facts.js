@@ -9,7 +9,7 @@ const LABELS = {
   references: N("Reference images"), prompt_tokens: N("Tokens of the prompt"), adapters: N("Adapters"),
   batch: N("Batch"), drawn_by: N("Drawn by"), control_files: N("Files of the controls"), long_prompt: N("Long prompt"),
   "drawn_by.weights": N("Weights"), "drawn_by.device": N("Device"), "drawn_by.dtype": N("Number format"),
-  "drawn_by.darkroom": N("Version"), masked: N("With a mask"), background: N("Background"),
+  "drawn_by.darkroom": N("Version"), masked: N("With a mask"), background: N("Background"), scale: N("Enlarged, times"),
 };
 const FIRST = ["model", "size", "seed"];
 

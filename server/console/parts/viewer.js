@@ -4,13 +4,15 @@ import { html, useEffect, useLayoutEffect, useState } from "../core/html.js";
 import { money, N, t } from "../core/i18n.js";
 import { isTyping } from "../core/keys.js";
 import { navigate } from "../core/router.js";
+import { useStore } from "../core/store.js";
 import { addReference, referenceTo } from "../state/draft.js";
-import { findModel, models } from "../state/models.js";
+import { startUpscale } from "../state/jobs.js";
+import { enlargerOf, findModel, models } from "../state/models.js";
 import { recall } from "../state/recall.js";
 import { reproduce } from "../state/reproduction.js";
 import { Dialog, ErrorNote } from "./basics.js";
 import { BeforeAfter } from "./before-after.js";
-import { Facts, labelOf, shown } from "./facts.js";
+import { Facts, labelOf, shown, sizeOf } from "./facts.js";
 import { useRoute, useWork } from "./loading.js";
 
 export const altOf = (image) => image.prompt || t("Image with seed {seed}", { seed: image.seed });
@@ -89,6 +91,22 @@ function Reproduce({ image }) {
   </div>`;
 }
 
+const SCALE = 2;
+
+function Enlarge({ image, onLeave }) {
+  const work = useWork();
+  const model = enlargerOf(useStore(models), { model: image.model, size: sizeOf(image) }, SCALE);
+  const begin = async () => {
+    await startUpscale({ model: model.id, image: referenceTo(image.url), scale: SCALE, prompt: image.prompt ?? "", response_format: "url" });
+    onLeave();
+    navigate("generate");
+  };
+  return model && html`<div class="form">
+    <div class="actions"><button type="button" disabled=${work.busy} onClick=${() => work.run(begin)}>${t("Enlarge {scale} times", { scale: SCALE })} · ${money(model.price)}</button></div>
+    <${ErrorNote} error=${work.error} />
+  </div>`;
+}
+
 function Stage({ image, isZoomed, onZoom, before }) {
   if (before) return html`<${BeforeAfter} id="viewer-share" before=${resultPath(before)} after=${resultPath(image.url)} />`;
   return html`<div class=${`stage ${isZoomed ? "zoomed" : ""}`} tabindex=${isZoomed ? 0 : undefined} role=${isZoomed ? "region" : undefined} aria-label=${isZoomed ? t("Image") : undefined}>
@@ -146,6 +164,7 @@ export function Viewer({ listed, onClose, onDelete, onStep }) {
         <${Facts} image=${image} />
         <${Chain} key=${`chain ${image.id}`} image=${image} onOpen=${(other) => { setName(other); setCompares(false); }} />
         <${Actions} image=${image} onLeave=${onClose} />
+        <${Enlarge} key=${`enlarge ${image.id}`} image=${image} onLeave=${onClose} />
         <${Reproduce} key=${`again ${image.id}`} image=${image} />
         <form method="dialog" class="actions apart"><button>${t("Close")}</button>
           ${onDelete && html`<button type="button" class="far" onClick=${() => onDelete(image)}>${t("Delete")}</button>`}</form>

@@ -74,6 +74,9 @@ async function start(route, body, request) {
 // Starts a call, and returns its id.
 export const startJob = (body) => start("generations", body, body);
 
+// Starts to enlarge a result, by its address here.
+export const startUpscale = (body) => start("upscale", body, { ...body, image: [body.image] });
+
 // A form has text alone: objects are sent as JSON. A result is sent as its file, by which the server knows it again.
 async function formOf({ image: [image], mask, fields }) {
   const form = new FormData();
@@ -88,9 +91,11 @@ async function formOf({ image: [image], mask, fields }) {
 // Starts an edit: `image` with the one image, the `mask` as a PNG or null, the `strokes` that made it, and the fields.
 export const startEdit = async (request) => start("edits", await formOf(request), { ...request, prompt: request.fields.prompt });
 
+const again = ({ image: [image], ...body }) => startUpscale({ ...body, image });
+
 // Sends a call that has failed once more, in place of its card. Returns the new call's id.
 export async function startAgain({ id, request: { endpoint, ...request } }) {
-  const started = await (endpoint === "images.edits" ? startEdit(request) : startJob(request));
+  const started = await ({ "images.edits": startEdit, "images.upscale": again }[endpoint] ?? startJob)(request);
   forgetJob(id);
   return started;
 }

@@ -11,4 +11,11 @@ export async function loadModels() {
 export const imageModels = (all) => all.filter((model) => model.type === "image");
 export const chatModels = (all) => all.filter((model) => model.type === "chat");
 export const findModel = (all, id) => all.find((model) => model.id === id) ?? null;
+// The model that enlarges an image of this size ("WIDTHxHEIGHT") so many times: its own if it can, else the cheapest.
+export function enlargerOf(all, { model, size }, scale) {
+  const [width, height] = (size ?? "").split("x").map(Number);
+  const fitting = imageModels(all).filter((each) => can(each, "upscale") && width * height * scale ** 2 <= each.limits.max_area_px);
+  return findModel(fitting, model) ?? fitting.sort((one, other) => Number(one.price) - Number(other.price))[0] ?? null;
+}
+
 export const can = (model, ability) => Boolean(model?.supports.includes(ability));

@@ -144,7 +144,9 @@ def _user_messages(parts: Sequence[GeminiPart], calls: Mapping[str, str]) -> Ite
     """Yield the results of functions, then the user's parts. Functions answer in text here: the user shows their
     images."""
     shown: list[Json] = []
-    for part in parts:
+    for number, part in enumerate(parts):
+        if part.function_response and part in parts[:number]:
+            continue  # a session that Gemini CLI resumes has its results twice
         if answer := part.function_response:
             call_id = answer.id or calls.get(answer.name, answer.name)
             yield {

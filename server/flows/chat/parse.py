@@ -77,7 +77,7 @@ def parse_chat(values: dict[str, Any]) -> ChatRequest:
         logprobs=body.logprobs,
         top_logprobs=body.top_logprobs,
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
-        template_options=template_options(body.reasoning_effort, body.verbosity, body.chat_template_kwargs),
+        template_options=_template_options(body),
         custom_tools=custom_names(body),
         strict_tools=frozenset(
             tool.function.name for tool in body.tools if isinstance(tool, ChatFunction) and tool.function.strict
@@ -168,6 +168,11 @@ def _tool(tool: ChatTool, index: int) -> Mapping[str, Any]:
 
 def _grammar(tool: ChatCustomTool) -> GrammarText | None:
     return tool.custom.format.grammar if isinstance(tool.custom.format, TextByGrammar) else None
+
+
+def _template_options(body: ChatBody) -> Mapping[str, Any]:
+    options = template_options(body.reasoning_effort, body.verbosity, body.chat_template_kwargs)
+    return options | ({"documents": body.documents} if body.documents else {})
 
 
 def _name(tool: ChatFunction | ChatCustomTool | ChosenFunction | ChosenCustomTool) -> str:

@@ -36,6 +36,7 @@ from server.errors import (
     TimedOut,
     status_label,
 )
+from server.flows.images.enlarging import check_enlarging
 from server.flows.images.request import ImageRequest, build_job, check_loras, check_options
 from server.flows.images.results import answer_format, build_result, origins_write, sent_images, shape_of
 from server.flows.images.time_limit import check_time
@@ -114,7 +115,7 @@ class ImageCreator:
         self, key: Key, request: ImageRequest, call: ActiveCall, extra_writes: ExtraWrites | None = None
     ) -> ImageResult:
         """Draw the images and report progress to `call`. Raises ApiError; then nothing was charged."""
-        model = find_image_model(self._catalog.current, request.model, key.groups).drawn_with(len(request.references))
+        model = find_image_model(self._catalog.current, request.model, key.groups).drawn_with(request.reference_count)
         if call.counts_towards_limit:  # else it is a part of a response, whose model is another
             current_trace().model = model.name
         self.check(request, model)
@@ -164,8 +165,12 @@ class ImageCreator:
 
     def check(self, request: ImageRequest, model: ImageModel) -> None:
         """Refuse fields that this model or this server can't serve. Raises BadRequest."""
-        model = model.drawn_with(len(request.references))
-        check_options(request, model, self._rules.max_n, self._engine.capabilities(model.checkpoint))
+        model = model.drawn_with(request.reference_count)
+        capabilities = self._engine.capabilities(model.checkpoint)
+        if request.scale is not None:
+            check_enlarging(request, model, capabilities)
+            return
+        check_options(request, model, self._rules.max_n, capabilities)
 
     async def _hold(self, call: BilledCall, running: ActiveCall, webhook: str | None) -> None:
         """Hold the price of a call and record the call. A call that is cancelled meanwhile may be held. Raises

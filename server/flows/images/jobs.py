@@ -14,7 +14,7 @@ from server.state.active_chats import ENDPOINT as CHAT_ENDPOINT
 from server.state.image_backlog import Backlog
 from server.state.image_result import ImageResult
 
-ENDPOINTS = ("images.generations", "images.edits")
+ENDPOINTS = ("images.generations", "images.edits", "images.upscale")
 
 
 class ImageJobs:

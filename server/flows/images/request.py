@@ -11,7 +11,7 @@ from pipelines.families.task import Task
 from pipelines.protocol.images import Background, CheckpointSpec, Encoding, ImageFormat, ImageJob, RawImage, Sampling
 from pipelines.protocol.messages import Capabilities, ControlledWith
 from server.catalog.images import MAX_REFERENCES, Catalog, ImageModel
-from server.catalog.sizes import SizeError, resolve_size
+from server.catalog.sizes import Size, SizeError, enlarged_size, resolve_size
 from server.errors import BadImageRequest, BadRequest
 from server.flows.images.controls import ControlRequest, check_controls, control_inputs
 from server.flows.references import DecodedImage, Reference
@@ -45,6 +45,12 @@ class ImageRequest:
     seed: int | None = None
     sampling: SamplingOptions = field(default_factory=SamplingOptions)
     controls: tuple[ControlRequest, ...] = ()
+    scale: int | None = None  # how many times its reference is enlarged, which is all that it asks for
+
+    @property
+    def reference_count(self) -> int:
+        """Return how many references the checkpoint is shown as such: one that is enlarged is none."""
+        return 0 if self.scale is not None else len(self.references)
 
     def task(self, model: ImageModel) -> Task:
         """Return the task that this request is for a model: it depends on references and mask."""
@@ -73,9 +79,7 @@ def check_options(request: ImageRequest, model: ImageModel, max_n: int, capabili
     if request.background == "transparent" and request.output_format == "jpeg":
         message = "JPEG has no transparency: use the output format png or webp, or the background 'opaque'."
         raise BadRequest(message, param="output_format", code="unsupported_value")
-    if request.output_compression not in {None, 100} and request.output_format == "png":  # 100 is OpenAI's default
-        message = "'output_compression' works with the output formats jpeg and webp only: PNG is lossless."
-        raise BadRequest(message, param="output_compression", code="unsupported_parameter")
+    check_compression(request)
     if request.sampling.strength is not None and request.task(model).starts_from_noise:
         message = (
             f"'strength' has no effect here: model `{model.name}` uses it with a mask only. Leave it out."
@@ -101,6 +105,13 @@ def check_options(request: ImageRequest, model: ImageModel, max_n: int, capabili
         noun = "reference image" if max_references == 1 else "reference images"
         message = f"Model `{model.name}` takes at most {max_references} {noun}, but got {len(request.references)}."
         raise BadRequest(message, param="image", code="array_above_max_length")
+
+
+def check_compression(request: ImageRequest) -> None:
+    """Refuse a quality of a format that is lossless. Raises BadRequest."""
+    if request.output_compression not in {None, 100} and request.output_format == "png":  # 100 is OpenAI's default
+        message = "'output_compression' works with the output formats jpeg and webp only: PNG is lossless."
+        raise BadRequest(message, param="output_compression", code="unsupported_parameter")
 
 
 def _check_guidance(request: ImageRequest, model: ImageModel, capabilities: Capabilities) -> None:
@@ -172,7 +183,7 @@ def unused_fields(
     model = catalog.find(request.model)
     if model is None:
         return []
-    capabilities = capabilities_of(model.drawn_with(len(request.references)).checkpoint)
+    capabilities = capabilities_of(model.drawn_with(request.reference_count).checkpoint)
     return ["prompt"] if capabilities is not None and not capabilities.prompt else []
 
 
@@ -242,10 +253,7 @@ def build_job(
     shown = [*references, *control_images]
     first = (shown[0].original_width_px, shown[0].original_height_px) if shown else None
     controls = control_inputs(request.controls, control_images, model)
-    try:
-        size = resolve_size(model.sizes, request.size, first)
-    except SizeError as error:
-        raise BadImageRequest(str(error), param="size") from error
+    size = _size_of(request, model, first)
     at_once = _references_at_once(model, capabilities)
     if capabilities is not None and not capabilities.any_ratio and size.width_px != size.height_px:
         raise BadImageRequest(f"Model `{model.name}` draws squares only: use the ratio 1:1.", param="size")
@@ -253,7 +261,7 @@ def build_job(
     if capabilities is not None and not capabilities.any_steps:
         sampling = in_own_steps(sampling)
     used = {name: getattr(sampling, name) for name in SamplingOptions.model_fields} | {"loras": dict(sampling.loras)}
-    if request.task(model).starts_from_noise:
+    if request.task(model).starts_from_noise or request.scale is not None:
         used["strength"] = None
     if capabilities is not None and not capabilities.long_prompts:  # another server's, which does not tell
         used["long_prompt"] = None
@@ -280,14 +288,26 @@ def build_job(
             "model": model.name,
             "checkpoint": model.checkpoint.name,
             **used,
+            **({"scale": request.scale} if request.scale is not None else {}),
             **({"controls": {each.name: each.strength for each in controls}} if controls else {}),
             "software": "Darkroom",
         },
         time_limit_s=time_limit_s,
         owner=key_id,
+        enlarges=request.scale is not None,
         previews=request.partial_images,
-        sheet_from=at_once - 1 if len(references) > at_once and mask is None else None,
+        sheet_from=at_once - 1 if request.reference_count > at_once and mask is None else None,
     )
+
+
+def _size_of(request: ImageRequest, model: ImageModel, first: tuple[int, int] | None) -> Size:
+    """Return the size of the images. `first` is that of the first image that was sent. Raises BadImageRequest."""
+    try:
+        if request.scale is not None and first is not None:
+            return enlarged_size(model.sizes, request.scale, first)
+        return resolve_size(model.sizes, request.size, first)
+    except SizeError as error:
+        raise BadImageRequest(str(error), param="size" if request.scale is None else "scale") from error
 
 
 def background_of(request: ImageRequest) -> Background:

@@ -243,6 +243,12 @@ def test_an_invalid_field_is_named(values: dict[str, Any], param: str, code: str
     assert len(raised.value.message) > 20
 
 
+def test_documents_are_for_the_template() -> None:
+    oslo = [{"title": "Oslo", "text": "is cold"}]
+    assert parse_chat(body(documents=oslo)).template_options == {"documents": oslo}
+    assert parse_chat(body(documents=[])).template_options == {}
+
+
 def test_a_custom_tool_is_a_function_of_one_text() -> None:
     lark = {"type": "grammar", "grammar": {"syntax": "lark", "definition": 'start: "a"+'}}
     digits = {"type": "grammar", "grammar": {"syntax": "regex", "definition": "[0-9]+"}}

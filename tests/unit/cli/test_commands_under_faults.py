@@ -2,12 +2,14 @@
 the exit status of a failure. None makes or changes a database, except the start of a server."""
 
 import os
+import shlex
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -271,6 +273,38 @@ def test_a_port_in_use_and_an_unknown_host(place: Place) -> None:
     assert "DARKROOM_PORT" in used.errors
     assert "nowhere.invalid" in unknown.errors
     assert "nowhere.invalid" in asked.errors
+
+
+def test_a_full_disk(place: Place) -> None:
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "none", str(place.folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("only root can mount a disk")
+    try:
+        place.make()
+        with (place.folder / "filler").open("wb", buffering=0) as filler, suppress(OSError):
+            while filler.write(b"x" * 4096):
+                pass
+        every = place.run(*READING, *WRITING, *FILES, ["cluster", "token"], DOCTOR, SERVE)
+        assert_no_traceback(every)
+        assert_one_line(of(every, *WRITING, SERVE, ["backup"], ["cluster", "token"]))
+        assert not (place.home / "cluster-token").exists()
+    finally:
+        subprocess.run(["umount", place.folder], check=True)
+
+
+@pytest.mark.parametrize(
+    ("redirected", "status"),
+    [(">&-", 0), ("<&-", 0), ("2>&-", 0), ("<&- >&- 2>&-", 0), ("| true", 1), (">/dev/full", 1)],
+)
+def test_output_that_nobody_reads(place: Place, redirected: str, status: int) -> None:
+    settings = {"DARKROOM_HOME": str(place.home), "DARKROOM_MODEL_CONFIGS": str(place.folder / "model_configs")}
+    line = f"set -o pipefail; {shlex.quote(sys.executable)} -m server keys list {redirected}"
+    environment = {"PATH": os.environ["PATH"], **settings}
+    ended = subprocess.run(
+        ["bash", "-c", line], env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == status, ended
+    assert ended.stderr.count("\n") == (redirected == ">/dev/full"), ended
 
 
 def set_schema(place: Place, version: str) -> None:

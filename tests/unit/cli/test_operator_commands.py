@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from server.accounts.audit import record_change
 from server.accounts.db import Database
 from server.accounts.keys import authenticate, create_key
 from server.accounts.ledger import Ledger
@@ -124,6 +125,24 @@ def test_every_listing_has_json_and_csv(run: Run) -> None:
     assert run("--version")[1].startswith("darkroom 0.")
     assert run("operators", "revoke", "anna")[0] == 0
     assert run("operators", "revoke", "anna")[0] == 1
+
+
+def test_a_listing_says_when_it_is_not_all_and_an_export_is_whole(run: Run, tmp_path: Path) -> None:
+    run("keys", "create", "shop")
+    opened = database(tmp_path)
+    for number in range(24):
+        record_change(opened, "test", "key.update", str(number))
+    opened.dispose()
+    status, shown, said = run("audit")
+    assert (status, shown.count("key.update"), shown.count("key.create")) == (0, 20, 0)
+    assert said == "These are the newest 20; --entries N shows more.\n"
+    assert run("audit", "--entries", "25")[2] == ""
+    for exported in (rows(run("audit", "--csv")[1]), json.loads(run("audit", "--json")[1])):
+        assert len(exported) == 25
+    status, printed, said = run("audit", "--csv", "--entries", "3")
+    assert (len(rows(printed)), "the newest 3" in said) == (3, True)
+    for listing in ("ledger", "calls", "moderation"):
+        assert "the newest" not in run(listing)[2]
 
 
 def test_the_doctor_names_what_is_wrong(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

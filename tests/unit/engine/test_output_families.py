@@ -36,8 +36,8 @@ class Model:
         self.table = TokenTable(self.tokenizer, [self.tokenizer.eos_token_id])
         self.syntax = OutputSyntax.of(self.tokenizer, " ".join([*TABLE[name].marks, *marks]))
 
-    def write(self, script: str, thoughts: ThoughtState = "free", **job: Any) -> tuple[str, str, list[Any], str | None]:
-        """Return reasoning, text, calls and finish reason of a model that writes the script, if the grammar lets it."""
+    def deltas(self, script: str, thoughts: ThoughtState = "free", **job: Any) -> tuple[list[Any], Any]:
+        """Return the deltas and the finish reason of a model that writes the script, if the grammar lets it."""
         request = ChatJob("j", ChatSpec("m", Path("m")), (), 0, 1.0, **job)
         required = request.tool_choice == "required"
         fields = self.syntax.parser_fields(tools=bool(request.tools), required=required)
@@ -48,7 +48,7 @@ class Model:
         output = ChoiceOutput(0, self.table, (), OutputParser(fields, prefix, request.tools, form), visible)
         grammar = build_grammar(self.table, request, self.syntax, thoughts)
         constraint = Constraint(self.table, grammar) if grammar else None
-        deltas = []
+        deltas: list[Any] = []
         for token in self.tokenizer.encode(script, add_special_tokens=False):
             if constraint is not None:
                 mask: torch.Tensor = constraint.token_mask()
@@ -56,14 +56,18 @@ class Model:
                 constraint.accept(token)
             deltas += output.feed(SampledToken(token))
         output.end("stop")
-        deltas += output.flush()
+        return [*deltas, *output.flush()], output.finish_reason
+
+    def write(self, script: str, thoughts: ThoughtState = "free", **job: Any) -> tuple[str, str, list[Any], str | None]:
+        """Return the same as reasoning, text, calls and finish reason."""
+        deltas, finish = self.deltas(script, thoughts, **job)
         calls: dict[int, str] = {}
         for delta in deltas:
             if isinstance(delta, ToolCallDelta):
                 calls[delta.index] = calls.get(delta.index, "") + delta.arguments
         reasoning = "".join(delta.text for delta in deltas if isinstance(delta, ReasoningDelta))
         text = "".join(delta.text for delta in deltas if isinstance(delta, TextDelta))
-        return reasoning, text, [json.loads(each) for each in calls.values()], output.finish_reason
+        return reasoning, text, [json.loads(each) for each in calls.values()], finish
 
 
 @pytest.mark.parametrize("name", CASES)

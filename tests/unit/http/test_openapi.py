@@ -33,6 +33,7 @@ from server.flows.chat.completion import CompletionHead, CompletionWriter
 from server.routes import (
     account,
     admin,
+    batches,
     chat,
     checkpoints,
     conversations,
@@ -42,20 +43,24 @@ from server.routes import (
     image_jobs,
     images,
     models,
+    moderations,
     operator_keys,
     operator_queue,
     operator_reports,
     responses,
     results,
+    upscale,
     workers,
 )
 from server.schemas.admin import SwapRequest
+from server.schemas.batches import BatchBody
 from server.schemas.chat import ChatBody
 from server.schemas.checkpoints import AddRequest, InspectRequest, ProofRequest, RemoveRequest, VerifyRequest
 from server.schemas.conversations import AddItems, ChangeConversation, CreateConversation
-from server.schemas.images import EditForm, GenerationBody
+from server.schemas.images import EditForm, GenerationBody, UpscaleBody
 from server.schemas.keys import ChangeKey, CreateKey, RotateKey
 from server.schemas.moderation import ModerationTestRequest
+from server.schemas.moderations import ModerationBody
 from server.schemas.operators import CreateOperator
 from server.schemas.response_object import function_item, image_item, message_item, reasoning_item, text_part
 from server.schemas.responses import CompactBody, ResponseBody
@@ -80,6 +85,9 @@ BODIES: dict[str, type[BaseModel]] = {
     "/v1/chat/completions": ChatBody,
     "/v1/images/edits": EditForm,
     "/v1/images/generations": GenerationBody,
+    "/v1/images/upscale": UpscaleBody,
+    "/v1/batches": BatchBody,
+    "/v1/moderations": ModerationBody,
     "/v1/messages": MessagesBody,
     "/v1/messages/count_tokens": CountBody,
     "/v1beta/models/{model}:countTokens": CountTokensBody,
@@ -103,9 +111,10 @@ STREAMS = {
     "/v1/responses/{response_id}",
 }
 ROUTES = (
-    account, admin, chat, checkpoints, conversations, files, gateways, health, image_jobs, images, models,
+    account, admin, batches, chat, checkpoints, conversations, files, gateways, health, image_jobs, images, models,
+    moderations,
     operator_keys, operator_queue, operator_reports, responses, results,
-    workers,
+    upscale, workers,
 )  # fmt: skip
 WITHOUT_KEY = {"/cdn/{name}", "/healthz", "/metrics", "/readyz"}
 
@@ -168,11 +177,11 @@ def test_every_body_is_the_model_that_validates_it(document: Json) -> None:
     }
     assert found.keys() == BODIES.keys()
     for path, body in found.items():
-        ((media_type, content),) = body["content"].items()
-        fields = document["components"]["schemas"][content["schema"]["$ref"].rpartition("/")[2]]["properties"].keys()
-        files = {"image", "mask"} if media_type == "multipart/form-data" else set()
         named = {field.serialization_alias or name for name, field in BODIES[path].model_fields.items()}
-        assert fields - files == named
+        for media_type, content in body["content"].items():
+            schema = document["components"]["schemas"][content["schema"]["$ref"].rpartition("/")[2]]
+            files = {"image", "mask"} if media_type == "multipart/form-data" else set()
+            assert schema["properties"].keys() - files == named - files
 
 
 def test_every_answer_has_a_schema_and_the_request_id(document: Json) -> None:

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from server.errors import BadRequest
+from server.flows.responses.request import read_response
 from server.schemas.chat_messages import MAX_TEXT
 from server.schemas.response_tools import leave_out_hosted_tools
-from server.schemas.responses import ResponseBody
+from server.schemas.responses import ResponseBody, echo
 from server.schemas.validation import validate
 
 LONG = "x" * (MAX_TEXT + 1)
@@ -67,3 +68,12 @@ def test_a_hosted_tool_that_the_model_merely_may_call_is_left_out() -> None:
     assert values["tool_choice"] == {**allowed, "tools": [function]}
     values, _ = leave_out_hosted_tools({"tools": [search], "tool_choice": {**allowed, "tools": [search]}})
     assert values["tool_choice"] == "none"
+
+
+def test_an_answer_repeats_the_sampling_that_holds() -> None:
+    defaults = {"temperature": 0.6, "top_p": 0.95, "top_k": 20.0}
+    body, _ = read_response({"input": "Hi", "temperature": 0.2})
+    repeated = echo(body, "m", defaults)
+    assert (repeated["temperature"], repeated["top_p"], repeated["presence_penalty"]) == (0.2, 0.95, 0.0)
+    assert echo(body, "m", {})["top_p"] == 1.0
+    assert "top_k" not in repeated

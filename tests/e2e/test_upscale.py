@@ -1,0 +1,105 @@
+"""POST /v1/images/upscale: an image of exactly twice or four times the size, charged as its model says, or refused by
+the field's name."""
+
+import base64
+import io
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.e2e.test_console import NODE, browser
+from tests.support.harness import Server, assert_clean, charges
+from tests.support.tiny_server import tiny_server
+
+__all__ = ["browser"]
+
+PATH = "/v1/images/upscale"
+MODEL = "alpha-image-2-count"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    running = tiny_server(tmp_path_factory.mktemp("upscale")).start()
+    yield running
+    running.stop()
+
+
+def image(width: int = 301, height: int = 200) -> bytes:
+    file = io.BytesIO()
+    across, down = np.meshgrid(np.linspace(0, 255, width), np.linspace(0, 255, height))
+    Image.fromarray(np.stack([across, down, 255 - across], axis=2).astype(np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+def uri(width: int = 301, height: int = 200) -> str:
+    return f"data:image/png;base64,{base64.b64encode(image(width, height)).decode()}"
+
+
+def opened(answer: dict[str, Any]) -> Image.Image:
+    return Image.open(io.BytesIO(base64.b64decode(answer["data"][0]["b64_json"])))
+
+
+def test_an_image_is_enlarged_from_json_and_from_a_form_and_charged_once_each(server: Server) -> None:
+    before = charges(server)
+    with server.http() as client:
+        (card,) = [each for each in client.get("/v1/models").json()["data"] if each["id"] == MODEL]
+        by_json = client.post(PATH, json={"model": MODEL, "image": uri(), "scale": 2, "seed": 3}).json()
+        form = {"model": MODEL, "scale": "2x", "seed": "3", "output_format": "webp"}
+        by_form = client.post(PATH, data=form, files={"image": image()}).json()
+    assert "upscale" in card["supports"]
+    assert (by_json["size"], by_json["parameters"]["scale"], by_json["parameters"]["seed"]) == ("602x400", 2, 3)
+    one, other = opened(by_json), opened(by_form)
+    assert (one.size, one.format, other.size, other.format) == ((602, 400), "PNG", (602, 400), "WEBP")
+    assert np.abs(np.asarray(one.convert("RGB")).astype(int) - np.asarray(other.convert("RGB"))).max() <= 1
+    assert np.ptp(np.asarray(one)) > 0
+    assert charges(server) == before + 2
+
+
+def test_it_runs_in_the_background_and_its_retry_is_charged_once(server: Server) -> None:
+    before = charges(server)
+    body = {"model": MODEL, "image": uri(), "background": True}
+    with server.http() as client:
+        started = [client.post(PATH, json=body, headers={"Idempotency-Key": "one"}) for _ in range(2)]
+        assert [each.status_code for each in started] == [202, 202]
+        (job,) = {each.json()["id"] for each in started}
+        state = client.get(f"/v1/images/jobs/{job}").json()
+        while state["state"] in {"queued", "running"}:
+            state = client.get(f"/v1/images/jobs/{job}").json()
+    assert (state["state"], state["result"]["size"]) == ("succeeded", "602x400")
+    assert charges(server) == before + 1
+
+
+@pytest.mark.nightly
+def test_the_console_enlarges_an_image_of_the_gallery(server: Server, browser: str) -> None:
+    with server.http() as client:
+        client.post("/v1/images/generations", json={"model": MODEL, "prompt": "a red boat", "size": "256x256"})
+    command = ["node", "console/upscale.mjs", browser, server.base, server.key, server.admin_key]
+    done = subprocess.run(command, cwd=NODE, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"scale": 2}, "image"),
+        ({"image": uri(), "scale": 3}, "scale"),
+        ({"image": uri(1200, 900), "scale": 4}, "scale"),
+        ({"image": uri(40, 40), "scale": 2}, "scale"),
+        ({"image": "data:image/png;base64,AAAA"}, "image"),
+        ({"image": uri(), "model": "nobody"}, "model"),
+        ({"image": uri(), "output_compression": 50}, "output_compression"),
+    ],
+)
+def test_what_can_not_be_enlarged_is_refused_by_its_field_and_not_charged(
+    server: Server, body: dict[str, Any], param: str
+) -> None:
+    before = charges(server)
+    with server.http() as client:
+        refused = client.post(PATH, json={"model": MODEL, **body})
+    assert (refused.status_code in {400, 404}, refused.json()["error"]["param"]) == (True, param), refused.text
+    assert charges(server) == before
+    assert_clean(server)

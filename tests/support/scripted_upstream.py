@@ -1,0 +1,89 @@
+"""A server that speaks OpenAI's protocol, as vLLM does, and whose output is scripted: it calls one tool where that is
+offered, and answers once it was told."""
+
+import http.server
+import json
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from tests.support.local_http import QuietHandler, running
+
+Json = dict[str, Any]
+USAGE = {"prompt_tokens": 100, "completion_tokens": 9, "total_tokens": 109}
+THOUGHT = "I think about it."
+
+
+class ScriptedUpstream(QuietHandler):
+    """Set `calls`, arguments by tools' names, and `answer` before use. `bodies` are what came."""
+
+    calls: Mapping[str, Json]
+    answer: str
+    bodies: list[Json]
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.bodies.append(body)
+        message, reason = self._message(body)
+        if body.get("stream"):
+            kind, text = "text/event-stream", "".join(_stream(message, reason))
+        else:
+            choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": reason}
+            kind, text = (
+                "application/json",
+                json.dumps({**_head("chat.completion"), "choices": [choice], "usage": USAGE}),
+            )
+        sent = text.encode()
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(sent)))
+        self.end_headers()
+        self.wfile.write(sent)
+
+    def _message(self, body: Json) -> tuple[Json, str]:
+        offered = [tool["function"]["name"] for tool in body.get("tools") or ()]
+        name = next((each for each in self.calls if each in offered), None)
+        if name is None or _is_told(body["messages"]):
+            return {"content": self.answer}, "stop"
+        function = {"name": name, "arguments": json.dumps(self.calls[name])}
+        call = {"id": f"call_{uuid.uuid4().hex}", "type": "function", "function": function}
+        return {"content": None, "reasoning_content": THOUGHT, "tool_calls": [call]}, "tool_calls"
+
+
+def _is_told(messages: list[Json]) -> bool:
+    """Return whether a tool has answered since the assistant spoke last."""
+    spoken = [message["role"] for message in messages if message["role"] in {"tool", "assistant"}]
+    return spoken[-1:] == ["tool"]
+
+
+def _head(kind: str) -> Json:
+    return {"id": "chatcmpl-1", "object": kind, "created": 1, "model": "m"}
+
+
+def _stream(message: Json, reason: str) -> Iterator[str]:
+    def chunk(delta: Json, end: str | None = None) -> str:
+        choices = [{"index": 0, "delta": delta, "finish_reason": end}]
+        return f"data: {json.dumps({**_head('chat.completion.chunk'), 'choices': choices})}\n\n"
+
+    yield chunk({"role": "assistant", "content": ""})
+    if "reasoning_content" in message:
+        yield chunk({"reasoning_content": message["reasoning_content"]})
+    for word in message["content"].split(" ") if message["content"] else ():
+        yield chunk({"content": f"{word} "})
+    for index, call in enumerate(message.get("tool_calls", ())):
+        function = call["function"]
+        yield chunk({"tool_calls": [{**call, "index": index, "function": {**function, "arguments": ""}}]})
+        for piece in (function["arguments"][:5], function["arguments"][5:]):
+            yield chunk({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
+    yield chunk({}, reason)
+    yield f"data: {json.dumps({**_head('chat.completion.chunk'), 'choices': [], 'usage': USAGE})}\n\n"
+    yield "data: [DONE]\n\n"
+
+
+@contextmanager
+def scripted_upstream(calls: Mapping[str, Json], answer: str) -> Iterator[tuple[str, list[Json]]]:
+    """Run the server until the block ends: its address, and the bodies that it gets."""
+    handler = type("Scripted", (ScriptedUpstream,), {"calls": calls, "answer": answer, "bodies": []})
+    with running(http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)) as server:
+        yield f"http://127.0.0.1:{server.server_port}/v1", handler.bodies
