@@ -1,4 +1,4 @@
-"""JoyImage-Edit: sizes of its own, and several references under another name."""
+"""JoyImage-Edit: it would choose its own sizes."""
 
 from typing import Any
 
@@ -14,10 +14,3 @@ class JoyImageEdit(Family):
         """Return the pipeline with this size as the nearest."""
         pipeline.vae_image_processor.get_default_height_width = lambda *_: (height_px, width_px)
         return pipeline
-
-
-class JoyImageEditPlus(Family):
-    """The call takes a list of references."""
-
-    classes = ("JoyImageEditPlus*",)
-    references_argument = "images"

@@ -1,8 +1,6 @@
 """PRX: it reads prompts with a library that diffusers does without."""
 
-from collections.abc import Container
-
-from pipelines.families.generic import Call, Family
+from pipelines.families.generic import Family
 
 
 class PRX(Family):
@@ -10,13 +8,3 @@ class PRX(Family):
 
     classes = ("PRX*",)
     libraries = ("ftfy",)
-
-
-class PRXPixel(PRX):
-    """It draws pixels."""
-
-    classes = ("PRXPixel*",)
-
-    def starts_late(self, call: Call, methods: Container[str]) -> bool:
-        """Return False: there is no codec."""
-        return False
