@@ -61,7 +61,9 @@ IMAGE_ENCODER_FOLDER: Final = FileKind(
     "an image encoder", "an IP-Adapter needs it: name it as `image_encoder` in [[ip_adapters]] of a checkpoint"
 )
 DENOISER: Final = FileKind("a denoiser alone", f"{IN_CHECKPOINT}, with the key `denoiser`")
-EMBEDDING: Final = FileKind("a textual-inversion embedding", "nothing here reads it")
+EMBEDDING: Final = FileKind(
+    "a textual-inversion embedding", "put it into the folder that `embedding_folder` in [runtime] of a checkpoint names"
+)
 UPSCALER: Final = FileKind("an upscaler", "it enlarges images, and draws none")
 MOTION: Final = FileKind("a motion module", "it draws videos, and Darkroom images")
 SVDQUANT: Final = FileKind(

@@ -89,6 +89,7 @@ class Runtime:
     cache: StepCache | None = None
     loras: tuple[Lora, ...] = ()
     lora_folder: Path | None = None  # requests may name adapters in here
+    embedding_folder: Path | None = None  # prompts may name the embeddings in here: <name>
     batch: Batch = "merged"  # images share forward passes; "exact" draws each as if it were alone, bit for bit
     max_batch: int | None = None  # images in one forward pass; None leaves it to what was measured
     resident: bool = False  # never evicted for another checkpoint
@@ -199,6 +200,7 @@ class ImageJob:
     sheet_from: int | None = None  # references from this index on are shown on one sheet
     enlarges: bool = False  # its reference is enlarged to the size, and redrawn in tiles: a second pass alone
     previews: int = 0  # intermediate images of each image, evenly spread over the steps
+    when_idle: bool = False  # drawn while no other job waits: the service tier "flex"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from sqlalchemy import ColumnElement, exists, select
 from sqlalchemy.orm import Session
@@ -115,6 +115,15 @@ def authenticate(database: Database, secret: str) -> Key | None:
     overlaps = KeyRow.previous_until.between(now, now + LONGEST_OVERLAP_S)  # else the clock was ahead at the rotation
     rotated = (KeyRow.previous_hash == hashed) & overlaps
     return _find_usable(database, (KeyRow.secret_hash == hashed) | rotated)
+
+
+def why_refused(database: Database, secret: str) -> Literal["unknown", "expired", "revoked"]:
+    """Return the reason for which `authenticate` finds no key."""
+    with database.read() as session:
+        row = session.scalar(select(KeyRow).where(KeyRow.secret_hash == hash_secret(secret)))
+    if row is None:
+        return "unknown"
+    return "expired" if row.revoked_at is None else "revoked"
 
 
 def find_usable_key(database: Database, key_id: str) -> Key | None:

@@ -242,12 +242,17 @@ def _add_models(
 
 
 def _adapter_errors(path: Path, table: KeyPath, spec: CheckpointSpec) -> list[str]:
-    """Return the error of a folder of adapters that is not there: no request could name one."""
-    folder = spec.runtime.lora_folder
-    if folder is None or folder.is_dir():
-        return []
-    problem = "not a folder" if folder.exists() else f"there is no such folder{similar_names(folder)}"
-    return [error_at(path, (*table, "runtime", "lora_folder"), f"{folder}: {problem}")]
+    """Return the errors of folders of adapters and embeddings that are not there: no request could name one."""
+    folders = {"lora_folder": spec.runtime.lora_folder, "embedding_folder": spec.runtime.embedding_folder}
+    return [
+        error_at(path, (*table, "runtime", key), f"{folder}: {_no_folder(folder)}")
+        for key, folder in folders.items()
+        if folder is not None and not folder.is_dir()
+    ]
+
+
+def _no_folder(folder: Path) -> str:
+    return "not a folder" if folder.exists() else f"there is no such folder{similar_names(folder)}"
 
 
 def _qualities(table: QualityTable) -> tuple[dict[str, int], dict[str, str]]:

@@ -135,6 +135,8 @@ class RuntimeTable(Strict):
     """Adapters that every image uses."""
     lora_folder: str | None = None
     """A folder of adapters, in the weights folder, that requests may name in `loras`."""
+    embedding_folder: str | None = None
+    """A folder of textual-inversion embeddings, in the weights folder: `<name>` in a prompt is the file `name`."""
     batch: Batch = "merged"
     """`merged` lets images share forward passes; `exact` draws each bit for bit as if it were alone."""
     max_batch: Annotated[int, Field(ge=1, le=64)] | None = None
@@ -170,7 +172,7 @@ class UpstreamTable(Strict):
     api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
     """The environment variable with its key; no key is sent if unset."""
     supports: list[Literal["text", "image", "negative_prompt", "guidance", "steps", "transparent"]] | None = None
-    """List of `text`, `image`, `negative_prompt`, `guidance`, `steps`. Another Darkroom says it itself."""
+    """List of `text`, `image`, `negative_prompt`, `guidance`, `steps`, `transparent`. A Darkroom says it itself."""
     guidance_field: Literal["guidance_scale", "true_cfg_scale"] = "guidance_scale"
     """The name of guidance there; `true_cfg_scale` for models of vLLM-Omni that read that."""
 

@@ -30,6 +30,7 @@ def checkpoint_spec(file: CheckpointTable, family: str, weights: Path, largest_p
     path = find_snapshot(weights / checkpoint)
     base = find_snapshot(weights / file.base) if file.base else None
     config = find_snapshot(weights / file.config) if file.config else None
+    runtime = _runtime(file.runtime, weights)
     named = {key: getattr(file, key) for key in PART_KEYS}
     parts = tuple((key, find_snapshot(weights / name)) for key, name in named.items() if name is not None)
     return CheckpointSpec(
@@ -42,9 +43,9 @@ def checkpoint_spec(file: CheckpointTable, family: str, weights: Path, largest_p
         native_area_px=file.native_area_px,
         max_area_px=file.max_area_px,
         sampling=_sampling(file.sampling),
-        runtime=_runtime(file.runtime, weights),
+        runtime=runtime,
         refined=file.enlarge == "redraw" and needs_two_passes(largest_px, file.native_area_px, file.max_area_px),
-        version=_version(path, base, config, *(part for _, part in parts)),
+        version=_version(path, base, config, runtime.embedding_folder, *(part for _, part in parts)),
         base=base,
         sheet=file.sheet,
         enlarge=file.enlarge,
@@ -117,11 +118,12 @@ def _sorted_config(config: Mapping[str, Scalar]) -> SchedulerConfig:
 def _runtime(table: RuntimeTable | Literal["auto"], weights: Path) -> Runtime:
     if table == "auto":
         return Runtime(auto=True)
-    scalars = table.model_dump(exclude={"cache", "loras", "lora_folder"})
+    scalars = table.model_dump(exclude={"cache", "loras", "lora_folder", "embedding_folder"})
     cache = table.cache.model_dump() | {"mag_ratios": tuple(table.cache.mag_ratios)} if table.cache else None
     return Runtime(
         **scalars,
         cache=StepCache(**cache) if cache else None,
         loras=tuple(Lora(weights / lora.path, lora.weight) for lora in table.loras),
         lora_folder=weights / table.lora_folder if table.lora_folder else None,
+        embedding_folder=weights / table.embedding_folder if table.embedding_folder else None,
     )

@@ -37,13 +37,15 @@ def usage(
 ) -> None:
     """Show who used and spent what (CNY): image calls with their money, chats with their tokens."""
     from server.accounts.usage import GROUPINGS, UsageFilter
-    from server.flows.operators.periods import read_period
+    from server.flows.operators.periods import MONTH, read_period
     from server.flows.operators.reports import usage_columns, usage_report
     from server.schemas.validation import one_of
 
     database = open_database(read_settings())
     names = {one_of(GROUPINGS, name.strip(), "by") for name in by.split(",") if name.strip()}
     grouping = [each for each in GROUPINGS if each in names]
+    if month is not None and not MONTH.fullmatch(month):
+        fail(f"Invalid '--month': expected a month like 2026-11, but got '{month[:40]}'.")
     wanted = UsageFilter(find_key_id(key), model, read_period(month or since, month or to))
     report = usage_report(database, wanted, grouping)
     columns = usage_columns(grouping)

@@ -7,8 +7,10 @@ import { Link, place } from "./core/router.js";
 import { useStore } from "./core/store.js";
 import { ErrorNote, Page } from "./parts/basics.js";
 import { keepPage } from "./parts/incoming.js";
+import { Shortcuts } from "./parts/shortcuts.js";
 import { SessionEnded, SignIn } from "./parts/sign-in.js";
 import { Undo } from "./parts/undo.js";
+import "./state/watch.js";
 import { loadSession, session, signOut } from "./state/session.js";
 
 const PAGES = {
@@ -64,6 +66,7 @@ function Side({ current }) {
       <h2>${t("Operators")}</h2>
       <${Links} of=${true} current=${current} onFollow=${close} />
     </nav>
+    <${Shortcuts} />
     ${(key || operator) && html`<div class="who">
       ${key && html`<span>${t("Key {name}", { name: key.name })}</span>`}
       ${operator && html`<span>${t("Operator")}</span>`}

@@ -8,7 +8,7 @@ from fastapi import Depends, Request
 from fastapi.security import HTTPBearer
 from starlette.requests import HTTPConnection
 
-from server.accounts.keys import Key, authenticate, find_usable_key
+from server.accounts.keys import Key, authenticate, find_usable_key, why_refused
 from server.errors import BadRequest, Unauthorized
 from server.flows.retries import RetryInfo
 from server.http.dialect import Dialect, dialects_of
@@ -38,6 +38,11 @@ async def services(request: Request) -> Services:
     return app_services
 
 
+REASONS = {
+    "unknown": "is unknown here",
+    "expired": "has expired",
+    "revoked": "was revoked",
+}
 ServicesDep = Annotated[Services, Depends(services)]
 
 
@@ -59,9 +64,10 @@ async def caller(request: Request, services: ServicesDep, _: Annotated[None, Dep
     secret = bearer(request)
     key = await services.stores.database.in_reader(authenticate, services.stores.database, secret)
     if key is None:
+        why = await services.stores.database.in_reader(why_refused, services.stores.database, secret)
         raise Unauthorized(
-            f"Incorrect API key provided: {_masked(secret)}. It is unknown, expired or revoked; "
-            "`darkroom keys create` makes a new one.",
+            f"Incorrect API key provided: {_masked(secret)}. It {REASONS[why]}. Who runs this server makes keys, with "
+            "`darkroom keys create` or in the console.",
             code="invalid_api_key",
         )
     current_trace().key_id = key.id

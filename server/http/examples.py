@@ -225,6 +225,7 @@ QUEUE_EVENTS: Examples = {
                 "step": 3,
                 "steps": 8,
                 "size": "1024x1024",
+                "service_tier": "default",
                 "tokens": None,
             }
         ],

@@ -11,7 +11,7 @@ from server.schemas.responses import Metadata
 Endpoint = Literal["/v1/images/generations", "/v1/images/edits", "/v1/chat/completions", "/v1/responses"]
 
 
-LINES = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]}
+LINES = {"anyOf": [{"type": "null"}, {"type": "string"}, {"type": "array", "items": {"type": "object"}}]}
 
 
 class BatchBody(LenientModel):

@@ -53,10 +53,17 @@ OrFalse = _read_or(False)
 OrEmpty = _read_or({})
 
 
+ServiceTier = Annotated[
+    Literal["auto", "default", "flex", "scale", "priority", "fast"] | None,
+    BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value),
+    OrNone,
+]
+
+
 class HostedFields(LenientModel):
     """How the hosted service serves and bills a call. Accepted, since clients send them to every server."""
 
-    service_tier: Annotated[Literal["auto", "default", "flex", "scale", "priority", "fast"] | None, OrNone] = None
+    service_tier: ServiceTier = None  # of images "flex" counts; other answers say "default"
     user: Label = None
     safety_identifier: Label = None
     prompt_cache_key: Label = None

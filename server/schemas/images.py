@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError, from_json
 from pipelines.protocol.images import Background, Batch, LongPrompt
 from server.errors import BadRequest
 from server.schemas.answer import Answer, OmittedIfNone
-from server.schemas.hosted_fields import Label, OrNone
+from server.schemas.hosted_fields import Label, OrNone, ServiceTier
 
 MAX_PROMPT = 32_000
 MAX_REFERENCES = 16
@@ -157,6 +157,7 @@ class OpenAIOptions(BaseModel):
     partial_images: Annotated[int, Field(ge=0, le=3)] = 0
     user: Label = None
     safety_identifier: Label = None
+    service_tier: ServiceTier = None  # "flex": drawn while nobody else waits
 
 
 class SamplingOptions(BaseModel):
@@ -280,6 +281,7 @@ class ImageAnswer(Answer):
     background: Background = "opaque"
     output_format: str
     quality: OmittedIfNone[str] = None
+    service_tier: OmittedIfNone[str] = None
     size: str
     usage: Usage
     parameters: dict[str, Any]

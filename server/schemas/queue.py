@@ -26,11 +26,22 @@ class QueuedJob(Listed):
     step: int | None = None
     steps: int | None = None
     size: str | None = None
+    service_tier: str = "default"
     tokens: int | None = None
 
 
 class QueuedJobList(Listing[QueuedJob]):
     """All jobs, in the order in which they began."""
+
+
+class MemoryReport(Answer):
+    """The memory that a worker uses, in bytes: of the host, and of its GPU if it has one. `gpu_used_bytes` are those
+    that all programs use, of `gpu_total_bytes`."""
+
+    host_bytes: int
+    gpu_bytes: int | None
+    gpu_used_bytes: int | None
+    gpu_total_bytes: int | None
 
 
 class WorkerReport(Answer):
@@ -46,6 +57,7 @@ class WorkerReport(Answer):
     jobs: int
     restarts: int
     problem: str | None
+    memory: MemoryReport | None
     sleep: Literal["awake", "asleep", "waking"]
     wake_s: float
     can_sleep: bool

@@ -44,6 +44,7 @@ class Outlook:
     """The outlook of a job. `position` is 0 on the device, else its place in the queue."""
 
     model: str | None
+    tier: str  # of service
     position: int
     estimated_s: float
 
@@ -135,11 +136,17 @@ class Backlog:
         if entry is None:
             return None
         mine_s, others = self._remaining_s(entry), [other for other in self._of(None, entry.line) if other is not entry]
-        ahead = [other for other in others if other.call.state == "running" or self._remaining_s(other) < mine_s]
+        mine = (entry.job.when_idle, mine_s)
+        ahead = [
+            other
+            for other in others
+            if other.call.state == "running" or (other.job.when_idle, self._remaining_s(other)) < mine
+        ]
         queued = sum(other.call.state == "queued" for other in ahead)
         ahead_s = sum(map(self._remaining_s, ahead)) / self._at_once(entry.line)
         return Outlook(
             model=entry.job.metadata.get("model"),
+            tier="flex" if entry.job.when_idle else "default",
             position=0 if entry.call.state == "running" else queued + 1,
             estimated_s=round(entry.call.wake_left_s + mine_s + ahead_s, 1),
         )

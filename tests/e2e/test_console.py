@@ -6,6 +6,7 @@ of their pages there, of a server that draws as well as it can.
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +34,12 @@ def console_server(tmp_path_factory: pytest.TempPathFactory, chat_configs: Path)
     policy = home / "policy.toml"
     policy.write_text(POLICY)
     configs = REPOSITORY / "model_configs" if SCREENSHOTS else chat_configs
-    running = Server(home, REPOSITORY / "weights", configs, {"moderation": str(policy)}).start()
+    weights = home / "weights"
+    weights.mkdir()
+    for starter in (REPOSITORY / "weights").iterdir():
+        (weights / starter.name).symlink_to(starter)
+    shutil.copytree(REPOSITORY / "weights" / "starter-beta", weights / "my-beta")  # that no model names
+    running = Server(home, weights, configs, {"moderation": str(policy)}).start()
     yield running
     running.stop()
 

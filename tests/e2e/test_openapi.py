@@ -34,6 +34,8 @@ BODIES: dict[str, Examples] = {
     "/admin/checkpoints/remove": examples.REMOVE,
     "/admin/checkpoints/proof": examples.GRID,
     "/admin/swap": examples.SWAP,
+    "/v1/batches": examples.BATCH,
+    "/v1/moderations": examples.MODERATION,
     "/v1/chat/completions": examples.CHAT,
     "/v1/images/edits": examples.EDIT,
     "/v1/images/generations": examples.GENERATION,

@@ -99,7 +99,6 @@ NIGHTLY: dict[str, tuple[Conditioning, tuple[bool, int, bool, bool, bool, bool, 
     "kandinsky3": ("img2img", (True, 1, False, True, True, True, True)),
     "kandinsky22": ("img2img", (True, 1, False, True, True, True, True)),
     "lumina": ("img2img", (True, 1, True, True, True, True, True)),
-    "qwen-layered": ("native", (False, 1, False, False, True, True, True)),
 }
 SLOW = (pytest.mark.nightly, pytest.mark.timeout(1800))  # some encode every reference at a megapixel
 YES_OR_NO = {True: "yes", False: "no"}
@@ -133,7 +132,7 @@ TOKENS = {
     **{"pixart": 299, "hidream": 128, "qwen-image": 512, "glm-image": None},
     **{"flux2": 326, "qwen-edit": None, "qwen-edit-plus": None},
     **dict.fromkeys(("ideogram4", "qwen-image-21", "joyimage-edit-plus", "omnigen", "image-variation"), None),
-    **dict.fromkeys(("kolors", "kolors-pag", "qwen-layered"), None),
+    **dict.fromkeys(("kolors", "kolors-pag"), None),
     **{"krea2": 392, "ernie-image": 131072, "longcat-image": 512, "longcat-edit": 512, "ovis-image": 131},
     **{"nucleusmoe-image": 727, "hunyuan-image": 884, "hunyuan-image-distilled": 884, "hunyuan-refiner": 53},
     **{"kandinsky5": 375, "kandinsky5-i2i": 842, "bria": 127, "fibo": 3000, "fibo-edit": 3000, "fibo2": 4077},

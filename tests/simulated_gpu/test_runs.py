@@ -32,6 +32,7 @@ FILES = (
     "tests/gpu/simulated/test_device.py",
     "tests/gpu/simulated/test_memory.py",
     "tests/gpu/simulated/test_options_take_turns.py",
+    "tests/gpu/simulated/test_waits.py",
 )
 
 

@@ -31,6 +31,7 @@ http {{
             proxy_pass http://127.0.0.1:{server}{kept};
             proxy_http_version 1.1;
             proxy_buffering off;
+            proxy_read_timeout 900s;
             {lines}
         }}
     }}

@@ -42,10 +42,12 @@ from pipelines.images.loading import runtime_options
 from pipelines.images.loading.cast_codec import is_cast
 from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.control_files import load_controls
+from pipelines.images.loading.embeddings import load_embeddings
 from pipelines.images.loading.identity import identity_of
 from pipelines.images.loading.needed_libraries import import_quantizers, lacking, libraries_named_by
 from pipelines.images.loading.own_parts import load_own_parts
 from pipelines.images.loading.parts import LOAD_LOCK, load_parts, model_classes
+from pipelines.images.loading.position_tables import bring_position_tables
 from pipelines.images.loading.safety_checker import safety_note
 from pipelines.images.loading.shared_parts import SharedParts
 from pipelines.images.loading.single_file_names import check_headers, check_text_encoders
@@ -96,8 +98,12 @@ def load_checkpoint(
     encoders_device = group.second if runtime.gpus > 1 and runtime.parallel == "encoders" else None
     pipeline, unused = _read(resolved, pipeline_class, index, device, found, encoders_device)
     denoiser = getattr(pipeline, denoiser_name(index))
+    words: tuple[str, ...] = ()
+    if runtime.embedding_folder is not None:
+        words = load_embeddings(pipeline, runtime.embedding_folder)
     watch(pipeline.components)
-    notes = follow_file(pipeline, spec, said) + of_file + chosen + unused
+    notes = follow_file(pipeline, spec, said) + of_file + chosen + unused + words
+    bring_position_tables(denoiser, device)
     notes += runtime_options.apply(pipeline, denoiser, runtime, device) + safety_note(pipeline.components)
     split = None
     if runtime.gpus > 1 and encoders_device is None:

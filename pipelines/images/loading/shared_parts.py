@@ -70,6 +70,7 @@ def _folder(spec: CheckpointSpec) -> tuple[Path, int] | None:
         or runtime.parallel == "encoders"
         or runtime.loras
         or runtime.lora_folder is not None
+        or runtime.embedding_folder is not None
         or not folder.is_dir()
     ):
         return None

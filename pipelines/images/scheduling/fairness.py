@@ -16,6 +16,8 @@ each is owed: a crowd of long images takes nothing from short ones until equal s
 halfway to their ends. This is what the Fair Sojourn Protocol promises (Friedman and Henderson 2003), but with the
 shares of those who are really there: else clients who send their next call when one ends could push a long image back
 for very long.
+
+**What may wait waits.** A claim with `when_idle`, whose caller asked for the tier "flex", comes after all others.
 """
 
 import math
@@ -34,6 +36,7 @@ class Claim(Protocol):
     owed_s: float  # its equal share of the device, since it has been waiting
     device_s: float  # what it has got
     remaining_s: float  # what it still needs, as far as is known
+    when_idle: bool  # it comes after all who wait, and is owed nothing
 
 
 ClaimType = TypeVar("ClaimType", bound=Claim)
@@ -51,17 +54,17 @@ def in_order(claims: Iterable[ClaimType], used_s: Mapping[str, float]) -> list[C
     overdue = []
     by_owner: defaultdict[str, list[ClaimType]] = defaultdict(list)
     for claim in claims:
-        if overdue_s(claim) > 0:
+        if overdue_s(claim) > 0 and not claim.when_idle:
             overdue.append(claim)
         else:
             by_owner[claim.owner].append(claim)
     ranked: list[tuple[float, ClaimType]] = []
     for owner, own in by_owner.items():
         finish_s = used_s.get(owner, 0.0)
-        for claim in sorted(own, key=lambda claim: claim.remaining_s):
+        for claim in sorted(own, key=lambda claim: (claim.when_idle, claim.remaining_s)):
             finish_s += claim.remaining_s
             ranked.append((finish_s, claim))
-    ranked.sort(key=lambda pair: pair[0])
+    ranked.sort(key=lambda pair: (pair[1].when_idle, pair[0]))
     return [*sorted(overdue, key=overdue_s, reverse=True), *(claim for _, claim in ranked)]
 
 
@@ -72,8 +75,9 @@ class Shares:
         self._claims: defaultdict[str, dict[Claim, None]] = defaultdict(dict)  # by owner
 
     def enter(self, claim: Claim) -> None:
-        """Let the claim wait from now on. Nothing happens if it does already."""
-        self._claims[claim.owner][claim] = None
+        """Let the claim wait from now on. Nothing happens if it does already, or if it is owed nothing."""
+        if not claim.when_idle:
+            self._claims[claim.owner][claim] = None
 
     def leave(self, claim: Claim) -> None:
         """Remove the claim, which needs the device no more. Nothing happens if it has not entered."""

@@ -51,6 +51,7 @@ class DeviceTurn:
     request: ForwardRequest | None = None
     merged: bool = False  # a forward pass was shared
     preempted: bool = False  # it shall not begin
+    when_idle: bool = False  # it has the device while nobody else waits (fairness.py)
     ready: threading.Event = field(default_factory=threading.Event)
     launched: Callable[[], None] = lambda: None  # waits until the device has computed its part
 

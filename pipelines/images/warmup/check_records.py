@@ -66,7 +66,12 @@ def describe(spec: CheckpointSpec, runtime: Runtime, device: torch.device) -> Su
 def list_files(spec: CheckpointSpec) -> list[str]:
     """Return a line for each file that is loaded: name, size, the times when its content and its entry changed last,
     and a digest of a small one's content. Blocks."""
-    sources = (*spec.paths, *(lora.path for lora in spec.runtime.loras), spec.runtime.lora_folder)
+    sources = (
+        *spec.paths,
+        *(lora.path for lora in spec.runtime.loras),
+        spec.runtime.lora_folder,
+        spec.runtime.embedding_folder,
+    )
     return [line for source in sources if source is not None for line in _lines(source)]
 
 

@@ -2,16 +2,19 @@
 import { html } from "../core/html.js";
 import { count, t } from "../core/i18n.js";
 import { useStore } from "../core/store.js";
-import { Empty, ErrorNote, Field, Page, Select } from "../parts/basics.js";
+import { Copy, Empty, ErrorNote, Field, Page, Select } from "../parts/basics.js";
 import { References } from "../parts/references.js";
-import { chat, deleteChat, newChat, openChat, sendChat, setChat, stopChat, textOf } from "../state/chat.js";
+import { askAgain, chat, deleteChat, newChat, openChat, sendChat, setChat, stopChat, textOf } from "../state/chat.js";
 import { chatModels, findModel, models } from "../state/models.js";
 
-function Turn({ message, live }) {
+// `onAgain` is there for the last answer.
+function Turn({ message, live, onAgain }) {
   const mine = message.role === "user";
   return html`<div class=${`turn ${mine ? "mine" : ""}`} aria-label=${mine ? t("You") : t("Model")} role="group" aria-busy=${live}>
     ${Array.isArray(message.content) && message.content.filter((part) => part.image_url).map((part, index) => html`<img key=${index} src=${part.image_url.url} alt=${t("Reference {number}", { number: index + 1 })} />`)}
     ${textOf(message.content) || (live ? "…" : "")}
+    ${!mine && !live && html`<div class="actions small"><${Copy} text=${() => textOf(message.content)}>${t("Copy")}</${Copy}>
+      ${onAgain && html`<button type="button" class="plain" onClick=${onAgain}>${t("Ask again")}</button>`}</div>`}
   </div>`;
 }
 
@@ -28,7 +31,7 @@ function Past({ past, busy }) {
 
 export default function Chat({ title }) {
   const all = chatModels(useStore(models));
-  const { model: name, limit, text, images, messages, usage, past, busy, error } = useStore(chat);
+  const { model: name, limit, system, temperature, text, images, messages, usage, past, busy, error } = useStore(chat);
   const model = findModel(all, name) ?? all[0];
   if (!model) return html`<${Page} title=${title}><${Empty}>${t("The catalog has no chat model.")}</${Empty}></${Page}>`;
   const set = (field) => (event) => setChat({ [field]: event.target.value });
@@ -45,7 +48,7 @@ export default function Chat({ title }) {
       <div class="form">
         <section class="talk" role="log" aria-label=${t("Messages")}>
           ${messages.length === 0 && html`<${Empty}>${t("Say something to {model}.", { model: model.id })}</${Empty}>`}
-          ${messages.map((message, index) => html`<${Turn} key=${index} message=${message} live=${busy && index === messages.length - 1} />`)}
+          ${messages.map((message, index) => html`<${Turn} key=${index} message=${message} live=${busy && index === messages.length - 1} onAgain=${!busy && index > 0 && index === messages.length - 1 && (() => askAgain(model.id))} />`)}
         </section>
         <form class="form" onSubmit=${submit} onKeyDown=${keys}>
           <${Field} as="textarea" id="message" rows="3" required label=${t("Message")} value=${text} onInput=${set("text")} hint=${t("Ctrl+Enter sends, Escape stops.")} />
@@ -54,6 +57,10 @@ export default function Chat({ title }) {
             <${Select} id="model" label=${t("Model")} value=${model.id} options=${all.map((each) => each.id)} onChange=${(id) => setChat({ model: id })} />
             <${Field} id="max_tokens" type="number" min="1" label=${t("Most tokens")} value=${limit} onInput=${set("limit")} />
           </div>
+          <details><summary>${t("Advanced")}</summary><div class="form">
+            <${Field} as="textarea" id="system" rows="2" label=${t("Instructions for the model")} value=${system} onInput=${set("system")} />
+            <${Field} id="temperature" type="number" min="0" max="2" step="any" label=${t("Temperature")} placeholder=${t("auto")} value=${temperature} onInput=${set("temperature")} />
+          </div></details>
           <div class="actions">
             <button class="primary" disabled=${busy}>${t("Send")}</button>
             ${busy && html`<button type="button" onClick=${stopChat}>${t("Stop")}</button>`}

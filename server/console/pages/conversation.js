@@ -4,7 +4,7 @@ import { html, useEffect } from "../core/html.js";
 import { t } from "../core/i18n.js";
 import { navigate } from "../core/router.js";
 import { useStore } from "../core/store.js";
-import { Empty, ErrorNote, Field, Page, Select } from "../parts/basics.js";
+import { Copy, Empty, ErrorNote, Field, Page, Select } from "../parts/basics.js";
 import { useRoute } from "../parts/loading.js";
 import { References } from "../parts/references.js";
 import { pathTo } from "../state/conversation.js";
@@ -27,7 +27,9 @@ function Turn({ turn, branches, onBranch, onBack, isLast }) {
       ${turn.id && turn.status !== "in_progress" && html`<div class="actions small">
         ${!isLast && html`<button type="button" class="plain" onClick=${() => onBranch(turn.id)}>${t("Branch from here")}</button>`}
         ${branches.map((id, index) => html`<button key=${id} type="button" class="plain" onClick=${() => onBack(id)}>${t("Branch {number}", { number: index + 2 })}</button>`)}
-        ${editable.map((image) => html`<button key=${image} type="button" class="plain" onClick=${() => navigate("edit", { image: resultName(image) })}>${t("Edit")}</button>`)}
+        ${editable.map((image) => html`<button key=${image} type="button" class="plain" onClick=${() => navigate("edit", { image: resultName(image) })}>${t("Edit")}</button>
+          <a key=${`file ${image}`} class="button" href=${resultPath(image)} download=${resultName(image)}>${t("Download")}</a>`)}
+        ${turn.text && html`<${Copy} text=${() => turn.text}>${t("Copy")}</${Copy}>`}
       </div>`}
     </div>`;
 }

@@ -8,14 +8,16 @@ import { Copy, DIGITS, Empty, ErrorNote, Field, Page, Select } from "../parts/ba
 import { JobCard, useBegun } from "../parts/job-card.js";
 import { useWork } from "../parts/loading.js";
 import { Images, imagesOf } from "../parts/images.js";
+import { ModelExtras } from "../parts/model-extras.js";
 import { PromptField } from "../parts/prompt.js";
 import { Recalled } from "../parts/recalled.js";
 import { References } from "../parts/references.js";
 import { bodyOf, chosenModel, draft, setDraft } from "../state/draft.js";
 import { findRunning, jobs, startJob } from "../state/jobs.js";
 import { can, imageModels, models } from "../state/models.js";
+import { canTell, setTells, tells } from "../state/watch.js";
 
-const ADVANCED = ["negative_prompt", "steps", "guidance", "strength", "batch"];
+const ADVANCED = ["negative_prompt", "steps", "guidance", "strength", "batch", "scheduler"];
 
 // The shape itself, drawn within 28 by 28.
 function Shape({ ratio }) {
@@ -40,7 +42,7 @@ function Ratios({ model, value }) {
 function More({ model, values, set }) {
   const details = useRef();
   useLayoutEffect(() => {
-    if (values.recalled && ADVANCED.some((name) => values[name] !== "")) details.current.open = true; // shows what was filled
+    if (values.recalled && (ADVANCED.some((name) => values[name] !== "") || Object.keys(values.loras).length)) details.current.open = true; // shows what was filled
   }, [values.recalled]);
   const number = (name, label, limits) => html`<${Field} id=${name} label=${label} type="number" placeholder=${t("auto")}
     value=${values[name]} onInput=${set(name)} ...${limits} />`;
@@ -52,8 +54,18 @@ function More({ model, values, set }) {
       ${number("guidance", t("Guidance"), { min: 0, max: 50, step: "any" })}
       ${number("strength", t("Strength"), { min: 0, max: 1, step: "any", disabled: alone, placeholder: alone ? "–" : t("auto"), title: alone ? t("with a reference image") : undefined })}
     </div>
+    <${ModelExtras} model=${model} values=${values} onChange=${setDraft} />
     <label for="batch"><input id="batch" type="checkbox" checked=${values.batch === "exact"} onChange=${(event) => setDraft({ batch: event.target.checked ? "exact" : "" })} />${t("Draw it alone: the same bits each time")}</label>
   </div></details>`;
+}
+
+// The seed is new for each call, unless it is kept.
+function Seeds({ seed }) {
+  const last = useStore(jobs).find((job) => job.result)?.result.data.at(0)?.seed;
+  return html`<div class="quick">
+    ${seed !== "" && html`<button type="button" class="plain" onClick=${() => setDraft({ seed: "" })}>${t("A new seed each time")}</button>`}
+    ${last != null && String(last) !== seed && html`<button type="button" class="plain" onClick=${() => setDraft({ seed: String(last) })}>${t("Keep the last seed, {seed}", { seed: last })}</button>`}
+  </div>`;
 }
 
 const shellQuoted = (body) => stringify(body).replaceAll("'", "'\\''");
@@ -62,6 +74,7 @@ const curlOf = (body) => `curl ${location.origin}${BASE}/v1/images/generations -
 function Form({ onSubmit, work }) {
   const values = useStore(draft);
   useStore(models);
+  const notifies = useStore(tells);
   const form = useRef();
   const model = chosenModel(values);
   const set = (name) => (event) => setDraft({ [name]: event.target.value });
@@ -89,11 +102,13 @@ function Form({ onSubmit, work }) {
       <${Field} id="n" label=${t("Images")} type="number" min="1" max=${model.limits.max_n} required value=${values.n} onInput=${set("n")} />
       <${Field} id="seed" label=${t("Seed")} ...${DIGITS} placeholder=${t("random")} value=${values.seed} onInput=${set("seed")} />
     </div>
+    <${Seeds} seed=${values.seed} />
     ${model.max_references > 0 && html`<${References} sources=${values.references} most=${model.max_references} onChange=${(references) => setDraft({ references })} />`}
     <${More} model=${model} values=${values} set=${set} />
     <${Recalled} also=${values.also} lost=${values.lost} onChange=${setDraft} />
     <div class="actions">
       <button class="primary" disabled=${work.busy}>${t("Generate")} · ${money(model.price)}</button>
+      ${canTell() && html`<label for="tells"><input id="tells" type="checkbox" checked=${notifies} onChange=${(event) => setTells(event.target.checked)} />${t("Notify me when it is done")}</label>`}
       <${Copy} text=${() => curlOf(bodyOf(values))}>${t("Copy as curl")}</${Copy}>
     </div>
     <${ErrorNote} error=${work.error} />

@@ -36,6 +36,7 @@ function Policy() {
   const policy = reloaded ?? shown.data;
   return html`<section class="panel form">
     <h2>${t("The policy")}</h2>
+    ${policy && !policy.path && html`<p>${t("Write a policy file, name it in DARKROOM_MODERATION and start the server again. The guide to moderation says how.")}</p>`}
     ${policy && html`<p class="small mono">${policy.path ?? t("There is none: nothing is moderated.")}</p>
       <p role="status">${t("Rules: {names}", { names: policy.rules.join(", ") || "–" })}<br />${t("Classifiers: {names}", { names: policy.classifiers.join(", ") || "–" })}</p>`}
     <p class="dim small">${t("Reads the policy's file again. If it is invalid, nothing changes.")}</p>

@@ -37,6 +37,14 @@ function workerState(worker) {
   return worker.ready ? html`<span class="good">${t("ready")}</span>` : html`<span class="bad">${worker.problem ?? t("starting")}</span>`;
 }
 
+// Of a GPU, what all programs use of it; of a CPU, what the worker does.
+function memoryOf({ memory }) {
+  if (!memory) return "–";
+  if (!memory.gpu_total_bytes) return bytes(memory.host_bytes);
+  const told = t("{used} of {total}", { used: bytes(memory.gpu_used_bytes), total: bytes(memory.gpu_total_bytes) });
+  return html`<span>${told}</span><meter aria-label=${told} max=${memory.gpu_total_bytes} value=${memory.gpu_used_bytes}></meter>`;
+}
+
 export default function Queue({ title }) {
   const { jobs, workers, live } = useSnapshot();
   const status = useRoute("/admin/status");
@@ -68,11 +76,12 @@ export default function Queue({ title }) {
       { name: t("Name"), show: (worker) => worker.name },
       { name: t("State"), show: workerState },
       { name: t("Device"), show: (worker) => told(worker.device ?? "–") },
+      { name: t("Memory"), show: memoryOf },
       { name: t("Jobs"), number: true, show: (worker) => count(worker.jobs) },
       { name: t("Restarts"), number: true, show: (worker) => count(worker.restarts) },
       { name: "", show: (worker) => worker.can_sleep && (worker.sleep === "asleep"
         ? html`<button type="button" class="plain" aria-label=${t("Wake {name}", worker)} onClick=${() => change("/admin/wake", worker)}>${t("Wake")}</button>`
-        : html`<button type="button" class="plain" aria-label=${t("Send {name} to sleep", worker)} onClick=${() => change("/admin/sleep", worker)}>${t("Give the device back")}</button>`) },
+        : html`<button type="button" class="plain" aria-label=${t("Give the device back: {name}", worker)} onClick=${() => change("/admin/sleep", worker)}>${t("Give the device back")}</button>`) },
       { name: "PID", number: true, show: (worker) => worker.pid ?? "–" },
     ]} />
   </${Page}>`;

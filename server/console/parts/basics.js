@@ -1,6 +1,7 @@
 // Small parts that every page uses.
 import { html, useLayoutEffect, useRef, useState } from "../core/html.js";
 import { language, N, t } from "../core/i18n.js";
+import { setPageTitle } from "../core/title.js";
 
 // What the server's errors mean, for those who do not read English: the message itself has the details.
 const MEANINGS = {
@@ -41,7 +42,7 @@ export function ErrorNote({ error, stays = false }) {
 export function Page({ title, actions, children }) {
   const heading = useRef();
   useLayoutEffect(() => {
-    document.title = `${title} · Darkroom`;
+    setPageTitle(title);
     heading.current.focus({ preventScroll: true }); // screen readers say where a link led
   }, [title]);
   return html`<main class="page" id="main">

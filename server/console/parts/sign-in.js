@@ -18,7 +18,7 @@ function SignInForm({ id = "key", operator, onSecret, children, ...form }) {
     <h2>${operator ? t("Sign in as an operator") : t("Sign in with a key")}</h2>
     <p class="dim">${operator
       ? t("The admin key is in the file admin-key of the server's home.")
-      : t("A new server's key is in the file dev-key of its home. `darkroom keys create` makes others.")}</p>
+      : t("Who runs this server gives you one. A new server's own is in the file dev-key of its home.")}</p>
     <${Field} id=${id} type="password" label=${operator ? t("Admin key") : t("API key")} autocomplete="off"
       spellcheck="false" required value=${secret} onInput=${(event) => setSecret(event.target.value)} />
     <p class="small dim">${t("The browser keeps a session of twelve hours, never the key.")}</p>

@@ -9,7 +9,7 @@ const NEW = { id: null, text: "", images: [], messages: [], usage: null };
 const IDLE = { busy: false, error: null };
 
 // `past` are the chats before this one, {id, messages, usage}, newest first.
-export const chat = createStore({ model: "", limit: 400, past: [], ...NEW, ...IDLE });
+export const chat = createStore({ model: "", limit: 400, system: "", temperature: "", past: [], ...NEW, ...IDLE });
 export const setChat = (values) => chat.set((before) => ({ ...before, ...values }));
 
 // An answer that has not begun is asked for again: its message is still in the form.
@@ -42,11 +42,13 @@ async function receive(body, asked, signal) {
 
 // Sends what the form has. If no answer begins, it stays there to be sent again.
 export async function sendChat(model) {
-  const { text, images, messages, limit, id } = chat.get();
+  const { text, images, messages, limit, id, system, temperature } = chat.get();
   const asked = [...messages, { role: "user", content: partsOf(text, images) }];
   setChat({ busy: true, error: null, id: id ?? crypto.getRandomValues(new Uint32Array(2)).join("-"), messages: [...asked, { role: "assistant", content: "" }] });
   asking = new AbortController();
-  const body = { model, messages: asked, max_tokens: Number(limit), stream: true, stream_options: { include_usage: true } };
+  const instructions = system.trim() ? [{ role: "system", content: system.trim() }] : [];
+  const body = { model, messages: [...instructions, ...asked], max_tokens: Number(limit), stream: true, stream_options: { include_usage: true } };
+  if (temperature !== "") body.temperature = Number(temperature);
   try {
     await receive(body, asked, asking.signal);
   } catch (error) {
@@ -55,6 +57,16 @@ export async function sendChat(model) {
   } finally {
     setChat({ busy: false });
   }
+}
+
+const imagesIn = (content) => (typeof content === "string" ? [] : content.filter((part) => part.image_url).map((part) => part.image_url.url));
+
+// Asks for another answer to the last message, in place of the one that is there.
+export function askAgain(model) {
+  const { messages } = chat.get();
+  const said = messages.at(-2).content;
+  setChat({ messages: messages.slice(0, -2), text: textOf(said), images: imagesIn(said) });
+  return sendChat(model);
 }
 
 const shelved = ({ id, messages, usage, past }) => (messages.length ? [{ id, messages, usage }, ...past].slice(0, MOST_PAST) : past);

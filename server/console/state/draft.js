@@ -10,15 +10,15 @@ import { keep } from "./work.js";
 const RECALLED = { also: {}, lost: [], recalled: 0 };
 export const EMPTY = {
   prompt: "", model: "", size: "1:1", quality: "", background: "", n: 1, seed: "", references: [],
-  negative_prompt: "", steps: "", guidance: "", strength: "", batch: "", ...RECALLED,
+  negative_prompt: "", steps: "", guidance: "", strength: "", batch: "", scheduler: "", loras: {}, controls: {}, ...RECALLED,
 };
 // `image` is a File or a result's URL, `strokes` its mask, `started` the edits so far.
 export const EMPTY_EDIT = { prompt: "", model: "", seed: "", strength: "", image: null, strokes: [], started: [], ...RECALLED };
 
 export const draft = createStore(EMPTY);
 export const edit = createStore(EMPTY_EDIT);
-keep("draft", draft);
-keep("edit", edit);
+keep("draft", draft, { restore: (kept) => draft.set({ ...EMPTY, ...kept }) });
+keep("edit", edit, { restore: (kept) => edit.set({ ...EMPTY_EDIT, ...kept }) });
 export const setDraft = (values) => draft.set((before) => ({ ...before, ...values }));
 export const setEdit = (values) => edit.set((before) => ({ ...before, ...values }));
 
@@ -29,6 +29,18 @@ export const chosenEditor = (values, all = editors(models.get())) => findModel(a
 const NUMBERS = ["seed", "steps", "guidance", "strength"];
 const filled = (values, names) => Object.fromEntries(names.filter((name) => (values[name] ?? "") !== "").map((name) => [name, toNumber(values[name])]));
 
+// Schedulers, adapters and controls, as far as the model has them.
+function extrasOf({ scheduler, loras, controls }, model) {
+  const weights = Object.entries(loras).filter(([name]) => model.adapters.includes(name)).map(([name, weight]) => [name, toNumber(weight)]);
+  const images = Object.entries(controls).filter(([name]) => model.controls.some((card) => card.name === name))
+    .map(([name, { image, strength }]) => [name, { image, ...(strength !== "" && { strength: toNumber(strength) }) }]);
+  return {
+    ...(model.schedulers.includes(scheduler) && { scheduler }),
+    ...(weights.length > 0 && { loras: Object.fromEntries(weights) }),
+    ...(images.length > 0 && { controls: Object.fromEntries(images) }),
+  };
+}
+
 // The body of /v1/images/generations for this form. A number of steps stands in place of a quality, and a strength is
 // of a reference image.
 export function bodyOf(values) {
@@ -36,6 +48,7 @@ export function bodyOf(values) {
   const body = { ...values.also, model: model.id, prompt: values.prompt.trim(), size: values.size, n: Number(values.n), ...filled(values, NUMBERS), response_format: "url" };
   if (values.quality && values.steps === "" && model.qualities.includes(values.quality)) body.quality = values.quality;
   if (values.batch) body.batch = values.batch;
+  Object.assign(body, extrasOf(values, model));
   if (values.background && can(model, "transparent")) body.background = values.background;
   if (values.negative_prompt && can(model, "negative_prompt")) body.negative_prompt = values.negative_prompt;
   if (values.references.length) body.image = values.references;

@@ -91,9 +91,11 @@ const text = (value) => (value == null ? "" : String(value));
 
 // The draft of a form with these names, and in `also` what it has no control for.
 function fill(empty, fields, lost, recalled) {
-  const shown = Object.keys(empty).filter((name) => REQUEST_FIELDS.includes(name) && name !== "n");
+  const adapters = findModel(models.get(), fields.model)?.adapters ?? [];
+  const isShown = { n: false, loras: Object.keys(fields.loras ?? {}).every((name) => adapters.includes(name)) };
+  const shown = Object.keys(empty).filter((name) => REQUEST_FIELDS.includes(name) && (isShown[name] ?? true));
   const also = Object.fromEntries(Object.entries(fields).filter(([name]) => !shown.includes(name)));
-  const known = Object.fromEntries(shown.map((name) => [name, text(fields[name] ?? empty[name])]));
+  const known = Object.fromEntries(shown.map((name) => [name, typeof empty[name] === "string" ? text(fields[name] ?? empty[name]) : fields[name] ?? empty[name]]));
   return { ...empty, ...known, also, lost, recalled: recalled + 1 };
 }
 

@@ -7,7 +7,8 @@ import { stopChat } from "./chat.js";
 import { stopComparison } from "./comparison.js";
 import { deleteNow } from "./deletions.js";
 import "./draft.js";
-import "./grid.js"; // all that is kept has to be there before it is brought back
+import "./grid.js";
+import "./watch.js"; // all that is kept has to be there before it is brought back
 import { loadModels, models } from "./models.js";
 import { deleteSent } from "./sent-files.js";
 import { leaveTalk } from "./talk.js";

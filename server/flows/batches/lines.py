@@ -13,6 +13,7 @@ from server.errors import BadRequest
 MAX_LINES = 10_000
 MAX_CUSTOM_ID = 200
 ENDPOINTS = ("/v1/images/generations", "/v1/images/edits", "/v1/chat/completions", "/v1/responses")
+DRAWN = frozenset({"/v1/images/generations", "/v1/images/edits"})  # while nobody else waits, unless a line says else
 WAITS_FOR_NOBODY = {"stream": "lines have no streams", "background": "a batch runs in the background itself"}
 
 
@@ -83,6 +84,8 @@ def _line(value: Any, position: int, endpoint: str | None, where: str, field: st
         raise _invalid(field, where, "its 'body' must be an object")
     if unfit := [name for name in WAITS_FOR_NOBODY if body.get(name) is True]:
         raise _invalid(field, where, f"'{unfit[0]}' is not possible: {WAITS_FOR_NOBODY[unfit[0]]}")
+    if url in DRAWN and body.get("service_tier") is None:
+        body = {**body, "service_tier": "flex"}
     return BatchLine(position, custom_id, url, json.dumps(body, ensure_ascii=False))
 
 

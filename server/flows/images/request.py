@@ -38,6 +38,7 @@ class ImageRequest:
     output_compression: int | None = None
     background: str = "auto"
     moderation: str = "auto"
+    service_tier: str | None = None
     stream: bool = False
     in_background: bool = False  # its client comes back for the result
     webhook: str | None = None  # told of the end
@@ -296,6 +297,7 @@ def build_job(
         owner=key_id,
         enlarges=request.scale is not None,
         previews=request.partial_images,
+        when_idle=request.service_tier == "flex",
         sheet_from=at_once - 1 if request.reference_count > at_once and mask is None else None,
     )
 

@@ -9,7 +9,7 @@ from server.accounts.paging import Period
 from server.errors import BadRequest
 
 DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
-MONTH = re.compile(r"\d{4}-\d{2}", re.ASCII)
+MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])", re.ASCII)
 
 
 def read_period(since: str | None, until: str | None) -> Period:

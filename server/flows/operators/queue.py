@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
+from pipelines.protocol.messages import WorkerMemory
 from server.accounts.audit import record_change
 from server.accounts.db import Database
 from server.backends.engine_host import EngineHost
@@ -12,11 +13,12 @@ from server.flows.grid_jobs import GridJobs
 from server.flows.operators.reports import key_names
 from server.flows.operators.sleep import longest_wake_s
 from server.parts import Running
-from server.schemas.queue import QueuedJob, QueueSnapshot, WorkerReport
+from server.schemas.queue import MemoryReport, QueuedJob, QueueSnapshot, WorkerReport
 from server.state.active_calls import ActiveCall
 from server.state.active_chats import ActiveChat
 from server.state.active_responses import ActiveResponse
 
+MEMORY_STEP = 16 * 2**20
 WATCH_S = 0.5  # between two looks at the queue
 
 Job = ActiveCall | ActiveResponse | ActiveChat
@@ -103,6 +105,7 @@ class JobQueue:
                 step=job.progress.step if job.progress else None,
                 steps=job.progress.steps if job.progress else None,
                 size=job.shape.size if job.shape else None,
+                service_tier=outlook.tier if outlook else "default",
             )
         model = job.record.echo.get("model")
         state = "queued" if job.status == "queued" else "running"
@@ -118,6 +121,7 @@ def worker_reports(hosts: Sequence[EngineHost[Any, Any]]) -> list[WorkerReport]:
             device=host.device,
             pid=host.pid,
             ready=host.ready,
+            memory=_memory(host.memory),
             sleep=host.sleep_state.state,
             wake_s=longest_wake_s(host),
             can_sleep=host.can_sleep,
@@ -128,3 +132,20 @@ def worker_reports(hosts: Sequence[EngineHost[Any, Any]]) -> list[WorkerReport]:
         for host in hosts
         if host.device or host.pid or host.restarts
     ]
+
+
+def _memory(told: WorkerMemory | None) -> MemoryReport | None:
+    """Return the memory that the latest heartbeat told of, in steps of 16 MiB: less is no change of the queue."""
+    if told is None:
+        return None
+    gpu = told.gpu
+    return MemoryReport(
+        host_bytes=_whole(told.host_bytes),
+        gpu_bytes=_whole(gpu.allocated_bytes) if gpu else None,
+        gpu_used_bytes=_whole(gpu.total_bytes - gpu.free_bytes) if gpu else None,
+        gpu_total_bytes=gpu.total_bytes if gpu else None,
+    )
+
+
+def _whole(bytes_: int) -> int:
+    return bytes_ // MEMORY_STEP * MEMORY_STEP

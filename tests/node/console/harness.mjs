@@ -22,6 +22,13 @@ export async function api(method, path, body, secret = key) {
   return { status: response.status, body: text && JSON.parse(text) };
 }
 
+// The bytes of a file that the browser saves; it is on another machine as far as Playwright knows.
+export async function bytesOf(download) {
+  const chunks = [];
+  for await (const chunk of await (await download).createReadStream()) chunks.push(chunk);
+  return Buffer.concat(chunks);
+}
+
 // Ends the browser's sessions on the server. The browser is not told.
 export async function endSessions(context) {
   const cookie = (await context.cookies()).map(({ name, value }) => `${name}=${value}`).join("; ");

@@ -1,5 +1,5 @@
 // My usage: what the key spent, as the ledger has it, and a refused call with its code.
-import { api, assert, base, eventually, recorded, spec } from "./harness.mjs";
+import { api, assert, eventually, recorded, spec } from "./harness.mjs";
 
 await api("POST", "/v1/images/generations", { model: "beta-2.5-flash-image-count", prompt: "a boat", response_format: "url" });
 assert.equal((await api("POST", "/v1/images/generations", { prompt: "a boat", model: "nothing" })).status, 404);
@@ -11,7 +11,7 @@ await spec("usage", "/console/usage", async (page, { looks, shot }) => {
   const table = page.getByRole("region", { name: "Usage" });
   await eventually(async () => assert.match(await table.getByRole("row").last().textContent(), new RegExp(`Total.*CNY\\s${Number(me.spent).toFixed(2)}`)));
   await page.getByRole("region", { name: "Calls" }).getByText("404 model_not_found").first().waitFor();
-  const csv = await page.request.get(base + (await page.getByRole("link", { name: "Download CSV" }).getAttribute("href")));
+  const csv = await page.request.get(new URL(await page.getByRole("link", { name: "Download CSV" }).getAttribute("href"), page.url()).href);
   assert.match(csv.headers()["content-type"], /text\/csv/);
   const [head, ...rows] = (await csv.text()).trim().split(/\r?\n/);
   const amount = head.split(",").indexOf("amount");

@@ -24,7 +24,7 @@ FAMILIES: Mapping[str, Maker] = {
 }
 NEED_TORCHVISION = {
     *("flux2", "qwen-edit", "qwen-edit-plus", "longcat-image", "nucleusmoe-image", "kandinsky5", "qwen-image-21"),
-    *("qwen-layered", "longcat-edit", "joyimage-edit", "joyimage-edit-plus", "kandinsky5-i2i", "fibo2", "dreamlite"),
+    *("longcat-edit", "joyimage-edit", "joyimage-edit-plus", "kandinsky5-i2i", "fibo2", "dreamlite"),
     *("dreamlite-mobile",),
 }
 NEEDED = {  # modules by family

@@ -21,29 +21,9 @@ from tests.support.tiny_families.parts import codec, flow, qwen_tokenizer, stirr
 from tests.support.tiny_families.qwen import (
     qwen3_vl,
     qwen3_vl_processor,
-    qwen_scheduler,
     qwen_vl,
-    qwen_vl_processor,
 )
 from tests.support.tiny_families.references import klein
-
-
-def qwen_layered() -> Any:
-    """It takes an image apart into layers of four channels. It needs torchvision."""
-    torch.manual_seed(41)
-    tokenizer = qwen_tokenizer()
-    vae = diffusers.AutoencoderKLQwenImage(
-        base_dim=4, z_dim=16, dim_mult=[1, 1, 1, 1], num_res_blocks=1, temperal_downsample=[False, True, True],
-        input_channels=4,
-    )  # fmt: skip
-    transformer = diffusers.QwenImageTransformer2DModel(
-        patch_size=2, in_channels=64, out_channels=16, num_layers=2, attention_head_dim=16, num_attention_heads=2,
-        joint_attention_dim=16, axes_dims_rope=(8, 4, 4), use_additional_t_cond=True, use_layer3d_rope=True,
-    )  # fmt: skip
-    return diffusers.QwenImageLayeredPipeline(
-        scheduler=qwen_scheduler(), vae=vae, text_encoder=qwen_vl(tokenizer), tokenizer=tokenizer,
-        processor=qwen_vl_processor(tokenizer), transformer=stirred(transformer),
-    )  # fmt: skip
 
 
 def joyimage_edit(*, plus: bool = False) -> Any:
@@ -161,7 +141,6 @@ def omnigen() -> Any:
 
 MAKERS: dict[str, Callable[[], Any]] = {
     "qwen-image-21": qwen_image_21,
-    "qwen-layered": qwen_layered,
     "longcat-edit": lambda: longcat_image(diffusers.LongCatImageEditPipeline),
     "joyimage-edit": joyimage_edit,
     "joyimage-edit-plus": lambda: joyimage_edit(plus=True),

@@ -148,9 +148,9 @@ KINDS: Mapping[str, tuple[Shapes, str, str]] = {
         "an image encoder",
         "image_encoder",
     ),
-    "embedding": ({"emb_params": (4, 768)}, "a textual-inversion embedding", "reads it"),
-    "embedding-sdxl": ({"clip_l": (4, 768), "clip_g": (4, 1280)}, "a textual-inversion embedding", "reads it"),
-    "embedding-diffusers": ({"<my-cat>": (1, 32)}, "a textual-inversion embedding", "reads it"),
+    "embedding": ({"emb_params": (4, 768)}, "a textual-inversion embedding", "embedding_folder"),
+    "embedding-sdxl": ({"clip_l": (4, 768), "clip_g": (4, 1280)}, "a textual-inversion embedding", "embedding_folder"),
+    "embedding-diffusers": ({"<my-cat>": (1, 32)}, "a textual-inversion embedding", "embedding_folder"),
     "controlnet": (
         {"control_model.input_hint_block.0.weight": (16, 3, 3, 3), "control_model.zero_convs.0.0.weight": (8, 8, 1, 1)},
         "a ControlNet",

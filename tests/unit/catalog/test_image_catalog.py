@@ -280,3 +280,12 @@ def test_a_file_and_a_denoiser_are_one_too_many(configs: Path) -> None:
     edit(configs, "alpha-image-2.toml", 'checkpoint   = "starter-alpha"', 'checkpoint = "x.gguf"')
     with pytest.raises(CatalogError, match="denoiser: the file that `checkpoint` names has the denoiser"):
         load_catalog(configs, Path("weights"))
+
+
+def test_a_folder_of_embeddings_must_be_there(configs: Path, tmp_path: Path) -> None:
+    edit(configs, "alpha-image-2.toml", "\n[runtime]", '\n[runtime]\nembedding_folder = "words"')
+    with pytest.raises(CatalogError, match=r"runtime\.embedding_folder.*words: there is no such folder"):
+        load_catalog(configs, tmp_path)
+    (tmp_path / "words").mkdir()
+    spec = load_catalog(configs, tmp_path).models["alpha-image-2-count"].checkpoint
+    assert spec.runtime.embedding_folder == tmp_path / "words"

@@ -171,3 +171,18 @@ def test_a_key_that_has_ended_is_owed_nothing() -> None:
     shares.leave(other)
     shares.credit(4.0)
     assert (one.owed_s, other.owed_s) == (6.0, 2.0)
+
+
+def test_what_may_wait_comes_after_all_others_and_is_owed_nothing() -> None:
+    shares = Shares()
+    flex, long = DeviceTurn(1.0, "one", when_idle=True), DeviceTurn(90.0, "other", owed_s=-50.0)
+    for turn in (flex, long):
+        shares.enter(turn)
+    shares.credit(1000.0)
+    assert (flex.owed_s, long.owed_s) == (0.0, 950.0)
+    assert select_next([flex, long], {"other": 60.0}) is long
+    overdue_flex = DeviceTurn(1.0, "one", owed_s=500.0, when_idle=True)
+    assert select_next([overdue_flex, DeviceTurn(90.0, "one")], {}) is not overdue_flex
+    assert select_next([flex], {}) is flex
+    for turn in (flex, long):
+        shares.leave(turn)

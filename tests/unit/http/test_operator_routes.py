@@ -229,3 +229,14 @@ async def test_images_and_responses_are_listed_and_deleted_by_their_owner(runnin
     assert titles == {"And now?": first["id"], "Hello there": None}
     roots = (await running.client.get("/v1/darkroom/responses?roots=true")).json()["data"]
     assert [each["id"] for each in roots] == [first["id"]]
+
+
+async def test_a_key_that_ended_says_how(running: InProcess) -> None:
+    revoked, expired = await create(running, "gone"), await create(running, "old", days=1)
+    await request(running, "DELETE", "/admin/keys/gone")
+    running.services.stores.database.clock.now = lambda: time.time() + 2 * 86_400  # type: ignore[method-assign]
+    for secret, why in ((revoked["secret"], "was revoked"), (expired["secret"], "has expired"), ("sk-dr-x", "unknown")):
+        answer = await running.client.get("/v1/models", headers={"Authorization": f"Bearer {secret}"})
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"], why in error["message"]) == (401, "invalid_api_key", True), error
+    del running.services.stores.database.clock.now

@@ -1,5 +1,6 @@
 """Image calls as clients send them, and answers as they read them: bytes, names of options, JSON at edits."""
 
+import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
@@ -273,3 +274,21 @@ async def test_base64_alone_is_answered_with_the_form_that_works(running: InProc
     assert answer.status_code == 400
     assert "send it as 'data:image/png;base64,...'" in error["message"]
     assert error["param"].startswith("mask" if field == "mask" else "image")
+
+
+@pytest.mark.parametrize(("tier", "shown"), [("flex", "flex"), ("FLEX", "flex"), ("priority", "default"), (None, None)])
+async def test_a_call_that_may_wait_says_so(running: InProcess, tier: str | None, shown: str | None) -> None:
+    running.workers.gate.clear()
+    call = asyncio.create_task(running.client.post(PATH, json={"prompt": "x", "service_tier": tier}))
+    try:
+        async with asyncio.timeout(15):
+            while True:
+                jobs = (await running.client.get("/v1/darkroom/jobs")).json()["data"]
+                if any(each["position"] is not None for each in jobs):
+                    break
+                await asyncio.sleep(0.01)
+        assert [each["service_tier"] for each in jobs] == [shown or "default"]
+    finally:
+        running.workers.gate.set()
+    answer = await call
+    assert (answer.json().get("service_tier"), job(running).when_idle) == (shown, shown == "flex")
