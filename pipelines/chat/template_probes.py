@@ -24,6 +24,7 @@ from pipelines.chat.probing import (
     user,
 )
 from pipelines.chat.syntax.chosen import SHOWN_ARGUMENTS, SHOWN_NAME
+from pipelines.chat.syntax.thoughts import ALL_THOUGHTS
 from pipelines.chat.template_traits import (
     LEVELS,
     SWITCHES,
@@ -36,6 +37,7 @@ from pipelines.chat.template_traits import (
     ToolTraits,
 )
 
+CLOSINGS: Final = tuple(thoughts.closing for thoughts in ALL_THOUGHTS)
 LONGEST_MARK: Final = 40  # characters
 CUT_MARK: Final = re.compile(r"<[^<>\s]*\Z")  # without its end
 OWN_IDS: Final = ("call_0123456789abcdef01234567", "call_89abcdef0123456789abcdef")
@@ -252,5 +254,6 @@ def _find_effort(prober: Prober, thinks: Mapping[str, Any]) -> EffortTraits | No
     if all(prompt == plain for prompt in shown.values()):
         return None
     if unknown is None:
-        return EffortTraits(tuple(level for level, prompt in shown.items() if prompt is not None))
+        levels = tuple(level for level, prompt in shown.items() if prompt is not None)
+        return EffortTraits(levels, switches=plain is not None and plain.rstrip().endswith(CLOSINGS))
     return EffortTraits(USUAL_LEVELS if UNKNOWN in unknown else None)

@@ -35,6 +35,7 @@ class EffortTraits:
     """What a template does with `reasoning_effort`. `levels` are those to choose from; None: any is its own affair."""
 
     levels: tuple[str, ...] | None = None
+    switches: bool = False  # without a level the model does not think
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pipelines.chat.template_traits import LEVELS, SWITCHES, TemplateTraits
+from pipelines.chat.template_traits import LEVELS, SWITCHES, USUAL_LEVELS, EffortTraits, TemplateTraits
 
 OFF: Final[Mapping[str, Any]] = {"enable_thinking": False}
 ASKS: Final = ("enable_thinking", "thinking")  # by which requests switch it
@@ -16,7 +16,12 @@ def template_variables(options: Mapping[str, Any], traits: TemplateTraits) -> di
     asked, switch, levels = _asked(options), traits.switch, traits.effort.levels if traits.effort else None
     if asked is not None and switch is not None:
         variables.setdefault(switch, SWITCHES[switch][asked])
-    effort = options.get(EFFORT, LEVELS[0] if asked is False and switch is None else None)
+    effort = options.get(EFFORT)
+    if effort is None and switch is None and traits.effort:
+        effort = _implied(traits.effort, asked)
+    if traits.effort and traits.effort.switches and effort == LEVELS[0]:
+        variables.pop(EFFORT, None)
+        return variables
     if levels and effort is not None:
         variables[EFFORT] = _nearest(effort, levels)
     return variables
@@ -34,6 +39,13 @@ def asks_to_think(options: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the options by which a request asks for thoughts."""
     asks = [name for name in ASKS if options.get(name)]
     return (*asks, *([EFFORT] if options.get(EFFORT) not in (None, LEVELS[0]) else []))
+
+
+def _implied(effort: EffortTraits, asked: bool | None) -> str | None:
+    """Return the level for a request that asks for thoughts or for none, of a template that has no other switch."""
+    if asked is False:
+        return LEVELS[0]
+    return USUAL_LEVELS[-1] if asked and effort.switches else None
 
 
 def _asked(options: Mapping[str, Any]) -> bool | None:

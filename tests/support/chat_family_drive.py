@@ -71,7 +71,7 @@ class _Family:
             self.fault(f"does not answer: {errors[0]}")
             return False
         card = self.http.get(f"/v1/models/{self.family.name}").json()
-        self.driven.cells["loads"] = "yes, with images" if card["vision"] else "yes"
+        self.driven.cells["loads"] = "yes"
         self.driven.cells["batched"] = "yes" if card["batched"] else "no"
         with ThreadPoolExecutor(len(prompts)) as threads:
             together = list(threads.map(lambda prompt: self.ask([said("user", prompt)], max_tokens=8), prompts))

@@ -179,6 +179,25 @@ def test_a_level_of_effort_that_a_model_does_not_know_becomes_the_nearest() -> N
     }  # fmt: skip
 
 
+def test_a_template_that_thinks_only_at_a_level_gets_one_when_thoughts_are_asked_for() -> None:
+    tokenizer = make_tokenizer([])
+    use = ChatTemplates.of(
+        tokenizer,
+        "{% if reasoning_effort is not defined %}{% set reasoning_effort = 'no_think' %}"
+        "{% elif reasoning_effort not in ['low', 'high'] %}{{ raise_exception('unknown') }}{% endif %}"
+        "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}{{ reasoning_effort + '\n' }}"
+        "{{ '<think></think>' if reasoning_effort == 'no_think' else '<think>' }}",
+    ).choose(tools=False)
+    shown = {
+        (name, value): use.render([said("user", "Hi")], template_variables({name: value}, use.traits)).split("\n")[-2]
+        for name, value in (
+            ("enable_thinking", True), ("enable_thinking", False), ("reasoning_effort", "none"),
+            ("reasoning_effort", "medium"), ("other", 1),
+        )
+    }  # fmt: skip
+    assert list(shown.values()) == ["high", "no_think", "no_think", "low", "no_think"]
+
+
 def test_options_that_a_template_does_not_have_are_named() -> None:
     traits = templates("lfm2").choose(tools=False).traits
     options = {"enable_thinking": True, "reasoning_effort": "low", "think": 1, "tools": 1}
