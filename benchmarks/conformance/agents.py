@@ -125,7 +125,7 @@ AGENTS = (
     Agent("Codex CLI", "@openai/codex", "0.169.0", "exec_command", {"cmd": SHELL}, _codex_setup, _codex),
     Agent("Gemini CLI", "@google/gemini-cli", "0.61.0", "run_shell_command", {"command": SHELL}, _gemini_setup,
           _gemini),
-    Agent("opencode", "opencode-ai", "1.18.33", "bash", {"command": SHELL, "description": "Say hello"},
+    Agent("opencode", "opencode-ai", "1.18.33", "bash", {"command": SHELL},
           _opencode_setup, _opencode),
 )  # fmt: skip
 READS_PDF = replace(AGENTS[0], name="Claude Code, after a PDF", tool="Read", arguments={"file_path": "a.pdf"})

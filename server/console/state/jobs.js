@@ -128,9 +128,9 @@ export const forgetJob = (id) => jobs.set((all) => all.filter((job) => job.id !=
 
 // Finds the calls of the key that run already.
 export async function findRunning() {
-  const known = new Set(jobs.get().map((job) => job.id));
   for (const state of ["queued", "running"]) {
     const { data } = await get(`/v1/images/jobs?state=${state}&order=asc`);
+    const known = new Set(jobs.get().map((job) => job.id)); // one may have been started here meanwhile
     for (const job of data) if (!known.has(job.id)) add(job, null);
   }
 }
