@@ -75,7 +75,7 @@ nightly: $(STAMP) ## slow tests, and every family of checkpoints on the oldest a
 		echo "diffusers $$(PYTHONPATH=$$folder $(BIN)/python -c 'import diffusers; print(diffusers.__version__)')"; \
 		PYTHONPATH=$$folder:$$($(VISION)) $(BIN)/pytest tests/engines/test_families.py tests/engines/test_single_files.py \
 			tests/engines/test_image_sizes.py tests/engines/test_pipelines.py tests/engines/test_controls.py \
-			tests/engines/test_late_start.py -m 'nightly or not nightly' || exit 1; \
+			tests/engines/test_late_start.py tests/unit/families/test_census.py -m 'nightly or not nightly' || exit 1; \
 	done
 
 families: $(STAMP) ## drive every family of tiny checkpoints over HTTP, and write the table of docs/reference/families.md

@@ -21,6 +21,7 @@ from PIL import Image
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded; the server has the other core
 
 from benchmarks.family_page import FamilyPage
+from pipelines.catalog.libraries import needed_libraries
 from tests.support.family_drive import Driven, drive
 from tests.support.harness import REPOSITORY, Server, assert_clean
 from tests.support.tiny_families import FAMILIES, make_family
@@ -36,6 +37,8 @@ COLUMNS = {  # of the table -> of what was seen
     "any steps": "steps",
     "n = 2": "n = 2",
     "previews": "previews",
+    "needs": "needs",
+    "warmup": "warmup",
 }
 PAGE = FamilyPage(REPOSITORY / "docs" / "reference" / "families.md", "make families", COLUMNS, tuple(FAMILIES))
 
@@ -45,8 +48,11 @@ def drive_family(server: Server, name: str) -> Driven:
     folder = server.weights / name
     if not folder.exists():
         make_family(name, folder)
-    class_name = json.loads((folder / "model_index.json").read_text())["_class_name"]
-    return drive(server, name, class_name)
+    index = json.loads((folder / "model_index.json").read_text())
+    driven = drive(server, name, index["_class_name"])
+    driven.cells["needs"] = ", ".join(needed_libraries(folder, folder, index)) or "-"
+    driven.cells["warmup"] = f"{driven.reload_s:.0f} s"
+    return driven
 
 
 def keep_images(driven: Driven, folder: Path) -> None:

@@ -32,8 +32,13 @@ EXTRAS: Final = {"gguf": "gguf", "torchvision": "vision", "sentencepiece": "visi
 def missing_libraries(path: Path, folder: Path | None, index: Mapping[str, Any]) -> tuple[str, ...]:
     """List the libraries that a checkpoint's parts need and that are not installed, by the names that pip takes.
     `folder` has the parts."""
-    needed = dict.fromkeys(_libraries(path, folder, index))
-    return tuple(library for library in needed if not _installed(library))
+    return tuple(library for library in needed_libraries(path, folder, index) if not _installed(library))
+
+
+def needed_libraries(path: Path, folder: Path | None, index: Mapping[str, Any]) -> tuple[str, ...]:
+    """List the libraries that a checkpoint's parts need beside those that are always there, by the names that pip
+    takes."""
+    return tuple(dict.fromkeys(_libraries(path, folder, index)))
 
 
 def missing_quantizers(folder: Path, index: Mapping[str, Any]) -> tuple[str, ...]:

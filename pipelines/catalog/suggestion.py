@@ -11,7 +11,7 @@ from typing import Any
 
 from pipelines.catalog.call_signature import PipelineSource
 from pipelines.catalog.cards import read_card, stated
-from pipelines.catalog.checkpoint_files import read_config
+from pipelines.catalog.checkpoint_files import read_config, read_json
 from pipelines.catalog.conditioning import MODES
 from pipelines.catalog.folder_problems import HUB_CACHE
 from pipelines.catalog.hub_cache import cache_of
@@ -136,6 +136,9 @@ def _guidance(inspection: Inspection, few: str | None) -> Value:
     in_card = _in_cards(inspection, scale)
     if in_card is not None and 0 <= in_card.value <= 50:
         return in_card
+    guider = read_json(inspection.folder / "guider" / "guider_config.json") if inspection.folder else {}
+    if isinstance(in_guider := guider.get("guidance_scale"), int | float):
+        return Value(float(in_guider), "guider/guider_config.json of the checkpoint")
     default = _default(inspection, scale)
     if few is not None and not family.embeds_guidance:
         return Value(1.0, few)

@@ -1,8 +1,11 @@
-"""Bria FIBO Edit: it would stretch references to sizes of its own."""
+"""Bria FIBO Edit: it takes prompts in JSON, and would stretch references to sizes of its own."""
 
+import json
 from typing import Any
 
 from pipelines.families.generic import Family
+
+INSTRUCTION = "edit_instruction"
 
 
 class BriaFiboEdit(Family):
@@ -14,3 +17,11 @@ class BriaFiboEdit(Family):
     def size_arguments(self, width_px: int, height_px: int) -> dict[str, Any]:
         """Return the size, and the arguments that keep the call from stretching the references."""
         return {"width": width_px, "height": height_px, "_auto_resize": False}
+
+    def prompt(self, text: str, references: int) -> str:
+        """Return the prompt as it is if it is JSON with an instruction, else as the instruction of one."""
+        try:
+            has_instruction = INSTRUCTION in json.loads(text)
+        except (ValueError, TypeError):  # of no JSON, and of a number in it
+            has_instruction = False
+        return text if has_instruction else json.dumps({INSTRUCTION: text}, ensure_ascii=False)

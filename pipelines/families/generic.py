@@ -51,8 +51,11 @@ class Family:
     # Guidance is an input of the denoiser: it costs no second pass, and a checkpoint of few steps keeps it
     embeds_guidance: ClassVar[bool] = False
 
-    def guidance(self, scale: float, negative_prompt: str) -> dict[str, Any]:
-        """Return the arguments for guidance and a negative prompt, which may be empty."""
+    # Arguments that every call is given, where it takes them
+    always: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+
+    def guidance(self, scale: float, negative_prompt: str, steps: int) -> dict[str, Any]:
+        """Return the arguments for guidance and a negative prompt, which may be empty, in a call of so many steps."""
         return {self.guidance_argument: scale, "negative_prompt": negative_prompt or None}
 
     def takes_guidance(self, call: Call, config: Config, denoiser_config: Config) -> bool:
@@ -64,11 +67,16 @@ class Family:
         """Return whether a negative prompt has an effect."""
         return "negative_prompt" in call and not config.get("is_distilled")
 
+    def prompt(self, text: str, references: int) -> str:
+        """Return the text that the call is given for a prompt beside so many references."""
+        return text
+
     def reference_arguments(self, call: Call, first: Any, others: Sequence[Any]) -> dict[str, Any]:
         """Return the arguments for references that the denoiser attends to, as Pillow images: a list where the call
         takes one, which some need, else the image."""
-        takes_list = "list" in str(call["image"].annotation).lower()
-        return {"image": [first, *others] if others or takes_list else first}
+        name = self.references_argument
+        takes_list = "list" in str(call[name].annotation).lower()
+        return {name: [first, *others] if others or takes_list else first}
 
     def max_sequence_length(self, call: Call, pipeline: Any) -> int | None:
         """Return the tokens that prompts are padded to; None for the call's default. The limit of the only tokenizer,
@@ -89,6 +97,10 @@ class Family:
         """Return the arguments that make the call draw exactly this size."""
         return {"width": width_px, "height": height_px}
 
+    def prepared(self, pipeline: Any, width_px: int, height_px: int) -> Any:
+        """Return the pipeline, ready to draw exactly this size. It is of this call alone."""
+        return pipeline
+
     def size_multiple(self, pipeline: Any) -> int:
         """Return the number of px that both sides of an image must be multiples of: a latent of a U-Net, a patch of 2 x
         2 of a transformer, or twice or four times as much where the pipeline's own check refuses less.
@@ -100,20 +112,28 @@ class Family:
         multiples = [assumed * 2**power for power in range(LARGEST.bit_length())]
         return next((multiple for multiple in multiples if _accepts(pipeline, multiple * ODD)), assumed)
 
+    # -- what a call returns
+
+    def images(self, output: Any) -> Any:
+        """Return the images in a call's output, as that has them: a tensor of shape (1, channels, height, width), or a
+        list of one. The field has one of two names."""
+        return output["images"] if "images" in output else output["image"]
+
     # -- tasks
 
     def own_task(self, call: Call) -> Task:
         """Return the task that a pipeline draws by itself."""
         if "mask_image" in call:
             return Task.INPAINT
-        if "image" not in call:
+        if self.references_argument not in call:
             return Task.TEXT
         return Task.REDRAW if "strength" in call else Task.NATIVE
 
     def draws_text(self, call: Call) -> bool:
         """Return whether a class draws from a prompt alone."""
-        task = self.own_task(call)
-        return task is Task.TEXT or (task is Task.NATIVE and call["image"].default is not Parameter.empty)
+        task, references = self.own_task(call), call.get(self.references_argument)
+        needs_none = references is not None and references.default is not Parameter.empty
+        return task is Task.TEXT or (task is Task.NATIVE and needs_none)
 
     def siblings(self, class_name: str) -> Mapping[Task, str]:
         """Return the names that classes for other tasks on the same weights would have: beside XPipeline,
@@ -137,6 +157,8 @@ class Family:
 
     # -- shared forward passes
 
+    # Whether calls can take turns: not where one changes the denoiser for as long as it draws
+    at_once: ClassVar[bool] = True
     # Why runs can't share a forward pass of the denoiser, for the operator; None where the first shared one may show it
     separate_passes: ClassVar[str | None] = None
 

@@ -13,6 +13,6 @@ class QwenImage(Family):
     # References have a timestep of their own, which the weights say by a tensor and the folder by its config
     marks: ClassVar = {"__index_timestep_zero__": Mark("Qwen-Image-Edit-2511", "zero_cond_t")}
 
-    def guidance(self, scale: float, negative_prompt: str) -> dict[str, Any]:
+    def guidance(self, scale: float, negative_prompt: str, steps: int) -> dict[str, Any]:
         """Return the arguments for guidance. Without a negative prompt, even a blank one, there would be none."""
         return {"true_cfg_scale": scale, "negative_prompt": negative_prompt or " "}

@@ -25,10 +25,14 @@ from pipelines.images.tasks import UnsupportedTask
 from pipelines.protocol.images import CheckpointSpec, Failed, Finished, Runtime, SamplingDefaults
 from tests.support.image_jobs import image_job
 from tests.support.tiny_adapters import PEFT, Naming, Tensors, layers_of, naming_of, random_pairs, save
-from tests.support.tiny_families import FAMILIES, NEED_TORCHVISION, make_family
+from tests.support.tiny_families import FAMILIES, NEEDED, make_family
 
 CPU = torch.device("cpu")
-NIGHTLY = {"flux2", "glm-image", "hidream", "qwen-edit", "qwen-edit-plus", "kontext", "sana", "sana-sprint", "pixart"}
+QUICK = {
+    *("sd15", "sd15-inpaint", "instruct-pix2pix", "lcm", "sdxl", "sdxl-turbo", "sdxl-inpaint", "sdxl-refiner", "sd3"),
+    *("flux", "flux-schnell", "flux-fill", "qwen-image", "z-image", "lumina2", "chroma", "cogview4", "aura-flow"),
+    *("klein", "klein-base"),
+}
 
 
 def family_spec(name: str, folder: Path) -> CheckpointSpec:
@@ -98,11 +102,11 @@ def norm_lora(checkpoint: Checkpoint) -> Tensors:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY else ()) for name in FAMILIES]
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.nightly) for name in FAMILIES]
 )
 def test_the_base_is_what_it_was_after_the_last_adapter(name: str, tmp_path: Path) -> None:
-    if name in NEED_TORCHVISION:
-        pytest.importorskip("torchvision")
+    if name in NEEDED:
+        pytest.importorskip(NEEDED[name])
     checkpoint = load_checkpoint(family_spec(name, tmp_path), CPU)
     if not hasattr(checkpoint.pipeline_class, "load_lora_weights"):
         pytest.skip(f"{checkpoint.pipeline_class.__name__} takes no adapters")

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import diffusers
 import pytest
 import torch
 
@@ -14,7 +15,7 @@ from server.data_folders import REPOSITORY
 from tests.engines.conftest import left_half, plain_image
 from tests.engines.shared_passes import difference, drawn, drawn_together, last_event
 from tests.support.image_jobs import image_job
-from tests.support.tiny_families import NEED_TORCHVISION, make_family
+from tests.support.tiny_families import NEEDED, make_family
 from tests.support.tiny_families.unets import image_variation
 
 CPU = torch.device("cpu")
@@ -26,6 +27,7 @@ CAPABILITIES: dict[str, tuple[Conditioning, tuple[bool, int, bool, bool, bool, b
     "flux": ("img2img", (True, 1, True, True, False, True, True)),
     "z-image": ("img2img", (True, 1, True, True, True, True, True)),
     "klein": ("native", (True, 16, True, True, False, False, True)),
+    "ernie-image": ("img2img", (True, 0, False, False, True, True, True)),
 }
 NIGHTLY: dict[str, tuple[Conditioning, tuple[bool, int, bool, bool, bool, bool, bool]]] = {
     "sd15-inpaint": ("img2img", (False, 0, True, True, True, True, True)),
@@ -51,12 +53,75 @@ NIGHTLY: dict[str, tuple[Conditioning, tuple[bool, int, bool, bool, bool, bool, 
     "flux2": ("native", (True, 16, False, False, False, True, True)),
     "qwen-edit": ("native", (False, 1, True, True, True, True, True)),
     "qwen-edit-plus": ("native", (False, 16, False, False, True, True, True)),
+    "krea2": ("img2img", (True, 0, False, False, True, True, True)),
+    "ideogram4": ("img2img", (True, 0, False, False, False, True, True)),
+    "longcat-image": ("img2img", (True, 0, False, False, True, True, True)),
+    "ovis-image": ("img2img", (True, 0, False, False, True, True, True)),
+    "nucleusmoe-image": ("img2img", (True, 0, False, False, True, True, True)),
+    "hunyuan-image": ("img2img", (True, 1, True, True, True, True, True)),
+    "hunyuan-image-distilled": ("img2img", (True, 1, True, True, False, True, True)),
+    "kandinsky5": ("img2img", (True, 0, False, False, True, True, True)),
+    "bria": ("img2img", (True, 0, False, False, True, True, True)),
+    "fibo": ("img2img", (True, 0, False, False, True, True, True)),
+    "prx": ("img2img", (True, 1, True, True, True, True, True)),
+    "prx-pixel": ("img2img", (True, 0, False, False, True, True, True)),
+    "qwen-image-21": ("native", (True, 16, False, False, True, True, True)),
+    "longcat-edit": ("native", (False, 1, False, False, True, True, True)),
+    "joyimage-edit": ("native", (True, 1, False, False, True, True, True)),
+    "joyimage-edit-plus": ("native", (True, 16, False, False, True, True, True)),
+    "kandinsky5-i2i": ("native", (False, 1, False, False, True, True, True)),
+    "fibo-edit": ("native", (True, 16, False, False, True, True, True)),
+    "fibo2": ("native", (True, 16, False, False, True, True, True)),
+    "dreamlite": ("native", (True, 1, False, False, True, True, True)),
+    "dreamlite-mobile": ("native", (True, 1, False, False, False, False, True)),
+    "z-image-omni": ("native", (True, 0, False, False, True, True, True)),
+    "klein-kv": ("native", (True, 16, False, False, False, False, True)),
+    "omnigen": ("native", (True, 16, False, False, False, True, True)),
+    "hunyuan-refiner": ("native", (False, 1, False, False, False, True, True)),
+    "pixart-alpha": ("img2img", (True, 1, True, True, True, True, True)),
+    "hunyuan-dit": ("img2img", (True, 1, True, True, True, True, True)),
+    "cogview3": ("img2img", (True, 1, True, True, True, True, True)),
+    "kolors": ("img2img", (True, 1, True, True, True, True, True)),
+    "deepfloyd-if": ("img2img", (True, 1, True, True, True, True, True)),
+    "latent-diffusion": ("img2img", (True, 0, False, False, False, True, True)),
+    "depth2img": ("img2img", (False, 1, False, True, True, True, True)),
+    "unclip": ("img2img", (True, 0, False, False, True, True, True)),
+    "unclip-img2img": ("native", (False, 1, False, False, True, True, True)),
+    "sdxl-pix2pix": ("native", (False, 1, False, False, True, True, True)),
+    "image-variation": ("native", (False, 1, False, False, False, True, True)),
+    "sd15-pag": ("img2img", (True, 1, True, True, True, True, True)),
+    "sdxl-pag": ("img2img", (True, 1, True, True, True, True, True)),
+    "hunyuan-dit-pag": ("img2img", (True, 1, True, True, True, True, True)),
+    "kolors-pag": ("img2img", (True, 1, True, True, True, True, True)),
+    "sd3-pag": ("img2img", (True, 1, True, True, True, True, True)),
+    "pixart-pag": ("img2img", (True, 1, True, True, True, True, True)),
+    "sana-pag": ("img2img", (True, 1, True, True, True, True, True)),
+    "kandinsky3": ("img2img", (True, 1, False, True, True, True, True)),
+    "kandinsky22": ("img2img", (True, 1, False, True, True, True, True)),
+    "lumina": ("img2img", (True, 1, True, True, True, True, True)),
 }
 SLOW = (pytest.mark.nightly, pytest.mark.timeout(1800))  # some encode every reference at a megapixel
 YES_OR_NO = {True: "yes", False: "no"}
-DRAWN_APART = {"hidream"}  # its rows differ in a shared pass, which the engine finds at the first one
-GUIDED_ABOVE_0 = {"z-image"}  # the others compute a negative prompt's part of a step at a guidance above 1 only
-ONE_BY_ONE = {"glm-image"}  # its tokens are drawn by torch's global generator, which all runs share
+# Rows that differ in a shared pass, or a pass that can't be shared: the engine finds it at the first one
+DRAWN_APART = {
+    "hidream",
+    "kandinsky5",
+    "kandinsky5-i2i",
+    "klein-kv",
+}
+# The others compute a negative prompt's part of a step at a guidance above 1 only
+GUIDED_ABOVE_0 = {
+    "z-image",
+    "z-image-omni",
+    "krea2",
+    "hunyuan-image",
+    "dreamlite",
+    "kandinsky22",
+}
+ONE_BY_ONE = {
+    "glm-image",  # its tokens are drawn by torch's global generator, which all runs share
+    *("sd15-pag", "sdxl-pag", "sd3-pag", "pixart-pag", "sana-pag", "hunyuan-dit-pag", "kolors-pag"),
+}
 # Tokens of a prompt, without special ones and those of a template, by its tokenizer here
 TOKENS = {
     **dict.fromkeys(("sd15", "sd15-inpaint", "instruct-pix2pix", "lcm"), 75),
@@ -66,10 +131,23 @@ TOKENS = {
     **{"sd3": 255, "lumina2": 92, "cogview4": 1023, "aura-flow": 255, "sana": 298, "sana-sprint": 298},
     **{"pixart": 299, "hidream": 128, "qwen-image": 512, "glm-image": None},
     **{"flux2": 326, "qwen-edit": None, "qwen-edit-plus": None},
+    **dict.fromkeys(("ideogram4", "qwen-image-21", "joyimage-edit-plus", "omnigen", "image-variation"), None),
+    **dict.fromkeys(("kolors", "kolors-pag"), None),
+    **{"krea2": 392, "ernie-image": 131072, "longcat-image": 512, "longcat-edit": 512, "ovis-image": 131},
+    **{"nucleusmoe-image": 727, "hunyuan-image": 884, "hunyuan-image-distilled": 884, "hunyuan-refiner": 53},
+    **{"kandinsky5": 375, "kandinsky5-i2i": 842, "bria": 127, "fibo": 3000, "fibo-edit": 3000, "fibo2": 4077},
+    **{"prx": 256, "prx-pixel": 256, "joyimage-edit": 1917, "dreamlite": 60, "dreamlite-mobile": 60},
+    **{"z-image-omni": 493, "klein-kv": 493, "pixart-alpha": 119, "pixart-pag": 299, "cogview3": 223},
+    **{"hunyuan-dit": 255, "hunyuan-dit-pag": 255, "sd3-pag": 255, "sana-pag": 298, "deepfloyd-if": 76},
+    **dict.fromkeys(("latent-diffusion", "depth2img", "unclip", "unclip-img2img", "kandinsky22"), 75),
+    **dict.fromkeys(("sdxl-pix2pix", "sd15-pag", "sdxl-pag"), 75),
+    **{"kandinsky3": 127, "lumina": 255},
 }
 READ_ALL = {  # in windows, or up to the longest that the class lets through
     *("sd15", "sd15-inpaint", "lcm", "sdxl", "sdxl-turbo", "sdxl-inpaint", "sdxl-refiner", "sd3", "flux"),
     *("flux-schnell", "flux-fill", "kontext", "chroma", "qwen-image", "qwen-edit", "qwen-edit-plus"),
+    *("ovis-image", "kandinsky5", "bria", "fibo", "fibo-edit", "kolors", "kolors-pag", "depth2img", "unclip"),
+    *("unclip-img2img", "sdxl-pix2pix", "sd15-pag", "sdxl-pag", "sd3-pag"),
 }
 FAILED_CHECKS = {
     "chroma": "a mask: AttributeError: 'FrozenDict' object has no attribute 'guidance_embeds'",
@@ -88,11 +166,24 @@ def family_spec(name: str, folder: Path, conditioning: Conditioning) -> Checkpoi
     )  # fmt: skip
 
 
+def documented() -> list[list[str]]:
+    """The rows of the table: a name, a class, and what it does."""
+    lines = (REPOSITORY / "docs" / "reference" / "families.md").read_text().splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if "Pipeline` |" in line]
+
+
+def require(name: str) -> None:
+    """Skip a family that the installed libraries do not have."""
+    if name in NEEDED:
+        pytest.importorskip(NEEDED[name])
+    class_name = next(row[1].strip("`") for row in documented() if row[0] == name)
+    if not hasattr(diffusers, class_name):
+        pytest.skip(f"diffusers {diffusers.__version__} has no {class_name}")
+
+
 def test_the_documentation_has_this_table() -> None:
     """`make families` writes it from what a server answered; here the engine is asked. A class without a second pass
     has its larger images scaled."""
-    lines = (REPOSITORY / "docs" / "reference" / "families.md").read_text().splitlines()
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if "Pipeline` |" in line]
     expected = {}
     for name, (conditioning, (from_text, references, mask, second_pass, *others)) in {
         **CAPABILITIES,
@@ -103,13 +194,12 @@ def test_the_documentation_has_this_table() -> None:
         larger = "yes" if second_pass else "scaled"
         yes_or_no = (YES_OR_NO[other] for other in others)
         expected[name] = [YES_OR_NO[from_text], numbers, YES_OR_NO[mask], larger, *yes_or_no]
-    assert {name: cells[: len(expected[name])] for name, _, *cells in rows} == expected
+    assert {name: cells[: len(expected[name])] for name, _, *cells in documented()} == expected
 
 
 @pytest.mark.parametrize("name", [*CAPABILITIES, *(pytest.param(name, marks=SLOW) for name in NIGHTLY)])
 async def test_warmup_finds_what_a_checkpoint_can_do(name: str, tmp_path: Path) -> None:
-    if name in NEED_TORCHVISION:
-        pytest.importorskip("torchvision")
+    require(name)
     make_family(name, tmp_path / name)
     conditioning, expected = {**CAPABILITIES, **NIGHTLY}[name]
     spec = family_spec(name, tmp_path, conditioning)

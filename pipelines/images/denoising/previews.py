@@ -111,6 +111,10 @@ def predict_x0(
 def _tokens(latents: torch.Tensor, height: int, width: int) -> tuple[int, int, torch.Tensor] | None:
     """Return rows, columns and latents of shape (rows * columns, channels); None if they are not a grid."""
     flat = latents.detach().float().cpu()
+    if flat.dim() == 4 and flat.shape[1] == 1:  # of the one frame of a video
+        flat = flat[:, 0]
+    elif flat.dim() == 4 and flat.shape[0] == 1:  # of one frame, with the channels last
+        flat = flat[0].permute(2, 0, 1)
     if flat.dim() == 3:
         channels, rows, columns = flat.shape
         return rows, columns, flat.reshape(channels, -1).T

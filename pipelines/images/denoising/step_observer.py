@@ -32,8 +32,9 @@ class StepObserver:
         self._scheduler: Any = None
         self._timestep: Any = None
 
-    def callback(self, accepted: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the step callback as an argument. Pipelines that predate callback_on_step_end take `callback`."""
+    def callback(self, accepted: Mapping[str, Any], scheduler: Any) -> dict[str, Any]:
+        """Return the step callback as an argument. Pipelines that predate callback_on_step_end take `callback`; of
+        those that take neither, the steps of `scheduler` are watched, which must be of this call alone."""
 
         def after_step(pipeline: Any, _: int, timestep: Any, tensors: dict[str, Any]) -> dict[str, Any]:
             self._after_step(pipeline.scheduler, timestep, tensors.get("latents"))
@@ -41,7 +42,19 @@ class StepObserver:
 
         if "callback_on_step_end" in accepted:
             return {"callback_on_step_end": after_step}
+        if "callback" not in accepted:
+            self._watch(scheduler)
         return {"callback": lambda _, __, latents: self._after_step(None, None, latents), "callback_steps": 1}
+
+    def _watch(self, scheduler: Any) -> None:
+        step = scheduler.step
+
+        def observed(model_output: Any, timestep: Any, *args: Any, **kwargs: Any) -> Any:
+            stepped = step(model_output, timestep, *args, **kwargs)
+            self._after_step(scheduler, timestep, stepped[0])
+            return stepped
+
+        scheduler.step = observed
 
     @property
     def last_latents(self) -> torch.Tensor | None:

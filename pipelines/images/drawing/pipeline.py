@@ -235,7 +235,7 @@ class ImagePipeline:
         """
         sampling, controls, family = self.job.sampling, self.checkpoint.controls, self.checkpoint.family
         nets = [] if is_tile else controls.of_kind("controlnet", self.job.controls)  # a tile has the image to follow
-        pipeline = self.checkpoint.pipeline(task, sampling, nets)
+        pipeline = family.prepared(self.checkpoint.pipeline(task, sampling, nets), *size)
         if self.row.is_check:
             ignore_flags(pipeline)
         accepted = inspect.signature(pipeline.__call__).parameters
@@ -243,30 +243,32 @@ class ImagePipeline:
             images |= controls.net_arguments(accepted, nets, self._at_drawn_size)
         images |= controls.adapter_arguments(accepted, self.job.controls)
         part = None if strength is None else partial(sampling.steps, strength)
+        steps = sampling.steps if part is None else part.steps
         late = None
         if part is not None and self.checkpoint.starts_late(task):
             late = LateStart(pipeline, images.pop("image"), part.run, images.pop("mask_image", None))
         if missing := [name for name in images if name not in accepted]:
             raise UnsupportedTask(f"{type(pipeline).__name__} takes no {missing[0]}")
+        prompt = family.prompt(self.job.prompt, len(self.job.references) if task is Task.NATIVE else 0)
         arguments: dict[str, Any] = {
-            "prompt": self.job.prompt,
+            "prompt": prompt,
             **family.size_arguments(*size),
-            "num_inference_steps": sampling.steps,
+            "num_inference_steps": steps,
+            "strength": None if part is None else part.strength,
             "generator": torch.Generator("cpu").manual_seed(seed),
             "output_type": "pt",
             "max_sequence_length": family.max_sequence_length(accepted, pipeline),
-            **family.guidance(sampling.guidance, sampling.negative_prompt),
-            **observer.callback(accepted),
+            **family.always,
+            **family.guidance(sampling.guidance, sampling.negative_prompt, steps),
+            **observer.callback(accepted, pipeline.scheduler),
             **images,
         }
-        if part is not None:
-            arguments |= {"num_inference_steps": part.steps, "strength": part.strength}
         arguments = {name: value for name, value in arguments.items() if name in accepted and value is not None}
         if late is not None:
             arguments = late.wrap_callback(arguments)
         self.on_call(size)
         sums = sums_of_decoded(pipeline)
-        prompts = {"prompt": self.job.prompt, "negative_prompt": sampling.negative_prompt}
+        prompts = {"prompt": prompt, "negative_prompt": sampling.negative_prompt}
         with (
             self._without_gradients, restored_dtype(self.checkpoint.components.get("vae")),
             reading(prompts, self._long_prompt) as reader,
@@ -276,7 +278,7 @@ class ImagePipeline:
             self.row.found |= reader.found()
             check_flags(output)
             latents = observer.last_latents
-            image = ReturnedImage(output.images, [*sums, *([] if latents is None else [sum_of(latents)])])
+            image = ReturnedImage(family.images(output), [*sums, *([] if latents is None else [sum_of(latents)])])
             for_map = None if latents is None or is_tile or self._is_check_of_file else Transfer(latents)
             background = "opaque" if is_tile else self.job.encoding.background
             return Drawn(image, size, part is not None, background, for_map, self._dtype)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from diffusers.guiders import BaseGuidance
 
 from pipelines.catalog.call_signature import announce
 from pipelines.catalog.channels import ReadMode, draws_alpha, read_mode
@@ -87,7 +88,10 @@ class Checkpoint:
         accepted = inspect.signature(task_class.__init__).parameters
         known = {**self.components, **self.config, **self.controls.parts(nets)}
         parts = {name: part for name, part in known.items() if name in accepted}
-        parts["scheduler"] = new_scheduler(self.components["scheduler"], sampling or self.spec.sampling)
+        sampling = sampling or self.spec.sampling
+        parts["scheduler"] = new_scheduler(self.components["scheduler"], sampling)
+        guiders = {name: part for name, part in parts.items() if isinstance(part, BaseGuidance)}
+        parts |= {name: _new_guider(guider, sampling.guidance) for name, guider in guiders.items()}
         pipeline_class = task_class if self.encoders_device is None else on_device(task_class, self.device)
         pipeline = pipeline_class(**parts)
         pipeline.set_progress_bar_config(disable=True)
@@ -148,6 +152,7 @@ class Checkpoint:
             negative_prompt=self.family.takes_negative_prompt(accepted, self.config),
             guidance=self.family.takes_guidance(accepted, self.config, self.denoiser.config),
         )
+        announced = replace(announced, at_once=self.family.at_once)
         long_prompts = long_prompts_offered(self.pipeline_class, self.components)
         announced = replace(announced, prompt="prompt" in accepted, long_prompts=long_prompts)
         return self._with_controls(replace(announced, transparent=draws_alpha(self._codec_config)))
@@ -229,3 +234,8 @@ class Checkpoint:
         move_modules([*(part for part in parts if part not in elsewhere), *self.controls.modules], device)
         if self.encoders_device is not None:
             move_modules(elsewhere, self.encoders_device if device == self.device else device)
+
+
+def _new_guider(guider: BaseGuidance, scale: float) -> BaseGuidance:
+    """Return a guider for one call, which counts its steps in it, with this scale if it has one."""
+    return guider.new(**({"guidance_scale": scale} if "guidance_scale" in guider.config else {}))

@@ -257,7 +257,8 @@ def _to_channels_last(components: dict[str, Any]) -> None:
     """Change the memory format of components, in place. A codec on a CPU then takes about half the time, and less
     memory."""
     for part in components.values():
-        if hasattr(part, "parameters") and all(weight.dim() < 5 for weight in part.parameters()):
+        dimensions = {weight.dim() for weight in part.parameters()} if hasattr(part, "parameters") else set()
+        if max(dimensions, default=0) == 4:  # of convolutions over images, not over videos
             part.to(memory_format=torch.channels_last)
 
 

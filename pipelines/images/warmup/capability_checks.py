@@ -111,7 +111,8 @@ class CapabilityChecker:
             if not isinstance(shown, str):
                 return capabilities, check, shown
             capabilities = _withdraw(capabilities, check, shown)
-        reason = capabilities.failed_checks[0].why if capabilities.failed_checks else "it has no pipeline"
+        failed = dict.fromkeys(each.why for each in capabilities.failed_checks)  # once each
+        reason = "; ".join(failed) or "it has no pipeline"
         if reason == ONE_COLOUR:
             reason = f"{reason}; its weights may be damaged, or stored in a form that is not known here"
         raise CheckpointError(f"{self.spec.path} loads and does not draw: {reason}")
@@ -234,6 +235,8 @@ class CapabilityChecker:
         """Try two images at once, which share forward passes. Each must be much nearer to the same image drawn alone
         than to the other: a pipeline may keep state that all its runs share, such as the seed of torch's global
         generator. `alone` is the job's image. An error need not be the same again, so it counts too."""
+        if not capabilities.at_once:
+            return capabilities
         check = Check(AT_ONCE, job, {"at_once": False})
         other = await self.draw(replace(job, seed=job.seed + 1))
         if isinstance(other, str):

@@ -24,7 +24,7 @@ from tests.support.tiny_families.parts import (
 from tests.support.tiny_families.qwen import qwen_codec, qwen_scheduler, qwen_transformer, qwen_vl
 
 
-def sd3() -> Any:
+def sd3(kind: type[Any] = diffusers.StableDiffusion3Pipeline) -> Any:
     torch.manual_seed(3)
     tokenizer = clip_tokenizer()
     transformer = diffusers.SD3Transformer2DModel(
@@ -32,7 +32,7 @@ def sd3() -> Any:
         joint_attention_dim=64, caption_projection_dim=32, pooled_projection_dim=64, out_channels=16,
         pos_embed_max_size=192,
     )  # fmt: skip
-    return diffusers.StableDiffusion3Pipeline(
+    return kind(
         transformer=transformer,
         scheduler=flow(shift=3.0),
         vae=codec(16, scaling_factor=1.5305, shift_factor=0.0609, use_quant_conv=False, use_post_quant_conv=False),
@@ -128,7 +128,7 @@ def sana_sprint() -> Any:
     )
 
 
-def pixart() -> Any:
+def pixart(kind: type[Any] = diffusers.PixArtSigmaPipeline) -> Any:
     torch.manual_seed(11)
     transformer = diffusers.PixArtTransformer2DModel(
         sample_size=128, num_layers=2, patch_size=2, attention_head_dim=8, num_attention_heads=3, caption_channels=32,
@@ -136,7 +136,7 @@ def pixart() -> Any:
         num_embeds_ada_norm=1000, use_additional_conditions=False, norm_type="ada_norm_single",
         norm_elementwise_affine=False, norm_eps=1e-6,
     )  # fmt: skip
-    return diffusers.PixArtSigmaPipeline(
+    return kind(
         transformer=transformer,
         vae=codec(scaling_factor=0.13025),
         scheduler=diffusers.DPMSolverMultistepScheduler(),

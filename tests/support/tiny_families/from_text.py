@@ -14,7 +14,10 @@ from tests.support.tiny_families.parts import (
     codec,
     flow,
     flux_codec,
+    gemma,
+    gemma_tokenizer,
     qwen_tokenizer,
+    stirred,
     t5,
     t5_tokenizer,
 )
@@ -50,7 +53,7 @@ def krea2() -> Any:
         num_layerwise_text_blocks=1, num_refiner_text_blocks=1, axes_dims_rope=(8, 4, 4), rope_theta=1000.0,
     )  # fmt: skip
     return diffusers.Krea2Pipeline(
-        transformer=transformer,
+        transformer=stirred(transformer),
         vae=qwen_codec(),
         scheduler=flow(use_dynamic_shifting=True, base_shift=0.5, max_shift=1.15, max_image_seq_len=6400),
         text_encoder=qwen3_vl(tokenizer).model,
@@ -100,7 +103,7 @@ def ernie_image() -> Any:
         text_in_dim=16, rope_axes_dim=(4, 6, 6),
     )  # fmt: skip
     return diffusers.ErnieImagePipeline(
-        transformer=transformer, vae=flux2_codec(), scheduler=flow(shift=4.0),
+        transformer=stirred(transformer), vae=flux2_codec(), scheduler=flow(shift=4.0),
         text_encoder=transformers.Mistral3Model(config), tokenizer=tokenizer, pe=None, pe_tokenizer=None,
     )  # fmt: skip
 
@@ -114,7 +117,7 @@ def longcat_image(kind: type[Any] | None = None) -> Any:
         joint_attention_dim=16, pooled_projection_dim=16, axes_dims_rope=[4, 6, 6],
     )  # fmt: skip
     return (kind or diffusers.LongCatImagePipeline)(
-        transformer=transformer,
+        transformer=stirred(transformer),
         vae=flux_codec(),
         scheduler=flow(use_dynamic_shifting=True, base_shift=0.5, max_shift=1.15, shift=3.0),
         text_encoder=qwen_vl(tokenizer),
@@ -131,7 +134,7 @@ def ovis_image() -> Any:
         num_attention_heads=2, joint_attention_dim=32, axes_dims_rope=(4, 4, 8),
     )  # fmt: skip
     return diffusers.OvisImagePipeline(
-        transformer=transformer,
+        transformer=stirred(transformer),
         vae=flux_codec(),
         scheduler=flow(use_dynamic_shifting=True, base_shift=0.5, max_shift=1.15, shift=3.0),
         text_encoder=transformers.Qwen3Model(qwen_config(len(tokenizer), width=32, layers=2)),
@@ -149,7 +152,7 @@ def nucleusmoe_image() -> Any:
         moe_intermediate_dim=16, capacity_factors=[8.0] * 4,
     )  # fmt: skip
     return diffusers.NucleusMoEImagePipeline(
-        transformer=transformer, vae=qwen_codec(), scheduler=qwen_scheduler(),
+        transformer=stirred(transformer), vae=qwen_codec(), scheduler=qwen_scheduler(),
         text_encoder=qwen3_vl(tokenizer, layers=8), processor=qwen3_vl_processor(tokenizer),
     )  # fmt: skip
 
@@ -196,7 +199,7 @@ def kandinsky5(kind: type[Any] | None = None, *, visual_cond: bool = False) -> A
         model_dim=16, ff_dim=32, num_text_blocks=1, num_visual_blocks=2, axes_dims=(4, 6, 6), visual_cond=visual_cond,
     )  # fmt: skip
     return (kind or diffusers.Kandinsky5T2IPipeline)(
-        transformer=transformer, vae=flux_codec(), scheduler=flow(shift=7.0), text_encoder=qwen_vl(tokenizer),
+        transformer=stirred(transformer), vae=flux_codec(), scheduler=flow(shift=7.0), text_encoder=qwen_vl(tokenizer),
         tokenizer=qwen_vl_processor(tokenizer), text_encoder_2=clip(tokenizer_2), tokenizer_2=tokenizer_2,
     )  # fmt: skip
 
@@ -208,8 +211,8 @@ def bria() -> Any:
         joint_attention_dim=32, axes_dims_rope=[0, 8, 8],
     )  # fmt: skip
     return diffusers.BriaPipeline(
-        transformer=transformer, vae=codec(shift_factor=0.0, scaling_factor=0.13025), scheduler=flow(shift=3.0),
-        text_encoder=t5(), tokenizer=t5_tokenizer(),
+        transformer=stirred(transformer), vae=codec(shift_factor=0.0, scaling_factor=0.13025),
+        scheduler=flow(shift=3.0), text_encoder=t5(), tokenizer=t5_tokenizer(),
     )  # fmt: skip
 
 
@@ -224,7 +227,7 @@ def bria_fibo(kind: type[Any] | None = None) -> Any:
     )  # fmt: skip
     encoder = transformers.SmolLM3ForCausalLM(
         transformers.SmolLM3Config(
-            vocab_size=len(tokenizer) + 8, hidden_size=32, intermediate_size=32, num_hidden_layers=2,
+            vocab_size=128256, hidden_size=32, intermediate_size=32, num_hidden_layers=2,
             num_attention_heads=2, num_key_value_heads=2, pad_token_id=tokenizer.pad_token_id, bos_token_id=0,
             eos_token_id=0,
         )
@@ -235,7 +238,7 @@ def bria_fibo(kind: type[Any] | None = None) -> Any:
         dim_mult=[1, 1, 1, 1],
     )  # fmt: skip
     return (kind or diffusers.BriaFiboPipeline)(
-        transformer=transformer,
+        transformer=stirred(transformer),
         vae=vae,
         scheduler=flow(use_dynamic_shifting=True, base_shift=0.5, max_shift=1.15),
         text_encoder=encoder,
@@ -244,37 +247,31 @@ def bria_fibo(kind: type[Any] | None = None) -> Any:
 
 
 def prx() -> Any:
-    """It needs ftfy."""
+    """It needs ftfy. Published ones have T5Gemma's encoder, whose class in transformers takes no small config."""
     torch.manual_seed(30)
-    tokenizer = t5_tokenizer(256)
-    config = transformers.T5GemmaModuleConfig(
-        vocab_size=200, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
-        num_key_value_heads=1, head_dim=8, max_position_embeddings=512, layer_types=["full_attention"],
-    )  # fmt: skip
-    config = transformers.T5GemmaConfig(encoder=config, decoder=config, is_encoder_decoder=False).encoder
+    tokenizer = gemma_tokenizer()
+    tokenizer.model_max_length = 256
     transformer = diffusers.PRXTransformer2DModel(
         patch_size=2, in_channels=16, context_in_dim=16, hidden_size=32, mlp_ratio=2.0, num_heads=2, depth=1,
         axes_dim=[8, 8],
     )  # fmt: skip
-    from diffusers.pipelines.prx import PRXPipeline
-    from transformers.models.t5gemma.modeling_t5gemma import T5GemmaEncoder
-
-    return PRXPipeline(
-        transformer=transformer, vae=flux_codec(), scheduler=flow(shift=3.0), text_encoder=T5GemmaEncoder(config),
-        tokenizer=tokenizer,
+    return diffusers.PRXPipeline(
+        transformer=stirred(transformer), vae=flux_codec(), scheduler=flow(shift=3.0),
+        text_encoder=gemma(tokenizer), tokenizer=tokenizer,
     )  # fmt: skip
 
 
-def cosmos2() -> Any:
+def prx_pixel() -> Any:
+    """It draws pixels, without a codec. It needs ftfy."""
     torch.manual_seed(31)
-    transformer = diffusers.CosmosTransformer3DModel(
-        in_channels=16, out_channels=16, num_attention_heads=2, attention_head_dim=16, num_layers=2, mlp_ratio=2,
-        text_embed_dim=32, adaln_lora_dim=4, max_size=(4, 256, 256), patch_size=(1, 2, 2), rope_scale=(1.0, 4.0, 4.0),
-        concat_padding_mask=True, extra_pos_embed_type=None,
+    tokenizer = qwen_tokenizer()
+    transformer = diffusers.PRXTransformer2DModel(
+        patch_size=16, in_channels=3, context_in_dim=32, hidden_size=32, mlp_ratio=2.0, num_heads=2, depth=1,
+        axes_dim=[8, 8], bottleneck_size=16, resolution_embeds=True,
     )  # fmt: skip
-    return diffusers.Cosmos2TextToImagePipeline(
-        transformer=transformer, vae=wan_codec(), scheduler=flow(use_karras_sigmas=True), text_encoder=t5(),
-        tokenizer=t5_tokenizer(), safety_checker=None,
+    return diffusers.PRXPixelPipeline(
+        transformer=stirred(transformer), scheduler=flow(shift=3.0),
+        text_encoder=transformers.Qwen3Model(qwen_config(len(tokenizer), width=32, layers=2)), tokenizer=tokenizer,
     )  # fmt: skip
 
 
@@ -291,5 +288,5 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "bria": bria,
     "fibo": bria_fibo,
     "prx": prx,
-    "cosmos2": cosmos2,
+    "prx-pixel": prx_pixel,
 }

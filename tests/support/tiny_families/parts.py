@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import (
@@ -31,6 +32,16 @@ CHAT_TEMPLATE = (
     "{% elif 'text' in c %}{{ c['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+
+
+def stirred(module: Any) -> Any:
+    """The module, with random numbers in the weights that training starts with as zeros: a prompt would change nothing
+    before the first of its steps."""
+    with torch.no_grad():
+        for weight in module.parameters():
+            if not weight.any():
+                weight.normal_(std=0.1)
+    return module
 
 
 def t5_tokenizer(length: int = 512) -> T5Tokenizer:

@@ -5,7 +5,7 @@ from typing import Any
 import diffusers
 import transformers
 
-from tests.support.tiny_families.parts import flow
+from tests.support.tiny_families.parts import CHAT_TEMPLATE, flow
 
 
 def qwen_codec() -> Any:
@@ -50,3 +50,51 @@ def qwen_scheduler() -> Any:
         use_dynamic_shifting=True, base_shift=0.5, max_shift=0.9, shift_terminal=0.02, shift=1.0,
         time_shift_type="exponential",
     )  # fmt: skip
+
+
+def qwen_vl_processor(tokenizer: Any) -> Any:
+    """Qwen2-VL's and 2.5-VL's. It needs torchvision."""
+    return transformers.Qwen2VLProcessor(
+        image_processor=transformers.Qwen2VLImageProcessor(min_pixels=28 * 28, max_pixels=56 * 56 * 4),
+        tokenizer=tokenizer,
+        video_processor=transformers.Qwen2VLVideoProcessor(),
+        chat_template=CHAT_TEMPLATE,
+    )
+
+
+def qwen3_vl(tokenizer: Any, *, layers: int = 2, width: int = 16) -> Any:
+    """Qwen3-VL. Image encoders of these are one layer deep."""
+
+    def ids(token: str) -> int:
+        return int(tokenizer.convert_tokens_to_ids(token))
+
+    config = transformers.Qwen3VLConfig(
+        text_config={
+            "vocab_size": len(tokenizer) + 8, "hidden_size": width, "intermediate_size": 16,
+            "num_hidden_layers": layers, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16,
+            "max_position_embeddings": 32768, "bos_token_id": 0, "eos_token_id": ids("<|im_end|>"),
+            "rope_parameters": {
+                "mrope_section": [2, 3, 3], "mrope_interleaved": True, "rope_type": "default", "rope_theta": 1e6,
+            },
+        },
+        vision_config={
+            "depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": width,
+            "patch_size": 16, "spatial_merge_size": 2, "temporal_patch_size": 2, "num_position_embeddings": 64,
+            "deepstack_visual_indexes": [0],
+        },
+        vision_end_token_id=ids("<|vision_end|>"),
+        vision_start_token_id=ids("<|vision_start|>"),
+        image_token_id=ids("<|image_pad|>"),
+        video_token_id=ids("<|video_pad|>"),
+    )  # fmt: skip
+    return transformers.Qwen3VLForConditionalGeneration(config).eval()
+
+
+def qwen3_vl_processor(tokenizer: Any, *, max_pixels: int = 1024 * 1024) -> Any:
+    """Qwen3-VL's. It needs torchvision."""
+    return transformers.Qwen3VLProcessor(
+        image_processor=transformers.Qwen2VLImageProcessor(patch_size=16, min_pixels=64 * 64, max_pixels=max_pixels),
+        tokenizer=tokenizer,
+        video_processor=transformers.Qwen3VLVideoProcessor(),
+        chat_template=CHAT_TEMPLATE,
+    )

@@ -15,10 +15,10 @@ from tests.support.tiny_families.qwen import qwen_codec, qwen_scheduler, qwen_tr
 PIXTRAL_MARKS = ("[IMG]", "[IMG_BREAK]", "[IMG_END]")
 
 
-def klein(*, distilled: bool = True) -> Any:
+def klein(*, distilled: bool = True, kind: type[Any] = diffusers.Flux2KleinPipeline) -> Any:
     torch.manual_seed(6)
     tokenizer = qwen_tokenizer()
-    return diffusers.Flux2KleinPipeline(
+    return kind(
         scheduler=flow(use_dynamic_shifting=True),
         vae=_flux2_codec(),
         text_encoder=transformers.Qwen3ForCausalLM(qwen_config(len(tokenizer), width=32, layers=28)),

@@ -11,7 +11,7 @@ def test_guidance_is_an_input_of_the_denoiser_if_it_has_one() -> None:
     assert FLUX.embeds_guidance
     assert FLUX.takes_guidance(CALL, {}, {"guidance_embeds": True})
     assert not FLUX.takes_guidance(CALL, {}, {"guidance_embeds": False})
-    assert FLUX.guidance(3.5, "") == {"guidance_scale": 3.5, "negative_prompt": None}
+    assert FLUX.guidance(3.5, "", 4) == {"guidance_scale": 3.5, "negative_prompt": None}
 
 
 def test_a_negative_prompt_has_no_effect() -> None:

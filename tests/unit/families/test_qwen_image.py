@@ -13,12 +13,12 @@ def test_guidance_is_true_cfg_scale(class_name: str) -> None:
     call, family = PipelineSource().parameters(class_name) or {}, family_of(class_name)
     assert family.takes_guidance(call, {}, {})
     assert family.takes_negative_prompt(call, {})
-    assert family.guidance(4.0, "").keys() <= call.keys()
+    assert family.guidance(4.0, "", 4).keys() <= call.keys()
 
 
 def test_a_blank_negative_prompt_stands_for_none() -> None:
-    assert family_of(CLASSES[0]).guidance(4.0, "") == {"true_cfg_scale": 4.0, "negative_prompt": " "}
-    assert family_of(CLASSES[0]).guidance(4.0, "blurred")["negative_prompt"] == "blurred"
+    assert family_of(CLASSES[0]).guidance(4.0, "", 4) == {"true_cfg_scale": 4.0, "negative_prompt": " "}
+    assert family_of(CLASSES[0]).guidance(4.0, "blurred", 4)["negative_prompt"] == "blurred"
 
 
 def test_later_edits_need_a_config_that_says_so() -> None:

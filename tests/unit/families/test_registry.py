@@ -53,7 +53,7 @@ def test_a_strangers_file_is_all_that_a_family_needs(
         '    guidance_argument = "cfg"\n'
     )
     monkeypatch.setattr(pipelines.families, "__path__", [*pipelines.families.__path__, str(tmp_path)])
-    arguments = family_of("NewModelImg2ImgPipeline").guidance(2.0, "")
+    arguments = family_of("NewModelImg2ImgPipeline").guidance(2.0, "", 4)
     assert arguments == {"cfg": 2.0, "negative_prompt": None}
 
 

@@ -1,0 +1,10 @@
+"""Cosmos 2: its classes load NVIDIA's guardrail, whatever else is loaded."""
+
+from pipelines.families.generic import Family
+
+
+class Cosmos2(Family):
+    """Without the guardrail, whose models are on a hub, the constructor raises."""
+
+    classes = ("Cosmos2TextToImage*",)
+    refused = "it needs the guardrail of NVIDIA, which its code loads from a hub, and no hub is asked here"

@@ -1,0 +1,16 @@
+"""DeepFloyd IF: it draws pixels, and its class for masks has a name of its own."""
+
+from collections.abc import Mapping
+
+from pipelines.families.generic import Family
+from pipelines.families.task import Task
+
+
+class DeepFloydIF(Family):
+    """The first of three stages. The others enlarge."""
+
+    classes = ("IFPipeline", "IFImg2ImgPipeline", "IFInpaintingPipeline")
+
+    def siblings(self, class_name: str) -> Mapping[Task, str]:
+        """Return the names of the classes for other tasks."""
+        return {Task.REDRAW: "IFImg2ImgPipeline", Task.INPAINT: "IFInpaintingPipeline"}

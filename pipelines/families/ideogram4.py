@@ -1,0 +1,22 @@
+"""Ideogram 4: it is guided step by step."""
+
+from collections.abc import Container
+from typing import Any
+
+from pipelines.families.generic import Call, Family
+
+
+class Ideogram4(Family):
+    """Its call has a schedule of guidance, of as many numbers as steps, which a scale beside it does not replace. What
+    is not there is predicted by a second denoiser, which reads no negative prompt."""
+
+    classes = ("Ideogram4*",)
+    guidance_argument = "guidance_schedule"
+
+    def guidance(self, scale: float, negative_prompt: str, steps: int) -> dict[str, Any]:
+        """Return the schedule: the same scale at each step."""
+        return {"guidance_schedule": [scale] * steps}
+
+    def starts_late(self, call: Call, methods: Container[str]) -> bool:
+        """Return False: its latents are rows of patches."""
+        return False

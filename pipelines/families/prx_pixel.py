@@ -1,0 +1,16 @@
+"""PRX without a codec."""
+
+from collections.abc import Container
+
+from pipelines.families.generic import Call
+from pipelines.families.prx import PRX
+
+
+class PRXPixel(PRX):
+    """It draws pixels."""
+
+    classes = ("PRXPixel*",)
+
+    def starts_late(self, call: Call, methods: Container[str]) -> bool:
+        """Return False: there is no codec."""
+        return False
