@@ -11,7 +11,7 @@ import { sentWith } from "./sent-files.js";
 export const REQUEST_FIELDS = [
   "prompt", "model", "n", "size", "quality", "response_format", "output_format", "output_compression", "background",
   "moderation", "input_fidelity", "style", "stream", "partial_images", "user", "safety_identifier", "steps", "guidance",
-  "strength", "negative_prompt", "scheduler", "loras", "long_prompt", "batch", "seed", "webhook", "num_inference_steps", "guidance_scale",
+  "strength", "negative_prompt", "scheduler", "loras", "long_prompt", "batch", "service_tier", "seed", "webhook", "num_inference_steps", "guidance_scale",
   "true_cfg_scale", "controls", "image", "images", "mask",
 ];
 
