@@ -152,9 +152,13 @@ def takes_body(operation: Json) -> bool:
 
 def test_the_document_has_these_examples(document: Json) -> None:
     described = {
-        path: {name: example["value"] for name, example in content["examples"].items()}
+        path: {
+            name: example["value"]
+            for content in body["content"].values()
+            for name, example in content["examples"].items()
+        }
         for _, path, operation in operations(document)
-        for content in operation.get("requestBody", {}).get("content", {}).values()
+        if (body := operation.get("requestBody"))
     }
     assert described == BODIES | SLEEPS
 
