@@ -209,8 +209,9 @@ async def test_warmup_finds_what_a_checkpoint_can_do(name: str, tmp_path: Path) 
     at_once = name not in ONE_BY_ONE
     prompts = Capabilities(*expected).long_prompts if name not in READ_ALL else ("refuse", "tell", "chunk")
     assert replace(found, unit_s=None, failed_checks=()) == Capabilities(
-        *expected, negative_prompt_above=above, at_once=at_once, prompt_tokens=TOKENS[name], long_prompts=prompts
-    )
+        *expected, negative_prompt_above=above, at_once=at_once, prompt_tokens=TOKENS[name], long_prompts=prompts,
+        transparent=name in WITH_ALPHA, prompt=name not in WITHOUT_PROMPT,
+    )  # fmt: skip
     assert FAILED_CHECKS.get(name, "") in "; ".join(map(str, found.failed_checks))
     inputs = {} if found.text else {"references": (plain_image(),)}
     if not (found.text or found.references):
