@@ -103,12 +103,9 @@ NIGHTLY: dict[str, tuple[Conditioning, tuple[bool, int, bool, bool, bool, bool, 
 SLOW = (pytest.mark.nightly, pytest.mark.timeout(1800))  # some encode every reference at a megapixel
 YES_OR_NO = {True: "yes", False: "no"}
 # Rows that differ in a shared pass, or a pass that can't be shared: the engine finds it at the first one
-DRAWN_APART = {
-    "hidream",
-    "kandinsky5",
-    "kandinsky5-i2i",
-    "klein-kv",
-}
+DRAWN_APART = {"hidream", "kandinsky5", "kandinsky5-i2i", "z-image-omni", "qwen-image-21"}
+WITH_ALPHA = {"qwen-image-21"}
+WITHOUT_PROMPT = {"image-variation"}
 # The others compute a negative prompt's part of a step at a guidance above 1 only
 GUIDED_ABOVE_0 = {
     "z-image",
