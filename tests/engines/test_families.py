@@ -103,12 +103,9 @@ NIGHTLY: dict[str, tuple[Conditioning, tuple[bool, int, bool, bool, bool, bool, 
 SLOW = (pytest.mark.nightly, pytest.mark.timeout(1800))  # some encode every reference at a megapixel
 YES_OR_NO = {True: "yes", False: "no"}
 # Rows that differ in a shared pass, or a pass that can't be shared: the engine finds it at the first one
-DRAWN_APART = {
-    "hidream",
-    "kandinsky5",
-    "kandinsky5-i2i",
-    "klein-kv",
-}
+DRAWN_APART = {"hidream", "kandinsky5", "kandinsky5-i2i", "z-image-omni", "qwen-image-21"}
+WITH_ALPHA = {"qwen-image-21"}
+WITHOUT_PROMPT = {"image-variation"}
 # The others compute a negative prompt's part of a step at a guidance above 1 only
 GUIDED_ABOVE_0 = {
     "z-image",
@@ -209,8 +206,9 @@ async def test_warmup_finds_what_a_checkpoint_can_do(name: str, tmp_path: Path) 
     at_once = name not in ONE_BY_ONE
     prompts = Capabilities(*expected).long_prompts if name not in READ_ALL else ("refuse", "tell", "chunk")
     assert replace(found, unit_s=None, failed_checks=()) == Capabilities(
-        *expected, negative_prompt_above=above, at_once=at_once, prompt_tokens=TOKENS[name], long_prompts=prompts
-    )
+        *expected, negative_prompt_above=above, at_once=at_once, prompt_tokens=TOKENS[name], long_prompts=prompts,
+        transparent=name in WITH_ALPHA, prompt=name not in WITHOUT_PROMPT,
+    )  # fmt: skip
     assert FAILED_CHECKS.get(name, "") in "; ".join(map(str, found.failed_checks))
     inputs = {} if found.text else {"references": (plain_image(),)}
     if not (found.text or found.references):
