@@ -117,7 +117,7 @@ class Family:
     def images(self, output: Any) -> Any:
         """Return the images in a call's output, as that has them: a tensor of shape (1, channels, height, width), or a
         list of one. The field has one of two names."""
-        return output["images"] if "images" in output else output["image"]
+        return output.images if hasattr(output, "images") else output.image
 
     # -- tasks
 

@@ -9,6 +9,7 @@ from sqlalchemy import case, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from server.accounts.batch_tables import BatchLineRow, BatchRow
+from server.accounts.dated_ahead import redate
 from server.accounts.db import PAGE, Database
 from server.accounts.gateways import live_owners
 from server.accounts.paging import Page, read_page
@@ -16,6 +17,7 @@ from server.accounts.store import Store
 
 BatchState = Literal["in_progress", "cancelling", "completed", "cancelled", "expired"]
 EndState = Literal["completed", "cancelled", "expired"]
+MARGIN_S = 3600.0  # by which the clocks of servers may differ
 RUNNING = ("in_progress", "cancelling")
 
 
@@ -128,7 +130,9 @@ class BatchStore(Store):
             row = session.get(BatchRow, batch_id)
         if row is None or row.state not in RUNNING or row.state == "cancelling":
             return "cancelled"
-        return "expired" if self.now() > row.expires_at else None
+        now = max(self.now(), self._database.clock.steady())
+        dated_ahead = row.created_at > now + MARGIN_S  # what is written of its calls may be forgotten before it expires
+        return "expired" if dated_ahead or now > row.expires_at else None
 
     def pending(self, batch_id: str, after: int, limit: int) -> list[BatchLine]:
         """Return the next lines without an answer, after a position."""
@@ -160,6 +164,7 @@ class BatchStore(Store):
         more."""
         old = BatchRow.created_at < self._database.clock.cautious() - max_age_s
         with self._database.write() as session:
+            redate(session, BatchRow.created_at, self._database.clock, max_age_s)
             ids = list(session.scalars(select(BatchRow.id).where(old, BatchRow.state.not_in(RUNNING)).limit(limit)))
             session.execute(delete(BatchLineRow).where(BatchLineRow.batch_id.in_(ids)))
             session.execute(delete(BatchRow).where(BatchRow.id.in_(ids)))

@@ -8,12 +8,14 @@ import pytest
 from sqlalchemy import Float, text
 
 from server.accounts import (  # noqa: F401  # whose tables are looked at
+    batch_tables,
     conversation_tables,
     operator_tables,
     report,
     response_tables,
     result_tables,
 )
+from server.accounts.batches import Batch, BatchLine, BatchStore
 from server.accounts.call_log import CallLog
 from server.accounts.calls import CallId, CallStore, Failure
 from server.accounts.console_sessions import LIFETIME_S, ConsoleSessions
@@ -51,6 +53,8 @@ COLUMNS = {
     "results": {"created_at": TESTED, "deleted_at": "whether it is there"},
     "responses": {"created_at": TESTED, "ended_at": "as of calls"},
     "conversations": {"created_at": SHOWN, "used_at": TESTED},
+    "batches": {"created_at": TESTED, "expires_at": "a batch that was created ahead has expired",
+                "cancelling_at": "whether it is there", "ended_at": SHOWN},
     "console_sessions": {"ends_at": TESTED},
     "claims": {"begun_at": ELSEWHERE, "ended_at": ELSEWHERE},
     "webhooks": {"next_at": TESTED},
@@ -172,6 +176,27 @@ def test_an_image_and_a_conversation_of_a_time_ahead_are_kept_for_their_time(
     assert (results.expire(age_s), conversations.delete_expired(age_s)) == (0, 0)
     at(NOW + 2 * age_s + 60)
     assert (results.expire(age_s), conversations.delete_expired(age_s)) == (1, 1)
+
+
+@pytest.mark.parametrize("ahead_s", AHEAD[1:])
+def test_a_batch_of_a_time_ahead_has_expired_and_goes_in_its_time(
+    database: Database, at: SetClock, ahead_s: float
+) -> None:
+    key, _ = create_key(database, "a", GROUPS)
+    batches = BatchStore(database, "me")
+    at(NOW + ahead_s)
+    created = NOW + ahead_s
+    batches.create(
+        Batch("b1", key.id, None, None, "", {}, 1, created, created + DAY_S), [BatchLine(0, "a", "/v1", "{}")]
+    )
+    assert batches.end_due("b1") is None
+    at(NOW)
+    assert batches.end_due("b1") == "expired"
+    batches.end("b1", "expired")
+    age_s = 30 * DAY_S
+    assert batches.delete_older(age_s) == 0
+    at(NOW + 2 * age_s + 60)
+    assert batches.delete_older(age_s) == 1
 
 
 def test_last_uses_are_none_of_a_time_ahead(database: Database, at: SetClock) -> None:

@@ -52,7 +52,7 @@ CLUSTER = [
     ["cluster", "token"], ["cluster", "status"], ["cluster", "drain", "x"], ["cluster", "down"],
     ["cluster", "up", "--config", "none.toml"], ["cluster", "join", "--head", "127.0.0.1:1"],
 ]  # fmt: skip
-FILES = [["backup", "FOLDER"], ["restore", "FILE"]]
+FILES = [["backup", "FOLDER"], ["restore", "FILE"], ["reproduce", "FILE"]]
 DOCTOR, SERVE = ["doctor"], ["serve"]
 EVERY = [*READING, *WRITING, *CATALOG, *ASKING, *CLUSTER, *FILES, DOCTOR, SERVE]
 
