@@ -48,9 +48,8 @@ def test_only_operators_learn_more_than_whether_the_server_is_ready(server: Serv
 
 def test_the_url_of_a_result_is_not_made_of_a_strangers_host(server: Server) -> None:
     with server.http() as client:
-        for headers in ({"Host": "evil.example"}, {"X-Forwarded-Host": "evil.example"}):
-            answer = client.post("/v1/images/generations", json=QUICK, headers=headers)
-            assert answer.json()["data"][0]["url"].startswith(f"{server.base}/cdn/")
+        answer = client.post("/v1/images/generations", json=QUICK, headers={"Host": "evil.example"})
+        assert answer.json()["data"][0]["url"].startswith(f"{server.base}/cdn/")
 
 
 def test_pages_of_other_sites_may_call_the_api_and_read_nothing_else(stranger: httpx.Client) -> None:

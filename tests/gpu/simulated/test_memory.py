@@ -69,11 +69,11 @@ async def test_a_load_that_never_fits_leaves_nothing_behind(flux: CheckpointSpec
     engine = ImageEngine(GPU, GENEROUS)
     gc.collect()
     used = torch.cuda.memory_allocated()
-    with others_take_all_but(gpu, 200_000):
+    with others_take_all_but(gpu, 20_000):  # text encoders may be there already
         with pytest.raises(torch.OutOfMemoryError):
             await engine.load(flux)
         assert torch.cuda.memory_allocated() <= used
-        assert torch.cuda.mem_get_info()[0] >= 200_000
+        assert torch.cuda.mem_get_info()[0] >= 20_000
     assert len(await draw(engine, image_job(flux))) == 1
 
 
