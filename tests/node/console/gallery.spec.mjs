@@ -144,7 +144,7 @@ await spec("delete", "/console/gallery", async (page, { looks, shot }) => {
   await page.getByRole("link", { name: "Gallery" }).click();
   await card.waitFor();
 
-  const [image, download] = await card.click().then(() => Promise.all(["Delete", "Download"].map((each) => page.getByText(each, { exact: true }).boundingBox())));
+  const [image, download] = await card.click().then(() => Promise.all(["Delete", "Download"].map((each) => page.getByRole("dialog").getByText(each, { exact: true }).boundingBox())));
   assert.ok(image.x - (download.x + download.width) > 40 || image.y - (download.y + download.height) > 20, "Delete is beside Download");
   await page.keyboard.press("Escape");
 
