@@ -11,10 +11,10 @@ from benchmarks.real_memory.parts import ROWS, Measured, Part, measured
 from pipelines.catalog.checkpoint_files import device_bytes
 from pipelines.catalog.memory import CONTEXT_BYTES, weights_budget
 from pipelines.catalog.runtime import choose_runtime
+from pipelines.device.memory import HELD_SHARE
 from pipelines.protocol.images import Quantize, Runtime
 
 GIB: Final = 2**30
-HELD_SHARE: Final = 0.05  # of the memory for latents of paused runs (pipelines.device.memory)
 WORKSPACES: Final = 1.4  # of a codec: the convolutions' workspaces took 20 to 50 % in others' measurements
 PROMPTS_BYTES: Final = 2**28  # the kept prompts of a checkpoint
 WORDS: Final = {"none": "plain", "fp8": "fp8", "float8": "float8"}

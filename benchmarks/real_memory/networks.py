@@ -58,57 +58,42 @@ def kl_codec(channels: int) -> Callable[[], Network]:
     )  # fmt: skip
 
 
-def t5_xxl() -> Network:
-    """Make T5 v1.1 XXL's encoder."""
-    return transformers.T5EncoderModel(
-        transformers.T5Config(
-            vocab_size=32128, d_model=4096, d_kv=64, d_ff=10240, num_layers=24, num_heads=64,
-            feed_forward_proj="gated-gelu",
-        )
-    )  # fmt: skip
+def of_config(model: Any, config: Any, **sizes: Any) -> Callable[[], Network]:
+    """Return the maker of a model of transformers with these sizes."""
+    return lambda: model(config(**sizes))  # type: ignore[no-any-return]
+
+
+T5_XXL: Final = of_config(
+    transformers.T5EncoderModel, transformers.T5Config,
+    vocab_size=32128, d_model=4096, d_kv=64, d_ff=10240, num_layers=24, num_heads=64, feed_forward_proj="gated-gelu",
+)  # fmt: skip
+QWEN3_4B: Final = of_config(
+    transformers.Qwen3Model, transformers.Qwen3Config,
+    vocab_size=151936, hidden_size=2560, intermediate_size=9728, num_hidden_layers=36, num_attention_heads=32,
+    num_key_value_heads=8, head_dim=128,
+)  # fmt: skip
+QWEN2_7B: Final = of_config(  # the language half of Qwen2.5-VL 7B, whose other half takes 1.3 GB more
+    transformers.Qwen2Model, transformers.Qwen2Config,
+    vocab_size=152064, hidden_size=3584, intermediate_size=18944, num_hidden_layers=28, num_attention_heads=28,
+    num_key_value_heads=4,
+)  # fmt: skip
+MISTRAL_SMALL: Final = of_config(
+    transformers.MistralModel, transformers.MistralConfig,
+    vocab_size=131072, hidden_size=5120, intermediate_size=32768, num_hidden_layers=40, num_attention_heads=32,
+    num_key_value_heads=8, head_dim=128,
+)  # fmt: skip
 
 
 def clip(width: int, layers: int, heads: int) -> Callable[[], Network]:
     """Return the maker of a CLIP text encoder."""
-    return lambda: transformers.CLIPTextModel(
-        transformers.CLIPTextConfig(
-            hidden_size=width, intermediate_size=4 * width, num_hidden_layers=layers, num_attention_heads=heads
-        )
-    )
+    return of_config(
+        transformers.CLIPTextModel, transformers.CLIPTextConfig,
+        hidden_size=width, intermediate_size=4 * width, num_hidden_layers=layers, num_attention_heads=heads,
+    )  # fmt: skip
 
 
 CLIP_L: Final = Encoder(clip(768, 12, 12), 77)
 CLIP_G: Final = Encoder(clip(1280, 32, 20), 77)
-
-
-def qwen3_4b() -> Network:
-    """Make Qwen3 4B."""
-    return transformers.Qwen3Model(
-        transformers.Qwen3Config(
-            vocab_size=151936, hidden_size=2560, intermediate_size=9728, num_hidden_layers=36, num_attention_heads=32,
-            num_key_value_heads=8, head_dim=128,
-        )
-    )  # fmt: skip
-
-
-def qwen2_7b() -> Network:
-    """Make the language half of Qwen2.5-VL 7B, whose other half takes 1.3 GB more."""
-    return transformers.Qwen2Model(
-        transformers.Qwen2Config(
-            vocab_size=152064, hidden_size=3584, intermediate_size=18944, num_hidden_layers=28, num_attention_heads=28,
-            num_key_value_heads=4,
-        )
-    )  # fmt: skip
-
-
-def mistral_small() -> Network:
-    """Make Mistral Small 3, 24B."""
-    return transformers.MistralModel(
-        transformers.MistralConfig(
-            vocab_size=131072, hidden_size=5120, intermediate_size=32768, num_hidden_layers=40, num_attention_heads=32,
-            num_key_value_heads=8, head_dim=128,
-        )
-    )  # fmt: skip
 
 
 def _sdxl_unet() -> Network:
@@ -182,16 +167,16 @@ def _klein() -> Network:
     )
 
 
-T5: Final = Encoder(t5_xxl, 512)
+T5: Final = Encoder(T5_XXL, 512)
 CHECKPOINTS: Final = (
     RealCheckpoint("SDXL", _sdxl_unet, _sdxl_step, (CLIP_L, CLIP_G), kl_codec(4), 4, rows=2),
     RealCheckpoint("SD 3.5 large", _sd35_transformer, _sd35_step, (CLIP_L, CLIP_G, T5), kl_codec(16), 16, rows=2),
     RealCheckpoint(
-        "FLUX.2 klein 4B", _klein, _flux2_step(7680, guided=False), (Encoder(qwen3_4b, 512, all_layers=True),),
+        "FLUX.2 klein 4B", _klein, _flux2_step(7680, guided=False), (Encoder(QWEN3_4B, 512, all_layers=True),),
         diffusers.AutoencoderKLFlux2, 32, references=True,
     ),
     RealCheckpoint(
-        "Z-Image", diffusers.ZImageTransformer2DModel, _zimage_step, (Encoder(qwen3_4b, 512, all_layers=True),),
+        "Z-Image", diffusers.ZImageTransformer2DModel, _zimage_step, (Encoder(QWEN3_4B, 512, all_layers=True),),
         kl_codec(16), 16,
     ),
     RealCheckpoint(
@@ -199,11 +184,11 @@ CHECKPOINTS: Final = (
         kl_codec(16), 16, references=True,
     ),
     RealCheckpoint(
-        "Qwen-Image", diffusers.QwenImageTransformer2DModel, _qwen_step, (Encoder(qwen2_7b, 1500, all_layers=True),),
+        "Qwen-Image", diffusers.QwenImageTransformer2DModel, _qwen_step, (Encoder(QWEN2_7B, 1500, all_layers=True),),
         diffusers.AutoencoderKLQwenImage, 16, frames=True, references=True,
     ),
     RealCheckpoint(
         "FLUX.2 [dev]", diffusers.Flux2Transformer2DModel, _flux2_step(15360, guided=True),
-        (Encoder(mistral_small, 512, all_layers=True),), diffusers.AutoencoderKLFlux2, 32, references=True,
+        (Encoder(MISTRAL_SMALL, 512, all_layers=True),), diffusers.AutoencoderKLFlux2, 32, references=True,
     ),
 )  # fmt: skip

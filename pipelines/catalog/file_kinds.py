@@ -56,7 +56,6 @@ CONTROLNET: Final = FileKind(
 T2I_ADAPTER: Final = FileKind("a T2I-Adapter", "nothing here draws with it")
 IP_ADAPTER: Final = FileKind("an IP-Adapter", "name it in [[ip_adapters]] of a checkpoint")
 CONTROLNET_FOLDER: Final = FileKind("a ControlNet", "name it in [[controlnets]] of a checkpoint")
-T2I_ADAPTER_FOLDER: Final = FileKind("a T2I-Adapter", "nothing here draws with it")
 IMAGE_ENCODER_FOLDER: Final = FileKind(
     "an image encoder", "an IP-Adapter needs it: name it as `image_encoder` in [[ip_adapters]] of a checkpoint"
 )
@@ -115,7 +114,7 @@ def _adapter(kind: str) -> FileKind:
 
 BY_CLASS: Final = (  # of diffusers, or among `architectures` of transformers
     (re.compile(r"ControlNet"), CONTROLNET_FOLDER),
-    (re.compile(r"^T2IAdapter$"), T2I_ADAPTER_FOLDER),
+    (re.compile(r"^T2IAdapter$"), T2I_ADAPTER),
     (re.compile(r"^MotionAdapter$"), MOTION),
     (re.compile(r"^(Auto|V|VQ|Asymmetric|Consistency)\w*(Autoencoder|encoder|Model|VAE|Decoder)\w*$"), VAE),
     (re.compile(r"(Transformer\w*Model|UNet\w*Model|Transformer\w*)$"), DENOISER),

@@ -26,10 +26,8 @@ def has_alpha(image: Image.Image) -> bool:
 def flattened(image: Image.Image) -> Image.Image:
     """Return an image as it looks on white, in the mode "RGB". Its file is read, and may be closed afterwards."""
     image.load()
-    if image.mode == "RGB" and not has_alpha(image):
-        return image
     if not has_alpha(image):
-        return image.convert("RGB")
+        return image if image.mode == "RGB" else image.convert("RGB")
     image = image.convert("RGBA")
     white = Image.new("RGB", image.size, WHITE)
     white.paste(image, mask=image.getchannel("A"))

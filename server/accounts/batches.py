@@ -9,7 +9,7 @@ from sqlalchemy import case, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from server.accounts.batch_tables import BatchLineRow, BatchRow
-from server.accounts.dated_ahead import redate
+from server.accounts.dated_ahead import MARGIN_S, latest, redate
 from server.accounts.db import PAGE, Database
 from server.accounts.gateways import live_owners
 from server.accounts.paging import Page, read_page
@@ -17,7 +17,6 @@ from server.accounts.store import Store
 
 BatchState = Literal["in_progress", "cancelling", "completed", "cancelled", "expired"]
 EndState = Literal["completed", "cancelled", "expired"]
-MARGIN_S = 3600.0  # by which the clocks of servers may differ
 RUNNING = ("in_progress", "cancelling")
 
 
@@ -130,7 +129,7 @@ class BatchStore(Store):
             row = session.get(BatchRow, batch_id)
         if row is None or row.state not in RUNNING or row.state == "cancelling":
             return "cancelled"
-        now = max(self.now(), self._database.clock.steady())
+        now = latest(self._database.clock)
         dated_ahead = row.created_at > now + MARGIN_S  # what is written of its calls may be forgotten before it expires
         return "expired" if dated_ahead or now > row.expires_at else None
 

@@ -12,6 +12,8 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from server.accounts.tables import KeyRow
 from server.clock import Clock
 
+MARGIN_S = 3600.0  # by which the clocks of servers may differ
+
 log = structlog.stdlib.get_logger("darkroom.database")
 
 
@@ -23,16 +25,21 @@ def is_near(
     return or_(*(column.between(now - limit_s, now + limit_s) for now in (clock.now(), clock.steady())))
 
 
-def has_been(column: InstrumentedAttribute[float], clock: Clock, margin_s: float = 3600.0) -> ColumnElement[bool]:
+def latest(clock: Clock) -> float:
+    """Return the later of what the system's clock says and what it would say had it not been set."""
+    return max(clock.now(), clock.steady())
+
+
+def has_been(column: InstrumentedAttribute[float], clock: Clock, margin_s: float = MARGIN_S) -> ColumnElement[bool]:
     """Return the condition that a time is no later than now, but for clocks that differ a little: so the latest of
     several is none of a time when the clock was ahead."""
-    return column <= max(clock.now(), clock.steady()) + margin_s
+    return column <= latest(clock) + margin_s
 
 
 def redate(session: Session, column: InstrumentedAttribute[float], clock: Clock, max_age_s: float) -> None:
     """Date anew, by this moment, the rows that lie ahead by more than the age at which they are deleted: else they
     would stay until that time has come, and an age longer."""
-    now = max(clock.now(), clock.steady())
+    now = latest(clock)
     ahead = column > now + max_age_s
     if not session.scalar(select(exists().where(ahead))):
         return

@@ -4,8 +4,8 @@ Serialisers of Go, Java and C# write a null for each field that is not set, and 
 """
 
 import copy
-from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from pydantic_core import ErrorDetails
 
@@ -26,28 +26,34 @@ def without_absent(values: Mapping[str, Any], errors: Iterable[ErrorDetails], *,
     return left
 
 
-def is_tag(part: int | str, value: Any) -> bool:
-    """Return whether a part of an error's location only names the member of a union that the value is."""
-    return isinstance(value, Mapping) and part in {value.get(name) for name in TAGS if isinstance(value.get(name), str)}
-
-
-def _reach(location: tuple[int | str, ...], values: Mapping[str, Any]) -> Keys:
-    """Return the keys of a location that the values have: others are names that pydantic gave to a union's members."""
-    keys: list[int | str] = []
+def walk(location: Keys, values: Mapping[str, Any]) -> Iterator[tuple[int | str, Any]]:
+    """Yield each part of an error's location with the value that it is looked up in, None below what the values do not
+    have. A part that only names the member of a union that the value is, by one of its TAGS, is left out."""
     value: Any = values
-    tagged = False
+    tagged = False  # the member of the union that the value is has been named
     for position, part in enumerate(location, 1):
-        if not tagged and position < len(location) and is_tag(part, value):
+        if not tagged and position < len(location) and _is_tag(part, value):
             tagged = True
             continue
         tagged = False
-        if _has(value, part):
-            keys.append(part)
-            value = cast(Any, value)[part]
-    return tuple(keys)
+        yield part, value
+        if has_part(value, part):
+            value = value[part]
+        elif isinstance(part, int):
+            value = None
 
 
-def _has(value: Any, part: int | str) -> bool:
+def _is_tag(part: int | str, value: Any) -> bool:
+    return isinstance(value, Mapping) and part in {value.get(name) for name in TAGS if isinstance(value.get(name), str)}
+
+
+def _reach(location: Keys, values: Mapping[str, Any]) -> Keys:
+    """Return the keys of a location that the values have: others are names that pydantic gave to a union's members."""
+    return tuple(part for part, value in walk(location, values) if has_part(value, part))
+
+
+def has_part(value: Any, part: int | str) -> bool:
+    """Return whether a list or an object has an item or a key."""
     if isinstance(value, list):
         return isinstance(part, int) and part < len(value)
     return isinstance(value, Mapping) and part in value

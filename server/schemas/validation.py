@@ -4,13 +4,13 @@ import codecs
 import json
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, from_json
 
 from server.errors import BadRequest
-from server.schemas.absent import is_tag, without_absent
+from server.schemas.absent import has_part, walk, without_absent
 from server.schemas.chat_messages import MAX_TEXT
 from server.schemas.json_shape import check_shape
 
@@ -201,19 +201,12 @@ def _path(location: tuple[int | str, ...], values: Mapping[str, Any], *, missing
     """Write a location as a path: ('messages', 3, 'user', 'content') -> 'messages[3].content'. A name that the body
     does not have is one that pydantic gave to a member of a union, and is left out, unless it is the last one and names
     a missing field. So is one that the body has, if it is the value by which the union tells its members apart."""
-    path, value = "", cast("Any", values)
-    tagged = False  # the member of the union that the value is has been named
-    for position, part in enumerate(location, 1):
-        if not tagged and position < len(location) and is_tag(part, value):
-            tagged = True
-            continue
-        tagged = False
+    path = ""
+    for number, (part, value) in enumerate(steps := list(walk(location, values)), 1):
         if isinstance(part, int):
             path += f"[{part}]"
-            value = value[part] if isinstance(value, list) and part < len(value) else None
-        elif isinstance(value, Mapping) and (part in value or (missing and position == len(location))):
+        elif has_part(value, part) or (missing and number == len(steps) and isinstance(value, Mapping)):
             path += f".{part}" if path else part
-            value = value.get(part)
     return path
 
 
