@@ -70,8 +70,13 @@ def browser() -> Iterator[str]:
 )
 def test_page(path: Path, console_server: Server, browser: str) -> None:
     folder = [str((REPOSITORY / SCREENSHOTS).resolve())] if SCREENSHOTS else []
+    run_spec(path, browser, console_server, console_server.base, *folder)
+
+
+def run_spec(path: Path, browser: str, server: Server, base: str, *folder: str) -> None:
+    """Run a spec on the server, which its browser finds at this URL."""
     done = subprocess.run(
-        ["node", str(path), browser, console_server.base, console_server.key, console_server.admin_key, *folder],
+        ["node", str(path), browser, base, server.key, server.admin_key, *folder],
         cwd=NODE,
         capture_output=True,
         text=True,

@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 from tests.support.harness import REPOSITORY, MakeServer, Server, free_port, suspended, until
+from tests.support.nginx import write_config
 
 pytestmark = pytest.mark.nightly
 
@@ -24,21 +25,6 @@ NAME = "pictures.example"
 HOST = "127.0.0.2"  # where the UDP port, which Caddy listens to for HTTP/3, is not leased
 PATH = "/v1/images/generations"
 BODY = {"prompt": "a star", "size": "256x256", "steps": 1, "model": "alpha-image-2-count", "response_format": "url"}
-NGINX = """
-daemon off;
-pid {folder}/pid;
-error_log {folder}/log;
-events {{}}
-http {{
-    access_log off;
-    client_body_temp_path {folder}/body;
-    proxy_temp_path {folder}/proxy;
-    fastcgi_temp_path {folder}/fastcgi;
-    uwsgi_temp_path {folder}/uwsgi;
-    scgi_temp_path {folder}/scgi;
-    include {folder}/site.conf;
-}}
-"""
 
 
 @dataclass(frozen=True)
@@ -94,9 +80,8 @@ def nginx(program: str, folder: Path, server: Server, certificate: Path) -> tupl
     ):
         assert old in text
         text = text.replace(old, new)
-    (folder / "site.conf").write_text(text)
-    (folder / "nginx.conf").write_text(NGINX.format(folder=folder))
-    return [program, "-p", str(folder), "-e", str(folder / "log"), "-c", str(folder / "nginx.conf")], port, http_port
+    config = write_config(folder, text)
+    return [program, "-p", str(folder), "-e", str(folder / "log"), "-c", str(config)], port, http_port
 
 
 def caddy(program: str, folder: Path, server: Server, certificate: Path) -> tuple[list[str], int, int]:

@@ -1,6 +1,5 @@
 """The server below a path of a proxy's: results, places of calls, the console in a browser."""
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from urllib.parse import urljoin
 import httpx
 import pytest
 
-from tests.e2e.test_console import NODE, browser, console_server
+from tests.e2e.test_console import NODE, browser, console_server, run_spec
 from tests.support.harness import MakeServer, Server, free_port
 from tests.support.nginx import PROGRAM, below
 
@@ -70,13 +69,4 @@ def console_below(console_server: Server, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.parametrize("name", SPECS)
 def test_the_console_works_below_the_path(name: str, console_below: str, console_server: Server, browser: str) -> None:
-    spec = f"console/{name}.spec.mjs"
-    done = subprocess.run(
-        ["node", spec, browser, console_below, console_server.key, console_server.admin_key],
-        cwd=NODE,
-        capture_output=True,
-        text=True,
-        timeout=800,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    run_spec(NODE / "console" / f"{name}.spec.mjs", browser, console_server, console_below)

@@ -19,24 +19,35 @@ error_log {folder}/log;
 events {{}}
 http {{
     access_log off;
-    client_max_body_size 100m;
     client_body_temp_path {folder}/body;
     proxy_temp_path {folder}/proxy;
     fastcgi_temp_path {folder}/fastcgi;
     uwsgi_temp_path {folder}/uwsgi;
     scgi_temp_path {folder}/scgi;
-    server {{
-        listen 127.0.0.1:{port};
-        location {path}/ {{
-            proxy_pass http://127.0.0.1:{server}{kept};
-            proxy_http_version 1.1;
-            proxy_buffering off;
-            proxy_read_timeout 900s;
-            {lines}
-        }}
+    include {folder}/site.conf;
+}}
+"""
+SITE = """
+client_max_body_size 100m;
+server {{
+    listen 127.0.0.1:{port};
+    location {path}/ {{
+        proxy_pass http://127.0.0.1:{server}{kept};
+        proxy_http_version 1.1;
+        proxy_buffering off;
+        proxy_read_timeout 900s;
+        {lines}
     }}
 }}
 """
+
+
+def write_config(folder: Path, site: str) -> Path:
+    """The file of an nginx that keeps all its files in the folder and serves this site."""
+    (folder / "site.conf").write_text(site)
+    config = folder / "nginx.conf"
+    config.write_text(CONFIG.format(folder=folder))
+    return config
 
 
 @contextlib.contextmanager
@@ -45,11 +56,11 @@ def below(
 ) -> Iterator[str]:
     """The URL of the server below this path. `lines` are more lines for the location."""
     assert PROGRAM is not None
-    port, config = port or free_port(), folder / "nginx.conf"
+    port = port or free_port()
     folder.mkdir(parents=True, exist_ok=True)
     kept = "" if keeps_path else "/"
-    config.write_text(
-        CONFIG.format(folder=folder, port=port, path=path, server=server.port, kept=kept, lines="\n".join(lines))
+    config = write_config(
+        folder, SITE.format(port=port, path=path, server=server.port, kept=kept, lines="\n".join(lines))
     )
     base = f"http://127.0.0.1:{port}{path}"
 

@@ -16,6 +16,7 @@ from tests.support.tiny_families.parts import (
     flux_codec,
     gemma,
     gemma_tokenizer,
+    mistral3_config,
     qwen_tokenizer,
     stirred,
     t5,
@@ -86,18 +87,7 @@ def ideogram4() -> Any:
 def ernie_image() -> Any:
     torch.manual_seed(22)
     tokenizer = qwen_tokenizer()
-    config = transformers.Mistral3Config(
-        text_config={
-            "model_type": "mistral", "vocab_size": len(tokenizer) + 8, "hidden_size": 16, "intermediate_size": 37,
-            "max_position_embeddings": 2048, "num_attention_heads": 4, "num_hidden_layers": 3,
-            "num_key_value_heads": 2, "head_dim": 4,
-        },
-        vision_config={
-            "model_type": "pixtral", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 4,
-            "intermediate_size": 37, "image_size": 56, "patch_size": 14, "num_channels": 3, "head_dim": 4,
-        },
-        vision_feature_layer=-1,
-    )  # fmt: skip
+    config = mistral3_config(tokenizer, layers=3)
     transformer = diffusers.ErnieImageTransformer2DModel(
         hidden_size=32, num_attention_heads=2, num_layers=1, ffn_hidden_size=32, in_channels=64, out_channels=64,
         text_in_dim=16, rope_axes_dim=(4, 6, 6),

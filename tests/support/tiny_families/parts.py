@@ -11,6 +11,7 @@ from transformers import (
     Gemma2Config,
     Gemma2Model,
     GemmaTokenizer,
+    Mistral3Config,
     Qwen2Tokenizer,
     T5Config,
     T5EncoderModel,
@@ -84,6 +85,23 @@ def gemma(tokenizer: Any, layers: int = 1) -> Any:
         num_hidden_layers=layers, num_key_value_heads=2, vocab_size=len(tokenizer) + 8, attn_implementation="eager",
     )  # fmt: skip
     return Gemma2Model(config)
+
+
+def mistral3_config(tokenizer: Any, *, layers: int, **options: Any) -> Mistral3Config:
+    """The config of a Mistral 3 that reads texts and images."""
+    return Mistral3Config(
+        text_config={
+            "model_type": "mistral", "vocab_size": len(tokenizer) + 8, "hidden_size": 16, "intermediate_size": 37,
+            "max_position_embeddings": 2048, "num_attention_heads": 4, "num_hidden_layers": layers,
+            "num_key_value_heads": 2, "head_dim": 4,
+        },
+        vision_config={
+            "model_type": "pixtral", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 4,
+            "intermediate_size": 37, "image_size": 56, "patch_size": 14, "num_channels": 3, "head_dim": 4,
+        },
+        vision_feature_layer=-1,
+        **options,
+    )  # fmt: skip
 
 
 def codec(latent_channels: int = 4, **options: Any) -> AutoencoderKL:

@@ -9,7 +9,7 @@ import transformers
 
 from starters.architectures import klein_codec, qwen_config
 from tests.support.tiny_families.flow_models import flux
-from tests.support.tiny_families.parts import CHAT_TEMPLATE, flow, qwen_tokenizer
+from tests.support.tiny_families.parts import CHAT_TEMPLATE, flow, mistral3_config, qwen_tokenizer
 from tests.support.tiny_families.qwen import qwen_codec, qwen_scheduler, qwen_transformer, qwen_vl
 
 PIXTRAL_MARKS = ("[IMG]", "[IMG_BREAK]", "[IMG_END]")
@@ -43,19 +43,7 @@ def flux2() -> Any:
         patch_size=14,
         chat_template=CHAT_TEMPLATE,
     )
-    config = transformers.Mistral3Config(
-        text_config={
-            "model_type": "mistral", "vocab_size": len(tokenizer) + 8, "hidden_size": 16, "intermediate_size": 37,
-            "max_position_embeddings": 2048, "num_attention_heads": 4, "num_hidden_layers": 31,
-            "num_key_value_heads": 2, "head_dim": 4,
-        },
-        vision_config={
-            "model_type": "pixtral", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 4,
-            "intermediate_size": 37, "image_size": 56, "patch_size": 14, "num_channels": 3, "head_dim": 4,
-        },
-        image_token_index=tokenizer.convert_tokens_to_ids("[IMG]"),
-        vision_feature_layer=-1,
-    )  # fmt: skip
+    config = mistral3_config(tokenizer, layers=31, image_token_index=tokenizer.convert_tokens_to_ids("[IMG]"))
     return diffusers.Flux2Pipeline(
         scheduler=flow(use_dynamic_shifting=True),
         vae=_flux2_codec(),

@@ -1,20 +1,20 @@
 """Comparison grids as jobs: their progress, their place in the queue, and their end. The engine is a gate here."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
-import httpx
 import pytest
-import pytest_asyncio
 
 from server.errors import BadRequest
 from server.flows.comparison_grid import Recipe
-from tests.support.in_process import InProcess, in_process
+from tests.support.in_process import InProcess
 from tests.support.polling import eventually
+from tests.unit.http.operators import request, running
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-ADMIN = {"Authorization": "Bearer admin-of-home"}
+__all__ = ["running"]
+
 LATER = {"Prefer": "respond-async"}
 PATH = "/admin/checkpoints/proof"
 BODY = {"candidates": [{"name": "starter-alpha"}], "prompts": ["a boat"], "seeds": [1, 2], "size": "64x64"}
@@ -34,18 +34,6 @@ class Gate:
         if isinstance(self.outcome, Exception):
             raise self.outcome
         return self.outcome
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[InProcess]:
-    home = tmp_path_factory.mktemp("home")
-    (home / "admin-key").write_text("admin-of-home\n")
-    async with in_process(home) as app:
-        yield app
-
-
-async def request(running: InProcess, method: str, path: str, body: Any = None, **headers: str) -> httpx.Response:
-    return await running.client.request(method, path, json=body, headers=ADMIN | headers)
 
 
 async def begin(running: InProcess, gate: Gate) -> str:

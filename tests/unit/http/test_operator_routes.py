@@ -3,35 +3,22 @@
 import csv
 import io
 import time
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 
 from server.accounts.keys import find_key
 from server.accounts.ledger import Ledger
 from server.accounts.refusals import Refusal, record_refusals
-from tests.support.in_process import InProcess, in_process
+from tests.support.in_process import InProcess
 from tests.unit.accounts.helpers import call, capture, result
 from tests.unit.accounts.test_operators import CALL
+from tests.unit.http.operators import ADMIN, request, running
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-ADMIN = {"Authorization": "Bearer admin-of-home"}
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[InProcess]:
-    home = tmp_path_factory.mktemp("home")
-    (home / "admin-key").write_text("admin-of-home\n")
-    async with in_process(home) as app:
-        yield app
-
-
-async def request(running: InProcess, method: str, path: str, body: Any = None, **headers: str) -> httpx.Response:
-    return await running.client.request(method, path, json=body, headers=ADMIN | headers)
+__all__ = ["running"]
 
 
 async def create(running: InProcess, name: str, **fields: Any) -> dict[str, Any]:
