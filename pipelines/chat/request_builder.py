@@ -51,6 +51,8 @@ def build_sequences(
     unread = unread_thoughts(checkpoint, conversation, prompt)
     ignored = tuple(f"messages[{index}].reasoning_content" for index in unread)
     ignored += grammar.unenforced if grammar else ()
+    if tools and checkpoint.syntax.is_unknown and job.tool_choice != "required":
+        ignored += ("tools (calls of this model come as text: its syntax is not known)",)
     return sequences, Admitted(len(prompt.tokens), dropped, unused, ignored)
 
 

@@ -39,6 +39,7 @@ class ChatFound:
 
     context: int  # prompt and answer, in tokens
     vision: bool  # sees images
+    tools: bool  # its chat template shows it the tools of a request
     why_alone: str | None  # why its answers are written one at a time; None: they share a batch
     notes: tuple[str, ...] = ()  # for the operator
 
