@@ -37,7 +37,6 @@ class ChatCheckpoint:
     tokens: TokenTable
     device: torch.device
     most_tokens: int  # of prompt and answer, that the model was made for or the catalog allows
-    eos_ids: frozenset[int]  # tokens that end an answer
     syntax: OutputSyntax  # of reasoning and tool calls
     batching: Batching  # whether answers are written together, and how
     cache_share: CacheShare = field(default_factory=CacheShare)
@@ -97,7 +96,6 @@ def load_chat(spec: ChatSpec, device: torch.device, cache_share: CacheShare | No
         tokens=tokens,
         device=device,
         most_tokens=_context_length(spec, model),
-        eos_ids=frozenset(eos_ids),
         batching=find_batching(model, device, tokens.vocab_size),
         cache_share=cache_share or CacheShare(),
         syntax=syntax,

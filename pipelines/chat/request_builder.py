@@ -70,10 +70,15 @@ def _sequence(
     job, tokens = request.job, request.checkpoint.tokens
     sampling = job.sampling.with_defaults(request.checkpoint.spec.defaults)
     seen = frozenset(request.prompt if sampling.repetition_penalty != 1.0 else ())
-    sampler = SamplerState(sampling, job.seed + choice, job.top_logprobs if job.logprobs else None, seen)
+    logprobs = job.top_logprobs if job.logprobs else None
+    sampler = SamplerState(sampling, job.seed + choice, logprobs, _ends(request), seen)
     constraint = Constraint(tokens, grammar) if grammar else None
     output = _output(request, choice, prompt_text)
     return Sequence(request, choice, sampler, output, constraint, max_new_tokens, list(request.prompt))
+
+
+def _ends(request: Request) -> tuple[int, ...]:
+    return tuple(token for token in request.ends if token < request.checkpoint.tokens.vocab_size)
 
 
 def _output(request: Request, choice: int, prompt_text: str) -> ChoiceOutput:
