@@ -37,6 +37,28 @@ FUNCTION_XML: Final = CallFormat(
     lead="<function=",
     opening_pattern=r"\s*(?:<tool_call>\s*|(?:\A|(?<=\n)|(?<=</think>\s*)))(?=<function=)",  # some leave the tag out
 )
+
+
+def _dsml(outer: str) -> CallFormat:
+    return CallFormat(
+        head='<｜DSML｜invoke name="{name}">',
+        arguments=DSML,
+        tail="</｜DSML｜invoke>",
+        outer_begin=f"<｜DSML｜{outer}>",
+        outer_end=f"</｜DSML｜{outer}>",
+    )
+
+
+def _mistral(head: str) -> CallFormat:
+    return CallFormat(
+        head=head,
+        head_pattern=r"(?P<name>[\w.\-/]+?)\s*(?:\[CALL_ID\]\s*\w+\s*)?\[ARGS\]\s*(?=\{)",
+        begin="[TOOL_CALLS]",
+        separator="",
+        closing_pattern=r"(?=\[TOOL_CALLS\])",
+    )
+
+
 TABLE: Final[Mapping[str, Known]] = {
     "harmony": Known(harmony.CALLS, ("<|channel|>", "<|message|>"), model_types=("gpt_oss",)),
     **headed.TABLE,
@@ -49,23 +71,11 @@ TABLE: Final[Mapping[str, Known]] = {
         tokens=("<|tool_call>",),
     ),
     "mistral-call-id": Known(
-        CallFormat(
-            head="{name}[CALL_ID]{id}[ARGS]",
-            head_pattern=r"(?P<name>[\w.\-/]+?)\s*(?:\[CALL_ID\]\s*\w+\s*)?\[ARGS\]\s*(?=\{)",
-            begin="[TOOL_CALLS]",
-            separator="",
-            closing_pattern=r"(?=\[TOOL_CALLS\])",
-        ),
+        _mistral("{name}[CALL_ID]{id}[ARGS]"),
         ("[TOOL_CALLS]", "[CALL_ID]"),
     ),
     "mistral-args": Known(
-        CallFormat(
-            head="{name}[ARGS]",
-            head_pattern=r"(?P<name>[\w.\-/]+?)\s*(?:\[CALL_ID\]\s*\w+\s*)?\[ARGS\]\s*(?=\{)",
-            begin="[TOOL_CALLS]",
-            separator="",
-            closing_pattern=r"(?=\[TOOL_CALLS\])",
-        ),
+        _mistral("{name}[ARGS]"),
         ("[TOOL_CALLS]", "[ARGS]"),
         model_types=("ministral3", "mistral3"),
         tokens=("[ARGS]",),
@@ -82,25 +92,13 @@ TABLE: Final[Mapping[str, Known]] = {
         tokens=("[TOOL_CALLS]",),
     ),
     "deepseek-dsml": Known(
-        CallFormat(
-            head='<｜DSML｜invoke name="{name}">',
-            arguments=DSML,
-            tail="</｜DSML｜invoke>",
-            outer_begin="<｜DSML｜function_calls>",
-            outer_end="</｜DSML｜function_calls>",
-        ),
+        _dsml("function_calls"),
         ("function_calls>", "invoke name=", "DSML"),
         model_types=("deepseek_v32",),
         tokens=("｜DSML｜",),
     ),
     "deepseek-dsml-v4": Known(
-        CallFormat(
-            head='<｜DSML｜invoke name="{name}">',
-            arguments=DSML,
-            tail="</｜DSML｜invoke>",
-            outer_begin="<｜DSML｜tool_calls>",
-            outer_end="</｜DSML｜tool_calls>",
-        ),
+        _dsml("tool_calls"),
         ("tool_calls>", "invoke name=", "DSML"),
         model_types=("deepseek_v4",),
         tokens=("｜DSML｜",),
