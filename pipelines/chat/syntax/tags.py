@@ -58,8 +58,7 @@ class TagArguments(ArgumentStyle):
 
     def _tag(self, rules: Rules, key: str, value: Schema) -> str:
         text = may_be_text(value)
-        kind = "string" if text else {"integer": "number"}.get(value.get("type", ""), value.get("type", "object"))
-        written = self._opening(key, kind)
+        written = self._opening(key, "string" if text else _kind(value))
         opening = " /\\n?/ ".join(map(rules.literal, written.split("\n")))
         space = "/\\n?/" if self.space else ""
         closing = rules.literal(self.closing)
@@ -173,6 +172,13 @@ def may_be_text(schema: Schema) -> bool:
     return not schema.keys() & {"$ref", "allOf", "properties", "items", "enum", "const"} or any(
         isinstance(option, str) for option in schema.get("enum", ())
     )
+
+
+def _kind(schema: Schema) -> str:
+    """Return the name of a value's type, as tags have it."""
+    kinds = schema.get("type") or "object"
+    names = [kinds] if isinstance(kinds, str) else [name for name in kinds if name != "null"]
+    return "number" if names and names[0] == "integer" else str(next(iter(names), "null"))
 
 
 def _declared(value: Any, schema: Schema) -> bool:
