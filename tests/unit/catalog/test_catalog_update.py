@@ -43,7 +43,7 @@ def updater(
     folders: tuple[Path, Path], manager: CheckpointManager, served: ServedCatalog, tmp_path: Path
 ) -> CatalogUpdater:
     switch = cast(CatalogSwitch, Switch(served))
-    record = FolderCatalog(served, switch, tmp_path / "swaps.json", model_configs=folders[0], weights=folders[1])
+    record = FolderCatalog(switch, tmp_path / "swaps.json", model_configs=folders[0], weights=folders[1])
     return CatalogUpdater(served, record, manager, folders[0])
 
 
