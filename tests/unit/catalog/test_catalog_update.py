@@ -24,10 +24,10 @@ class Switch:
     """Serves any catalog at once: no engine has to load it."""
 
     def __init__(self, served: ServedCatalog) -> None:
-        self._served = served
+        self.catalog = served
 
     async def replace(self, after: Catalog) -> CatalogDiff:
-        self._served.current = after
+        self.catalog.current = after
         return CatalogDiff((), (), (), {})
 
 
