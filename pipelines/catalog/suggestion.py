@@ -18,7 +18,14 @@ from pipelines.catalog.hub_cache import cache_of
 from pipelines.catalog.inspection import Inspection, codec_scale
 from pipelines.catalog.said_by_names import NamedAfter, read_name
 from pipelines.families.registry import family_of
-from pipelines.protocol.images import CheckpointSpec, Enlarge, SamplingDefaults, Scalar, SchedulerConfig
+from pipelines.protocol.images import (
+    UPSCALER_TILE_PX,
+    CheckpointSpec,
+    Enlarge,
+    SamplingDefaults,
+    Scalar,
+    SchedulerConfig,
+)
 
 Setting = float | str | Mapping[str, Scalar] | None  # of a catalog file; None where it has no such key
 
@@ -76,6 +83,10 @@ class Suggestion:
 
 def suggest(inspection: Inspection, source: PipelineSource | None = None) -> Suggestion:
     """Suggest the values to write into the checkpoint's catalog file."""
+    if inspection.conditioning == "upscale":
+        area = Value(UPSCALER_TILE_PX, "of a tile of the image that is sent: a larger one takes more memory")
+        once = Value(1, "a tile takes one pass")
+        return Suggestion("upscale", once, Value(1.0, "it has none"), area, area, "redraw", Noise())
     source = source or PipelineSource()
     few = next(_signs_of_few_steps(inspection), None)
     area = _native_area(inspection, source)

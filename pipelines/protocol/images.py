@@ -11,7 +11,8 @@ from typing import Any, Literal
 from pipelines.protocol.provenance import DigitalSource
 from pipelines.protocol.upstream import ImageUpstream
 
-Conditioning = Literal["img2img", "native"]
+UPSCALER_TILE_PX = 256 * 256  # the area of an upscaler's tile, where its catalog file has none
+Conditioning = Literal["img2img", "native", "upscale"]  # the last draws nothing: it enlarges its reference
 ImageFormat = Literal["png", "jpeg", "webp"]
 Background = Literal["opaque", "transparent"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]

@@ -29,6 +29,7 @@ def catalog_text(
     models: Sequence[NewModel], notes: Sequence[str] = (),
 ) -> str:  # fmt: skip
     """Write the file's text. `notes` are comments at its top."""
+    draws = suggestion.conditioning != "upscale"
     lines = [
         *(f"# {note[0].upper()}{note[1:]}." for note in notes),
         "# Values were found in the checkpoint where comments say so; docs/reference/catalog.md describes the keys.",
@@ -39,16 +40,14 @@ def catalog_text(
         f"family       = {json.dumps(family)}",
         f"conditioning = {json.dumps(suggestion.conditioning)}",
         _line("native_area_px", suggestion.native_area_px),
-        _line("max_area_px", suggestion.max_area_px),
+        *([_line("max_area_px", suggestion.max_area_px)] if draws else []),
         _line("steps", suggestion.steps),
         *(
             ['enlarge = "resize"  # its class can\'t redraw a part of an image, so larger ones are only scaled']
             if suggestion.enlarge == "resize"
             else []
         ),
-        "",
-        "[sampling]",
-        _line("guidance", suggestion.guidance),
+        *(["", "[sampling]", _line("guidance", suggestion.guidance)] if draws else []),
         *_noise_lines(suggestion.noise),
     ]
     for model in models:

@@ -33,6 +33,8 @@ LOCAL_KEYS = (
     *PART_KEYS,
     "checkpoint", "config", "base", "sheet", "enlarge", "schedulers", "runtime", "controlnets", "ip_adapters",
 )  # fmt: skip
+OF_DRAWING = {*LOCAL_KEYS, "quality", "references"} - {"checkpoint", "runtime", "enlarge"}  # not of an upscaler
+OF_NETWORKS = {"dtype", "resident", "batch", "max_batch"}  # of [runtime], also of an upscaler
 
 
 def _scheduler_value(value: Any) -> Scalar:
@@ -215,7 +217,8 @@ class CheckpointTable(Strict):
     denoiser: PartPath | None = None
     """The folder of a transformer or U-Net of another training, in place of the checkpoint's own."""
     conditioning: Conditioning | None = None
-    """How references enter: `img2img` redraws the first one, `native` reads all. A checkpoint needs it."""
+    """How references enter: `img2img` redraws the first one, `native` reads all. A checkpoint needs it. `upscale` is
+    for the file of an upscaler, which enlarges images and draws none."""
     max_references: Annotated[int, Field(ge=1, le=16)] | None = None
     """Most references of a request; if unset, 1 for `img2img` and 16 for `native`."""
     sheet: bool = False
@@ -227,7 +230,8 @@ class CheckpointTable(Strict):
     )
     """Diffusers classes that a request may choose; the warmup tries each."""
     native_area_px: AreaPx = 1024 * 1024
-    """The area that it was trained on. 262144 is 512 x 512 px."""
+    """The area that it was trained on. 262144 is 512 x 512 px. Of an upscaler, that of a tile of the image that is
+    sent; 65536 if unset."""
     max_area_px: AreaPx = 1_850_000
     """The largest area that it draws well in one pass."""
     steps: Annotated[int, Field(ge=1, le=200)] | None = None
@@ -326,6 +330,9 @@ def _validate_table(file: CheckpointTable) -> Iterator[tuple[str, str]]:
         return
     if file.conditioning is None:
         yield "conditioning", "missing"
+    if file.conditioning == "upscale":
+        yield from _validate_upscaler(file)
+        return
     if file.sheet and file.conditioning == "img2img":
         yield "sheet", 'is for conditioning = "native": img2img would redraw the sheet'
     if file.checkpoint.endswith(".gguf") and file.base is None:
@@ -343,6 +350,15 @@ def _validate_table(file: CheckpointTable) -> Iterator[tuple[str, str]]:
     yield from _validate_controls(file)
     if file.max_area_px < file.native_area_px:
         yield "max_area_px", f"got {file.max_area_px}, expected at least native_area_px ({file.native_area_px})"
+
+
+def _validate_upscaler(file: CheckpointTable) -> Iterator[tuple[str, str]]:
+    """Yield the keys of a table that an upscaler has no use for, with messages."""
+    runtime = set() if file.runtime == "auto" else file.runtime.model_fields_set
+    keys = [*file.model_fields_set & OF_DRAWING, *(f"runtime.{key}" for key in runtime - OF_NETWORKS)]
+    yield from (
+        (key, 'is for checkpoints that draw; conditioning = "upscale" is one that does not') for key in sorted(keys)
+    )
 
 
 def _validate_upstream(file: CheckpointTable, upstream: UpstreamTable) -> Iterator[tuple[str, str]]:

@@ -73,6 +73,8 @@ def _image_card(model: ImageModel, services: Services) -> ModelCard:
     if can_enlarge(model, capabilities):
         supports.append("upscale")
     inputs: list[Modality] = ["text", "image"] if max_references else ["text"]
+    if model.checkpoint.conditioning == "upscale":
+        inputs, max_references = ["image"], 0
     return ModelCard(
         id=model.name,
         created=model.created,

@@ -34,6 +34,7 @@ from pipelines.images.drawing.looks import InvalidImage
 from pipelines.images.drawing.reference_sheet import on_sheet
 from pipelines.images.drawing.returned_image import ReturnedImage, sums_of_decoded
 from pipelines.images.drawing.tiling import refine
+from pipelines.images.drawing.upscaling import Upscaling
 from pipelines.images.loading.cast_codec import restored_dtype
 from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.safety_checker import check_flags, ignore_flags
@@ -121,7 +122,13 @@ class ImagePipeline:
         return lambda: self._finish(canvas if alpha is None else with_alpha(canvas, alpha))
 
     def _enlarge(self, plan: Plan, size: tuple[int, int]) -> Callable[[], Pixels]:
-        """Redraw the tiles of the reference, enlarged to the size."""
+        """Redraw the tiles of the reference, enlarged to the size; or enlarge each by an upscaler."""
+        if self.checkpoint.is_upscaler:
+            upscaling = Upscaling(self.checkpoint.denoiser, self.checkpoint.device, self.on_host, self._after_tile)
+            self.on_call((plan.tiles[0].width, plan.tiles[0].height))
+            with torch.inference_mode():
+                canvas = upscaling.enlarge(to_image(self.job.references[0]), plan.tiles, size)
+            return lambda: self._finish(canvas)
         with self.on_host():
             canvas = self._at_drawn_size(self.job.references[0])
         refine(canvas, plan.tiles, lambda tile, number: self._redraw(tile, number, canvas), self.on_host)
@@ -189,6 +196,9 @@ class ImagePipeline:
         if self.checkpoint.step_caches is not None:
             self.checkpoint.step_caches.end_step()
         self.on_step(preview)
+
+    def _after_tile(self, canvas: Image.Image) -> None:
+        self.on_step(lambda: thumbnail(canvas))
 
     def _as_read(self, reference: Image.Image) -> Image.Image:
         """Bring a reference into the mode in which the checkpoint's codec takes one. Raises UnsupportedTask where its

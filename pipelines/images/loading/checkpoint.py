@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from diffusers.guiders import BaseGuidance
 
-from pipelines.catalog.call_signature import announce
+from pipelines.catalog.call_signature import UPSCALES, announce
 from pipelines.catalog.channels import ReadMode, draws_alpha, read_mode
 from pipelines.catalog.checkpoint_files import (
     fullest_device_bytes,
@@ -143,8 +143,15 @@ class Checkpoint:
         return self.components.get("unet") or self.components["transformer"]
 
     @property
+    def is_upscaler(self) -> bool:
+        """Return whether it enlarges images, and draws none."""
+        return self.spec.conditioning == "upscale"
+
+    @property
     def capabilities(self) -> Capabilities:
         """Return the capabilities that the checkpoint's classes announce. Warmup tries them."""
+        if self.is_upscaler:
+            return UPSCALES
         accepted = inspect.signature(self.pipeline_class.__call__).parameters
         announced = announce(
             self.spec,

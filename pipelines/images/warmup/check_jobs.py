@@ -21,6 +21,7 @@ TWO_REFERENCES: Final = "two references"
 MASK: Final = "a mask"
 TWO_PASSES: Final = "a second pass"
 TRANSPARENT: Final = "a transparent background"
+ENLARGED: Final = "an enlarged image"
 
 
 class Check(NamedTuple):
@@ -43,6 +44,10 @@ class CheckJobs:
     def first(self, capabilities: Capabilities, *, native: bool) -> Check | None:
         """Return the image that a checkpoint with these capabilities draws first; None if it has none."""
         side_px = self._native_px if native else self._side_px
+        if self.spec.conditioning == "upscale":
+            return (
+                Check(ENLARGED, self._enlarging(side_px), {"second_pass": False}) if capabilities.second_pass else None
+            )
         if capabilities.text:
             return Check(TEXT, self._job(side_px), {"text": False})
         if capabilities.references:
@@ -86,6 +91,14 @@ class CheckJobs:
         yield replace(first.job, n=2)
         if refined and capabilities.second_pass:
             yield self.two_passes(capabilities, first.job)
+
+    def _enlarging(self, side_px: int) -> ImageJob:
+        """Return the job of an image of two tiles, enlarged twice."""
+        width_px = side_px * 3 // 2
+        spec = replace(self.spec, native_area_px=side_px**2)
+        image = _gradient(side_px, width_px)
+        job = replace(self._job(side_px, steps=1), checkpoint=spec, enlarges=True, references=(image,))
+        return replace(job, width_px=2 * width_px, height_px=2 * side_px)
 
     @property
     def _native_px(self) -> int:
@@ -170,9 +183,10 @@ def turned(image: RawImage) -> RawImage:
     return replace(image, data=np.rot90(pixels, -1).tobytes())
 
 
-def _gradient(side_px: int) -> RawImage:
-    ramp = bytes(255 * x // side_px for x in range(side_px) for _ in range(3))
-    return RawImage(side_px, side_px, "RGB", ramp * side_px)
+def _gradient(height_px: int, width_px: int | None = None) -> RawImage:
+    width_px = width_px or height_px
+    ramp = bytes(255 * x // width_px for x in range(width_px) for _ in range(3))
+    return RawImage(width_px, height_px, "RGB", ramp * height_px)
 
 
 def _left_half(side_px: int) -> RawImage:
