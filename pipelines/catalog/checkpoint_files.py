@@ -254,9 +254,10 @@ def estimate_bytes(spec: CheckpointSpec, item_bytes: int) -> int:
 
 
 def control_bytes(controls: Iterable[Control], item_bytes: int) -> int:
-    """Return the bytes of ControlNets, IP-Adapters and their image encoders at `item_bytes` a weight. Raises
+    """Return the bytes of the controls' networks and their image encoders at `item_bytes` a weight. Raises
     CheckpointError for files that can't be loaded."""
-    paths = {path: None for control in controls for path in (control.path, control.image_encoder) if path is not None}
+    networks = [control for control in controls if control.kind != "map"]
+    paths = {path: None for control in networks for path in (control.path, control.image_encoder) if path is not None}
     weights = 0
     for path in paths:
         files = default_variant(path) if path.is_dir() else [path]

@@ -33,6 +33,7 @@ FEW_STEPS = 4  # of a checkpoint that is distilled, and whose card does not say
 FALLBACK_STEPS, FALLBACK_GUIDANCE = 30, 4.0
 UNCHECKED = "not checked for distillation"  # of a class's defaults: distilled checkpoints have the same class
 UNSURE = ": check it"
+OWN_MAP = "map"  # how requests call the map that a checkpoint draws from with every call, unless the operator says
 FALLBACK_AREA_PX = 1024 * 1024
 MAX_AREA_PX = 2048 * 2048
 
@@ -66,6 +67,7 @@ class Suggestion:
     max_area_px: Value
     enlarge: Enlarge  # "resize" for a class that can't redraw a part of an image
     noise: Noise
+    control_map: str | None = None  # a name for the map that the checkpoint draws from with every call
 
     @property
     def values(self) -> Mapping[str, Setting]:
@@ -78,6 +80,7 @@ class Suggestion:
             "sampling.guidance": self.guidance.value,
             "sampling.scheduler": self.noise.scheduler,
             "sampling.scheduler_config": dict(self.noise.config) or None,
+            "control_map": self.control_map,
         }
 
 
@@ -98,6 +101,7 @@ def suggest(inspection: Inspection, source: PipelineSource | None = None) -> Sug
         max_area_px=Value(area.value, "the native area: raise it if the checkpoint draws larger images well"),
         enlarge="redraw" if inspection.capabilities is None or inspection.capabilities.second_pass else "resize",
         noise=_noise(inspection, source),
+        control_map=OWN_MAP if "control_image" in inspection.signature else None,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pipelines.catalog.suggestion import Noise, Suggestion, Value
 from server.catalog.sizes import Tier
 
+OWN_MAP_NOTE = "how requests name, in `controls`, the map that it draws from with every call: edges, depth, ..."
 TIER_WORDS: dict[Tier, str] = {"1K": "", "2K": "hd-count", "4K": "4k-count"}  # the API's naming rule
 
 
@@ -39,6 +40,7 @@ def catalog_text(
         *([f"config       = {json.dumps(config)}  # has the configs"] if config else []),
         f"family       = {json.dumps(family)}",
         f"conditioning = {json.dumps(suggestion.conditioning)}",
+        *([f"control_map  = {json.dumps(suggestion.control_map)}  # {OWN_MAP_NOTE}"] if suggestion.control_map else []),
         _line("native_area_px", suggestion.native_area_px),
         *([_line("max_area_px", suggestion.max_area_px)] if draws else []),
         _line("steps", suggestion.steps),

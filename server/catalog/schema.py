@@ -20,7 +20,7 @@ from pipelines.protocol.images import (
     Scalar,
 )
 from pipelines.protocol.upstream import ImageApi
-from server.catalog.control_tables import ControlNetTable, IPAdapterTable
+from server.catalog.control_tables import ControlName, ControlNetTable, IPAdapterTable, T2IAdapterTable
 from server.catalog.sizes import Tier
 from server.catalog.toml import ServerUrl, Strict
 
@@ -31,7 +31,8 @@ PartPath = Annotated[str, Field(min_length=1)]
 PART_KEYS = ("vae", "text_encoder", "text_encoder_2", "text_encoder_3", "denoiser")
 LOCAL_KEYS = (
     *PART_KEYS,
-    "checkpoint", "config", "base", "sheet", "enlarge", "schedulers", "runtime", "controlnets", "ip_adapters",
+    "checkpoint", "config", "base", "sheet", "enlarge", "schedulers", "runtime", "controlnets", "t2i_adapters",
+    "ip_adapters", "control_map",
 )  # fmt: skip
 OF_DRAWING = {*LOCAL_KEYS, "quality", "references"} - {"checkpoint", "runtime", "enlarge"}  # not of an upscaler
 OF_NETWORKS = {"dtype", "resident", "batch", "max_batch"}  # of [runtime], also of an upscaler
@@ -242,8 +243,13 @@ class CheckpointTable(Strict):
     """How it is loaded, or `"auto"` to choose by memory."""
     controlnets: list[ControlNetTable] = Field(default_factory=list)
     """ControlNets that requests may name."""
+    t2i_adapters: list[T2IAdapterTable] = Field(default_factory=list)
+    """T2I-Adapters that requests may name."""
     ip_adapters: list[IPAdapterTable] = Field(default_factory=list)
     """IP-Adapters that requests may name."""
+    control_map: ControlName | None = None
+    """For a checkpoint that draws from a map with every call, such as FLUX.1 Canny: the name under which requests send
+    it in `controls`."""
 
 
 class ReferencesTable(CheckpointTable):
@@ -379,8 +385,11 @@ def _validate_upstream(file: CheckpointTable, upstream: UpstreamTable) -> Iterat
 
 
 def _validate_controls(file: CheckpointTable) -> Iterator[tuple[str, str]]:
-    names = [*(net.name for net in file.controlnets), *(adapter.name for adapter in file.ip_adapters)]
-    key = "controlnets" if file.controlnets else "ip_adapters"
+    names = [each.name for each in (*file.controlnets, *file.t2i_adapters, *file.ip_adapters)]
+    keys = ("controlnets", "t2i_adapters", "ip_adapters")
+    key = next((key for key in keys if getattr(file, key)), "control_map")
+    if names and file.control_map is not None:
+        yield key, "does not work with `control_map`: the checkpoint follows its own map"
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         yield key, f"{twice[0]!r} is there twice; requests choose by name"
     if not names or file.runtime == "auto":

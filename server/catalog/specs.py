@@ -91,9 +91,16 @@ def _of_upstream(file: CheckpointTable, table: UpstreamTable, family: str) -> Ch
 
 def _controls(file: CheckpointTable, weights: Path) -> tuple[Control, ...]:
     """Return the controls, ControlNets first: pipelines take each kind as a list of its own."""
+    if file.control_map is not None:
+        path = find_snapshot(weights / (file.checkpoint or ""))
+        return (Control(file.control_map, "map", path, file.control_map),)
     nets = [
         Control(each.name, "controlnet", find_snapshot(weights / each.checkpoint), each.map, each.strength, each.mode)
         for each in file.controlnets
+    ]
+    nets += [
+        Control(each.name, "t2i-adapter", find_snapshot(weights / each.checkpoint), each.map, each.strength)
+        for each in file.t2i_adapters
     ]
     adapters = [
         Control(

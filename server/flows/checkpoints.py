@@ -156,6 +156,7 @@ class CheckpointManager:
             "sampling.guidance": spec.sampling.guidance,
             "sampling.scheduler": spec.sampling.scheduler,
             "sampling.scheduler_config": dict(spec.sampling.scheduler_config) or None,
+            "control_map": spec.own_map.name if spec.own_map is not None else None,
             "base": self._name_if(spec.base),
             "config": self._name_if(spec.config),
             "enlarge": spec.enlarge,

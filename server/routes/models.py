@@ -113,13 +113,12 @@ def _image_card(model: ImageModel, services: Services) -> ModelCard:
 
 
 def _control_card(control: Control, capabilities: Capabilities | None) -> ControlCard:
-    ways = (capabilities.controlnets_with, capabilities.ip_adapters_with) if capabilities is not None else ((), ())
     return ControlCard(
         name=control.name,
         kind=control.kind,
         map=control.map or None,
         strength=control.strength,
-        works_with=list(ways[control.kind == "ip-adapter"]),
+        works_with=list(capabilities.controlled_with(control.kind)) if capabilities is not None else [],
     )
 
 

@@ -88,7 +88,11 @@ def test_an_upscaler_is_a_model_of_its_own(server: Server) -> None:
         drawn = client.post("/v1/images/generations", json={"model": "sharp", "prompt": "a boat"})
     assert (found["problems"], found["supports"], found["class_name"]) == ([], ["upscale"], "RRDBNet")
     assert (added.status_code, reloaded.status_code) == (200, 200), (added.text, reloaded.text)
-    assert (card["supports"], card["price"], card["architecture"]["input_modalities"]) == (["upscale"], "0.03", ["image"])
+    assert (card["supports"], card["price"], card["architecture"]["input_modalities"]) == (
+        ["upscale"],
+        "0.03",
+        ["image"],
+    )
     assert answer["size"] == "1204x800"
     assert not {"steps", "guidance", "negative_prompt"} & answer["parameters"].keys()
     plain = Image.open(io.BytesIO(image(301, 200))).resize((1204, 800))

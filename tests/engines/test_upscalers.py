@@ -128,7 +128,7 @@ async def test_tiles_have_no_seams_at_any_factor(tmp_path: Path, factor: int) ->
     assert np.abs(tiled - at_once).mean() < 0.1
     assert np.abs(tiled - at_once).max() <= 8
     plain = Image.frombytes("RGB", (90, 70), shapes(90, 70).data).resize((90 * factor, 70 * factor))
-    assert np.abs(tiled - np.asarray(plain)).mean() < 12  # it is the image
+    assert np.abs(tiled - np.asarray(plain)).mean() < 20  # it is the image
     engine.close()
 
 

@@ -24,7 +24,7 @@ from pipelines.images.denoising.step_caches import StepCaches
 from pipelines.images.loading import runtime_options
 from pipelines.images.loading.adapters import Adapters
 from pipelines.images.loading.compilation import raise_recompile_limit
-from pipelines.images.loading.controls import Controls, takes_adapter
+from pipelines.images.loading.controls import NETS, Controls, takes_adapter
 from pipelines.images.loading.shared_parts import Sizes, sizes_of
 from pipelines.images.modular import is_modular
 from pipelines.images.parallel.encoders import on_device, text_encoders
@@ -167,21 +167,28 @@ class Checkpoint:
     def _with_controls(self, announced: Capabilities) -> Capabilities:
         """Add the controls that the classes announce to the capabilities."""
         controls = self.spec.controls
-        nets = [ControlInput(each.name, BLANK, 1.0) for each in controls if each.kind == "controlnet"]
+        by_kind = {
+            kind: [ControlInput(each.name, BLANK, 1.0) for each in controls if each.kind == kind] for kind in NETS
+        }
         tasks: dict[ControlledWith, Task] = {
             "text": Task.TEXT, "image": MODES[self.spec.conditioning].task, "mask": Task.INPAINT,
         }  # fmt: skip
-        infix = self.controls.infix(nets[:1]) if nets else None
+
+        def ways(nets: list[ControlInput]) -> tuple[ControlledWith, ...]:
+            infix = self.controls.infix(nets[:1]) if nets else None
+            return tuple(
+                way for way, task in tasks.items() if infix and controlnet_class(self.pipeline_class, task, infix)
+            )
+
+        has_adapters = any(each.kind == "ip-adapter" for each in controls)
         return replace(
             announced,
-            controlnets_with=tuple(
-                way for way, task in tasks.items() if infix and controlnet_class(self.pipeline_class, task, infix)
-            ),
-            controlnets_at_once=len(nets),
+            controlnets_with=ways(by_kind["controlnet"]),
+            controlnets_at_once=len(by_kind["controlnet"]),
+            t2i_adapters_with=ways(by_kind["t2i-adapter"]),
+            t2i_adapters_at_once=len(by_kind["t2i-adapter"]),
             ip_adapters_with=tuple(
-                way
-                for way, task in tasks.items()
-                if len(controls) > len(nets) and takes_adapter(self.task_classes.get(task))
+                way for way, task in tasks.items() if has_adapters and takes_adapter(self.task_classes.get(task))
             ),
         )
 

@@ -8,7 +8,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from pipelines.catalog.plan import in_own_steps, plan_image
-from pipelines.protocol.images import CheckpointSpec, Encoding, ImageJob, RawImage
+from pipelines.images.warmup.control_checks import squares
+from pipelines.protocol.images import CheckpointSpec, ControlInput, Encoding, ImageJob, RawImage
 from pipelines.protocol.messages import Capabilities, ControlledWith
 
 MIN_SIDE: Final = 4  # in multiples of multiple_px
@@ -119,7 +120,7 @@ class CheckJobs:
 
     def _job(self, side_px: int, *, references: int = 0, mask: bool = False, steps: int = FIRST_STEPS) -> ImageJob:
         """Return the job of a square image, from up to two references that differ."""
-        images = (_gradient(side_px), turned(_gradient(side_px)))
+        images, own = (_gradient(side_px), turned(_gradient(side_px))), self.spec.own_map
         return ImageJob(
             id="probe",
             checkpoint=replace(self.spec, native_area_px=side_px**2),  # else it would be drawn larger and downscaled
@@ -134,6 +135,7 @@ class CheckJobs:
             encoding=Encoding(),
             metadata={},
             time_limit_s=3600,
+            controls=() if own is None else (ControlInput(own.name, squares(side_px, side_px), own.strength),),
         )
 
 

@@ -49,6 +49,16 @@ def _union(denoiser: Any, modes: int) -> Any:
     )  # fmt: skip
 
 
+def make_t2i_adapter(folder: Path, seed: int = 4, in_channels: int = 3) -> Path:
+    """A T2I-Adapter for Stable Diffusion's tiny denoiser: one level of features for each of its two blocks."""
+    torch.manual_seed(seed)
+    adapter = diffusers.T2IAdapter(in_channels=in_channels, channels=[8, 16], num_res_blocks=1, downscale_factor=8)
+    for weight in adapter.parameters():
+        weight.data.normal_(std=0.5)
+    adapter.save_pretrained(folder)
+    return folder
+
+
 def make_image_encoder(folder: Path) -> Path:
     torch.manual_seed(2)
     config = transformers.CLIPVisionConfig(**VISION, projection_dim=ENCODER_WIDTH)
