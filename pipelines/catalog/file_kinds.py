@@ -54,7 +54,7 @@ IMAGE_ENCODER: Final = FileKind(
 CONTROLNET: Final = FileKind(
     "a ControlNet", "name its diffusers folder, which has a config.json, in [[controlnets]] of a checkpoint"
 )
-T2I_ADAPTER: Final = FileKind("a T2I-Adapter", "nothing here draws with it")
+T2I_ADAPTER: Final = FileKind("a T2I-Adapter", "name its diffusers folder in [[t2i_adapters]] of a checkpoint")
 IP_ADAPTER: Final = FileKind("an IP-Adapter", "name it in [[ip_adapters]] of a checkpoint")
 CONTROLNET_FOLDER: Final = FileKind("a ControlNet", "name it in [[controlnets]] of a checkpoint")
 IMAGE_ENCODER_FOLDER: Final = FileKind(

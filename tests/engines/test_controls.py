@@ -20,8 +20,9 @@ from tests.engines.conftest import left_half, plain_image, split_image
 from tests.engines.shared_passes import difference, drawn, drawn_together, last_event
 from tests.engines.test_families import family_spec
 from tests.support.image_jobs import image_job
-from tests.support.tiny_families import make_family
+from tests.support.tiny_families import FAMILIES, make_family
 from tests.support.tiny_families.controls import (
+    in_published_order,
     make_controlnet,
     make_image_encoder,
     make_ip_adapter,
@@ -102,7 +103,7 @@ async def test_controlled_images_share_passes_and_are_what_they_are_alone(
 
 async def test_t2i_adapters_follow_maps_from_a_prompt_alone(tmp_path: Path) -> None:
     """Of colours and of levels of grey, one or two at once, in shared passes."""
-    make_family("sd15", tmp_path / "sd15")
+    in_published_order(FAMILIES["sd15"]()).save_pretrained(tmp_path / "sd15")
     spec = family_spec("sd15", tmp_path, "img2img")
     controls = [Control("sketch", "t2i-adapter", make_t2i_adapter(tmp_path / "sketch", in_channels=1), "sketch")]
     controls += [Control("depth", "t2i-adapter", make_t2i_adapter(tmp_path / "depth", 5), "depth")]
@@ -135,9 +136,8 @@ async def test_a_checkpoint_of_maps_draws_from_its_own_in_both_passes(tmp_path: 
     assert found.controlled_with("map") == ("text", "image", "mask")
     large = {"width_px": 160, "height_px": 64}
     for more in ({}, large):
-        one, other = (
-            await drawn(engine, controlled_job(spec, "map", image=each, **more)) for each in (UPRIGHT, ACROSS)
-        )
+        jobs = [controlled_job(spec, "map", image=image, **more) for image in (UPRIGHT, ACROSS)]
+        one, other = [await drawn(engine, job) for job in jobs]
         assert difference(await last_event(engine, controlled_job(spec, "map", **more)), one) <= 2
         assert difference(await last_event(engine, controlled_job(spec, "map", **more)), other) > 2
     without = await last_event(engine, image_job(spec))

@@ -293,7 +293,7 @@ def test_a_denoiser_of_another_size_is_not_added_to_a_base(
         ({"_class_name": "FluxTransformer2DModel"}, "a denoiser alone"),
         ({"_class_name": "UNet2DConditionModel"}, "a denoiser alone"),
         ({"_class_name": "FluxControlNetModel"}, "a ControlNet: name it in [[controlnets]]"),
-        ({"_class_name": "T2IAdapter"}, "a T2I-Adapter: nothing here draws"),
+        ({"_class_name": "T2IAdapter"}, "a T2I-Adapter: name its diffusers folder in [[t2i_adapters]]"),
         ({"architectures": ["CLIPVisionModelWithProjection"]}, "an image encoder"),
         ({"architectures": ["CLIPTextModel"]}, "a text encoder alone"),
         ({"architectures": ["ViTForImageClassification"]}, "an image classifier"),
