@@ -385,7 +385,8 @@ def _validate_upstream(file: CheckpointTable, upstream: UpstreamTable) -> Iterat
 
 
 def _validate_controls(file: CheckpointTable) -> Iterator[tuple[str, str]]:
-    names = [each.name for each in (*file.controlnets, *file.t2i_adapters, *file.ip_adapters)]
+    tables: list[ControlNetTable | T2IAdapterTable | IPAdapterTable] = [*file.controlnets, *file.t2i_adapters]
+    names = [each.name for each in (*tables, *file.ip_adapters)]
     keys = ("controlnets", "t2i_adapters", "ip_adapters")
     key = next((key for key in keys if getattr(file, key)), "control_map")
     if names and file.control_map is not None:

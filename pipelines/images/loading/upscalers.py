@@ -26,16 +26,19 @@ class _DenseBlock(nn.Module):
 
     def __init__(self, features: int, growth: int) -> None:
         super().__init__()
-        for number in range(1, 6):
-            inputs, outputs = features + (number - 1) * growth, features if number == 5 else growth
-            setattr(self, f"conv{number}", _convolution(inputs, outputs))
+        self.conv1 = _convolution(features, growth)
+        self.conv2 = _convolution(features + growth, growth)
+        self.conv3 = _convolution(features + 2 * growth, growth)
+        self.conv4 = _convolution(features + 3 * growth, growth)
+        self.conv5 = _convolution(features + 4 * growth, features)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return an input of shape (rows, features, height, width) with the block's output added."""
         seen = x
         for convolution in (self.conv1, self.conv2, self.conv3, self.conv4):
             seen = torch.cat([seen, _rectified(convolution(seen))], dim=1)
-        return x + RESIDUAL * self.conv5(seen)
+        added: torch.Tensor = self.conv5(seen)
+        return x + RESIDUAL * added
 
 
 class _Block(nn.Module):
@@ -47,7 +50,8 @@ class _Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return an input of shape (rows, features, height, width) with the blocks' output added."""
-        return x + RESIDUAL * self.rdb3(self.rdb2(self.rdb1(x)))
+        added: torch.Tensor = self.rdb3(self.rdb2(self.rdb1(x)))
+        return x + RESIDUAL * added
 
 
 class Upscaler(nn.Module):

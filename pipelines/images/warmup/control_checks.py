@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -56,19 +56,17 @@ class ControlChecker:
         by_kind = {
             kind: [each for each in controls if each.name not in failures and each.kind == kind] for kind in KINDS
         }
-        found = {
+        found: dict[str, Any] = {
             f"{field}_with": await self._ways(by_kind[kind], capabilities, kind, failed_checks)
             for kind, (field, _) in KINDS.items()
         }
-        at_once = {
+        found |= {
             f"{field}_at_once": await self._at_once(by_kind[kind], called, failed_checks)
             for kind, (field, called) in KINDS.items()
             if kind != "ip-adapter"
         }
         failed_checks[:0] = capabilities.failed_checks
-        return replace(
-            capabilities, unsupported_controls=tuple(failures), failed_checks=tuple(failed_checks), **found, **at_once
-        )
+        return replace(capabilities, unsupported_controls=tuple(failures), failed_checks=tuple(failed_checks), **found)
 
     async def _try_own_map(self) -> None:
         """Draw from another map, which must change the image. Raises CheckpointError."""
