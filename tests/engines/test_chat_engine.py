@@ -51,6 +51,7 @@ async def test_events_come_in_order(chat_engine: ChatEngine, chat_job: Job) -> N
     assert set(kinds[3:-2]) == {TextDelta}
 
 
+@pytest.mark.daily("sampling0")
 @pytest.mark.parametrize("sampling", [GREEDY, ChatSampling(temperature=0.8, top_p=0.9, frequency_penalty=0.5)])
 async def test_thirty_two_streams_get_what_each_gets_alone(
     chat_engine: ChatEngine, chat_job: Job, sampling: ChatSampling
@@ -225,6 +226,7 @@ async def test_one_that_never_fits_into_memory_fails_alone(chat_job: Job) -> Non
     assert all(isinstance(event, ChatFinished) for event in others)
 
 
+@pytest.mark.daily("1-20")
 @pytest.mark.parametrize(("growth", "tokens"), [(1, 20), (3, 150)])  # with a prompt, and with tokens of answers
 async def test_chats_go_on_where_the_cache_of_a_later_layer_has_no_memory_to_grow(
     chat_engine: ChatEngine, chat_job: Job, monkeypatch: pytest.MonkeyPatch, growth: int, tokens: int
