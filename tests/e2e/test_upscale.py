@@ -4,7 +4,6 @@ the field's name."""
 import base64
 import io
 import subprocess
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from PIL import Image
 
 from tests.e2e.test_console import NODE, browser
 from tests.support.harness import Server, assert_clean, charges
-from tests.support.tiny_server import tiny_server
 from tests.support.tiny_upscalers import make_upscaler
 
 __all__ = ["browser"]
@@ -22,11 +20,9 @@ PATH = "/v1/images/upscale"
 MODEL = "alpha-image-2-count"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    running = tiny_server(tmp_path_factory.mktemp("upscale")).start()
-    yield running
-    running.stop()
+@pytest.fixture
+def server(tiny_server: Server) -> Server:
+    return tiny_server
 
 
 def image(width: int = 301, height: int = 200) -> bytes:
@@ -86,6 +82,8 @@ def test_an_upscaler_is_a_model_of_its_own(server: Server) -> None:
         before = charges(server)
         answer = client.post(PATH, json={"model": "sharp", "image": uri(301, 200), "scale": 4}).json()
         drawn = client.post("/v1/images/generations", json={"model": "sharp", "prompt": "a boat"})
+        assert operator.post("/admin/checkpoints/remove", json={"model": "sharp"}).status_code == 200
+        assert operator.post("/admin/reload", json={}).status_code == 200
     assert (found["problems"], found["supports"], found["class_name"]) == ([], ["upscale"], "RRDBNet")
     assert (added.status_code, reloaded.status_code) == (200, 200), (added.text, reloaded.text)
     assert (card["supports"], card["price"], card["architecture"]["input_modalities"]) == (
