@@ -52,6 +52,7 @@ from server.routes import (
     operator_keys,
     operator_queue,
     operator_reports,
+    operator_teams,
     responses,
     results,
     unsupported,
@@ -66,7 +67,7 @@ log = structlog.stdlib.get_logger("darkroom.serving")
 
 ROUTES = (
     images, upscale, image_jobs, chat, responses, conversations, models, files, health, console, docs, admin,
-    checkpoints, gateways, account, results, operator_keys, operator_queue, operator_reports, workers,
+    checkpoints, gateways, account, results, operator_keys, operator_teams, operator_queue, operator_reports, workers,
     batches, moderations, unsupported,
 )  # fmt: skip
 EXPOSED_HEADERS = [

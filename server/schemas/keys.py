@@ -13,10 +13,11 @@ MAX_OVERLAP_S = 90 * 86_400.0
 
 
 class OwnKey(Listed):
-    """A key, its limits and its money. `available` is the least that its budgets leave."""
+    """A key, its limits and its money. `available` is the least that its budgets and its team's leave."""
 
     object: Literal["key"] = "key"
     name: str
+    team: str | None
     groups: list[str]
     created_at: float
     expires_at: float | None
@@ -41,6 +42,7 @@ class KeyEntry(Listed):
     name: str
     tail: str
     state: Literal["valid", "expired", "revoked"]
+    team: str | None
     groups: list[str]
     created_at: float
     expires_at: float | None
@@ -70,10 +72,12 @@ class KeyWithSecret(KeyEntry):
 
 
 class KeyFields(BaseModel):
-    """The fields of a key that can be set. Of `expires_at` (Unix seconds) and `days` (from now) one may be sent."""
+    """The fields of a key that can be set. Of `expires_at` (Unix seconds) and `days` (from now) one may be sent; `team`
+    is the id or the name of one."""
 
     model_config = ConfigDict(extra="forbid")
 
+    team: Name | None = None
     groups: Annotated[list[str], Field(min_length=1)] | None = None
     budget: Amount | None = None
     monthly_budget: Amount | None = None
@@ -92,7 +96,7 @@ class CreateKey(KeyFields):
 
 
 class ChangeKey(KeyFields):
-    """PATCH /admin/keys/{key}. Fields that are not sent stay; null takes a limit away."""
+    """PATCH /admin/keys/{key}. Fields that are not sent stay; null takes a limit away, or the team."""
 
     name: Name | None = None
 
