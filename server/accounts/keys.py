@@ -46,6 +46,7 @@ class Key:
     note: str = ""
     rotating_until: datetime | None = None
     team_id: str = ""
+    person: str | None = None
 
     @property
     def state(self) -> str:
@@ -68,6 +69,7 @@ class KeyChanges(TypedDict, total=False):
     keepalive: bool
     note: str
     team_id: str
+    person: str
 
 
 class KeyNotFound(Exception):
@@ -102,6 +104,7 @@ def create_key(
         monthly_budget=None,
         note="",
         team_id="",
+        person=None,
     )
     for field, value in _columns(limits or {}).items():
         setattr(row, field, value)
@@ -267,6 +270,7 @@ def _key(row: KeyRow, now: float) -> Key:
         note=row.note,
         rotating_until=_to_datetime(row.previous_until) if rotating else None,
         team_id=row.team_id,
+        person=row.person,
     )
 
 

@@ -48,6 +48,7 @@ class KeyRow(Base):
     previous_until: Mapped[float | None] = mapped_column(Float)
     settled: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))  # the sum of its entries
     team_id: Mapped[str] = mapped_column(String(40), server_default="")
+    person: Mapped[str | None] = mapped_column(String(600), index=True, unique=True)  # who signs in with it
 
 
 class TeamRow(Base):

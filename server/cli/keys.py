@@ -37,7 +37,7 @@ HEADINGS = {
     "id": "Id", "name": "Name", "tail": "Key ends", "state": "State", "team": "Team", "groups": "Groups",
     "budget": "Budget", "monthly_budget": "Monthly", "spent": "Spent", "spent_this_month": "This month",
     "available": "Available", "max_running": "At once", "per_minute": "Per minute", "expires_at": "Expires",
-    "last_used_at": "Last used", "created_at": "Created",
+    "last_used_at": "Last used", "created_at": "Created", "person": "Person",
 }  # fmt: skip
 
 

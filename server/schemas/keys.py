@@ -36,13 +36,14 @@ class OwnKey(Listed):
 
 class KeyEntry(Listed):
     """A key as operators see it. `max_running` null is the server's default; `rotating_until`: the secret before the
-    last rotation works until then."""
+    last rotation works until then; `person`: who signs in to the console with it, by an account of the house."""
 
     object: Literal["key"] = "key"
     name: str
     tail: str
     state: Literal["valid", "expired", "revoked"]
     team: str | None
+    person: str | None
     groups: list[str]
     created_at: float
     expires_at: float | None

@@ -162,6 +162,7 @@ def key_entry(key: Key, money: KeyMoney) -> KeyEntry:
         **_shared(key, money),
         tail=key.tail,
         state=key.state,
+        person=key.person,
         revoked_at=revoked_at.timestamp() if revoked_at else None,
         rotating_until=rotating.timestamp() if rotating else None,
         max_running=key.max_running,
