@@ -33,7 +33,7 @@ def _like(pattern: str, example: str) -> AfterValidator:
 
 BaseUrl = Annotated[str, _like(r"https?://[^/\s]+(/[^\s?#]*)?", "https://pictures.example")]
 Origin = Annotated[str, _like(r"\*|[a-z][a-z0-9+.-]*://[^/\s]+", "https://pictures.example, or * for all")]
-HouseGroup = Annotated[str, _like(r"[^=].*=[^=]+|\*=[^=]+", "design=alpha-image-per-call")]
+HouseGroup = Annotated[str, _like(r".+=[^=]+", "design=alpha-image-per-call")]
 DatabaseUrl = Annotated[
     str,
     _like(r"|sqlite:///.+|postgresql\+psycopg://.+", "postgresql+psycopg://USER:PASSWORD@HOST/NAME or sqlite:///FILE"),
@@ -280,8 +280,8 @@ class Settings(BaseSettings):
     proxy: BaseUrl | None = Field(
         None,
         description="The HTTP proxy by which the server reaches all that has a public address: upstreams, an object "
-        "store, a collector of traces, images to fetch, webhooks, the sign-in provider. Loopback and private addresses are reached directly, "
-        "always. HTTP_PROXY and the like are not read.",
+        "store, a collector of traces, images to fetch, webhooks, the sign-in provider. Loopback and private addresses "
+        "are reached directly, always. HTTP_PROXY and the like are not read.",
     )
 
     oidc_issuer: BaseUrl | None = Field(

@@ -113,7 +113,8 @@ class OidcProvider:
     async def claims(self, answer: Mapping[str, str], attempt: Attempt, redirect_uri: str) -> Json:
         """Return what the provider says of the person who has signed in, by the query of its answer: the claims of the
         ID token, and those that only its userinfo endpoint has. Raises SignInFailed."""
-        if not secrets.compare_digest(answer.get("state", "").encode(), attempt.value("state").encode()):
+        mine = attempt.value("state").encode()
+        if not attempt.secret or not secrets.compare_digest(answer.get("state", "").encode(), mine):
             raise SignInFailed("late", "The state is not that of this browser's attempt.")
         if "code" not in answer:
             raise SignInFailed("refused", f"The provider said: {answer.get('error', 'no code')[:200]}")

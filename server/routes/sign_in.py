@@ -1,5 +1,5 @@
-"""/console/oidc: the browser's way to the house's provider and back. A person who fails comes back to the console, which
-says why in words."""
+"""/console/oidc: the browser's way to the house's provider and back. A person who fails comes back to the console,
+which says why in words."""
 
 import re
 from typing import Annotated
@@ -61,8 +61,6 @@ async def callback(request: Request, services: ServicesDep, sign_in: SignInDep) 
     secret, _, page = request.cookies.get(ATTEMPT_COOKIE, "").partition(".")
     page = page if PAGE.fullmatch(page) else ""
     try:
-        if not secret:
-            raise SignInFailed("late", "The browser has no cookie of an attempt.")
         found = await sign_in.finish(request.query_params, Attempt(secret), _redirect_uri(request, services))
     except SignInFailed as error:
         response = _failed(page, error)

@@ -74,7 +74,7 @@ export default function Keys({ title }) {
     ${made && html`<${Secret} made=${made} onClose=${() => setMade(null)} />`}
     <${Field} id="words" type="search" label=${t("Search by name, id, team or note")} value=${words} onInput=${(event) => setWords(event.target.value)} />
     ${list.rows && html`<${Table} label=${title} rows=${found} rowKey=${(one) => one.id} empty=${t("No key here.")} columns=${[
-      { name: t("Name"), long: true, show: (one) => html`<button type="button" class="plain" onClick=${() => setOpen(one)}>${one.name}</button>` },
+      { name: t("Name"), long: true, show: (one) => html`<button type="button" class="plain" onClick=${() => setOpen(one)}>${one.name}</button>${one.person && html`<br /><small class="dim">${one.person}</small>`}` },
       { name: t("State"), show: (one) => html`<span class=${one.state === "valid" ? "good" : "bad"}>${STATES[one.state] ?? one.state}</span>` },
       { name: t("Spent"), show: (one) => html`<${Spent} one=${one} />` },
       { name: t("This month"), show: (one) => html`<${Spent} one=${one} of="monthly_budget" spent="spent_this_month" />` },
