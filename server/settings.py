@@ -266,24 +266,6 @@ class Settings(BaseSettings):
     )
     preload: bool = Field(True, description="Load every checkpoint at start, not at its first call.")
 
-    fetch: bool = Field(False, description="Whether reference images may be fetched from https URLs.")
-    fetch_timeout_s: float = Field(20, gt=0, description="Time limit for one reference image, with its redirects.")
-
-    webhooks: Literal["off", "public", "any"] = Field(
-        "off",
-        description="Where webhooks of background image calls may go: nowhere, to https URLs on the public internet, "
-        "or to any URL.",
-    )
-
-    moderation: Path | None = Field(None, description="The moderation policy, a TOML file. Unset: no moderation.")
-
-    proxy: BaseUrl | None = Field(
-        None,
-        description="The HTTP proxy by which the server reaches all that has a public address: upstreams, an object "
-        "store, a collector of traces, images to fetch, webhooks, the sign-in provider. Loopback and private addresses "
-        "are reached directly, always. HTTP_PROXY and the like are not read.",
-    )
-
     oidc_issuer: BaseUrl | None = Field(
         None,
         description="The OpenID Connect provider with whose accounts people may sign in to the console, such as "
@@ -309,6 +291,24 @@ class Settings(BaseSettings):
     )
     oidc_operators: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = Field(
         (), description="Groups of the provider whose members are operators in the console, separated by commas."
+    )
+
+    fetch: bool = Field(False, description="Whether reference images may be fetched from https URLs.")
+    fetch_timeout_s: float = Field(20, gt=0, description="Time limit for one reference image, with its redirects.")
+
+    webhooks: Literal["off", "public", "any"] = Field(
+        "off",
+        description="Where webhooks of background image calls may go: nowhere, to https URLs on the public internet, "
+        "or to any URL.",
+    )
+
+    moderation: Path | None = Field(None, description="The moderation policy, a TOML file. Unset: no moderation.")
+
+    proxy: BaseUrl | None = Field(
+        None,
+        description="The HTTP proxy by which the server reaches all that has a public address: upstreams, an object "
+        "store, a collector of traces, images to fetch, webhooks, the sign-in provider. Loopback and private addresses "
+        "are reached directly, always. HTTP_PROXY and the like are not read.",
     )
 
     tracing: BaseUrl | None = Field(
