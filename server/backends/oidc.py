@@ -170,7 +170,11 @@ class OidcProvider:
                 token = jwt.decode(tokens["id_token"], await self._read_keys(), algorithms=SIGNED_BY)
         except (JoseError, ValueError) as error:
             raise SignInFailed("invalid", f"The ID token can't be verified: {error}") from error
-        options = {"iss": {"essential": True, "value": self._metadata["issuer"]}, "aud": {"value": self._client.id}}
+        options = {
+            "iss": {"essential": True, "value": self._metadata["issuer"]},
+            "aud": {"essential": True, "value": self._client.id},
+            "sub": {"essential": True},  # and not empty
+        }
         params = {"nonce": attempt.value("nonce"), "client_id": self._client.id, **_access(tokens)}
         claims = CodeIDToken(token.claims, token.header, options, params)
         try:

@@ -18,6 +18,7 @@ from server.accounts.teams import create_team
 from server.backends import oidc
 from server.errors import StartError
 from server.flows.sign_in import Access, build_sign_in
+from server.http.proxy_headers import TRUSTED_BY_DEFAULT, ProxyHeadersMiddleware, trusted_networks
 from server.settings import Settings
 from tests.support.in_process import InProcess, in_process
 from tests.support.oidc_provider import CLIENT, SECRET, Provider, new_key, oidc_provider
@@ -37,7 +38,9 @@ class House:
 
     @contextlib.asynccontextmanager
     async def browser(self, base: str = BASE) -> AsyncIterator[httpx.AsyncClient]:
-        transport = httpx.ASGITransport(app=self.server.app, raise_app_exceptions=False)
+        known = self.server.services.settings.public_urls
+        app = ProxyHeadersMiddleware(self.server.app, trusted_networks(TRUSTED_BY_DEFAULT), known)
+        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url=base) as browser:
             yield browser
 
@@ -122,6 +125,7 @@ async def test_a_person_has_a_key_of_their_own_which_follows_the_house(house: Ho
         ({"aud": "another program"}, "invalid"),
         ({"aud": [CLIENT, "another program"]}, "invalid"),  # without azp
         ({"iss": "https://elsewhere.example"}, "invalid"),
+        ({"sub": ""}, "invalid"),
         ({"exp": 1}, "invalid"),
         ({"iat": 2**33}, "invalid"),
         ({"roles": ["strangers"]}, "no_group"),

@@ -9,7 +9,7 @@ down_revision = "0017"
 branch_labels = None
 depends_on = None
 
-SUMS = {"key_months": ["key_id", "month"], "chat_usage": ["key_id", "model", "day"]}
+COUNTS = ("chats", "prompt_tokens", "completion_tokens")
 
 
 def upgrade() -> None:
@@ -23,14 +23,30 @@ def upgrade() -> None:
     )
     for table in ("keys", "holds", "entries"):
         op.add_column(table, _team())
-    for table, key in SUMS.items():
-        with op.batch_alter_table(table) as batch:
-            batch.add_column(_team())
-            if op.get_bind().dialect.name == "postgresql":
-                batch.drop_constraint(f"{table}_pkey", type_="primary")
-            batch.create_primary_key(f"{table}_pkey", [*key, "team_id"])
+    sums = [sa.Column("settled", sa.BigInteger, nullable=False)]
+    _sum_by_team("key_months", [_key(), sa.Column("month", sa.Float, primary_key=True)], sums)
+    groups = [
+        _key(),
+        sa.Column("model", sa.String(200), primary_key=True),
+        sa.Column("day", sa.String(10), primary_key=True),
+    ]
+    _sum_by_team("chat_usage", groups, [sa.Column(name, sa.BigInteger, nullable=False) for name in COUNTS])
     op.create_index("ix_key_months_team", "key_months", ["team_id", "month"])
 
 
-def _team() -> sa.Column[str]:
-    return sa.Column("team_id", sa.String(40), nullable=False, server_default="")
+def _sum_by_team(table: str, groups: list[sa.Column[str]], sums: list[sa.Column[int]]) -> None:
+    """Make a table of sums anew, with the team in its primary key. Its rows are of no team."""
+    names = ", ".join(column.name for column in (*groups, *sums))
+    op.execute(f"CREATE TABLE kept AS SELECT {names} FROM {table}")  # noqa: S608  # names of columns
+    op.drop_table(table)
+    op.create_table(table, *groups, _team(primary_key=True), *sums)
+    op.execute(f"INSERT INTO {table} ({names}) SELECT {names} FROM kept")  # noqa: S608
+    op.drop_table("kept")
+
+
+def _key() -> sa.Column[str]:
+    return sa.Column("key_id", sa.String(40), sa.ForeignKey("keys.id"), primary_key=True)
+
+
+def _team(*, primary_key: bool = False) -> sa.Column[str]:
+    return sa.Column("team_id", sa.String(40), primary_key=primary_key, nullable=False, server_default="")
