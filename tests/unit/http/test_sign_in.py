@@ -222,6 +222,7 @@ async def test_the_browser_comes_back_to_the_address_that_it_knows(
 async def test_without_an_answer_of_the_provider_keys_still_work(tmp_path: Path) -> None:
     async with oidc_provider() as provider:
         pass  # it has ended
+    (tmp_path / "admin-key").write_text("admin")
     settings = {"oidc_issuer": provider.url, "oidc_client_id": CLIENT}
     async with in_process(tmp_path, **settings) as server:
         async with House(server, provider).browser() as browser:
@@ -235,6 +236,7 @@ async def test_without_an_answer_of_the_provider_keys_still_work(tmp_path: Path)
 async def test_it_is_off_by_default_and_refuses_settings_that_can_not_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "admin-key").write_text("admin")
     async with in_process(tmp_path) as server:
         assert (await server.client.get("/console/oidc/login")).status_code == 404
         assert (await server.client.get("/console/session")).json()["provider"] is None
