@@ -28,13 +28,13 @@ class Usage:
     """The sums of one group. A field that it is not grouped by is None; a `team_id` of no team is "". `amount` in
     1/10000 CNY."""
 
-    team_id: str | None = None
-    team_name: str | None = None
     key_id: str | None = None
     key_name: str | None = None
     day: str | None = None  # YYYY-MM-DD
     month: str | None = None  # YYYY-MM
     model: str | None = None
+    team_id: str | None = None
+    team_name: str | None = None
     calls: int = 0
     images: int = 0
     amount: int = 0
@@ -52,9 +52,9 @@ class UsageFilter:
     """A filter of usage. None is any."""
 
     key_id: str | None = None
-    team_id: str | None = None
     model: str | None = None
     period: Period = ALWAYS
+    team_id: str | None = None
 
     def equal(self, row: type[EntryRow] | type[ChatUsageRow]) -> list[ColumnElement[bool]]:
         """Return the conditions of a row that are not of its time."""

@@ -52,7 +52,7 @@ def usage(
     grouping = [each for each in GROUPINGS if each in names]
     if month is not None and not MONTH.fullmatch(month):
         fail(f"Invalid '--month': expected a month like 2026-11, but got '{month[:40]}'.")
-    wanted = UsageFilter(find_key_id(key), find_team_id(team), model, read_period(month or since, month or to))
+    wanted = UsageFilter(find_key_id(key), model, read_period(month or since, month or to), find_team_id(team))
     report = usage_report(database, wanted, grouping)
     columns = usage_columns(grouping)
     rows = [{name: row.model_dump()[name] for name in columns} for row in report.data]

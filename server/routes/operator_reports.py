@@ -81,7 +81,7 @@ async def show_usage(
     Sums the keys' charges and tokens, for a period, by team, key, day, month and model. The sums of every grouping
     are equal to those of the ledger.
     """
-    wanted, database = UsageFilter(key_id, team_id, model, period), services.stores.database
+    wanted, database = UsageFilter(key_id, model, period, team_id), services.stores.database
     grouping = read_grouping(by, GROUPINGS)
     sums = await database.in_reader(usage_report, database, wanted, grouping)
     return usage_answer(sums, usage_columns(grouping), as_csv=as_csv)

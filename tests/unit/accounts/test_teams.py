@@ -85,7 +85,14 @@ def test_charges_stay_with_the_team_of_their_hold(database: Database) -> None:
     assert spend(database, ["c"], key_id) == ["c"]
     outside, inside = usage(database, UsageFilter(), ["team"])
     assert inside == Usage(
-        team_id, "design", calls=2, images=2, amount=1400, chats=1, prompt_tokens=5, completion_tokens=7
+        team_id=team_id,
+        team_name="design",
+        calls=2,
+        images=2,
+        amount=1400,
+        chats=1,
+        prompt_tokens=5,
+        completion_tokens=7,
     )
     assert (outside.team_id, outside.team_name, outside.amount, outside.chats) == ("", "", 1000, 1)
     assert total([inside, outside]) == total(usage(database, UsageFilter(), ["key", "day"]))
