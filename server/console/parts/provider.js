@@ -25,7 +25,9 @@ export function Provider({ to, beside }) {
   const { provider } = useStore(session);
   const reason = useStore(place).query.get("sign-in");
   if (!provider) return null;
-  return html`<a class="button primary" href=${`${BASE}/console/oidc/login?to=${to}`} ...${beside ? { target: "_blank", rel: "opener" } : {}}>${t("Sign in with {provider}", { provider })}</a>
+  const path = `${BASE}/console/oidc/login?to=${to}`;
+  const openBeside = (event) => open(path) && event.preventDefault(); // a window that may close itself; else the link's own
+  return html`<a class="button primary" href=${path} ...${beside ? { target: "_blank", rel: "opener", onClick: openBeside } : {}}>${t("Sign in with {provider}", { provider })}</a>
     ${reason && !beside && html`<p class="error" role="alert">${t(REASONS[reason] ?? REASONS.invalid)}</p>`}
     <p class="dim">${t("Or with a key:")}</p>`;
 }
