@@ -43,10 +43,12 @@ async def show_session(request: Request, services: ServicesDep) -> dict[str, Any
         key = await caller(request, services)
     except Unauthorized:
         key = None
+    issuer = services.settings.oidc_issuer
+    person = {"person": True} if key and key.person else {}  # who signed in with the provider
     return {
-        "key": {"id": key.id, "name": key.name, "person": key.person is not None} if key else None,
+        "key": {"id": key.id, "name": key.name, **person} if key else None,
         "operator": await find_operator_of(request, services) is not None,
-        "provider": urlsplit(services.settings.oidc_issuer).hostname if services.settings.oidc_issuer else None,
+        **({"provider": urlsplit(issuer).hostname} if issuer else {}),
     }
 
 
