@@ -79,8 +79,8 @@ def usage(database: Database, wanted: UsageFilter, by: Collection[Grouping]) -> 
             month=day[:7] if "month" in by else None,
             model=model if "model" in by else None,
         )
-        numbers = dict(zip(SUMS, (int(number or 0) for number in sums), strict=True))
-        groups[group] = groups.get(group, group).plus(Usage(**numbers))
+        numbers = Usage(None, None, None, None, None, None, None, *(int(number or 0) for number in sums))
+        groups[group] = groups.get(group, group).plus(numbers)
     return [groups[group] for group in sorted(groups, key=_order)]
 
 

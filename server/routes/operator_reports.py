@@ -100,16 +100,8 @@ async def list_charges(
     teams = await database.in_reader(team_names, database)
 
     def fetch(page: Page) -> list[LedgerEntry]:
-        found = report.entries(
-            database,
-            key_id,
-            page.limit + 1,
-            team_id=team_id,
-            model=model,
-            period=period,
-            order=page.order,
-            after=page.after,
-        )
+        wanted = replace(page, limit=page.limit + 1)
+        found = report.entries(database, key_id, wanted, team_id=team_id, model=model, period=period)
         return ledger_entries(found, names, teams)
 
     return fetch

@@ -1,6 +1,9 @@
 """Teams of keys. Holds, charges and counts of chats name the team that their key had then; "" is none, as in all rows
 that are there already."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -34,7 +37,7 @@ def upgrade() -> None:
     op.create_index("ix_key_months_team", "key_months", ["team_id", "month"])
 
 
-def _sum_by_team(table: str, groups: list[sa.Column[str]], sums: list[sa.Column[int]]) -> None:
+def _sum_by_team(table: str, groups: Sequence[sa.Column[Any]], sums: Sequence[sa.Column[Any]]) -> None:
     """Make a table of sums anew, with the team in its primary key. Its rows are of no team."""
     names = ", ".join(column.name for column in (*groups, *sums))
     op.execute(f"CREATE TABLE kept AS SELECT {names} FROM {table}")  # noqa: S608  # names of columns
