@@ -6,7 +6,9 @@ replaced here.
 
 import importlib.util
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -53,8 +55,13 @@ def environment(devices: int = 1, gib: float = 80.0) -> dict[str, str]:
 
 
 def install_from_environment() -> None:
-    """Install what `environment` says."""
-    install(int(os.environ[COUNT]), float(os.environ[MEMORY_GIB]))
+    """Install what `environment` says, of which CUDA_VISIBLE_DEVICES may show a part. SIGUSR1 then loses the devices of
+    a process: the next launch fails, and all after it."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = int(os.environ[COUNT]) if visible is None else len(list(filter(None, visible.split(","))))
+    install(count, float(os.environ[MEMORY_GIB]))
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGUSR1, lambda *_: extension.fail_launch(1))
 
 
 class Stream(torch.Stream):
