@@ -33,7 +33,19 @@ FILES = (
     "tests/gpu/simulated/test_memory.py",
     "tests/gpu/simulated/test_options_take_turns.py",
     "tests/gpu/simulated/test_waits.py",
+    "tests/gpu/simulated/test_failing_allocations.py",
+    "tests/gpu/simulated/test_lost_devices.py",
 )
+# Of tests/engines, what has no GPU, or starts processes of its own
+OF_A_CPU = {
+    "device_failures", "groups", "second_device", "openmp", "chat_threads", "gpu_benchmark", "heap", "real_memory",
+    "worker", "engine_host", "packing", "device_reads",
+}  # fmt: skip
+ENGINES = [
+    f"tests/engines/{file.name}"
+    for file in sorted((REPOSITORY / "tests" / "engines").glob("test_*.py"))
+    if file.stem.removeprefix("test_") not in OF_A_CPU
+]
 
 
 def test_turns_failures_memory_and_the_device_itself() -> None:
@@ -42,6 +54,6 @@ def test_turns_failures_memory_and_the_device_itself() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(5000)
-@pytest.mark.parametrize("tests", ["tests/gpu/test_runtime_options.py", *FILES[3:]])
+@pytest.mark.parametrize("tests", ["tests/gpu/test_runtime_options.py", *FILES[3:], *ENGINES])
 def test_all_that_needs_a_gpu(tests: str) -> None:
     run(tests, "-m", "nightly or not nightly", limit_s=4800)

@@ -1,14 +1,16 @@
-"""A server whose workers have a simulated GPU each, of which one is lost in the middle of an image."""
+"""A server whose workers have a simulated GPU each: one is lost in the middle of an image, and both are given back."""
 
+import importlib.util
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.simulated_gpu.build import unavailable
+from tests.simulated_gpu.build import build, unavailable
+from tests.simulated_gpu.device import REPOSITORY, environment
 from tests.support.harness import Server, assert_clean, charges, suspended, until
 from tests.support.tiny_server import write_tiny_files
 
@@ -17,25 +19,36 @@ pytestmark = [
     pytest.mark.skipif(unavailable() is not None, reason=str(unavailable())),
 ]
 BODY = {"model": "alpha-image-2-count", "prompt": "a boat", "size": "256x256", "response_format": "b64_json"}
-LONG = {"steps": 200, "n": 4}  # of a call that is under way until a GPU is lost
+LONG = {"steps": 80}  # of a call that is under way until a GPU is lost
+GPUS = 2
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Two GPUs, and so two image workers."""
-    from tests.simulated_gpu.build import build
-    from tests.simulated_gpu.device import environment
-
     build()
     folder = tmp_path_factory.mktemp("simulated")
+    (folder / "used").mkdir()
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment(devices=2).items():
+        for name, value in environment(GPUS, used=folder / "used").items():
             patch.setenv(name, value)
         patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         running = Server(folder / "home", *write_tiny_files(folder, chat=False)).start()
         until(lambda: all(worker["ready"] for worker in workers(running)))
         yield running
         running.kill()
+
+
+@pytest.fixture
+def used(server: Server) -> Callable[[], list[int]]:
+    """The bytes of each GPU that are taken, as NVML tells another process."""
+    path = REPOSITORY / "tests" / "simulated_gpu" / "site" / "pynvml.py"
+    spec = importlib.util.spec_from_file_location("simulated_nvml", path)
+    assert spec is not None
+    assert spec.loader is not None
+    nvml = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(nvml)
+    return lambda: [nvml.nvmlDeviceGetMemoryInfo(gpu).used for gpu in range(GPUS)]
 
 
 def workers(server: Server) -> list[dict[str, Any]]:
@@ -63,7 +76,7 @@ def look(client: httpx.Client, job: str) -> dict[str, Any]:
 
 
 def test_a_gpu_lost_in_mid_image_costs_that_image_alone_and_comes_back(server: Server) -> None:
-    assert [worker["device"] for worker in workers(server)] == ["Simulated H100 (cuda)"] * 2
+    assert [worker["device"] for worker in workers(server)] == ["Simulated H100 (cuda)"] * GPUS
     with server.http() as client:
         expected = draw(client)
         before = charges(server)
@@ -88,3 +101,19 @@ def test_a_gpu_lost_in_mid_image_costs_that_image_alone_and_comes_back(server: S
     assert charges(server) == before + 5
     assert "The device no longer answers, so this worker ends" in server.log
     assert_clean(server)
+
+
+@pytest.mark.parametrize("place", ["host", "disk"])
+def test_another_process_sees_the_memory_leave_and_come_back(
+    place: str, server: Server, used: Callable[[], list[int]]
+) -> None:
+    with server.http() as client, server.http(server.admin_key) as admin:
+        expected = draw(client)
+        admin.post("/admin/wake")
+        until(lambda: min(used()) > 0)
+        pids = [worker["worker_pid"] for worker in workers(server)]
+        assert admin.post("/admin/sleep", json={"to": place}).status_code == 200
+        until(lambda: used() == [0] * GPUS)
+        assert [os.path.exists(f"/proc/{pid}") for pid in pids] == [place == "host"] * GPUS
+        assert draw(client) == expected
+        assert max(used()) > 0

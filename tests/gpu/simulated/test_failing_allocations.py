@@ -70,8 +70,8 @@ def chats(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Chat
         spec = ChatSpec(name, made[name], dtype="float32", vision=name == "llava")
         return [
             ChatJob(
-                id=f"{number}", checkpoint=spec, messages=({"role": "user", "content": f"Hello {number}"},), seed=number,
-                time_limit_s=240, max_tokens=3, sampling=GREEDY if number == 2 else RANDOM,
+                id=f"{number}", checkpoint=spec, messages=({"role": "user", "content": f"Hello {number}"},),
+                seed=number, time_limit_s=240, max_tokens=3, sampling=GREEDY if number == 2 else RANDOM,
             )
             for number in range(3)
         ]  # fmt: skip
@@ -87,21 +87,22 @@ async def answers(engine: ChatEngine, jobs: list[ChatJob]) -> list[str]:
     return [text(events) for events in ended]
 
 
-@pytest.mark.parametrize("part", parts(16))
+@pytest.mark.parametrize("part", parts(32))
 async def test_chats_are_answered_alike_after_any_allocation_that_fails_once(
     chats: Callable[[str], list[ChatJob]], gpu: Any, part: tuple[int, int]
 ) -> None:
-    jobs = chats("qwen")
+    jobs, before = chats("qwen"), used_bytes()
     engine = ChatEngine(GPU, cache_bytes=2**24)
     expected = await answers(engine, jobs)
     begin = gpu.allocations()
     assert await answers(engine, jobs) == expected
-    total, used = gpu.allocations() - begin, used_bytes()
-    for nth in range(part[0] + 1, total + 1, part[1]):
+    for nth in range(part[0] + 1, gpu.allocations() - begin + 1, part[1]):
         gpu.fail_allocation(nth)
         assert await answers(engine, jobs) == expected, nth
         gpu.fail_allocation(-1)
-        assert used_bytes() <= used, nth
+    engine.unload_except([])
+    await engine.sleep()
+    assert used_bytes() <= before
 
 
 @pytest.mark.parametrize("part", parts(32))

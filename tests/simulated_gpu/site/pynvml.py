@@ -1,6 +1,7 @@
 """NVML of the simulated GPUs, for processes without torch: what server/backends/gpus.py asks of it."""
 
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 
@@ -43,10 +44,12 @@ def nvmlDeviceGetUUID(index: int) -> str:
     return f"GPU-0000000{index}-0000-0000-0000-000000000000"
 
 
-def nvmlDeviceGetMemoryInfo(_: int) -> SimpleNamespace:
-    """Return the bytes of a GPU that nothing uses."""
+def nvmlDeviceGetMemoryInfo(index: int) -> SimpleNamespace:
+    """Return the bytes of a GPU, and those of them that the processes which live now have written down."""
     total = int(float(os.environ["SIMULATED_GPU_GIB"]) * 2**30)
-    return SimpleNamespace(total=total, free=total)
+    files = Path(os.environ["SIMULATED_GPU_USED"]).glob(f"{nvmlDeviceGetUUID(index)}.*")
+    used = sum(int(file.read_text() or 0) for file in files if Path("/proc", file.suffix[1:]).exists())
+    return SimpleNamespace(total=total, free=total - used, used=used)
 
 
 def nvmlDeviceGetMigMode(_: int) -> tuple[int, int]:
