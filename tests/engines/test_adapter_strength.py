@@ -51,7 +51,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Load:
                 CheckpointSpec(
                     name=family, path=folder, config=None, family="alpha",
                     conditioning="native" if native else "img2img", max_references=1, native_area_px=64 * 64,
-                    max_area_px=64 * 64, sampling=SamplingDefaults(guidance=2.0), runtime=Runtime(lora_folder=folder),
+                    max_area_px=64 * 64, sampling=SamplingDefaults(guidance=2.0),
+                    runtime=Runtime(lora_folder=folder, dtype="float32"),
                 ),
                 DEVICE,
             )  # fmt: skip

@@ -64,7 +64,7 @@ def digest(checkpoint: Checkpoint) -> str:
             for name, each in base_modules(module):
                 for own, tensor in (*each.named_parameters(recurse=False), *each.named_buffers(recurse=False)):
                     found.update(f"{part}.{name}.{own} {tensor.dtype} {tuple(tensor.shape)}".encode())
-                    found.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+                    found.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).cpu().numpy().tobytes())
     return found.hexdigest()[:16]
 
 

@@ -38,7 +38,9 @@ def flux(tmp_path_factory: pytest.TempPathFactory) -> CheckpointSpec:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("names", [each for each in choices() if not NEED_A_GPU & set(each)], ids=" and ".join)
+@pytest.mark.parametrize(
+    "names", [each for each in choices() if DEVICE.type == "cuda" or not NEED_A_GPU & set(each)], ids=" and ".join
+)
 async def test_options_draw_or_are_refused_with_the_reason(
     names: tuple[str, ...], flux: CheckpointSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
