@@ -33,8 +33,8 @@ FILES = (
     "tests/gpu/simulated/test_memory.py",
     "tests/gpu/simulated/test_options_take_turns.py",
     "tests/gpu/simulated/test_waits.py",
-    "tests/gpu/simulated/test_failing_allocations.py",
     "tests/gpu/simulated/test_lost_devices.py",
+    "tests/gpu/simulated/test_failing_allocations.py",
 )
 # Of tests/engines, what has no GPU, or starts processes of its own
 OF_A_CPU = {

@@ -24,13 +24,15 @@ from tests.support.image_jobs import image_job
 from tests.support.tiny_chat_checkpoints import make_llava, make_qwen
 from tests.support.tiny_classifiers import make_text_classifier
 
+pytestmark = pytest.mark.nightly
+
 GPU = torch.device("cuda")
 RANDOM = ChatSampling(temperature=1.0)
 
 
-def parts(count: int) -> list[Any]:
-    """Return parts of which one runs in every test run, the others nightly."""
-    return [pytest.param((part, count), marks=pytest.mark.nightly if part else ()) for part in range(count)]
+def parts(count: int) -> list[tuple[int, int]]:
+    """Return parts of the places where something can fail: every `count`-th from another one on."""
+    return [(part, count) for part in range(count)]
 
 
 def used_bytes() -> int:
@@ -38,7 +40,7 @@ def used_bytes() -> int:
     return torch.cuda.memory_allocated()
 
 
-@pytest.mark.parametrize("part", parts(64))
+@pytest.mark.parametrize("part", parts(256))
 async def test_a_swap_goes_on_after_any_allocation_that_fails_once(
     flux: CheckpointSpec, gpu: Any, part: tuple[int, int]
 ) -> None:
@@ -87,7 +89,7 @@ async def answers(engine: ChatEngine, jobs: list[ChatJob]) -> list[str]:
     return [text(events) for events in ended]
 
 
-@pytest.mark.parametrize("part", parts(32))
+@pytest.mark.parametrize("part", parts(64))
 async def test_chats_are_answered_alike_after_any_allocation_that_fails_once(
     chats: Callable[[str], list[ChatJob]], gpu: Any, part: tuple[int, int]
 ) -> None:
@@ -105,7 +107,7 @@ async def test_chats_are_answered_alike_after_any_allocation_that_fails_once(
     assert used_bytes() <= before
 
 
-@pytest.mark.parametrize("part", parts(32))
+@pytest.mark.parametrize("part", parts(256))
 async def test_a_chat_model_loads_after_any_allocation_that_fails_once(
     chats: Callable[[str], list[ChatJob]], gpu: Any, part: tuple[int, int]
 ) -> None:

@@ -25,6 +25,7 @@ from tests.support.tiny_classifiers import make_text_classifier
 
 GPU = torch.device("cuda")
 LIMIT_S = 120
+QUICK = (4, 997)  # a few places
 Work = Callable[[], Awaitable[object]]
 
 
@@ -66,7 +67,8 @@ async def lose_at_each(gpu: Any, part: tuple[int, int], work: Work, ended: async
         gpu.revive()
 
 
-@pytest.mark.parametrize("part", parts(128))
+@pytest.mark.nightly
+@pytest.mark.parametrize("part", parts(256))
 async def test_an_image_with_its_load(
     flux: CheckpointSpec, gpu: Any, part: tuple[int, int], ended: asyncio.Event
 ) -> None:
@@ -77,8 +79,17 @@ async def test_an_image_with_its_load(
     await lose_at_each(gpu, part, work, ended)
 
 
-@pytest.mark.parametrize("part", parts(64))
-@pytest.mark.parametrize("make", [make_qwen, pytest.param(make_llava, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    ("make", "part"),
+    [
+        (make_qwen, QUICK),
+        *(
+            pytest.param(make, part, marks=pytest.mark.nightly)
+            for make in (make_qwen, make_llava)
+            for part in parts(64)
+        ),
+    ],
+)
 async def test_two_chats_with_their_load(
     make: Callable[[Path], Path], tmp_path: Path, gpu: Any, part: tuple[int, int], ended: asyncio.Event
 ) -> None:
@@ -100,6 +111,7 @@ async def test_two_chats_with_their_load(
     await lose_at_each(gpu, part, work, ended)
 
 
+@pytest.mark.nightly
 async def test_a_classifier_with_its_load(tmp_path: Path, gpu: Any, ended: asyncio.Event) -> None:
     spec = ClassifierSpec("blades", make_text_classifier(tmp_path / "blades"), "prompts")
 
