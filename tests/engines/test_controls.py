@@ -13,6 +13,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from pipelines.catalog.checkpoint_files import CheckpointError, control_bytes, estimate_bytes
+from pipelines.device.memory import compute_dtype
 from pipelines.images.engine import ImageEngine
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.protocol.images import CheckpointSpec, Control, ControlInput, Failed, Finished, ImageJob
@@ -235,7 +236,8 @@ def test_controls_count_as_memory(controlled: Callable[[str], CheckpointSpec]) -
     spec = controlled("sd15")
     plain = replace(spec, controls=())
     more = load_checkpoint(spec, DEVICE).weights_bytes - load_checkpoint(plain, DEVICE).weights_bytes
-    assert more == estimate_bytes(spec, 4) - estimate_bytes(plain, 4) > 0
+    item_bytes = compute_dtype("auto", DEVICE).itemsize
+    assert more == estimate_bytes(spec, item_bytes) - estimate_bytes(plain, item_bytes) > 0
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_an_embedding_is_a_word_of_prompts(families: Path, tmp_path: Path, layou
     words = checkpoint.pipeline().maybe_convert_prompt("<cat>", tokenizer)
     ids = tokenizer(words, add_special_tokens=False).input_ids
     found = checkpoint.components["text_encoder"].get_input_embeddings().weight[ids]
-    torch.testing.assert_close(found.detach(), torch.atleast_2d(vectors))
+    torch.testing.assert_close(found.detach().cpu(), torch.atleast_2d(vectors).to(found.dtype))
 
 
 def test_two_text_encoders_get_the_vectors_of_their_names(families: Path, tmp_path: Path) -> None:
@@ -78,7 +78,8 @@ def test_two_text_encoders_get_the_vectors_of_their_names(families: Path, tmp_pa
         tokenizer, encoder = (checkpoint.components[f"{part}{number}"] for part in ("tokenizer", "text_encoder"))
         ids = [tokenizer.convert_tokens_to_ids(word) for word in ("<style>", "<style>_1")]
         vectors = load_file(tmp_path / "style.safetensors")[key]
-        torch.testing.assert_close(encoder.get_input_embeddings().weight[ids].detach(), vectors)
+        found = encoder.get_input_embeddings().weight[ids].detach().cpu()
+        torch.testing.assert_close(found, vectors.to(found.dtype))
     assert (draw(checkpoint, "in <style>") != draw(plain, "in <style>")).any()
 
 
