@@ -26,34 +26,34 @@ def run(*arguments: str, limit_s: float) -> None:
     assert ended.returncode == 0, ended.stdout[-20_000:]
 
 
-FILES = (
+QUICK = (
     "tests/gpu/test_turns.py",
     "tests/gpu/test_failures.py",
     "tests/gpu/simulated/test_device.py",
+    "tests/gpu/simulated/test_lost_devices.py",
+)
+LONG = (
+    "tests/gpu/test_runtime_options.py",
     "tests/gpu/simulated/test_memory.py",
     "tests/gpu/simulated/test_options_take_turns.py",
     "tests/gpu/simulated/test_waits.py",
     "tests/gpu/simulated/test_lost_devices.py",
     "tests/gpu/simulated/test_failing_allocations.py",
 )
-# Of tests/engines, what has no GPU, or starts processes of its own
-OF_A_CPU = {
-    "device_failures", "groups", "second_device", "openmp", "chat_threads", "gpu_benchmark", "heap", "real_memory",
-    "worker", "engine_host", "packing", "device_reads",
-}  # fmt: skip
 ENGINES = [
-    f"tests/engines/{file.name}"
-    for file in sorted((REPOSITORY / "tests" / "engines").glob("test_*.py"))
-    if file.stem.removeprefix("test_") not in OF_A_CPU
-]
+    f"tests/engines/test_{name}.py"
+    for name in (
+        "adapter_strength", "chat_engine", "controls", "embeddings", "enlarging", "prompt_cache", "sleep", "step_caches",
+    )
+]  # fmt: skip
 
 
-def test_turns_failures_memory_and_the_device_itself() -> None:
-    run(*FILES, limit_s=800)
+def test_turns_failures_and_the_device_itself() -> None:
+    run(*QUICK, limit_s=800)
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(5000)
-@pytest.mark.parametrize("tests", ["tests/gpu/test_runtime_options.py", *FILES[3:], *ENGINES])
+@pytest.mark.parametrize("tests", [*LONG, *ENGINES])
 def test_all_that_needs_a_gpu(tests: str) -> None:
     run(tests, "-m", "nightly or not nightly", limit_s=4800)
