@@ -43,7 +43,8 @@ LONG = (
 ENGINES = [
     f"tests/engines/test_{name}.py"
     for name in (
-        "adapter_strength", "chat_engine", "controls", "embeddings", "enlarging", "prompt_cache", "sleep", "step_caches",
+        "adapter_strength", "chat_engine", "controls", "embeddings", "enlarging", "prompt_cache", "sleep",
+        "step_caches",
     )
 ]  # fmt: skip
 
