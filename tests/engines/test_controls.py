@@ -110,7 +110,8 @@ async def test_t2i_adapters_follow_maps_from_a_prompt_alone(tmp_path: Path) -> N
     spec = family_spec("sd15", tmp_path, "img2img")
     controls = [Control("sketch", "t2i-adapter", make_t2i_adapter(tmp_path / "sketch", in_channels=1), "sketch")]
     controls += [Control("depth", "t2i-adapter", make_t2i_adapter(tmp_path / "depth", 5), "depth")]
-    controls += [Control("edges", "controlnet", make_controlnet(load_checkpoint(spec, DEVICE).denoiser, tmp_path / "e"))]
+    denoiser = load_checkpoint(spec, DEVICE).denoiser
+    controls += [Control("edges", "controlnet", make_controlnet(denoiser, tmp_path / "edges"))]
     spec = replace(spec, controls=tuple(controls))
     engine = ImageEngine(DEVICE)
     found = await engine.prepare(spec)
