@@ -16,8 +16,11 @@ from server.cli.reports import KeyFilter, Limit, Since, Until
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,  # whose tables call a flag <bool>
     pretty_exceptions_enable=False,
-    help="Darkroom: a self-hosted image and chat server that speaks OpenAI's API.",
+    help="Darkroom: a self-hosted image and chat server that speaks OpenAI's API. Run commands with the environment of the "
+    "server, of which they need DARKROOM_HOME (darkroom-home), and DARKROOM_PORT (8080) if it runs. All variables are in "
+    "docs/reference/settings.md.",
 )
 app.add_typer(keys.app, name="keys")
 app.add_typer(reports.operators, name="operators")

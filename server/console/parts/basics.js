@@ -59,6 +59,16 @@ export function Field({ label, id, as = "input", hint, children, ...control }) {
   </div>`;
 }
 
+// Focuses the field that an error names, and unfolds what hides it.
+export function useNamedField(error) {
+  useLayoutEffect(() => {
+    const field = error?.param && document.getElementById(error.param.replace(/\[.*/, ""));
+    const details = field?.closest("details");
+    if (details) details.open = true;
+    field?.focus();
+  }, [error]);
+}
+
 // A whole number of any length, which a field for numbers would round or cut.
 export const DIGITS = { inputmode: "numeric", pattern: "[0-9]*", autocomplete: "off" };
 
