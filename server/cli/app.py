@@ -18,9 +18,8 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,  # whose tables call a flag <bool>
     pretty_exceptions_enable=False,
-    help="Darkroom: a self-hosted image and chat server that speaks OpenAI's API. Run commands with the environment of the "
-    "server, of which they need DARKROOM_HOME (darkroom-home), and DARKROOM_PORT (8080) if it runs. All variables are in "
-    "docs/reference/settings.md.",
+    help="Darkroom: a self-hosted image and chat server that speaks OpenAI's API. Commands need the environment of the "
+    "server: DARKROOM_HOME, its folder, and DARKROOM_PORT if it runs. docs/reference/settings.md has all variables.",
 )
 app.add_typer(keys.app, name="keys")
 app.add_typer(reports.operators, name="operators")
