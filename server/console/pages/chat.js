@@ -60,7 +60,7 @@ export default function Chat({ title }) {
           <${ErrorNote} error=${error} />
         </form>
       </div>
-      <${Past} title=${t("Earlier chats")} note=${t("They stay in this browser until you sign out.")} items=${past.map((one) => ({ id: one.id, name: nameOf(one) }))}
+      <${Past} title=${t("Earlier chats")} note=${t("Chats stay in this browser until you sign out. For a model that draws, and to go on elsewhere, use Conversation.")} items=${past.map((one) => ({ id: one.id, name: nameOf(one) }))}
         busy=${busy} onOpen=${openChat} onRename=${renameChat} onDelete=${deleteChat} />
     </div>
   </${Page}>`;

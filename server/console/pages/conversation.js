@@ -90,7 +90,7 @@ export default function Conversation({ title }) {
           <${ErrorNote} error=${error} />
         </form>
       </div>
-      <${Past} title=${t("Earlier conversations")} items=${(list.rows ?? []).map((one) => ({ id: one.id, name: one.title || one.id }))} busy=${busy} error=${list.error}
+      <${Past} title=${t("Earlier conversations")} note=${t("Conversations draw, and the server keeps them. For a chat that only this browser knows, use Chat.")} items=${(list.rows ?? []).map((one) => ({ id: one.id, name: one.title || one.id }))} busy=${busy} error=${list.error}
         onOpen=${openTalk} onRename=${rename} onDelete=${deleteTalk}>${list.more && html`<button type="button" class="plain" onClick=${list.loadMore}>${t("Show more")}</button>`}</${Past}>
     </div>
     ${open && html`<${Viewer} listed=${{ id: resultName(open), url: open }} onClose=${() => setOpen(null)} onStep=${step} />`}

@@ -115,6 +115,9 @@ export function Dialog({ label, onClose, stays = false, children }) {
   return html`<dialog ref=${dialog} aria-label=${label} onCancel=${(event) => stays && event.preventDefault()} onClose=${closed} onClick=${beside}>${children}</dialog>`;
 }
 
+// The end of an id, which copies all of it.
+export const Id = ({ id }) => html`<${Copy} text=${() => id}><code title=${id} aria-label=${t("Copy {id}", { id })}>…${id.slice(-8)}</code></${Copy}>`;
+
 // Copies a text, and shows it where the browser gives pages no clipboard (over http, except from this machine).
 export function Copy({ text, children }) {
   const [said, say] = useState(null);

@@ -26,7 +26,10 @@ export const setEdit = (values) => edit.set((before) => ({ ...before, ...values 
 
 export const chosenModel = (values) => findModel(models.get(), values.model) ?? imageModels(models.get())[0] ?? null;
 export const editors = (all) => imageModels(all).filter((model) => model.max_references > 0);
-export const chosenEditor = (values, all = editors(models.get())) => findModel(all, values.model) ?? all.find((each) => can(each, "mask")) ?? all[0];
+
+// Without a choice, one that follows an instruction, in place of redrawing the image by the prompt.
+const follows = (model) => can(model, "mask") && !can(model, "strength");
+export const chosenEditor = (values, all = editors(models.get())) => findModel(all, values.model) ?? all.find(follows) ?? all[0];
 
 const NUMBERS = ["seed", "steps", "guidance", "strength"];
 const filled = (values, names) => Object.fromEntries(names.filter((name) => (values[name] ?? "") !== "").map((name) => [name, toNumber(values[name])]));
