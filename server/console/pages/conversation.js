@@ -31,7 +31,7 @@ function Turn({ turn, branches, onBranch, onBack, onOpen, isLast }) {
         ${!isLast && html`<button type="button" class="plain" onClick=${() => onBranch(turn.id)}>${t("Branch from here")}</button>`}
         ${branches.map((id, index) => html`<button key=${id} type="button" class="plain" onClick=${() => onBack(id)}>${t("Branch {number}", { number: index + 2 })}</button>`)}
         ${editable.map((image) => html`<button key=${image} type="button" class="plain" onClick=${() => navigate("edit", { image: resultName(image) })}>${t("Edit")}</button>
-          <a key=${`file ${image}`} class="button" href=${resultPath(image)} download=${fileName({ id: resultName(image), prompt: turn.said })}>${t("Download")}</a>`)}
+          <a key=${`file ${image}`} class="button plain" href=${resultPath(image)} download=${fileName({ id: resultName(image), prompt: turn.said })}>${t("Download")}</a>`)}
         ${turn.text && html`<${Copy} text=${() => turn.text}>${t("Copy")}</${Copy}>`}
       </div>`}
     </div>`;

@@ -13,7 +13,7 @@ function Anchor({ href, children }) {
 
 function Rows({ header, rows, align }) {
   const cells = (as, row) => row.map((cell, index) => html`<${as} key=${index} scope=${as === "th" ? "col" : undefined} style=${{ textAlign: align[index] ?? "start" }}>${inside(cell)}</${as}>`);
-  return html`<div class="scroll" tabindex="0"><table><thead><tr>${cells("th", header)}</tr></thead>
+  return html`<div class="wide" tabindex="0"><table><thead><tr>${cells("th", header)}</tr></thead>
     <tbody>${rows.map((row, index) => html`<tr key=${index}>${cells("td", row)}</tr>`)}</tbody></table></div>`;
 }
 

@@ -31,13 +31,13 @@ export function Past({ title, note, items, busy, error, onOpen, onRename, onDele
   return html`<section class="panel"><h2>${title}</h2>
     <${ErrorNote} error=${error} />
     ${shown.length === 0 && html`<p class="dim small">${t("None yet.")}</p>`}
-    <p class="dim small">${note}</p>
     <ul class="past">${shown.map(({ id, name }) => html`<li key=${id}>
       <button type="button" class="name" title=${name} disabled=${busy} onClick=${() => onOpen(id)}><span class="clamp">${name}</span></button>
       <button type="button" class="plain" title=${t("Rename")} aria-label=${t("Rename {name}", { name })} onClick=${() => setRenamed({ id, name })}>✎</button>
       <button type="button" class="plain" title=${t("Delete")} aria-label=${t("Delete {name}", { name })} onClick=${() => onDelete(id)}>×</button>
     </li>`)}</ul>
     ${children}
+    <p class="dim small note">${note}</p>
     ${renamed && html`<${Rename} name=${renamed.name} onName=${(name) => onRename(renamed.id, name)} onClose=${() => setRenamed(null)} />`}
   </section>`;
 }

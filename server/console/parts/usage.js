@@ -73,7 +73,7 @@ export function CallsTable({ rows, route, withKey }) {
     { name: t("Queued"), number: true, show: (row) => duration(row.queue_s) },
     { name: t("Ran"), number: true, show: (row) => duration(row.run_s) },
     { name: t("Price"), number: true, show: (row) => money(row.price) },
-    { name: t("Request"), long: true, show: (row) => html`<button type="button" class="plain mono" title=${row.id} onClick=${() => setOpen(row.id)}>…${row.id.slice(-8)}</button>` },
+    { name: t("Request"), show: (row) => html`<button type="button" class="plain mono" title=${row.id} onClick=${() => setOpen(row.id)}>…${row.id.slice(-8)}</button>` },
   ]} />
   ${open && html`<${CallDetails} path=${`${route}/${open}`} onClose=${() => setOpen(null)} />`}`;
 }

@@ -166,9 +166,9 @@ export function Viewer({ listed, onClose, onDelete, onStep }) {
         </div>
         <${ErrorNote} error=${problem} />
         ${image.prompt && html`<p>${image.prompt}</p>`}
-        <${Facts} image=${image} />
-        <${Chain} key=${`chain ${image.id}`} image=${image} onOpen=${(other) => { setName(other); setCompares(false); }} />
         <${Actions} image=${image} onLeave=${onClose} />
+        <${Chain} key=${`chain ${image.id}`} image=${image} onOpen=${(other) => { setName(other); setCompares(false); }} />
+        <${Facts} image=${image} />
         <div class="actions"><${Enlarge} key=${`enlarge ${image.id}`} image=${image} onLeave=${onClose} /></div>
         <${Reproduce} key=${`again ${image.id}`} image=${image} />
         <form method="dialog" class="actions apart"><button>${t("Close")}</button>
