@@ -71,7 +71,7 @@ def _image_card(model: ImageModel, services: Services) -> ModelCard:
     supports = capabilities.names if capabilities is not None else []
     if supports and max_references and "image" not in supports:
         supports.append("image")
-    task = find_task(widest.checkpoint, has_references=True, has_mask=False)
+    task = find_task(model.drawn_with(1).checkpoint, has_references=True, has_mask=False)
     if supports and max_references and not task.starts_from_noise:
         supports.append("strength")
     if can_enlarge(model, capabilities):
