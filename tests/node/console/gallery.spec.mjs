@@ -112,7 +112,7 @@ await spec("several", "/console/gallery", async (page, { looks }) => {
 
 await spec("favourites", "/console/gallery", async (page, { looks }) => {
   const cards = page.locator("figure.card");
-  const star = page.getByRole("button", { name: "Favourite: a green tree on a hill" });
+  const star = page.getByRole("button", { name: "Favourite: a green tree on a hill", exact: true }).first();
   await star.click();
   await eventually(async () => assert.equal(await star.getAttribute("aria-pressed"), "true"));
   const only = async (wanted) => {
