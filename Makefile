@@ -82,7 +82,7 @@ families: $(STAMP) ## drive every family of tiny checkpoints over HTTP, and writ
 	@PYTHONPATH=$$($(VISION)) $(BIN)/python -m benchmarks.families
 
 chat-families: $(STAMP) ## drive every family of tiny chat checkpoints over HTTP, and write the table of docs/reference/chat-families.md
-	@$(BIN)/python -m benchmarks.chat_families
+	@PYTHONPATH=$$($(VISION)) $(BIN)/python -m benchmarks.chat_families
 
 clients: $(CLIENTS) ## install what some tests drive: LiteLLM, LangChain, OpenAI's Node SDK, a Chromium
 

@@ -26,7 +26,7 @@ from pipelines.protocol.chat import (
     TextDelta,
 )
 from pipelines.protocol.images import Failed, Queued, Started
-from tests.engines.chat_jobs import GREEDY, LETTER_IDS, Job, letters, run, text
+from tests.engines.chat_jobs import GREEDY, LETTER_IDS, TOKENIZER, Job, letters, run, text
 from tests.engines.holds import hold_tokens
 
 
@@ -190,6 +190,29 @@ async def test_a_stop_string_ends_the_answer_before_it_shows(chat_engine: ChatEn
     assert events[-2] == ChoiceFinished(0, "stop", stop)
     assert isinstance(events[-1], ChatFinished)
     assert events[-1].usage.completion_tokens < 40
+
+
+@pytest.mark.parametrize(
+    ("asked", "stop", "tokens", "reason"),
+    [
+        (0, None, 1, "stop"),
+        (5, None, 6, "stop"),
+        (2**31, None, 12, "length"),
+        (5, "a", 6, "stop"),
+        (0, "b", 12, "length"),
+    ],
+)
+async def test_an_answer_is_as_long_as_was_asked(
+    chat_engine: ChatEngine, chat_job: Job, asked: int, stop: str | None, tokens: int, reason: str
+) -> None:
+    """As programs ask that measure: `min_tokens`, `ignore_eos`, `stop_token_ids`."""
+    favourite = LETTER_IDS["a"] if stop else TOKENIZER.eos_token_id
+    sampling = ChatSampling(temperature=0.0, logit_bias={favourite: 100.0}, min_tokens=asked)
+    ends = frozenset({LETTER_IDS[stop]} if stop else ())
+    events = await run(chat_engine, chat_job(sampling=sampling, stop_tokens=ends, max_tokens=12))
+    assert isinstance(events[-1], ChatFinished)
+    assert events[-1].usage.completion_tokens == tokens
+    assert [event.reason for event in events if isinstance(event, ChoiceFinished)] == [reason]
 
 
 async def test_one_that_never_fits_into_memory_fails_alone(chat_job: Job) -> None:

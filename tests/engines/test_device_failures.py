@@ -15,7 +15,7 @@ from pipelines.protocol.engine import NoDevice
 from pipelines.protocol.images import Failed
 from pipelines.protocol.messages import Ready
 from server.backends import child_process
-from server.backends.engine_host import EngineHost
+from server.backends.engine_host import EngineHost, HostLimits
 from tests.support import faulty_worker
 from tests.support.polling import eventually
 from tests.support.tiny_classifiers import make_text_classifier
@@ -89,7 +89,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> ClassifierSpec:
 @pytest.fixture
 async def host(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Host]:
     monkeypatch.setattr(child_process, "WORKER", "tests.support.faulty_worker")
-    made: Host = EngineHost("classify", [], 8)
+    made: Host = EngineHost("classify", [], HostLimits(8))
     await made.start()
     await asyncio.wait_for(made.wait_ready(), LIMIT_S)
     yield made
@@ -133,7 +133,7 @@ async def test_an_error_after_which_the_device_answers_fails_its_job_alone(
 @pytest.mark.nightly
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 async def test_a_worker_that_must_have_a_gpu_and_finds_none_says_why(texts: ClassifierSpec) -> None:
-    host: Host = EngineHost("classify", [], 8, device="cuda")
+    host: Host = EngineHost("classify", [], HostLimits(8), device="cuda")
     await host.start()
     try:
         failed = await asyncio.wait_for(last(host, texts, "a boat"), LIMIT_S)
