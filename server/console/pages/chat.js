@@ -4,20 +4,21 @@ import { count, t } from "../core/i18n.js";
 import { useStore } from "../core/store.js";
 import { Copy, Empty, ErrorNote, Field, Page, Select } from "../parts/basics.js";
 import { Markdown } from "../parts/markdown.js";
-import { Past } from "../parts/past.js";
+import { ChangeMessage, Past } from "../parts/past.js";
 import { References } from "../parts/references.js";
-import { askAgain, chat, deleteChat, nameOf, newChat, openChat, renameChat, sendChat, setChat, stopChat, textOf } from "../state/chat.js";
+import { askAgain, chat, deleteChat, nameOf, newChat, openChat, renameChat, sendChat, setChat, stopChat, takeBack, textOf } from "../state/chat.js";
 import { chatModels, findModel, models } from "../state/models.js";
 
-// `onAgain` is there for the last answer.
-function Turn({ message, live, onAgain }) {
+// `onAgain` is there for the last answer, `onChange` for the message before it.
+function Turn({ message, live, onAgain, onChange }) {
   const mine = message.role === "user";
   return html`<div class=${`turn ${mine ? "mine" : ""}`} aria-label=${mine ? t("You") : t("Model")} role="group" aria-busy=${live}>
     ${Array.isArray(message.content) && message.content.filter((part) => part.image_url).map((part, index) => html`<img key=${index} src=${part.image_url.url} alt=${t("Reference {number}", { number: index + 1 })} />`)}
     ${mine ? textOf(message.content) : html`<${Markdown} text=${textOf(message.content) || (live ? "…" : "")} />`}
     ${!mine && !live && html`<div class="actions small"><${Copy} text=${() => textOf(message.content)}>${t("Copy")}</${Copy}>
       ${onAgain && html`<button type="button" class="plain" onClick=${onAgain}>${t("Ask again")}</button>`}</div>`}
-  </div>`;
+  </div>
+  ${onChange && html`<${ChangeMessage} onChange=${onChange} />`}`;
 }
 
 export default function Chat({ title }) {
@@ -39,7 +40,7 @@ export default function Chat({ title }) {
       <div class="form">
         <section class="talk" role="log" aria-label=${t("Messages")}>
           ${messages.length === 0 && html`<${Empty}>${t("Say something to {model}.", { model: model.id })}</${Empty}>`}
-          ${messages.map((message, index) => html`<${Turn} key=${index} message=${message} live=${busy && index === messages.length - 1} onAgain=${!busy && index > 0 && index === messages.length - 1 && (() => askAgain(model.id))} />`)}
+          ${messages.map((message, index) => html`<${Turn} key=${index} message=${message} live=${busy && index === messages.length - 1} onAgain=${!busy && index > 0 && index === messages.length - 1 && (() => askAgain(model.id))} onChange=${!busy && index === messages.length - 2 && takeBack} />`)}
         </section>
         <form class="form" onSubmit=${submit} onKeyDown=${keys}>
           <${Field} as="textarea" id="message" rows="3" required label=${t("Message")} value=${text} onInput=${set("text")} hint=${t("Ctrl+Enter sends, Escape stops.")} />

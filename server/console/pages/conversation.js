@@ -7,20 +7,21 @@ import { useStore } from "../core/store.js";
 import { Copy, Empty, ErrorNote, Field, Page, Select } from "../parts/basics.js";
 import { useList } from "../parts/loading.js";
 import { Markdown } from "../parts/markdown.js";
-import { Past } from "../parts/past.js";
+import { ChangeMessage, Past } from "../parts/past.js";
 import { References } from "../parts/references.js";
 import { fileName, Viewer } from "../parts/viewer.js";
 import { pathTo, tipOf } from "../state/conversation.js";
 import { chatModels, findModel, imageModels, models } from "../state/models.js";
-import { deleteTalk, openTalk, renameTalk, say, setForm, setTip, startOver, stopTalk, talk } from "../state/talk.js";
+import { deleteTalk, openTalk, renameTalk, say, sayOtherwise, setForm, setTip, startOver, stopTalk, talk } from "../state/talk.js";
 
 const sourceOf = (image) => (image.startsWith("data:") ? image : resultPath(image));
 
-function Turn({ turn, branches, onBranch, onBack, onOpen, isLast }) {
+function Turn({ turn, branches, onBranch, onBack, onOpen, onChange, isLast }) {
   const editable = turn.drawn.filter((image) => !image.startsWith("data:"));
   return html`<div class="turn mine" role="group" aria-label=${t("You")}>
       ${turn.images.map((source, index) => html`<img key=${index} src=${source.startsWith("data:") ? source : resultPath(source)} alt=${t("Reference {number}", { number: index + 1 })} />`)}
       ${turn.said}</div>
+    ${onChange && html`<${ChangeMessage} onChange=${() => onChange(turn)} />`}
     <div class="turn" role="group" aria-label=${t("Model")} aria-busy=${turn.status === "in_progress"}>
       <${Markdown} text=${turn.text || (turn.status === "in_progress" && !turn.drawing ? "…" : "")} />
       ${turn.drawing && html`<p class="dim">${t("Drawing")}</p>`}
@@ -72,7 +73,7 @@ export default function Conversation({ title }) {
       <div class="form">
         <section class="talk" role="log" aria-label=${t("Messages")}>
           ${path.length === 0 && !live && html`<${Empty}>${t("Ask {model} for an image, then for changes.", { model: model.id })}</${Empty}>`}
-          ${path.map((turn) => html`<${Turn} key=${turn.id} turn=${turn} branches=${branchesOf(turn)} isLast=${turn.id === tip} onBranch=${setTip} onBack=${setTip} onOpen=${setOpen} />`)}
+          ${path.map((turn) => html`<${Turn} key=${turn.id} turn=${turn} branches=${branchesOf(turn)} isLast=${turn.id === tip} onBranch=${setTip} onBack=${setTip} onOpen=${setOpen} onChange=${!busy && sayOtherwise} />`)}
           ${live && html`<${Turn} turn=${live} branches=${[]} onOpen=${setOpen} isLast=${true} />`}
         </section>
         <form class="form" onSubmit=${submit} onKeyDown=${keys}>

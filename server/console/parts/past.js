@@ -1,4 +1,4 @@
-// Earlier chats and conversations: to be opened, named and deleted.
+// What chats and conversations share: those before this one, to be opened, named and deleted; and messages to be changed.
 import { html, useState } from "../core/html.js";
 import { t } from "../core/i18n.js";
 import { useStore } from "../core/store.js";
@@ -22,6 +22,9 @@ function Rename({ name, onName, onClose }) {
     </form>
   </${Dialog}>`;
 }
+
+// What stands below a message that may be taken back into the form.
+export const ChangeMessage = ({ onChange }) => html`<div class="mine small"><button type="button" class="plain" onClick=${onChange}>${t("Change the message")}</button></div>`;
 
 // `items` are {id, name}. `onRename` gets an id and a title, which may be empty.
 export function Past({ title, note, items, busy, error, onOpen, onRename, onDelete, children }) {

@@ -62,11 +62,16 @@ export async function sendChat(model) {
 
 const imagesIn = (content) => (typeof content === "string" ? [] : content.filter((part) => part.image_url).map((part) => part.image_url.url));
 
-// Asks for another answer to the last message, in place of the one that is there.
-export function askAgain(model) {
+// Takes the last message back into the form, without its answer.
+export function takeBack() {
   const { messages } = chat.get();
   const said = messages.at(-2).content;
   setChat({ messages: messages.slice(0, -2), text: textOf(said), images: imagesIn(said) });
+}
+
+// Asks for another answer to the last message, in place of the one that is there.
+export function askAgain(model) {
+  takeBack();
   return sendChat(model);
 }
 

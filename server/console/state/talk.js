@@ -12,6 +12,12 @@ const setTalk = (values) => talk.set((before) => ({ ...before, ...values }));
 export const setForm = (values) => talk.set((before) => ({ ...before, form: { ...before.form, ...values } }));
 export const setTip = (tip) => setTalk({ tip });
 
+// Takes what was said in a turn into the form, to be said another way: a branch beside it.
+export function sayOtherwise({ parent, said, images }) {
+  setTip(parent);
+  setForm({ said, images });
+}
+
 let receiving = null; // the AbortController of the turn that runs
 
 // A turn that has its id is the server's: its text leaves the form.

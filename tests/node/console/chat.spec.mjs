@@ -34,6 +34,9 @@ await spec("chat", "/console/chat", async (page, { looks, shot }) => {
   await page.getByRole("button", { name: "Undo" }).click();
   await earlier.click();
   await eventually(async () => assert.equal(await answers.count(), 1));
+  await page.getByRole("button", { name: "Change the message" }).click();
+  await eventually(async () => assert.equal(await answers.count(), 0));
+  assert.equal(await page.getByLabel("Message", { exact: true }).inputValue(), "Hello, who are you?");
 });
 
 const MARKDOWN = [
