@@ -21,6 +21,9 @@ from server.flows.sign_in import Access, build_sign_in
 from server.http.proxy_headers import TRUSTED_BY_DEFAULT, ProxyHeadersMiddleware, trusted_networks
 from server.settings import Settings
 from tests.support.in_process import InProcess, in_process
+
+pytest.importorskip("authlib", reason="`make setup` installs what people sign in with")
+
 from tests.support.oidc_provider import CLIENT, SECRET, Provider, new_key, oidc_provider
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
