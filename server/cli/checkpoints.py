@@ -121,6 +121,7 @@ def remove(
     with _readable_errors():
         for path in manager.remove(model, delete_files=files):
             typer.echo(f"Deleted {path}.")
+    typer.echo("A running server goes on with its models until `darkroom reload`.")
 
 
 @app.command("proof")
