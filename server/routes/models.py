@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path
 
+from pipelines.catalog.conditioning import find_task
 from pipelines.protocol.images import Control
 from pipelines.protocol.messages import Capabilities
 from server.catalog.chat import ChatModel
@@ -70,6 +71,9 @@ def _image_card(model: ImageModel, services: Services) -> ModelCard:
     supports = capabilities.names if capabilities is not None else []
     if supports and max_references and "image" not in supports:
         supports.append("image")
+    task = find_task(model.drawn_with(1).checkpoint, has_references=True, has_mask=False)
+    if supports and max_references and not task.starts_from_noise:
+        supports.append("strength")
     if can_enlarge(model, capabilities):
         supports.append("upscale")
     inputs: list[Modality] = ["text", "image"] if max_references else ["text"]

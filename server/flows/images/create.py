@@ -59,6 +59,7 @@ VOID_REASONS = {  # of a call that was cancelled
     None: "client_left",
     CancelReason.ABANDONED: "client_left",
     CancelReason.REQUESTED: "cancelled",
+    CancelReason.BY_OPERATOR: "cancelled_by_operator",
     CancelReason.SHUTDOWN: "server_stopped",
 }
 ExtraWrites = Callable[[ImageResult], Write]  # what else is recorded in the transaction that charges a result
