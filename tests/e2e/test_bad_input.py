@@ -11,7 +11,7 @@ import httpx
 import pytest
 from PIL import Image
 
-from tests.support.harness import Server
+from tests.support.harness import Server, assert_clean, charges
 
 ALPHA, ALPHA_4K = "alpha-image-2-count", "alpha-image-2-4k-count"
 BETA, BETA_25 = "beta-3-pro-image-count", "beta-2.5-flash-image-count"
@@ -228,7 +228,7 @@ def test_an_invalid_key_is_401(server: Server, path: str, header: dict[str, str]
 
 
 def test_a_key_without_the_group_lists_the_models_and_cannot_call_them(server: Server) -> None:
-    key = server.darkroom("keys", "create", "beta only", "--group", "beta-image-per-call").stdout.strip()
+    key = server.new_key("beta only", groups=["beta-image-per-call"])
     with server.http(key) as client:
         assert len(client.get("/v1/models").json()["data"]) == 10
         assert_error(client.post("/v1/images/generations", json=body()), 403, "group_mismatch", "model")
@@ -256,12 +256,12 @@ def test_unknown_urls_and_methods_have_the_same_body(server: Server) -> None:
 
 def test_nothing_above_was_charged(server: Server) -> None:
     """The whole table again, between two readings of the ledger."""
-    before = server.darkroom("ledger", "--entries", "0").stdout
+    before = charges(server)
     with server.http() as client:
         for _, fields, status, _, _ in BAD_BODIES:
             assert client.post("/v1/images/generations", json=fields).status_code == status
-    assert server.darkroom("ledger", "--entries", "0").stdout == before
-    assert server.darkroom("ledger", "--check").returncode == 0
+    assert charges(server) == before
+    assert_clean(server)
 
 
 def assert_error(answer: httpx.Response, status: int, code: str | None, param: str | None) -> None:

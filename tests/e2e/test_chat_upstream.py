@@ -110,9 +110,7 @@ def test_a_disconnect_cancels_the_chat_upstream(gateway: Server, chat: Server) -
 
 
 def test_chats_count_among_a_keys_calls_at_once(gateway: Server, chat: Server) -> None:
-    made = gateway.darkroom("keys", "create", "busy")
-    key_id, secret = made.stderr.split()[0], made.stdout.strip()
-    gateway.darkroom("keys", "set", key_id, "--max-running", "1")
+    secret = gateway.new_key("busy", max_running=1)
     with gateway.http(secret) as client:
         with (
             client.stream("POST", PATH, json={**LONG, "stream": True}) as answer,
@@ -125,7 +123,7 @@ def test_chats_count_among_a_keys_calls_at_once(gateway: Server, chat: Server) -
 
 
 def test_tokens_are_counted_here_too(gateway: Server) -> None:
-    secret = gateway.darkroom("keys", "create", "counted").stdout.strip()
+    secret = gateway.new_key("counted")
     with concurrent.futures.ThreadPoolExecutor() as pool:
         client = gateway.openai(secret)
         unstreamed = pool.submit(client.chat.completions.create, model="far", **GREEDY)

@@ -21,7 +21,7 @@ from openai import OpenAI
 from PIL import Image
 
 from tests.e2e.test_images_by_sdk import image
-from tests.support.harness import REPOSITORY, MakeServer, Server, assert_clean, charges, suspended, until
+from tests.support.harness import PLAIN, REPOSITORY, MakeServer, Server, assert_clean, charges, suspended, until
 
 PATH = "/v1/images/generations"
 BODY: dict[str, Any] = {"prompt": "a star", "size": "256x256", "model": "alpha-image-2-count"}
@@ -55,7 +55,7 @@ class Proxy:
 
 @pytest.fixture(scope="module")
 def server(make_tiny: MakeServer) -> Server:
-    return make_tiny(keepalive_s="0.05", retry_grace_s="100")
+    return make_tiny(PLAIN, keepalive_s="0.05", retry_grace_s="100")
 
 
 @pytest.fixture
@@ -140,9 +140,7 @@ def test_whitespace_keeps_a_connection_open_on_request(server: Server, proxy: Pr
 
 
 def test_keepalive_can_be_set_for_a_key(server: Server) -> None:
-    made = server.darkroom("keys", "create", "behind a proxy")
-    key_id, secret = made.stderr.split()[0], made.stdout.strip()
-    assert "keepalive on" in server.darkroom("keys", "set", key_id, "--keepalive").stdout
+    secret = server.new_key("behind a proxy", keepalive=True)
     with server.http(secret) as client:
         with idle(server, lambda: time.sleep(IDLE_S)):
             kept_alive = client.post(PATH, json=BODY)

@@ -78,6 +78,7 @@ def random_schema(rng: random.Random, depth: int = 2) -> dict[str, Any]:
     }
 
 
+@pytest.mark.nightly
 async def test_two_hundred_random_schemas_are_followed(chat_engine: ChatEngine, chat_job: Job) -> None:
     schemas = [random_schema(random.Random(seed)) for seed in range(200)]
     jobs = [
@@ -178,6 +179,7 @@ async def test_a_schema_that_can_not_be_enforced_is_refused(
     assert failed.param == "tools[1].function.parameters"
 
 
+@pytest.mark.daily("qwen")
 @pytest.mark.parametrize("model", ["qwen", "llama"])
 async def test_the_input_of_a_tool_follows_its_own_grammar(chat_engine: ChatEngine, chat_job: Job, model: str) -> None:
     """No JSON: line ends and quotes are written as they are, and end up in the arguments as JSON has them."""

@@ -29,6 +29,7 @@ async def host(chat_job: Job) -> AsyncIterator[Host]:
     await started.stop()
 
 
+@pytest.mark.nightly
 async def test_a_killed_worker_fails_its_jobs_and_the_next_one_answers(host: Host, chat_job: Job) -> None:
     await host.wait_ready()
     assert {spec.name: state.state for spec, state in host.checkpoints.items()} == {"qwen": "loaded", "gone": "failed"}
@@ -46,6 +47,7 @@ async def test_a_killed_worker_fails_its_jobs_and_the_next_one_answers(host: Hos
     assert isinstance(again[-1], ChatFinished)
 
 
+@pytest.mark.nightly
 async def test_the_server_is_told_what_a_models_files_have_too_much(tmp_path: Path) -> None:
     specs = [ChatSpec(name, make_qwen(tmp_path / name)) for name in ("more", "less")]
     file = specs[0].path / "model.safetensors"

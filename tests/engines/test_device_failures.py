@@ -100,6 +100,7 @@ async def last(host: Host, spec: ClassifierSpec, text: str) -> ClassifyEvent:
     return [event async for event in host.submit(ClassifyJob(f"job {text}", spec, texts=(text,)))][-1]
 
 
+@pytest.mark.nightly
 async def test_a_sticky_error_ends_the_worker_and_the_next_one_works(host: Host, texts: ClassifierSpec) -> None:
     inside = [asyncio.create_task(last(host, texts, text)) for text in (faulty_worker.STICKY, "a boat")]
     for failed in await asyncio.wait_for(asyncio.gather(*inside), LIMIT_S):
@@ -119,6 +120,7 @@ async def test_the_jobs_of_a_group_that_ran_out_of_memory_are_told_so(host: Host
     assert "try a smaller size" in failed.message
 
 
+@pytest.mark.daily("CUDA error: invalid configuration argument")
 @pytest.mark.parametrize("text", [faulty_worker.PASSING, faulty_worker.NO_MEMORY])
 async def test_an_error_after_which_the_device_answers_fails_its_job_alone(
     text: str, host: Host, texts: ClassifierSpec

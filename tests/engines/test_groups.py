@@ -123,6 +123,7 @@ async def test_images_are_those_of_one_process(
         assert apart(one, two) <= 1, change
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["flux", pytest.param("qwen-image", marks=pytest.mark.nightly)])
 async def test_calls_at_once_share_passes(name: str, family: Callable[[str], CheckpointSpec]) -> None:
     """In this process, so that all wait before the first one is drawn."""

@@ -19,6 +19,7 @@ from pipelines.images.scheduling.batching import Row
 from pipelines.protocol.finished_image import WrongSize, to_planned_size
 from pipelines.protocol.images import CheckpointSpec, RawImage, SamplingDefaults
 from tests.engines.conftest import left_half, plain_image
+from tests.engines.device import DEVICE
 from tests.support.image_jobs import image_job
 from tests.support.tiny_families import make_family
 
@@ -34,7 +35,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Checkpoi
     def load(name: str) -> Checkpoint:
         if name not in made:
             folder = make_family(name, tmp_path_factory.mktemp("own-size") / name)
-            made[name] = load_checkpoint(checkpoint_spec(name, folder), torch.device("cpu"))
+            made[name] = load_checkpoint(checkpoint_spec(name, folder), DEVICE)
         return made[name]
 
     return load
@@ -47,6 +48,7 @@ def checkpoint_spec(name: str, folder: Path) -> CheckpointSpec:
     )  # fmt: skip
 
 
+@pytest.mark.daily("kontext-shape0", "hidream-shape3")
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", OWN_SIZE)
 def test_an_image_fills_the_size_that_was_asked(
@@ -152,6 +154,7 @@ def test_kontext_redraws_tiles_at_their_own_size(
     assert max(max(size) for size in sizes.decoded) < 512
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("size", [(496, 240), (240, 496)])
 def test_a_repainted_image_of_another_size_is_scaled_back(
     size: tuple[int, int], loaded: Callable[[str], Checkpoint], sizes_of: Callable[[str], Sizes]
