@@ -7,7 +7,7 @@ model whose state is more than keys and values. Requests have the same options a
 import queue
 import threading
 import time
-from typing import Any
+from typing import Any, Final
 
 import torch
 from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
@@ -17,6 +17,8 @@ from pipelines.chat.decode_step import sample_step
 from pipelines.chat.sequence import Sequence
 from pipelines.device.failures import OutOfTime, exit_if_lost
 from pipelines.device.openmp import run_and_release
+
+ORIGINAL: Final = "original_inv_freq"
 
 
 class SequentialGenerator:
@@ -72,15 +74,18 @@ class SequentialGenerator:
 
 
 def _reset_rope(model: torch.nn.Module) -> None:
-    """Forget the longest text so far: a dynamic rotary embedding keeps the frequencies that it had for that one."""
+    """Forget the longest text so far: a dynamic rotary embedding keeps the frequencies that it had for that one. Some
+    models have one for each kind of layer."""
     for module in model.modules():
         longest = getattr(module, "original_max_seq_len", None)
-        for name in [name for name in vars(module) if name.endswith("max_seq_len_cached")] if longest else []:
-            prefix = name.removesuffix("max_seq_len_cached")
-            frequencies = getattr(module, f"{prefix}inv_freq")
-            original = getattr(module, f"{prefix}original_inv_freq").to(frequencies.device)
-            module.register_buffer(f"{prefix}inv_freq", original.clone(), persistent=False)
-            setattr(module, name, longest)
+        names = [*module._buffers, *vars(module)] if longest else []
+        for name in names:
+            if name.endswith("max_seq_len_cached"):
+                setattr(module, name, longest)
+            elif name.endswith(ORIGINAL):
+                own = name.removesuffix(ORIGINAL) + "inv_freq"
+                original = getattr(module, name).to(getattr(module, own).device)
+                module.register_buffer(own, original.clone(), persistent=False)
 
 
 class _Sampler(LogitsProcessor):  # type: ignore[misc]
