@@ -62,6 +62,7 @@ class ImageModel:
     steps: int  # by default
     source: Path  # its catalog file
     references: ReferenceDrawing | None = None
+    enhance: bool = False  # a chat model rewrites the prompts of requests that don't say
     created: int = CREATED
     owned_by: str = "darkroom"
 
@@ -168,6 +169,9 @@ def load_catalog(configs: Path, weights: Path) -> Catalog:
             _add_models(models, path, file, shared, presets, weights, errors)
     errors += _alias_errors(configs / "catalog.toml", shared, models)
     chat = read_chat(configs / "chat.toml", weights, models, errors)
+    if chat.default is None:
+        message = "needs a chat model: name one as 'default' in chat.toml"
+        errors += [error_at(path, ("enhance",), message) for path, file in files.items() if file and file.enhance]
     if errors:
         raise CatalogError("\n".join(errors))
     aliases = {name: alias.model for name, alias in shared.aliases.items()}
@@ -238,6 +242,7 @@ def _add_models(
             steps=steps,
             source=path,
             references=references,
+            enhance=file.enhance,
         )
 
 

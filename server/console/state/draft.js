@@ -10,7 +10,7 @@ import { keep } from "./work.js";
 const RECALLED = { also: {}, lost: [], recalled: 0 };
 export const EMPTY = {
   prompt: "", model: "", size: "1:1", quality: "", background: "", n: 1, seed: "", references: [],
-  negative_prompt: "", steps: "", guidance: "", strength: "", batch: "", scheduler: "", loras: {}, controls: {}, ...RECALLED,
+  negative_prompt: "", steps: "", guidance: "", strength: "", batch: "", enhance: null, scheduler: "", loras: {}, controls: {}, ...RECALLED,
 };
 // `image` is a File or a result's URL, `strokes` its mask, `started` the edits so far.
 export const EMPTY_EDIT = { prompt: "", model: "", seed: "", strength: "", image: null, strokes: [], started: [], ...RECALLED };
@@ -48,6 +48,7 @@ export function bodyOf(values) {
   const body = { ...values.also, model: model.id, prompt: values.prompt.trim(), size: values.size, n: Number(values.n), ...filled(values, NUMBERS), response_format: "url" };
   if (values.quality && values.steps === "" && model.qualities.includes(values.quality)) body.quality = values.quality;
   if (values.batch) body.batch = values.batch;
+  if (values.enhance != null) body.enhance = values.enhance;
   Object.assign(body, extrasOf(values, model));
   if (values.background && can(model, "transparent")) body.background = values.background;
   if (values.negative_prompt && can(model, "negative_prompt")) body.negative_prompt = values.negative_prompt;

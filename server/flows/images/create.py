@@ -36,6 +36,7 @@ from server.errors import (
     TimedOut,
     status_label,
 )
+from server.flows.images.enhancing import PromptWriter, enhanced, is_wanted
 from server.flows.images.enlarging import check_enlarging
 from server.flows.images.request import ImageRequest, build_job, check_loras, check_options
 from server.flows.images.results import answer_format, build_result, origins_write, sent_images, shape_of
@@ -72,6 +73,7 @@ class ImageParts:
     engine: WorkerPool
     references: ReferenceLoader
     moderator: Moderator
+    prompt_writer: PromptWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,7 @@ class ImageCreator:
         self._engine = drawn_by.engine
         self._references = drawn_by.references
         self._moderator = drawn_by.moderator
+        self._prompt_writer = drawn_by.prompt_writer
         self._rules = rules
         self._ledger = stores.ledger
         self._results = stores.results
@@ -119,6 +122,7 @@ class ImageCreator:
         if call.counts_towards_limit:  # else it is a part of a response, whose model is another
             current_trace().model = model.name
         self.check(request, model)
+        enhances = is_wanted(request, model, key, self._prompt_writer)
         await asyncio.to_thread(check_loras, request, model, self._engine.capabilities(model.checkpoint))
         references = await self._references.load(key.id, request.references)
         first = references[0] if references else None
@@ -134,9 +138,7 @@ class ImageCreator:
         context = ModerationContext(
             job.id, key.id, request.endpoint, model.name, model.group, low=request.moderation == "low"
         )
-        await self._moderator.check_texts(context, "input", _texts(request))
-        sent = [*job.references, *(each.image for each in job.controls)]
-        await self._moderator.check_images(context, "input", sent)
+        await self._check_input(context, request, job)
 
         with self._backlog.reserve(job, call):
             try:
@@ -144,6 +146,9 @@ class ImageCreator:
                     BilledCall(job.id, key.id, request.endpoint, model.name, model.price_units), call, request.webhook
                 )
                 self._telemetry.crash_points.hit("after-hold")
+                if enhances:
+                    call.admit(shape_of(request, model, job))
+                    job = await self._enhance(job, key, context)
                 finished = await self._draw(job, model.name, call, shape_of(request, model, job))
                 await self._moderator.check_images(context, "output", finished.images)
                 if self._rules.signer is not None:
@@ -162,6 +167,22 @@ class ImageCreator:
                 raise
         self._count(model, finished)
         return result
+
+    async def _check_input(self, context: ModerationContext, request: ImageRequest, job: ImageJob) -> None:
+        """Moderate all that the caller sent. Raises ModerationBlocked."""
+        await self._moderator.check_texts(context, "input", _texts(request))
+        sent = [*job.references, *(each.image for each in job.controls)]
+        await self._moderator.check_images(context, "input", sent)
+
+    async def _enhance(self, job: ImageJob, key: Key, context: ModerationContext) -> ImageJob:
+        """Return the job with the prompt that a chat model made of it. Raises ModerationBlocked."""
+        capabilities = self._engine.capabilities(job.checkpoint)
+        try:
+            job = await enhanced(job, key, self._prompt_writer, capabilities.prompt_tokens if capabilities else None)
+        finally:
+            current_trace().model = context.model  # the call is of the image model
+        await self._moderator.check_texts(context, "input", [job.prompt])
+        return job
 
     def check(self, request: ImageRequest, model: ImageModel) -> None:
         """Refuse fields that this model or this server can't serve. Raises BadRequest."""

@@ -39,6 +39,7 @@ class ImageRequest:
     background: str = "auto"
     moderation: str = "auto"
     service_tier: str | None = None
+    enhance: bool | None = None  # None: as the model's catalog file says
     stream: bool = False
     in_background: bool = False  # its client comes back for the result
     webhook: str | None = None  # told of the end

@@ -182,6 +182,7 @@ def request_from_tool(tool: ImageTool, model: ImageModel, prompt: str) -> ImageR
         background=tool.background or "auto",
         moderation=tool.moderation or "auto",
         seed=tool.seed,
+        enhance=False,  # a chat model has written the prompt
         sampling=SamplingOptions(long_prompt=tool.long_prompt),
     )
 
