@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pipelines.protocol.provenance import DigitalSource
+from pipelines.protocol.tiers import ServiceTier
 from pipelines.protocol.upstream import ImageUpstream
 
 Conditioning = Literal["img2img", "native"]
@@ -200,7 +201,7 @@ class ImageJob:
     sheet_from: int | None = None  # references from this index on are shown on one sheet
     enlarges: bool = False  # its reference is enlarged to the size, and redrawn in tiles: a second pass alone
     previews: int = 0  # intermediate images of each image, evenly spread over the steps
-    when_idle: bool = False  # drawn while no other job waits: the service tier "flex"
+    tier: ServiceTier = "default"
 
 
 @dataclass(frozen=True, slots=True)

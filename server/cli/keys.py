@@ -16,7 +16,7 @@ app = typer.Typer(no_args_is_help=True, help="Create, list, change, rotate and r
 KeyArgument = Annotated[str, typer.Argument(help="The key's id, its name, or a unique beginning of either.")]
 Groups = Annotated[
     list[str] | None,
-    typer.Option("--group", "-g", help="A group of models that the key may use. Repeat it for several."),
+    typer.Option("--group", "-g", help="A group of models that the key may use, or 'priority'. Repeat it for several."),
 ]
 Budget = Annotated[str | None, typer.Option(help="Total that the key may ever spend, in CNY; 'none' is no limit.")]
 Monthly = Annotated[

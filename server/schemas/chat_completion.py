@@ -5,6 +5,8 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from pipelines.protocol.tiers import ServiceTier
+
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
 
 
@@ -128,7 +130,7 @@ class ChatCompletion(TypedDict):
     object: Literal["chat.completion"]
     created: int
     model: str
-    service_tier: str
+    service_tier: ServiceTier
     system_fingerprint: str
     choices: list[CompletionChoice]
     usage: CompletionUsage
@@ -185,7 +187,7 @@ class ChatCompletionChunk(TypedDict):
     object: Literal["chat.completion.chunk"]
     created: int
     model: str
-    service_tier: str
+    service_tier: ServiceTier
     system_fingerprint: str
     choices: list[ChunkChoice]
     usage: NotRequired[CompletionUsage | None]

@@ -157,7 +157,7 @@ class OpenAIOptions(BaseModel):
     partial_images: Annotated[int, Field(ge=0, le=3)] = 0
     user: Label = None
     safety_identifier: Label = None
-    service_tier: ServiceTier = None  # "flex": drawn while nobody else waits
+    service_tier: ServiceTier = None
 
 
 class SamplingOptions(BaseModel):
@@ -284,7 +284,7 @@ class ImageAnswer(Answer):
     background: Background = "opaque"
     output_format: str
     quality: OmittedIfNone[str] = None
-    service_tier: OmittedIfNone[str] = None
+    service_tier: OmittedIfNone[str] = None  # in which it was drawn
     size: str
     usage: Usage
     parameters: dict[str, Any]

@@ -132,6 +132,7 @@ class ImageCreator:
         job = build_job(
             request, model, call.call.id, key.id, references, mask, self._rules.time_limit_s, capabilities, maps
         )
+        job = replace(job, tier=key.tier(request.service_tier))
         check_time(job, self._backlog.least_s(job))
         if not self._rules.marks:
             job = replace(job, encoding=replace(job.encoding, source=None))

@@ -62,7 +62,7 @@ async def enhanced(job: ImageJob, key: Key, writer: PromptWriter, tokens: int | 
 
 def cleaned(text: str) -> str:
     """Return the prompt of an answer: one line, without a label or quotes around it."""
-    line = LABEL.sub("", " ".join(text.replace("```", " ").split()).strip("* "))
+    line = LABEL.sub("", " ".join(text.replace("```", " ").split()).strip("* ")).strip("* ")
     while len(line) > 1 and line[0] + line[-1] in QUOTES:
         line = line[1:-1].strip()
     return line

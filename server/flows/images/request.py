@@ -298,7 +298,6 @@ def build_job(
         owner=key_id,
         enlarges=request.scale is not None,
         previews=request.partial_images,
-        when_idle=request.service_tier == "flex",
         sheet_from=at_once - 1 if request.reference_count > at_once and mask is None else None,
     )
 

@@ -69,7 +69,7 @@ def build_result(
         background=shape.background,
         output_format=shape.output_format,
         quality=shape.quality,
-        service_tier=None if request.service_tier is None else "flex" if job.when_idle else "default",
+        service_tier=None if request.service_tier is None else job.tier,
         size=shape.size,
         usage=_usage(job),
         parameters={

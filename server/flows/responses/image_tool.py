@@ -165,6 +165,7 @@ def build_image_request(plan: ImagePlan, arguments: ToolArguments) -> ImageReque
         mask=plan.mask if references else None,
         stream=plan.partial_images > 0,
         partial_images=plan.partial_images,
+        service_tier=plan.service_tier,
     )
 
 
