@@ -287,6 +287,7 @@ class Failed:
     detail: str = ""
     param: str | None = None  # the request's field that caused it
     retry_after_s: float | None = None  # when to try again, if that may help
+    read_part: float | None = None  # of a prompt that is too long
 
 
 Event = Queued | Started | Progress | Preview | Finished | Failed

@@ -1,4 +1,4 @@
-"""Prompts that a chat worker rewrites before an image worker draws them: the text encoder reads them whole, the file has
+"""Prompts that a chat worker rewrites before an image worker draws them: the text encoder reads them whole, a file has
 both, and it is drawn again from what was drawn."""
 
 import base64

@@ -10,15 +10,14 @@ from typing import Any, Protocol
 import structlog
 
 from pipelines.protocol.images import ImageJob
+from pipelines.protocol.messages import Capabilities
 from server.accounts.keys import Key
 from server.catalog.images import ImageModel
 from server.errors import ApiError
 from server.flows.images.request import ImageRequest
 
 DEFAULT_TOKENS = 256  # of a prompt, where the text encoder's limit is not known
-# Tokenizers have most words of four Latin letters whole, and need up to three tokens for a letter of other writing.
-LATIN, OTHER = re.compile(r"[A-Za-z\u00c0-\u024f]{1,4}"), 3
-PIECES = re.compile(r"[A-Za-z\u00c0-\u024f]{1,4}|\S")
+MARGIN = 0.95  # of the part of a prompt that is read: tokens are not of one length
 ENDS = ((".", "!", "?", "。", "！", "？"), (",", ";", "，", "；", "、"), (" ",))  # where a text is cut best first
 LABEL = re.compile(r"^(?:(?:enhanced|improved|revised|rewritten|final|new)\s+)?prompt\s*:\s*", re.IGNORECASE)
 QUOTES = ('""', "''", "“”", "``", "**", "「」")
@@ -45,19 +44,30 @@ def is_wanted(request: ImageRequest, model: ImageModel, key: Key, writer: Prompt
 
 
 async def enhanced(job: ImageJob, key: Key, writer: PromptWriter, tokens: int | None) -> ImageJob:
-    """Return the job with a prompt of at most so many tokens, by estimate, and with both prompts in its metadata. If
-    the chat model has none, it is the job as it was, and its metadata have the reason."""
-    limit = tokens or DEFAULT_TOKENS
+    """Return the job with another prompt, and with both in its metadata. If the chat model has none, it is the job as
+    it was, and its metadata have the reason. `tokens`: about how long the prompt may be."""
     try:
-        text, name = await writer.write(key, job.prompt, tokens=limit, edits=bool(job.references), seed=job.seed)
+        text, name = await writer.write(
+            key, job.prompt, tokens=tokens or DEFAULT_TOKENS, edits=bool(job.references), seed=job.seed
+        )
     except ApiError as error:
         log.warning("a prompt was not enhanced", job=job.id, code=error.label, message=error.message)
         return _with_notes(job, enhance_failed=error.message)
-    prompt = fitted(cleaned(text), limit)
-    if not prompt:
+    if not (prompt := cleaned(text)):
         return _with_notes(job, enhance_failed=f"The model `{name}` wrote no prompt.")
-    noted = _with_notes(job, prompt=prompt, original_prompt=job.prompt, enhanced_by=name)
-    return replace(noted, prompt=prompt)
+    return _with_prompt(_with_notes(job, original_prompt=job.prompt, enhanced_by=name), prompt)
+
+
+def is_to_fit(job: ImageJob, capabilities: Capabilities | None) -> bool:
+    """Return whether the job has an enhanced prompt, of which what is too long for the text encoders can be cut off."""
+    can_refuse = capabilities is not None and "refuse" in capabilities.long_prompts
+    return can_refuse and "original_prompt" in job.metadata and job.sampling.long_prompt != "chunk"
+
+
+def shortened(job: ImageJob, read_part: float) -> ImageJob:
+    """Return the job with the beginning of its prompt, of which so much was read."""
+    length = min(int(len(job.prompt) * read_part * MARGIN), len(job.prompt) - 1)
+    return _with_prompt(job, cut_to(job.prompt, max(1, length)))
 
 
 def cleaned(text: str) -> str:
@@ -68,23 +78,19 @@ def cleaned(text: str) -> str:
     return line
 
 
-def fitted(text: str, tokens: int) -> str:
-    """Return as much of a prompt as is at most so many tokens, by a careful estimate: whole sentences if they are more
-    than half of that, else whole parts of one, else whole words."""
-    left = tokens
-    for piece in PIECES.finditer(text):
-        left -= 1 if LATIN.fullmatch(piece[0]) or piece[0].isascii() else OTHER
-        if left < 0:
-            return _cut(text[: piece.start()])
-    return text
-
-
-def _cut(text: str) -> str:
+def cut_to(text: str, length: int) -> str:
+    """Return at most so many characters of a text: whole sentences if they are more than half of that, else whole parts
+    of one, else whole words."""
+    head = text[:length]
     for marks in ENDS:
-        end = max(text.rfind(mark) for mark in marks)
-        if 2 * end > len(text):
-            return text[: end + 1].rstrip(" ,;，；、")
-    return text
+        end = max(head.rfind(mark) for mark in marks)
+        if 2 * end > length:
+            return head[: end + 1].rstrip(" ,;，；、")
+    return head
+
+
+def _with_prompt(job: ImageJob, prompt: str) -> ImageJob:
+    return replace(_with_notes(job, prompt=prompt), prompt=prompt)
 
 
 def _with_notes(job: ImageJob, **notes: Any) -> ImageJob:

@@ -12,7 +12,7 @@ import pytest_asyncio
 from pipelines.protocol.images import ImageJob
 from server.catalog.images import CatalogError, load_catalog
 from server.data_folders import REPOSITORY
-from server.flows.images.enhancing import cleaned, fitted
+from server.flows.images.enhancing import cleaned, cut_to
 from tests.support.in_process import InProcess, in_process, png
 from tests.support.scripted_upstream import scripted_upstream
 
@@ -192,15 +192,14 @@ async def test_a_chats_manners_are_not_drawn(written: str, prompt: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "tokens", "kept"),
+    ("text", "length", "kept"),
     [
-        ("a red boat", 75, "a red boat"),
-        ("a red boat. a blue sea. a sky", 8, "a red boat. a blue sea."),
-        ("a red boat on the sea, warm light everywhere", 8, "a red boat on the sea"),
-        ("boat boat boat boat", 3, "boat boat boat"),
-        ("x" * 100, 5, "x" * 20),
-        ("一艘红色的船，在海上。天空", 36, "一艘红色的船，在海上。"),
+        ("a red boat. a blue sea. a sky", 26, "a red boat. a blue sea."),
+        ("a red boat on the sea, warm light everywhere", 30, "a red boat on the sea"),
+        ("boat boat boat boat", 16, "boat boat boat"),
+        ("x" * 100, 20, "x" * 20),
+        ("一艘红色的船，在海上。天空", 12, "一艘红色的船，在海上。"),
     ],
 )
-async def test_a_prompt_is_cut_where_it_ends_best(text: str, tokens: int, kept: str) -> None:
-    assert fitted(text, tokens) == kept
+async def test_a_prompt_is_cut_where_it_ends_best(text: str, length: int, kept: str) -> None:
+    assert cut_to(text, length) == kept
