@@ -10,6 +10,7 @@ const { tool } = load("@langchain/core/tools");
 const { z } = load("zod");
 const configuration = { baseURL: process.env.OPENAI_BASE_URL };
 const apiKey = process.env.OPENAI_API_KEY;
+const ASKED = "What is the weather in Rome?";
 let ran = 0;
 const weather = tool(
   ({ city }) => {
@@ -18,11 +19,16 @@ const weather = tool(
   },
   { name: "get_weather", description: "Say what the weather is in a city.", schema: z.object({ city: z.string() }) },
 );
-const textOf = (content) => (typeof content === "string" ? content : content.map((part) => part.text ?? "").join(""));
+const textOf = (content) => (typeof content === "string" ? content : content.map((part) => part?.text ?? "").join(""));
 
-// As LibreChat's custom endpoints call it.
-async function byLibreChat(messages) {
-  const { Providers, Run } = load("@librechat/agents");
+// As LibreChat calls its custom endpoints: what an answer streams is kept as parts, and the history is made of them.
+const kept = [];
+async function byLibreChat() {
+  const { createContentAggregator, formatAgentMessages, GraphEvents, ModelEndHandler, Providers, Run, ToolEndHandler } = load("@librechat/agents");
+  kept.push({ role: "user", content: ASKED });
+  const { contentParts, aggregateContent } = createContentAggregator();
+  const keeps = { handle: (event, data) => aggregateContent({ event, data }) };
+  const streamed = [GraphEvents.ON_RUN_STEP, GraphEvents.ON_RUN_STEP_DELTA, GraphEvents.ON_RUN_STEP_COMPLETED, GraphEvents.ON_MESSAGE_DELTA];
   const run = await Run.create({
     runId: randomUUID(),
     graphConfig: {
@@ -32,31 +38,34 @@ async function byLibreChat(messages) {
       tools: [weather],
     },
     returnContent: true,
+    customHandlers: {
+      ...Object.fromEntries(streamed.map((event) => [event, keeps])),
+      [GraphEvents.TOOL_END]: new ToolEndHandler(),
+      [GraphEvents.CHAT_MODEL_END]: new ModelEndHandler(),
+    },
   });
-  await run.processStream({ messages }, { runId: randomUUID(), streamMode: "values", version: "v2", configurable: { thread_id: randomUUID() } });
-  return run.getRunMessages();
+  await run.processStream({ messages: formatAgentMessages(kept).messages }, { runId: randomUUID(), streamMode: "values", version: "v2" });
+  kept.push({ role: "assistant", content: contentParts });
+  return textOf(contentParts);
 }
 
-// As the node "OpenAI Chat Model" below an agent calls it; `useResponsesApi` is an option of that node.
-async function byNode(messages) {
-  const { ChatOpenAI } = load("@langchain/openai");
-  const chat = new ChatOpenAI({ model, apiKey, configuration, useResponsesApi: api === "responses", maxRetries: 0, streaming: true }).bindTools([weather]);
-  const made = [];
-  while (made.length < 8) {
-    const answer = await chat.invoke([...messages, ...made]);
-    made.push(answer);
-    if (!answer.tool_calls?.length) break;
-    for (const call of answer.tool_calls) made.push(new ToolMessage({ tool_call_id: call.id, content: await weather.invoke(call.args) }));
-  }
-  return made;
-}
-
+// As n8n's node "OpenAI Chat Model" below an agent calls it; `useResponsesApi` is an option of that node.
 const messages = [];
-const said = [];
-for (let turn = 0; turn < 2; turn++) {
-  messages.push(new HumanMessage("What is the weather in Rome?"));
-  messages.push(...(await (api === "librechat" ? byLibreChat : byNode)([...messages])));
-  said.push(textOf(messages.at(-1).content));
+async function byNode() {
+  const { ChatOpenAI } = load("@langchain/openai");
+  const options = { model, apiKey, configuration, useResponsesApi: api === "responses", maxRetries: 0 };
+  const chat = new ChatOpenAI(options).bindTools([weather]);
+  messages.push(new HumanMessage(ASKED));
+  for (let step = 0; step < 4; step++) {
+    const answer = await chat.invoke(messages);
+    messages.push(answer);
+    if (!answer.tool_calls?.length) break;
+    for (const call of answer.tool_calls) messages.push(new ToolMessage({ tool_call_id: call.id, content: await weather.invoke(call.args) }));
+  }
+  return textOf(messages.at(-1).content);
 }
+
+const said = [];
+for (let turn = 0; turn < 2; turn++) said.push(await (api === "librechat" ? byLibreChat() : byNode()));
 console.log(JSON.stringify({ said, ran }));
 process.exit(0);
