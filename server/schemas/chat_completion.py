@@ -5,8 +5,6 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from pipelines.protocol.tiers import ServiceTier
-
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
 
 
@@ -130,7 +128,7 @@ class ChatCompletion(TypedDict):
     object: Literal["chat.completion"]
     created: int
     model: str
-    service_tier: ServiceTier
+    service_tier: str
     system_fingerprint: str
     choices: list[CompletionChoice]
     usage: CompletionUsage
@@ -187,7 +185,7 @@ class ChatCompletionChunk(TypedDict):
     object: Literal["chat.completion.chunk"]
     created: int
     model: str
-    service_tier: ServiceTier
+    service_tier: str
     system_fingerprint: str
     choices: list[ChunkChoice]
     usage: NotRequired[CompletionUsage | None]
