@@ -181,7 +181,7 @@ def test_sequences_wait_by_tier_and_then_as_they_came() -> None:
 
 @pytest.mark.parametrize(("capacity_tokens", "max_batch"), [(2048, 2), (6 * PAGE, 4)])
 def test_flex_gives_its_place_and_its_memory_to_who_waits_and_comes_back(capacity_tokens: int, max_batch: int) -> None:
-    scheduled = Scheduled(capacity_tokens, max_batch)
+    scheduled = Scheduled(capacity_tokens, max_batch, chunk=256)
     prompt = 2 * PAGE + 4
     (first,), (flex,) = scheduled.add(prompt, scope="1"), scheduled.add(prompt, scope="2", tier="flex")
     assert scheduled.step() == [first, flex]

@@ -69,7 +69,7 @@ async def test_the_answer_and_the_jobs_have_the_tier(
         running.workers.call = None
     assert (answer.status_code, answer.json()["service_tier"]) == (200, served), answer.text
     assert {job.tier for job in running.workers.jobs} == {served}
-    assert len(running.workers.jobs) == (2 if name == "image tool" else 1)
+    assert len(running.workers.jobs) == (3 if name == "image tool" else 1)
 
 
 @pytest.mark.parametrize("name", ["image", "chat", "response"])

@@ -1,5 +1,6 @@
 """Prompts that a chat model rewrites first: what is drawn, what answers, files and the gallery say, who reads it."""
 
+import asyncio
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -45,8 +46,17 @@ def drawn(running: InProcess) -> ImageJob:
     return job
 
 
-async def charged(running: InProcess) -> Any:
-    return (await running.client.get("/v1/darkroom/usage")).json()["spent"]
+async def ended(running: InProcess, call_id: str) -> dict[str, Any]:
+    async with asyncio.timeout(15):
+        while True:
+            state: dict[str, Any] = (await running.client.get(f"/v1/images/jobs/{call_id}")).json()
+            if state["state"] not in {"queued", "running"}:
+                return state
+            await asyncio.sleep(0.01)
+
+
+async def spent(running: InProcess) -> float:
+    return float((await running.client.get("/v1/darkroom/me")).json()["spent"])
 
 
 @pytest.mark.parametrize("way", ["json", "form", "stream", "background", "chat"])
@@ -66,8 +76,7 @@ async def test_the_rewritten_prompt_is_drawn_and_told(running: InProcess, way: s
         answer = await running.client.post(DRAW, json={**ASKED, **more})
         item = answer.json()["data"][0] if way == "json" else None
     if way in ("stream", "background"):
-        shown = await running.client.get(f"/v1/images/jobs/{answer.headers['x-darkroom-job']}")
-        item = shown.json()["result"]["data"][0]
+        item = (await ended(running, answer.headers["x-darkroom-job"]))["result"]["data"][0]
     assert answer.status_code in (200, 202), answer.text
     assert way != "stream" or f'"revised_prompt":"{BETTER}"' in answer.text
     assert item is not None
@@ -87,14 +96,12 @@ async def test_the_gallery_has_both_prompts_and_draws_the_one_that_was_drawn(run
 
 
 async def test_the_chat_is_in_the_images_price_and_its_tokens_are_the_keys(running: InProcess) -> None:
-    plain = await running.client.post(DRAW, json=ASKED | {"enhance": False})
-    first = await running.client.get("/v1/darkroom/usage")
+    before = await spent(running)
     enhanced = await running.client.post(DRAW, json=ASKED)
-    second = await running.client.get("/v1/darkroom/usage")
-    assert "revised_prompt" not in plain.json()["data"][0]
-    before, after = first.json(), second.json()
     assert enhanced.status_code == 200
-    assert float(after["total"]["spent"]) - float(before["total"]["spent"]) == pytest.approx(0.10), (before, after)
+    assert await spent(running) - before == pytest.approx(0.10)
+    calls = (await running.client.get("/v1/darkroom/calls")).json()["data"]
+    assert (calls[0]["model"], calls[0]["completion_tokens"]) == ("alpha-image-2-count", 1)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +155,7 @@ async def test_a_catalog_turns_it_on_and_another_server_writes(tmp_path: Path) -
                 without = await running.client.post(DRAW, json=ASKED | {"enhance": False})
                 assert "revised_prompt" not in without.json()["data"][0]
                 cards = (await running.client.get("/v1/models")).json()["data"]
-    assert {card["family"] for card in cards if card.get("enhance")} == {"alpha-image"}
+    assert {card["family"] for card in cards if card.get("enhance")} == {"alpha"}
     (body,) = bodies
     assert body.keys() == {"model", "messages", "stream", "stream_options"}
     assert body["messages"][1] == {"role": "user", "content": "a boat"}
