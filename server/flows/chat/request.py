@@ -37,6 +37,7 @@ class ChatRequest:
     service_tier: str | None = None  # that is asked for; the key says whether it is served so
     left_out: tuple[str, ...] = ()  # paths of what a text stands for, or nothing
     stop: tuple[str, ...] = ()
+    stop_tokens: frozenset[int] = frozenset()
     n: int = 1
     seed: int | None = None
     logprobs: bool = False
@@ -101,6 +102,7 @@ def build_job(
         max_tokens=2**31 if request.max_tokens is None else min(request.max_tokens, 2**31),
         sampling=request.sampling,
         stop=request.stop,
+        stop_tokens=request.stop_tokens,
         n=request.n,
         logprobs=request.logprobs,
         top_logprobs=request.top_logprobs,

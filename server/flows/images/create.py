@@ -39,7 +39,7 @@ from server.errors import (
 )
 from server.flows.images.enhancing import PromptWriter, enhanced, is_to_fit, is_wanted, shortened
 from server.flows.images.enlarging import check_enlarging
-from server.flows.images.request import ImageRequest, build_job, check_loras, check_options
+from server.flows.images.request import ImageRequest, InputImages, build_job, check_loras, check_options
 from server.flows.images.results import answer_format, build_result, origins_write, sent_images, shape_of
 from server.flows.images.time_limit import check_time
 from server.flows.models import find_image_model
@@ -125,7 +125,8 @@ class ImageCreator:
             current_trace().model = model.name
         self.check(request, model)
         enhances = is_wanted(request, model, key, self._prompt_writer)
-        job = await self._job(key, request, model, call.call.id)
+        billed = BilledCall(call.call.id, key.id, request.endpoint, model.name, model.price_units)
+        job = await self._job(key, request, model, billed)
         context = ModerationContext(
             job.id, key.id, request.endpoint, model.name, model.group, low=request.moderation == "low"
         )
@@ -133,9 +134,7 @@ class ImageCreator:
 
         with self._backlog.reserve(job, call):
             try:
-                await self._hold(
-                    BilledCall(job.id, key.id, request.endpoint, model.name, model.price_units), call, request.webhook
-                )
+                await self._hold(billed, call, request.webhook)
                 self._telemetry.crash_points.hit("after-hold")
                 draw = partial(self._draw, model=model.name, call=call, shape=shape_of(request, model, job))
                 if enhances:
@@ -161,7 +160,7 @@ class ImageCreator:
         self._count(model, finished)
         return result
 
-    async def _job(self, key: Key, request: ImageRequest, model: ImageModel, call_id: str) -> ImageJob:
+    async def _job(self, key: Key, request: ImageRequest, model: ImageModel, billed: BilledCall) -> ImageJob:
         """Load what the request names, and build its job. Raises ApiError."""
         await asyncio.to_thread(check_loras, request, model, self._engine.capabilities(model.checkpoint))
         references = await self._references.load(key.id, request.references)
@@ -169,7 +168,8 @@ class ImageCreator:
         mask = await self._references.load_mask(key.id, request.mask, first)
         maps = await self._references.load(key.id, [each.image for each in request.controls])
         capabilities = self._engine.capabilities(model.checkpoint)
-        job = build_job(request, model, call_id, key.id, references, mask, self._rules.time_limit_s, capabilities, maps)
+        images = InputImages(references, mask, maps)
+        job = build_job(request, model, billed, images, self._rules.time_limit_s, capabilities)
         job = replace(job, tier=key.tier(request.service_tier))
         check_time(job, self._backlog.least_s(job))
         if not self._rules.marks:
