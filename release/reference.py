@@ -33,6 +33,7 @@ SECTIONS = {
     "max_queue": "Limits and times",
     "lease_s": "Life of the server and its records",
     "device": "Models and devices",
+    "oidc_issuer": "Signing in to the console",
     "fetch": "Going out: fetching, webhooks, moderation, traces, logs",
 }  # the setting before which a heading stands
 TABLES: tuple[tuple[str, str, type[BaseModel]], ...] = (

@@ -285,22 +285,27 @@ def fullest_device_bytes(parts: Mapping[str, Sequence[float]], runtime: Runtime)
     """Return the peak on the device of a checkpoint in bytes, or on the fuller one of the two of text encoders and all
     else."""
     if runtime.gpus == 1 or runtime.parallel != "encoders":
-        return device_bytes(parts.values(), runtime.offload)
-    sides = [[sizes for part, sizes in parts.items() if is_text_encoder(part) == side] for side in (True, False)]
-    return max(device_bytes(side, runtime.offload) for side in sides)
+        return device_bytes(parts, runtime.offload)
+    return max(device_bytes(side, runtime.offload) for side in _encoders_and_others(parts))
 
 
-def device_bytes(parts: Iterable[Sequence[float]], offload: Offload) -> int:
+def device_bytes(parts: Mapping[str, Sequence[float]], offload: Offload) -> int:
     """Return the peak on the device in bytes, for components with tensors of these sizes."""
-    listed = list(parts)
-    total = sum(sum(tensors) for tensors in listed)
+    total = sum(sum(tensors) for tensors in parts.values())
     match offload:
         case "none":
             return int(total)
+        case "encoders":
+            encoders, others = _encoders_and_others(parts)
+            return device_bytes(encoders, "group") + device_bytes(others, "none")
         case "model":  # one component at a time
-            return int(max((sum(tensors) for tensors in listed), default=0))
+            return int(max((sum(tensors) for tensors in parts.values()), default=0))
         case "group":  # one layer runs while the next one is copied
-            return int(min(total, 2 * max((size for tensors in listed for size in tensors), default=0)))
+            return int(min(total, 2 * max((size for tensors in parts.values() for size in tensors), default=0)))
+
+
+def _encoders_and_others(parts: Mapping[str, Sequence[float]]) -> list[dict[str, Sequence[float]]]:
+    return [{name: part for name, part in parts.items() if is_text_encoder(name) == side} for side in (True, False)]
 
 
 def describe(spec: CheckpointSpec, digests: Digests) -> str:

@@ -17,7 +17,7 @@ ImageFormat = Literal["png", "jpeg", "webp"]
 Background = Literal["opaque", "transparent"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Enlarge = Literal["redraw", "resize"]
-Offload = Literal["none", "model", "group"]
+Offload = Literal["none", "encoders", "model", "group"]
 Quantize = Literal["none", "fp8", "float8", "int8", "int4", "nf4"]
 Batch = Literal["merged", "exact"]
 Parallel = Literal["auto", "context", "tensor", "encoders"]
@@ -85,7 +85,7 @@ class Runtime:
     dtype: Dtype = "auto"  # bfloat16 on a GPU, float32 on a CPU
     vae_tiling: bool = False  # decode and encode tile by tile: slower, for devices with little memory
     compile: bool = False  # torch.compile of the denoiser's repeated blocks, with fused projections of attention
-    offload: Offload = "none"  # weights stay in host memory and are copied per component or per layer
+    offload: Offload = "none"  # weights stay in host memory, and are copied when they are needed
     quantize: Quantize = "none"  # the denoiser's weights
     cache: StepCache | None = None
     loras: tuple[Lora, ...] = ()

@@ -126,7 +126,8 @@ class RuntimeTable(Strict):
     compile: bool = False
     """Compile the denoiser's blocks with torch.compile. Loading takes minutes and needs a compiler."""
     offload: Offload = "none"
-    """Where weights wait: `model` moves components to the device when they run, `group` moves blocks."""
+    """Which weights wait on the host: `encoders` moves blocks of text encoders to the device for a new prompt, `group`
+    those of all components, and `model` whole components."""
     quantize: Quantize = "none"
     """Number format of the denoiser's weights."""
     cache: CacheTable | None = None

@@ -8,6 +8,7 @@ import { useStore } from "./core/store.js";
 import { ErrorNote, Page } from "./parts/basics.js";
 import { keepPage } from "./parts/incoming.js";
 import { Shortcuts } from "./parts/shortcuts.js";
+import { SIGNED_IN, SignedIn } from "./parts/provider.js";
 import { SessionEnded, SignIn } from "./parts/sign-in.js";
 import { Undo } from "./parts/undo.js";
 import "./state/watch.js";
@@ -90,6 +91,7 @@ function Body({ name, page }) {
 
 function App() {
   const { page: name } = useStore(place);
+  if (name === SIGNED_IN) return html`<div class="frame"><${SignedIn} /></div>`;
   const page = PAGES[name];
   return html`<a class="skip" href="#main">${t("Skip to the page")}</a>
     <div class="frame">

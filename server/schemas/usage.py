@@ -18,8 +18,10 @@ class UsageSums(Answer):
 
 
 class UsageRow(UsageSums):
-    """The sums of one group: it has the keys that were asked for with `by`."""
+    """The sums of one group: it has the keys that were asked for with `by`. An empty `team_id` is no team."""
 
+    team_id: OmittedIfNone[str] = None
+    team_name: OmittedIfNone[str] = None
     key_id: OmittedIfNone[str] = None
     key_name: OmittedIfNone[str] = None
     month: OmittedIfNone[str] = None

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import diffusers
 import pytest
-import torch
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.images.engine import ImageEngine
@@ -13,12 +12,12 @@ from pipelines.protocol.images import CheckpointSpec, Conditioning, Finished, Sa
 from pipelines.protocol.messages import Capabilities
 from server.data_folders import REPOSITORY
 from tests.engines.conftest import left_half, plain_image
+from tests.engines.device import DEVICE
 from tests.engines.shared_passes import difference, drawn, drawn_together, last_event
 from tests.support.image_jobs import image_job
 from tests.support.tiny_families import NEEDED, make_family
 from tests.support.tiny_families.unets import image_variation
 
-CPU = torch.device("cpu")
 # text, references, mask, second pass, negative prompt, guidance, any number of steps
 CAPABILITIES: dict[str, tuple[Conditioning, tuple[bool, int, bool, bool, bool, bool, bool]]] = {
     "sd15": ("img2img", (True, 1, True, True, True, True, True)),
@@ -201,7 +200,7 @@ async def test_warmup_finds_what_a_checkpoint_can_do(name: str, tmp_path: Path) 
     make_family(name, tmp_path / name)
     conditioning, expected = {**CAPABILITIES, **NIGHTLY}[name]
     spec = family_spec(name, tmp_path, conditioning)
-    engine = ImageEngine(CPU)
+    engine = ImageEngine(DEVICE)
     found = await engine.prepare(spec)
     above = float(name not in GUIDED_ABOVE_0) if found.negative_prompt else None
     at_once = name not in ONE_BY_ONE
@@ -231,19 +230,19 @@ async def test_conditioning_that_does_not_suit_is_refused(
 ) -> None:
     make_family(name, tmp_path / name)
     with pytest.raises(CheckpointError, match=f'write conditioning = "{right}"'):
-        await ImageEngine(CPU).prepare(family_spec(name, tmp_path, wrong))
+        await ImageEngine(DEVICE).prepare(family_spec(name, tmp_path, wrong))
 
 
 async def test_models_of_two_passes_need_a_second_pass(tmp_path: Path) -> None:
     make_family("instruct-pix2pix", tmp_path / "instruct-pix2pix")
     with pytest.raises(CheckpointError, match="InstructPix2PixPipeline can't redraw a part of an image"):
-        await ImageEngine(CPU).prepare(replace(family_spec("instruct-pix2pix", tmp_path, "native"), refined=True))
+        await ImageEngine(DEVICE).prepare(replace(family_spec("instruct-pix2pix", tmp_path, "native"), refined=True))
 
 
 async def test_a_prompt_and_a_second_reference_that_change_nothing_are_told(tmp_path: Path) -> None:
     """A class for variations of one image: it takes a list of them as a batch, of which one is returned."""
     image_variation().save_pretrained(tmp_path / "variation")
-    found = await ImageEngine(CPU).prepare(family_spec("variation", tmp_path, "native"))
+    found = await ImageEngine(DEVICE).prepare(family_spec("variation", tmp_path, "native"))
     assert (found.text, found.references, found.mask, found.prompt) == (False, 1, False, False)
     told = {str(each) for each in found.failed_checks}
     assert {"a prompt: it takes none", "two references: the second changes nothing"} <= told

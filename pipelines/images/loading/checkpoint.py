@@ -92,7 +92,8 @@ class Checkpoint:
         parts["scheduler"] = new_scheduler(self.components["scheduler"], sampling)
         guiders = {name: part for name, part in parts.items() if isinstance(part, BaseGuidance)}
         parts |= {name: _new_guider(guider, sampling.guidance) for name, guider in guiders.items()}
-        pipeline_class = task_class if self.encoders_device is None else on_device(task_class, self.device)
+        elsewhere = self.encoders_device is not None or self.runtime.offload == "encoders"
+        pipeline_class = on_device(task_class, self.device) if elsewhere else task_class
         pipeline = pipeline_class(**parts)
         pipeline.set_progress_bar_config(disable=True)
         self.prompts.attach(pipeline)

@@ -7,7 +7,7 @@ import { setPageTitle } from "../core/title.js";
 const MEANINGS = {
   invalid_api_key: N("The key is unknown, expired or revoked."),
   group_mismatch: N("The key may not use this model."),
-  insufficient_quota: N("The budget of the key is used up."),
+  insufficient_quota: N("The budget of the key, or of its team, is used up."),
   rate_limit_exceeded: N("Too many calls at once, or in this minute. Try again in a moment."),
   server_overloaded: N("The server is full. Try again in a moment."),
   moderation_blocked: N("Moderation refused this."),

@@ -225,8 +225,9 @@ class ImageCreator:
             if not isinstance(error, InsufficientBudget):
                 raise
             budget, left = ("monthly budget", "are left this month") if error.monthly else ("budget", "are left")
+            whose = f"The {budget} of this key's team '{error.team}'" if error.team else f"This key's {budget}"
             raise QuotaExceeded(
-                f"This key's {budget} does not cover the call: {format_money(error.available_units)} CNY {left} and "
+                f"{whose} does not cover the call: {format_money(error.available_units)} CNY {left} and "
                 f"{call.model} costs {format_money(error.price_units)} CNY."
             ) from error
 

@@ -153,6 +153,8 @@ def _egress(settings: Settings) -> Finding:
     allowed = [f"references from https URLs (DARKROOM_FETCH={settings.fetch})"] if settings.fetch else []
     if settings.webhooks != "off":
         allowed.append(f"webhooks (DARKROOM_WEBHOOKS={settings.webhooks})")
+    if settings.oidc_issuer is not None:
+        allowed.append(f"the sign-in provider {settings.oidc_issuer}")
     try:
         upstreams = load_catalog(settings.model_configs, settings.weights).upstreams
         allowed += [f"the upstream {upstream.base_url}" for upstream in upstreams]

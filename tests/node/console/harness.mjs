@@ -118,8 +118,8 @@ async function watch(page, refusals) {
 }
 
 // Runs a spec: body(page, { shot, looks }). Any error of the page, request elsewhere or breach of its policy fails it,
-// but for the `refusals`.
-export async function spec(name, path, body, { signedIn = true, locale = "en-US", refusals = [] } = {}) {
+// but for the `refusals`, and requests that lead `elsewhere`.
+export async function spec(name, path, body, { signedIn = true, locale = "en-US", refusals = [], elsewhere } = {}) {
   const browser = await chromium.connect(endpoint);
   const context = await browser.newContext({ viewport: WIDTHS.desktop, colorScheme: "light", reducedMotion: "reduce", locale });
   for (const secret of signedIn ? [key, admin] : []) {
@@ -149,7 +149,7 @@ export async function spec(name, path, body, { signedIn = true, locale = "en-US"
     throw error;
   }
   assert.deepEqual(await page.evaluate(() => ({ ...localStorage, ...sessionStorage, cookie: document.cookie })), { cookie: "" });
-  assert.deepEqual([...requested].filter((url) => !url.startsWith(`${base}/`)), []);
+  assert.deepEqual([...requested].filter((url) => !url.startsWith(`${base}/`) && !elsewhere?.test(url)), []);
   assert.deepEqual(wrong, []);
   await browser.close();
 }
