@@ -16,8 +16,10 @@ from server.cli.reports import KeyFilter, Limit, Since, Until
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,  # whose tables call a flag <bool>
     pretty_exceptions_enable=False,
-    help="Darkroom: a self-hosted image and chat server that speaks OpenAI's API.",
+    help="Darkroom: a self-hosted image and chat server that speaks OpenAI's API. Commands need the environment of the "
+    "server: DARKROOM_HOME, its folder, and DARKROOM_PORT if it runs. docs/reference/settings.md has all variables.",
 )
 app.add_typer(keys.app, name="keys")
 app.add_typer(teams.app, name="teams")

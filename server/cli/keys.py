@@ -16,7 +16,11 @@ app = typer.Typer(no_args_is_help=True, help="Create, list, change, rotate and r
 KeyArgument = Annotated[str, typer.Argument(help="The key's id, its name, or a unique beginning of either.")]
 Groups = Annotated[
     list[str] | None,
-    typer.Option("--group", "-g", help="A group of models that the key may use, or 'priority'. Repeat it for several."),
+    typer.Option(
+        "--group",
+        "-g",
+        help="A group of models that the key may use, or 'priority'. Several: with commas, or repeat it.",
+    ),
 ]
 Team = Annotated[str | None, typer.Option(help="The team whose monthly budget the key shares; 'none' is no team.")]
 Budget = Annotated[str | None, typer.Option(help="Total that the key may ever spend, in CNY; 'none' is no limit.")]
@@ -62,7 +66,11 @@ def create(
 
     fields = _fields(group, team, budget, monthly_budget, days, max_running, per_minute, keepalive, note)
     created = _admin(with_groups=True).create(validate(CreateKey, {**fields, "name": name}, strict=True), by=user())
-    typer.echo(f"{created.id} ({', '.join(created.groups)})", err=True)
+    typer.echo(
+        f"Created {created.id} ({created.name}) for {', '.join(created.groups)}. Its secret is shown only now; clients "
+        f"send it to {read_settings().local_url}/v1 as their API key:",
+        err=True,
+    )
     typer.echo(created.secret)
 
 
@@ -164,7 +172,8 @@ def _fields(
     note: str | None,
 ) -> dict[str, Any]:
     """Return the options that were given, as the HTTP routes take them: null takes a limit away."""
-    fields: dict[str, Any] = {"groups": group or None, "keepalive": keepalive, "note": note}
+    groups = [name.strip() for text in group or () for name in text.split(",") if name.strip()]
+    fields: dict[str, Any] = {"groups": groups or None, "keepalive": keepalive, "note": note}
     fields = {name: value for name, value in fields.items() if value is not None}
     for name, text in (("team", team), ("budget", budget), ("monthly_budget", monthly_budget)):
         if text is not None:

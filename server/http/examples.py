@@ -158,6 +158,7 @@ CONVERSATION: Examples = {
     "with its first item": {"items": [{"role": "user", "content": "I am in Graz."}], "metadata": {"user": "7"}},
     "empty": {},
 }
+RESPONSE_TITLE: Examples = {"a title": {"title": "The boat for the calendar"}}
 CHANGE_CONVERSATION: Examples = {"other metadata": {"metadata": {"topic": "travel"}}}
 CONVERSATION_ITEMS: Examples = {
     "two messages": {

@@ -10,10 +10,12 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
+from server.backends.engine_host import EngineHost
 from server.errors import Unauthorized
 from server.http.deps import SESSION_COOKIE, ServicesDep, caller
-from server.http.operators import OPERATOR_COOKIE, find_operator_of
+from server.http.operators import OPERATOR_COOKIE, find_operator_of, is_operator
 from server.http.sessions import set_session_cookie
+from server.routes.health import server_state
 
 router = APIRouter(include_in_schema=False)
 
@@ -50,6 +52,18 @@ async def show_session(request: Request, services: ServicesDep) -> dict[str, Any
         "operator": await find_operator_of(request, services) is not None,
         **({"provider": urlsplit(issuer).hostname} if issuer else {}),
     }
+
+
+@router.get("/console/state")
+async def show_state(request: Request, services: ServicesDep) -> dict[str, Any]:
+    """Return what a probe is told, but always with 200: browsers write other answers to their consoles as errors. While
+    the server starts, operators see the names of the checkpoints that still load, all others their number."""
+    engines = services.engines
+    hosts: list[EngineHost[Any, Any]] = [*engines.image.hosts, engines.chat, engines.classify]
+    loading = sorted({spec.name for host in hosts for spec in host.loading})
+    status = server_state(services)
+    shown = loading if status == "starting" and loading and await is_operator(request, services) else []
+    return {"status": status, "left": len(loading), "loading": shown}
 
 
 @router.post("/console/session", status_code=204)

@@ -4,7 +4,7 @@ import { BASE } from "../core/base.js";
 import { html, useState } from "../core/html.js";
 import { t, when } from "../core/i18n.js";
 import { useStore } from "../core/store.js";
-import { Copy, Dialog, ErrorNote, Field, Page, Table } from "../parts/basics.js";
+import { Copy, Dialog, ErrorNote, Field, Id, Page, Table } from "../parts/basics.js";
 import { formOf, KeyForm } from "../parts/key-form.js";
 import { useList, useRoute, useWork } from "../parts/loading.js";
 import { Spent } from "../parts/spent.js";
@@ -81,7 +81,7 @@ export default function Keys({ title }) {
       { name: t("Last used"), show: (one) => when(one.last_used_at) },
       { name: t("Team"), show: (one) => one.team ?? "–" },
       { name: t("Groups"), wrap: true, show: (one) => one.groups.join(", ") },
-      { name: t("Id"), long: true, show: (one) => html`<code>${one.id}</code>` },
+      { name: t("Id"), show: (one) => html`<${Id} id=${one.id} />` },
       { name: t("Ends with"), show: (one) => html`<code>${one.tail}</code>` },
     ]} />`}
     ${list.more && html`<div class="actions"><button type="button" onClick=${list.loadMore}>${t("Show more")}</button></div>`}

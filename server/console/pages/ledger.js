@@ -2,7 +2,7 @@
 import { json, query } from "../core/api.js";
 import { html, useState } from "../core/html.js";
 import { money, t, when } from "../core/i18n.js";
-import { ErrorNote, Page, Select, Table } from "../parts/basics.js";
+import { ErrorNote, Id, Page, Select, Table } from "../parts/basics.js";
 import { Chart } from "../parts/chart.js";
 import { useList, useRoute, useWork } from "../parts/loading.js";
 import { chartRows, csvLink, lastDays, Period, UsageTable } from "../parts/usage.js";
@@ -70,7 +70,7 @@ export default function Ledger({ title }) {
       { name: t("Team"), show: (row) => row.team_name || "–" },
       { name: t("Model"), show: (row) => row.model },
       { name: t("Amount"), number: true, show: (row) => money(row.amount) },
-      { name: t("Call"), long: true, show: (row) => html`<code>${row.call_id}</code>` },
+      { name: t("Call"), show: (row) => html`<${Id} id=${row.call_id} />` },
     ]} />`}
     ${entries.more && html`<div class="actions"><button type="button" onClick=${entries.loadMore}>${t("Show more")}</button></div>`}
   </${Page}>`;

@@ -69,11 +69,11 @@ export function CallsTable({ rows, route, withKey }) {
     { name: t("Time"), show: (row) => when(row.created_at) },
     ...(withKey ? [{ name: t("Key"), long: true, show: (row) => row.key_name ?? row.key_id ?? "–" }] : []),
     { name: t("Model"), show: (row) => row.model ?? row.endpoint },
-    { name: t("Status"), show: (row) => html`<span class=${good(row) ? "good" : "bad"}>${row.status ?? "–"}${row.code ? ` ${row.code}` : ""}</span>${row.message && html`<br /><small>${row.param && html`<code>${row.param}</code> `}${row.message}</small>`}` },
+    { name: t("Status"), wrap: true, show: (row) => html`<span class=${good(row) ? "good" : "bad"}>${row.status ?? "–"}${row.code ? ` ${row.code}` : ""}</span>${row.message && html`<br /><small>${row.param && html`<code>${row.param}</code> `}${row.message}</small>`}` },
     { name: t("Queued"), number: true, show: (row) => duration(row.queue_s) },
     { name: t("Ran"), number: true, show: (row) => duration(row.run_s) },
     { name: t("Price"), number: true, show: (row) => money(row.price) },
-    { name: t("Request"), long: true, show: (row) => html`<button type="button" class="plain mono" title=${row.id} onClick=${() => setOpen(row.id)}>…${row.id.slice(-8)}</button>` },
+    { name: t("Request"), show: (row) => html`<button type="button" class="plain mono" title=${row.id} onClick=${() => setOpen(row.id)}>…${row.id.slice(-8)}</button>` },
   ]} />
   ${open && html`<${CallDetails} path=${`${route}/${open}`} onClose=${() => setOpen(null)} />`}`;
 }

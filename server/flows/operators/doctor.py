@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
+
 from server.accounts.db import Database
 from server.accounts.schema import schema_problem
 from server.catalog.images import CatalogError, load_catalog
@@ -103,8 +105,18 @@ def port_problem(settings: Settings) -> str | None:
 
 def _port(settings: Settings) -> Finding:
     problem = port_problem(settings)
-    detail = f"{problem}; if the server runs, that is why" if problem else f"{settings.host}:{settings.port} is free"
-    return Finding(name="port", ok=None if problem else True, detail=detail)
+    if problem and _answers(settings):
+        return Finding(name="port", ok=True, detail=f"a Darkroom server answers at {settings.local_url}")
+    return Finding(name="port", ok=not problem, detail=problem or f"{settings.host}:{settings.port} is free")
+
+
+def _answers(settings: Settings) -> bool:
+    """Return whether what listens is a server like this one."""
+    try:
+        answer = httpx.get(f"{settings.local_url}/healthz", timeout=5, trust_env=False)
+        return answer.is_success and bool(answer.json() == {"status": "live"})
+    except (httpx.HTTPError, ValueError):
+        return False
 
 
 def _permissions(settings: Settings) -> Finding:

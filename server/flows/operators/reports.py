@@ -114,6 +114,7 @@ def result_entry(result: Result, base: str) -> ResultEntry:
         prompt=origin.prompt if origin else None,
         parameters=dict(origin.parameters) if origin else None,
         parents=list(origin.parents) if origin else [],
+        favourite=result.favourite,
     )
 
 
