@@ -62,6 +62,7 @@ COLUMNS = {
     "catalogs": {"created_at": SHOWN},
     "refusals": {"created_at": SHOWN},
     "audit": {"created_at": SHOWN},
+    "teams": {"created_at": SHOWN},
     "operators": {"created_at": SHOWN, "revoked_at": "whether it is there"},
 }  # fmt: skip
 
