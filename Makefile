@@ -9,8 +9,8 @@ PIP    := $(BIN)/pip $(if $(wildcard wheels/*.whl),--isolated) --quiet --disable
 INSTALL = $(PIP) install $(if $(wildcard wheels/*.whl),--no-index --find-links wheels) --constraint constraints.txt
 # A folder with torchvision, where the installed torch has none: some families need it
 VISION  := $(BIN)/python -m tests.support.vision .nightly/torchvision
-# The workers take tests from each other, so that none waits for another's long file
-PYTEST  := $(BIN)/pytest --numprocesses 2 --dist worksteal --durations 25 --durations-min 2
+# A worker takes all tests of a server of the session, or of a file: tests/conftest.py
+PYTEST  := $(BIN)/pytest --numprocesses 2 --dist loadgroup --durations 25 --durations-min 2
 CLIENTS := .venv-clients/installed
 SUPPLY  := .venv-supply/installed
 
@@ -67,8 +67,9 @@ test: $(STAMP) lint ## every test but the nightly ones, real server and SDK incl
 nightly-turn: $(STAMP) ## twenty minutes of the nightly tests, other ones at each commit
 	@PYTHONPATH=$$($(VISION)) $(PYTEST) tests -m nightly --minutes 20 --turn $$(git rev-list --count HEAD || echo 0)
 
-nightly: $(STAMP) ## slow tests, and every family of checkpoints on the oldest and the newest diffusers that pyproject.toml allows
+nightly: $(STAMP) ## slow tests, faults with real workers, and every family of checkpoints on the oldest and the newest diffusers that pyproject.toml allows
 	@PYTHONPATH=$$($(VISION)) $(PYTEST) tests -m nightly --ignore tests/engines/test_families.py
+	@WORKERS=real $(PYTEST) $$(grep --files-with-matches PLAIN tests/e2e/test_*.py) -m 'not nightly'
 	@for wanted in '==0.38.0' ''; do \
 		folder=.nightly/diffusers$$wanted; \
 		$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $$folder "diffusers$$wanted"; \
@@ -82,7 +83,7 @@ families: $(STAMP) ## drive every family of tiny checkpoints over HTTP, and writ
 	@PYTHONPATH=$$($(VISION)) $(BIN)/python -m benchmarks.families
 
 chat-families: $(STAMP) ## drive every family of tiny chat checkpoints over HTTP, and write the table of docs/reference/chat-families.md
-	@$(BIN)/python -m benchmarks.chat_families
+	@PYTHONPATH=$$($(VISION)) $(BIN)/python -m benchmarks.chat_families
 
 clients: $(CLIENTS) ## install what some tests drive: LiteLLM, LangChain, OpenAI's Node SDK, a Chromium
 

@@ -3,12 +3,14 @@
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from fnmatch import fnmatchcase
 from itertools import groupby
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.support.shared import VARIABLE
 
@@ -16,11 +18,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # two processes of tests share tw
 os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray reads it when it is imported, before a cluster of a test is there
 
 # A busy machine is no failure, and examples are the same in every run
-settings.register_profile("darkroom", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "darkroom", max_examples=50, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("darkroom")
 
 FOLDERS = ("e2e", "real", "engines", "simulated_gpu", "gpu", "unit")  # the quickest last: they even out the workers
-SESSION_SERVERS = ("chat", "responses_server", "server")  # fixtures of tests/e2e/conftest.py
+SESSION_SERVERS = ("chat", "responses_server", "server", "tiny_server")  # fixtures of tests/e2e/conftest.py
 FILES_A_TURN = 4
 ENDS_AT = pytest.StashKey[float]()
 
@@ -41,8 +45,46 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: os.environ.pop(VARIABLE))
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+class ByFileAndServer(LoadScopeScheduling):
+    """Gives a worker all tests of a server of the session, or of a file, in the order of the run: each starts once."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file, _, test = nodeid.partition("::")
+        return test.rpartition("@")[2] if test.endswith(tuple(f"@{name}" for name in SESSION_SERVERS)) else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config) -> ByFileAndServer:
+    config.option.loadscopereorder = False
+    return ByFileAndServer(config)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Leave the parameters that `daily` does not name to the night, and name a test's server for the scheduler."""
+    daily = item.get_closest_marker("daily")
+    case = item.callspec.id if daily else ""  # type: ignore[attr-defined]
+    if daily and not any(fnmatchcase(case, name) for name in daily.args):
+        item.add_marker(pytest.mark.nightly)
+    if used := [name for name in SESSION_SERVERS if _is_of_session(item, name)]:
+        item.add_marker(pytest.mark.xdist_group(used[0]))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
+    """Refuse a `daily` that names no parameters of its test, and order what is left once `-m` has chosen."""
+    for place, cases in groupby(items, lambda item: item.nodeid.partition("[")[0]):
+        every = list(cases)
+        if len(every) > 1 and every[0].get_closest_marker("daily") and all(map(_is_nightly, every)):
+            raise pytest.UsageError(f"{place}: daily names none of its parameters")
+    yield
+    _order(config, items)
+
+
+def _is_nightly(item: pytest.Item) -> bool:
+    return item.get_closest_marker("nightly") is not None
+
+
+def _order(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put slow folders first, and files that use the same server side by side: a worker starts it once."""
     files = [list(group) for _, group in groupby(items, lambda item: item.path)]
     files.sort(key=_place)

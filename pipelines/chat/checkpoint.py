@@ -37,7 +37,6 @@ class ChatCheckpoint:
     tokens: TokenTable
     device: torch.device
     most_tokens: int  # of prompt and answer, that the model was made for or the catalog allows
-    eos_ids: frozenset[int]  # tokens that end an answer
     syntax: OutputSyntax  # of reasoning and tool calls
     batching: Batching  # whether answers are written together, and how
     cache_share: CacheShare = field(default_factory=CacheShare)
@@ -57,7 +56,8 @@ class ChatCheckpoint:
         alone = [f"answers one at a time: {why}"] if why else []
         if self.processor and not why:
             alone = ["answers to chats with images one at a time"]
-        return ChatFound(self.context, self.processor is not None, why, (*self.notes, *alone))
+        tools = self.templates.choose(tools=True).traits.tools is not None
+        return ChatFound(self.context, self.processor is not None, tools, why, (*self.notes, *alone))
 
     @property
     def is_quantized(self) -> bool:
@@ -96,7 +96,6 @@ def load_chat(spec: ChatSpec, device: torch.device, cache_share: CacheShare | No
         tokens=tokens,
         device=device,
         most_tokens=_context_length(spec, model),
-        eos_ids=frozenset(eos_ids),
         batching=find_batching(model, device, tokens.vocab_size),
         cache_share=cache_share or CacheShare(),
         syntax=syntax,
@@ -106,7 +105,7 @@ def load_chat(spec: ChatSpec, device: torch.device, cache_share: CacheShare | No
 
 def _tool_notes(templates: ChatTemplates, syntax: OutputSyntax) -> list[str]:
     """Return what an operator who offers tools should know."""
-    unknown = syntax.calls is None and syntax.name == "unknown" and templates.choose(tools=True).traits.tools
+    unknown = syntax.is_unknown and templates.choose(tools=True).traits.tools
     how = "it writes calls in a way that is not known here, so they come as text unless `tool_choice` requires one"
     return [*templates.notes, *([how] if unknown else [])]
 

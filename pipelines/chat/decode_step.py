@@ -44,7 +44,7 @@ def _keep_closable(row: Sequence, sampled: SampledToken, logits: torch.Tensor) -
 def _emit(row: Sequence, sampled: SampledToken) -> None:
     request, output = row.request, row.output
     request.completion_tokens += 1
-    if sampled.token in request.checkpoint.eos_ids:
+    if sampled.token in request.ends:
         output.end("stop")
     else:
         if row.constraint:

@@ -5,12 +5,12 @@ A client can't change the schemas of an MCP server, and one tool of forty must n
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from llguidance import LLMatcher
 
-from pipelines.chat.schemas import LISTS, MAPS, SINGLES
+from pipelines.chat.schemas import Schema, rewritten
 from pipelines.chat.tokens import TokenTable
 
 LENIENT: Final = {"lenient": True, "coerce_one_of": True}  # the library's: it warns of a keyword in place of failing
@@ -19,12 +19,10 @@ NULLABLE: Final = frozenset({"const", "default"})  # null is a value there, and 
 UNIMPLEMENTED: Final = re.compile(r"Unimplemented keys: (\[.*\])")
 WIDEST: Final = {"type": "object"}
 
-Schema = dict[str, Any]
-
 
 def enforceable(table: TokenTable, schema: Mapping[str, Any]) -> tuple[Schema, tuple[str, ...]]:
     """Return the schema without what can't be enforced, and the keywords that are not."""
-    plain = _rewritten(schema, _without_nothing)
+    plain = rewritten(schema, _without_nothing)
     if warnings := _warnings(table, plain):
         return plain, _keywords(warnings)
     if warnings is not None:
@@ -39,7 +37,7 @@ def enforceable(table: TokenTable, schema: Mapping[str, Any]) -> tuple[Schema, t
                 dropped.add(keyword)
         return one
 
-    loose = _rewritten(plain, drop)
+    loose = rewritten(plain, drop)
     warnings = _warnings(table, loose)
     if warnings is None:
         return dict(WIDEST), ("schema",)
@@ -72,20 +70,3 @@ def _without_nothing(schema: Schema) -> Schema:
     if isinstance(kinds, str) and kinds not in KINDS:
         del present["type"]
     return present
-
-
-def _rewritten(schema: Any, change: Callable[[Schema], Schema]) -> Any:
-    """Return the schema with `change` made to it and to every schema in it."""
-    if not isinstance(schema, Mapping):
-        return schema
-    new = change(dict(schema))
-    for key in MAPS:
-        if isinstance(inner := new.get(key), Mapping):
-            new[key] = {name: _rewritten(part, change) for name, part in inner.items()}
-    for key in LISTS:
-        if isinstance(inner := new.get(key), list):
-            new[key] = [_rewritten(part, change) for part in inner]
-    for key in SINGLES:
-        if key in new:
-            new[key] = _rewritten(new[key], change)
-    return new

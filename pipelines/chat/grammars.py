@@ -99,8 +99,9 @@ def _value(rules: Rules, syntax: OutputSyntax, thoughts: ThoughtState, value: st
         return harmony.final(rules, value)
     around = syntax.thoughts
     begin, end = (around.answer_opening, around.answer_closing) if around else ("", "")
-    opening = f"({rules.literal(begin)} /[ \\n]{{0,2}}/)?" if begin else ""
-    closing = f"(/[ \\n]{{0,2}}/ {rules.literal(end)})?" if end else ""
+    space = "/[ \\n]{0,2}/"
+    opening = f"({space} {rules.literal(begin)} {space})?" if begin else ""
+    closing = f"({space} {rules.literal(end)})?" if end else ""
     return f"{_thinking(rules, syntax, thoughts)} {opening} {value} {closing}"
 
 
@@ -109,7 +110,8 @@ def _thinking(rules: Rules, syntax: OutputSyntax, thoughts: ThoughtState) -> str
     space = "/[ \\n]{0,2}/ "
     if syntax.thoughts is None or thoughts == "closed":
         return ""
-    rest = f"{rules.until(syntax.thoughts.closing)} {space}"
+    turn = f"({rules.literal(syntax.thoughts.turn)} {space})? " if syntax.thoughts.turn else ""
+    rest = f"{rules.until(syntax.thoughts.closing)} {space}{turn}"
     if thoughts == "open":
         return rest
     return f"({space} {rules.literal(syntax.thoughts.opening.rstrip())} {rest})? "
@@ -120,7 +122,8 @@ def _thinking_or(rules: Rules, syntax: OutputSyntax, thoughts: ThoughtState, cal
     if syntax.thoughts is None:
         return calls.text_with_calls()
     opening, closing = syntax.thoughts.opening.rstrip(), syntax.thoughts.closing
-    body = rules.add(calls.text_with_calls(opening))
+    begin = rules.literal(syntax.thoughts.answer_opening)
+    body = rules.add(f"({begin})? {calls.text_with_calls(opening)}" if begin else calls.text_with_calls(opening))
     if thoughts == "closed":
         return body
     rest = rules.add(f"{rules.free(closing)}* | {rules.until(closing)} {body}")

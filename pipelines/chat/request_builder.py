@@ -51,6 +51,8 @@ def build_sequences(
     unread = unread_thoughts(checkpoint, conversation, prompt)
     ignored = tuple(f"messages[{index}].reasoning_content" for index in unread)
     ignored += grammar.unenforced if grammar else ()
+    if tools and checkpoint.syntax.is_unknown and job.tool_choice != "required":
+        ignored += ("tools (calls of this model come as text: its syntax is not known)",)
     return sequences, Admitted(len(prompt.tokens), dropped, unused, ignored)
 
 
@@ -68,10 +70,15 @@ def _sequence(
     job, tokens = request.job, request.checkpoint.tokens
     sampling = job.sampling.with_defaults(request.checkpoint.spec.defaults)
     seen = frozenset(request.prompt if sampling.repetition_penalty != 1.0 else ())
-    sampler = SamplerState(sampling, job.seed + choice, job.top_logprobs if job.logprobs else None, seen)
+    logprobs = job.top_logprobs if job.logprobs else None
+    sampler = SamplerState(sampling, job.seed + choice, logprobs, _ends(request), seen)
     constraint = Constraint(tokens, grammar) if grammar else None
     output = _output(request, choice, prompt_text)
     return Sequence(request, choice, sampler, output, constraint, max_new_tokens, list(request.prompt))
+
+
+def _ends(request: Request) -> tuple[int, ...]:
+    return tuple(token for token in request.ends if token < request.checkpoint.tokens.vocab_size)
 
 
 def _output(request: Request, choice: int, prompt_text: str) -> ChoiceOutput:

@@ -20,6 +20,7 @@ class SamplerState:
     sampling: ChatSampling
     seed: int
     top_logprobs: int | None = None  # None: no logprobs at all
+    ends: tuple[int, ...] = ()  # tokens that end an answer
     prompt_tokens: frozenset[int] = frozenset()  # for the repetition penalty alone
     counts: Counter[int] = field(default_factory=Counter)  # of its tokens so far, for the penalties
     rng: random.Random = field(init=False)
@@ -48,6 +49,8 @@ def sample(
     logprobs = [_logprobs(logits[i], row) for i, row in enumerate(rows)]
     for i, (row, mask) in enumerate(zip(rows, masks, strict=True)):
         _apply_bias_and_penalties(logits[i], row)
+        if mask is None and row.counts.total() < row.sampling.min_tokens:
+            logits[i, list(row.ends)] = -torch.inf
         if mask is not None:
             allowed = mask[: logits.shape[-1]].to(logits.device)
             logits[i, : len(allowed)].masked_fill_(~allowed, -torch.inf)

@@ -4,7 +4,7 @@ An object that names its properties has no others, a tool without parameters tak
 its own ends at one. Bounds of a schema's own stay as they are. Pure.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 MAPS = ("properties", "patternProperties", "$defs", "definitions")
@@ -19,9 +19,21 @@ Schema = dict[str, Any]
 
 def tighten(schema: Mapping[str, Any], max_string: int) -> Schema:
     """Tighten a schema as the module says. `max_string` bounds free strings, in characters."""
-    closes = not any(_combines(part) for part in _parts(schema))
-    tight: Schema = _tightened(schema, max_string, closes=closes)
-    return tight
+    combined: list[Schema] = []
+
+    def look(one: Schema) -> Schema:
+        combined.extend([one] if _combines(one) else [])
+        return one
+
+    def tight(one: Schema) -> Schema:
+        if not combined and _names_all(one):
+            one["additionalProperties"] = False
+        if _is_free_string(one):
+            one["maxLength"] = max(max_string, one.get("minLength", 0))
+        return one
+
+    changed: Schema = rewritten(rewritten(schema, look), tight)
+    return changed
 
 
 def tighten_parameters(schema: Mapping[str, Any], max_string: int) -> Schema:
@@ -38,24 +50,21 @@ def _combines(schema: Mapping[str, Any]) -> bool:
     return "allOf" in schema or ("properties" in schema and bool(schema.keys() & COMBINED))
 
 
-def _tightened(schema: Any, max_string: int, *, closes: bool) -> Any:
+def rewritten(schema: Any, change: Callable[[Schema], Schema]) -> Any:
+    """Return the schema with `change` made to it and to every schema in it, the outer ones first."""
     if not isinstance(schema, Mapping):
         return schema
-    tight = dict(schema)
+    new = change(dict(schema))
     for key in MAPS:
-        if isinstance(inner := schema.get(key), Mapping):
-            tight[key] = {name: _tightened(part, max_string, closes=closes) for name, part in inner.items()}
+        if isinstance(inner := new.get(key), Mapping):
+            new[key] = {name: rewritten(part, change) for name, part in inner.items()}
     for key in LISTS:
-        if isinstance(inner := schema.get(key), list):
-            tight[key] = [_tightened(part, max_string, closes=closes) for part in inner]
+        if isinstance(inner := new.get(key), list):
+            new[key] = [rewritten(part, change) for part in inner]
     for key in SINGLES:
-        if key in schema:
-            tight[key] = _tightened(schema[key], max_string, closes=closes)
-    if closes and _names_all(schema):
-        tight["additionalProperties"] = False
-    if _is_free_string(schema):
-        tight["maxLength"] = max(max_string, schema.get("minLength", 0))
-    return tight
+        if key in new:
+            new[key] = rewritten(new[key], change)
+    return new
 
 
 def _names_all(schema: Mapping[str, Any]) -> bool:
@@ -69,20 +78,3 @@ def _is_free_string(schema: Mapping[str, Any]) -> bool:
     kinds = schema.get("type")
     has_strings = kinds == "string" or (isinstance(kinds, list) and "string" in kinds)
     return has_strings and not schema.keys() & BOUNDED and isinstance(schema.get("minLength", 0), int)
-
-
-def _parts(schema: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the schema and every schema in it."""
-    if not isinstance(schema, Mapping):
-        return
-    yield schema
-    for key in MAPS:
-        if isinstance(inner := schema.get(key), Mapping):
-            for part in inner.values():
-                yield from _parts(part)
-    for key in LISTS:
-        if isinstance(inner := schema.get(key), list):
-            for part in inner:
-                yield from _parts(part)
-    for key in SINGLES:
-        yield from _parts(schema.get(key))

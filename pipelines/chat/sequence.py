@@ -37,6 +37,12 @@ class Request:
         """Return whose computed beginnings it may use."""
         return self.job.cache_scope
 
+    @property
+    def ends(self) -> frozenset[int]:
+        """Return the tokens that end an answer."""
+        ends, own = self.checkpoint.tokens.eos_ids, self.job.stop_tokens
+        return ends | own if own else ends
+
     def start(self, cached_tokens: int = 0) -> None:
         """Note that a sequence of it is scheduled, with so many tokens of its prompt computed already. The time limit
         counts from the first one."""

@@ -26,6 +26,7 @@ from pipelines.chat.probing import (
 from pipelines.chat.syntax.chosen import SHOWN_ARGUMENTS, SHOWN_NAME
 from pipelines.chat.syntax.thoughts import ALL_THOUGHTS
 from pipelines.chat.template_traits import (
+    EFFORTS,
     LEVELS,
     SWITCHES,
     TOOL_VARIABLES,
@@ -247,13 +248,15 @@ def _thoughtful(calls: CallTraits, fields: Mapping[str, Any]) -> list[Message]:
 
 
 def _find_effort(prober: Prober, thinks: Mapping[str, Any]) -> EffortTraits | None:
-    """Find which levels of reasoning have an effect."""
+    """Find by which variable levels of reasoning have an effect, and which."""
     plain = prober.attempt(user("qza"), **thinks)
-    unknown = prober.attempt(user("qza"), **thinks, reasoning_effort=UNKNOWN)
-    shown = {level: prober.attempt(user("qza"), **thinks, reasoning_effort=level) for level in LEVELS}
-    if all(prompt == plain for prompt in shown.values()):
-        return None
-    if unknown is None:
-        levels = tuple(level for level, prompt in shown.items() if prompt is not None)
-        return EffortTraits(levels, switches=plain is not None and plain.rstrip().endswith(CLOSINGS))
-    return EffortTraits(USUAL_LEVELS if UNKNOWN in unknown else None)
+    for name in EFFORTS:
+        shown = {level: prober.attempt(user("qza"), **{**thinks, name: level}) for level in LEVELS}
+        if all(prompt == plain for prompt in shown.values()):
+            continue
+        unknown = prober.attempt(user("qza"), **{**thinks, name: UNKNOWN})
+        if unknown is None:
+            levels = tuple(level for level, prompt in shown.items() if prompt is not None)
+            return EffortTraits(name, levels, switches=plain is not None and plain.rstrip().endswith(CLOSINGS))
+        return EffortTraits(name, USUAL_LEVELS if UNKNOWN in unknown else None)
+    return None

@@ -32,8 +32,9 @@ class CallTraits:
 
 @dataclass(frozen=True, slots=True)
 class EffortTraits:
-    """What a template does with `reasoning_effort`. `levels` are those to choose from; None: any is its own affair."""
+    """What a template does with an effort of reasoning. `levels` are those to choose from; None: any will do."""
 
+    name: str = "reasoning_effort"  # of the variable
     levels: tuple[str, ...] | None = None
     switches: bool = False  # without a level the model does not think
 
@@ -70,6 +71,8 @@ SWITCHES: Final[Mapping[str, tuple[Any, Any]]] = {  # variables of templates, wi
     "reasoning": (False, True),
     "thinking_budget": (0, -1),
     "skip_think": (True, False),
+    "thinking_mode": ("disabled", "enabled"),
 }
+EFFORTS: Final = ("reasoning_effort", "thinking_effort", "reasoning_strength")  # variables of templates
 LEVELS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")  # of reasoning, as APIs have them
 USUAL_LEVELS: Final = ("low", "medium", "high")  # what a model knows whose template takes any word

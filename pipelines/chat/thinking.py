@@ -13,7 +13,7 @@ EFFORT: Final = "reasoning_effort"
 def template_variables(options: Mapping[str, Any], traits: TemplateTraits) -> dict[str, Any]:
     """Return the options with the template's own switch and a level of effort that it knows."""
     variables = dict(options)
-    asked, switch, levels = _asked(options), traits.switch, traits.effort.levels if traits.effort else None
+    asked, switch = _asked(options), traits.switch
     if asked is not None and switch is not None:
         variables.setdefault(switch, SWITCHES[switch][asked])
     effort = options.get(EFFORT)
@@ -22,8 +22,10 @@ def template_variables(options: Mapping[str, Any], traits: TemplateTraits) -> di
     if traits.effort and traits.effort.switches and effort == LEVELS[0]:
         variables.pop(EFFORT, None)
         return variables
-    if levels and effort is not None:
-        variables[EFFORT] = _nearest(effort, levels)
+    if traits.effort and effort is not None and (traits.effort.levels or effort == options.get(EFFORT)):
+        nearest = _nearest(effort, traits.effort.levels or (effort,))
+        variables |= {traits.effort.name: nearest} if traits.effort.name == EFFORT else {}
+        variables.setdefault(traits.effort.name, nearest)
     return variables
 
 

@@ -39,6 +39,7 @@ class ChatFound:
 
     context: int  # prompt and answer, in tokens
     vision: bool  # sees images
+    tools: bool  # its chat template shows it the tools of a request
     why_alone: str | None  # why its answers are written one at a time; None: they share a batch
     notes: tuple[str, ...] = ()  # for the operator
 
@@ -55,6 +56,7 @@ class ChatSampling:
     top_k: int = 0  # of the likeliest tokens; 0: of all
     min_p: float = 0.0  # tokens that are less likely than this part of the likeliest one are left out
     repetition_penalty: float = 1.0  # divides the logits of tokens that were there, in the prompt too
+    min_tokens: int = 0  # before so many, no token ends the answer, unless a grammar says what it is
     unset: frozenset[str] = frozenset()  # fields that the request left out, which take the checkpoint's defaults
 
     def with_defaults(self, defaults: tuple[tuple[str, float], ...]) -> Self:
@@ -92,6 +94,7 @@ class ChatJob:
     max_tokens: int = 2**31  # limited by what the context leaves
     sampling: ChatSampling = field(default_factory=ChatSampling)
     stop: tuple[str, ...] = ()
+    stop_tokens: frozenset[int] = frozenset()  # which end the answer as the checkpoint's own do
     n: int = 1
     logprobs: bool = False
     top_logprobs: int = 0

@@ -17,8 +17,11 @@ class Page:
     """A part of a list: after the entry with this id."""
 
     limit: int
-    order: Order
-    after: str | None
+    order: Order = "desc"
+    after: str | None = None
+
+
+FIRST_PAGE = Page(100)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from server.accounts.dated_ahead import has_been
 from server.accounts.db import Database
 from server.accounts.gateways import lapsed
 from server.accounts.ledger import lock_key
-from server.accounts.paging import ALWAYS, Order, Page, Period, month_end, month_start, read_numbered
+from server.accounts.paging import ALWAYS, FIRST_PAGE, Page, Period, month_end, month_start, read_numbered
 from server.accounts.tables import EntryRow, HoldRow, KeyMonthRow, KeyRow
 
 
@@ -56,22 +56,20 @@ def balances(database: Database) -> list[Balance]:
 def entries(
     database: Database,
     key_id: str | None = None,
-    limit: int = 100,
+    page: Page = FIRST_PAGE,
     *,
     model: str | None = None,
     period: Period = ALWAYS,
-    order: Order = "desc",
-    after: str | None = None,
 ) -> list[Entry]:
-    """List at most `limit` charges, newest first unless asked otherwise. Raises UnknownEntry."""
+    """List the charges of a page. Raises UnknownEntry."""
     query = select(EntryRow).where(*period.bounds(EntryRow.created_at))
     for column, value in ((EntryRow.key_id, key_id), (EntryRow.model, model)):
         query = query if value is None else query.where(column == value)
     with database.read() as session:
-        rows = read_numbered(session, query, EntryRow, Page(limit, order, after))
+        rows = read_numbered(session, query, EntryRow, page)
     return [
         Entry(row.id, row.call_id, row.key_id, row.model, row.amount, datetime.fromtimestamp(row.created_at, UTC))
-        for row in rows[:limit]
+        for row in rows[: page.limit]
     ]
 
 

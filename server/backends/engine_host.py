@@ -9,6 +9,7 @@ workers die soon after their start. A worker that does not answer is killed, and
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar, cast
 
 import structlog
@@ -59,39 +60,48 @@ MAX_BACKOFF_S = 10.0
 JobT = TypeVar("JobT", ImageJob, ChatJob | CountJob, ClassifyJob)
 
 
+@dataclass(frozen=True, slots=True)
+class HostLimits:
+    """How many jobs a host takes and how many of them share the device; after how long without a sign its worker is
+    taken for dead, and after how long without a job it sleeps (worker_sleep.py)."""
+
+    jobs: int
+    concurrency: int = 1
+    silence_s: float = SILENCE_S
+    idle_unload_s: float | None = None
+
+
 class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
     """One worker after another, in the same place. Call `start` before use and `stop` after it, all on one event loop.
 
-    `launcher` starts them; without one they are child processes. `name` tells this host from others of its kind. After
-    `idle_unload_s` without a job the worker sleeps (worker_sleep.py).
+    `launcher` starts them; without one they are child processes. `name` tells this host from others of its kind.
     """
 
     def __init__(
         self,
         kind: JobKind,
         checkpoints: Iterable[Spec],
-        max_jobs: int,
-        concurrency: int = 1,
-        silence_s: float = SILENCE_S,
+        limits: HostLimits,
         device: DeviceChoice = "auto",
         launcher: Launcher | None = None,
         name: str | None = None,
-        idle_unload_s: float | None = None,
     ) -> None:
         self.kind = kind
         self.name = name or kind
         self._launcher: Launcher = launcher or ChildProcess(kind)
         self.device_choice = device  # "auto" becomes "cuda" with the first worker that finds a GPU
-        self._concurrency = concurrency  # jobs that share the device
+        self._concurrency = limits.concurrency
         self._preload = tuple(checkpoints)
-        self._max_jobs = max_jobs
+        self._max_jobs = limits.jobs
         self._pending: dict[str, PendingJob] = {}
         # Before the worker acknowledged them; Cancel is sent when it does. Until their end it may read their images.
         self._cancelled_early: dict[str, Job] = {}
         self._transport: Transport | None = None  # None while there is no worker
         self._supervisor: asyncio.Task[None] | None = None
         self.speeds = JobSpeeds()
-        self._watchdog = Watchdog(silence_s, self._pending, lambda: self.device is not None, lambda: self.checkpoints)
+        self._watchdog = Watchdog(
+            limits.silence_s, self._pending, lambda: self.device is not None, lambda: self.checkpoints
+        )
         self._became_ready = asyncio.Event()
         self.device: str | None = None  # None until the worker is ready
         self._no_device: str | None = None  # why the last worker found none
@@ -105,7 +115,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         self._loading: set[Spec] = set()  # the worker was told to, and has not said what became of it
         self._preparing: dict[Spec, asyncio.Future[CheckpointState]] = {}
         self._to_load: list[Spec] = []  # by a worker that wakes
-        self.sleep_state = WorkerSleep(self.name, idle_unload_s, self._is_idle, self._begin_sleep)
+        self.sleep_state = WorkerSleep(self.name, limits.idle_unload_s, self._is_idle, self._begin_sleep)
 
     @property
     def jobs(self) -> int:

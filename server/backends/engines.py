@@ -13,7 +13,7 @@ from pipelines.protocol.images import Event, ImageJob
 from server.backends.child_process import ChildProcess
 from server.backends.cluster.roster import Engine, EngineKind, Roster
 from server.backends.decoding.pool import DecoderPool
-from server.backends.engine_host import EngineHost
+from server.backends.engine_host import EngineHost, HostLimits
 from server.backends.engine_layout import Layout, Slot, automatic_layout, read_layout
 from server.backends.gpus import list_gpus
 from server.backends.image_upstream.drawing import UpstreamDrawing
@@ -51,10 +51,9 @@ def build_engines(
     classify = EngineHost[ClassifyJob, ClassifyEvent](
         "classify",
         classifiers,
-        settings.max_queue,
-        device=layout.classify.device,
-        launcher=_launcher("classify", layout.classify, roster),
-        idle_unload_s=settings.idle_unload_s,
+        HostLimits(settings.max_queue, idle_unload_s=settings.idle_unload_s),
+        layout.classify.device,
+        _launcher("classify", layout.classify, roster),
     )
     if roster is None:
         members = [_member(settings, layout, slot, catalog, classifiers) for slot in layout.images]
@@ -67,7 +66,7 @@ def build_engines(
         limit."""
         launcher = UpstreamLauncher(url, upstreams, drawing)
         name = url.partition("://")[2]
-        return EngineHost("image", (), settings.max_queue, silence_s=math.inf, launcher=launcher, name=name)
+        return EngineHost("image", (), HostLimits(settings.max_queue, silence_s=math.inf), launcher=launcher, name=name)
 
     worker_pool = WorkerPool(members, layout.replicas, open_upstream)
     try:
@@ -101,9 +100,8 @@ def _member(
     options += [f"--chat-cache-share={settings.chat_cache_share:g}", f"--kernel-cache={settings.home / 'kernels'}"]
     options += [f"--checks={settings.home / 'probes'}"]
     host = EngineHost(
-        "image", (), settings.max_queue, silence_s=settings.worker_silence_s, device=slot.device,
-        launcher=ChildProcess("image", options, slot.environment), name=slot.name,
-        idle_unload_s=settings.idle_unload_s,
+        "image", (), _limits(settings, settings.max_queue), slot.device,
+        ChildProcess("image", options, slot.environment), slot.name,
     )  # fmt: skip
     total = min((gpu.total_bytes for gpu in slot.gpus), default=host_memory_bytes() / processes)
     free = min((gpu.free_bytes for gpu in slot.gpus), default=total)
@@ -120,13 +118,14 @@ def _chat(
     return EngineHost(
         "chat",
         specs if settings.preload else (),
-        settings.chat_max_queue,
-        max((spec.max_batch for spec in specs), default=1),
-        settings.worker_silence_s,
+        _limits(settings, settings.chat_max_queue, max((spec.max_batch for spec in specs), default=1)),
         slot.device,
         _launcher("chat", slot, roster, [f"--chat-cache-share={settings.chat_cache_share:g}"]),
-        idle_unload_s=settings.idle_unload_s,
     )
+
+
+def _limits(settings: Settings, jobs: int, concurrency: int = 1) -> HostLimits:
+    return HostLimits(jobs, concurrency, settings.worker_silence_s, settings.idle_unload_s)
 
 
 def _launcher(kind: EngineKind, slot: Slot, roster: Roster | None, options: Sequence[str] = ()) -> Launcher:
@@ -158,7 +157,7 @@ def cluster_launcher(name: str) -> Launcher:
 def cluster_member(settings: Settings, engine: Engine) -> Member:
     """Build a fleet's member of an image engine of the cluster."""
     host = EngineHost[ImageJob, Event](
-        "image", (), settings.max_queue, silence_s=settings.worker_silence_s, device=engine.device,
-        launcher=cluster_launcher(engine.name), name=engine.name,
+        "image", (), HostLimits(settings.max_queue, silence_s=settings.worker_silence_s), engine.device,
+        cluster_launcher(engine.name), engine.name,
     )  # fmt: skip
     return Member(host, engine.models, engine.room_bytes, 2 if engine.device == "cuda" else 4)

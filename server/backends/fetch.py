@@ -2,7 +2,7 @@
 
 https only. The host is resolved once, every address of it is checked, and the connection goes to a checked address
 (with the host's name in SNI and certificate), so DNS rebinding between check and use has no effect. Redirects are
-followed here, not by the client, and checked the same way.
+followed here, not by the client, and checked the same rules.
 """
 
 import asyncio
@@ -47,17 +47,6 @@ class FetchTooLarge(Exception):
     """A file over the size limit."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """How the addresses of hosts are found, and which are connected to."""
-
-    resolve: Resolver
-    is_allowed: Callable[[Address], bool]
-    ports: tuple[int, ...]
-    ca_file: str | None
-    proxy: str | None
-
-
 async def resolve_host(host: str, port: int) -> list[str]:
     """Return every address of a host. Raises OSError."""
     lookup = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
@@ -65,45 +54,49 @@ async def resolve_host(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
-async def fetch_image(
-    url: str,
-    *,
-    allow: bool,
-    max_bytes: int,
-    timeout_s: float,
-    resolve: Resolver = resolve_host,
-    is_allowed: Callable[[Address], bool] = is_public,
-    ports: tuple[int, ...] = (443,),
-    ca_file: str | None = None,
-    proxy: str | None = None,
-) -> bytes:
+@dataclass(frozen=True, slots=True)
+class FetchRules:
+    """Whether URLs are fetched, within which limits, how the addresses of hosts are found, and which are connected
+    to."""
+
+    allow: bool
+    max_bytes: int
+    timeout_s: float
+    resolve: Resolver = resolve_host
+    is_allowed: Callable[[Address], bool] = is_public
+    ports: tuple[int, ...] = (443,)
+    ca_file: str | None = None
+    proxy: str | None = None
+
+
+async def fetch_image(url: str, rules: FetchRules) -> bytes:
     """Fetch the body of a URL, by the proxy if there is one. Raises FetchRefused before anything is sent, FetchFailed
     and FetchTooLarge afterwards."""
-    _check_url(url, ports)
-    if not allow:
+    _check_url(url, rules.ports)
+    if not rules.allow:
         raise FetchRefused(
             "this server does not fetch URLs (DARKROOM_FETCH is off): send the image as a base64 data URI, as a file "
             "to /v1/images/edits, or as the URL of one of this server's own results."
         )
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(rules.timeout_s):
             for _ in range(MAX_REDIRECTS + 1):
-                body, url = await _get_once(url, max_bytes, _Way(resolve, is_allowed, ports, ca_file, proxy))
+                body, url = await _get_once(url, rules)
                 if body is not None:
                     return body
             raise FetchFailed(f"the URL redirects more than {MAX_REDIRECTS} times.")
     except TimeoutError as error:
-        raise FetchFailed(f"the URL did not answer within {timeout_s:g} s.") from error
+        raise FetchFailed(f"the URL did not answer within {rules.timeout_s:g} s.") from error
 
 
-async def _get_once(url: str, max_bytes: int, way: _Way) -> tuple[bytes | None, str]:
+async def _get_once(url: str, rules: FetchRules) -> tuple[bytes | None, str]:
     """Send one GET, and return the body and its URL, or None and the URL of the redirect."""
-    host, port = _check_url(url, way.ports)
-    address = await resolve_checked(host, port, way.resolve, way.is_allowed, way.proxy)
-    tls_context = await asyncio.to_thread(tls_context_of, way.ca_file)
+    host, port = _check_url(url, rules.ports)
+    address = await resolve_checked(host, port, rules.resolve, rules.is_allowed, rules.proxy)
+    tls_context = await asyncio.to_thread(tls_context_of, rules.ca_file)
     headers = [("Accept", "image/*"), ("Accept-Encoding", "identity"), ("User-Agent", "Darkroom")]
     pool = httpcore.AsyncConnectionPool(
-        ssl_context=tls_context, network_backend=PinnedBackend(host, address, way.proxy)
+        ssl_context=tls_context, network_backend=PinnedBackend(host, address, rules.proxy)
     )
     try:
         async with pool, pool.stream("GET", url, headers=headers) as response:
@@ -111,7 +104,7 @@ async def _get_once(url: str, max_bytes: int, way: _Way) -> tuple[bytes | None, 
                 return None, _redirect_url(url, response)
             if response.status != 200:
                 raise FetchFailed(f"the URL answered with status {response.status}.")
-            return await _read_limited(response, max_bytes), url
+            return await _read_limited(response, rules.max_bytes), url
     except LOST as error:
         raise FetchFailed(f"the URL could not be fetched: {type(error).__name__}.") from error
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -40,30 +41,31 @@ def check_url(url: str, reach: Reach) -> tuple[str, int]:
     return parts.hostname, port or (443 if scheme == "https" else 80)
 
 
-async def post(
-    url: str,
-    content: bytes,
-    headers: Mapping[str, str],
-    *,
-    reach: Reach,
-    timeout_s: float,
-    resolve: Resolver = resolve_host,
-    proxy: str | None = None,
-) -> int:
+@dataclass(frozen=True, slots=True)
+class WebhookRules:
+    """Where webhooks may go, by which proxy, how long one may take, and how the addresses of hosts are found."""
+
+    reach: Reach
+    proxy: str | None = None
+    timeout_s: float = 15.0
+    resolve: Resolver = resolve_host
+
+
+async def post(url: str, content: bytes, headers: Mapping[str, str], rules: WebhookRules) -> int:
     """Post to a URL, by the proxy if there is one and the host is not local, and return the status of the answer, whose
     body is not read; redirects are not followed. Raises FetchRefused and FetchFailed."""
-    host, port = check_url(url, reach)
-    allowed: Callable[[Address], bool] = is_public if reach == "public" else lambda _: True
+    host, port = check_url(url, rules.reach)
+    allowed: Callable[[Address], bool] = is_public if rules.reach == "public" else lambda _: True
     try:
-        with anyio.fail_after(timeout_s):
-            address = await resolve_checked(host, port, resolve, allowed, proxy)
+        with anyio.fail_after(rules.timeout_s):
+            address = await resolve_checked(host, port, rules.resolve, allowed, rules.proxy)
             context = await asyncio.to_thread(tls_context_of)
-            backend = PinnedBackend(host, address, proxy)
+            backend = PinnedBackend(host, address, rules.proxy)
             pool = httpcore.AsyncConnectionPool(ssl_context=context, network_backend=backend)
             sent = [("Content-Type", "application/json"), ("User-Agent", "Darkroom"), *headers.items()]
             async with pool, pool.stream("POST", url, headers=sent, content=content) as response:
                 return response.status
     except TimeoutError as error:
-        raise FetchFailed(f"the URL did not answer within {timeout_s:g} s.") from error
+        raise FetchFailed(f"the URL did not answer within {rules.timeout_s:g} s.") from error
     except LOST as error:
         raise FetchFailed(f"the URL could not be reached: {type(error).__name__}.") from error

@@ -1,7 +1,9 @@
 """Builds the checks before every flow, and the flows of images."""
 
+from server.backends.fetch import FetchRules
 from server.backends.local_storage import LocalStorage
 from server.backends.signing import open_signer
+from server.backends.webhook_post import WebhookRules
 from server.build.parts import Parts
 from server.flows.admission import Admission
 from server.flows.images.create import ImageCreator, ImageParts, ImageRules
@@ -10,7 +12,7 @@ from server.flows.images.jobs import ImageJobs
 from server.flows.images.webhooks import Webhooks
 from server.flows.moderation import Moderator
 from server.flows.rate_limits import RateLimiter
-from server.flows.references import ReferenceLoader
+from server.flows.references import MAX_FILE_BYTES, ReferenceLoader
 from server.flows.thumbnails import Thumbnails
 from server.services import ImageFlows
 
@@ -25,9 +27,7 @@ def build_admission(parts: Parts) -> Admission:
             stores.results,
             stores.files,
             engines.decoders,
-            fetch=settings.fetch,
-            fetch_timeout_s=settings.fetch_timeout_s,
-            proxy=settings.proxy,
+            FetchRules(settings.fetch, MAX_FILE_BYTES, settings.fetch_timeout_s, proxy=settings.proxy),
         ),
     )
 
@@ -53,6 +53,6 @@ def build_images(parts: Parts, creator: ImageCreator, admission: Admission) -> I
     return ImageFlows(
         ImageCalls(creator, running, stores.calls, admission.limiter, retry_grace_s=settings.retry_grace_s),
         ImageJobs(running.calls, stores.calls, stores.files, running.backlog, stores.gateways.owner),
-        Webhooks(stores.webhooks, settings.webhooks, settings.webhook_secret.read_bytes, settings.proxy),
+        Webhooks(stores.webhooks, WebhookRules(settings.webhooks, settings.proxy), settings.webhook_secret.read_bytes),
         Thumbnails(stores.files, LocalStorage(settings.thumbnails), parts.engines.decoders),
     )

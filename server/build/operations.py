@@ -77,11 +77,11 @@ def _build_updater(
     folders = {"model_configs": settings.model_configs, "weights": settings.weights}
     switch = _switch(parts)
     if settings.gateway_url is None or settings.cluster_secret is None or version is None:
-        alone = FolderCatalog(catalog, switch, settings.home / "swaps.json", **folders)
+        alone = FolderCatalog(switch, settings.home / "swaps.json", **folders)
         return None, CatalogUpdater(catalog, alone, checkpoints, settings.model_configs)
     store, digests = CatalogStore(stores.database, stores.gateways.owner), Digests(settings.weight_digests)
     link = GatewayLink(settings.cluster_secret.get_secret_value())
-    member = CatalogMember(catalog, switch, store, digests, version=version, **folders)
+    member = CatalogMember(switch, store, digests, version=version, **folders)
     cluster = Cluster(link, OtherGateways(stores.gateways, link, stores.database.clock), member)
     record = ClusterCatalog(member, store, cluster.other_gateways, url=settings.gateway_url, lease_s=settings.lease_s)
     return cluster, CatalogUpdater(catalog, record, checkpoints, settings.model_configs)

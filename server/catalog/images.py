@@ -18,6 +18,7 @@ from server.catalog.schema import (
     QUALITIES,
     CatalogFile,
     CheckpointFile,
+    ModelTable,
     Presets,
     QualityTable,
     validate_file,
@@ -162,10 +163,11 @@ def load_catalog(configs: Path, weights: Path) -> Catalog:
     }
     if shared is None or errors:
         raise CatalogError("\n".join(errors))
-    models: dict[str, ImageModel] = {}
+    reading = _Reading(shared, presets, weights, errors)
     for path, file in files.items():
         if file is not None:
-            _add_models(models, path, file, shared, presets, weights, errors)
+            reading.add(path, file)
+    models = reading.models
     errors += _alias_errors(configs / "catalog.toml", shared, models)
     chat = read_chat(configs / "chat.toml", weights, models, errors)
     if errors:
@@ -187,57 +189,76 @@ def _read_presets(path: Path, errors: list[str]) -> dict[str, dict[str, tuple[in
     return table.model_dump(by_alias=True) if table else {}
 
 
-def _add_models(
-    models: dict[str, ImageModel],
-    path: Path,
-    file: CheckpointFile,
-    shared: CatalogFile,
-    presets: Mapping[str, Mapping[str, tuple[int, int]]],
-    weights: Path,
-    errors: list[str],
-) -> None:
-    errors += [error_at(path, tuple(key.split(".")), message) for key, message in validate_file(file, shared)]
-    areas = [math.prod(size) for tier in {model.tier for model in file.models} for size in presets[tier].values()]
-    spec = checkpoint_spec(file, file.family, weights, max(areas))
-    errors += _adapter_errors(path, (), spec)
-    references = None
-    if (table := file.references) is not None:
-        other = checkpoint_spec(table, file.family, weights, max(areas))
-        errors += _adapter_errors(path, ("references",), other)
-        references = ReferenceDrawing(other, table.steps, table.first)
-    steps = file.steps or 0
-    if file.quality is not None:
-        steps = getattr(file.quality, file.quality.default).steps
-    qualities, names = _qualities(file.quality) if file.quality else (None, {})
-    for index, model in enumerate(file.models):
-        tier_presets = presets[model.tier]
-        ratios = model.ratios or [ratio for ratio in tier_presets if ratio not in EXTREME_RATIOS]
-        if unknown := [ratio for ratio in ratios if ratio not in tier_presets]:
-            message = f"{unknown[0]!r} is not in presets.toml, which has {', '.join(tier_presets)}"
-            errors.append(error_at(path, ("models", index, "ratios"), message))
-            continue
-        if model.tier != tier_of_name(model.name):
+@dataclass(slots=True)
+class _Reading:
+    """What is known while the files of checkpoints are read one after another. `errors` takes what is wrong."""
+
+    shared: CatalogFile
+    presets: Mapping[str, Mapping[str, tuple[int, int]]]
+    weights: Path
+    errors: list[str]
+    models: dict[str, ImageModel] = field(default_factory=dict)
+
+    def add(self, path: Path, file: CheckpointFile) -> None:
+        """Add the models of a file."""
+        errors = validate_file(file, self.shared)
+        self.errors += [error_at(path, tuple(key.split(".")), message) for key, message in errors]
+        areas = [math.prod(size) for entry in file.models for size in self.presets[entry.tier].values()]
+        spec = checkpoint_spec(file, file.family, self.weights, max(areas))
+        self.errors += _adapter_errors(path, (), spec)
+        references = None
+        if (table := file.references) is not None:
+            other = checkpoint_spec(table, file.family, self.weights, max(areas))
+            self.errors += _adapter_errors(path, ("references",), other)
+            references = ReferenceDrawing(other, table.steps, table.first)
+        for index, entry in enumerate(file.models):
+            ratios = entry.ratios or [ratio for ratio in self.presets[entry.tier] if ratio not in EXTREME_RATIOS]
+            if self._check(path, index, entry, ratios):
+                self.models[entry.name] = self._model(path, file, entry, ratios, (spec, references))
+
+    def _check(self, path: Path, index: int, entry: ModelTable, ratios: list[str]) -> bool:
+        """Note what is wrong with a model's entry, and return whether its sizes are known."""
+        presets = self.presets[entry.tier]
+        if unknown := [ratio for ratio in ratios if ratio not in presets]:
+            message = f"{unknown[0]!r} is not in presets.toml, which has {', '.join(presets)}"
+            self.errors.append(error_at(path, ("models", index, "ratios"), message))
+            return False
+        if entry.tier != (expected := tier_of_name(entry.name)):
             rule = "a name with hd-count is 2K, with 4k-count 4K, any other 1K"
-            expected = tier_of_name(model.name)
-            message = f"got {model.tier!r}, expected {expected!r} for {model.name!r} ({rule})"
-            errors.append(error_at(path, ("models", index, "tier"), message))
-        if model.name in models:
-            source = models[model.name].source
+            message = f"got {entry.tier!r}, expected {expected!r} for {entry.name!r} ({rule})"
+            self.errors.append(error_at(path, ("models", index, "tier"), message))
+        if entry.name in self.models:
+            source = self.models[entry.name].source
             where = "is there twice" if source == path else f"is served by {source.name} too"
-            errors.append(error_at(path, ("models", index, "name"), f"{model.name!r} {where}"))
-        models[model.name] = ImageModel(
-            name=model.name,
-            tier=model.tier,
-            price_units=parse_money(model.price),
-            group=shared.groups.get(file.family, ""),
-            sizes=SizeRules(model.name, model.tier, {ratio: tier_presets[ratio] for ratio in ratios}),
-            checkpoint=spec,
+            self.errors.append(error_at(path, ("models", index, "name"), f"{entry.name!r} {where}"))
+        return True
+
+    def _model(
+        self,
+        path: Path,
+        file: CheckpointFile,
+        entry: ModelTable,
+        ratios: list[str],
+        drawn_by: tuple[CheckpointSpec, ReferenceDrawing | None],
+    ) -> ImageModel:
+        presets = self.presets[entry.tier]
+        steps = file.steps or 0
+        if file.quality is not None:
+            steps = getattr(file.quality, file.quality.default).steps
+        qualities, names = _qualities(file.quality) if file.quality else (None, {})
+        return ImageModel(
+            name=entry.name,
+            tier=entry.tier,
+            price_units=parse_money(entry.price),
+            group=self.shared.groups.get(file.family, ""),
+            sizes=SizeRules(entry.name, entry.tier, {ratio: presets[ratio] for ratio in ratios}),
+            checkpoint=drawn_by[0],
             quality=qualities,
             quality_names=names,
             default_quality=file.quality.default if file.quality else None,
             steps=steps,
             source=path,
-            references=references,
+            references=drawn_by[1],
         )
 
 

@@ -24,19 +24,28 @@ def name_for(stem: str, tier: Tier) -> str:
     return f"{stem}-{TIER_WORDS[tier]}" if TIER_WORDS[tier] else stem
 
 
-def catalog_text(
-    checkpoint: str, base: str | None, config: str | None, family: str, suggestion: Suggestion,
-    models: Sequence[NewModel], notes: Sequence[str] = (),
-) -> str:  # fmt: skip
-    """Write the file's text. `notes` are comments at its top."""
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """What a new catalog file says of its checkpoint. `notes` are comments at its top."""
+
+    checkpoint: str
+    base: str | None
+    config: str | None
+    family: str
+    models: Sequence[NewModel]
+    notes: Sequence[str] = ()
+
+
+def catalog_text(file: NewFile, suggestion: Suggestion) -> str:
+    """Write the file's text, with the values that were found in the checkpoint."""
     lines = [
-        *(f"# {note[0].upper()}{note[1:]}." for note in notes),
+        *(f"# {note[0].upper()}{note[1:]}." for note in file.notes),
         "# Values were found in the checkpoint where comments say so; docs/reference/catalog.md describes the keys.",
         "",
-        f"checkpoint   = {json.dumps(checkpoint)}",
-        *([f"base         = {json.dumps(base)}  # has the other components"] if base else []),
-        *([f"config       = {json.dumps(config)}  # has the configs"] if config else []),
-        f"family       = {json.dumps(family)}",
+        f"checkpoint   = {json.dumps(file.checkpoint)}",
+        *([f"base         = {json.dumps(file.base)}  # has the other components"] if file.base else []),
+        *([f"config       = {json.dumps(file.config)}  # has the configs"] if file.config else []),
+        f"family       = {json.dumps(file.family)}",
         f"conditioning = {json.dumps(suggestion.conditioning)}",
         _line("native_area_px", suggestion.native_area_px),
         _line("max_area_px", suggestion.max_area_px),
@@ -51,7 +60,7 @@ def catalog_text(
         _line("guidance", suggestion.guidance),
         *_noise_lines(suggestion.noise),
     ]
-    for model in models:
+    for model in file.models:
         lines += [
             "",
             "[[models]]",

@@ -21,7 +21,7 @@ from pipelines.catalog.modular import index_file
 from pipelines.catalog.suggestion import Setting, Suggestion, suggest
 from pipelines.protocol.images import CheckpointSpec
 from server.catalog.images import Catalog, CatalogError, ImageModel, load_catalog
-from server.catalog.new_file import NewModel, catalog_text, name_for
+from server.catalog.new_file import NewFile, NewModel, catalog_text, name_for
 from server.catalog.sizes import Tier
 from server.errors import BadRequest, NotFound
 from server.flows.catalog.edit import SettingChange
@@ -96,7 +96,7 @@ class CheckpointManager:
         message += f"the file's has {nearest[2]:,}. Name it if they go together"
         return replace(inspection, problems=(*inspection.problems, message))
 
-    def add(
+    def add(  # noqa: PLR0913 (what a person may say of it)
         self,
         checkpoint: str,
         *,
@@ -127,7 +127,8 @@ class CheckpointManager:
             message = f"`{taken[0].name}` is served already, by {taken[0].source.name}: choose another name."
             raise BadRequest(message, param="name")
         base_name, config_name = map(self._name_if, (inspection.base, inspection.config))
-        text = catalog_text(self._name(path), base_name, config_name, family, suggestion, models, inspection.notes)
+        new = NewFile(self._name(path), base_name, config_name, family, models, inspection.notes)
+        text = catalog_text(new, suggestion)
         file = self._model_configs / f"{_slug(Path(stem))}.toml"
         self._write(file, text)
         return Added(file, text, tuple(model.name for model in models), _try_manifest(path), inspection.needs)

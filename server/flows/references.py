@@ -20,7 +20,7 @@ from server.backends.decoding.data_uri import decode_data_uri
 from server.backends.decoding.messages import ImageError
 from server.backends.decoding.pool import DecoderFailed, DecoderPool
 from server.backends.decoding.turns import Turns
-from server.backends.fetch import FetchFailed, FetchRefused, FetchTooLarge, fetch_image
+from server.backends.fetch import FetchFailed, FetchRefused, FetchRules, FetchTooLarge, fetch_image
 from server.backends.storage import Storage
 from server.errors import ApiError, BadImageRequest, BadRequest, EngineFailure, TooLarge
 
@@ -63,7 +63,7 @@ class DecodedImage:
 
 
 class ReferenceLoader:
-    """Reads and decodes references. `fetch` allows downloads from other servers.
+    """Reads and decodes references. `fetch` says what is downloaded from other servers.
 
     `key_id` says whose they are: keys take turns at the decoders.
     """
@@ -73,17 +73,12 @@ class ReferenceLoader:
         results: ResultStore,
         storage: Storage,
         decoders: DecoderPool,
-        *,
-        fetch: bool,
-        fetch_timeout_s: float,
-        proxy: str | None = None,
+        fetch: FetchRules,
     ) -> None:
         self._results = results
         self._storage = storage
         self._decoders = decoders
         self._fetch = fetch
-        self._fetch_timeout_s = fetch_timeout_s
-        self._proxy = proxy
         # each kind has its own: what is stuck delays only its own kind
         self._data_uris, self._files, self._downloads = Turns(TURNS), Turns(TURNS), Turns(TURNS, DOWNLOADS_PER_KEY)
 
@@ -193,11 +188,8 @@ class ReferenceLoader:
             raise BadRequest(message, param=reference.field, code="result_not_found") from error
 
     async def _download(self, field: str, url: str) -> bytes:
-        timeout_s = self._fetch_timeout_s
         try:
-            return await fetch_image(
-                url, allow=self._fetch, max_bytes=MAX_FILE_BYTES, timeout_s=timeout_s, proxy=self._proxy
-            )
+            return await fetch_image(url, self._fetch)
         except (FetchRefused, FetchFailed) as error:
             raise BadRequest(f"{field}: {error}", param=field, code="invalid_image_url") from error
         except FetchTooLarge as error:

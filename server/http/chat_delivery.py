@@ -83,7 +83,7 @@ async def answer_chat(
         items = partial(_items, chat, protocol, call.stream)
         events = partial(services.chats.keyed.events, call.key, retry, items, partial(hold_body, request))
     headers = ignored_header([*ignored, *protocol.name_all(chat.ignored)])
-    return chat_response(request, call.key, services, events, protocol, headers, stream=call.stream)
+    return chat_response(request, call.key, services, Delivery(events, protocol, headers, call.stream))
 
 
 async def _items(chat: Chat, protocol: Protocol, stream: bool) -> AsyncGenerator[Any, None]:
@@ -111,36 +111,29 @@ async def _accepted(events: Events) -> AsyncIterator[AnswerEvent]:
             raise error
 
 
-def chat_response(
-    request: Request,
-    key: Key,
-    services: Services,
-    events: Callable[[], Events],
-    protocol: Protocol,
-    headers: dict[str, str],
-    *,
-    stream: bool,
-) -> Response:
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What an answer is made of: its events once they are asked for, the form that they take, and its headers."""
+
+    events: Callable[[], Events]
+    protocol: Protocol
+    headers: dict[str, str]
+    stream: bool
+
+
+def chat_response(request: Request, key: Key, services: Services, answer: Delivery) -> Response:
     """Return the answer, as JSON or as a stream. It is cancelled when the client disconnects."""
-    keepalive = wants_keepalive(request, key) and not stream
-    return CancelOnDisconnect(partial(_respond, services, key, events, protocol, headers, stream, keepalive))
+    keepalive = wants_keepalive(request, key) and not answer.stream
+    return CancelOnDisconnect(partial(_respond, services, key, answer, keepalive))
 
 
-async def _respond(
-    services: Services,
-    key: Key,
-    make_events: Callable[[], Events],
-    protocol: Protocol,
-    headers: dict[str, str],
-    stream: bool,
-    keepalive: bool,
-    stack: AsyncExitStack,
-) -> ASGIApp:
+async def _respond(services: Services, key: Key, answer: Delivery, keepalive: bool, stack: AsyncExitStack) -> ASGIApp:
     """Return the response, which may begin once the chat is admitted. Raises ApiError before that."""
-    events = await stack.enter_async_context(aclosing(make_events()))
+    protocol = answer.protocol
+    events = await stack.enter_async_context(aclosing(answer.events()))
     with renamed_fields(protocol.fields):
         first = await anext(events)
-    headers = headers | services.admission.limiter.headers(key)
+    headers = answer.headers | services.admission.limiter.headers(key)
     if isinstance(first, UpstreamResponse):
         return JSONResponse(first.body, first.status, {**headers, **first.headers})
     if isinstance(first, Admitted):
@@ -150,7 +143,7 @@ async def _respond(
         headers |= {"x-darkroom-job": first.job} if first.job else {}
         headers |= {"Idempotency-Replayed": "true"} if first.replayed else {}
     all_events, keepalive_s = prepend(first, events), services.settings.keepalive_s
-    if stream:
+    if answer.stream:
         sent = _sse_events(protocol.to_events(all_events), protocol)
         return event_stream(sent, keepalive_s, headers, comment=protocol.comment)
 

@@ -26,7 +26,7 @@ from server.flows.images.prompt_notes import foreign_syntax
 from server.flows.models import find_chat_model, find_image_model
 from server.flows.responses.image_tool import fit_tool
 from server.http.bodies import hold_body
-from server.http.chat_delivery import Protocol, Write, chat_response
+from server.http.chat_delivery import Delivery, Protocol, Write, chat_response
 from server.http.deps import ignored_header, public_base, read_retry_info, wants_keepalive
 from server.schemas.chat import ChatBody
 from server.schemas.response_tools import ImageTool
@@ -111,7 +111,7 @@ async def _by_image_model(
     protocol = call.write(CompletionWriter(CompletionHead.of_call(model.name), image.n))
     prompts = {"prompt": image.prompt, "negative_prompt": image.sampling.negative_prompt}
     headers = ignored_header([*call.ignored, *drawing.unread, *foreign_syntax(prompts)])
-    return chat_response(request, key, services, events, protocol, headers, stream=call.body.stream)
+    return chat_response(request, key, services, Delivery(events, protocol, headers, call.body.stream))
 
 
 async def _by_chat_model(
@@ -131,7 +131,7 @@ async def _by_chat_model(
     protocol = call.write(CompletionWriter(CompletionHead.of_call(model.name)))
     ignored = [*call.ignored, *left_out, *sorted(call.options.keys() - TOOL_OPTIONS - {"n"})]
     headers = ignored_header(ignored + (["n"] if call.body.n > 1 else []))
-    return chat_response(request, key, services, events, protocol, headers, stream=call.body.stream)
+    return chat_response(request, key, services, Delivery(events, protocol, headers, call.body.stream))
 
 
 def _size(body: ChatBody) -> Json:

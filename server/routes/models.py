@@ -132,11 +132,12 @@ def _chat_card(model: ChatModel, services: Services) -> ChatCard:
         architecture=Architecture(input_modalities=inputs, output_modalities=["text"]),
         aliases=_aliases(services.served.catalog.current.chat.aliases, model.name),
         group=model.group,
-        tools=model.tools,
+        tools=model.tools and found.tools if found else model.tools,
         vision=vision,
         max_model_len=found.context if found else model.spec.context if model.spec else None,
         batched=found.why_alone is None if found else None,
         why_not_batched=found.why_alone if found else None,
+        notes=list(found.notes) if found else None,
         defaults=dict(model.spec.defaults) if model.spec else None,
     )
 

@@ -86,9 +86,7 @@ async def list_charges(services: ServicesDep, key_id: KeyIdDep, period: PeriodDe
     names = await database.in_reader(key_names, database)
 
     def fetch(page: Page) -> list[LedgerEntry]:
-        found = report.entries(
-            database, key_id, page.limit + 1, model=model, period=period, order=page.order, after=page.after
-        )
+        found = report.entries(database, key_id, replace(page, limit=page.limit + 1), model=model, period=period)
         return ledger_entries(found, names)
 
     return fetch

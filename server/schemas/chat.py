@@ -30,9 +30,6 @@ UNSUPPORTED = {  # field -> what to do instead
     "guided_grammar": "use 'response_format'",
     "guided_json": "use 'response_format'",
     "guided_regex": "use 'response_format'",
-    "ignore_eos": "leave it out",
-    "min_tokens": "leave it out",
-    "stop_token_ids": "use 'stop'",
     "structured_outputs": "use 'response_format'",
 }
 
@@ -123,6 +120,9 @@ class ChatBody(HostedFields):
     top_k: TopK = 0
     min_p: MinP = 0.0
     repetition_penalty: RepetitionPenalty = 1.0
+    min_tokens: Annotated[int, Field(ge=0)] = 0  # this and the next two are vLLM's, which programs that measure send
+    ignore_eos: bool = False
+    stop_token_ids: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=64)] = Field(default_factory=list)
     reasoning_effort: str | None = None  # this and `verbosity` are for templates that know them
     verbosity: str | None = None
     chat_template_kwargs: TemplateOptions = Field(default_factory=dict)

@@ -76,8 +76,9 @@ class ModelCard(Answer):
 
 class ChatCard(Answer):
     """A chat model. Values that are not known here are null: `tools`, `vision` and `defaults` (the sampling of requests
-    that don't say) of an upstream's model, and until it is loaded `max_model_len` (prompt and answer, in tokens) and
-    `batched`, whether several answers are written at once; `why_not_batched` says why they are not."""
+    that don't say) of an upstream's model, and until it is loaded `max_model_len` (prompt and answer, in tokens),
+    `batched`, whether several answers are written at once (`why_not_batched` says why they are not), and `notes`, on
+    what its files lack."""
 
     id: str
     object: Literal["model"] = "model"
@@ -92,6 +93,7 @@ class ChatCard(Answer):
     max_model_len: int | None
     batched: bool | None
     why_not_batched: str | None
+    notes: list[str] | None
     defaults: dict[str, float] | None
 
 

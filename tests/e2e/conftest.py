@@ -93,12 +93,19 @@ def server_factory(homes: pytest.TempPathFactory, tiny: tuple[Path, Path]) -> It
     """A function that starts servers with that catalog. They are killed at the end."""
     with ExitStack() as cleanup:
 
-        def make(descriptors: int | None = None, **settings: str) -> Server:
-            made = Server(homes.mktemp("home"), *tiny, settings, descriptors=descriptors)
+        def make(program: str = "server", descriptors: int | None = None, **settings: str) -> Server:
+            made = Server(homes.mktemp("home"), *tiny, settings, descriptors=descriptors, program=program)
             cleanup.callback(made.kill)
             return made.start()
 
         yield make
+
+
+@pytest.fixture(scope="session")
+def tiny_server(tmp_path_factory: pytest.TempPathFactory, tiny: tuple[Path, Path]) -> Iterator[Server]:
+    """A server with that catalog for all tests that do not change it."""
+    with server_factory(tmp_path_factory, tiny) as make:
+        yield make()
 
 
 @pytest.fixture(scope="module")

@@ -228,7 +228,7 @@ def test_an_invalid_key_is_401(server: Server, path: str, header: dict[str, str]
 
 
 def test_a_key_without_the_group_lists_the_models_and_cannot_call_them(server: Server) -> None:
-    key = server.darkroom("keys", "create", "beta only", "--group", "beta-image-per-call").stdout.strip()
+    key = server.new_key("beta only", groups=["beta-image-per-call"])
     with server.http(key) as client:
         assert len(client.get("/v1/models").json()["data"]) == 10
         assert_error(client.post("/v1/images/generations", json=body()), 403, "group_mismatch", "model")

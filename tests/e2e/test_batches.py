@@ -13,8 +13,8 @@ from sqlalchemy import text
 
 from server.accounts.db import Database
 from server.settings import Settings
-from tests.support.gateways import QUICK, gateway_settings
-from tests.support.harness import Server, assert_clean, until
+from tests.support.gateways import gateway_settings
+from tests.support.harness import PLAIN, Server, assert_clean, until
 from tests.support.postgresql import Cluster
 from tests.support.tiny_server import tiny_server
 
@@ -49,11 +49,11 @@ def on_database(folder: Path, name: str, program: str) -> Iterator[Server]:
             server.kill()
 
 
-def lines(count: int, kinds: tuple[tuple[str, dict[str, Any]], ...]) -> list[dict[str, Any]]:
+def lines(count: int) -> list[dict[str, Any]]:
     return [
         {"custom_id": f"line {i}", "method": "POST", "url": url, "body": body}
         for i in range(count)
-        for url, body in [kinds[i % len(kinds)]]
+        for url, body in [MIXED[i % len(MIXED)]]
     ]
 
 
@@ -84,9 +84,9 @@ def restart(server: Server, **settings: str) -> None:
     server.start(wait="crash_at" not in settings)  # one that kills itself may not get so far
 
 
-def kill_five_times(server: Server, batch_id: str, total: int) -> None:
-    """Let the server kill itself at each of the worst moments of a call, then kill it in the middle of the rest."""
-    for point in (*CRASH_POINTS[1:], None):
+def kill_often(server: Server, batch_id: str, total: int, points: tuple[str, ...]) -> None:
+    """Let the server kill itself at each of these moments of a call, then kill it in the middle of the rest."""
+    for point in (*points[1:], None):
         assert server.wait_dead() == -signal.SIGKILL
         restart(server, **({"crash_at": point} if point else {}))
     until(lambda: shown(server, batch_id)["request_counts"]["completed"] >= total // 2, 0.01)
@@ -94,12 +94,12 @@ def kill_five_times(server: Server, batch_id: str, total: int) -> None:
     restart(server)
 
 
-def run(server: Server, count: int, kinds: tuple[tuple[str, dict[str, Any]], ...]) -> None:
-    server.settings = {**server.settings, "crash_at": CRASH_POINTS[0]}
+def run(server: Server, count: int, points: tuple[str, ...]) -> None:
+    server.settings = {**server.settings, "crash_at": points[0]}
     server.start()
     with server.http() as client:
-        batch = client.post("/v1/batches", json={"input": lines(count, kinds)}).raise_for_status().json()
-    kill_five_times(server, batch["id"], count)
+        batch = client.post("/v1/batches", json={"input": lines(count)}).raise_for_status().json()
+    kill_often(server, batch["id"], count, points)
     until(lambda: shown(server, batch["id"])["status"] == "completed")
     assert shown(server, batch["id"])["request_counts"] == {"total": count, "completed": count, "failed": 0}
     found = answers(server, batch["id"])
@@ -107,7 +107,7 @@ def run(server: Server, count: int, kinds: tuple[tuple[str, dict[str, Any]], ...
     drawn = [each["response"]["body"] for each in found if "data" in each["response"]["body"]]
     urls = [image["url"] for body in drawn for image in body["data"]]
     assert len(set(urls)) == len(urls), "two lines have one image"
-    charged = sum(kinds[i % len(kinds)][0] != CHAT for i in range(count))
+    charged = sum(MIXED[i % len(MIXED)][0] != CHAT for i in range(count))
     assert value(server, "SELECT count(*) FROM entries") == charged
     assert value(server, "SELECT count(*) FROM holds WHERE state = 'held'") == 0
     assert value(server, "SELECT count(DISTINCT call_id) FROM entries") == charged
@@ -118,14 +118,16 @@ def run(server: Server, count: int, kinds: tuple[tuple[str, dict[str, Any]], ...
     assert_clean(server)
 
 
-@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.nightly)])
-def test_a_batch_outlives_five_kills_of_its_server(tmp_path: Path, database: str) -> None:
-    with on_database(tmp_path, database, QUICK) as server:
-        run(server, 16, MIXED)
+@pytest.mark.daily("sqlite-one point")
+@pytest.mark.parametrize("points", [CRASH_POINTS[2:3], CRASH_POINTS], ids=["one point", "all"])
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_a_batch_outlives_the_kills_of_its_server(tmp_path: Path, database: str, points: tuple[str, ...]) -> None:
+    with on_database(tmp_path, database, PLAIN) as server:
+        run(server, 16, points)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_a_batch_of_every_kind_of_line_outlives_five_kills(tmp_path: Path, database: str) -> None:
     with on_database(tmp_path, database, "server") as server:
-        run(server, 200, MIXED)
+        run(server, 200, CRASH_POINTS)

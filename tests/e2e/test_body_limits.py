@@ -12,7 +12,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.support.harness import MakeServer, Server, charges, suspended, until
+from tests.support.harness import PLAIN, MakeServer, Server, charges, suspended, until
 
 PATH = "/v1/images/generations"
 MB = 1_000_000
@@ -24,7 +24,7 @@ STALL_S = 8  # 0.4 s where nothing else runs; it was 22 s
 
 @pytest.fixture(scope="module")
 def server(make_tiny: MakeServer) -> Server:
-    return make_tiny(body_memory_per_key_mib="200", max_running_per_key="4")
+    return make_tiny(PLAIN, body_memory_per_key_mib="200", max_running_per_key="4")
 
 
 @contextlib.contextmanager
@@ -55,13 +55,14 @@ def send(server: Server, content: bytes) -> Any:
     return answer.status_code, answer.json()["error"]["code"]
 
 
+@pytest.mark.daily("arrays")
 @pytest.mark.parametrize(
     ("content", "code"),
     [(ARRAYS, "json_too_complex"), (IMAGE, "integer_below_min_value"), (BROKEN, "invalid_image_file")],
     ids=["arrays", "picture", "broken image"],
 )
 def test_large_bodies_delay_nobody_and_leave_no_memory_behind(server: Server, content: bytes, code: str) -> None:
-    other = server.darkroom("keys", "create", "other").stdout.strip()
+    other = server.new_key("other")
     before_mib = server.loaded_mib
     with probed(server, other) as times, concurrent.futures.ThreadPoolExecutor() as pool:
         answers = list(pool.map(lambda _: send(server, content), range(4)))  # three fit in the memory of the key

@@ -45,6 +45,7 @@ def expected(server: Server) -> tuple[str, int]:
     return answer.choices[0].message.content or "", answer.usage.completion_tokens
 
 
+@pytest.mark.nightly
 @needs_python_clients
 def test_litellm(chat: Server) -> None:
     results = run(chat, PYTHON, SCRIPT, "litellm", "small")

@@ -183,7 +183,7 @@ def test_32_concurrent_streams_have_the_tokens_of_single_calls(chat: Server) -> 
 
 
 def test_tokens_are_counted_by_key_and_not_billed(chat: Server) -> None:
-    secret = chat.darkroom("keys", "create", "counted", "-g", "chat").stdout.strip()
+    secret = chat.new_key("counted", groups=["chat"])
     for _ in range(2):
         usage = chat.openai(secret).chat.completions.create(**GREEDY).usage
     assert usage is not None
@@ -199,7 +199,7 @@ def test_tokens_are_counted_by_key_and_not_billed(chat: Server) -> None:
 
 
 def test_a_key_needs_the_models_group(chat: Server) -> None:
-    secret = chat.darkroom("keys", "create", "chat only", "-g", "chat").stdout.strip()
+    secret = chat.new_key("chat only", groups=["chat"])
     assert chat.openai(secret).chat.completions.create(**GREEDY).choices
     with pytest.raises(openai.PermissionDeniedError) as raised:
         chat.openai(secret).chat.completions.create(**{**GREEDY, "model": "plain"})

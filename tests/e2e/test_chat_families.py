@@ -9,7 +9,7 @@ from tests.support.harness import REPOSITORY, assert_clean
 
 pytestmark = pytest.mark.nightly
 PAGE = REPOSITORY / "docs" / "reference" / "chat-families.md"
-GROUPS = 8  # of families, each in a server
+GROUPS = 9  # of families, each in a server
 
 
 @pytest.mark.parametrize("group", range(GROUPS))

@@ -179,7 +179,7 @@ def test_a_dead_worker_fails_its_chats_and_nothing_else(small_queue: Server) -> 
 
 
 def test_chats_are_answered_while_the_database_is_locked_and_their_tokens_counted_later(small_queue: Server) -> None:
-    secret = small_queue.darkroom("keys", "create", "counted").stdout.strip()
+    secret = small_queue.new_key("counted")
     mine = "key_id = (SELECT id FROM keys WHERE name = 'counted')"
     with locked_database(small_queue), small_queue.http(secret) as client:
         answer = client.post(PATH, json=QUICK)

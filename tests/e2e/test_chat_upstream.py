@@ -125,7 +125,7 @@ def test_chats_count_among_a_keys_calls_at_once(gateway: Server, chat: Server) -
 
 
 def test_tokens_are_counted_here_too(gateway: Server) -> None:
-    secret = gateway.darkroom("keys", "create", "counted").stdout.strip()
+    secret = gateway.new_key("counted")
     with concurrent.futures.ThreadPoolExecutor() as pool:
         client = gateway.openai(secret)
         unstreamed = pool.submit(client.chat.completions.create, model="far", **GREEDY)

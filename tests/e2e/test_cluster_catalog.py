@@ -13,8 +13,8 @@ import httpx
 import psycopg
 import pytest
 
-from tests.support.gateways import QUICK, Pair, two_gateways
-from tests.support.harness import Server, free_port, frozen, until
+from tests.support.gateways import Pair, two_gateways
+from tests.support.harness import PLAIN, Server, free_port, frozen, until
 from tests.support.tiny_checkpoints import make_sd
 
 pytestmark = pytest.mark.nightly
@@ -27,7 +27,7 @@ FILE = "tiny.toml"
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Each has its own catalog and weights. `other` is the same on both, `damaged` is not."""
     folder = tmp_path_factory.mktemp("catalogs")
-    with two_gateways(folder, QUICK, own_files=True, chat=False) as pair:
+    with two_gateways(folder, PLAIN, own_files=True, chat=False) as pair:
         for name in ("other", "damaged"):
             make_sd(pair.a.weights / name)
             shutil.copytree(pair.a.weights / name, pair.b.weights / name)

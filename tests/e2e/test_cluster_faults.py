@@ -19,8 +19,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.gateways import QUICK, Pair, gateway_settings, two_gateways
-from tests.support.harness import Server, suspended, until
+from tests.support.gateways import Pair, gateway_settings, two_gateways
+from tests.support.harness import PLAIN, Server, suspended, until
 from tests.support.object_store import ObjectStore, object_store
 
 pytestmark = pytest.mark.nightly
@@ -109,7 +109,7 @@ def store() -> Iterator[ObjectStore]:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory, store: ObjectStore) -> Iterator[Pair]:
-    with two_gateways(tmp_path_factory.mktemp("faults"), QUICK, storage=store.url) as pair:
+    with two_gateways(tmp_path_factory.mktemp("faults"), PLAIN, storage=store.url) as pair:
         yield pair
 
 
@@ -234,7 +234,7 @@ def test_the_store_dies(caller: Caller, store: ObjectStore, pool: concurrent.fut
 def test_a_server_is_added_and_drained(caller: Caller, pool: concurrent.futures.ThreadPoolExecutor) -> None:
     pair = caller.pair
     settings = {**gateway_settings(pair.url, pair.a.home), "storage": pair.a.settings["storage"]}
-    third = Server(pair.a.home.parent / "c", pair.a.weights, pair.a.configs, settings, program=QUICK)
+    third = Server(pair.a.home.parent / "c", pair.a.weights, pair.a.configs, settings, program=PLAIN)
     try:
         began = time.monotonic()
         third.start()

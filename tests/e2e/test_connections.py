@@ -60,7 +60,7 @@ def read_all(connection: socket.socket) -> bytes:
 
 
 def test_a_thousand_half_requests_leave_the_server_answering(server: Server, many: contextlib.ExitStack) -> None:
-    other = server.darkroom("keys", "create", "other").stdout.strip()
+    other = server.new_key("other")
     heads = [HALF_HEADERS, half_body(server.key), half_body("sk-unknown"), ""]
     connections, slowest_s = [], 0.0
     for number in range(1000):

@@ -28,18 +28,20 @@ terms    = ["forbidden"]
 
 
 @pytest.fixture(scope="module")
-def console_server(tmp_path_factory: pytest.TempPathFactory, chat_configs: Path) -> Iterator[Server]:
-    """A server with the trained starters, few steps, a policy, and a key and an operator that the specs share."""
+def console_server(tmp_path_factory: pytest.TempPathFactory, weights: Path, chat_configs: Path) -> Iterator[Server]:
+    """A server with few steps and a policy, whose key and operator the specs share. Its chat model is trained."""
     home = tmp_path_factory.mktemp("console-home")
     policy = home / "policy.toml"
     policy.write_text(POLICY)
     configs = REPOSITORY / "model_configs" if SCREENSHOTS else chat_configs
-    weights = home / "weights"
-    weights.mkdir()
-    for starter in (REPOSITORY / "weights").iterdir():
-        (weights / starter.name).symlink_to(starter)
-    shutil.copytree(REPOSITORY / "weights" / "starter-beta", weights / "my-beta")  # that no model names
-    running = Server(home, weights, configs, {"moderation": str(policy)}).start()
+    trained, own = REPOSITORY / "weights", home / "weights"
+    starters = trained if SCREENSHOTS else weights
+    own.mkdir()
+    (own / "starter-chat").symlink_to(trained / "starter-chat")
+    for name in ("starter-alpha", "starter-beta"):
+        (own / name).symlink_to(starters / name)
+    shutil.copytree(starters / "starter-beta", own / "my-beta")  # that no model names
+    running = Server(home, own, configs, {"moderation": str(policy)}).start()
     yield running
     running.stop()
 

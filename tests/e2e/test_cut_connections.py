@@ -21,7 +21,7 @@ from openai import OpenAI
 from PIL import Image
 
 from tests.e2e.test_images_by_sdk import image
-from tests.support.harness import REPOSITORY, MakeServer, Server, assert_clean, charges, suspended, until
+from tests.support.harness import PLAIN, REPOSITORY, MakeServer, Server, assert_clean, charges, suspended, until
 
 PATH = "/v1/images/generations"
 BODY: dict[str, Any] = {"prompt": "a star", "size": "256x256", "model": "alpha-image-2-count"}
@@ -55,7 +55,7 @@ class Proxy:
 
 @pytest.fixture(scope="module")
 def server(make_tiny: MakeServer) -> Server:
-    return make_tiny(keepalive_s="0.05", retry_grace_s="100")
+    return make_tiny(PLAIN, keepalive_s="0.05", retry_grace_s="100")
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from tests.support.harness import (
+    PLAIN,
     MakeServer,
     Server,
     assert_clean,
@@ -42,7 +43,7 @@ def runs(server: Server) -> bool:
 @pytest.fixture(scope="module")
 def resilient(make_tiny: MakeServer) -> Server:
     """A server that survives the faults of its tests."""
-    return make_tiny()
+    return make_tiny(PLAIN)
 
 
 def test_a_killed_worker_fails_its_job_uncharged_and_the_next_call_works(resilient: Server) -> None:
@@ -65,9 +66,13 @@ def test_a_killed_worker_fails_its_job_uncharged_and_the_next_call_works(resilie
 CRASH_POINTS = ("after-hold", "after-store", "before-capture-commit", "after-capture-commit")  # the last is charged
 
 
-def test_a_server_killed_at_the_worst_moment_charges_nothing_without_an_image(make_server: MakeServer) -> None:
-    server = make_server(crash_at=CRASH_POINTS[0], result_grace_s="0.001")
-    for then in (*CRASH_POINTS[1:], None):
+@pytest.mark.daily("last two")
+@pytest.mark.parametrize("points", [CRASH_POINTS[2:], CRASH_POINTS], ids=["last two", "all"])
+def test_a_server_killed_at_the_worst_moment_charges_nothing_without_an_image(
+    make_server: MakeServer, points: tuple[str, ...]
+) -> None:
+    server = make_server(PLAIN, crash_at=points[0], result_grace_s="0.001")
+    for then in (*points[1:], None):
         with contextlib.suppress(httpx.HTTPError):
             post(server, QUICK)
         assert server.wait_dead() == -signal.SIGKILL
@@ -126,7 +131,7 @@ def test_a_job_past_its_time_limit_is_504_uncharged(make_server: MakeServer) -> 
 
 def test_calls_at_once_never_overspend_a_budget(resilient: Server) -> None:
     server = resilient
-    secret = server.darkroom("keys", "create", "poor", "--budget", "0.50").stdout.strip()
+    secret = server.new_key("poor", budget="0.50")
     with concurrent.futures.ThreadPoolExecutor(12) as pool:
         answers = list(pool.map(lambda _: post(server, QUICK, secret), range(12)))
     statuses = sorted(answer.status_code for answer in answers)
@@ -183,7 +188,7 @@ def test_results_that_cannot_be_written_fail_the_call_uncharged(resilient: Serve
 def test_a_locked_database_refuses_calls_with_503_and_delays_nothing_else(resilient: Server) -> None:
     """The call that is drawn meanwhile is charged and answered once the lock is gone."""
     server, before = resilient, charges(resilient)
-    stranger = server.darkroom("keys", "create", "stranger").stdout.strip()
+    stranger = server.new_key("stranger")
     durations_s: list[float] = []
     with concurrent.futures.ThreadPoolExecutor(12) as pool, server.http(stranger) as reader:
         finished = post(server, QUICK, stranger)
@@ -215,7 +220,7 @@ def test_a_locked_database_refuses_calls_with_503_and_delays_nothing_else(resili
 
 def test_a_call_that_fails_under_a_locked_database_gets_its_money_back_afterwards(resilient: Server) -> None:
     server, before = resilient, charges(resilient)
-    secret = server.darkroom("keys", "create", "one call", "--budget", "0.10").stdout.strip()
+    secret = server.new_key("one call", budget="0.10")
     held = "state = 'held' AND key_id = (SELECT id FROM keys WHERE name = 'one call')"
     with concurrent.futures.ThreadPoolExecutor() as pool:
         worker = server.readiness()["worker_pid"]

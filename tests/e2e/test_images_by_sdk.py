@@ -198,6 +198,7 @@ def test_an_image_at_its_full_1k_size(server: Server) -> None:
     assert download(server, answer.data[0].url).size == (1792, 1024)
 
 
+@pytest.mark.daily("beta-3.1-flash-image-hd-count-3:2-pixels0")
 @pytest.mark.parametrize(
     ("model", "size", "pixels"),
     [("beta-3.1-flash-image-hd-count", "3:2", (2512, 1680)), ("beta-3.1-flash-image-4k-count", "21:9", (3840, 1648))],

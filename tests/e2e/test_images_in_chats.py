@@ -93,7 +93,7 @@ def test_a_chat_model_draws_when_it_is_asked_for_images(responses_server: Server
 
 def test_what_can_not_be_drawn_is_refused_as_on_the_image_routes(responses_server: Server) -> None:
     before = charges(responses_server)
-    chat_only = responses_server.darkroom("keys", "create", "chats only", "--group", "chat").stdout.strip()
+    chat_only = responses_server.new_key("chats only", groups=["chat"])
     for change, status, param in (
         ({"size": "17x17"}, 400, "size"),
         ({"image_config": {"aspect_ratio": "7:5"}}, 400, "image_config.aspect_ratio"),

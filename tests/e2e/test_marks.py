@@ -24,9 +24,9 @@ CAMERA = """<?xpacket begin="" id="W5M0MpCehiHzreSzNTczkc9d"?><x:xmpmeta xmlns:x
  photoshop:Credit="caller of a test"/></rdf:RDF></x:xmpmeta><?xpacket end="w"?>"""
 
 
-@pytest.fixture(scope="module")
-def server(make_tiny: MakeServer) -> Server:
-    return make_tiny()
+@pytest.fixture
+def server(tiny_server: Server) -> Server:
+    return tiny_server
 
 
 def photo(kind: str = "jpeg") -> bytes:

@@ -66,6 +66,7 @@ def test_a_red_circle_on_the_left_in_the_snow_by_day(client: OpenAI, model: str)
     assert judge(image, Claims(sky="day", ground="snow", things=(ThingClaim("circle", "red", "left"),))).obeys
 
 
+@pytest.mark.nightly
 def test_image_to_image_follows_its_reference_and_prompt_by_strength(client: OpenAI) -> None:
     before = render(HOUSE, SIDE_PX, SIDE_PX)
     near = edit(client, ALPHA, "a red house on the grass at sunset", before, strength=0.3)
@@ -93,6 +94,7 @@ def test_an_instruction_changes_one_thing(client: OpenAI) -> None:
     assert judge(after, Claims(sky="day", ground="grass", things=(ThingClaim("house", "blue", "centre"),))).obeys
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("model", "size"),
     [

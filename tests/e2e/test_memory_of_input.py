@@ -64,7 +64,7 @@ def pid(server: Server) -> int:
 @contextlib.contextmanager
 def others_are_answered(server: Server) -> Iterator[list[float]]:
     """Another key asks again and again. Yields how long the answers took."""
-    stranger = server.darkroom("keys", "create", "stranger").stdout.strip()
+    stranger = server.new_key("stranger")
     took_s, ended = [0.0], threading.Event()
 
     def request() -> None:

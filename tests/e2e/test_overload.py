@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.harness import MakeServer, Server, assert_clean, charges, suspended, until
+from tests.support.harness import PLAIN, MakeServer, Server, assert_clean, charges, suspended, until
 
 PATH = "/v1/images/generations"
 QUICK: dict[str, Any] = {"prompt": "a star", "size": "256x256", "steps": 1, "model": "alpha-image-2-count"}
@@ -18,7 +18,7 @@ LONG = {**QUICK, "size": "1024x1024", "steps": 200}
 @pytest.fixture(scope="module")
 def limited(make_tiny: MakeServer) -> Server:
     """One running call for each key, and a queue with room for one job."""
-    return make_tiny(max_running_per_key="1", max_queue_s="0.001", drain_s="250")
+    return make_tiny(PLAIN, max_running_per_key="1", max_queue_s="0.001", drain_s="250")
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def health(server: Server, path: str) -> httpx.Response:
 def test_neither_one_key_nor_all_keys_together_can_fill_the_queue(
     server: Server, pool: concurrent.futures.ThreadPoolExecutor
 ) -> None:
-    stranger, before = server.darkroom("keys", "create", "stranger").stdout.strip(), charges(server)
+    stranger, before = server.new_key("stranger"), charges(server)
     with suspended(server.readiness()["worker_pid"]):
         first = start_call(server, pool, QUICK)
         mine, retried = send(server, QUICK), send(server, QUICK, **{"x-stainless-retry-count": "1"})

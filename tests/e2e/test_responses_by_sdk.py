@@ -249,7 +249,7 @@ def test_store_false_stores_nothing(responses_server: Server) -> None:
 
 
 def test_two_keys_do_not_see_each_others_responses(responses_server: Server) -> None:
-    other = responses_server.openai(responses_server.darkroom("keys", "create", "other").stdout.strip())
+    other = responses_server.openai(responses_server.new_key("other"))
     response = responses_server.openai().responses.create(model=MODEL, input="draw a boat", **FORCED_IMAGE)
     for method in (other.responses.retrieve, other.responses.delete, other.responses.cancel):
         with pytest.raises(openai.NotFoundError):
@@ -265,7 +265,7 @@ def test_two_keys_do_not_see_each_others_responses(responses_server: Server) -> 
 
 
 def test_a_key_without_the_image_models_group_is_refused_before_anything_runs(responses_server: Server) -> None:
-    secret = responses_server.darkroom("keys", "create", "talker", "--group", "chat").stdout.strip()
+    secret = responses_server.new_key("talker", groups=["chat"])
     client = responses_server.openai(secret)
     assert client.responses.create(model=MODEL, input="hello", max_output_tokens=16).id
     with pytest.raises(openai.PermissionDeniedError) as raised:
@@ -274,7 +274,7 @@ def test_a_key_without_the_image_models_group_is_refused_before_anything_runs(re
 
 
 def test_an_exhausted_budget_is_refused_uncharged(responses_server: Server) -> None:
-    secret = responses_server.darkroom("keys", "create", "poor", "--budget", "0.05").stdout.strip()
+    secret = responses_server.new_key("poor", budget="0.05")
     with pytest.raises(openai.RateLimitError) as raised:
         responses_server.openai(secret).responses.create(model=MODEL, input="draw a boat", **FORCED_IMAGE)
     assert raised.value.code == "insufficient_quota"

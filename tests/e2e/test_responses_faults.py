@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from tests.e2e.test_responses_by_sdk import FORCED_IMAGE, LIMITS, MODEL, image_call
-from tests.support.harness import Server, assert_clean, charges, count_rows, suspended, until
+from tests.support.harness import PLAIN, Server, assert_clean, charges, count_rows, suspended, until
 from tests.support.policies import write_policy
 from tests.support.response_shapes import check_response
 from tests.support.tiny_classifiers import make_image_classifier
@@ -26,7 +26,7 @@ SLOW: Any = {"model": MODEL, "input": "a city", "tools": [LARGE], "tool_choice":
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, weights: Path, chat_configs: Path) -> Iterator[Server]:
     """A server that survives the faults of its tests."""
-    running = Server(tmp_path_factory.mktemp("home"), weights, chat_configs, {"preload": "false"}).start()
+    running = Server(tmp_path_factory.mktemp("home"), weights, chat_configs, program=PLAIN).start()
     yield running
     running.kill()
 
@@ -35,11 +35,13 @@ def generating(server: Server) -> bool:
     return bool(server.readiness()["jobs"] == 1)
 
 
+@pytest.mark.nightly
 def test_a_background_response_is_failed_after_kill_9(server: Server) -> None:
     before = charges(server)
-    response = server.openai().responses.create(background=True, **SLOW)
-    until(lambda: generating(server))
-    server.kill()
+    with suspended(server.readiness()["worker_pid"]):
+        response = server.openai().responses.create(background=True, **SLOW)
+        until(lambda: generating(server))
+        server.kill()
     server.start()
     with server.http() as client:
         body = client.get(f"/v1/responses/{response.id}").json()
@@ -122,9 +124,11 @@ def test_a_retry_of_the_sdks_gets_the_response_whose_connection_was_cut(server: 
 
 def test_a_dead_image_worker_fails_the_response_uncharged_and_the_next_one_works(server: Server) -> None:
     before = charges(server)
-    response = server.openai().responses.create(background=True, **SLOW)
-    until(lambda: generating(server))
-    os.kill(server.readiness()["worker_pid"], signal.SIGKILL)
+    worker_pid = server.readiness()["worker_pid"]
+    with suspended(worker_pid):
+        response = server.openai().responses.create(background=True, **SLOW)
+        until(lambda: generating(server))
+        os.kill(worker_pid, signal.SIGKILL)
     until(lambda: server.openai().responses.retrieve(response.id).status == "failed")
     failed = server.openai().responses.retrieve(response.id)
     assert failed.error is not None
@@ -136,7 +140,7 @@ def test_a_dead_image_worker_fails_the_response_uncharged_and_the_next_one_works
 
 def test_a_disconnect_cancels_a_response_uncharged(server: Server) -> None:
     before = charges(server)
-    with server.unread_call(PATH, SLOW):
+    with suspended(server.readiness()["worker_pid"]), server.unread_call(PATH, SLOW):
         until(lambda: generating(server))
     until(lambda: server.readiness()["jobs"] == 0 and server.readiness()["chat"]["jobs"] == 0)
     until(lambda: count_rows(server, "holds", "state = 'held'") == 0)

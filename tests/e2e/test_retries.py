@@ -11,11 +11,11 @@ import pytest
 
 from tests.e2e.test_images_by_sdk import image
 from tests.e2e.test_streams import events
-from tests.support.harness import MakeServer, Server, assert_clean, charges, suspended, until
+from tests.support.harness import PLAIN, MakeServer, Server, assert_clean, charges, suspended, until
 
 PATH = "/v1/images/generations"
 QUICK = {"prompt": "a star", "size": "256x256", "steps": 1, "model": "alpha-image-2-count"}
-LONG = {**QUICK, "size": "512x512", "steps": 100}
+LONG = {**QUICK, "size": "512x512", "steps": 40}
 
 
 def send(server: Server, body: dict[str, Any], key: str | None = None, **headers: str) -> httpx.Response:
@@ -39,12 +39,12 @@ def job(server: Server, call_id: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def server(make_tiny: MakeServer) -> Server:
     """A server whose calls survive a disconnect for as long as a busy machine may need to retry."""
-    return make_tiny(retry_grace_s="100")
+    return make_tiny(PLAIN, retry_grace_s="100")
 
 
 @pytest.fixture(scope="module")
 def stranger(server: Server) -> str:
-    return server.darkroom("keys", "create", "stranger").stdout.strip()
+    return server.new_key("stranger")
 
 
 def test_a_finished_call_is_replayed_and_not_charged_again(server: Server) -> None:
@@ -159,7 +159,7 @@ def test_a_retry_of_the_sdks_joins_the_call_whose_connection_was_cut(server: Ser
 
 
 def test_a_charge_before_a_crash_is_replayed_after_it(make_tiny: MakeServer) -> None:
-    server = make_tiny(crash_at="after-capture-commit")
+    server = make_tiny(PLAIN, crash_at="after-capture-commit")
     with contextlib.suppress(httpx.HTTPError):
         send(server, QUICK, idempotency_key="k")
     server.wait_dead()

@@ -130,6 +130,7 @@ def test_a_call_that_runs_ends_before_its_worker_sleeps(server: Server) -> None:
     assert charges(server) == charged + 1
 
 
+@pytest.mark.nightly
 def test_wake_loads_before_a_call_and_says_how_long_that_takes(server: Server) -> None:
     sleep(server)
     workers = admin(server, "wake", {"workers": ["image", "chat"]}).json()["data"]
@@ -142,6 +143,7 @@ def test_wake_loads_before_a_call_and_says_how_long_that_takes(server: Server) -
     assert server.readiness()["checkpoints"]["tiny"]["state"] == "loaded"
 
 
+@pytest.mark.nightly
 def test_a_stream_and_a_job_say_it_before_the_image_is_there(server: Server) -> None:
     sleep(server)
     body = {"model": MODEL, "prompt": "a boat", "size": "256x256", "quality": "low"}
@@ -157,6 +159,7 @@ def test_a_stream_and_a_job_say_it_before_the_image_is_there(server: Server) -> 
             assert "image_generation.completed" in stream.read().decode()
 
 
+@pytest.mark.nightly
 def test_another_checkpoint_can_be_swapped_in_and_undone_while_all_sleep(server: Server) -> None:
     sleep(server)
     swapped = admin(server, "swap", {"model": MODEL, "checkpoint": "other"})
@@ -168,6 +171,7 @@ def test_another_checkpoint_can_be_swapped_in_and_undone_while_all_sleep(server:
     assert draw(server).status_code == 200
 
 
+@pytest.mark.nightly
 def test_a_call_that_is_cancelled_while_its_worker_wakes_lets_it_sleep_again(server: Server) -> None:
     sleep(server)
     body = {"model": MODEL, "prompt": "a boat", "size": "256x256", "quality": "low"}
@@ -194,6 +198,7 @@ def test_bad_input_names_its_field(server: Server, body: dict[str, Any], param: 
     assert answer.json()["error"]["param"] == param
 
 
+@pytest.mark.nightly
 def test_the_command_line_does_the_same_and_the_audit_names_who_did(server: Server) -> None:
     assert "chat: asleep (disk), back in about" in server.darkroom("sleep", "chat").stdout
     assert "chat: waking, back in about" in server.darkroom("wake", "chat").stdout
@@ -205,6 +210,7 @@ def test_only_operators_may(server: Server) -> None:
         assert client.post("/admin/sleep").status_code == 401
 
 
+@pytest.mark.nightly
 def test_an_idle_worker_sleeps_by_itself(tmp_path: Path) -> None:
     weights, configs = write_tiny_files(tmp_path, chat=False)
     server = Server(tmp_path / "home", weights, configs, {"idle_unload_s": "0.5"}).start()

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from tests.e2e.test_images_by_sdk import SMALL, image
-from tests.support.harness import MakeServer, Server, assert_clean, charges, until
+from tests.support.harness import PLAIN, MakeServer, Server, assert_clean, charges, until
 
 SLOW = {"prompt": "a city", "size": "1024x1024", "steps": 200, "model": "alpha-image-2-count", "stream": True}
 
@@ -105,7 +105,7 @@ def test_an_invalid_call_is_refused_before_the_stream_begins(
 
 
 def test_a_failure_within_a_stream_is_an_error_that_the_sdk_raises(make_server: MakeServer) -> None:
-    server = make_server(keepalive_s="0.2")
+    server = make_server(PLAIN, keepalive_s="0.2")
     comments, received = b": keep-alive\n\n" * 2, b""
 
     def kill_the_worker() -> None:

@@ -19,7 +19,7 @@ import pytest
 from openai import OpenAI
 
 from tests.support.gateways import Pair, two_gateways
-from tests.support.harness import CALL_LIMIT_S, Server, suspended, until
+from tests.support.harness import CALL_LIMIT_S, PLAIN, Server, suspended, until
 
 PATH = "/v1/images/generations"
 BODY = {"prompt": "a star", "size": "256x256", "steps": 1, "model": "alpha-image-2-count", "response_format": "url"}
@@ -29,7 +29,7 @@ RETRY = {"x-stainless-retry-count": "1"}
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    with two_gateways(tmp_path_factory.mktemp("pair"), webhooks="any") as pair:
+    with two_gateways(tmp_path_factory.mktemp("pair"), PLAIN, webhooks="any") as pair:
         yield pair
 
 
@@ -146,6 +146,7 @@ def test_a_key_has_its_limits_on_both_together(pair: Pair) -> None:
     assert answers[2].headers["x-ratelimit-remaining-requests"] == "0"
 
 
+@pytest.mark.nightly
 def test_a_call_refused_by_one_is_drawn_and_charged_once_by_the_other(pair: Pair) -> None:
     """A 429, and a 503 of a server that is about to stop: clients and balancers send both again with their key."""
     key, headers = pair.key(max_running=1), {"Idempotency-Key": "refused"}
@@ -218,6 +219,7 @@ def test_the_private_listener_takes_signed_requests_only(pair: Pair) -> None:
         assert httpx.get(f"{listener}{path}", headers=headers, trust_env=False).status_code == 403
 
 
+@pytest.mark.nightly
 def test_the_calls_of_a_dead_server_are_given_up_and_run_again_once(pair: Pair) -> None:
     key, before = pair.key(), forwarded(pair.b)
     with in_background() as pool:

@@ -4,7 +4,6 @@ the field's name."""
 import base64
 import io
 import subprocess
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from PIL import Image
 
 from tests.e2e.test_console import NODE, browser
 from tests.support.harness import Server, assert_clean, charges
-from tests.support.tiny_server import tiny_server
 
 __all__ = ["browser"]
 
@@ -21,11 +19,9 @@ PATH = "/v1/images/upscale"
 MODEL = "alpha-image-2-count"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    running = tiny_server(tmp_path_factory.mktemp("upscale")).start()
-    yield running
-    running.stop()
+@pytest.fixture
+def server(tiny_server: Server) -> Server:
+    return tiny_server
 
 
 def image(width: int = 301, height: int = 200) -> bytes:

@@ -101,6 +101,7 @@ def norm_lora(checkpoint: Checkpoint) -> Tensors:
     return adapter_of(checkpoint) | norms
 
 
+@pytest.mark.daily("sd15", "sdxl", "sd3", "flux", "qwen-image", "z-image", "klein")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.nightly) for name in FAMILIES]
 )
@@ -160,6 +161,7 @@ async def last(engine: ImageEngine, spec: CheckpointSpec, **fields: Any) -> Fini
     return ended
 
 
+@pytest.mark.nightly
 async def test_weights_that_an_adapter_has_changed_unforeseen_are_loaded_anew(
     flux: CheckpointSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +194,7 @@ async def test_weights_that_an_adapter_has_changed_unforeseen_are_loaded_anew(
     assert "replaces weights" in refused.message
 
 
+@pytest.mark.nightly
 async def test_a_replaced_file_is_read_at_once_and_has_another_hash(flux: CheckpointSpec) -> None:
     made = load_checkpoint(flux, CPU)
     file = folder_of(flux) / "style.safetensors"
@@ -220,6 +223,7 @@ async def test_a_replaced_file_is_read_at_once_and_has_another_hash(flux: Checkp
     assert "adapters" not in plain.found
 
 
+@pytest.mark.nightly
 async def test_images_under_way_are_finished_with_the_file_that_they_began_with(flux: CheckpointSpec) -> None:
     """All images of a job that has begun, and none of one that comes after the file."""
     made = load_checkpoint(flux, CPU)
@@ -245,6 +249,7 @@ async def test_images_under_way_are_finished_with_the_file_that_they_began_with(
     assert later.found["adapters"]["style"] == f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"
 
 
+@pytest.mark.nightly
 async def test_adapters_that_were_not_tried_are_checked_when_a_call_names_them(flux: CheckpointSpec) -> None:
     made = load_checkpoint(flux, CPU)
     save(adapter_of(made), folder_of(flux) / "plain.safetensors")

@@ -39,6 +39,7 @@ def sdxl(tmp_path_factory: pytest.TempPathFactory) -> Sdxl:
     return lambda dtype: replace(family_spec("sdxl", folder, "img2img"), runtime=Runtime(dtype=dtype))
 
 
+@pytest.mark.daily("float16-text")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", LOW)
 async def test_runs_at_once_never_meet_in_a_cast_codec(dtype: Dtype, kind: str, sdxl: Sdxl) -> None:
@@ -49,6 +50,7 @@ async def test_runs_at_once_never_meet_in_a_cast_codec(dtype: Dtype, kind: str, 
     assert [type(event) for event in events] == [Finished, Finished], events
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", LOW)
 async def test_a_pass_without_memory_leaves_the_codec_as_it_was(dtype: Dtype, kind: str, sdxl: Sdxl) -> None:
@@ -77,6 +79,7 @@ async def test_warmup_draws_two_at_once_with_images(sdxl: Sdxl) -> None:
     assert (found.at_once, found.failed_checks) == (True, ())
 
 
+@pytest.mark.nightly
 async def test_warmup_finds_that_two_with_images_fail(sdxl: Sdxl, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as by a class of which it is not known that it casts the codec."""
     monkeypatch.setattr("pipelines.images.loading.load.is_cast", lambda *_: False)

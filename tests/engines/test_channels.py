@@ -73,6 +73,7 @@ async def test_a_codec_with_alpha_is_found_and_each_of_its_images_has_the_backgr
     engine.close()
 
 
+@pytest.mark.nightly
 async def test_references_masks_previews_and_a_second_pass_keep_alpha(spec_of: SpecOf) -> None:
     spec = spec_of(4)
     engine = ImageEngine(CPU)

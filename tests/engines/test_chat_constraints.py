@@ -5,15 +5,17 @@ import json
 import random
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 
 from pipelines.chat.engine import ChatEngine
-from pipelines.protocol.chat import Admitted, ChatFinished, ChatSampling, ChoiceFinished, JsonFormat
+from pipelines.protocol.chat import Admitted, ChatFinished, ChatSampling, ChatSpec, ChoiceFinished, JsonFormat
 from pipelines.protocol.images import Failed
 from tests.engines.chat_jobs import TOKENIZER, Job, calls, run, text
+from tests.support.tiny_chat_checkpoints import make_qwen
 
 RANDOM = ChatSampling(temperature=1.0)
 CITY = {
@@ -76,6 +78,7 @@ def random_schema(rng: random.Random, depth: int = 2) -> dict[str, Any]:
     }
 
 
+@pytest.mark.nightly
 async def test_two_hundred_random_schemas_are_followed(chat_engine: ChatEngine, chat_job: Job) -> None:
     schemas = [random_schema(random.Random(seed)) for seed in range(200)]
     jobs = [
@@ -176,6 +179,7 @@ async def test_a_schema_that_can_not_be_enforced_is_refused(
     assert failed.param == "tools[1].function.parameters"
 
 
+@pytest.mark.daily("qwen")
 @pytest.mark.parametrize("model", ["qwen", "llama"])
 async def test_the_input_of_a_tool_follows_its_own_grammar(chat_engine: ChatEngine, chat_job: Job, model: str) -> None:
     """No JSON: line ends and quotes are written as they are, and end up in the arguments as JSON has them."""
@@ -226,3 +230,28 @@ async def test_a_tool_whose_schema_can_not_be_enforced_whole_stops_no_chat(
     assert isinstance(failed, Failed)
     assert failed.param == "tools[3].function.parameters"
     assert "uniqueItems" in failed.message
+
+
+CALLS_IN_WORDS = """{%- for message in messages %}<|im_start|>{{ message.role }}
+{{ message.content }}{% for call in message.tool_calls or [] %}I call {{ call.function.name }} with
+{%- for name, value in call.function.arguments.items() %} {{ name }} as {{ value }}{% endfor %}{% endfor %}<|im_end|>
+{% endfor %}{{ tools | tojson if tools }}<|im_start|>assistant
+"""
+
+
+async def test_a_model_that_calls_in_an_unknown_way_says_so(
+    chat_engine: ChatEngine, chat_job: Job, tmp_path: Path
+) -> None:
+    folder = make_qwen(tmp_path / "model")
+    (folder / "chat_template.jinja").write_text(CALLS_IN_WORDS)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**config, "response_template": None}))
+    spec = ChatSpec("words", folder, tools=True)
+    found = (await chat_engine.load(spec)).found
+    assert found.tools
+    assert any("not known" in note for note in found.notes)
+    tool = {"type": "function", "function": {"name": "drop", "parameters": MCP["drop"]}}
+    for choice, told in (("auto", True), ("required", False)):
+        job = chat_job(checkpoint=spec, tools=(tool,), tool_choice=choice)
+        admitted = next(event for event in await run(chat_engine, job) if isinstance(event, Admitted))
+        assert any(name.startswith("tools (") for name in admitted.ignored) == told

@@ -26,7 +26,7 @@ from pipelines.protocol.chat import (
     TextDelta,
 )
 from pipelines.protocol.images import Failed, Queued, Started
-from tests.engines.chat_jobs import GREEDY, LETTER_IDS, Job, letters, run, text
+from tests.engines.chat_jobs import GREEDY, LETTER_IDS, TOKENIZER, Job, letters, run, text
 from tests.engines.holds import hold_tokens
 
 
@@ -51,6 +51,7 @@ async def test_events_come_in_order(chat_engine: ChatEngine, chat_job: Job) -> N
     assert set(kinds[3:-2]) == {TextDelta}
 
 
+@pytest.mark.daily("sampling0")
 @pytest.mark.parametrize("sampling", [GREEDY, ChatSampling(temperature=0.8, top_p=0.9, frequency_penalty=0.5)])
 async def test_thirty_two_streams_get_what_each_gets_alone(
     chat_engine: ChatEngine, chat_job: Job, sampling: ChatSampling
@@ -192,6 +193,29 @@ async def test_a_stop_string_ends_the_answer_before_it_shows(chat_engine: ChatEn
     assert events[-1].usage.completion_tokens < 40
 
 
+@pytest.mark.parametrize(
+    ("asked", "stop", "tokens", "reason"),
+    [
+        (0, None, 1, "stop"),
+        (5, None, 6, "stop"),
+        (2**31, None, 12, "length"),
+        (5, "a", 6, "stop"),
+        (0, "b", 12, "length"),
+    ],
+)
+async def test_an_answer_is_as_long_as_was_asked(
+    chat_engine: ChatEngine, chat_job: Job, asked: int, stop: str | None, tokens: int, reason: str
+) -> None:
+    """As programs ask that measure: `min_tokens`, `ignore_eos`, `stop_token_ids`."""
+    favourite = LETTER_IDS["a"] if stop else TOKENIZER.eos_token_id
+    sampling = ChatSampling(temperature=0.0, logit_bias={favourite: 100.0}, min_tokens=asked)
+    ends = frozenset({LETTER_IDS[stop]} if stop else ())
+    events = await run(chat_engine, chat_job(sampling=sampling, stop_tokens=ends, max_tokens=12))
+    assert isinstance(events[-1], ChatFinished)
+    assert events[-1].usage.completion_tokens == tokens
+    assert [event.reason for event in events if isinstance(event, ChoiceFinished)] == [reason]
+
+
 async def test_one_that_never_fits_into_memory_fails_alone(chat_job: Job) -> None:
     tight = ChatEngine(torch.device("cpu"), cache_bytes=3 * 128 * 2 * 2 * 2 * 16 * 4)  # three rows of 128 tokens
     jobs = [chat_job("x" * 420), *(chat_job(f"number {index}") for index in range(3))]
@@ -202,6 +226,7 @@ async def test_one_that_never_fits_into_memory_fails_alone(chat_job: Job) -> Non
     assert all(isinstance(event, ChatFinished) for event in others)
 
 
+@pytest.mark.daily("1-20")
 @pytest.mark.parametrize(("growth", "tokens"), [(1, 20), (3, 150)])  # with a prompt, and with tokens of answers
 async def test_chats_go_on_where_the_cache_of_a_later_layer_has_no_memory_to_grow(
     chat_engine: ChatEngine, chat_job: Job, monkeypatch: pytest.MonkeyPatch, growth: int, tokens: int

@@ -117,7 +117,7 @@ def test_a_tokenizer_of_mistrals_own_kind_is_read(folder: Path) -> None:
     assert tokens[0] == marks.index("[INST]")
     assert tokens[1] == len(marks) + pieces.index(b"the")
     assert b"".join(map(checkpoint.tokens.bytes_of, tokens[1:-1])).decode() == said
-    assert marks.index("</s>") in checkpoint.eos_ids
+    assert marks.index("</s>") in checkpoint.tokens.eos_ids
 
 
 def test_a_vision_model_without_the_files_that_prepare_images_chats(

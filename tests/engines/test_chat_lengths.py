@@ -53,6 +53,7 @@ def bare(folder: Path, job: ChatJob) -> str:
     return answer
 
 
+@pytest.mark.daily("phi-longrope", "gpt-oss", "qwen3.5")
 @pytest.mark.parametrize("name", [*TOGETHER, *ONE_AT_A_TIME])
 async def test_an_answer_of_any_length_is_the_bare_models(name: str, folder: Callable[[str], Path]) -> None:
     engine = ChatEngine(torch.device("cpu"), cache_bytes=2**26)

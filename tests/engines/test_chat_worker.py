@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from pipelines.protocol.chat import ChatEvent, ChatFinished, ChatJob, ChatSpec, TextDelta
 from pipelines.protocol.images import Failed
-from server.backends.engine_host import EngineHost
+from server.backends.engine_host import EngineHost, HostLimits
 from tests.engines.chat_jobs import Job, letters
 from tests.support.tiny_chat_checkpoints import make_qwen
 
@@ -21,12 +21,15 @@ Host = EngineHost[ChatJob, ChatEvent]
 
 @pytest.fixture
 async def host(chat_job: Job) -> AsyncIterator[Host]:
-    started: Host = EngineHost("chat", [chat_job().checkpoint, ChatSpec("gone", chat_job().checkpoint.path / "no")], 8)
+    started: Host = EngineHost(
+        "chat", [chat_job().checkpoint, ChatSpec("gone", chat_job().checkpoint.path / "no")], HostLimits(8)
+    )
     await started.start()
     yield started
     await started.stop()
 
 
+@pytest.mark.nightly
 async def test_a_killed_worker_fails_its_jobs_and_the_next_one_answers(host: Host, chat_job: Job) -> None:
     await host.wait_ready()
     assert {spec.name: state.state for spec, state in host.checkpoints.items()} == {"qwen": "loaded", "gone": "failed"}
@@ -44,13 +47,14 @@ async def test_a_killed_worker_fails_its_jobs_and_the_next_one_answers(host: Hos
     assert isinstance(again[-1], ChatFinished)
 
 
+@pytest.mark.nightly
 async def test_the_server_is_told_what_a_models_files_have_too_much(tmp_path: Path) -> None:
     specs = [ChatSpec(name, make_qwen(tmp_path / name)) for name in ("more", "less")]
     file = specs[0].path / "model.safetensors"
     save_file(load_file(file) | {"mtp.norm.weight": torch.ones(4)}, file, {"format": "pt"})
     file = specs[1].path / "model.safetensors"
     save_file({n: w for n, w in load_file(file).items() if n != "model.norm.weight"}, file, {"format": "pt"})
-    host: Host = EngineHost("chat", specs, 8)
+    host: Host = EngineHost("chat", specs, HostLimits(8))
     await host.start()
     try:
         await host.wait_ready()

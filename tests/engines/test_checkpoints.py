@@ -79,6 +79,7 @@ def test_shards_all_count(copied: CheckpointSpec) -> None:
     assert estimate_bytes(copied, 4) == size
 
 
+@pytest.mark.daily("runtime0-*", "runtime1-loaded1-sd", "runtime3-*", "runtime4-*")
 @pytest.mark.parametrize("name", ["sd", "klein"])
 @pytest.mark.parametrize(
     ("runtime", "loaded"),

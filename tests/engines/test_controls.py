@@ -56,6 +56,7 @@ def controlled_job(spec: CheckpointSpec, *names: str, strength: float = 1.0, **f
     return image_job(spec, id="-".join((*names, str(fields.get("seed", 0)))), controls=inputs, **fields)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "nets_with", "adapters_with"),
     [
@@ -75,6 +76,7 @@ async def test_warmup_finds_what_controls_work_with(
     assert (found.controlnets_at_once, found.unsupported_controls) == (2, ())
 
 
+@pytest.mark.daily("sd15-names0")
 @pytest.mark.parametrize("names", [("edges",), ("edges", "depth"), ("style",), ("edges", "style")])
 @pytest.mark.parametrize("name", ["sd15", pytest.param("flux", marks=pytest.mark.nightly)])
 async def test_controlled_images_share_passes_and_are_what_they_are_alone(
@@ -113,6 +115,7 @@ async def test_an_image_without_an_ip_adapter_is_what_it_was_before_one(
     assert difference(events[1], alone[3]) > 2, "the strength changes nothing"
 
 
+@pytest.mark.nightly
 async def test_a_replaced_ip_adapter_is_read_at_once_and_hashes_are_told(
     controlled: Callable[[str], CheckpointSpec], tmp_path: Path
 ) -> None:
@@ -143,6 +146,7 @@ async def drawn_in_any_order(engine: ImageEngine, jobs: list[ImageJob]) -> list[
     return list(await asyncio.gather(*(last_event(engine, job) for job in jobs)))
 
 
+@pytest.mark.daily("mask")
 @pytest.mark.parametrize("start", ["reference", "mask", "two passes"])
 async def test_controls_go_with_references_masks_and_second_passes(
     controlled: Callable[[str], CheckpointSpec], start: str
@@ -195,6 +199,7 @@ def _erase(folder: Path) -> None:
     save_file({name: torch.zeros_like(weight) for name, weight in load_file(file).items()}, file)
 
 
+@pytest.mark.daily("flux")
 @pytest.mark.parametrize("name", ["sdxl", "flux"])
 async def test_one_controlnet_follows_several_kinds_of_maps(
     controlled: Callable[[str], CheckpointSpec], name: str, tmp_path: Path

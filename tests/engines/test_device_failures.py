@@ -15,7 +15,7 @@ from pipelines.protocol.engine import NoDevice
 from pipelines.protocol.images import Failed
 from pipelines.protocol.messages import Ready
 from server.backends import child_process
-from server.backends.engine_host import EngineHost
+from server.backends.engine_host import EngineHost, HostLimits
 from tests.support import faulty_worker
 from tests.support.polling import eventually
 from tests.support.tiny_classifiers import make_text_classifier
@@ -89,7 +89,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> ClassifierSpec:
 @pytest.fixture
 async def host(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Host]:
     monkeypatch.setattr(child_process, "WORKER", "tests.support.faulty_worker")
-    made: Host = EngineHost("classify", [], 8)
+    made: Host = EngineHost("classify", [], HostLimits(8))
     await made.start()
     await asyncio.wait_for(made.wait_ready(), LIMIT_S)
     yield made
@@ -100,6 +100,7 @@ async def last(host: Host, spec: ClassifierSpec, text: str) -> ClassifyEvent:
     return [event async for event in host.submit(ClassifyJob(f"job {text}", spec, texts=(text,)))][-1]
 
 
+@pytest.mark.nightly
 async def test_a_sticky_error_ends_the_worker_and_the_next_one_works(host: Host, texts: ClassifierSpec) -> None:
     inside = [asyncio.create_task(last(host, texts, text)) for text in (faulty_worker.STICKY, "a boat")]
     for failed in await asyncio.wait_for(asyncio.gather(*inside), LIMIT_S):
@@ -119,6 +120,7 @@ async def test_the_jobs_of_a_group_that_ran_out_of_memory_are_told_so(host: Host
     assert "try a smaller size" in failed.message
 
 
+@pytest.mark.daily("CUDA error: invalid configuration argument")
 @pytest.mark.parametrize("text", [faulty_worker.PASSING, faulty_worker.NO_MEMORY])
 async def test_an_error_after_which_the_device_answers_fails_its_job_alone(
     text: str, host: Host, texts: ClassifierSpec
@@ -133,7 +135,7 @@ async def test_an_error_after_which_the_device_answers_fails_its_job_alone(
 @pytest.mark.nightly
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 async def test_a_worker_that_must_have_a_gpu_and_finds_none_says_why(texts: ClassifierSpec) -> None:
-    host: Host = EngineHost("classify", [], 8, device="cuda")
+    host: Host = EngineHost("classify", [], HostLimits(8), device="cuda")
     await host.start()
     try:
         failed = await asyncio.wait_for(last(host, texts, "a boat"), LIMIT_S)

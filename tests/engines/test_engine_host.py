@@ -10,7 +10,7 @@ import pytest
 from pipelines.protocol.classify import Classified, ClassifierSpec, ClassifyEvent, ClassifyJob
 from pipelines.protocol.images import Failed
 from server.backends import watchdog
-from server.backends.engine_host import EngineHost
+from server.backends.engine_host import EngineHost, HostLimits
 from tests.support.polling import eventually
 from tests.support.tiny_classifiers import make_text_classifier
 
@@ -26,7 +26,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> ClassifierSpec:
 @pytest.fixture
 async def host() -> AsyncIterator[Host]:
     """It looks at its worker every three seconds."""
-    made: Host = EngineHost("classify", [], 8, silence_s=24.0)
+    made: Host = EngineHost("classify", [], HostLimits(8, silence_s=24.0))
     yield made
     await made.stop()
 

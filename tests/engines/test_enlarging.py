@@ -25,6 +25,7 @@ def photo(width: int, height: int) -> RawImage:
     return RawImage(width, height, "RGB", pixels.tobytes())
 
 
+@pytest.mark.daily("sd-size0")
 @pytest.mark.parametrize(("name", "size"), [("sd", (150, 100)), ("klein", (150, 100)), ("sd", (48, 48))])
 async def test_an_image_is_redrawn_in_tiles_at_exactly_its_size(
     job: Callable[..., ImageJob], name: str, size: tuple[int, int]

@@ -194,6 +194,7 @@ def test_the_documentation_has_this_table() -> None:
     assert {name: cells[: len(expected[name])] for name, _, *cells in documented()} == expected
 
 
+@pytest.mark.daily("sd15")
 @pytest.mark.parametrize("name", [*CAPABILITIES, *(pytest.param(name, marks=SLOW) for name in NIGHTLY)])
 async def test_warmup_finds_what_a_checkpoint_can_do(name: str, tmp_path: Path) -> None:
     require(name)

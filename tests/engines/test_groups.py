@@ -37,7 +37,7 @@ from pipelines.protocol.images import (
 )
 from pipelines.protocol.messages import GROUP_NO_MEMORY_EXIT, LOST_GROUP_EXIT
 from server.backends.child_process import ChildProcess
-from server.backends.engine_host import EngineHost
+from server.backends.engine_host import EngineHost, HostLimits
 from tests.engines.conftest import split_image
 from tests.engines.shared_passes import difference, drawn, drawn_together
 from tests.engines.test_families import family_spec
@@ -68,7 +68,7 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Checkpoi
 async def host() -> AsyncIterator[Host]:
     """A worker with two processes, one thread each."""
     launcher = ChildProcess("image", ["--devices=2"], {"OMP_NUM_THREADS": "1"})
-    made: Host = EngineHost("image", (), 64, device="cpu", launcher=launcher)
+    made: Host = EngineHost("image", (), HostLimits(64), device="cpu", launcher=launcher)
     await made.start()
     await eventually(lambda: made.device is not None)
     yield made
@@ -123,6 +123,7 @@ async def test_images_are_those_of_one_process(
         assert apart(one, two) <= 1, change
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["flux", pytest.param("qwen-image", marks=pytest.mark.nightly)])
 async def test_calls_at_once_share_passes(name: str, family: Callable[[str], CheckpointSpec]) -> None:
     """In this process, so that all wait before the first one is drawn."""

@@ -54,6 +54,7 @@ async def test_a_caller_that_leaves_frees_the_device(engine: ImageEngine, job: J
     assert isinstance(await asyncio.wait_for(last(engine, job("sd", id="next")), 240), Finished)
 
 
+@pytest.mark.daily("error0-out_of_memory", "error2-engine_failed")
 @pytest.mark.parametrize(
     ("error", "code"),
     [

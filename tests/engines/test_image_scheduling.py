@@ -88,6 +88,7 @@ def until_passed(engine: ImageEngine, log: Log) -> Callable[[str, int], object]:
     return may_go_on
 
 
+@pytest.mark.daily("sd")
 @pytest.mark.parametrize("name", ["sd", "sd3", "klein"])
 async def test_a_short_job_passes_a_long_one_and_both_draw_what_they_draw_alone(
     engine: ImageEngine, job: Job, name: str, monkeypatch: pytest.MonkeyPatch
@@ -107,6 +108,7 @@ async def test_a_short_job_passes_a_long_one_and_both_draw_what_they_draw_alone(
     assert log.lines.index("short done") < 50
 
 
+@pytest.mark.nightly
 async def test_a_short_job_passes_a_long_one_in_the_middle_of_its_decoding(engine: ImageEngine, job: Job) -> None:
     exact = replace(job("sd").checkpoint, runtime=Runtime(batch="exact"))
     long = job("sd", id="long", checkpoint=exact, steps=60)
@@ -136,6 +138,7 @@ async def test_a_short_job_passes_a_long_one_in_the_middle_of_its_decoding(engin
     assert blocks == ["long"] * 3 + ["short"] * each + ["long"] * (each - 3)
 
 
+@pytest.mark.nightly
 async def test_short_jobs_go_before_more_long_ones_than_may_start(
     engine: ImageEngine, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,6 +224,7 @@ async def test_two_checkpoints_work_where_only_one_fits(job: Job, spec: Callable
     assert sum(resident.bytes for resident in cached_checkpoints) <= max(sizes.values()) + 1000
 
 
+@pytest.mark.nightly
 async def test_a_load_is_tried_again_if_the_run_that_blocked_it_ends_while_it_fails(
     job: Job, spec: Callable[[str], CheckpointSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,6 +267,7 @@ def pinned(spec: CheckpointSpec, **fields: object) -> CheckpointSpec:
     return replace(spec, runtime=Runtime(resident=True), **fields)  # type: ignore[arg-type]
 
 
+@pytest.mark.nightly
 async def test_residents_that_do_not_fit_together_are_named_and_block_no_other_job(
     job: Job, spec: Callable[[str], CheckpointSpec]
 ) -> None:
@@ -281,6 +286,7 @@ async def test_residents_that_do_not_fit_together_are_named_and_block_no_other_j
     assert isinstance((await run(engine, job("klein", checkpoint=second)))[-1], Finished)
 
 
+@pytest.mark.nightly
 async def test_a_pinned_checkpoint_is_swapped_for_another_that_does_not_fit_beside_it(
     job: Job, spec: Callable[[str], CheckpointSpec]
 ) -> None:
@@ -317,6 +323,7 @@ async def test_weights_evicted_from_a_gpu_are_offloaded_to_the_host_on_a_thread(
     assert len(movers) == 3  # sd away, klein away, sd back
 
 
+@pytest.mark.nightly
 async def test_others_start_when_a_job_that_blocked_them_is_cancelled(
     job: Job, spec: Callable[[str], CheckpointSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,6 +361,7 @@ async def test_a_broken_checkpoint_blocks_no_other_job(engine: ImageEngine, job:
     assert isinstance(ended[1][-1], Finished)
 
 
+@pytest.mark.daily("sd")
 @pytest.mark.parametrize("name", ["sd", "sd3", "klein"])
 async def test_previews_come_in_order_once_an_image_has_been_drawn(engine: ImageEngine, job: Job, name: str) -> None:
     await run(engine, job(name, steps=8))
@@ -363,6 +371,7 @@ async def test_previews_come_in_order_once_an_image_has_been_drawn(engine: Image
     assert Image.open(io.BytesIO(previews[0].image.data)).size == (64, 64)
 
 
+@pytest.mark.nightly
 async def test_previews_come_in_order_and_before_the_end_however_long_they_take_to_encode(
     engine: ImageEngine, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -384,6 +393,7 @@ async def test_previews_come_in_order_and_before_the_end_however_long_they_take_
     assert isinstance(events[-1], Finished)
 
 
+@pytest.mark.nightly
 async def test_a_large_image_shows_its_canvas(engine: ImageEngine, job: Job) -> None:
     await run(engine, job("sd"))
     events = await run(engine, job("sd", width_px=208, height_px=112, steps=4, previews=2))

@@ -47,6 +47,7 @@ def checkpoint_spec(name: str, folder: Path) -> CheckpointSpec:
     )  # fmt: skip
 
 
+@pytest.mark.daily("kontext-shape0", "hidream-shape3")
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", OWN_SIZE)
 def test_an_image_fills_the_size_that_was_asked(
@@ -152,6 +153,7 @@ def test_kontext_redraws_tiles_at_their_own_size(
     assert max(max(size) for size in sizes.decoded) < 512
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("size", [(496, 240), (240, 496)])
 def test_a_repainted_image_of_another_size_is_scaled_back(
     size: tuple[int, int], loaded: Callable[[str], Checkpoint], sizes_of: Callable[[str], Sizes]

@@ -127,6 +127,7 @@ def embeddings_seen(checkpoint: Checkpoint) -> Iterator[list[torch.Tensor]]:
         hook.remove()
 
 
+@pytest.mark.daily("sd15", "sd3", "flux", "qwen-image", "klein")
 @pytest.mark.parametrize("name", ROOM)
 def test_each_encoder_tells_how_many_tokens_of_the_prompt_it_read(
     name: str, family: Callable[[str], Checkpoint]
@@ -324,6 +325,7 @@ def test_tiles_redrawn_and_masked_images_read_the_prompt_alike(family: Callable[
         assert {embeddings.shape[1] for embeddings in seen} == {2 * 77}
 
 
+@pytest.mark.nightly
 async def test_rows_of_other_lengths_are_drawn_at_once_as_alone(tmp_path: Path) -> None:
     spec = family_spec("sd15", tmp_path)
     engine = ImageEngine(torch.device("cpu"))
@@ -354,6 +356,7 @@ async def test_the_answer_and_the_failure_tell_it(tmp_path: Path) -> None:
     assert "of which this model reads 75" in failed.message
 
 
+@pytest.mark.nightly
 async def test_a_longest_prompt_that_the_denoiser_does_not_take_is_withdrawn(tmp_path: Path) -> None:
     """Lumina 2's class lets 512 tokens through; this denoiser has positions for 300."""
     engine = ImageEngine(torch.device("cpu"))

@@ -44,6 +44,7 @@ async def engine() -> ImageEngine:
     return ImageEngine(torch.device("cpu"))
 
 
+@pytest.mark.daily("sd-text", "sd3-reference", "klein-mask")
 @pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize("name", ["sd", "sd3", "klein"])
 async def test_callers_of_other_steps_and_prompts_share_every_pass(
@@ -133,6 +134,7 @@ async def test_exact_images_are_drawn_alone_bit_for_bit(engine: ImageEngine, job
     assert not any(isinstance(event, Finished) and event.merged for event in events)
 
 
+@pytest.mark.nightly
 async def test_a_cancelled_member_leaves_and_the_others_go_on(
     engine: ImageEngine, job: Job, passes: Passes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +161,7 @@ async def _cancel(engine: ImageEngine, job_id: str) -> None:
     engine.cancel(job_id)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("boom")])
 async def test_members_of_a_pass_that_fails_are_drawn_alone(
     engine: ImageEngine, job: Job, passes: Passes, monkeypatch: pytest.MonkeyPatch, error: Exception

@@ -96,6 +96,7 @@ def check_healthy(events: list[Event], alone: list[list[Pixels]], passes: Passes
     assert 3 in passes.shared, "they never shared a pass"
 
 
+@pytest.mark.daily("adapters")
 async def test_a_cancelled_member_leaves_the_others_untouched(
     jobs: list[ImageJob], passes: Passes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +113,7 @@ async def test_a_cancelled_member_leaves_the_others_untouched(
     check_healthy(events, alone, passes)
 
 
+@pytest.mark.daily("tiles")
 async def test_a_failing_member_leaves_the_others_untouched(
     jobs: list[ImageJob], passes: Passes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +126,7 @@ async def test_a_failing_member_leaves_the_others_untouched(
     check_healthy(events, alone, passes)
 
 
+@pytest.mark.daily("text")
 async def test_a_member_out_of_memory_is_drawn_again_by_itself_and_leaves_the_others_untouched(
     jobs: list[ImageJob], passes: Passes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +138,7 @@ async def test_a_member_out_of_memory_is_drawn_again_by_itself_and_leaves_the_ot
     check_healthy(events, alone, passes)
 
 
+@pytest.mark.daily("native reference", "guidance in two forwards")
 async def test_a_shared_pass_out_of_memory_is_computed_alone(
     jobs: list[ImageJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,6 +62,7 @@ async def test_a_modular_pipeline_draws_what_the_other_one_draws_of_the_same_par
     engine.close()
 
 
+@pytest.mark.nightly
 async def test_runs_of_a_modular_pipeline_take_turns_and_share_passes(spec_of: SpecOf) -> None:
     engine = ImageEngine(CPU)
     jobs = [image_job(spec_of("modular-sd3"), id=f"job {seed}", seed=seed, steps=3 + seed) for seed in (1, 2)]

@@ -84,6 +84,7 @@ def test_a_thread_computes_again_after_releasing_them() -> None:
     assert some_computing() == expected
 
 
+@pytest.mark.nightly
 async def test_an_engine_that_has_drawn_keeps_none(job: Callable[..., ImageJob]) -> None:
     """Neither for the turns of an image nor for what is computed after them, such as its preview map: each pool that
     is left slows all others down."""

@@ -62,6 +62,7 @@ def with_part_of(sdxl: Path, other: Path, component: str, made: Path) -> Pixels:
     return draw(load_checkpoint(spec_of(made), CPU))
 
 
+@pytest.mark.daily("folder-vae-*", "whole folder-text_encoder-*", "file-text_encoder_2-*", "file-denoiser-*")
 @pytest.mark.parametrize(
     ("key", "component"),
     [("vae", "vae"), ("text_encoder", "text_encoder"), ("text_encoder_2", "text_encoder_2"), ("denoiser", "unet")],

@@ -76,6 +76,7 @@ def encodings(checkpoint: Checkpoint) -> Iterator[list[int]]:
         hook.remove()
 
 
+@pytest.mark.daily("sd15", "flux", "klein")
 @pytest.mark.parametrize("name", FAMILIES)
 def test_an_image_is_bit_for_bit_the_one_without_a_cache(
     name: str, family: Callable[[str], Checkpoint], monkeypatch: pytest.MonkeyPatch

@@ -109,6 +109,7 @@ def test_step_caching_skips_work_and_is_reset_for_each_image(spec: Spec, job: Jo
     assert not np.array_equal(first, draw(load(spec("klein")), asked))
 
 
+@pytest.mark.nightly
 async def test_runs_on_a_cached_checkpoint_come_one_after_another(spec: Spec, job: Job) -> None:
     runtime = Runtime(cache=StepCache("taylorseer", interval=2), max_batch=1)
     cached = replace(spec("klein"), runtime=runtime)
@@ -211,6 +212,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("one_thread")
 async def test_compiled_checkpoints_compile_nothing_more_after_warmup(
     spec: Spec, job: Job, monkeypatch: pytest.MonkeyPatch
@@ -249,6 +251,7 @@ async def test_the_thread_that_compiles_may_compile_as_many_shapes_as_are_served
     assert set(limits) == {RECOMPILE_LIMIT}
 
 
+@pytest.mark.nightly
 async def test_runs_of_a_checkpoint_whose_components_take_turns_come_one_after_another(
     spec: Spec, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -338,6 +341,7 @@ async def test_a_checkpoint_that_loads_and_does_not_draw_is_refused(spec: Spec) 
         await ImageEngine(CPU).prepare(odd)
 
 
+@pytest.mark.nightly
 async def test_a_cache_that_breaks_on_a_checkpoint_is_found_in_warmup(spec: Spec) -> None:
     """Diffusers' hooks take this transformer and then fail on its second kind of block."""
     cached = replace(spec("klein"), runtime=Runtime(cache=StepCache("first-block", threshold=0.9)))

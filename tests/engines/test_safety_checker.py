@@ -46,6 +46,7 @@ def flag_everything(checker: Any) -> None:
         checker.concept_embeds_weights.fill_(-2)
 
 
+@pytest.mark.daily("sd15-text")
 @pytest.mark.parametrize(
     ("name", "kind"), [*(("sd15", kind) for kind in KINDS), ("lcm", "text"), ("sd15-inpaint", "mask")]
 )
@@ -61,6 +62,7 @@ async def test_a_flagged_image_fails_its_job(name: str, kind: str, made: Made) -
     assert '"safety_checker": [null, null]' in event.detail
 
 
+@pytest.mark.nightly
 async def test_others_that_shared_its_passes_are_drawn(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     """The checker is set to know one of three images."""
     monkeypatch.setattr(RowLimits, "record", lambda *_: None)  # else what each took alone lets only two begin
@@ -83,6 +85,7 @@ async def test_others_that_shared_its_passes_are_drawn(made: Made, monkeypatch: 
     assert isinstance(both, Failed)
 
 
+@pytest.mark.nightly
 async def test_what_it_flags_is_no_evidence_at_warmup(made: Made) -> None:
     spec = made("sd15")
     engine = ImageEngine(CPU)

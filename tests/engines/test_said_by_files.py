@@ -99,6 +99,7 @@ SAYINGS: list[tuple[dict[str, torch.Tensor], dict[str, str], Mapping[str, Any]]]
 ]
 
 
+@pytest.mark.daily("marks0-*", "marks3-*", "marks6-*")
 @pytest.mark.parametrize(("marks", "metadata", "values"), SAYINGS)
 def test_a_file_is_drawn_as_it_says(
     whole: tuple[Path, Path], tmp_path: Path, marks: dict[str, torch.Tensor], metadata: dict[str, str],
@@ -123,6 +124,7 @@ def test_a_file_of_epsilon_is_drawn_as_before(whole: tuple[Path, Path], tmp_path
     assert checkpoint.notes == ()
 
 
+@pytest.mark.nightly
 def test_a_file_of_epsilon_is_not_drawn_as_its_folders_v_prediction(whole: tuple[Path, Path], tmp_path: Path) -> None:
     folder = edited(whole[1], tmp_path / "noob", {**V, "rescale_betas_zero_snr": True})
     file = with_marks(whole[0], tmp_path / "eps.safetensors", {}, modelspec__prediction_type="epsilon")
@@ -189,6 +191,7 @@ def test_latents_of_edm_are_those_of_its_folder(whole: tuple[Path, Path], tmp_pa
         load_checkpoint(spec_of(with_marks(whole[0], tmp_path / "no.safetensors", other), config=folder), CPU)
 
 
+@pytest.mark.daily("values0-*")
 @pytest.mark.parametrize(
     ("values", "scheduler", "message"),
     [
@@ -254,6 +257,7 @@ async def test_a_scheduler_that_requests_may_choose_is_withdrawn_with_the_reason
     assert [str(each) for each in found.failed_checks] == [f"the scheduler {unable}: {reason}"]
 
 
+@pytest.mark.nightly
 async def test_what_was_tried_with_another_scheduler_config_is_tried_anew(whole: tuple[Path, Path]) -> None:
     engine = ImageEngine(CPU)
     plain = spec_of(whole[1])

@@ -108,6 +108,7 @@ def saved_as(
     return spec_of(path, config=spec.config, base=spec.base)
 
 
+@pytest.mark.daily("whole-old_scales-3.0", "alone-new_scales-3.0", "whole-blocks-3.0", "alone-int8-1.0")
 @pytest.mark.parametrize(("quantize", "most"), [(old_scales, 3.0), (new_scales, 3.0), (blocks, 3.0), (int8, 1.0)])
 @pytest.mark.parametrize("kind", ["whole", "alone"])
 def test_scaled_weights_are_within_rounding_of_the_plain(

@@ -116,6 +116,7 @@ def draw(spec: CheckpointSpec) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]
     return ImagePipeline(load_checkpoint(spec, CPU), row, lambda _: None, PreviewMap()).generate()
 
 
+@pytest.mark.daily("prefixed-*", "scaled_float8-*", "scaled_float8_by_row-*", "save-bf16.gguf-*", "save-q4_0.gguf-*")
 @pytest.mark.parametrize(
     ("save", "name", "difference"),
     [
@@ -144,6 +145,7 @@ def test_a_denoiser_alone_draws_what_its_weights_draw(
     assert estimate_bytes(spec, 4) == pytest.approx(checkpoint.weights_bytes, rel=0.15)
 
 
+@pytest.mark.daily("10-scales0", "14-scales4")
 @pytest.mark.parametrize(
     ("kind", "scales"),  # where a block has its scales, of two bytes each
     [(KIND.Q2_K, (-4, -2)), (KIND.Q3_K, (-2,)), (KIND.Q4_K, (0, 2)), (KIND.Q5_K, (0, 2)), (KIND.Q6_K, (-2,))],
@@ -197,6 +199,7 @@ def test_weights_of_another_model_are_refused(base: Path, tmp_path: Path) -> Non
         load_checkpoint(single_file(base, tmp_path / "part.safetensors"), CPU)
 
 
+@pytest.mark.daily("sd15-plain-safetensors-0-", "sd15-float8-safetensors-5-model.diffusion_model.", "sdxl-save-gguf-1-")
 @pytest.mark.parametrize("prefix", ["", "model.diffusion_model."])
 @pytest.mark.parametrize(
     ("save", "suffix", "difference"),
@@ -276,6 +279,7 @@ async def test_checkpoints_of_one_base_share_its_components(base: Path, tmp_path
     assert cache.find(specs[1]) is two
 
 
+@pytest.mark.nightly
 async def test_memory_that_is_freed_beside_a_load_takes_nothing_from_what_it_loads(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,6 +314,7 @@ async def test_memory_that_is_freed_beside_a_load_takes_nothing_from_what_it_loa
     assert two.on_device
 
 
+@pytest.mark.nightly
 async def test_they_draw_in_turns_on_the_shared_components(base: Path, tmp_path: Path) -> None:
     plain(weights_of(base), tmp_path / "one.safetensors")
     engine = ImageEngine(CPU, Budgets(2**30, 0, 2**30))

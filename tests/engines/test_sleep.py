@@ -57,6 +57,7 @@ async def test_a_chat_that_comes_while_weights_leave_is_answered(chat_job: Calla
     await leaving
 
 
+@pytest.mark.nightly
 async def test_a_sleeping_chat_model_that_the_catalog_drops_is_forgotten(chat_job: Callable[..., ChatJob]) -> None:
     engine, job = ChatEngine(CPU), chat_job(model="qwen")
     await engine.load(job.checkpoint)

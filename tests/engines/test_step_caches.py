@@ -63,6 +63,7 @@ async def images(
     return [np.asarray(Image.open(io.BytesIO(image.data))) for image in events[-1].images]
 
 
+@pytest.mark.daily("taylorseer-text", "first-block-mask")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("cache", CACHES, ids=lambda cache: cache.method)
 async def test_every_kind_of_call_draws_with_a_cache(flux: CheckpointSpec, cache: StepCache, kind: str) -> None:
@@ -72,6 +73,7 @@ async def test_every_kind_of_call_draws_with_a_cache(flux: CheckpointSpec, cache
     assert all(np.array_equal(one, other) for one, other in zip(first, second, strict=True))
 
 
+@pytest.mark.daily("taylorseer")
 @pytest.mark.parametrize("cache", CACHES, ids=lambda cache: cache.method)
 async def test_cached_runs_that_take_turns_draw_what_they_draw_alone(
     flux: CheckpointSpec, cache: StepCache, monkeypatch: pytest.MonkeyPatch

@@ -95,12 +95,14 @@ async def change_sampling(spec: CheckpointSpec) -> CheckpointSpec:
     return replace(spec, sampling=replace(spec.sampling, guidance=1.5))
 
 
+@pytest.mark.daily("change_weights")
 @pytest.mark.parametrize("change", [change_a_config, change_weights, change_an_option, change_sampling])
 async def test_a_changed_file_or_option_is_tried_anew(change: Any, copied: CheckpointSpec, prepare: Any) -> None:
     _, tried = await prepare(copied)
     assert (await prepare(await change(copied)))[1] == tried
 
 
+@pytest.mark.nightly
 async def test_another_library_or_other_code_here_is_tried_anew(
     copied: CheckpointSpec, prepare: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +113,7 @@ async def test_another_library_or_other_code_here_is_tried_anew(
     assert (await prepare(copied))[1] == tried
 
 
+@pytest.mark.daily("no kernel for masks-False")
 @pytest.mark.parametrize(
     ("error", "tries_again"),
     [
@@ -136,6 +139,7 @@ async def test_a_failure_is_kept_with_its_reason_unless_it_was_of_the_moment(
     assert again.failed_checks == (() if tries_again else failed.failed_checks)
 
 
+@pytest.mark.nightly
 async def test_what_no_longer_draws_is_tried_anew(
     copied: CheckpointSpec, prepare: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +159,7 @@ async def test_what_no_longer_draws_is_tried_anew(
     assert (await prepare(copied))[1] == tried + 1
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("unit_s", ["NaN", "Infinity", "1e999", '"fast"'])
 async def test_a_record_of_no_numbers_is_written_anew(
     unit_s: str, copied: CheckpointSpec, prepare: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -169,6 +174,7 @@ async def test_a_record_of_no_numbers_is_written_anew(
     assert "can't be read, so the checkpoint is tried anew" in capfd.readouterr().err
 
 
+@pytest.mark.daily("{")
 @pytest.mark.parametrize("content", ["{", "{}", '{"abilities": {"text": true}}', "[]"])
 async def test_a_record_that_cannot_be_read_is_written_anew(
     content: str, copied: CheckpointSpec, prepare: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -196,6 +202,7 @@ async def finish(engine: ImageEngine, job: ImageJob) -> Finished:
     return last
 
 
+@pytest.mark.nightly
 async def test_the_speed_of_the_last_run_is_known_at_the_next_start(
     copied: CheckpointSpec, job: Job, tmp_path: Path
 ) -> None:
@@ -218,6 +225,7 @@ async def test_the_speed_of_the_last_run_is_known_at_the_next_start(
     assert again.mask
 
 
+@pytest.mark.nightly
 async def test_what_sharing_gains_is_known_at_the_next_start(copied: CheckpointSpec, job: Job, tmp_path: Path) -> None:
     engine = ImageEngine(CPU, checks=tmp_path / "probes")
     await engine.prepare(copied)

@@ -96,6 +96,7 @@ def test_a_job_runs_from_queued_to_finished(worker: Worker, job: Job) -> None:
     assert all(image.data.startswith(b"\x89PNG") for image in finished.images)
 
 
+@pytest.mark.nightly
 def test_equal_jobs_start_in_order(worker: Worker, job: Job) -> None:
     """Behind one that has the device. Which one ends first is open: images are finished by several threads."""
     exact = replace(job("sd").checkpoint, runtime=Runtime(batch="exact"))  # they do not share passes
@@ -176,6 +177,7 @@ def test_load_reports_the_state_of_each_checkpoint(
     assert 0 < resident["sd3"].bytes <= worker.cached_checkpoints.device_bytes < worker.cached_checkpoints.budget_bytes
 
 
+@pytest.mark.nightly
 def test_checkpoints_are_swapped_while_jobs_run_on_both(worker: Worker, job: Job) -> None:
     old = job("sd").checkpoint
     new = replace(old, version=1)

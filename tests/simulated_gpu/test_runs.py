@@ -26,22 +26,21 @@ def run(*arguments: str, limit_s: float) -> None:
     assert ended.returncode == 0, ended.stdout[-20_000:]
 
 
-FILES = (
-    "tests/gpu/test_turns.py",
-    "tests/gpu/test_failures.py",
-    "tests/gpu/simulated/test_device.py",
+QUICK = ("tests/gpu/test_turns.py", "tests/gpu/test_failures.py", "tests/gpu/simulated/test_device.py")
+LONG = (
+    "tests/gpu/test_runtime_options.py",
     "tests/gpu/simulated/test_memory.py",
     "tests/gpu/simulated/test_options_take_turns.py",
     "tests/gpu/simulated/test_waits.py",
 )
 
 
-def test_turns_failures_memory_and_the_device_itself() -> None:
-    run(*FILES, limit_s=800)
+def test_turns_failures_and_the_device_itself() -> None:
+    run(*QUICK, limit_s=800)
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(5000)
-@pytest.mark.parametrize("tests", ["tests/gpu/test_runtime_options.py", *FILES[3:]])
+@pytest.mark.parametrize("tests", LONG)
 def test_all_that_needs_a_gpu(tests: str) -> None:
     run(tests, "-m", "nightly or not nightly", limit_s=4800)

@@ -5,6 +5,7 @@ A fault is a 500, an answer that differs beside others, a word of a conversation
 or marks in the text of an answer, a call that is not understood, and JSON that breaks its schema.
 """
 
+import base64
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -14,16 +15,19 @@ from typing import Any, Final
 import httpx
 from transformers import AutoTokenizer
 
+from pipelines.chat.syntax.families import TABLE
 from pipelines.chat.syntax.thoughts import ALL_THOUGHTS
 from tests.support.chat_families import FAMILIES
 from tests.support.chat_families.family import ChatFamily
-from tests.support.chat_outputs import CASES, CITY, TOOLS
+from tests.support.chat_outputs import AFTER_ANSWER, BEFORE_ANSWER, CASES, CITY, TOOLS
 from tests.support.conversations import CONVERSATIONS, result, said
 from tests.support.harness import START_LIMIT_S, Server
+from tests.support.in_process import png
 from tests.support.scripted_chat_worker import SCRIPT, SHOWN
 
 ANSWER: Final = "It rains."
 FORMAT: Final = {"type": "json_schema", "json_schema": {"name": "place", "schema": CITY, "strict": False}}
+THOUGHTS: Final = (*ALL_THOUGHTS, *(known.thoughts for known in TABLE.values() if known.thoughts))
 LENGTHS: Final = (3, 40, 300)  # words of prompts that are answered alone and together
 
 
@@ -71,13 +75,16 @@ class _Family:
             self.fault(f"does not answer: {errors[0]}")
             return False
         card = self.http.get(f"/v1/models/{self.family.name}").json()
-        self.driven.cells["loads"] = "yes"
+        self.driven.cells["loads"] = "yes, with images" if card["vision"] else "yes"
         self.driven.cells["batched"] = "yes" if card["batched"] else "no"
         with ThreadPoolExecutor(len(prompts)) as threads:
             together = list(threads.map(lambda prompt: self.ask([said("user", prompt)], max_tokens=8), prompts))
-        texts = [[answer["choices"][0]["message"].get("content") for answer in each] for each in (alone, together)]
-        if texts[0] != texts[1]:
+        if (texts := [_texts(alone), _texts(together)]) and texts[0] != texts[1]:
             self.fault(f"answers differ beside others: {texts}")
+        if card["vision"]:
+            looked = _texts([self.ask([_look(colour)], max_tokens=8) for colour in ("teal", "white")])
+            if looked[0] == looked[1]:
+                self.fault(f"it does not see: {looked}")
         return True
 
     def ask(self, messages: list[Any], script: str | None = None, **fields: Any) -> dict[str, Any]:
@@ -115,7 +122,8 @@ class _Family:
             self.fault(f"{name}: {what}")
 
     def _answer(self) -> str:
-        return "<|channel|>final<|message|>It rains." if self.family.writes == "harmony" else ANSWER
+        syntax = self.family.writes or ""
+        return f"{BEFORE_ANSWER.get(syntax, '')}{ANSWER}{AFTER_ANSWER.get(syntax, '')}"
 
     def _thought_through(self, rest: str, **fields: Any) -> dict[str, Any]:
         """Return the answer of a model that thinks before it writes the rest, where the prompt lets it."""
@@ -123,7 +131,7 @@ class _Family:
         self.ask(question, rest, **fields)
         end = self.shown.rstrip()
         thoughts = self.thoughts
-        for known in ALL_THOUGHTS:
+        for known in THOUGHTS:
             if thoughts.strip().startswith(known.opening.rstrip()) and end.endswith(known.opening.rstrip()):
                 thoughts = thoughts.strip().removeprefix(known.opening.rstrip())
             elif end.endswith(known.closing) and known.closing in thoughts:
@@ -176,8 +184,8 @@ class _Family:
     def follow_a_schema(self) -> None:
         """Write JSON, by random weights, and behind thoughts."""
         self.driven.cells["schema"] = "yes"
-        place = '{"city": "Bonn"}'
-        written = f"<|channel|>final<|message|>{place}" if self.family.writes == "harmony" else place
+        syntax = self.family.writes or ""
+        written = f'{BEFORE_ANSWER.get(syntax, "")}{{"city": "Bonn"}}'
         free = self.ask([said("user", "Hi")], response_format=FORMAT)
         thought = self._thought_through(written, response_format=FORMAT, **self._thinking)
         for answer in (free, thought):
@@ -207,6 +215,17 @@ class _Family:
         thoughts = first.get("reasoning_content") or ""
         shows = bool(thoughts) and thoughts.strip() in self.shown
         self.driven.cells["second turn"] = "yes, with thoughts" if shows else "yes"
+
+
+def _texts(answers: list[dict[str, Any]]) -> list[tuple[str | None, str | None]]:
+    messages = [answer["choices"][0]["message"] for answer in answers]
+    return [(each.get("reasoning_content"), each.get("content")) for each in messages]
+
+
+def _look(colour: str) -> dict[str, Any]:
+    url = f"data:image/png;base64,{base64.b64encode(png(64, 64, colour)).decode()}"
+    parts = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": url}}]
+    return {"role": "user", "content": parts}
 
 
 def _words(messages: list[Any]) -> list[str]:

@@ -12,7 +12,16 @@ TOOLS = tuple(
 )
 PARIS, BONN = {"city": "Paris", "days": 3}, {"city": 'a "b"'}
 XML = "<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n"
+NS = "]<]minimax[>["
 INVOKE = 'invoke name="get_weather">\n'
+BEFORE_ANSWER = {  # what a model writes before its answer, where that is more than nothing
+    "harmony": "<|channel|>final<|message|>",
+    "solar": "<|content|>",
+    "muse": " to=user<|message|>",
+    "kimi-tags": "<|open|>response<|sep|>",
+    "functionary": "all\n",
+}
+AFTER_ANSWER = {"kimi-tags": "<|close|>response<|sep|><|close|>message<|sep|>", "solar": "<|end|>"}
 # by syntax: marks that are tokens, thoughts as it writes them, one call or two, and their arguments
 CASES: dict[str, tuple[str, str, str, list[Any]]] = {
     "harmony": (
@@ -88,6 +97,50 @@ CASES: dict[str, tuple[str, str, str, list[Any]]] = {
         f'<minimax:tool_call>\n<{INVOKE}<parameter name="city">Paris</parameter>\n'
         '<parameter name="days">3</parameter>\n</invoke>\n<invoke name="forecast">\n<parameter name="city">a "b"'
         "</parameter>\n</invoke>\n</minimax:tool_call>",
+        [PARIS, BONN],
+    ),
+    "minimax-nested": (
+        "]<]minimax[>[ <mm:think> </mm:think>",
+        "<mm:think>Hm.</mm:think>",
+        f'{NS}<tool_call>\n{NS}<invoke name="get_weather">{NS}<city>Paris{NS}</city>{NS}<days>3{NS}</days>'
+        f'{NS}</invoke>\n{NS}<invoke name="forecast">{NS}<city>a "b"{NS}</city>{NS}</invoke>\n{NS}</tool_call>',
+        [PARIS, BONN],
+    ),
+    "solar": (
+        "<|begin|> <|end|> <|content|> <|think|> <|tool_calls|> <|calls|> <|tool_call:begin|> <|tool_call:name|> "
+        "<|tool_call:args|> <|tool_call:end|>",
+        "<|think|>Hm.<|end|><|begin|>assistant",
+        '<|tool_calls|><|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>get_weather<|tool_call:args|>{"city": "Paris", '
+        '"days": 3}<|tool_call:end|><|tool_call:begin|>a1b2c3d4e6<|tool_call:name|>forecast<|tool_call:args|>'
+        '{"city": "a \\"b\\""}<|tool_call:end|><|calls|>',
+        [PARIS, BONN],
+    ),
+    "muse": (
+        "<|start|> <|message|> <|eom|>",
+        " to=self<|message|>Hm.<|eom|><|start|>assistant",
+        f' to=get_weather<|message|><atem:function_calls>\n<atem:{INVOKE}<atem:parameter name="city">Paris'
+        '</atem:parameter>\n<atem:parameter name="days">3</atem:parameter>\n</atem:invoke>\n</atem:function_calls>',
+        [PARIS],
+    ),
+    "kimi-tags": (
+        "<|open|> <|sep|> <|close|>",
+        "<|open|>think<|sep|>Hm.<|close|>think<|sep|>",
+        '<|open|>tools<|sep|><|open|>call tool="get_weather" index="1"<|sep|><|open|>argument key="city" '
+        'type="string"<|sep|>Paris<|close|>argument<|sep|><|open|>argument key="days" type="number"<|sep|>3<|close|>'
+        'argument<|sep|><|close|>call<|sep|><|open|>call tool="forecast" index="2"<|sep|><|open|>argument key="city" '
+        'type="string"<|sep|>a "b"<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>',
+        [PARIS, BONN],
+    ),
+    "gigachat": (
+        "<|role_sep|> <|message_sep|>",
+        "",
+        'function call<|role_sep|>\n{"name": "get_weather", "arguments": {"city": "Paris", "days": 3}}',
+        [PARIS],
+    ),
+    "functionary": (
+        "<|start_header_id|>",
+        "",
+        'get_weather\n{"city": "Paris", "days": 3}>>>forecast\n{"city": "a \\"b\\""}',
         [PARIS, BONN],
     ),
     "seed": (

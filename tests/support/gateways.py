@@ -1,7 +1,6 @@
 """Two servers on one PostgreSQL, for tests: of tiny models, with a home each."""
 
 import contextlib
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +15,6 @@ from tests.support.harness import Server, free_port, suspended
 from tests.support.postgresql import Cluster
 from tests.support.tiny_server import write_tiny_files
 
-# Plain workers, which start at once, for what is about all the rest
-QUICK = "server" if os.environ.get("WORKERS") == "real" else "benchmarks.plain_server"
 LEASE_S = 10  # a busy machine renews in time; a dead server is given up within half a minute
 
 

@@ -29,6 +29,9 @@ START_LIMIT_S = 600  # long enough for a busy machine, as every limit here; unde
 CALL_LIMIT_S = 280  # far under the limit of a test
 PORTS = range(20_000, 30_000)  # above those that Ray gives to its workers, below the kernel's for outgoing connections
 
+# The command with plain workers, which start at once, for what is about all the rest
+PLAIN = "server" if os.environ.get("WORKERS") == "real" else "benchmarks.plain_server"
+
 _leased_ports: list[socket.socket] = []
 
 
@@ -123,6 +126,12 @@ class Server:
     def http(self, key: str | None = None) -> httpx.Client:
         headers = {"Authorization": f"Bearer {key or self.key}"}
         return httpx.Client(base_url=self.base, headers=headers, timeout=CALL_LIMIT_S, trust_env=False)
+
+    def new_key(self, name: str, **fields: Any) -> str:
+        """Return the secret of a new key, with the fields of POST /admin/keys."""
+        with self.http(self.admin_key) as client:
+            made = client.post("/admin/keys", json={"name": name, **fields}).raise_for_status().json()
+        return str(made["secret"])
 
     def readiness(self) -> dict[str, Any]:
         """What operators see."""

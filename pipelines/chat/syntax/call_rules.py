@@ -10,7 +10,7 @@ from pipelines.chat.syntax.rules import Rules, lark, not_prefix, quoted
 
 MAX_CALLS: Final = 16  # in one answer
 SPACE: Final = "/[ \\n]{0,4}/"
-PLACEHOLDERS: Final = {"number": "/[0-9]{1,2}/", "id": "/[a-zA-Z0-9]{9}/"}
+PLACEHOLDERS: Final = {"number": "/[0-9]{1,2}/", "id": "/[a-zA-Z0-9]{9,10}/"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,9 @@ class CallRules:
 
     def required(self) -> str:
         """Return one call, or several."""
-        block = self.rules.add(f"{self.rules.literal(self.form.opening)} {self._rest()}")
+        headers = [self.rules.literal(self.form.header.replace("{name}", tool.name)) for tool in self.tools]
+        header = f"{SPACE} {self.rules.add(' | '.join(headers))}" if self.form.header else ""
+        block = self.rules.add(f"{header} {self.rules.literal(self.form.opening)} {self._rest()}")
         if self.form.outer_begin or not self._repeats:
             return block
         return f"{block} ({quoted(self.form.separator)} {block}){{0,{MAX_CALLS - 1}}}"
@@ -62,6 +64,8 @@ class CallRules:
     def _call_or_text(self, thoughts: str) -> str:
         """Return a call without markers, or text that does not begin as one."""
         rules = self.rules
+        if self.form.answer:
+            return f"{rules.add(self.required())} | {rules.literal(self.form.answer)} {rules.free()}*"
         text = rules.add(f"{SPACE} /{not_prefix(self.form.lead)}/ {rules.free()}*")
         controls = rules.control_tokens(thoughts)
         first = rules.add(f"{controls} {rules.free()}*") if controls else text

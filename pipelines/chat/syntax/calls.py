@@ -36,6 +36,8 @@ class CallFormat:
     end: str = ""
     outer_begin: str = ""
     outer_end: str = ""
+    header: str = ""  # of the message that calls are in
+    answer: str = ""  # what text begins with, where calls have no first marker
     separator: str = "\n"
     repeats: bool = True  # several calls in one answer
     head_pattern: str = ""  # how it is read, where models write it in more than one way
@@ -90,7 +92,7 @@ class CallFormat:
         """Return what may stand between calls: white space, punctuation, markers, and what follows arguments."""
         markers = (self.outer_begin, self.outer_end, self.begin, self.end, self.tail.strip())
         marks = "|".join(re.escape(marker) for marker in markers if marker)
-        return re.compile(r'(?:,\s*"\w+"\s*:\s*"[^"]*"|\s|[\[\],;}]' + (f"|{marks})*" if marks else ")*"))
+        return re.compile("(?:" + (f"{marks}|" if marks else "") + r',\s*"\w+"\s*:\s*"[^"]*"|\s|[\[\],;}])*')
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,5 +47,5 @@ def reads(name: str, shown: str) -> bool:
 
 def _marked(template: str) -> Iterator[str]:
     for name, known in TABLE.items():
-        if all(mark in template for mark in known.marks) and not any(mark in template for mark in known.unless):
+        if all(mark in template for mark in known.marks):
             yield name

@@ -5,29 +5,14 @@ Several families may write alike: a name is of the first that did, or of what is
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
-from pipelines.chat.syntax import harmony
+from pipelines.chat.syntax import harmony, headed
 from pipelines.chat.syntax.calls import CallFormat
+from pipelines.chat.syntax.known import Known, json_call
 from pipelines.chat.syntax.literals import GemmaArguments, PythonArguments
+from pipelines.chat.syntax.nested import MINIMAX, NestedArguments
 from pipelines.chat.syntax.tags import TagArguments
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """A syntax, and what it is known by: all of `marks` and none of `unless` in the template, or the model's type."""
-
-    calls: CallFormat
-    marks: tuple[str, ...]
-    unless: tuple[str, ...] = ()
-    model_types: tuple[str, ...] = ()
-    tokens: tuple[str, ...] = field(default=())  # which the tokenizer must have too, where the type decides
-
-
-def _json_call(**options: object) -> CallFormat:
-    return CallFormat(head='{"name": "{name}", "arguments": ', tail="}", **options)  # type: ignore[arg-type]
-
 
 XML: Final = TagArguments("<parameter={key}>", "</parameter>", space="\n")
 PARAMETER: Final = TagArguments('<parameter name="{key}">', "</parameter>")
@@ -42,7 +27,7 @@ BARE: Final = CallFormat(  # Llama 3's JSON; any model can be constrained to it
     lead='{"name"',
     repeats=False,
 )
-HERMES: Final = _json_call(begin="<tool_call>", end="</tool_call>", lead="{")  # and Qwen, Granite 4, SmolLM3
+HERMES: Final = json_call(begin="<tool_call>", end="</tool_call>", lead="{")  # and Qwen, Granite 4, SmolLM3
 FUNCTION_XML: Final = CallFormat(
     head="<function={name}>",
     arguments=XML,
@@ -52,8 +37,31 @@ FUNCTION_XML: Final = CallFormat(
     lead="<function=",
     opening_pattern=r"\s*(?:<tool_call>\s*|(?:\A|(?<=\n)|(?<=</think>\s*)))(?=<function=)",  # some leave the tag out
 )
+
+
+def _dsml(outer: str) -> CallFormat:
+    return CallFormat(
+        head='<｜DSML｜invoke name="{name}">',
+        arguments=DSML,
+        tail="</｜DSML｜invoke>",
+        outer_begin=f"<｜DSML｜{outer}>",
+        outer_end=f"</｜DSML｜{outer}>",
+    )
+
+
+def _mistral(head: str) -> CallFormat:
+    return CallFormat(
+        head=head,
+        head_pattern=r"(?P<name>[\w.\-/]+?)\s*(?:\[CALL_ID\]\s*\w+\s*)?\[ARGS\]\s*(?=\{)",
+        begin="[TOOL_CALLS]",
+        separator="",
+        closing_pattern=r"(?=\[TOOL_CALLS\])",
+    )
+
+
 TABLE: Final[Mapping[str, Known]] = {
     "harmony": Known(harmony.CALLS, ("<|channel|>", "<|message|>"), model_types=("gpt_oss",)),
+    **headed.TABLE,
     "gemma4": Known(
         CallFormat(
             head="call:{name}", arguments=GemmaArguments(), begin="<|tool_call>", end="<tool_call|>", separator=""
@@ -63,23 +71,11 @@ TABLE: Final[Mapping[str, Known]] = {
         tokens=("<|tool_call>",),
     ),
     "mistral-call-id": Known(
-        CallFormat(
-            head="{name}[CALL_ID]{id}[ARGS]",
-            head_pattern=r"(?P<name>[\w.\-/]+?)\s*(?:\[CALL_ID\]\s*\w+\s*)?\[ARGS\]\s*(?=\{)",
-            begin="[TOOL_CALLS]",
-            separator="",
-            closing_pattern=r"(?=\[TOOL_CALLS\])",
-        ),
+        _mistral("{name}[CALL_ID]{id}[ARGS]"),
         ("[TOOL_CALLS]", "[CALL_ID]"),
     ),
     "mistral-args": Known(
-        CallFormat(
-            head="{name}[ARGS]",
-            head_pattern=r"(?P<name>[\w.\-/]+?)\s*(?:\[CALL_ID\]\s*\w+\s*)?\[ARGS\]\s*(?=\{)",
-            begin="[TOOL_CALLS]",
-            separator="",
-            closing_pattern=r"(?=\[TOOL_CALLS\])",
-        ),
+        _mistral("{name}[ARGS]"),
         ("[TOOL_CALLS]", "[ARGS]"),
         model_types=("ministral3", "mistral3"),
         tokens=("[ARGS]",),
@@ -96,25 +92,13 @@ TABLE: Final[Mapping[str, Known]] = {
         tokens=("[TOOL_CALLS]",),
     ),
     "deepseek-dsml": Known(
-        CallFormat(
-            head='<｜DSML｜invoke name="{name}">',
-            arguments=DSML,
-            tail="</｜DSML｜invoke>",
-            outer_begin="<｜DSML｜function_calls>",
-            outer_end="</｜DSML｜function_calls>",
-        ),
+        _dsml("function_calls"),
         ("function_calls>", "invoke name=", "DSML"),
         model_types=("deepseek_v32",),
         tokens=("｜DSML｜",),
     ),
     "deepseek-dsml-v4": Known(
-        CallFormat(
-            head='<｜DSML｜invoke name="{name}">',
-            arguments=DSML,
-            tail="</｜DSML｜invoke>",
-            outer_begin="<｜DSML｜tool_calls>",
-            outer_end="</｜DSML｜tool_calls>",
-        ),
+        _dsml("tool_calls"),
         ("tool_calls>", "invoke name=", "DSML"),
         model_types=("deepseek_v4",),
         tokens=("｜DSML｜",),
@@ -167,6 +151,19 @@ TABLE: Final[Mapping[str, Known]] = {
         ("<minimax:tool_call>", "<invoke"),
         model_types=("minimax_m2",),
         tokens=("<minimax:tool_call>",),
+    ),
+    "minimax-nested": Known(
+        CallFormat(
+            head=f'{MINIMAX}<invoke name="{{name}}">',
+            head_pattern=r'(?:\]?<\]minimax\[>\[)?<invoke name="(?P<name>[^"]+)">',
+            arguments=NestedArguments(),
+            tail=f"{MINIMAX}</invoke>",
+            outer_begin=f"{MINIMAX}<tool_call>",
+            outer_end=f"{MINIMAX}</tool_call>",
+        ),
+        (MINIMAX, "<invoke"),
+        model_types=("minimax_m3_vl", "minimax_m3_vl_text"),
+        tokens=(MINIMAX,),
     ),
     "seed": Known(
         CallFormat(
@@ -304,16 +301,16 @@ TABLE: Final[Mapping[str, Known]] = {
         model_types=("cohere",),
     ),
     "tool-calls-list": Known(
-        _json_call(outer_begin="<tool_calls>", outer_end="</tool_calls>", lead="["), ("<tool_calls>[",)
+        json_call(outer_begin="<tool_calls>", outer_end="</tool_calls>", lead="["), ("<tool_calls>[",)
     ),
-    "function-call-mark": Known(_json_call(begin="<|function_call|>", lead="{"), ("<|function_call|>",)),
+    "function-call-mark": Known(json_call(begin="<|function_call|>", lead="{"), ("<|function_call|>",)),
     "tool-calls": Known(
-        _json_call(outer_begin="<tool_calls>", outer_end="</tool_calls>", lead="{"), ("<tool_calls>\\n{",)
+        json_call(outer_begin="<tool_calls>", outer_end="</tool_calls>", lead="{"), ("<tool_calls>\\n{",)
     ),
-    "toolcall-list": Known(_json_call(outer_begin="<TOOLCALL>", outer_end="</TOOLCALL>", lead="["), ("<TOOLCALL>",)),
-    "functools": Known(_json_call(outer_begin="functools", lead="["), ("functools[",)),
+    "toolcall-list": Known(json_call(outer_begin="<TOOLCALL>", outer_end="</TOOLCALL>", lead="["), ("<TOOLCALL>",)),
+    "functools": Known(json_call(outer_begin="functools", lead="["), ("functools[",)),
     "phi4": Known(
-        _json_call(
+        json_call(
             outer_begin="<|tool_call|>", outer_end="<|/tool_call|>", lead="[", opening_pattern=r"\s*<\|tool_call\|>"
         ),
         ("<|/tool_call|>",),
@@ -321,7 +318,7 @@ TABLE: Final[Mapping[str, Known]] = {
         tokens=("<|/tool_call|>",),
     ),
     "granite3": Known(
-        _json_call(
+        json_call(
             outer_begin="<|tool_call|>", lead="[", opening_pattern=r"\s*(?:<\|tool_call\|>|<tool_call>\s*(?=\[))"
         ),
         ("<|tool_call|>",),

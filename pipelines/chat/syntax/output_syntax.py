@@ -46,8 +46,11 @@ class OutputSyntax:
         if name == "harmony":
             fields = {**harmony.FIELDS, **harmony.CALLS.parser_fields(), **CONTENT}
             return cls(name, fields, {}, None, harmony.CALLS, is_harmony=True)
-        calls = TABLE[name].calls if name else None
+        known = TABLE[name] if name else None
+        calls, thoughts = (known.calls, known.thoughts or thoughts) if known else (None, thoughts)
         fields = {**(_thought_fields(thoughts) if thoughts else {}), **(calls or BARE).parser_fields(), **CONTENT}
+        if known and known.marker:
+            fields["marker"] = _marker(known.marker)
         opens = bool(thoughts and thoughts.opening.rstrip() in chat_template)
         starts_open = bool(thoughts and thoughts.closing in chat_template and not opens)
         return cls(name or "unknown", fields, {}, thoughts, calls, starts_open=starts_open)
@@ -74,6 +77,11 @@ class OutputSyntax:
         return self.calls
 
     @property
+    def is_unknown(self) -> bool:
+        """Return whether its calls come as text, since nothing is known of how it writes them."""
+        return self.name == "unknown"
+
+    @property
     def written_calls(self) -> CallFormat | None:
         """Return how to write calls as the model does; None where one call is not all of a message."""
         return None if self.is_harmony else self.calls
@@ -87,10 +95,12 @@ class OutputSyntax:
         """Return where the prompt ends."""
         if self.thoughts is None:
             return "free"
-        end = prompt.rstrip()
-        if self.starts_open or end.endswith(self.thoughts.opening.rstrip()):
+        end, thoughts = prompt.rstrip(), self.thoughts
+        if self.starts_open or end.endswith(thoughts.opening.rstrip()):
             return "open"
-        return "closed" if end.endswith(self.thoughts.closing) else "free"
+        closing = thoughts.opening + thoughts.closing + thoughts.turn if thoughts.turn else thoughts.closing
+        behind = (closing, thoughts.answer_opening) if thoughts.answer_opening else closing
+        return "closed" if end.endswith(behind) else "free"
 
 
 def _thoughts(template: str, vocabulary: set[str]) -> Thoughts | None:
@@ -104,19 +114,25 @@ def _thoughts(template: str, vocabulary: set[str]) -> Thoughts | None:
 def _thought_fields(thoughts: Thoughts) -> ParserFields:
     """Return the field of thoughts, which begin an answer or follow other thoughts, and the marks of the answer."""
     opening, closing = re.escape(thoughts.opening.rstrip()), re.escape(thoughts.closing)
+    turn = f"(?:{re.escape(thoughts.turn)})?"
+    after = rf"(?:\A|(?<={closing}\s*{turn}))"
     fields: ParserFields = {
         "reasoning_content": {
-            "open_pattern": rf"(?:\A|(?<={closing}\s*))\s*{opening}\s*",
-            "close_pattern": rf"\s*{closing}\s*",
+            "open_pattern": rf"{after}\s*{opening}\s*",
+            "close_pattern": rf"\s*{closing}\s*{turn}",
             "content": "text",
             "repeats": True,
         }
     }
-    if thoughts.answer_opening:
-        begin, end = re.escape(thoughts.answer_opening), re.escape(thoughts.answer_closing)
-        pattern = rf"(?:\A|(?<={closing}\s*))\s*{begin}\s*|\s*{end}\s*\Z"
-        fields["marker"] = {"open_pattern": pattern, "close_pattern": "", "content": "text", "repeats": True}
+    begin, end = re.escape(thoughts.answer_opening), re.escape(thoughts.answer_closing)
+    answer = rf"|{after}\s*{begin}\s*|\s*{end}\s*\Z" if begin else ""
+    fields["marker"] = _marker(rf"\A\s*{closing}\s*{answer}")  # some end thoughts that they did not begin
     return fields
+
+
+def _marker(pattern: str) -> ParserFields:
+    """Return a field of what is dropped."""
+    return {"open_pattern": pattern, "close_pattern": "", "content": "text", "repeats": True}
 
 
 def _is_hermes(response_template: Mapping[str, Any], chat_template: str) -> bool:

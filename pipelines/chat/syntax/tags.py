@@ -10,13 +10,15 @@ from pipelines.chat.syntax.arguments import ArgumentReader, ArgumentStyle, Schem
 from pipelines.chat.syntax.rules import Rules
 
 PYTHON_WORDS = {"True": True, "False": False, "None": None}
+SAYS_STRING = ("true", "string")
+KINDS = {str: "string", bool: "boolean", type(None): "null", dict: "object", list: "array"}  # others are numbers
 
 
 @dataclass(frozen=True, slots=True)
 class TagArguments(ArgumentStyle):
     """Strings stand between the tags as they are, other values as JSON."""
 
-    opening: str  # {key} is the argument's name; {string} says whether its value is a string
+    opening: str  # {key} is the argument's name, {type} that of its value; {string} says whether that is a string
     closing: str
     space: str = ""  # around a value
     input_opening = ""
@@ -43,8 +45,12 @@ class TagArguments(ArgumentStyle):
 
     def _written(self, key: str, value: Any) -> str:
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        opening = self.opening.replace("{key}", key).replace("{string}", str(isinstance(value, str)).lower())
-        return f"{opening}{self.space}{text}{self.space}{self.closing}"
+        kind = KINDS.get(type(value), "number")
+        return f"{self._opening(key, kind)}{self.space}{text}{self.space}{self.closing}"
+
+    def _opening(self, key: str, kind: str) -> str:
+        opening = self.opening.replace("{key}", key).replace("{type}", kind)
+        return opening.replace("{string}", str(kind == "string").lower())
 
     def endings(self) -> tuple[str, ...]:
         """Return what ends a string."""
@@ -52,7 +58,7 @@ class TagArguments(ArgumentStyle):
 
     def _tag(self, rules: Rules, key: str, value: Schema) -> str:
         text = may_be_text(value)
-        written = self.opening.replace("{key}", key).replace("{string}", str(text).lower())
+        written = self._opening(key, "string" if text else _kind(value))
         opening = " /\\n?/ ".join(map(rules.literal, written.split("\n")))
         space = "/\\n?/" if self.space else ""
         closing = rules.literal(self.closing)
@@ -112,8 +118,8 @@ class TagReader(ArgumentReader):
         self._key = key = opened["key"]
         schema = self._properties.get(key, {})
         said = opened.groupdict().get("string")
-        self._is_string = said == "true" if said else may_be_text(schema)
-        self._streams = said == "true" or (not said and schema.get("type") == "string")
+        self._is_string = said in SAYS_STRING if said else may_be_text(schema)
+        self._streams = said in SAYS_STRING or (not said and schema.get("type") == "string")
         self._first = True
         comma, self._begun = (", " if self._begun else "{"), "{"
         return comma + json_string(key) + ": " + ('"' if self._streams else "")
@@ -168,6 +174,13 @@ def may_be_text(schema: Schema) -> bool:
     )
 
 
+def _kind(schema: Schema) -> str:
+    """Return the name of a value's type, as tags have it."""
+    kinds = schema.get("type") or "object"
+    names = [kinds] if isinstance(kinds, str) else [name for name in kinds if name != "null"]
+    return "number" if names and names[0] == "integer" else str(next(iter(names), "null"))
+
+
 def _declared(value: Any, schema: Schema) -> bool:
     """Return whether a schema that takes strings names the type of this other value, too."""
     names = {"NoneType": "null", "bool": "boolean", "int": "integer", "float": "number", "dict": "object"}
@@ -178,4 +191,5 @@ def _declared(value: Any, schema: Schema) -> bool:
 
 def _pattern(opening: str) -> str:
     pattern = re.escape(opening).replace(r"\{key\}", r"\s*(?P<key>[^<>\"\n]+?)\s*")
+    pattern = pattern.replace(r"\{type\}", r"(?P<string>\w+)")
     return pattern.replace(r"\{string\}", "(?P<string>true|false)").replace("\\\n", r"\s*")

@@ -12,11 +12,13 @@ class Thoughts:
     closing: str
     answer_opening: str = ""
     answer_closing: str = ""
+    turn: str = ""  # what may stand behind thoughts: the beginning of the next message's header
 
 
 ALL_THOUGHTS: Final = (
     Thoughts("<|channel>thought\n", "<channel|>"),
     Thoughts("[THINK]", "[/THINK]"),
+    Thoughts("<mm:think>", "</mm:think>"),
     Thoughts("<seed:think>", "</seed:think>"),
     Thoughts("<|START_THINKING|>", "<|END_THINKING|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>"),
     Thoughts("<|START_THINKING|>", "<|END_THINKING|>", "<|START_TEXT|>", "<|END_TEXT|>"),

@@ -15,7 +15,6 @@ from server.flows.catalog.edit import write_text
 from server.flows.catalog.files import parse, read_files
 from server.flows.catalog.switch import CatalogDiff, CatalogSwitch, Send
 from server.flows.catalog.update import Change, Files, MakeChange, refused
-from server.state.served_catalog import ServedCatalog
 
 log = structlog.stdlib.get_logger("darkroom.swap")
 
@@ -24,10 +23,7 @@ class FolderCatalog:
     """Serves the catalog in the folder `model_configs`, and writes swaps into it. `history` is the file of the swaps
     that can be undone."""
 
-    def __init__(
-        self, catalog: ServedCatalog, switch: CatalogSwitch, history: Path, *, model_configs: Path, weights: Path
-    ) -> None:
-        self._catalog = catalog
+    def __init__(self, switch: CatalogSwitch, history: Path, *, model_configs: Path, weights: Path) -> None:
         self._switch = switch
         self._history = history
         self._model_configs = model_configs
@@ -38,7 +34,7 @@ class FolderCatalog:
     async def change(self, make: MakeChange, send: Send) -> CatalogDiff:
         """Serve the content that `make` returns, then write it into the folder. Raises ApiError, and then nothing has
         changed."""
-        async with self._catalog.lock:
+        async with self._switch.catalog.lock:
             send("inspecting")
             try:
                 files, edits = await asyncio.to_thread(self._read), await asyncio.to_thread(self._edits)

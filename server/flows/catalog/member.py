@@ -19,7 +19,6 @@ from server.flows.catalog.files import compare_sums, parse, weight_sums, write_f
 from server.flows.catalog.switch import CatalogDiff, CatalogSwitch, Prepared
 from server.flows.catalog.update import refused
 from server.schemas.cluster import EditedFile, ProposedCatalog
-from server.state.served_catalog import ServedCatalog
 
 log = structlog.stdlib.get_logger("darkroom.catalog")
 
@@ -57,7 +56,6 @@ class CatalogMember:
 
     def __init__(
         self,
-        catalog: ServedCatalog,
         switch: CatalogSwitch,
         store: CatalogStore,
         digests: Digests,
@@ -66,7 +64,6 @@ class CatalogMember:
         model_configs: Path,
         weights: Path,
     ) -> None:
-        self._catalog = catalog
         self._switch = switch
         self._store = store
         self._digests = digests
@@ -87,7 +84,7 @@ class CatalogMember:
         """Load the checkpoints that the proposal names, and keep them until `settle`. Raises ApiError, and then nothing
         has changed."""
         await self.settle()
-        async with self._catalog.lock:
+        async with self._switch.catalog.lock:
             if proposal.version != self.version + 1:
                 reason = self.problem or "the catalog has been changed meanwhile"
                 raise Conflict(f"Nothing has changed: this server serves version {self.version}; {reason}.", 10)
@@ -97,7 +94,7 @@ class CatalogMember:
     async def settle(self) -> CatalogDiff | None:
         """Serve the current version, and let go the checkpoints of a version that did not come. Returns the changes for
         callers. Raises DatabaseBusy; other failures are the `problem`, and the next look tries again."""
-        async with self._catalog.lock:
+        async with self._switch.catalog.lock:
             self.current = await self._store.in_reader(self._store.current_number)
             diff = None
             if self.current > self.version:

@@ -66,7 +66,7 @@ class CatalogSwitch:
         *,
         preload: bool,
     ) -> None:
-        self._catalog = catalog
+        self.catalog = catalog
         self._image_engine = image_engine
         self._chat_engine = chat_engine
         self._upstreams = upstreams
@@ -79,7 +79,7 @@ class CatalogSwitch:
 
     async def prepare(self, after: Catalog) -> Prepared:
         """Load the new checkpoints. Raises ApiError, and then the loaded ones may be evicted again."""
-        before = self._catalog.current
+        before = self.catalog.current
         images = [spec for spec in after.checkpoints if spec not in before.checkpoints]
         chats = [spec for spec in after.chat.checkpoints if spec not in before.chat.checkpoints]
         if chats and not before.chat.checkpoints:
@@ -100,8 +100,8 @@ class CatalogSwitch:
 
     def switch(self, prepared: Prepared) -> CatalogDiff:
         """Serve the prepared catalog, and return how it differs from the one before."""
-        before, after = self._catalog.current, prepared.catalog
-        self._catalog.current = after
+        before, after = self.catalog.current, prepared.catalog
+        self.catalog.current = after
         self._unload_except(prepared.plan, after.chat.checkpoints)
         diff = _compare(before, after, prepared.loaded)
         log.info("catalog changed", added=diff.added, removed=diff.removed, changed=diff.changed, loaded=diff.loaded)
@@ -109,7 +109,7 @@ class CatalogSwitch:
 
     def drop(self) -> None:
         """Let the engines evict checkpoints that were prepared and are not served."""
-        self._unload_except(self._image_engine.current, self._catalog.current.chat.checkpoints)
+        self._unload_except(self._image_engine.current, self.catalog.current.chat.checkpoints)
 
     async def _prepare_and_describe(
         self, images: Sequence[CheckpointSpec], chats: Sequence[ChatSpec], plan: Plan

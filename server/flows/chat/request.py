@@ -35,6 +35,7 @@ class ChatRequest:
     sampling: ChatSampling = field(default_factory=ChatSampling)
     left_out: tuple[str, ...] = ()  # paths of what a text stands for, or nothing
     stop: tuple[str, ...] = ()
+    stop_tokens: frozenset[int] = frozenset()
     n: int = 1
     seed: int | None = None
     logprobs: bool = False
@@ -92,6 +93,7 @@ def build_job(request: ChatRequest, spec: ChatSpec, job_id: str, time_limit_s: f
         max_tokens=2**31 if request.max_tokens is None else min(request.max_tokens, 2**31),
         sampling=request.sampling,
         stop=request.stop,
+        stop_tokens=request.stop_tokens,
         n=request.n,
         logprobs=request.logprobs,
         top_logprobs=request.top_logprobs,

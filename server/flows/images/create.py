@@ -37,7 +37,7 @@ from server.errors import (
     status_label,
 )
 from server.flows.images.enlarging import check_enlarging
-from server.flows.images.request import ImageRequest, build_job, check_loras, check_options
+from server.flows.images.request import ImageRequest, InputImages, build_job, check_loras, check_options
 from server.flows.images.results import answer_format, build_result, origins_write, sent_images, shape_of
 from server.flows.images.time_limit import check_time
 from server.flows.models import find_image_model
@@ -125,9 +125,9 @@ class ImageCreator:
         mask = await self._references.load_mask(key.id, request.mask, first)
         maps = await self._references.load(key.id, [each.image for each in request.controls])
         capabilities = self._engine.capabilities(model.checkpoint)
-        job = build_job(
-            request, model, call.call.id, key.id, references, mask, self._rules.time_limit_s, capabilities, maps
-        )
+        images = InputImages(references, mask, maps)
+        billed = BilledCall(call.call.id, key.id, request.endpoint, model.name, model.price_units)
+        job = build_job(request, model, billed, images, self._rules.time_limit_s, capabilities)
         check_time(job, self._backlog.least_s(job))
         if not self._rules.marks:
             job = replace(job, encoding=replace(job.encoding, source=None))
@@ -140,9 +140,7 @@ class ImageCreator:
 
         with self._backlog.reserve(job, call):
             try:
-                await self._hold(
-                    BilledCall(job.id, key.id, request.endpoint, model.name, model.price_units), call, request.webhook
-                )
+                await self._hold(billed, call, request.webhook)
                 self._telemetry.crash_points.hit("after-hold")
                 finished = await self._draw(job, model.name, call, shape_of(request, model, job))
                 await self._moderator.check_images(context, "output", finished.images)

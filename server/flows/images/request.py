@@ -10,6 +10,7 @@ from pipelines.catalog.plan import in_own_steps
 from pipelines.families.task import Task
 from pipelines.protocol.images import Background, CheckpointSpec, Encoding, ImageFormat, ImageJob, RawImage, Sampling
 from pipelines.protocol.messages import Capabilities, ControlledWith
+from server.accounts.ledger import BilledCall
 from server.catalog.images import MAX_REFERENCES, Catalog, ImageModel
 from server.catalog.sizes import Size, SizeError, enlarged_size, resolve_size
 from server.errors import BadImageRequest, BadRequest
@@ -238,22 +239,27 @@ def check_loras(request: ImageRequest, model: ImageModel, capabilities: Capabili
         raise BadRequest(message, param="loras")
 
 
+@dataclass(frozen=True, slots=True)
+class InputImages:
+    """The decoded images of a request. `controls` are in the order of its controls."""
+
+    references: tuple[DecodedImage, ...] = ()
+    mask: RawImage | None = None
+    controls: tuple[DecodedImage, ...] = ()
+
+
 def build_job(
     request: ImageRequest,
     model: ImageModel,
-    call_id: str,
-    key_id: str,
-    references: tuple[DecodedImage, ...],
-    mask: RawImage | None,
+    call: BilledCall,
+    images: InputImages,
     time_limit_s: float,
     capabilities: Capabilities | None = None,
-    control_images: tuple[DecodedImage, ...] = (),
 ) -> ImageJob:
-    """Build the job of a request. `control_images` are those of its controls. Raises BadRequest for a size that the
-    model does not draw."""
-    shown = [*references, *control_images]
+    """Build the job of a request. Raises BadRequest for a size that the model does not draw."""
+    shown = [*images.references, *images.controls]
     first = (shown[0].original_width_px, shown[0].original_height_px) if shown else None
-    controls = control_inputs(request.controls, control_images, model)
+    controls = control_inputs(request.controls, images.controls, model)
     size = _size_of(request, model, first)
     at_once = _references_at_once(model, capabilities)
     if capabilities is not None and not capabilities.any_ratio and size.width_px != size.height_px:
@@ -267,7 +273,7 @@ def build_job(
     if capabilities is not None and not capabilities.long_prompts:  # another server's, which does not tell
         used["long_prompt"] = None
     return ImageJob(
-        id=call_id,
+        id=call.call_id,
         checkpoint=model.checkpoint,
         prompt=request.prompt,
         sampling=sampling,
@@ -275,13 +281,13 @@ def build_job(
         height_px=size.height_px,
         n=request.n,
         seed=request.seed if request.seed is not None else secrets.randbelow(MAX_RANDOM_SEED),
-        references=tuple(reference.image for reference in references),
-        mask=mask,
+        references=tuple(reference.image for reference in images.references),
+        mask=images.mask,
         controls=controls,
         encoding=Encoding(
             request.output_format,
             100 if request.output_compression is None else request.output_compression,
-            "trainedAlgorithmicMedia" if not references else "compositeWithTrainedAlgorithmicMedia",
+            "trainedAlgorithmicMedia" if not images.references else "compositeWithTrainedAlgorithmicMedia",
             background_of(request),
         ),
         metadata={
@@ -294,11 +300,11 @@ def build_job(
             "software": "Darkroom",
         },
         time_limit_s=time_limit_s,
-        owner=key_id,
+        owner=call.key_id,
         enlarges=request.scale is not None,
         previews=request.partial_images,
         when_idle=request.service_tier == "flex",
-        sheet_from=at_once - 1 if request.reference_count > at_once and mask is None else None,
+        sheet_from=at_once - 1 if request.reference_count > at_once and images.mask is None else None,
     )
 
 

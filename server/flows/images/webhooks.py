@@ -12,13 +12,12 @@ import structlog
 
 from server.accounts.webhooks import LONGEST_PAUSE_S, Webhook, WebhookStore
 from server.backends.fetch import FetchFailed, FetchRefused
-from server.backends.webhook_post import Reach, check_url, post
+from server.backends.webhook_post import WebhookRules, check_url, post
 from server.errors import BadRequest
 from server.flows.images.jobs import ended_state
 
 log = structlog.stdlib.get_logger("darkroom.webhooks")
 
-TIMEOUT_S = 15.0
 RETRY_AFTER_S = (5, 60, 300, 1800, 7200, LONGEST_PAUSE_S)  # then it is given up
 AT_ONCE = 20
 GONE = 410  # its receiver wants no more
@@ -27,24 +26,21 @@ GONE = 410  # its receiver wants no more
 class Webhooks:
     """Sends the webhooks that are due. `read_secret` reads the server's own secret: a file."""
 
-    def __init__(
-        self, store: WebhookStore, reach: Reach, read_secret: Callable[[], bytes], proxy: str | None = None
-    ) -> None:
+    def __init__(self, store: WebhookStore, rules: WebhookRules, read_secret: Callable[[], bytes]) -> None:
         self._store = store
-        self._reach = reach
+        self._rules = rules
         self._read_secret = read_secret
-        self._proxy = proxy
 
     def check(self, url: str, *, in_background: bool) -> None:
         """Check that a webhook could be sent. Raises BadRequest if not."""
-        if self._reach == "off":
+        if self._rules.reach == "off":
             message = "'webhook' is not allowed on this server (DARKROOM_WEBHOOKS): ask for the job's state instead."
             raise BadRequest(message, param="webhook", code="unsupported_parameter")
         if not in_background:
             message = "'webhook' works in the background only: send 'background': true too, or leave it out."
             raise BadRequest(message, param="webhook", code="invalid_parameter_combination")
         try:
-            check_url(url, self._reach)
+            check_url(url, self._rules.reach)
         except FetchRefused as error:
             raise BadRequest(f"Invalid 'webhook': {error}", param="webhook", code="invalid_value") from error
 
@@ -66,9 +62,7 @@ class Webhooks:
         secret = await asyncio.to_thread(self._read_secret)
         headers = signature(signing_key(secret, call.key_id), f"msg_{call.id}", now, content)
         try:
-            status = await post(
-                webhook.url, content, headers, reach=self._reach, timeout_s=TIMEOUT_S, proxy=self._proxy
-            )
+            status = await post(webhook.url, content, headers, self._rules)
             problem = None if 200 <= status < 300 else f"status {status}"
         except (FetchFailed, FetchRefused) as error:
             status, problem = 0, str(error)

@@ -74,8 +74,7 @@ class KeyAdmin:
         """Create a key, and return it with its secret. Raises BadRequest."""
         changes = self._changes(body, {})
         groups = changes.pop("groups", frozenset(self._groups))
-        budget, expires_at = changes.pop("budget", None), changes.pop("expires_at", None)
-        key, secret = create_key(self._database, body.name, groups, budget, expires_at, limits=changes, by=by)
+        key, secret = create_key(self._database, body.name, groups, limits=changes, by=by)
         return _with_secret(self._entry(key), secret)
 
     def change(self, text: str, body: KeyFields, sent: Mapping[str, Any], *, by: str) -> KeyEntry:

@@ -6,12 +6,12 @@ from pathlib import Path
 import torch
 from transformers import GenerationConfig
 
-from tests.support.chat_families import dense, experts, hybrid
+from tests.support.chat_families import dense, experts, hybrid, seeing
 from tests.support.chat_families.family import ChatFamily
 from tests.support.chat_families.tokenizers import make_family_tokenizer
 
 FAMILIES: dict[str, ChatFamily] = {
-    family.name: family for module in (dense, experts, hybrid) for family in module.FAMILIES
+    family.name: family for module in (dense, experts, hybrid, seeing) for family in module.FAMILIES
 }
 
 
@@ -27,5 +27,7 @@ def make_chat_family(name: str, folder: Path) -> Path:
                 weight.mul_(4.0)  # so that the likeliest token is ahead of the second one
     model.to(torch.float32).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    if family.processor is not None:
+        family.processor(tokenizer).save_pretrained(folder)
     GenerationConfig(eos_token_id=tokenizer.eos_token_id, bos_token_id=tokenizer.bos_token_id).save_pretrained(folder)
     return folder

@@ -62,6 +62,10 @@ FAMILIES = [
         "<|begin_of_text|>", writes="json",
     ),
     ChatFamily(
+        "functionary-3.2", built(T.LlamaForCausalLM, T.LlamaConfig), "meetkai-functionary-medium-v3.2", "<|eot_id|>",
+        "<|begin_of_text|>", writes="functionary",
+    ),
+    ChatFamily(
         "hermes-3", built(T.LlamaForCausalLM, T.LlamaConfig), "NousResearch-Hermes-3-Llama-3.1-8B-tool_use",
         "<|im_end|>", "<|begin_of_text|>", writes="hermes",
     ),

@@ -66,6 +66,21 @@ FAMILIES = [
         "MiniMax-M2", "[e~[", "]~!b[", writes="minimax", thinks=True,
     ),
     ChatFamily(
+        "minimax-m3",
+        built(
+            T.MiniMaxM3VLForCausalLM, T.MiniMaxM3VLTextConfig, num_local_experts=4, num_experts_per_tok=2,
+            dense_intermediate_size=64, shared_intermediate_size=32, index_n_heads=2, index_head_dim=16,
+            index_block_size=16, index_topk_blocks=2, layer_types=["full_attention", "minimax_m3_sparse"],
+        ),
+        "MiniMax-M3", "[e~[", "]~!b[", writes="minimax-nested", thinks=True,
+    ),
+    ChatFamily(
+        "solar-open", built(T.SolarOpenForCausalLM, T.SolarOpenConfig, first_k_dense_replace=1, **GROUPS),
+        "upstage-Solar-Open-100B", "<|flush|>", "<s>", writes="solar", thinks=True,
+    ),
+    ChatFamily("kimi-k3", deepseek_v3, "Kimi-K3", "<|end_of_msg|>", writes="kimi-tags", thinks=True),
+    ChatFamily("gigachat-3", deepseek_v3, "GigaChat3-10B-A1.8B", "</s>", "<s>", writes="gigachat"),
+    ChatFamily(
         "step-3.5",
         built(
             T.Qwen3MoeForCausalLM, T.Qwen3MoeConfig, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32

@@ -22,6 +22,6 @@ FAMILIES = {
     for family in (
         "apriel", "command-r7b", "deepseek-r1", "deepseek-v3.1", "ernie-4.5", "exaone-4", "falcon-h1", "gemma-2",
         "gpt-oss", "hermes-3", "kimi-k2", "lfm2", "llama-3.1", "ministral-3", "mistral-nemo", "olmo-3", "phi-4-mini",
-        "qwen3", "qwen3.5", "smollm3",
+        "qwen3", "qwen3-vl", "qwen3.5", "smollm3",
     )
 }  # fmt: skip

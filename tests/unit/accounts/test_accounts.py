@@ -65,7 +65,7 @@ def test_a_secret_authenticates_its_key_and_is_not_stored(database: Database, tm
 
 
 def test_expired_and_revoked_keys_do_not_authenticate(database: Database) -> None:
-    _, old = create_key(database, "old", GROUPS, expires_at=datetime.now(UTC) - timedelta(seconds=1))
+    _, old = create_key(database, "old", GROUPS, limits={"expires_at": datetime.now(UTC) - timedelta(seconds=1)})
     revoked, secret = create_key(database, "revoked", GROUPS)
     assert revoke_key(database, revoked.id, by="test") is not None
     assert revoke_key(database, "key_none", by="test") is None

@@ -11,6 +11,7 @@ from server.accounts import report
 from server.accounts.db import Database
 from server.accounts.keys import create_key
 from server.accounts.ledger import Ledger
+from server.accounts.paging import Page
 from server.accounts.results import ResultStore
 from tests.unit.accounts.helpers import GROUPS, clean
 
@@ -47,7 +48,7 @@ def captured_by(process: "subprocess.Popen[str]") -> set[str]:
 
 
 def wait_for_entries(database: Database, count: int) -> None:
-    while len(report.entries(database, limit=count)) < count:
+    while len(report.entries(database, page=Page(count))) < count:
         time.sleep(0.01)
 
 
@@ -80,5 +81,5 @@ def test_processes_that_are_killed_while_they_spend_never_overspend_or_lose_mone
     balance = report.balances(database)[0]
     assert (balance.spent_units, balance.held_units, balance.available_units) == (100_000, 0, 0)
     assert captured <= ResultStore(database).recorded(captured)
-    assert len(report.entries(database, limit=1000)) == 100
+    assert len(report.entries(database, page=Page(1000))) == 100
     assert clean(database)

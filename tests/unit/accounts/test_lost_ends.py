@@ -105,6 +105,7 @@ def cut_off(database: Database, statement: str) -> Iterator[list[int]]:
         event.remove(database._writer, "after_cursor_execute", cut)
 
 
+@pytest.mark.nightly
 @ON_POSTGRESQL
 async def test_a_key_gets_its_slots_back_after_the_database_was_away_for_too_long(
     url: str, cluster: Cluster, tmp_path: Path

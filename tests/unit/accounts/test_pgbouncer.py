@@ -16,6 +16,7 @@ from server.accounts import report
 from server.accounts.db import Database
 from server.accounts.keys import create_key, list_keys
 from server.accounts.ledger import Ledger
+from server.accounts.paging import Page
 from tests.support.harness import until
 from tests.support.postgresql import UNPRIVILEGED, Cluster
 from tests.unit.accounts.helpers import GROUPS, call, capture, clean, result
@@ -90,7 +91,7 @@ def test_transactions_may_change_their_connections(pooled: str) -> None:
     for thread in threads:
         thread.join()
     assert errors == []
-    assert len(report.entries(databases[0], limit=1000)) == THREADS * OPERATIONS // 2
+    assert len(report.entries(databases[0], page=Page(1000))) == THREADS * OPERATIONS // 2
     assert clean(databases[0])
     for database in databases:
         database.dispose()

@@ -106,6 +106,7 @@ def standby(cluster: Cluster) -> Iterator[Cluster]:
         yield standby
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 async def test_writes_and_reads_follow_a_failover(database: Database, cluster: Cluster, standby: Cluster) -> None:
     """To the host of several that takes writes, though connections to the first one still work."""

@@ -15,7 +15,7 @@ from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from pipelines.protocol.images import CheckpointSpec
 from server.accounts.catalogs import CatalogContent, CatalogStore
 from server.accounts.db import Database
-from server.backends.engine_host import EngineHost
+from server.backends.engine_host import EngineHost, HostLimits
 from server.backends.upstream import UpstreamClient
 from server.backends.worker_pool import Member, WorkerPool
 from server.catalog.images import load_catalog
@@ -53,7 +53,7 @@ class Gateway:
 
     def member(self, name: str) -> Member:
         worker = self.workers.setdefault(name, ScriptedWorker())
-        return Member(EngineHost("image", (), 64, launcher=worker, name=name), room_bytes=2**30)
+        return Member(EngineHost("image", (), HostLimits(64), launcher=worker, name=name), room_bytes=2**30)
 
     async def prepare(self) -> None:
         assert self.store.take_turn(CHANGE)
@@ -81,9 +81,9 @@ async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
     store.begin(contents[0])
     served = ServedCatalog(load_catalog(configs, weights))
     worker_pool, upstreams = WorkerPool([]), UpstreamClient((), {}, 60)
-    chat_engine: EngineHost[ChatJob | CountJob, ChatEvent] = EngineHost("chat", (), 1)
+    chat_engine: EngineHost[ChatJob | CountJob, ChatEvent] = EngineHost("chat", (), HostLimits(1))
     switch = CatalogSwitch(served, worker_pool, chat_engine, upstreams, digests, preload=True)
-    member = CatalogMember(served, switch, store, digests, version=1, model_configs=configs, weights=weights)
+    member = CatalogMember(switch, store, digests, version=1, model_configs=configs, weights=weights)
     specs = [parse(content.files, configs, weights).checkpoints[0] for content in contents]
     made = Gateway(served, worker_pool, {}, member, store, Proposal(CHANGE, 2, contents[1]), specs[0], specs[1])
     await worker_pool.start()

@@ -16,8 +16,7 @@ from threading import Event, Thread
 
 import pytest
 
-from server.backends import fetch
-from server.backends.fetch import FetchFailed, FetchRefused, FetchTooLarge, fetch_image, resolve_host
+from server.backends.fetch import FetchFailed, FetchRefused, FetchRules, FetchTooLarge, fetch_image, resolve_host
 from server.backends.public_addresses import SPECIAL, is_public
 
 REFUSED_URLS = [
@@ -39,7 +38,7 @@ async def fetch_with(url: str, addresses: list[str] | None = None, **options: ob
         return addresses or ["203.0.113.1"]
 
     settings = {"allow": True, "max_bytes": 1000, "timeout_s": 60.0, "resolve": resolve, **options}
-    return await fetch_image(url, **settings)  # type: ignore[arg-type]
+    return await fetch_image(url, FetchRules(**settings))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("url", REFUSED_URLS)
@@ -265,7 +264,7 @@ async def test_a_dns_server_that_does_not_answer_blocks_no_thread_of_the_default
 
 
 def test_the_defaults_are_strict() -> None:
-    defaults = fetch.fetch_image.__kwdefaults__
-    assert defaults["is_allowed"] is is_public
-    assert defaults["ports"] == (443,)
-    assert defaults["ca_file"] is None
+    rules = FetchRules(allow=True, max_bytes=1, timeout_s=1)
+    assert rules.is_allowed is is_public
+    assert rules.ports == (443,)
+    assert rules.ca_file is None

@@ -15,7 +15,7 @@ from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from pipelines.protocol.upstream import Upstream
 from server.accounts.db import Database
 from server.accounts.keys import Key
-from server.backends.engine_host import EngineHost
+from server.backends.engine_host import EngineHost, HostLimits
 from server.backends.upstream import UpstreamClient, UpstreamResponse
 from server.catalog.chat import ChatModel
 from server.errors import ApiError, EngineFailure, Overloaded, StartError, TimedOut, UpstreamRefused
@@ -280,7 +280,7 @@ def metrics() -> Metrics:
 @pytest.fixture
 def parts(upstreams: UpstreamClient, metrics: Metrics, tmp_path: Path) -> ChatParts:
     """Its database has no tables, so that tokens can't be counted."""
-    engine = EngineHost[ChatJob | CountJob, ChatEvent]("chat", (), 1)
+    engine = EngineHost[ChatJob | CountJob, ChatEvent]("chat", (), HostLimits(1))
     runner = ChatRunner(
         engine, metrics, Tracing(), Database(f"sqlite:///{tmp_path / 'darkroom.db'}"), BackgroundTasks()
     )

@@ -13,7 +13,7 @@ import pytest
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.protocol.images import CheckpointSpec, Encoding, Failed, Finished, ImageJob, Progress, Runtime, Started
 from server.backends.engine_errors import WorkerDied
-from server.backends.engine_host import EngineHost
+from server.backends.engine_host import EngineHost, HostLimits
 from server.backends.worker_pool import Member, Plan, WorkerPool
 from server.catalog.images import Catalog, ImageModel
 from server.catalog.sizes import SizeRules
@@ -64,7 +64,7 @@ async def start() -> AsyncIterator[Start]:
         workers = [ScriptedWorker() for _ in models]
         members = [
             Member(
-                EngineHost("image", (), 64, launcher=worker, name=f"image-{index}"),
+                EngineHost("image", (), HostLimits(64), launcher=worker, name=f"image-{index}"),
                 frozenset(named) if named is not None else None,
                 worker.budget_bytes,
             )
@@ -243,8 +243,8 @@ async def test_workers_that_come_are_used_and_those_that_go_end(start: Start) ->
     served = catalog(a=SPEC)
     running = await start(served, None, None)
     came = ScriptedWorker()
-    new = Member(EngineHost("image", (), 64, launcher=came, name="image-new"), None, came.budget_bytes)
-    kept = Member(EngineHost("image", (), 64, name="image-0"))  # by its name: it stays as it is
+    new = Member(EngineHost("image", (), HostLimits(64), launcher=came, name="image-new"), None, came.budget_bytes)
+    kept = Member(EngineHost("image", (), HostLimits(64), name="image-0"))  # by its name: it stays as it is
     running.worker_pool.submit(job("a"))
     lost = running.worker_pool.submit(job("b"))
     await running.worker_pool.change_members([kept, new], served)
@@ -253,7 +253,7 @@ async def test_workers_that_come_are_used_and_those_that_go_end(start: Start) ->
     assert running.worker_pool.current.placement == {"image-0": (SPEC,), "image-new": (SPEC,)}
     running.worker_pool.submit(job("c"))
     assert (running.workers[0].jobs, came.jobs) == (["a"], ["c"])
-    only_other = Member(EngineHost("image", (), 64, name="image-9"), frozenset({"b"}))
+    only_other = Member(EngineHost("image", (), HostLimits(64), name="image-9"), frozenset({"b"}))
     with pytest.raises(CheckpointError, match="none of the image workers"):
         await running.worker_pool.change_members([only_other], served)
     assert [host.name for host in running.worker_pool.workers] == ["image-0", "image-new"]
@@ -262,7 +262,8 @@ async def test_workers_that_come_are_used_and_those_that_go_end(start: Start) ->
 def test_checkpoints_are_loaded_by_the_workers_with_the_fewest_devices_that_are_enough() -> None:
     pair, four = (replace(OTHER, name=f"{n}", runtime=Runtime(gpus=n)) for n in (2, 4))
     members = [
-        Member(EngineHost("image", (), 64, name=f"of-{count}"), room_bytes=2**30, devices=count) for count in (1, 2)
+        Member(EngineHost("image", (), HostLimits(64), name=f"of-{count}"), room_bytes=2**30, devices=count)
+        for count in (1, 2)
     ]
     placed = WorkerPool(members).plan(catalog(one=SPEC, pair=pair)).placement
     assert placed == {"of-1": (SPEC,), "of-2": (pair,)}

@@ -24,10 +24,10 @@ class Switch:
     """Serves any catalog at once: no engine has to load it."""
 
     def __init__(self, served: ServedCatalog) -> None:
-        self._served = served
+        self.catalog = served
 
     async def replace(self, after: Catalog) -> CatalogDiff:
-        self._served.current = after
+        self.catalog.current = after
         return CatalogDiff((), (), (), {})
 
 
@@ -43,7 +43,7 @@ def updater(
     folders: tuple[Path, Path], manager: CheckpointManager, served: ServedCatalog, tmp_path: Path
 ) -> CatalogUpdater:
     switch = cast(CatalogSwitch, Switch(served))
-    record = FolderCatalog(served, switch, tmp_path / "swaps.json", model_configs=folders[0], weights=folders[1])
+    record = FolderCatalog(switch, tmp_path / "swaps.json", model_configs=folders[0], weights=folders[1])
     return CatalogUpdater(served, record, manager, folders[0])
 
 

@@ -61,6 +61,7 @@ def test_without_size_or_image_it_is_square_or_16_to_9() -> None:
     assert str(resolve_size(ALPHA_4K, "auto", None)) == "3840x2160"
 
 
+@pytest.mark.daily("alpha-image-2-count", "beta-3.1-flash-image-4k-count")
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 @given(width=st.integers(1, 9000), height=st.integers(1, 9000))
 def test_any_pixels_are_exact_or_refused_with_a_size_that_works(model: ImageModel, width: int, height: int) -> None:
@@ -89,6 +90,7 @@ def drawn_sizes(tier: Tier, ratios: tuple[str, ...]) -> "np.ndarray[Any, np.dtyp
     return np.stack([wide, high], axis=1)[shape & area & length]
 
 
+@pytest.mark.daily("alpha-image-2-count", "beta-3.1-flash-image-4k-count")
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 @given(data=st.data())
 def test_the_size_that_a_refusal_suggests_is_the_nearest(model: ImageModel, data: st.DataObject) -> None:

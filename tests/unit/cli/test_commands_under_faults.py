@@ -169,6 +169,7 @@ def test_a_home_without_a_server_is_refused_and_nothing_is_made(tmp_path: Path, 
     assert not place.home.exists()
 
 
+@pytest.mark.daily("what?x=1", "a#b")
 @pytest.mark.parametrize("path", ["what?x=1", "100%20", "a#b", "hé 家", "a b", "sqlite:", "x%y&z"])
 def test_a_home_of_any_name_has_its_database_inside(tmp_path: Path, path: str, commands: Commands) -> None:
     place = Place(tmp_path / path, commands)
@@ -192,6 +193,7 @@ def test_nothing_but_the_start_of_a_server_migrates(place: Place) -> None:
     assert "schema 0007" in saved.output
 
 
+@pytest.mark.nightly
 def test_the_database_of_a_newer_version_is_refused(place: Place) -> None:
     set_schema(place, "0099")
     before = place.state()
@@ -204,6 +206,7 @@ def test_the_database_of_a_newer_version_is_refused(place: Place) -> None:
     assert "schema 0099, which is newer" in " ".join(doctor.output.split())
 
 
+@pytest.mark.nightly
 def test_a_user_without_a_name_runs_every_command(place: Place) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can run a command as another user")
@@ -230,6 +233,7 @@ def test_another_users_home_is_said_to_be_one(place: Place) -> None:
     assert "can't be" in doctor.output
 
 
+@pytest.mark.nightly
 def test_a_read_only_disk(place: Place) -> None:
     with read_only(place.folder):
         every = place.run(*EVERY)
@@ -237,6 +241,7 @@ def test_a_read_only_disk(place: Place) -> None:
         assert_one_line(of(every, *WRITING, SERVE, ["backup"], ["restore"], ["cluster", "token"]))
 
 
+@pytest.mark.nightly
 def test_a_broken_catalog(place: Place) -> None:
     (place.folder / "model_configs" / "alpha.toml").write_text("x = [")
     every = place.run(*EVERY)
@@ -322,6 +327,7 @@ def test_a_full_disk(place: Place) -> None:
         subprocess.run(["umount", place.folder], check=True)
 
 
+@pytest.mark.daily(">&--0", ">/dev/full-1")
 @pytest.mark.parametrize(
     ("redirected", "status"),
     [(">&-", 0), ("<&-", 0), ("2>&-", 0), ("<&- >&- 2>&-", 0), ("| true", 1), (">/dev/full", 1)],

@@ -23,6 +23,7 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(home=tmp_path / "home", port=0)
 
 
+@pytest.mark.daily("DATABASE-mysql*", "PORT-*")
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [

@@ -259,6 +259,7 @@ def test_a_large_profile_counts_as_memory() -> None:
     assert refused.value.needed_bytes > 6 * 3_000_000
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_random_damage_to_a_profile_never_refuses_the_image() -> None:
     damage = random.Random(4)

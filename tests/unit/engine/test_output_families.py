@@ -1,6 +1,7 @@
 """What models of many families write is understood, and the grammar of their calls allows it, token by token."""
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from pipelines.chat.syntax.pieces import ToolCallPiece
 from pipelines.chat.tokens import TokenTable
 from pipelines.protocol.chat import ChatJob, ChatSpec, JsonFormat, ReasoningDelta, TextDelta, ToolCallDelta
 from starters.chat.tokens import make_tokenizer
-from tests.support.chat_outputs import CASES, CITY, TOOLS
+from tests.support.chat_outputs import AFTER_ANSWER, BEFORE_ANSWER, CASES, CITY, TOOLS
 from tests.support.chat_templates import FAMILIES
 
 
@@ -147,18 +148,18 @@ def test_calls_of_a_family_may_begin_close_to_the_limit_of_tokens(name: str, cho
         constraint.accept(token)
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if CASES[name][1]])
+@pytest.mark.parametrize("name", [name for name in CASES if CASES[name][1] or name in BEFORE_ANSWER])
 def test_a_familys_thoughts_are_not_in_the_answer(name: str) -> None:
-    end = "<|channel|>final<|message|>" if name == "harmony" else ""
-    for tools in ((), TOOLS):
-        reasoning, text, found, finish = Model(name).write(f"{CASES[name][1]}{end}It rains.", tools=tools)
+    for tools, thoughts in product(((), TOOLS), (CASES[name][1], "")):
+        answer = f"{thoughts}{BEFORE_ANSWER.get(name, '')}It rains.{AFTER_ANSWER.get(name, '')}"
+        reasoning, text, found, finish = Model(name).write(answer, tools=tools)
         assert (text, found, finish) == ("It rains.", [], "stop")
-        assert reasoning
+        assert bool(reasoning) == bool(thoughts)
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if CASES[name][1]])
 def test_a_schema_is_followed_behind_thoughts(name: str) -> None:
-    end = "<|channel|>final<|message|>" if name == "harmony" else ""
+    end = BEFORE_ANSWER.get(name, "")
     _, text, _, _ = Model(name).write(f'{CASES[name][1]}{end}{{"city": "Bonn"}}', format=JsonFormat(CITY))
     assert json.loads(text) == {"city": "Bonn"}
 

@@ -76,6 +76,7 @@ def drawn_classes() -> Iterator[str]:
             yield siblings[Task.INPAINT]
 
 
+@pytest.mark.nightly
 def test_every_class_is_drawn_or_refused(judged: dict[str, str | None]) -> None:
     drawn = set(drawn_classes())
     taken = {name for name, why in judged.items() if why is None}

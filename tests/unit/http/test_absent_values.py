@@ -95,20 +95,15 @@ def test_nulls_inside_a_schema_or_an_argument_stay() -> None:
 
 NEUTRAL: list[dict[str, Any]] = [
     {"best_of": 1},
-    {"min_tokens": 0},
-    {"ignore_eos": False},
     {"functions": []},
     {"function_call": "auto"},
     {"grammar": ""},
-    {"stop_token_ids": []},
     {"continue_final_message": False},
     {"audio": {}},
     {"structured_outputs": {}},
 ]
 ASKING: list[dict[str, Any]] = [
     {"best_of": 2},
-    {"min_tokens": 3},
-    {"ignore_eos": True},
     {"functions": [TOOL]},
     {"function_call": {"name": "f"}},
     {"web_search_options": {}},

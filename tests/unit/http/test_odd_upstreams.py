@@ -1,5 +1,6 @@
 """Sixteen upstreams that speak OpenAI's protocol a little otherwise, by route: status, headers and body."""
 
+import itertools
 import json
 import shutil
 from collections.abc import AsyncIterator
@@ -54,28 +55,26 @@ def body(route: str, kind: str) -> dict[str, Any]:
     }[route]
 
 
-@pytest.mark.parametrize("route", PATHS)
-@pytest.mark.parametrize(
-    ("kind", "status", "retry_after", "says"),
-    [
-        ("html429", 429, "7", "Too Many Requests"),
-        ("html502", 502, None, "Bad Gateway"),
-        ("html413", 413, None, "413 Request Entity Too Large"),
-        ("text404", 404, None, "404 page not found"),
-        ("detail422", 422, None, "Field required"),
-        ("fast503", 503, "5", "loading"),
-    ],
+ERRORS = (
+    ("html429", 429, "7", "Too Many Requests"),
+    ("html502", 502, None, "Bad Gateway"),
+    ("html413", 413, None, "413 Request Entity Too Large"),
+    ("text404", 404, None, "404 page not found"),
+    ("detail422", 422, None, "Field required"),
+    ("fast503", 503, "5", "loading"),
 )
-async def test_an_error_keeps_its_status_and_says_what_the_upstream_said(
-    odd: tuple[InProcess, Bodies], route: str, kind: str, status: int, retry_after: str | None, says: str
-) -> None:
+
+
+async def test_an_error_keeps_its_status_and_says_what_the_upstream_said(odd: tuple[InProcess, Bodies]) -> None:
     app, _ = odd
-    answer = await app.client.post(PATHS[route], json=body(route, kind))
-    error = answer.json()["error"]
-    assert (answer.status_code, answer.headers.get("retry-after")) == (status, retry_after), answer.text
-    assert says in error["message"]
-    if route != "gemini":  # whose code is the status, by its protocol
-        assert error.get("code") in {None, "503"}
+    for route, (kind, status, retry_after, says) in itertools.product(PATHS, ERRORS):
+        answer = await app.client.post(PATHS[route], json=body(route, kind))
+        error = answer.json()["error"]
+        said = (answer.status_code, answer.headers.get("retry-after"))
+        assert said == (status, retry_after), (route, kind, answer.text)
+        assert says in error["message"], (route, kind)
+        if route != "gemini":  # whose code is the status, by its protocol
+            assert error.get("code") in {None, "503"}, (route, kind)
 
 
 def folded(route: str, text: str) -> tuple[list[dict[str, Any]], str | None, str]:
@@ -107,33 +106,31 @@ WHOLE = {"chat": "stop", "responses": "completed", "messages": "end_turn", "gemi
 CALLED = {**WHOLE, "chat": "tool_calls", "messages": "tool_use"}
 
 
-@pytest.mark.parametrize("route", WHOLE)
-@pytest.mark.parametrize("kind", ["plain nodone", "plain nochoices", "plain nousage finwith nullcontent"])
-async def test_an_answer_is_whole_with_its_finish_reason(odd: tuple[InProcess, Bodies], route: str, kind: str) -> None:
+async def test_an_answer_is_whole_with_its_finish_reason(odd: tuple[InProcess, Bodies]) -> None:
     app, _ = odd
-    answer = await app.client.post(PATHS[route], json=body(route, kind))
-    assert answer.status_code == 200, answer.text
-    assert folded(route, answer.text) == ([], WHOLE[route], "Hello")
+    for route, kind in itertools.product(WHOLE, ("nodone", "nochoices", "nousage finwith nullcontent")):
+        answer = await app.client.post(PATHS[route], json=body(route, f"plain {kind}"))
+        assert answer.status_code == 200, (route, kind, answer.text)
+        assert folded(route, answer.text) == ([], WHOLE[route], "Hello"), (route, kind)
 
 
-@pytest.mark.parametrize("route", WHOLE)
-@pytest.mark.parametrize(
-    "kind", ["tool", "tool noindex", "tool index0", "tool noid", "tool nulltype", "tool argsobj", "tool finstop"]
-)
-async def test_two_calls_stay_two_and_end_the_answer(odd: tuple[InProcess, Bodies], route: str, kind: str) -> None:
+async def test_two_calls_stay_two_and_end_the_answer(odd: tuple[InProcess, Bodies]) -> None:
     app, _ = odd
-    answer = await app.client.post(PATHS[route], json=body(route, kind))
-    assert answer.status_code == 200, answer.text
-    assert folded(route, answer.text) == ([{"city": "Rome"}, {"city": "Oslo"}], CALLED[route], "")
+    kinds = ("", "noindex", "index0", "noid", "nulltype", "argsobj", "finstop")
+    for route, kind in itertools.product(WHOLE, kinds):
+        answer = await app.client.post(PATHS[route], json=body(route, f"tool {kind}"))
+        assert answer.status_code == 200, (route, kind, answer.text)
+        called = folded(route, answer.text)
+        assert called == ([{"city": "Rome"}, {"city": "Oslo"}], CALLED[route], ""), (route, kind)
 
 
-@pytest.mark.parametrize("route", PATHS)
-async def test_no_default_is_sent_that_the_caller_did_not_send(odd: tuple[InProcess, Bodies], route: str) -> None:
+async def test_no_default_is_sent_that_the_caller_did_not_send(odd: tuple[InProcess, Bodies]) -> None:
     app, bodies = odd
-    await app.client.post(PATHS[route], json=body(route, "plain"))
-    asked = {"model", "messages", "stream", "stream_options", "tools", "max_tokens"}
-    assert bodies[-1].keys() <= asked, bodies[-1]
-    chosen = {"temperature": 1.0, "top_p": 1.0}
-    config = {"generationConfig": {"temperature": 1.0, "topP": 1.0}} if route == "gemini" else chosen
-    await app.client.post(PATHS[route], json={**body(route, "plain"), **config})
-    assert {name: bodies[-1][name] for name in chosen} == chosen
+    for route in PATHS:
+        await app.client.post(PATHS[route], json=body(route, "plain"))
+        asked = {"model", "messages", "stream", "stream_options", "tools", "max_tokens"}
+        assert bodies[-1].keys() <= asked, (route, bodies[-1])
+        chosen = {"temperature": 1.0, "top_p": 1.0}
+        config = {"generationConfig": {"temperature": 1.0, "topP": 1.0}} if route == "gemini" else chosen
+        await app.client.post(PATHS[route], json={**body(route, "plain"), **config})
+        assert {name: bodies[-1][name] for name in chosen} == chosen, route

@@ -9,9 +9,10 @@ import pytest
 
 from pipelines.protocol.images import RawImage, Runtime
 from pipelines.protocol.messages import Capabilities, FailedCheck
+from server.accounts.ledger import BilledCall
 from server.catalog.images import Catalog, ImageModel, load_catalog
 from server.errors import BadRequest
-from server.flows.images.request import ImageRequest, build_job, check_loras, check_options
+from server.flows.images.request import ImageRequest, InputImages, build_job, check_loras, check_options
 from server.flows.references import DecodedImage, Reference
 from server.schemas.images import SamplingOptions
 
@@ -20,6 +21,7 @@ ALL = Capabilities(
     text=True, references=2, mask=True, second_pass=True, negative_prompt=True, guidance=True, any_steps=True
 )
 IMAGE = {"references": (Reference("image[0]", "data:,"),)}
+CALL = BilledCall("job", "key", "images.generations", "beta", 0)
 DULL = {"sampling": SamplingOptions(negative_prompt="dull")}
 MASK = {**IMAGE, "mask": Reference("mask", "data:,")}
 
@@ -99,16 +101,16 @@ def test_further_references_are_shown_on_a_sheet_if_the_file_says_so(beta: Image
     check_options(request, with_sheet, 10, one)
     images = (DecodedImage(RawImage(1, 1, "RGB", bytes(3)), 1, 1),) * 3
     for capabilities, model, first in ((one, with_sheet, 0), (ALL, with_sheet, 1), (None, beta, None)):
-        assert build_job(request, model, "job", "key", images, None, 60, capabilities).sheet_from == first
+        assert build_job(request, model, CALL, InputImages(images), 60, capabilities).sheet_from == first
 
 
 def test_other_shapes_than_squares_are_refused_where_they_cannot_be_drawn(beta: ImageModel) -> None:
     square = replace(ALL, any_ratio=False)
     request = ImageRequest(endpoint="images.generations", prompt="a boat", size="16:9")
     with pytest.raises(BadRequest, match="draws squares only") as refused:
-        build_job(request, beta, "job", "key", (), None, 60, square)
+        build_job(request, beta, CALL, InputImages(), 60, square)
     assert refused.value.param == "size"
-    assert build_job(replace(request, size="1:1"), beta, "job", "key", (), None, 60, square).width_px == 1024
+    assert build_job(replace(request, size="1:1"), beta, CALL, InputImages(), 60, square).width_px == 1024
 
 
 def test_a_model_of_fixed_steps_redraws_in_whole_steps(beta: ImageModel) -> None:
@@ -124,9 +126,9 @@ def test_a_model_of_fixed_steps_redraws_in_whole_steps(beta: ImageModel) -> None
     allowed = replace(request, sampling=SamplingOptions(strength=0.5))
     check_options(allowed, redrawing, 10, fixed)
     images = (DecodedImage(RawImage(512, 512, "RGB", bytes(3 * 512**2)), 512, 512),)
-    job = build_job(allowed, redrawing, "job", "key", images, None, 60, fixed)
+    job = build_job(allowed, redrawing, CALL, InputImages(images), 60, fixed)
     assert (job.sampling.strength, job.sampling.refine_strength) == (0.5, 0.5)
-    assert build_job(allowed, redrawing, "job", "key", images, None, 60, ALL).sampling.refine_strength < 0.5
+    assert build_job(allowed, redrawing, CALL, InputImages(images), 60, ALL).sampling.refine_strength < 0.5
 
 
 def test_a_scheduler_is_one_that_the_file_allows_and_that_has_drawn(beta: ImageModel) -> None:
@@ -139,7 +141,7 @@ def test_a_scheduler_is_one_that_the_file_allows_and_that_has_drawn(beta: ImageM
         assert refused.value.param == "scheduler"
     request = ImageRequest(endpoint="images.edits", prompt="a boat", sampling=SamplingOptions(scheduler="AScheduler"))
     check_options(request, allowed, 10, some)
-    assert build_job(request, allowed, "job", "key", (), None, 60, some).sampling.scheduler == "AScheduler"
+    assert build_job(request, allowed, CALL, InputImages(), 60, some).sampling.scheduler == "AScheduler"
 
 
 def test_alpha_draws_two_references_with_the_other_starter() -> None:

@@ -12,10 +12,11 @@ from server.accounts.keys import create_key
 from server.accounts.ledger import BilledCall, Ledger
 from server.accounts.results import ResultStore, StoredResult
 from server.backends.decoding.pool import DecoderPool
+from server.backends.fetch import FetchRules
 from server.backends.local_storage import LocalStorage
 from server.errors import BadRequest
 from server.flows import references as loading
-from server.flows.references import DOWNLOADS_PER_KEY, TURNS, Reference, ReferenceLoader, StoredImage
+from server.flows.references import DOWNLOADS_PER_KEY, MAX_FILE_BYTES, TURNS, Reference, ReferenceLoader, StoredImage
 from tests.support.file_counter import FileCounter
 from tests.support.in_process import png
 from tests.support.polling import eventually
@@ -35,7 +36,7 @@ async def references(tmp_path: Path) -> AsyncIterator[ReferenceLoader]:
     storage, decoders = LocalStorage(tmp_path / "results"), DecoderPool(tmp_path / "pixels")
     storage.write(THERE, png())
     await decoders.start()
-    yield ReferenceLoader(ResultStore(database), storage, decoders, fetch=False, fetch_timeout_s=1)
+    yield ReferenceLoader(ResultStore(database), storage, decoders, FetchRules(False, MAX_FILE_BYTES, 1))
     await decoders.stop()
 
 
@@ -83,7 +84,7 @@ async def test_slow_downloads_leave_a_keys_other_images_and_other_keys_alone(
 ) -> None:
     running, answered = 0, asyncio.Event()
 
-    async def fetch_slowly(url: str, **_: object) -> bytes:
+    async def fetch_slowly(url: str, rules: FetchRules) -> bytes:
         nonlocal running
         running += 1
         await answered.wait()

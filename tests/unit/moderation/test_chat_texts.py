@@ -6,7 +6,7 @@ import pytest
 
 from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from server.accounts.db import Database
-from server.backends.engine_host import EngineHost
+from server.backends.engine_host import EngineHost, HostLimits
 from server.errors import BadRequest
 from server.flows.chat.moderation import chat_texts, upstream_texts
 from server.flows.chat.parse import parse_chat
@@ -89,7 +89,7 @@ async def test_more_text_than_any_context_holds_is_refused_before_it_is_tokenize
     with pytest.raises(BadRequest, match="Expected at most 10485760") as raised:
         chat_texts([half, half])
     assert raised.value.code == "string_above_max_length"
-    engine = EngineHost[ChatJob | CountJob, ChatEvent]("chat", (), 1)
+    engine = EngineHost[ChatJob | CountJob, ChatEvent]("chat", (), HostLimits(1))
     runner = ChatRunner(engine, Metrics(), Tracing(), database, BackgroundTasks())
     with pytest.raises(BadRequest):
         await runner.count_tokens(CountJob("count_1", cast(Any, None), (half, half)))

@@ -22,7 +22,7 @@ from pipelines.protocol.classify import ClassifyEvent, ClassifyJob
 from server.accounts.db import Database
 from server.accounts.keys import create_key
 from server.accounts.refusals import list_refusals
-from server.backends.engine_host import EngineHost
+from server.backends.engine_host import EngineHost, HostLimits
 from server.errors import ModerationBlocked, TimedOut
 from server.flows import moderation
 from server.flows.chat.run import ChatRunner
@@ -52,7 +52,7 @@ def answer(*deltas: ChatEvent) -> list[ChatEvent]:
 @pytest.fixture
 def classifiers() -> EngineHost[ClassifyJob, ClassifyEvent]:
     """Not started: jobs wait in it until they are cancelled."""
-    return EngineHost("classify", (), 1)
+    return EngineHost("classify", (), HostLimits(1))
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ async def test_a_worker_that_does_not_answer_is_a_timeout(
     monkeypatch.setattr(moderation, "ClassifyJob", partial(ClassifyJob, time_limit_s=0.01))
     with pytest.raises(TimedOut):
         await make_moderator(CLASSIFIER).check_texts(context, "input", ["hello"])
-    chat = EngineHost[ChatJob | CountJob, ChatEvent]("chat", (), 1)
+    chat = EngineHost[ChatJob | CountJob, ChatEvent]("chat", (), HostLimits(1))
     with pytest.raises(TimedOut):
         await ChatRunner(chat, Metrics(), Tracing(), database, BackgroundTasks()).count_tokens(
             CountJob("count_1", cast(Any, None), (), time_limit_s=0.01)

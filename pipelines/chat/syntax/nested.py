@@ -1,0 +1,111 @@
+"""Arguments in tags within tags, each behind a token of its own: MiniMax M3's."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from pipelines.chat.syntax.arguments import ArgumentReader, ArgumentStyle, Schema
+from pipelines.chat.syntax.rules import Rules
+from pipelines.chat.syntax.tags import may_be_text, read_value
+
+MINIMAX: Final = "]<]minimax[>["
+ITEM: Final = "item"  # the tag of an array's values
+TAG: Final = re.compile(re.escape(MINIMAX) + r"<(/?)([^<>/]+)>")
+
+
+class NestedArguments(ArgumentStyle):
+    """Strings and numbers stand between tags as they are, objects and arrays as further tags."""
+
+    input_opening = ""
+
+    def reader(self, schema: Schema, tail: str) -> ArgumentReader:
+        """Return a reader that waits for the call's end: only the last tag tells an array from an object."""
+        return NestedReader(schema, tail)
+
+    def rule(self, rules: Rules, schema: Schema) -> str:
+        """Return the arguments in the schema's order, those that are not required if the model wants them."""
+        required = schema.get("required") or []
+        tags = [
+            f"({_tag(rules, key, value)}){'' if key in required else '?'}"
+            for key, value in (schema.get("properties") or {}).items()
+        ]
+        return " ".join([*tags, "/[ \\n]{0,2}/"])
+
+    def written(self, arguments: Mapping[str, Any]) -> str:
+        """Return a tag for each argument."""
+        return "".join(_written(key, value) for key, value in arguments.items())
+
+    def endings(self) -> tuple[str, ...]:
+        """Return the token that begins what ends a string."""
+        return (MINIMAX,)
+
+
+class NestedReader(ArgumentReader):
+    """Reads the arguments of one call when they are whole."""
+
+    def __init__(self, schema: Schema, tail: str) -> None:
+        self._schema = schema
+        self._tail = tail
+        self._text = ""
+
+    def feed(self, text: str) -> str:
+        """Return the arguments once their end came."""
+        self._text += text
+        end = self._text.find(self._tail)
+        if end < 0:
+            return ""
+        self.rest, self._text = self._text[end:], self._text[:end]
+        return self.finish(closed=True)
+
+    def finish(self, *, closed: bool) -> str:
+        """Return the arguments of a call that was closed; of one that was cut, none."""
+        tags = {**self._schema, "type": "object"}
+        return json.dumps(_value(self._text, tags), ensure_ascii=False) if closed else ""
+
+
+def _value(text: str, schema: Schema) -> Any:
+    """Return what the text between two tags means."""
+    tags, kind = list(_tags(text)), schema.get("type")
+    if kind == "array" or (tags and kind != "object" and all(name == ITEM for name, _ in tags)):
+        return [_value(inner, schema.get("items") or {}) for _, inner in tags]
+    if kind == "object" or tags:
+        properties = schema.get("properties") or {}
+        return {name: _value(inner, properties.get(name) or {}) for name, inner in tags}
+    return read_value(text, schema, is_string=bool(schema) and may_be_text(schema))
+
+
+def _tags(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the names of the outermost tags, and what is in them."""
+    name, begin, depth = "", 0, 0
+    for tag in TAG.finditer(text):
+        closes, found = tag[1], tag[2]
+        if not depth and not closes:
+            name, begin, depth = found, tag.end(), 1
+        elif found == name:
+            depth += -1 if closes else 1
+            if not depth:
+                yield name, text[begin : tag.start()]
+
+
+def _tag(rules: Rules, name: str, schema: Schema) -> str:
+    opening, closing = rules.literal(f"{MINIMAX}<{name}>"), rules.literal(f"{MINIMAX}</{name}>")
+    kind = schema.get("type")
+    if kind == "object" and schema.get("properties"):
+        return f"{opening} {NestedArguments().rule(rules, schema)} {closing}"
+    if kind in ("object", "array"):
+        inner = rules.add(_tag(rules, ITEM, schema.get("items") or {})) + "*" if kind == "array" else rules.json(schema)
+        return f"{opening} {inner} {closing}"
+    if may_be_text(schema) and "enum" not in schema:
+        return f"{opening} {rules.until(f'{MINIMAX}</{name}>')}"
+    return f"{opening} {rules.json(schema)} {closing}"
+
+
+def _written(name: str, value: Any) -> str:
+    if isinstance(value, Mapping):
+        inner = NestedArguments().written(value)
+    elif isinstance(value, list):
+        inner = "".join(_written(ITEM, item) for item in value)
+    else:
+        inner = value if isinstance(value, str) else json.dumps(value)
+    return f"{MINIMAX}<{name}>{inner}{MINIMAX}</{name}>"
