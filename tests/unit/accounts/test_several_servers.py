@@ -62,7 +62,7 @@ def test_nothing_is_migrated_beside_a_running_server(database: Database) -> None
     running = server(database, "old")
     with database.write() as session:
         session.execute(text("UPDATE alembic_version SET version_num = '0016'"))
-    with pytest.raises(StartError, match="1 server.* of an older version use the database"):
+    with pytest.raises(StartError, match=r"1 server.* of an older version use the database"):
         database.migrate()
     assert database.schema_version() == "0016"
     with database.write() as session:
