@@ -76,10 +76,10 @@ class LocalStorage(Storage):
             for path in folder.iterdir():
                 with suppress(FileNotFoundError):
                     written_at = path.stat().st_mtime
-                    if written_at > after:
-                        os.utime(path)
-                    elif written_at < before and path.is_file():
+                    if written_at < before and path.is_file():
                         names.append(path.name)
+                    elif written_at > after:
+                        os.utime(path)
             yield names
 
     def delete(self, names: Collection[str]) -> None:
