@@ -1,5 +1,5 @@
 """Eight equal calls at once against a plain queue of them, on an engine in this process: the mean and the last answer,
-on idle cores and beside a load."""
+on idle cores and beside a load. By the processor time of this process, which other programs do not change."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ ROUNDS = 5  # of which the median counts; queue and crowd alternate
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Seconds from the first call to the mean and to the last answer: medians of the rounds."""
+    """Processor seconds from the first call to the mean and to the last answer: medians of the rounds."""
 
     mean_s: float
     last_s: float
@@ -86,12 +86,12 @@ async def _in_a_queue(engine: ImageEngine, job: ImageJob) -> list[float]:
 
 
 async def _answers(engine: ImageEngine, job: ImageJob, run: Callable[..., Awaitable[list[float]]]) -> list[float]:
-    """Return the seconds from the first call to each answer."""
-    began = time.perf_counter()
+    """Return the processor seconds from the first call to each answer."""
+    began = time.process_time()
 
     async def call(number: int) -> float:
         async for event in engine.submit(replace(job, id=str(number), seed=number)):
             assert not isinstance(event, Failed), event.detail
-        return time.perf_counter() - began
+        return time.process_time() - began
 
     return await run(*(call(number) for number in range(CALLS)))

@@ -52,8 +52,10 @@ from server.routes import (
     operator_keys,
     operator_queue,
     operator_reports,
+    operator_teams,
     responses,
     results,
+    sign_in,
     unsupported,
     upscale,
     workers,
@@ -65,8 +67,8 @@ from server.telemetry.engine_metrics import EngineReport
 log = structlog.stdlib.get_logger("darkroom.serving")
 
 ROUTES = (
-    images, upscale, image_jobs, chat, responses, conversations, models, files, health, console, docs, admin,
-    checkpoints, gateways, account, results, operator_keys, operator_queue, operator_reports, workers,
+    images, upscale, image_jobs, chat, responses, conversations, models, files, health, sign_in, console, docs, admin,
+    checkpoints, gateways, account, results, operator_keys, operator_teams, operator_queue, operator_reports, workers,
     batches, moderations, unsupported,
 )  # fmt: skip
 EXPOSED_HEADERS = [

@@ -164,13 +164,13 @@ class RunsElsewhere(Conflict):
 
 
 class Cancelled(ApiError):
-    """The call was cancelled by its own key. A retry would undo that, so a header tells SDKs not to."""
+    """The call was cancelled by its own key or an operator. A retry would undo that: a header tells SDKs not to."""
 
     status: ClassVar[int] = 409
     default_code: ClassVar[str | None] = "cancelled"
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, headers={"x-should-retry": "false"})
+    def __init__(self, message: str, *, code: str | None = None) -> None:
+        super().__init__(message, code=code, headers={"x-should-retry": "false"})
 
 
 class KeyReused(ApiError):

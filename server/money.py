@@ -30,3 +30,8 @@ def format_money(units: int) -> str:
     decimals = f"{part:04d}"
     trimmed = decimals[:2] + decimals[2:].rstrip("0")
     return f"{sign}{cny}.{trimmed}"
+
+
+def optional_money(units: int | None) -> str | None:
+    """Return an amount as text; None for no limit."""
+    return None if units is None else format_money(units)

@@ -31,6 +31,7 @@ from server.flows.responses.conversations import Conversations
 from server.flows.responses.count_tokens import TokenCounter
 from server.flows.responses.create import ResponseCreator
 from server.flows.responses.retrieve import Responses
+from server.flows.sign_in import SignIn
 from server.flows.thumbnails import Thumbnails
 from server.parts import Engines, Running, Served, Stores, Telemetry
 from server.settings import Settings
@@ -114,4 +115,5 @@ class Services:
     responses: ResponseFlows
     batches: BatchFlows
     moderations: Moderations
+    sign_in: SignIn | None  # with accounts of the house
     operations: Operations

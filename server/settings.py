@@ -33,6 +33,7 @@ def _like(pattern: str, example: str) -> AfterValidator:
 
 BaseUrl = Annotated[str, _like(r"https?://[^/\s]+(/[^\s?#]*)?", "https://pictures.example")]
 Origin = Annotated[str, _like(r"\*|[a-z][a-z0-9+.-]*://[^/\s]+", "https://pictures.example, or * for all")]
+HouseGroup = Annotated[str, _like(r".+=[^=]+", "design=alpha-image-per-call")]
 DatabaseUrl = Annotated[
     str,
     _like(r"|sqlite:///.+|postgresql\+psycopg://.+", "postgresql+psycopg://USER:PASSWORD@HOST/NAME or sqlite:///FILE"),
@@ -265,6 +266,33 @@ class Settings(BaseSettings):
     )
     preload: bool = Field(True, description="Load every checkpoint at start, not at its first call.")
 
+    oidc_issuer: BaseUrl | None = Field(
+        None,
+        description="The OpenID Connect provider with whose accounts people may sign in to the console, such as "
+        "https://login.example; needs the extra `[oidc]`. Unset: with keys alone.",
+    )
+    oidc_client_id: str | None = Field(None, description="The name of this server at the provider.")
+    oidc_client_secret: SecretStr | None = Field(
+        None, description="The secret of this server at the provider. Unset: it is a public client, without one."
+    )
+    oidc_client_secret_file: Path | None = Field(None, description="A file with that secret, in place of it.")
+    oidc_scopes: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = Field(
+        ("openid", "profile", "email"),
+        description="What is asked of the provider, separated by commas; some need another scope for groups.",
+    )
+    oidc_groups_claim: str = Field(
+        "groups",
+        description="The claim with the groups of a person, also inside others, such as `realm_access.roles`.",
+    )
+    oidc_groups: Annotated[tuple[HouseGroup, ...], NoDecode, BeforeValidator(_split)] = Field(
+        (),
+        description="Which groups of the provider may use which of the catalog, such as `design=alpha-image-per-call`, "
+        "separated by commas; * for everybody, or for every model. Unset: everybody may use every model.",
+    )
+    oidc_operators: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = Field(
+        (), description="Groups of the provider whose members are operators in the console, separated by commas."
+    )
+
     fetch: bool = Field(False, description="Whether reference images may be fetched from https URLs.")
     fetch_timeout_s: float = Field(20, gt=0, description="Time limit for one reference image, with its redirects.")
 
@@ -279,8 +307,8 @@ class Settings(BaseSettings):
     proxy: BaseUrl | None = Field(
         None,
         description="The HTTP proxy by which the server reaches all that has a public address: upstreams, an object "
-        "store, a collector of traces, images to fetch, webhooks. Loopback and private addresses are reached directly, "
-        "always. HTTP_PROXY and the like are not read.",
+        "store, a collector of traces, images to fetch, webhooks, the sign-in provider. Loopback and private addresses "
+        "are reached directly, always. HTTP_PROXY and the like are not read.",
     )
 
     tracing: BaseUrl | None = Field(

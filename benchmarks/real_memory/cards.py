@@ -55,7 +55,7 @@ class Choice:
 
     def __str__(self) -> str:
         words = [WORDS[self.runtime.quantize], *([self.runtime.offload] if self.runtime.offload != "none" else [])]
-        together = f", {self.together_gib:.0f}" if self.runtime.offload == "none" else ""
+        together = f", {self.together_gib:.0f}" if self.runtime.offload in {"none", "encoders"} else ""
         return f"{' '.join(words)} ({self.gib:.0f}{together})"
 
 
@@ -75,10 +75,10 @@ def _peak(parts: Measured, runtime: Runtime, total: float, rows: int) -> float:
         (parts.codec, WORKSPACES * max(parts.codec.peaks.values()), "none"),
     ]
     always = CONTEXT_BYTES + PROMPTS_BYTES + HELD_SHARE * total
-    if runtime.offload == "none":
-        weights = device_bytes(parts.sizes(runtime.quantize).values(), "none")
+    if runtime.offload in {"none", "encoders"}:
+        weights = device_bytes(parts.sizes(runtime.quantize), runtime.offload)
         return always + weights + max(peak for _, peak, _ in phases)
-    return always + max(device_bytes([part.sizes(kind)], runtime.offload) + peak for part, peak, kind in phases)
+    return always + max(device_bytes({"": part.sizes(kind)}, runtime.offload) + peak for part, peak, kind in phases)
 
 
 def tables() -> Iterable[Table]:

@@ -83,18 +83,20 @@ def choose_runtime(
     components' tensors with the denoiser quantized so.
 
     `budget_bytes` are those that the device has for weights, `capability` its compute capability, None without a GPU.
-    The first choice that fits is the fastest one. Where nothing fits, it is the smallest, and loading refuses it.
+    The first choice that fits is the fastest one: text encoders are needed for new prompts alone, and other components
+    for every image. Where nothing fits, it is the smallest, and loading refuses it.
     """
     plain = Runtime()
     if capability is None:
         return plain, "no GPU: the plain settings"
     quantize: Quantize = "fp8" if capability >= FP8_CAPABILITY else "float8"
     options: tuple[tuple[Quantize, Offload], ...] = (
-        ("none", "none"), (quantize, "none"), ("none", "model"), (quantize, "model"), ("float8", "group"),
+        ("none", "none"), ("none", "encoders"), (quantize, "none"), (quantize, "encoders"), ("none", "model"),
+        (quantize, "model"), ("float8", "group"),
     )  # fmt: skip
     sizes = []
     for chosen, offload in options:
-        size = device_bytes(sizes_of(chosen).values(), offload)
+        size = device_bytes(sizes_of(chosen), offload)
         sizes.append(f"{_name(chosen, offload)} {size / 2**30:.1f}")
         if size <= budget_bytes or offload == "group":
             why = f"{budget_bytes / 2**30:.1f} GiB for weights; in GiB: {', '.join(sizes)}"

@@ -77,12 +77,17 @@ class BatchedGenerator:
         self._scheduler.fail_scheduled(error)
         self._runner.kv_cache.clear()
 
-    def preempt_half(self) -> bool:
-        """Go on with fewer rows, after running out of memory. Returns False if there was only one."""
-        count = len(self._scheduler.scheduled)
-        if count > 1:
-            self._scheduler.preempt(keep=count // 2)
-        return count > 1
+    def make_room(self) -> bool:
+        """Go on with half of the rows, after running out of memory. One alone begins anew once, without what was kept
+        of others. Returns False if it has done so."""
+        rows = self._scheduler.scheduled
+        if not rows or (len(rows) == 1 and rows[0].began_anew):
+            return False
+        self._scheduler.preempt(keep=len(rows) // 2)
+        if len(rows) == 1:
+            rows[0].began_anew = True
+            self._runner.kv_cache.clear()
+        return True
 
     def _resize(self) -> None:
         if not self._scheduler.scheduled:

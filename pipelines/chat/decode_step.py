@@ -5,6 +5,7 @@ import torch
 
 from pipelines.chat.sampling import SampledToken, sample
 from pipelines.chat.sequence import Sequence
+from pipelines.device.failures import is_device_error
 
 
 def sample_step(rows: list[Sequence], logits: torch.Tensor) -> None:
@@ -19,6 +20,8 @@ def sample_step(rows: list[Sequence], logits: torch.Tensor) -> None:
         try:
             _append(rows[i], sampled, original.get(i))
         except Exception as error:  # a grammar that has become too large fails its own request and no other
+            if is_device_error(error):
+                raise
             rows[i].request.fail(error)
 
 

@@ -11,7 +11,7 @@ from pipelines.chat.batched import BatchedGenerator
 from pipelines.chat.checkpoint import CacheShare, ChatCheckpoint
 from pipelines.chat.sequence import Sequence
 from pipelines.chat.sequential import SequentialGenerator
-from pipelines.device.failures import exit_if_lost, is_out_of_memory
+from pipelines.device.failures import clear_frames, exit_if_lost, is_out_of_memory, watch_device
 from pipelines.device.memory import free_memory
 from pipelines.device.openmp import release_openmp_threads
 from pipelines.protocol.chat import ChatSpec
@@ -66,7 +66,7 @@ class DeviceLoop:
                 self._evict_all_but(retained)
             self._release_idle()
             if evicting:
-                free_memory(self._device)
+                watch_device(self._device, free_memory, self._device)
             if self._idle:
                 release_openmp_threads()
             evicting = self._receive()
@@ -82,8 +82,9 @@ class DeviceLoop:
             generator.step(self._threads)
         except Exception as error:
             exit_if_lost(error, self._device)
-            if is_out_of_memory(error) and generator.preempt_half():
-                free_memory(self._device)
+            if is_out_of_memory(error) and generator.make_room():
+                clear_frames(error)  # they hold the tensors that did not fit
+                watch_device(self._device, free_memory, self._device)
             else:
                 generator.fail(error)
 

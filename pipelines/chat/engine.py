@@ -19,7 +19,7 @@ from pipelines.chat.failures import to_failed_event
 from pipelines.chat.request_builder import build_sequences, count_prompt_tokens
 from pipelines.chat.sequence import Request
 from pipelines.device.failures import Cancelled, watch_device
-from pipelines.device.memory import chat_cache_bytes, free_memory
+from pipelines.device.memory import chat_cache_bytes, free_memory, with_memory
 from pipelines.device.openmp import run_and_release
 from pipelines.device.staged_copy import move_modules
 from pipelines.protocol.chat import (
@@ -103,9 +103,9 @@ class ChatEngine:
 
     def _load(self, spec: ChatSpec) -> ChatCheckpoint:
         if (checkpoint := self._on_host.get(spec)) is None:
-            load = functools.partial(watch_device, self._device, load_chat, spec, self._device, self._cache_share)
+            load = functools.partial(with_memory, self._device, load_chat, spec, self._device, self._cache_share)
             return run_and_release(load)
-        watch_device(self._device, move_modules, [checkpoint.model], self._device)
+        with_memory(self._device, move_modules, [checkpoint.model], self._device)
         return self._on_host.pop(spec)
 
     def _split_cache(self) -> None:
@@ -139,7 +139,7 @@ class ChatEngine:
         self._on_host |= {spec: each for spec, each in loaded.items() if not each.is_quantized}
         watch_device(self._device, move_modules, [each.model for each in self._on_host.values()], HOST)
         loaded.clear()
-        free_memory(self._device)
+        watch_device(self._device, free_memory, self._device)
 
     def _forget_on_host(self, retained: frozenset[ChatSpec]) -> None:
         self._on_host = {spec: checkpoint for spec, checkpoint in self._on_host.items() if spec in retained}

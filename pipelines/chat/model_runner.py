@@ -37,7 +37,8 @@ class ModelRunner:
         leads = self._leads(start + count, end)
         groups = self.kv_cache.group([lease], [start + count], apart=False)
         at = torch.arange(start, start + count, device=self._device)
-        self.kv_cache.set_window(CacheWindow(self._slots([lease] * count, at), groups, start, skip=len(leads)))
+        slots = self._slots([lease] * count, range(start, start + count))
+        self.kv_cache.set_window(CacheWindow(slots, groups, start, skip=len(leads)))
         ids = torch.tensor([[*(tokens[0] for _ in leads), *tokens]], device=self._device)
         positions = torch.cat([at.new_tensor(leads), at])[None]
         return self._forward(ids, positions, torch.cat([at[:1].expand(len(leads)), at])[None])
@@ -46,7 +47,7 @@ class ModelRunner:
         """Write one more token of each row, at positions `lengths`, the longest first. Returns [rows, vocabulary]."""
         positions = torch.tensor(lengths, device=self._device)
         groups = self.kv_cache.group(leases, [length + 1 for length in lengths], apart=self.by_group)
-        self.kv_cache.set_window(CacheWindow(self._slots(leases, positions), groups, lengths[0]))
+        self.kv_cache.set_window(CacheWindow(self._slots(leases, lengths), groups, lengths[0]))
         return self._forward(torch.tensor(tokens, device=self._device)[:, None], positions[:, None], positions[:, None])
 
     def _leads(self, written: int, end: int) -> list[int]:
@@ -55,10 +56,10 @@ class ModelRunner:
         long_from = self.rules.long_from
         return [long_from] if long_from is not None and written <= long_from < end else []
 
-    def _slots(self, leases: Sequence[Lease], positions: torch.Tensor) -> torch.Tensor:
-        places = positions.tolist()
-        pages = [lease.pages[place // PAGE] for lease, place in zip(leases, places, strict=True)]
-        return torch.tensor(pages, device=self._device) * PAGE + positions % PAGE
+    def _slots(self, leases: Sequence[Lease], places: Sequence[int]) -> torch.Tensor:
+        pairs = zip(leases, places, strict=True)
+        slots = [lease.pages[place // PAGE] * PAGE + place % PAGE for lease, place in pairs]
+        return torch.tensor(slots, device=self._device)
 
     def _forward(self, ids: torch.Tensor, positions: torch.Tensor, sees: torch.Tensor) -> torch.Tensor:
         """Return logits [rows, vocabulary]. All are [rows, tokens]; tokens attend to positions up to what they see."""

@@ -23,10 +23,24 @@ class SamplerState:
     ends: tuple[int, ...] = ()  # tokens that end an answer
     prompt_tokens: frozenset[int] = frozenset()  # for the repetition penalty alone
     counts: Counter[int] = field(default_factory=Counter)  # of its tokens so far, for the penalties
-    rng: random.Random = field(init=False)
+    _numbers: random.Random = field(init=False)
+    _number: float | None = None  # of the next token
 
     def __post_init__(self) -> None:
-        self.rng = random.Random(self.seed)  # noqa: S311
+        self._numbers = random.Random(self.seed)  # noqa: S311
+
+    @property
+    def number(self) -> float:
+        """Return the random number of the next token: the same one until that is `taken`, as a step that ran out of
+        memory is repeated."""
+        if self._number is None:
+            self._number = self._numbers.random()
+        return self._number
+
+    def take(self, token: int) -> None:
+        """Note the next token."""
+        self.counts[token] += 1
+        self._number = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +55,8 @@ class SampledToken:
 def sample(
     logits: torch.Tensor, rows: Sequence[SamplerState], masks: Sequence[torch.Tensor | None]
 ) -> list[SampledToken]:
-    """Sample one token for each row. `logits` is [rows, vocabulary] in float32, and is overwritten.
+    """Sample one token for each row, or, if that fails, none. `logits` is [rows, vocabulary] in float32, and is
+    overwritten.
 
     `masks` are bool over the vocabulary, true for allowed tokens. Logprobs are the model's own, before bias, penalties
     and mask.
@@ -56,10 +71,9 @@ def sample(
             logits[i, : len(allowed)].masked_fill_(~allowed, -torch.inf)
             logits[i, len(allowed) :] = -torch.inf
     tokens = _pick(logits, rows)
-    sampled = []
-    for row, token, logprob in zip(rows, tokens, logprobs, strict=True):
-        row.counts[token] += 1
-        sampled.append(_sampled_token(token, row, logprob))
+    sampled = [_sampled_token(token, row, own) for row, token, own in zip(rows, tokens, logprobs, strict=True)]
+    for row, token in zip(rows, tokens, strict=True):
+        row.take(token)
     return sampled
 
 
@@ -91,7 +105,7 @@ def _pick(logits: torch.Tensor, rows: Sequence[SamplerState]) -> list[int]:
     if random_rows:
         indices = torch.tensor(random_rows, device=logits.device)
         options = torch.tensor(
-            [[rows[i].sampling.temperature, rows[i].sampling.top_p, rows[i].rng.random()] for i in random_rows],
+            [[rows[i].sampling.temperature, rows[i].sampling.top_p, rows[i].number] for i in random_rows],
             dtype=torch.float64,
             device=logits.device,
         )

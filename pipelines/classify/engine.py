@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from pipelines.device.failures import exit_if_lost, watch_device
-from pipelines.device.memory import free_memory
+from pipelines.device.memory import free_memory, with_memory
 from pipelines.device.staged_copy import move_modules
 from pipelines.device.weight_names import TELLING, check_loaded
 from pipelines.protocol.backgrounds import flattened
@@ -45,6 +45,11 @@ class Classifier:
     processor: Any  # a tokenizer for texts, an image processor for images
     device: torch.device
     notes: tuple[str, ...]  # on its files, for the operator
+
+    def score(self, job: ClassifyJob) -> tuple[Mapping[str, float], ...]:
+        """Score a job's texts, and then its images, by label."""
+        texts, images = map(self.score_text, job.texts), map(self.score_image, job.images)
+        return (*texts, *images)
 
     def score_text(self, text: str) -> dict[str, float]:
         """Return each label's highest score over the text's windows."""
@@ -125,9 +130,8 @@ class ClassifyEngine:
             started_at = time.monotonic()
             classifier = self._load(job.checkpoint)
             emit(Started())  # the server's time limit begins here: it kills a worker that hangs
-            scores = [classifier.score_text(text) for text in job.texts]
-            scores += [classifier.score_image(image) for image in job.images]
-            emit(Classified(tuple(scores), time.monotonic() - started_at))
+            scores = with_memory(self._device, classifier.score, job)
+            emit(Classified(scores, time.monotonic() - started_at))
         except Exception as error:
             exit_if_lost(error, self._device)
             emit(_to_failed_event(job, error))
@@ -148,14 +152,14 @@ class ClassifyEngine:
         self._on_host |= self._loaded
         self._loaded = {}
         watch_device(self._device, move_modules, [each.model for each in self._on_host.values()], HOST)
-        free_memory(self._device)
+        watch_device(self._device, free_memory, self._device)
 
     def _load(self, spec: ClassifierSpec) -> Classifier:
         if (classifier := self._on_host.get(spec)) is not None:
-            watch_device(self._device, move_modules, [classifier.model], self._device)
+            with_memory(self._device, move_modules, [classifier.model], self._device)
             self._loaded[spec] = self._on_host.pop(spec)
         if spec not in self._loaded:
-            self._loaded[spec] = watch_device(self._device, load_classifier, spec, self._device)
+            self._loaded[spec] = with_memory(self._device, load_classifier, spec, self._device)
         return self._loaded[spec]
 
 

@@ -2,13 +2,15 @@
 
 import gc
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import torch
 
 from pipelines.catalog.memory import CHAT_CACHE_SHARE, host_memory_bytes, weights_budget
+from pipelines.device.failures import clear_frames, is_out_of_memory, watch_device
 from pipelines.device.heap import return_freed_memory
 from pipelines.protocol.images import Dtype
 from pipelines.protocol.messages import GpuMemory, WorkerMemory
@@ -17,6 +19,8 @@ HOST_SHARE = 0.5
 BFLOAT16_CAPABILITY = (8, 0)  # Ampere; GPUs before it emulate bfloat16
 HELD_SHARE = 0.05  # of the device's memory for the latents of paused runs
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,24 @@ def free_memory(device: torch.device) -> None:
     return_freed_memory()
     if device.type == "cuda":
         torch.cuda.empty_cache()
+
+
+def with_memory(device: torch.device, work: Callable[..., Result], *arguments: object) -> Result:
+    """Return the result of `work(*arguments)`. If the device runs out of memory in it, as beside another program, free
+    what nothing uses and try once more. Ends the process for an error after which the device no longer answers."""
+    try:
+        return watch_device(device, work, *arguments)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        clear_frames(error)  # they hold the tensors that did not fit
+    watch_device(device, free_memory, device)
+    try:
+        return watch_device(device, work, *arguments)
+    except Exception as error:
+        clear_frames(error)
+        watch_device(device, free_memory, device)
+        raise
 
 
 def compute_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:

@@ -6,7 +6,7 @@ copies one, the host fills the other from the disk's pages. Without a GPU the sa
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
@@ -34,7 +34,7 @@ class StagedCopy:
         """Move all parameters and buffers of a module that are elsewhere, in place; tied ones stay tied. Blocks."""
         self._wait_for_kernels()
         copies: dict[int, torch.Tensor] = {}
-        for tensor in (*module.parameters(), *module.buffers()):
+        for tensor in _tensors([module]):
             if tensor.device.type != self._target.type or self._gpu is None:
                 copies.setdefault(id(tensor), self.copy(tensor.detach()))
         self.finish()
@@ -119,6 +119,12 @@ class StagedCopy:
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
 
+def _tensors(modules: Iterable[nn.Module]) -> Iterator[torch.Tensor]:
+    for module in modules:
+        yield from module.parameters()
+        yield from module.buffers()
+
+
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     """View a dense tensor's bytes in the order in which they are in memory."""
     return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
@@ -126,9 +132,12 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 def move_modules(modules: list[nn.Module], target: torch.device) -> None:
     """Move modules between the host and a device, in place. Blocks; call it on a thread that draws nothing."""
-    gpus = {weight.device for module in modules for weight in module.parameters() if weight.is_cuda} | (
-        {target} if target.type == "cuda" else set()
-    )
-    move = StagedCopy(target, gpus.pop()).move if gpus else (lambda module: module.to(target))
+    gpus = {each.device for each in _tensors(modules) if each.is_cuda} | ({target} if target.type == "cuda" else set())
+    if not gpus:
+        for module in modules:
+            module.to(target)
+        return
+    largest = max((each.nbytes for each in _tensors(modules)), default=0)
+    staged = StagedCopy(target, gpus.pop(), min(BUFFER_BYTES, max(1, largest)))
     for module in modules:
-        move(module)
+        staged.move(module)

@@ -7,7 +7,7 @@ from sqlalchemy import func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from server.accounts.db import Database
-from server.accounts.tables import ChatUsageRow
+from server.accounts.tables import ChatUsageRow, KeyRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +22,11 @@ class ChatUsage:
 
 
 def add_chat_usage(database: Database, key_id: str, model: str, prompt_tokens: int, completion_tokens: int) -> None:
-    """Count one chat, under today in UTC."""
+    """Count one chat, under today in UTC and the key's team."""
     insert = sqlite.insert if database.is_sqlite else postgresql.insert
     row = insert(ChatUsageRow).values(
         key_id=key_id,
+        team_id=select(KeyRow.team_id).where(KeyRow.id == key_id).scalar_subquery(),
         model=model,
         day=datetime.fromtimestamp(database.clock.now(), UTC).date().isoformat(),
         chats=1,
@@ -34,7 +35,7 @@ def add_chat_usage(database: Database, key_id: str, model: str, prompt_tokens: i
     )
     totals = ("chats", "prompt_tokens", "completion_tokens")
     upsert = row.on_conflict_do_update(
-        index_elements=["key_id", "model", "day"],
+        index_elements=["key_id", "model", "day", "team_id"],
         set_={name: getattr(ChatUsageRow, name) + getattr(row.excluded, name) for name in totals},
     )
     with database.write() as session:

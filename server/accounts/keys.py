@@ -28,7 +28,7 @@ class Key:
     `budget`: the total that it may ever spend. `monthly_budget`: the most that it may spend in a month (UTC).
     `max_running`: calls that it may have at once; None is the server's default. `per_minute`: calls that it may begin
     in a minute. `keepalive`: send whitespace before JSON answers that take long. `rotating_until`: the secret before
-    the last rotation works until then.
+    the last rotation works until then. `team_id` "" is no team.
     """
 
     id: str
@@ -45,6 +45,8 @@ class Key:
     monthly_budget: int | None = None
     note: str = ""
     rotating_until: datetime | None = None
+    team_id: str = ""
+    person: str | None = None
 
     @property
     def state(self) -> str:
@@ -66,6 +68,8 @@ class KeyChanges(TypedDict, total=False):
     per_minute: int | None
     keepalive: bool
     note: str
+    team_id: str
+    person: str
 
 
 class KeyNotFound(Exception):
@@ -98,6 +102,8 @@ def create_key(
         keepalive=False,
         monthly_budget=None,
         note="",
+        team_id="",
+        person=None,
     )
     for field, value in _columns(limits or {}).items():
         setattr(row, field, value)
@@ -262,6 +268,8 @@ def _key(row: KeyRow, now: float) -> Key:
         monthly_budget=row.monthly_budget,
         note=row.note,
         rotating_until=_to_datetime(row.previous_until) if rotating else None,
+        team_id=row.team_id,
+        person=row.person,
     )
 
 

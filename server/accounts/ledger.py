@@ -9,29 +9,35 @@ one of each month's: the transaction that adds an entry writes both with it. So 
 charges there are, and `darkroom ledger --check` compares them. Both transactions lock the key's row before any other
 (on SQLite, BEGIN IMMEDIATE locks everything), so two calls can't both spend the last of a budget, a call that is
 captured meanwhile is counted exactly once, and no two transactions wait for each other.
+
+A key may be in a team, whose monthly budget all its keys share. A hold locks the team's row after the key's, and then
+reads what the team's keys hold and were charged in one statement, so that a capture, which does not lock it, is seen
+whole or not at all. A charge stays that of the team for which it was held, wherever the key goes.
 """
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Update, func, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import BigInteger, ColumnElement, ScalarSelect, Update, cast, func, select, update
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from server.accounts.db import Database
 from server.accounts.gateways import lapsed, live_owners
 from server.accounts.paging import month_start
 from server.accounts.store import Store, Write
-from server.accounts.tables import EntryRow, HoldRow, KeyMonthRow, KeyRow
+from server.accounts.tables import EntryRow, HoldRow, KeyMonthRow, KeyRow, TeamRow
 
 
 class InsufficientBudget(Exception):
-    """The key can't pay. `monthly`: it can again when the next month begins."""
+    """The key can't pay. `monthly`: it can again when the next month begins. `team`: the name of the key's team, if it
+    is the team's budget that does not suffice."""
 
-    def __init__(self, available_units: int, price_units: int, *, monthly: bool = False) -> None:
+    def __init__(self, available_units: int, price_units: int, *, monthly: bool = False, team: str = "") -> None:
         super().__init__(f"{available_units} available, {price_units} needed")
         self.available_units = available_units
         self.price_units = price_units
         self.monthly = monthly
+        self.team = team
 
 
 class HoldLost(Exception):
@@ -71,10 +77,12 @@ class Ledger(Store):
         with self._database.write() as session:
             key = lock_key(session, call.key_id)
             self._check_budgets(session, key, call.price_units)
+            self._check_team(session, key.team_id, call.price_units)
             session.add(
                 HoldRow(
                     call_id=call.call_id,
                     key_id=call.key_id,
+                    team_id=key.team_id,
                     endpoint=call.endpoint,
                     model=call.model,
                     price=call.price_units,
@@ -106,10 +114,10 @@ class Ledger(Store):
             if _count_updated(session, update(HoldRow).where(*own, HoldRow.state == "held").values(**captured)) != 1:
                 _require_captured(session, price_units, *own)
                 return
-            session.add(
-                EntryRow(call_id=call_id, key_id=hold.key_id, model=hold.model, amount=price_units, created_at=now)
-            )
-            _settle(session, key, price_units, now)
+            charged = {"key_id": hold.key_id, "team_id": hold.team_id}
+            session.add(EntryRow(call_id=call_id, model=hold.model, amount=price_units, created_at=now, **charged))
+            key.settled += price_units
+            _settle(session, KeyMonthRow(month=month_start(now), settled=price_units, **charged))
             for write in writes:
                 write(session)
             session.flush()
@@ -155,11 +163,23 @@ class Ledger(Store):
         held = held_sum(session, key.id)
         limits = [(key.budget, key.settled, False)]
         if key.monthly_budget is not None:
-            month = session.get(KeyMonthRow, (key.id, month_start(self._database.clock.now())))
-            limits.append((key.monthly_budget, month.settled if month is not None else 0, True))
+            settled = settled_in_month(KeyMonthRow.key_id == key.id, self._database.clock.now())
+            limits.append((key.monthly_budget, session.scalars(select(settled)).one(), True))
         for limit, spent, monthly in limits:
             if limit is not None and (available := limit - spent - held) < price_units:
                 raise InsufficientBudget(available, price_units, monthly=monthly)
+
+    def _check_team(self, session: Session, team_id: str, price_units: int) -> None:
+        if not team_id:
+            return
+        locked = select(TeamRow).where(TeamRow.id == team_id).with_for_update(key_share=True)
+        team = session.scalars(locked.execution_options(populate_existing=True)).one()
+        if team.monthly_budget is None:
+            return
+        settled = settled_in_month(KeyMonthRow.team_id == team_id, self._database.clock.now())
+        spent, held = session.execute(select(settled, held_of(HoldRow.team_id == team_id))).one()
+        if (available := team.monthly_budget - spent - held) < price_units:
+            raise InsufficientBudget(available, price_units, monthly=True, team=team.name)
 
     def _void_statement(self, reason: str, *conditions: ColumnElement[bool]) -> Update:
         statement = update(HoldRow).where(HoldRow.state == "held", *conditions)
@@ -168,8 +188,22 @@ class Ledger(Store):
 
 def held_sum(session: Session, key_id: str) -> int:
     """Return the sum of the holds for a key's running calls, in 1/10000 CNY."""
-    own_held = (HoldRow.key_id == key_id, HoldRow.state == "held")
-    return int(session.scalars(select(func.coalesce(func.sum(HoldRow.price), 0)).where(*own_held)).one())
+    return session.scalars(select(held_of(HoldRow.key_id == key_id))).one()
+
+
+def held_of(whose: ColumnElement[bool]) -> ScalarSelect[int]:
+    """Return a query of the sum of these holds that are held, in 1/10000 CNY."""
+    return _sum_of(HoldRow.price, whose, HoldRow.state == "held")
+
+
+def settled_in_month(whose: ColumnElement[bool], now: float) -> ScalarSelect[int]:
+    """Return a query of the sum of these charges in the month of this time, in 1/10000 CNY."""
+    return _sum_of(KeyMonthRow.settled, whose, KeyMonthRow.month == month_start(now))
+
+
+def _sum_of(column: InstrumentedAttribute[int], *conditions: ColumnElement[bool]) -> ScalarSelect[int]:
+    whole = cast(func.coalesce(func.sum(column), 0), BigInteger)  # PostgreSQL adds them up to a decimal
+    return select(whole).where(*conditions).scalar_subquery()
 
 
 def lock_key(session: Session, key_id: str) -> KeyRow:
@@ -178,14 +212,13 @@ def lock_key(session: Session, key_id: str) -> KeyRow:
     return session.scalars(query.execution_options(populate_existing=True)).one()
 
 
-def _settle(session: Session, key: KeyRow, price_units: int, now: float) -> None:
-    """Add a charge of this moment to the total of the key, whose row is locked, and to that of the month."""
-    key.settled += price_units
-    month = session.get(KeyMonthRow, (key.id, month_start(now)))
+def _settle(session: Session, charge: KeyMonthRow) -> None:
+    """Add a charge to the total of its month and team. The key's row is locked."""
+    month = session.get(KeyMonthRow, (charge.key_id, charge.month, charge.team_id))
     if month is None:
-        session.add(KeyMonthRow(key_id=key.id, month=month_start(now), settled=price_units))
+        session.add(charge)
     else:
-        month.settled += price_units
+        month.settled += charge.settled
 
 
 def _require_captured(session: Session, price_units: int, *own: ColumnElement[bool]) -> None:

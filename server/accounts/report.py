@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.orm import Session
 
 from server.accounts.dated_ahead import has_been
@@ -25,6 +25,7 @@ class Balance:
     budget_units: int | None
     spent_units: int
     held_units: int
+    team_id: str = ""
 
     @property
     def available_units(self) -> int | None:
@@ -42,6 +43,7 @@ class Entry:
     model: str
     amount_units: int
     created_at: datetime
+    team_id: str = ""
 
 
 def balances(database: Database) -> list[Balance]:
@@ -50,7 +52,7 @@ def balances(database: Database) -> list[Balance]:
     with database.read() as session:
         held = {row[0]: int(row[1]) for row in session.execute(holds)}
         rows = session.scalars(select(KeyRow).order_by(KeyRow.created_at)).all()
-    return [Balance(row.id, row.name, row.budget, row.settled, held.get(row.id, 0)) for row in rows]
+    return [Balance(row.id, row.name, row.budget, row.settled, held.get(row.id, 0), row.team_id) for row in rows]
 
 
 def entries(
@@ -58,17 +60,26 @@ def entries(
     key_id: str | None = None,
     page: Page = FIRST_PAGE,
     *,
+    team_id: str | None = None,
     model: str | None = None,
     period: Period = ALWAYS,
 ) -> list[Entry]:
     """List the charges of a page. Raises UnknownEntry."""
     query = select(EntryRow).where(*period.bounds(EntryRow.created_at))
-    for column, value in ((EntryRow.key_id, key_id), (EntryRow.model, model)):
+    for column, value in ((EntryRow.key_id, key_id), (EntryRow.team_id, team_id), (EntryRow.model, model)):
         query = query if value is None else query.where(column == value)
     with database.read() as session:
         rows = read_numbered(session, query, EntryRow, page)
     return [
-        Entry(row.id, row.call_id, row.key_id, row.model, row.amount, datetime.fromtimestamp(row.created_at, UTC))
+        Entry(
+            id=row.id,
+            call_id=row.call_id,
+            key_id=row.key_id,
+            model=row.model,
+            amount_units=row.amount,
+            created_at=datetime.fromtimestamp(row.created_at, UTC),
+            team_id=row.team_id,
+        )
         for row in rows[: page.limit]
     ]
 
@@ -110,9 +121,13 @@ def call_problems(session: Session, condition: ColumnElement[bool], problem: str
 
 
 def _wrong_amounts(session: Session) -> list[str]:
-    different = (EntryRow.amount != HoldRow.price) | (EntryRow.key_id != HoldRow.key_id)
+    different = or_(
+        EntryRow.amount != HoldRow.price, EntryRow.key_id != HoldRow.key_id, EntryRow.team_id != HoldRow.team_id
+    )
     query = select(EntryRow.call_id).join(HoldRow, HoldRow.call_id == EntryRow.call_id).where(different)
-    return [f"call {call_id} has an entry of another price or key than its hold" for call_id in session.scalars(query)]
+    return [
+        f"call {call_id} has an entry of another price, key or team than its hold" for call_id in session.scalars(query)
+    ]
 
 
 def mend_totals(database: Database) -> int:
@@ -126,15 +141,17 @@ def mend_totals(database: Database) -> int:
             if total.month is None:
                 keys[total.key_id].settled = total.charged
             else:
-                session.merge(KeyMonthRow(key_id=total.key_id, month=total.month, settled=total.charged))
+                row = KeyMonthRow(key_id=total.key_id, team_id=total.team_id, month=total.month, settled=total.charged)
+                session.merge(row)
     return len(wrong)
 
 
 @dataclass(frozen=True, slots=True)
 class _WrongTotal:
-    """A total of a key, of one month unless that is None, that is not the sum of its charges."""
+    """A total of a key, of one month and team unless `month` is None, that is not the sum of its charges."""
 
     key_id: str
+    team_id: str
     month: float | None
     recorded: int
     charged: int
@@ -142,24 +159,26 @@ class _WrongTotal:
     @property
     def line(self) -> str:
         """Say what differs."""
-        of_month = "" if self.month is None else f" in {datetime.fromtimestamp(self.month, UTC):%Y-%m}"
+        of_team = f" for team {self.team_id}" if self.team_id else ""
+        of_month = "" if self.month is None else f"{of_team} in {datetime.fromtimestamp(self.month, UTC):%Y-%m}"
         return f"key {self.key_id} has a settled total of {self.recorded} and charges of {self.charged}{of_month}"
 
 
 def _wrong_totals(session: Session) -> list[_WrongTotal]:
-    """Compare the totals of all charges of a key, and of those of each month."""
+    """Compare the totals of all charges of a key, and of those of each month and team."""
     totals = dict(session.execute(select(KeyRow.id, KeyRow.settled)).all())
     charged: dict[str, int] = defaultdict(int)
-    months: dict[tuple[str, float], int] = {}
+    months: dict[tuple[str, str, float], int] = {}
     for month in charged_months(session):
         in_month = (EntryRow.created_at >= month, EntryRow.created_at < month_end(month))
-        query = select(EntryRow.key_id, func.sum(EntryRow.amount)).where(*in_month).group_by(EntryRow.key_id)
-        for key_id, amount in session.execute(query):
-            months[key_id, month] = int(amount)
+        whose = (EntryRow.key_id, EntryRow.team_id)
+        for key_id, team_id, amount in session.execute(
+            select(*whose, func.sum(EntryRow.amount)).where(*in_month).group_by(*whose)
+        ):
+            months[key_id, team_id, month] = int(amount)
             charged[key_id] += int(amount)
-    of_months = session.execute(select(KeyMonthRow.key_id, KeyMonthRow.month, KeyMonthRow.settled))
-    recorded = {(key_id, month): settled for key_id, month, settled in of_months}
-    compared = [_WrongTotal(key_id, None, total, charged[key_id]) for key_id, total in totals.items()]
+    recorded = {(row.key_id, row.team_id, row.month): row.settled for row in session.scalars(select(KeyMonthRow))}
+    compared = [_WrongTotal(key_id, "", None, total, charged[key_id]) for key_id, total in totals.items()]
     compared += [
         _WrongTotal(*each, recorded.get(each, 0), months.get(each, 0))
         for each in sorted(recorded.keys() | months.keys())

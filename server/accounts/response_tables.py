@@ -25,7 +25,7 @@ class ResponseRow(Base):
 
     id: Mapped[str] = mapped_column(String(60), primary_key=True)
     key_id: Mapped[str] = mapped_column(ForeignKey("keys.id"), index=True)
-    previous_id: Mapped[str | None] = mapped_column(String(60))
+    previous_id: Mapped[str | None] = mapped_column(String(60), index=True)
     state: Mapped[str] = mapped_column(String(12), index=True)
     owner: Mapped[str] = mapped_column(String(40))
     background: Mapped[bool] = mapped_column(Boolean)
@@ -35,6 +35,7 @@ class ResponseRow(Base):
     idempotency_key: Mapped[str | None] = mapped_column(String(255))
     fingerprint: Mapped[str | None] = mapped_column(String(64), index=True)
     conversation_id: Mapped[str | None] = mapped_column(String(60))
+    title: Mapped[str | None] = mapped_column(String(200))  # that its person gave
     stored: Mapped[bool] = mapped_column(Boolean, server_default=true())
     # a client was connected when it ended
     delivered: Mapped[bool] = mapped_column("heard", Boolean, server_default=true())

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, delete, literal, or_, select, update
+from sqlalchemy import CTE, ColumnElement, Select, delete, literal, or_, select, update
 from sqlalchemy.orm import Session
 
 from server.accounts.conversations import add_rounds
@@ -65,6 +65,7 @@ class StoredResponse:
     stored: bool = True
     delivered: bool = False
     conversation_id: str | None = None  # which its items are added to when it has ended
+    title: str | None = None
 
     @property
     def replayable(self) -> bool:
@@ -179,13 +180,17 @@ class ResponseStore(Store):
         """Return a stored response of this key, with all its items in order; None if there is none."""
         return self._find(ResponseRow.id == response_id, ResponseRow.key_id == key_id, ResponseRow.stored.is_(True))
 
-    def page(self, key_id: str, page: Page, *, roots_only: bool) -> list[tuple[StoredResponse, list[StoredItem]]]:
+    def page(
+        self, key_id: str, page: Page, *, roots_only: bool = False, root: str | None = None
+    ) -> list[tuple[StoredResponse, list[StoredItem]]]:
         """Return this key's stored responses with their inputs, and one more than the page has room for if there are
-        more. Raises UnknownEntry."""
+        more. `root`: only this one and those that continue it. Raises UnknownEntry."""
         row = ResponseRow
         query = select(row).where(row.key_id == key_id, row.stored)
         if roots_only:
             query = query.where(row.previous_id.is_(None))
+        if root is not None:
+            query = query.where(row.id.in_(select(_tree(root, key_id).c.id)))
         with self._database.read() as session:
             after = session.get(row, page.after) if page.after is not None else None
             if after is not None and after.key_id != key_id:
@@ -243,6 +248,19 @@ class ResponseStore(Store):
         query = select(ItemRow).where(*own, stored).order_by(ItemRow.id)
         with self._database.read() as session:
             return {row.item_id: _item(row) for row in session.scalars(query)}
+
+    def name(self, response_id: str, key_id: str, title: str | None) -> bool:
+        """Give a stored response a title, or take it away. False when there is none."""
+        mine = (ResponseRow.id == response_id, ResponseRow.key_id == key_id, ResponseRow.stored)
+        with self._database.write() as session:
+            named = update(ResponseRow).where(*mine).values(title=title).returning(ResponseRow.id)
+            return session.scalar(named) is not None
+
+    def find_tree(self, response_id: str, key_id: str) -> list[str]:
+        """Return the ids of a stored response and of all that continue it, the last ones first."""
+        tree = _tree(response_id, key_id)
+        with self._database.read() as session:
+            return list(session.scalars(select(tree.c.id).order_by(tree.c.depth.desc())))
 
     def delete(self, response_id: str, key_id: str) -> bool:
         """Delete a stored response and its items. False when there is none."""
@@ -314,6 +332,14 @@ def _chain_query(response_id: str, key_id: str) -> Select[str, ItemRow]:
     )
 
 
+def _tree(response_id: str, key_id: str) -> CTE:
+    """Return the ids of a stored response and of all that continue it, with how far each is from it (`depth`)."""
+    own = (ResponseRow.key_id == key_id) & ResponseRow.stored
+    root = select(ResponseRow.id, literal(0).label("depth")).where(ResponseRow.id == response_id, own)
+    tree = root.cte("tree", recursive=True)
+    return tree.union_all(select(ResponseRow.id, tree.c.depth + 1).where(ResponseRow.previous_id == tree.c.id, own))
+
+
 def _delete(session: Session, query: Select[str]) -> int:
     ids = list(session.scalars(query))
     for start in range(0, len(ids), 500):
@@ -358,4 +384,5 @@ def _response(row: ResponseRow) -> StoredResponse:
         stored=row.stored,
         delivered=row.delivered,
         conversation_id=row.conversation_id,
+        title=row.title,
     )

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Float, ForeignKey, Index, Integer, String, Text
+from sqlalchemy import JSON, BigInteger, Boolean, Float, ForeignKey, Index, Integer, String, Text, false
 from sqlalchemy.orm import Mapped, mapped_column
 
 from server.accounts.tables import Base
@@ -25,6 +25,7 @@ class ResultRow(Base):
     sha256: Mapped[str] = mapped_column(String(64), index=True)  # finds the image that a client sends back as a file
     created_at: Mapped[float] = mapped_column(Float, index=True)
     deleted_at: Mapped[float | None] = mapped_column(Float)  # since then, its file may be deleted
+    favourite: Mapped[bool] = mapped_column(Boolean, server_default=false())
     # the rest only while prompts are kept, and until it is deleted
     seed: Mapped[int | None] = mapped_column(BigInteger)
     prompt: Mapped[str | None] = mapped_column(Text)

@@ -66,17 +66,20 @@ class Result:
     size_bytes: int
     created_at: float
     origin: Origin | None
+    favourite: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ResultFilter:
-    """A filter of images. `words`: all of them are in the prompt. `parent`: the result that they were made from."""
+    """A filter of images. `words`: all of them are in the prompt. `parent`: the result that they were made from.
+    `favourites`: only those."""
 
     key_id: str
     model: str | None = None
     words: Sequence[str] = ()
     parent: str | None = None
     period: Period = ALWAYS
+    favourites: bool = False
 
 
 class ResultStore(Store):
@@ -116,6 +119,8 @@ class ResultStore(Store):
             row.key_id == wanted.key_id, row.deleted_at.is_(None), *wanted.period.bounds(row.created_at)
         )
         query = query.where(*(row.prompt.icontains(word, autoescape=True) for word in wanted.words))
+        if wanted.favourites:
+            query = query.where(row.favourite)
         if wanted.model is not None:
             query = query.where(HoldRow.model == wanted.model)
         if wanted.parent is not None:  # a list of names, as JSON
@@ -136,6 +141,14 @@ class ResultStore(Store):
             if row is None or row.key_id != key_id or row.deleted_at is not None:
                 return None
             return _result(row, session.get_one(HoldRow, row.call_id))
+
+    def mark(self, name: str, key_id: str, *, favourite: bool) -> bool:
+        """Make an image a favourite, or an image like others. Returns False if there is none."""
+        row = ResultRow
+        mine = (row.name == name, row.key_id == key_id, row.deleted_at.is_(None))
+        with self._database.write() as session:
+            marked = update(row).where(*mine).values(favourite=favourite).returning(row.name)
+            return session.scalar(marked) is not None
 
     def delete(self, name: str, key_id: str) -> bool:
         """Forget an image and its origin; its charge stays. Returns False if there is none."""
@@ -213,4 +226,4 @@ def _result(row: ResultRow, hold: HoldRow) -> Result:
         origin = Origin(row.seed, row.prompt, row.parameters or {}, row.parents or ())
     sizes = (row.width_px, row.height_px, row.size_bytes)
     call = (row.call_id, row.key_id, hold.model, hold.endpoint)
-    return Result(row.name, *call, row.media_type, *sizes, row.created_at, origin)
+    return Result(row.name, *call, row.media_type, *sizes, row.created_at, origin, row.favourite)

@@ -47,16 +47,31 @@ class KeyRow(Base):
     previous_hash: Mapped[str | None] = mapped_column(String(64), index=True)  # of the secret before a rotation
     previous_until: Mapped[float | None] = mapped_column(Float)
     settled: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))  # the sum of its entries
+    team_id: Mapped[str] = mapped_column(String(40), server_default="")
+    person: Mapped[str | None] = mapped_column(String(600), index=True, unique=True)  # who signs in with it
+
+
+class TeamRow(Base):
+    """Keys that share a monthly budget. Elsewhere a `team_id` is the team that the key had then, or "" for none."""
+
+    __tablename__ = "teams"
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    name: Mapped[str] = mapped_column(String(200), unique=True)
+    monthly_budget: Mapped[int | None] = mapped_column(BigInteger)
+    created_at: Mapped[float] = mapped_column(Float)
 
 
 class KeyMonthRow(Base):
-    """The sum of a key's charges in a month, which is named by its beginning. There is a row for each month with
-    entries: at whatever time by the clock a charge was written, no other month's total changes."""
+    """The sum of a key's charges for a team in a month, which is named by its beginning. There is a row for each month
+    with entries: at whatever time by the clock a charge was written, no other month's total changes."""
 
     __tablename__ = "key_months"
+    __table_args__ = (Index("ix_key_months_team", "team_id", "month"),)
 
     key_id: Mapped[str] = mapped_column(ForeignKey("keys.id"), primary_key=True)
     month: Mapped[float] = mapped_column(Float, primary_key=True)
+    team_id: Mapped[str] = mapped_column(String(40), primary_key=True, server_default="")
     settled: Mapped[int] = mapped_column(BigInteger)
 
 
@@ -80,6 +95,7 @@ class HoldRow(Base):
     reason: Mapped[str | None] = mapped_column(String(60))
     created_at: Mapped[float] = mapped_column(Float)
     settled_at: Mapped[float | None] = mapped_column(Float)
+    team_id: Mapped[str] = mapped_column(String(40), server_default="")
 
 
 class EntryRow(Base):
@@ -94,16 +110,18 @@ class EntryRow(Base):
     model: Mapped[str] = mapped_column(String(200))
     amount: Mapped[int] = mapped_column(BigInteger)
     created_at: Mapped[float] = mapped_column(Float)
+    team_id: Mapped[str] = mapped_column(String(40), server_default="")
 
 
 class ChatUsageRow(Base):
-    """The tokens of one key's chats with one model on one day (UTC, YYYY-MM-DD)."""
+    """The tokens of one key's chats with one model, for a team, on one day (UTC, YYYY-MM-DD)."""
 
     __tablename__ = "chat_usage"
 
     key_id: Mapped[str] = mapped_column(ForeignKey("keys.id"), primary_key=True)
     model: Mapped[str] = mapped_column(String(200), primary_key=True)
     day: Mapped[str] = mapped_column(String(10), primary_key=True)
+    team_id: Mapped[str] = mapped_column(String(40), primary_key=True, server_default="")
     chats: Mapped[int] = mapped_column(BigInteger)
     prompt_tokens: Mapped[int] = mapped_column(BigInteger)
     completion_tokens: Mapped[int] = mapped_column(BigInteger)

@@ -1,5 +1,5 @@
-"""Usage by key, time and model: calls, images and money from the ledger's entries, chats and tokens from their daily
-counts.
+"""Usage by team, key, time and model: calls, images and money from the ledger's entries, chats and tokens from their
+daily counts.
 
 The sums of every grouping are equal, since they are sums of the same entries. Days and months are in UTC.
 """
@@ -15,22 +15,26 @@ from sqlalchemy.orm import InstrumentedAttribute
 from server.accounts.db import Database
 from server.accounts.paging import ALWAYS, Period, month_start
 from server.accounts.result_tables import ResultRow
-from server.accounts.tables import ChatUsageRow, EntryRow, KeyMonthRow, KeyRow
+from server.accounts.tables import ChatUsageRow, EntryRow, KeyMonthRow, KeyRow, TeamRow
 
-Grouping = Literal["key", "day", "month", "model"]
-GROUPINGS: tuple[Grouping, ...] = ("key", "day", "month", "model")
+Grouping = Literal["team", "key", "day", "month", "model"]
+GROUPINGS: tuple[Grouping, ...] = ("team", "key", "day", "month", "model")
+SUMS = ("calls", "images", "amount", "chats", "prompt_tokens", "completion_tokens")
 LAST_MOMENT_S = 1e-3  # before the end of a period, which is exclusive
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The sums of one group. A field that it is not grouped by is None. `amount` in 1/10000 CNY."""
+    """The sums of one group. A field that it is not grouped by is None; a `team_id` of no team is "". `amount` in
+    1/10000 CNY."""
 
     key_id: str | None = None
     key_name: str | None = None
     day: str | None = None  # YYYY-MM-DD
     month: str | None = None  # YYYY-MM
     model: str | None = None
+    team_id: str | None = None
+    team_name: str | None = None
     calls: int = 0
     images: int = 0
     amount: int = 0
@@ -40,8 +44,7 @@ class Usage:
 
     def plus(self, other: "Usage") -> "Usage":
         """Add both groups' sums, in the group of this one."""
-        names = ("calls", "images", "amount", "chats", "prompt_tokens", "completion_tokens")
-        return replace(self, **{name: getattr(self, name) + getattr(other, name) for name in names})
+        return replace(self, **{name: getattr(self, name) + getattr(other, name) for name in SUMS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +54,32 @@ class UsageFilter:
     key_id: str | None = None
     model: str | None = None
     period: Period = ALWAYS
+    team_id: str | None = None
+
+    def equal(self, row: type[EntryRow] | type[ChatUsageRow]) -> list[ColumnElement[bool]]:
+        """Return the conditions of a row that are not of its time."""
+        values = {row.key_id: self.key_id, row.team_id: self.team_id, row.model: self.model}
+        return [column == value for column, value in values.items() if value is not None]
 
 
 def usage(database: Database, wanted: UsageFilter, by: Collection[Grouping]) -> list[Usage]:
-    """Return the sums of each group that has any, by key, time and model."""
+    """Return the sums of each group that has any, by team, key, time and model."""
     groups: dict[Usage, Usage] = {}
     with database.read() as session:
         names = {row.id: row.name for row in session.execute(select(KeyRow.id, KeyRow.name))}
+        teams = {"": "", **{row.id: row.name for row in session.execute(select(TeamRow.id, TeamRow.name))}}
         counted = [*session.execute(_entries_query(database, wanted)), *session.execute(_chats_query(wanted))]
-    for key_id, day, model, *sums in counted:
+    for team_id, key_id, day, model, *sums in counted:
         group = Usage(
+            team_id=team_id if "team" in by else None,
+            team_name=teams.get(team_id) if "team" in by else None,
             key_id=key_id if "key" in by else None,
             key_name=names.get(key_id) if "key" in by else None,
             day=day if "day" in by else None,
             month=day[:7] if "month" in by else None,
             model=model if "model" in by else None,
         )
-        numbers = Usage(None, None, None, None, None, *(int(number or 0) for number in sums))
+        numbers = Usage(None, None, None, None, None, None, None, *(int(number or 0) for number in sums))
         groups[group] = groups.get(group, group).plus(numbers)
     return [groups[group] for group in sorted(groups, key=_order)]
 
@@ -84,36 +96,32 @@ def months_spent(database: Database) -> dict[str, int]:
     """Return the charges of each key in this month, in 1/10000 CNY, by id: they are compared with its monthly
     budget."""
     this_month = KeyMonthRow.month == month_start(database.clock.now())
+    query = select(KeyMonthRow.key_id, func.sum(KeyMonthRow.settled)).where(this_month).group_by(KeyMonthRow.key_id)
     with database.read() as session:
-        return dict(session.execute(select(KeyMonthRow.key_id, KeyMonthRow.settled).where(this_month)).all())
+        return {key_id: int(settled) for key_id, settled in session.execute(query)}
 
 
-def _entries_query(database: Database, wanted: UsageFilter):  # type: ignore[no-untyped-def]  # noqa: ANN202  # of eight
+def _entries_query(database: Database, wanted: UsageFilter):  # type: ignore[no-untyped-def]  # noqa: ANN202  # of nine
     drawn = select(ResultRow.call_id, func.count().label("images")).group_by(ResultRow.call_id).subquery()
     day, images = _day(database, EntryRow.created_at), func.sum(drawn.c.images)
-    query = (
-        select(EntryRow.key_id, day, EntryRow.model, func.count(), images, func.sum(EntryRow.amount))
+    groups, no_chats = (EntryRow.team_id, EntryRow.key_id, day, EntryRow.model), (func.abs(0),) * 3
+    return (
+        select(*groups, func.count(), images, func.sum(EntryRow.amount), *no_chats)
         .outerjoin(drawn, drawn.c.call_id == EntryRow.call_id)
-        .where(*wanted.period.bounds(EntryRow.created_at))
-        .group_by(EntryRow.key_id, day, EntryRow.model)
+        .where(*wanted.period.bounds(EntryRow.created_at), *wanted.equal(EntryRow))
+        .group_by(*groups)
     )
-    if wanted.key_id is not None:
-        query = query.where(EntryRow.key_id == wanted.key_id)
-    return query if wanted.model is None else query.where(EntryRow.model == wanted.model)
 
 
-def _chats_query(wanted: UsageFilter):  # type: ignore[no-untyped-def]  # noqa: ANN202  # of nine columns
+def _chats_query(wanted: UsageFilter):  # type: ignore[no-untyped-def]  # noqa: ANN202  # of ten columns
     row, zero = ChatUsageRow, func.abs(0)
-    query = select(
-        row.key_id, row.day, row.model, zero, zero, zero, row.chats, row.prompt_tokens, row.completion_tokens
-    )
+    tokens = (row.prompt_tokens, row.completion_tokens)
+    query = select(row.team_id, row.key_id, row.day, row.model, zero, zero, zero, row.chats, *tokens)
     if wanted.period.since is not None:
         query = query.where(row.day >= _date(wanted.period.since).isoformat())
     if wanted.period.until is not None:
         query = query.where(row.day <= _date(wanted.period.until - LAST_MOMENT_S).isoformat())
-    if wanted.key_id is not None:
-        query = query.where(row.key_id == wanted.key_id)
-    return query if wanted.model is None else query.where(row.model == wanted.model)
+    return query.where(*wanted.equal(row))
 
 
 def _day(database: Database, column: InstrumentedAttribute[float]) -> ColumnElement[str]:
@@ -127,4 +135,5 @@ def _date(seconds: float) -> date:
 
 
 def _order(group: Usage) -> tuple[str, ...]:
-    return tuple(text or "" for text in (group.key_name, group.key_id, group.day, group.month, group.model))
+    names = (group.team_name, group.team_id, group.key_name, group.key_id, group.day, group.month, group.model)
+    return tuple(text or "" for text in names)

@@ -147,6 +147,12 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         return self.takes_jobs and all(spec in self.checkpoints for spec in self._preload)
 
     @property
+    def loading(self) -> list[Spec]:
+        """Return the checkpoints that the worker loads, or will load before it is ready."""
+        wanted = dict.fromkeys([*self._preload, *self._loading])
+        return [spec for spec in wanted if spec not in self.checkpoints]
+
+    @property
     def takes_jobs(self) -> bool:
         """Return whether the worker is up, or sleeps, or comes back from that."""
         return self.device is not None or self.sleep_state.state != "awake"

@@ -7,6 +7,7 @@ from server.build.operations import build_operations
 from server.build.parts import build_parts
 from server.flows.catalog.start import StartCatalog
 from server.flows.moderations import Moderations
+from server.flows.sign_in import build_sign_in
 from server.services import Services
 from server.settings import Settings
 
@@ -33,5 +34,6 @@ def build_services(settings: Settings, start: StartCatalog) -> Services:
         responses=responses,
         batches=build_batches(parts),
         moderations=Moderations(parts.served.policy, admission.moderator, admission.references),
+        sign_in=build_sign_in(settings, parts.engines.upstreams.http, parts.stores.database, parts.served.catalog),
         operations=operations,
     )

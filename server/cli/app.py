@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from server.cli import checkpoints, keys, reports, reproduce, running
+from server.cli import checkpoints, keys, reports, reproduce, running, teams
 from server.cli.cluster import commands as cluster
 from server.cli.environment import fail, flush_output, open_database, open_missing_streams, read_settings, user
 from server.cli.printing import CsvFlag, JsonFlag
@@ -16,10 +16,13 @@ from server.cli.reports import KeyFilter, Limit, Since, Until
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,  # whose tables call a flag <bool>
     pretty_exceptions_enable=False,
-    help="Darkroom: a self-hosted image and chat server that speaks OpenAI's API.",
+    help="Darkroom: a self-hosted image and chat server that speaks OpenAI's API. Commands need the environment of the "
+    "server: DARKROOM_HOME, its folder, and DARKROOM_PORT if it runs. docs/reference/settings.md has all variables.",
 )
 app.add_typer(keys.app, name="keys")
+app.add_typer(teams.app, name="teams")
 app.add_typer(reports.operators, name="operators")
 app.add_typer(checkpoints.app, name="checkpoints")
 app.add_typer(running.jobs, name="jobs")
@@ -208,7 +211,10 @@ def ledger(
         key_id = find_key_id(key)
         if not (as_json or as_csv):
             show(balances_table(database, key_id))
-        headings = {"created_at": "Time", "key_id": "Key", "call_id": "Call", "model": "Model", "amount": "Amount"}
+        headings = {
+            "created_at": "Time", "team_name": "Team", "key_id": "Key", "call_id": "Call", "model": "Model",
+            "amount": "Amount",
+        }  # fmt: skip
         limit = limit_of(entries, exported=as_json or as_csv)
         rows = cut(charges(database, key_id, since, to, limit + 1), limit)
         show_rows("Charges (CNY)", headings, rows, as_json=as_json, as_csv=as_csv)

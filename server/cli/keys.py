@@ -16,8 +16,9 @@ app = typer.Typer(no_args_is_help=True, help="Create, list, change, rotate and r
 KeyArgument = Annotated[str, typer.Argument(help="The key's id, its name, or a unique beginning of either.")]
 Groups = Annotated[
     list[str] | None,
-    typer.Option("--group", "-g", help="A group of models that the key may use. Repeat it for several."),
+    typer.Option("--group", "-g", help="A group of models that the key may use. Several: with commas, or repeat it."),
 ]
+Team = Annotated[str | None, typer.Option(help="The team whose monthly budget the key shares; 'none' is no team.")]
 Budget = Annotated[str | None, typer.Option(help="Total that the key may ever spend, in CNY; 'none' is no limit.")]
 Monthly = Annotated[
     str | None, typer.Option(help="What the key may spend in a month (UTC), in CNY; 'none' is no limit.")
@@ -33,10 +34,10 @@ Keepalive = Annotated[
 ]
 Note = Annotated[str | None, typer.Option(help="A note, for operators.")]
 HEADINGS = {
-    "id": "Id", "name": "Name", "tail": "Key ends", "state": "State", "groups": "Groups", "budget": "Budget",
-    "monthly_budget": "Monthly", "spent": "Spent", "spent_this_month": "This month", "available": "Available",
-    "max_running": "At once", "per_minute": "Per minute", "expires_at": "Expires", "last_used_at": "Last used",
-    "created_at": "Created",
+    "id": "Id", "name": "Name", "tail": "Key ends", "state": "State", "team": "Team", "groups": "Groups",
+    "budget": "Budget", "monthly_budget": "Monthly", "spent": "Spent", "spent_this_month": "This month",
+    "available": "Available", "max_running": "At once", "per_minute": "Per minute", "expires_at": "Expires",
+    "last_used_at": "Last used", "created_at": "Created", "person": "Person",
 }  # fmt: skip
 
 
@@ -44,6 +45,7 @@ HEADINGS = {
 def create(
     name: Annotated[str, typer.Argument(help="A name for the key, shown in lists and in the ledger.")],
     group: Groups = None,
+    team: Team = None,
     budget: Budget = None,
     monthly_budget: Monthly = None,
     days: Days = None,
@@ -58,9 +60,13 @@ def create(
     from server.schemas.keys import CreateKey
     from server.schemas.validation import validate
 
-    fields = _fields(group, budget, monthly_budget, days, max_running, per_minute, keepalive, note)
+    fields = _fields(group, team, budget, monthly_budget, days, max_running, per_minute, keepalive, note)
     created = _admin(with_groups=True).create(validate(CreateKey, {**fields, "name": name}, strict=True), by=user())
-    typer.echo(f"{created.id} ({', '.join(created.groups)})", err=True)
+    typer.echo(
+        f"Created {created.id} ({created.name}) for {', '.join(created.groups)}. Its secret is shown only now; clients "
+        f"send it to {read_settings().local_url}/v1 as their API key:",
+        err=True,
+    )
     typer.echo(created.secret)
 
 
@@ -76,6 +82,7 @@ def change(
     key: KeyArgument,
     name: Annotated[str | None, typer.Option(help="Another name.")] = None,
     group: Groups = None,
+    team: Team = None,
     budget: Budget = None,
     monthly_budget: Monthly = None,
     days: Days = None,
@@ -88,13 +95,14 @@ def change(
     from server.schemas.keys import ChangeKey
     from server.schemas.validation import validate
 
-    sent = _fields(group, budget, monthly_budget, days, max_running, per_minute, keepalive, note)
+    sent = _fields(group, team, budget, monthly_budget, days, max_running, per_minute, keepalive, note)
     if name is not None:
         sent["name"] = name
     changed = _admin(with_groups=True).change(key, validate(ChangeKey, sent, strict=True), sent, by=user())
     expiry = changed.expires_at and datetime.fromtimestamp(changed.expires_at, UTC)
     parts = (
         ", ".join(changed.groups),
+        "no team" if changed.team is None else f"in the team {changed.team}",
         "no budget" if changed.budget is None else f"a budget of {changed.budget} CNY",
         "no monthly budget" if changed.monthly_budget is None else f"{changed.monthly_budget} CNY a month",
         "the server's default number of calls at once"
@@ -150,6 +158,7 @@ def _admin(*, with_groups: bool = False) -> "KeyAdmin":
 
 def _fields(
     group: list[str] | None,
+    team: str | None,
     budget: str | None,
     monthly_budget: str | None,
     days: str | None,
@@ -159,9 +168,10 @@ def _fields(
     note: str | None,
 ) -> dict[str, Any]:
     """Return the options that were given, as the HTTP routes take them: null takes a limit away."""
-    fields: dict[str, Any] = {"groups": group or None, "keepalive": keepalive, "note": note}
+    groups = [name.strip() for text in group or () for name in text.split(",") if name.strip()]
+    fields: dict[str, Any] = {"groups": groups or None, "keepalive": keepalive, "note": note}
     fields = {name: value for name, value in fields.items() if value is not None}
-    for name, text in (("budget", budget), ("monthly_budget", monthly_budget)):
+    for name, text in (("team", team), ("budget", budget), ("monthly_budget", monthly_budget)):
         if text is not None:
             fields[name] = None if text == "none" else text
     for name, limit in (("max_running", max_running), ("per_minute", per_minute)):

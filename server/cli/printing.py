@@ -65,6 +65,8 @@ def show_rows(
     elif as_csv:
         columns = [name for name in rows[0] if name != "object"] if rows else list(headings)
         typer.echo(csv_text(columns, rows, header=True), nl=False)
+    elif not rows:
+        typer.echo(f"{title}: none.")
     else:
         table = Table(*headings.values(), title=title)
         for row in rows:

@@ -16,6 +16,9 @@ operators = typer.Typer(no_args_is_help=True, help="Admin keys by name: create, 
 KeyFilter = Annotated[
     str | None, typer.Option("--key", help="Only of the API key with this id or name, or a unique beginning of either.")
 ]
+TeamFilter = Annotated[
+    str | None, typer.Option("--team", help="Only of the team with this id or name: what its keys did while in it.")
+]
 Since = Annotated[str | None, typer.Option("--from", help="From this day or month on: 2026-11-01, 2026-11 (UTC).")]
 Until = Annotated[str | None, typer.Option("--to", help="To the end of this day or month (UTC).")]
 Limit = Annotated[
@@ -26,11 +29,14 @@ ON_SCREEN, ALL = 20, 2**31 - 2  # the latter is the most that a database is aske
 
 
 def usage(
-    by: Annotated[str, typer.Option(help="What the sums are of: key, month, day, model, separated by commas.")] = "key",
+    by: Annotated[
+        str, typer.Option(help="What the sums are of: team, key, month, day, model, separated by commas.")
+    ] = "key",
     since: Since = None,
     to: Until = None,
     month: Annotated[str | None, typer.Option(help="Only this month, such as 2026-10; for --from and --to.")] = None,
     key: KeyFilter = None,
+    team: TeamFilter = None,
     model: Annotated[str | None, typer.Option(help="Only of this model.")] = None,
     as_json: JsonFlag = False,
     as_csv: CsvFlag = False,
@@ -46,7 +52,7 @@ def usage(
     grouping = [each for each in GROUPINGS if each in names]
     if month is not None and not MONTH.fullmatch(month):
         fail(f"Invalid '--month': expected a month like 2026-11, but got '{month[:40]}'.")
-    wanted = UsageFilter(find_key_id(key), model, read_period(month or since, month or to))
+    wanted = UsageFilter(find_key_id(key), model, read_period(month or since, month or to), find_team_id(team))
     report = usage_report(database, wanted, grouping)
     columns = usage_columns(grouping)
     rows = [{name: row.model_dump()[name] for name in columns} for row in report.data]
@@ -202,3 +208,10 @@ def find_key_id(key: str | None) -> str | None:
         return find_key(open_database(read_settings()), key).id
     except KeyNotFound as error:
         fail(str(error))
+
+
+def find_team_id(team: str | None) -> str | None:
+    """Return the id of the team with this id or name. Raises NotFound, which ends the command in words."""
+    from server.flows.operators.teams import find_team
+
+    return None if team is None else find_team(open_database(read_settings()), team).id

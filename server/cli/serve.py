@@ -65,7 +65,7 @@ def prepare_server(settings: Settings) -> DrainingServer:
     if problem := port_problem(settings):
         raise StartError(f"The server can't listen on {problem}.")
     app = _make_app(settings, catalog, lambda services: _welcome(console, services, show_key=sys.stdout.isatty()))
-    console.print("Darkroom is loading its checkpoints ...")
+    console.print(f"Darkroom is loading {_loaded_at_start(catalog)} ...", markup=False)
     return DrainingServer(_server_config(settings, app), app.state.services)
 
 
@@ -212,6 +212,11 @@ def require_checkpoints(settings: Settings, catalog: Catalog) -> None:
             f"The catalog names checkpoints that do not exist: {'; '.join(missing)}. Copy them there, set "
             f"DARKROOM_WEIGHTS to the folder that has them, or name others in {settings.model_configs}."
         )
+
+
+def _loaded_at_start(catalog: Catalog) -> str:
+    image = (spec.name for model in catalog.models.values() for spec in model.checkpoints)
+    return ", ".join(dict.fromkeys([*image, *(spec.name for spec in catalog.chat.checkpoints)])) or "no checkpoint"
 
 
 def command() -> str:

@@ -12,6 +12,7 @@ from server.accounts import report
 from server.accounts.chat_usage import list_chat_usage
 from server.accounts.db import Database
 from server.accounts.paging import Page
+from server.accounts.teams import team_names
 from server.cli.environment import read_catalog
 from server.cli.printing import add_row
 from server.flows.operators.periods import read_period
@@ -91,7 +92,7 @@ def charges(
 ) -> list[dict[str, Any]]:
     """List the charges of all keys or one, at most `limit`, the newest first."""
     found = report.entries(database, key_id, Page(limit), period=read_period(since, to))
-    return [entry.model_dump() for entry in ledger_entries(found, key_names(database))]
+    return [entry.model_dump() for entry in ledger_entries(found, key_names(database), team_names(database))]
 
 
 def tokens_table(database: Database, key_id: str | None) -> Table:

@@ -1,6 +1,5 @@
 // The console: its frame, and the page that the address names. Pages are loaded when they are opened.
-import { Unreachable } from "./core/api.js";
-import { BASE } from "./core/base.js";
+import { get, Unreachable } from "./core/api.js";
 import { html, render, useEffect, useErrorBoundary, useState } from "./core/html.js";
 import { loadLanguage, N, t } from "./core/i18n.js";
 import { Link, place } from "./core/router.js";
@@ -8,6 +7,7 @@ import { useStore } from "./core/store.js";
 import { ErrorNote, Page } from "./parts/basics.js";
 import { keepPage } from "./parts/incoming.js";
 import { Shortcuts } from "./parts/shortcuts.js";
+import { SIGNED_IN, SignedIn } from "./parts/provider.js";
 import { SessionEnded, SignIn } from "./parts/sign-in.js";
 import { Undo } from "./parts/undo.js";
 import "./state/watch.js";
@@ -31,22 +31,17 @@ const PAGES = {
 };
 
 function Lamp() {
-  const [status, setStatus] = useState("starting");
+  const [{ status, left, loading }, setState] = useState({ status: "starting", left: 0, loading: [] });
   useEffect(() => {
-    const look = async () => {
-      try {
-        setStatus((await (await fetch(`${BASE}/readyz`)).json()).status);
-      } catch {
-        setStatus("away");
-      }
-    };
+    const look = () => get("/console/state").then(setState, () => setState({ status: "away" }));
     look();
     const timer = setInterval(look, 5000);
     return () => clearInterval(timer);
   }, []);
-  const words = { starting: t("starting"), ready: t("ready"), draining: t("stopping"), away: t("no answer") };
+  const starting = loading?.length ? t("loading {names}", { names: loading.join(", ") }) : left ? t("starting: {number} checkpoints left", { number: left }) : t("starting");
+  const words = { starting, ready: t("ready"), draining: t("stopping"), away: t("no answer"), "read-only": t("read only") };
   return html`<span class=${`lamp ${status}`} aria-hidden="true"></span><span>Darkroom</span>
-    <span class="small dim" role="status">${words[status] ?? status}</span>`;
+    <span class="small dim state" role="status">${words[status] ?? status}</span>`;
 }
 
 function Links({ of, current, onFollow }) {
@@ -90,6 +85,7 @@ function Body({ name, page }) {
 
 function App() {
   const { page: name } = useStore(place);
+  if (name === SIGNED_IN) return html`<div class="frame"><${SignedIn} /></div>`;
   const page = PAGES[name];
   return html`<a class="skip" href="#main">${t("Skip to the page")}</a>
     <div class="frame">

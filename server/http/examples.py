@@ -158,6 +158,7 @@ CONVERSATION: Examples = {
     "with its first item": {"items": [{"role": "user", "content": "I am in Graz."}], "metadata": {"user": "7"}},
     "empty": {},
 }
+RESPONSE_TITLE: Examples = {"a title": {"title": "The boat for the calendar"}}
 CHANGE_CONVERSATION: Examples = {"other metadata": {"metadata": {"topic": "travel"}}}
 CONVERSATION_ITEMS: Examples = {
     "two messages": {
@@ -238,6 +239,8 @@ CREATE_KEY: Examples = {
 }
 CHANGE_KEY: Examples = {"a budget, and no expiry": {"budget": "100.00", "expires_at": None}}
 ROTATE_KEY: Examples = {"an hour to change over": {"overlap_s": 3600}}
+CREATE_TEAM: Examples = {"a team with a budget": {"name": "design", "monthly_budget": "500.00"}}
+CHANGE_TEAM: Examples = {"another budget": {"monthly_budget": "800.00"}}
 CREATE_OPERATOR: Examples = {"a colleague": {"name": "anna"}}
 INSPECT: Examples = {"a folder": {"checkpoint": "starter-beta"}}
 ADD: Examples = {

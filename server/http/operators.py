@@ -8,6 +8,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from server.accounts.keys import find_usable_key
 from server.accounts.operators import PREFIX, authenticate_operator, find_operator
 from server.errors import Unauthorized
 from server.http.deps import FORWARDED, KeyScheme, ServicesDep, bearer, find_secret, is_of_console
@@ -16,6 +17,7 @@ from server.services import Services
 OPERATOR_COOKIE = "darkroom-operator"
 FORWARDED_OPERATOR = "operator"  # before a colon and the name, in place of the id of a key
 ADMIN_KEY = KeyScheme(scheme_name="admin_key", description="`admin-key` in the server's home.")
+PERSON = "person:"  # before the id of a key, as an operator's session; before a name, in the audit
 HOME_KEY = "admin"  # the operator's name that the key in the server's home stands for
 
 
@@ -52,6 +54,9 @@ async def find_operator_of(request: Request, services: Services) -> OperatorOf |
         return None
     if owner == home.session:
         return home
+    if owner.startswith(PERSON):
+        key = await database.in_reader(find_usable_key, database, owner.removeprefix(PERSON))
+        return OperatorOf(PERSON + key.name, owner) if key else None
     found = await database.in_reader(find_operator, database, owner)
     return OperatorOf(found.name, found.id) if found else None
 

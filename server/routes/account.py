@@ -57,7 +57,7 @@ async def own_usage(
     Sums the key's charges and tokens, for a period, by day, month or model.
     """
     grouping = read_grouping(by, ("day", "month", "model"))
-    wanted, database = UsageFilter(key.id, None, period), services.stores.database
+    wanted, database = UsageFilter(key.id, period=period), services.stores.database
     report = await database.in_reader(usage_report, database, wanted, grouping)
     return usage_answer(report, usage_columns(grouping), as_csv=as_csv)
 

@@ -3,16 +3,19 @@ a session in place of the key, which no script of the pages can read."""
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
-from server.accounts.console_sessions import LIFETIME_S
+from server.backends.engine_host import EngineHost
 from server.errors import Unauthorized
 from server.http.deps import SESSION_COOKIE, ServicesDep, caller
-from server.http.operators import OPERATOR_COOKIE, find_operator_of
+from server.http.operators import OPERATOR_COOKIE, find_operator_of, is_operator
+from server.http.sessions import set_session_cookie
+from server.routes.health import server_state
 
 router = APIRouter(include_in_schema=False)
 
@@ -36,15 +39,31 @@ async def home() -> RedirectResponse:
 
 @router.get("/console/session")
 async def show_session(request: Request, services: ServicesDep) -> dict[str, Any]:
-    """Return who the browser has signed in as: with a key, as an operator, or both."""
+    """Return who the browser has signed in as, with a key, as an operator, or both; and the host of the provider that
+    people may sign in with, if there is one."""
     try:
         key = await caller(request, services)
     except Unauthorized:
         key = None
+    issuer = services.settings.oidc_issuer
+    person = {"person": True} if key and key.person else {}  # who signed in with the provider
     return {
-        "key": {"id": key.id, "name": key.name} if key else None,
+        "key": {"id": key.id, "name": key.name, **person} if key else None,
         "operator": await find_operator_of(request, services) is not None,
+        **({"provider": urlsplit(issuer).hostname} if issuer else {}),
     }
+
+
+@router.get("/console/state")
+async def show_state(request: Request, services: ServicesDep) -> dict[str, Any]:
+    """Return what a probe is told, but always with 200: browsers write other answers to their consoles as errors. While
+    the server starts, operators see the names of the checkpoints that still load, all others their number."""
+    engines = services.engines
+    hosts: list[EngineHost[Any, Any]] = [*engines.image.hosts, engines.chat, engines.classify]
+    loading = sorted({spec.name for host in hosts for spec in host.loading})
+    status = server_state(services)
+    shown = loading if status == "starting" and loading and await is_operator(request, services) else []
+    return {"status": status, "left": len(loading), "loading": shown}
 
 
 @router.post("/console/session", status_code=204)
@@ -57,8 +76,7 @@ async def sign_in(request: Request, services: ServicesDep) -> Response:
         key = await caller(request, services)
         name, value = SESSION_COOKIE, await sessions.in_writer(sessions.open, key.id)
     response = Response(status_code=204)
-    secure = request.url.scheme == "https"
-    response.set_cookie(name, value, max_age=LIFETIME_S, httponly=True, samesite="strict", secure=secure)
+    set_session_cookie(request, response, name, value)
     return response
 
 

@@ -55,9 +55,9 @@ async def readiness(request: Request, services: ServicesDep) -> JSONResponse:
 
     Tells whether the server takes calls. With the admin key, also the state of its workers and of each checkpoint.
     """
-    ready = _status(services) == "ready"
+    ready = server_state(services) == "ready"
     details = await is_operator(request, services)  # they have paths
-    body: Readiness = readiness_details(services) if details else {"status": _status(services)}
+    body: Readiness = readiness_details(services) if details else {"status": server_state(services)}
     return JSONResponse(body, status_code=200 if ready else 503, headers={} if ready else {"Retry-After": "2"})
 
 
@@ -69,7 +69,7 @@ def readiness_details(services: Services) -> ReadinessDetails:
     hosts: list[EngineHost[Any, Any]] = [*image.hosts, chat, classify]
     asleep = {spec for host in hosts for spec in checkpoints if host.wake_s(spec)}
     return {
-        "status": _status(services),
+        "status": server_state(services),
         **_worker_state(image.hosts[0]),
         "image": [_image_worker(image, host) for host in image.hosts],
         "chat": _worker_state(chat) if services.served.catalog.current.chat.checkpoints else None,
@@ -79,8 +79,8 @@ def readiness_details(services: Services) -> ReadinessDetails:
     }
 
 
-def _status(services: Services) -> ServerState:
-    """Return the state of this server. It is not ready if it does not serve the cluster's catalog, nor if it can't
+def server_state(services: Services) -> ServerState:
+    """Return the state of a server. It is not ready if it does not serve the cluster's catalog, nor if it can't
     charge."""
     image, chat, classify = services.engines.image, services.engines.chat, services.engines.classify
     has_classifiers = bool(services.served.policy.current.classifiers)

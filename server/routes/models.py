@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path
 
+from pipelines.catalog.conditioning import find_task
 from pipelines.protocol.images import Control
 from pipelines.protocol.messages import Capabilities
 from server.catalog.chat import ChatModel
@@ -70,9 +71,14 @@ def _image_card(model: ImageModel, services: Services) -> ModelCard:
     supports = capabilities.names if capabilities is not None else []
     if supports and max_references and "image" not in supports:
         supports.append("image")
+    task = find_task(model.drawn_with(1).checkpoint, has_references=True, has_mask=False)
+    if supports and max_references and not task.starts_from_noise:
+        supports.append("strength")
     if can_enlarge(model, capabilities):
         supports.append("upscale")
     inputs: list[Modality] = ["text", "image"] if max_references else ["text"]
+    if model.checkpoint.conditioning == "upscale":
+        inputs, max_references = ["image"], 0
     return ModelCard(
         id=model.name,
         created=model.created,
@@ -111,13 +117,12 @@ def _image_card(model: ImageModel, services: Services) -> ModelCard:
 
 
 def _control_card(control: Control, capabilities: Capabilities | None) -> ControlCard:
-    ways = (capabilities.controlnets_with, capabilities.ip_adapters_with) if capabilities is not None else ((), ())
     return ControlCard(
         name=control.name,
         kind=control.kind,
         map=control.map or None,
         strength=control.strength,
-        works_with=list(ways[control.kind == "ip-adapter"]),
+        works_with=list(capabilities.controlled_with(control.kind)) if capabilities is not None else [],
     )
 
 

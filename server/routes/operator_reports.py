@@ -11,6 +11,7 @@ from server.accounts import report, results
 from server.accounts.audit import AuditFilter, list_changes
 from server.accounts.paging import Page
 from server.accounts.refusals import list_refusals
+from server.accounts.teams import team_names
 from server.accounts.usage import GROUPINGS, UsageFilter
 from server.flows.operators.reports import (
     audit_record,
@@ -20,6 +21,7 @@ from server.flows.operators.reports import (
     usage_columns,
     usage_report,
 )
+from server.flows.operators.teams import find_team
 from server.http.deps import ServicesDep
 from server.http.listings import CSV, Fetch, listing_route
 from server.http.openapi import errors
@@ -41,6 +43,7 @@ from server.schemas.usage import CallDetails, CallList, UsageReport
 router = APIRouter(prefix="/admin", dependencies=[Depends(operator)])
 
 OfKey = Annotated[str | None, Query(description="Only of this key: its id, name, or a unique beginning of either.")]
+OfTeam = Annotated[str | None, Query(description="Only of this team, by its id or name: what keys did while in it.")]
 OfOperator = Annotated[str | None, Query(description="Only changes by this operator, such as `admin` or `cli:root`.")]
 OfAction = Annotated[str | None, Query(description="Only changes of this kind, such as `key.create`.")]
 OfTarget = Annotated[str | None, Query(description="Only changes of this key's id, model, or whatever was changed.")]
@@ -51,6 +54,13 @@ async def filtered_key(keys: Keys, services: ServicesDep, key: OfKey = None) -> 
     return None if key is None else (await services.stores.database.in_reader(keys.find, key)).id
 
 
+async def filtered_team(services: ServicesDep, team: OfTeam = None) -> str | None:
+    """Return the id of the team that the query names, if it names one. Raises NotFound."""
+    database = services.stores.database
+    return None if team is None else (await database.in_reader(find_team, database, team)).id
+
+
+TeamIdDep = Annotated[str | None, Depends(filtered_team)]
 KeyIdDep = Annotated[str | None, Depends(filtered_key)]
 
 
@@ -60,6 +70,7 @@ KeyIdDep = Annotated[str | None, Depends(filtered_key)]
 async def show_usage(
     services: ServicesDep,
     key_id: KeyIdDep,
+    team_id: TeamIdDep,
     period: PeriodDep,
     as_csv: CsvDep,
     model: OfModel = None,
@@ -67,27 +78,31 @@ async def show_usage(
 ) -> Response:
     """Show usage.
 
-    Sums the keys' charges and tokens, for a period, by key, day, month and model. The sums of every grouping are equal
-    to those of the ledger.
+    Sums the keys' charges and tokens, for a period, by team, key, day, month and model. The sums of every grouping
+    are equal to those of the ledger.
     """
-    wanted, database = UsageFilter(key_id, model, period), services.stores.database
+    wanted, database = UsageFilter(key_id, model, period, team_id), services.stores.database
     grouping = read_grouping(by, GROUPINGS)
     sums = await database.in_reader(usage_report, database, wanted, grouping)
     return usage_answer(sums, usage_columns(grouping), as_csv=as_csv)
 
 
 @listing_route(router, "/ledger", LedgerEntryList, file="ledger", responses=errors(400, 404))
-async def list_charges(services: ServicesDep, key_id: KeyIdDep, period: PeriodDep, model: OfModel = None) -> Fetch:
+async def list_charges(
+    services: ServicesDep, key_id: KeyIdDep, team_id: TeamIdDep, period: PeriodDep, model: OfModel = None
+) -> Fetch:
     """List charges.
 
     Returns a page of the ledger, or all of it as a file. Charges are never changed or deleted.
     """
     database = services.stores.database
     names = await database.in_reader(key_names, database)
+    teams = await database.in_reader(team_names, database)
 
     def fetch(page: Page) -> list[LedgerEntry]:
-        found = report.entries(database, key_id, replace(page, limit=page.limit + 1), model=model, period=period)
-        return ledger_entries(found, names)
+        wanted = replace(page, limit=page.limit + 1)
+        found = report.entries(database, key_id, wanted, team_id=team_id, model=model, period=period)
+        return ledger_entries(found, names, teams)
 
     return fetch
 

@@ -13,10 +13,11 @@ MAX_OVERLAP_S = 90 * 86_400.0
 
 
 class OwnKey(Listed):
-    """A key, its limits and its money. `available` is the least that its budgets leave."""
+    """A key, its limits and its money. `available` is the least that its budgets and its team's leave."""
 
     object: Literal["key"] = "key"
     name: str
+    team: str | None
     groups: list[str]
     created_at: float
     expires_at: float | None
@@ -35,12 +36,14 @@ class OwnKey(Listed):
 
 class KeyEntry(Listed):
     """A key as operators see it. `max_running` null is the server's default; `rotating_until`: the secret before the
-    last rotation works until then."""
+    last rotation works until then; `person`: who signs in to the console with it, by an account of the house."""
 
     object: Literal["key"] = "key"
     name: str
     tail: str
     state: Literal["valid", "expired", "revoked"]
+    team: str | None
+    person: str | None
     groups: list[str]
     created_at: float
     expires_at: float | None
@@ -70,10 +73,12 @@ class KeyWithSecret(KeyEntry):
 
 
 class KeyFields(BaseModel):
-    """The fields of a key that can be set. Of `expires_at` (Unix seconds) and `days` (from now) one may be sent."""
+    """The fields of a key that can be set. Of `expires_at` (Unix seconds) and `days` (from now) one may be sent; `team`
+    is the id or the name of one."""
 
     model_config = ConfigDict(extra="forbid")
 
+    team: Name | None = None
     groups: Annotated[list[str], Field(min_length=1)] | None = None
     budget: Amount | None = None
     monthly_budget: Amount | None = None
@@ -92,7 +97,7 @@ class CreateKey(KeyFields):
 
 
 class ChangeKey(KeyFields):
-    """PATCH /admin/keys/{key}. Fields that are not sent stay; null takes a limit away."""
+    """PATCH /admin/keys/{key}. Fields that are not sent stay; null takes a limit away, or the team."""
 
     name: Name | None = None
 

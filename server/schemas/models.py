@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pipelines.protocol.images import LongPrompt
+from pipelines.protocol.images import ControlKind, LongPrompt
 from server.schemas.answer import Answer
 
 Modality = Literal["text", "image"]
@@ -36,7 +36,7 @@ class ControlCard(Answer):
     follows."""
 
     name: str
-    kind: Literal["controlnet", "ip-adapter"]
+    kind: ControlKind
     map: str | None
     strength: float
     works_with: list[Literal["text", "image", "mask"]]
@@ -44,8 +44,9 @@ class ControlCard(Answer):
 
 class ModelCard(Answer):
     """An image model: OpenAI's four fields, and those that a caller needs to choose it. `supports` are the capabilities
-    that its checkpoint has shown, empty until it is loaded; a negative prompt only at a guidance above
-    `negative_prompt_above`. `sizes` has the pixels of each ratio, `price` is CNY a call."""
+    that its checkpoint has shown, empty until it is loaded: with `strength`, it redraws a reference image by the prompt
+    in place of following an instruction. A negative prompt works only at a guidance above `negative_prompt_above`.
+    `sizes` has the pixels of each ratio, `price` is CNY a call."""
 
     id: str
     object: Literal["model"] = "model"

@@ -9,12 +9,14 @@ from server.schemas.listing import Listed, Listing
 
 
 class LedgerEntry(Listed):
-    """A charge."""
+    """A charge, with the team that its key had then; both of its fields are empty if that was none."""
 
     object: Literal["ledger.entry"] = "ledger.entry"
     created_at: float
     key_id: str
     key_name: str
+    team_id: str
+    team_name: str
     call_id: str
     model: str
     amount: str

@@ -1,6 +1,8 @@
-"""A key's usage, its calls and its images. Money is text in CNY, times are Unix seconds."""
+"""A key's usage, its calls, its images and its conversations. Money is text in CNY, times are Unix seconds."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, StringConstraints
 
 from server.schemas.answer import Answer, OmittedIfNone
 from server.schemas.listing import Listed, Listing
@@ -18,8 +20,10 @@ class UsageSums(Answer):
 
 
 class UsageRow(UsageSums):
-    """The sums of one group: it has the keys that were asked for with `by`."""
+    """The sums of one group: it has the keys that were asked for with `by`. An empty `team_id` is no team."""
 
+    team_id: OmittedIfNone[str] = None
+    team_name: OmittedIfNone[str] = None
     key_id: OmittedIfNone[str] = None
     key_name: OmittedIfNone[str] = None
     month: OmittedIfNone[str] = None
@@ -93,6 +97,7 @@ class ResultEntry(Listed):
     prompt: str | None
     parameters: dict[str, Any] | None
     parents: list[str]
+    favourite: bool
 
 
 class ResultList(Listing[ResultEntry]):
@@ -108,7 +113,7 @@ class DeletedResult(Answer):
 
 
 class ResponseSummary(Listed):
-    """A stored response. `title` is the beginning of the user's text."""
+    """A stored response. `title` is the one that was given to it, or the beginning of the user's text."""
 
     object: Literal["response.summary"] = "response.summary"
     model: str | None
@@ -116,6 +121,23 @@ class ResponseSummary(Listed):
     created_at: float
     previous_response_id: str | None
     title: str
+
+
+class ResponseTitle(BaseModel):
+    """The title of a response; an empty one is the beginning of the user's text again."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    title: Annotated[str, StringConstraints(strip_whitespace=True, max_length=200)]
+
+
+class DeletedResponses(Answer):
+    """Responses that are gone; their charges and images stay."""
+
+    object: Literal["response.tree.deleted"] = "response.tree.deleted"
+    id: str
+    responses: list[str]
+    deleted: Literal[True] = True
 
 
 class ResponseSummaryList(Listing[ResponseSummary]):

@@ -103,6 +103,8 @@ class ActiveCall(ActiveJob[Preview]):
         if isinstance(error, asyncio.CancelledError):
             if self.cancel_reason is CancelReason.REQUESTED:
                 return Cancelled("The call was cancelled; nothing was charged.")
+            if self.cancel_reason is CancelReason.BY_OPERATOR:
+                return Cancelled("An operator cancelled the call; nothing was charged.", code="cancelled_by_operator")
             return ServerStopping("The call was stopped before its end; nothing was charged. Please send it again.", 2)
         return EngineFailure(f"Something went wrong on the server (call {self.call.id}); nothing was charged.")
 

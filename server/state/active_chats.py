@@ -37,7 +37,7 @@ class ActiveChat(ActiveJob[Json]):
         super().__init__(call, FOREVER, replayed=replayed)
         self.model = ""
         self.tokens = 0  # the pieces that were sent, each of one token or more
-        self.stopped = False  # by its id
+        self.stopped = self._by_operator = False
         self._admitted = self._ended = False
         self._running: AsyncGenerator[object, None] | None = None
         self._waiting: asyncio.Timeout | None = None  # for the next item
@@ -79,6 +79,8 @@ class ActiveChat(ActiveJob[Json]):
         finally:
             self._closed.set()
         if self.stopped:
+            if self._by_operator:
+                raise Cancelled("An operator cancelled the chat.", code="cancelled_by_operator")
             raise Cancelled("The chat was cancelled.")
 
     def count(self, *, admitted: bool, tokens: int) -> None:
@@ -88,9 +90,9 @@ class ActiveChat(ActiveJob[Json]):
             self._admitted = True
             self._notify()
 
-    async def cancel_and_wait(self) -> None:
+    async def cancel_and_wait(self, *, by_operator: bool = False) -> None:
         """End the events that `run` yields, and wait until the chat has ended. The tokens that it used are counted."""
-        self.stopped = True
+        self.stopped, self._by_operator = True, by_operator
         if self._waiting is not None:
             self._waiting.reschedule(0)
             await self._closed.wait()

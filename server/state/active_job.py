@@ -75,9 +75,9 @@ class ActiveJob(DetachedTask, Generic[EventT]):
         while not self.done:
             await self._changed.wait()
 
-    async def cancel_and_wait(self) -> None:
+    async def cancel_and_wait(self, *, by_operator: bool = False) -> None:
         """Cancel the job for its client or an operator, and wait until it has ended."""
-        self.cancel()
+        self.cancel(CancelReason.BY_OPERATOR if by_operator else CancelReason.REQUESTED)
         await self.wait_done()
 
     async def follow(self, after: int = -1) -> AsyncIterator[EventT]:

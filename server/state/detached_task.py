@@ -15,7 +15,8 @@ class CancelReason(Enum):
     """Why a task was cancelled."""
 
     ABANDONED = auto()  # no client is attached, and the grace period is over
-    REQUESTED = auto()  # by the route that cancels or deletes it
+    REQUESTED = auto()  # by its key, which cancels or deletes it
+    BY_OPERATOR = auto()
     SHUTDOWN = auto()  # the server stops
 
 

@@ -26,6 +26,8 @@ BODIES: dict[str, Examples] = {
     "/admin/keys": examples.CREATE_KEY,
     "/admin/keys/{key}": examples.CHANGE_KEY,
     "/admin/keys/{key}/rotate": examples.ROTATE_KEY,
+    "/admin/teams": examples.CREATE_TEAM,
+    "/admin/teams/{team}": examples.CHANGE_TEAM,
     "/admin/moderation/test": examples.MODERATION_TEST,
     "/admin/operators": examples.CREATE_OPERATOR,
     "/admin/checkpoints/inspect": examples.INSPECT,
@@ -56,7 +58,7 @@ ADMIN_LISTS = [
     f"/admin/{name}"
     for name in (
         "audit", "calls", "checkpoints", "checkpoints/adapters", "doctor", "jobs", "keys", "ledger", "moderation",
-        "operators", "refusals", "status", "swaps", "usage",
+        "operators", "refusals", "status", "swaps", "teams", "usage",
     )
 ]  # fmt: skip
 OWN_LISTS = [f"/v1/darkroom/{name}" for name in ("calls", "me", "responses", "results", "usage")]
@@ -170,8 +172,9 @@ def test_an_example_is_answered_as_described(responses_server: Server, document:
     method = next(method for method, each, operation in operations(document) if each == path and takes_body(operation))
     with client(responses_server, path) as http:
         key = http.post("/admin/keys", json={"name": name}).json()["id"] if "{key}" in path else ""
+        team = http.post("/admin/teams", json={"name": name}).json()["id"] if "{team}" in path else ""
         talk = http.post("/v1/conversations", json={}).json()["id"] if "{conversation_id}" in path else ""
-        names = {"{model}": "gemini-2.5-flash-image", "{key}": key, "{conversation_id}": talk}
+        names = {"{model}": "gemini-2.5-flash-image", "{key}": key, "{team}": team, "{conversation_id}": talk}
         url = re.sub(r"\{\w+\}", lambda found: names[found[0]], path)
         answer = http.request(method, url, **sent)
     submitted = path.startswith("/v1/images/") and value.get("background") is True
@@ -298,10 +301,8 @@ def test_what_is_refused_is_refused_as_described(
 
 
 def test_keys_that_may_not_or_cannot_pay_are_refused_as_described(responses_server: Server, document: Json) -> None:
-    other, poor = (
-        responses_server.darkroom("keys", "create", name, *options).stdout.strip()
-        for name, options in (("beta only", ["--group", "beta-image-per-call"]), ("poor", ["--budget", "0"]))
-    )
+    other = responses_server.new_key("beta only", groups=["beta-image-per-call"])
+    poor = responses_server.new_key("poor", budget="0")
     path = "/v1/images/generations"
     for key, status in ((other, 403), (poor, 429)):
         with client(responses_server, key=key) as http:

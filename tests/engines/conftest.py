@@ -21,6 +21,7 @@ from pipelines.protocol.chat import ChatJob, ChatSpec  # noqa: E402
 from pipelines.protocol.images import CheckpointSpec, ImageJob, RawImage, SamplingDefaults  # noqa: E402
 from tests.engines.chat_jobs import GREEDY  # noqa: E402
 from tests.engines.chat_jobs import MAKERS as CHAT_MAKERS  # noqa: E402
+from tests.engines.device import DEVICE  # noqa: E402
 from tests.support import tiny_checkpoints  # noqa: E402
 from tests.support.image_jobs import image_job  # noqa: E402
 
@@ -71,7 +72,7 @@ def second() -> torch.device:
 @pytest.fixture(scope="session")
 def adapter(spec: Callable[[str], CheckpointSpec], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A LoRA of the tiny UNet and its text encoder with random weights, in the format that pipelines save."""
-    checkpoint = load_checkpoint(spec("sd"), torch.device("cpu"))
+    checkpoint = load_checkpoint(spec("sd"), DEVICE)
     unet = checkpoint.denoiser
     torch.manual_seed(4)
     unet.add_adapter(LoraConfig(r=2, target_modules=["to_q", "to_v"], init_lora_weights=False))
@@ -95,7 +96,8 @@ def chat_spec(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., ChatSpe
     def make(name: str, **fields: object) -> ChatSpec:
         if name not in made:
             made[name] = CHAT_MAKERS[name](tmp_path_factory.mktemp("chat") / name)
-        return ChatSpec(name, made[name], **fields)  # type: ignore[arg-type]
+        exact = {} if DEVICE.type == "cpu" else {"dtype": "float32"}  # answers are compared with the bare model's
+        return ChatSpec(name, made[name], **(exact | fields))  # type: ignore[arg-type]
 
     return make
 
@@ -117,7 +119,7 @@ def chat_job(chat_spec: Callable[..., ChatSpec]) -> Callable[..., ChatJob]:
 
 @pytest.fixture
 async def chat_engine() -> ChatEngine:
-    return ChatEngine(torch.device("cpu"), cache_bytes=2**28)
+    return ChatEngine(DEVICE, cache_bytes=2**28)
 
 
 def plain_image(width: int = 64, height: int = 64, colour: tuple[int, int, int] = (200, 100, 50)) -> RawImage:

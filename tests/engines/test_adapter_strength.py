@@ -15,6 +15,7 @@ from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.protocol.images import CheckpointSpec, Runtime, SamplingDefaults
 from pipelines.protocol.messages import AdapterFit
+from tests.engines.device import DEVICE
 from tests.support.tiny_adapters import (
     ALPHA,
     KOHYA,
@@ -32,7 +33,6 @@ from tests.support.tiny_adapters import (
 )
 from tests.support.tiny_families import make_family
 
-CPU = torch.device("cpu")
 FAMILIES = ("sd15", "sdxl", "sd3", "flux", "chroma", "z-image", "qwen-image", "klein")
 LOKR = ("z-image", "klein")  # whose classes take it
 Load = Callable[[str], Checkpoint]
@@ -51,9 +51,10 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Load:
                 CheckpointSpec(
                     name=family, path=folder, config=None, family="alpha",
                     conditioning="native" if native else "img2img", max_references=1, native_area_px=64 * 64,
-                    max_area_px=64 * 64, sampling=SamplingDefaults(guidance=2.0), runtime=Runtime(lora_folder=folder),
+                    max_area_px=64 * 64, sampling=SamplingDefaults(guidance=2.0),
+                    runtime=Runtime(lora_folder=folder, dtype="float32"),
                 ),
-                CPU,
+                DEVICE,
             )  # fmt: skip
         return loaded[family]
 

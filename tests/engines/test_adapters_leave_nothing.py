@@ -23,11 +23,11 @@ from pipelines.images.loading.parts import LOAD_LOCK
 from pipelines.images.scheduling.batching import Row
 from pipelines.images.tasks import UnsupportedTask
 from pipelines.protocol.images import CheckpointSpec, Failed, Finished, Runtime, SamplingDefaults
+from tests.engines.device import DEVICE
 from tests.support.image_jobs import image_job
 from tests.support.tiny_adapters import PEFT, Naming, Tensors, layers_of, naming_of, random_pairs, save
 from tests.support.tiny_families import FAMILIES, NEEDED, make_family
 
-CPU = torch.device("cpu")
 QUICK = {
     *("sd15", "sd15-inpaint", "instruct-pix2pix", "lcm", "sdxl", "sdxl-turbo", "sdxl-inpaint", "sdxl-refiner", "sd3"),
     *("flux", "flux-schnell", "flux-fill", "qwen-image", "z-image", "lumina2", "chroma", "cogview4", "aura-flow"),
@@ -64,7 +64,7 @@ def digest(checkpoint: Checkpoint) -> str:
             for name, each in base_modules(module):
                 for own, tensor in (*each.named_parameters(recurse=False), *each.named_buffers(recurse=False)):
                     found.update(f"{part}.{name}.{own} {tensor.dtype} {tuple(tensor.shape)}".encode())
-                    found.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+                    found.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).cpu().numpy().tobytes())
     return found.hexdigest()[:16]
 
 
@@ -108,7 +108,7 @@ def norm_lora(checkpoint: Checkpoint) -> Tensors:
 def test_the_base_is_what_it_was_after_the_last_adapter(name: str, tmp_path: Path) -> None:
     if name in NEEDED:
         pytest.importorskip(NEEDED[name])
-    checkpoint = load_checkpoint(family_spec(name, tmp_path), CPU)
+    checkpoint = load_checkpoint(family_spec(name, tmp_path), DEVICE)
     if not hasattr(checkpoint.pipeline_class, "load_lora_weights"):
         pytest.skip(f"{checkpoint.pipeline_class.__name__} takes no adapters")
     folder = folder_of(checkpoint.spec)
@@ -128,7 +128,7 @@ def test_the_base_is_what_it_was_after_the_last_adapter(name: str, tmp_path: Pat
 )
 def test_an_odd_adapter_harms_no_other(flux: CheckpointSpec, odd: str, make: Callable[[Checkpoint], Tensors]) -> None:
     """Whichever of them comes first by name."""
-    checkpoint = load_checkpoint(flux, CPU)
+    checkpoint = load_checkpoint(flux, DEVICE)
     save(adapter_of(checkpoint), folder_of(flux) / "plain.safetensors")
     save(make(checkpoint), folder_of(flux) / f"{odd}.safetensors")
     before, base, styled = digest(checkpoint), draw(checkpoint), draw(checkpoint, loras=(("plain", 1.0),))
@@ -142,11 +142,11 @@ def test_an_odd_adapter_harms_no_other(flux: CheckpointSpec, odd: str, make: Cal
 
 
 async def test_warmup_withdraws_an_odd_adapter_alone(flux: CheckpointSpec) -> None:
-    made = load_checkpoint(flux, CPU)
+    made = load_checkpoint(flux, DEVICE)
     save(control_lora(made), folder_of(flux) / "a.safetensors")
     save(adapter_of(made), folder_of(flux) / "b.safetensors")
     save({name: torch.zeros_like(each) for name, each in adapter_of(made).items()}, folder_of(flux) / "c.safetensors")
-    found = await ImageEngine(CPU).prepare(flux)
+    found = await ImageEngine(DEVICE).prepare(flux)
     assert found.unsupported_adapters == ("a", "c")
     assert [str(each) for each in found.failed_checks if "adapter" in each.what] == [
         "the adapter a: it replaces weights of the model (x_embedder): a control LoRA needs a control image",
@@ -166,7 +166,7 @@ async def test_weights_that_an_adapter_has_changed_unforeseen_are_loaded_anew(
     flux: CheckpointSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A library that writes over a weight while it loads is what no check of names can know."""
-    made = load_checkpoint(flux, CPU)
+    made = load_checkpoint(flux, DEVICE)
     save(adapter_of(made), folder_of(flux) / "style.safetensors")
     save(adapter_of(made, 2), folder_of(flux) / "good.safetensors")
     original = made.pipeline_class.load_lora_weights
@@ -178,7 +178,7 @@ async def test_weights_that_an_adapter_has_changed_unforeseen_are_loaded_anew(
             self.transformer.proj_out.bias.data += 1
 
     monkeypatch.setattr(made.pipeline_class, "load_lora_weights", harmful)
-    engine = ImageEngine(CPU)
+    engine = ImageEngine(DEVICE)
     base = await last(engine, flux)
     failed = await last(engine, flux, loras=(("style", 1.0),))
     assert isinstance(base, Finished)
@@ -196,10 +196,10 @@ async def test_weights_that_an_adapter_has_changed_unforeseen_are_loaded_anew(
 
 @pytest.mark.nightly
 async def test_a_replaced_file_is_read_at_once_and_has_another_hash(flux: CheckpointSpec) -> None:
-    made = load_checkpoint(flux, CPU)
+    made = load_checkpoint(flux, DEVICE)
     file = folder_of(flux) / "style.safetensors"
     loras = (("style", 1.0),)
-    engine = ImageEngine(CPU)
+    engine = ImageEngine(DEVICE)
     images, hashes = [], []
     for number in (1, 2, 1):
         save(adapter_of(made, number), file)
@@ -226,11 +226,11 @@ async def test_a_replaced_file_is_read_at_once_and_has_another_hash(flux: Checkp
 @pytest.mark.nightly
 async def test_images_under_way_are_finished_with_the_file_that_they_began_with(flux: CheckpointSpec) -> None:
     """All images of a job that has begun, and none of one that comes after the file."""
-    made = load_checkpoint(flux, CPU)
+    made = load_checkpoint(flux, DEVICE)
     file = folder_of(flux) / "style.safetensors"
     save(adapter_of(made, 1), file)
     loras = (("style", 1.0),)
-    engine = ImageEngine(CPU)
+    engine = ImageEngine(DEVICE)
     alone = await last(engine, flux, loras=loras, steps=4)
     events = engine.submit(image_job(flux, loras=loras, steps=4))
     async for event in events:
@@ -251,9 +251,9 @@ async def test_images_under_way_are_finished_with_the_file_that_they_began_with(
 
 @pytest.mark.nightly
 async def test_adapters_that_were_not_tried_are_checked_when_a_call_names_them(flux: CheckpointSpec) -> None:
-    made = load_checkpoint(flux, CPU)
+    made = load_checkpoint(flux, DEVICE)
     save(adapter_of(made), folder_of(flux) / "plain.safetensors")
-    engine = ImageEngine(CPU)
+    engine = ImageEngine(DEVICE)
     await engine.prepare(flux)
     base = await last(engine, flux)
     save(norm_lora(made), folder_of(flux) / "new.safetensors")
@@ -270,7 +270,7 @@ async def test_adapters_that_were_not_tried_are_checked_when_a_call_names_them(f
 
 def test_an_adapter_is_read_whole_while_another_checkpoint_is_built(flux: CheckpointSpec) -> None:
     """Libraries build models without memory: meanwhile every thread's new weights would have none."""
-    checkpoint = load_checkpoint(flux, CPU)
+    checkpoint = load_checkpoint(flux, DEVICE)
     save(adapter_of(checkpoint), folder_of(flux) / "style.safetensors")
     drawn = threading.Event()
 

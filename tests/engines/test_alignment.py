@@ -24,6 +24,7 @@ from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.images.scheduling.batching import Row
 from pipelines.protocol.images import CheckpointSpec, ImageJob, RawImage
+from tests.engines.device import DEVICE
 from tests.support.image_jobs import image_job
 from tests.support.tiny_families import make_family
 
@@ -42,7 +43,7 @@ def loaded(spec: Spec, tmp_path_factory: pytest.TempPathFactory) -> Callable[[st
         else:
             folder: Path = make_family(name, tmp_path_factory.mktemp("aligned") / name)
             made = replace(spec("klein"), name=name, path=folder)
-        return load_checkpoint(replace(made, native_area_px=96 * 96, max_area_px=128 * 128), torch.device("cpu"))
+        return load_checkpoint(replace(made, native_area_px=96 * 96, max_area_px=128 * 128), DEVICE)
 
     return functools.cache(load)
 

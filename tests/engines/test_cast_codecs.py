@@ -16,12 +16,12 @@ from pipelines.images.scheduling.row_limits import RowLimits
 from pipelines.images.scheduling.scheduler import DeviceScheduler
 from pipelines.protocol.images import CheckpointSpec, Dtype, Finished, Runtime
 from tests.engines.conftest import left_half, plain_image
+from tests.engines.device import DEVICE
 from tests.engines.shared_passes import drawn, drawn_together
 from tests.engines.test_families import family_spec
 from tests.support.image_jobs import image_job
 from tests.support.tiny_families import make_family
 
-CPU = torch.device("cpu")
 LOW = (pytest.param("bfloat16", marks=pytest.mark.nightly), "float16")
 KINDS: dict[str, dict[str, Any]] = {
     "text": {},
@@ -43,7 +43,7 @@ def sdxl(tmp_path_factory: pytest.TempPathFactory) -> Sdxl:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", LOW)
 async def test_runs_at_once_never_meet_in_a_cast_codec(dtype: Dtype, kind: str, sdxl: Sdxl) -> None:
-    spec, engine = sdxl(dtype), ImageEngine(CPU)
+    spec, engine = sdxl(dtype), ImageEngine(DEVICE)
     await drawn(engine, image_job(spec, id="first"))  # only then are there several at once
     jobs = [image_job(spec, id="two", n=2, steps=3, **KINDS[kind]), image_job(spec, id="text", seed=9, steps=3)]
     events = await drawn_together(engine, jobs)
@@ -55,7 +55,7 @@ async def test_runs_at_once_never_meet_in_a_cast_codec(dtype: Dtype, kind: str, 
 @pytest.mark.parametrize("dtype", LOW)
 async def test_a_pass_without_memory_leaves_the_codec_as_it_was(dtype: Dtype, kind: str, sdxl: Sdxl) -> None:
     """The run is tried again, on the codec that the failed one had cast."""
-    spec, engine = sdxl(dtype), ImageEngine(CPU)
+    spec, engine = sdxl(dtype), ImageEngine(DEVICE)
     checkpoint = await engine.load(spec)
     codec = checkpoint.components["vae"]
     half = codec.decoder if kind == "text" else codec.encoder
@@ -75,7 +75,7 @@ async def test_a_pass_without_memory_leaves_the_codec_as_it_was(dtype: Dtype, ki
 
 
 async def test_warmup_draws_two_at_once_with_images(sdxl: Sdxl) -> None:
-    found = await ImageEngine(CPU).prepare(sdxl("bfloat16"))
+    found = await ImageEngine(DEVICE).prepare(sdxl("bfloat16"))
     assert (found.at_once, found.failed_checks) == (True, ())
 
 
@@ -83,7 +83,7 @@ async def test_warmup_draws_two_at_once_with_images(sdxl: Sdxl) -> None:
 async def test_warmup_finds_that_two_with_images_fail(sdxl: Sdxl, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as by a class of which it is not known that it casts the codec."""
     monkeypatch.setattr("pipelines.images.loading.load.is_cast", lambda *_: False)
-    found = await ImageEngine(CPU).prepare(sdxl("bfloat16"))
+    found = await ImageEngine(DEVICE).prepare(sdxl("bfloat16"))
     assert not found.at_once
     assert [each.what for each in found.failed_checks] == ["two images at once"]
     assert found.failed_checks[0].why.startswith("with a reference: RuntimeError: ")
@@ -95,6 +95,6 @@ async def test_warmup_finds_that_two_with_images_fail(sdxl: Sdxl, monkeypatch: p
 def test_only_a_codec_that_is_cast_is_one_turn(name: str, dtype: Dtype, pauses: int, tmp_path: Path) -> None:
     make_family(name, tmp_path / name)
     spec = replace(family_spec(name, tmp_path, "img2img"), runtime=Runtime(dtype=dtype))
-    checkpoint: Checkpoint = load_checkpoint(spec, CPU, Sharing(DeviceScheduler(), RowLimits(1)))
+    checkpoint: Checkpoint = load_checkpoint(spec, DEVICE, Sharing(DeviceScheduler(), RowLimits(1)))
     assert checkpoint.components["vae"].config.force_upcast
     assert len(checkpoint.components["vae"].decoder._forward_pre_hooks) == pauses

@@ -7,18 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 from PIL import Image
 
 from pipelines.images.engine import ImageEngine
 from pipelines.protocol.backgrounds import flattened, with_alpha
 from pipelines.protocol.images import CheckpointSpec, Encoding, Failed, Finished, ImageJob, Preview, RawImage
+from tests.engines.device import DEVICE
 from tests.engines.test_families import family_spec
 from tests.support.image_jobs import image_job
 from tests.support.tiny_families.channels import qwen_image_21, sd15_with_alpha, with_channels
 
-CPU = torch.device("cpu")
 COLOURS = ("white", "red")
 TRANSPARENT = Encoding(background="transparent")
 SpecOf = Callable[[int], CheckpointSpec]
@@ -56,7 +55,7 @@ async def test_a_codec_with_alpha_is_found_and_each_of_its_images_has_the_backgr
     spec_of: SpecOf,
 ) -> None:
     spec = spec_of(4)
-    engine = ImageEngine(CPU)
+    engine = ImageEngine(DEVICE)
     capabilities = await engine.prepare(spec)
     assert "transparent" in capabilities.names
     assert (capabilities.references, capabilities.mask, capabilities.second_pass) == (1, True, True)
@@ -76,7 +75,7 @@ async def test_a_codec_with_alpha_is_found_and_each_of_its_images_has_the_backgr
 @pytest.mark.nightly
 async def test_references_masks_previews_and_a_second_pass_keep_alpha(spec_of: SpecOf) -> None:
     spec = spec_of(4)
-    engine = ImageEngine(CPU)
+    engine = ImageEngine(DEVICE)
     await engine.prepare(spec)
     edited = await draw(engine, image_job(spec, references=(reference(),), encoding=TRANSPARENT))
     assert edited.getchannel("A").getextrema()[0] < 255
@@ -107,7 +106,7 @@ async def test_references_masks_previews_and_a_second_pass_keep_alpha(spec_of: S
 @pytest.mark.nightly
 async def test_grey_images_are_drawn_and_have_no_transparency(spec_of: SpecOf) -> None:
     spec = spec_of(1)
-    engine = ImageEngine(CPU)
+    engine = ImageEngine(DEVICE)
     capabilities = await engine.prepare(spec)
     assert (capabilities.transparent, capabilities.references, capabilities.mask) == (False, 1, True)
     grey = await draw(engine, image_job(spec))
@@ -125,7 +124,7 @@ async def test_qwen_image_21_draws_with_and_without_a_background(tmp_path: Path)
     pytest.importorskip("torchvision")
     qwen_image_21().save_pretrained(tmp_path / "qwen21", safe_serialization=True)
     spec = replace(family_spec("qwen21", tmp_path, "native"), max_references=0, native_area_px=128 * 128)
-    engine = ImageEngine(CPU)
+    engine = ImageEngine(DEVICE)
     capabilities = await engine.prepare(spec)
     assert capabilities.transparent, capabilities.failed_checks
     job = image_job(spec, width_px=128, height_px=128)
@@ -138,7 +137,7 @@ async def test_qwen_image_21_draws_with_and_without_a_background(tmp_path: Path)
 @pytest.mark.nightly
 async def test_an_image_with_alpha_is_never_taken_for_latents(tmp_path: Path) -> None:
     sd15_with_alpha().save_pretrained(tmp_path / "sd15", safe_serialization=True)
-    engine = ImageEngine(CPU)
+    engine = ImageEngine(DEVICE)
     capabilities = await engine.prepare(family_spec("sd15", tmp_path, "img2img"))
     assert capabilities.transparent
     assert (capabilities.references, capabilities.mask, capabilities.second_pass) == (0, False, False)

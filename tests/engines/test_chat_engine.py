@@ -27,6 +27,7 @@ from pipelines.protocol.chat import (
 )
 from pipelines.protocol.images import Failed, Queued, Started
 from tests.engines.chat_jobs import GREEDY, LETTER_IDS, TOKENIZER, Job, letters, run, text
+from tests.engines.device import DEVICE
 from tests.engines.holds import hold_tokens
 
 
@@ -146,8 +147,8 @@ async def test_a_chat_that_exceeds_its_time_limit_fails(chat_engine: ChatEngine,
 
 
 async def test_preempted_sequences_get_the_same_text(chat_job: Job) -> None:
-    roomy = ChatEngine(torch.device("cpu"), cache_bytes=2**28)
-    tight = ChatEngine(torch.device("cpu"), cache_bytes=3 * 128 * 2 * 2 * 2 * 16 * 4)  # three rows of 128 tokens
+    roomy = ChatEngine(DEVICE, cache_bytes=2**28)
+    tight = ChatEngine(DEVICE, cache_bytes=3 * 128 * 2 * 2 * 2 * 16 * 4)  # three rows of 128 tokens
     jobs = [chat_job(f"number {index}", max_tokens=70, sampling=letters()) for index in range(6)]
     assert [text(await run(roomy, job)) for job in jobs] == [
         text(events) for events in await asyncio.gather(*(run(tight, job) for job in jobs))
@@ -217,7 +218,7 @@ async def test_an_answer_is_as_long_as_was_asked(
 
 
 async def test_one_that_never_fits_into_memory_fails_alone(chat_job: Job) -> None:
-    tight = ChatEngine(torch.device("cpu"), cache_bytes=3 * 128 * 2 * 2 * 2 * 16 * 4)  # three rows of 128 tokens
+    tight = ChatEngine(DEVICE, cache_bytes=3 * 128 * 2 * 2 * 2 * 16 * 4)  # three rows of 128 tokens
     jobs = [chat_job("x" * 420), *(chat_job(f"number {index}") for index in range(3))]
     too_long, *others = [events[-1] for events in await asyncio.gather(*(run(tight, job) for job in jobs))]
     assert isinstance(too_long, Failed)
@@ -233,7 +234,7 @@ async def test_chats_go_on_where_the_cache_of_a_later_layer_has_no_memory_to_gro
 ) -> None:
     """The layers before it have grown already."""
     jobs = [chat_job(f"number {index}", max_tokens=tokens + index, sampling=letters()) for index in range(8)]
-    roomy = ChatEngine(torch.device("cpu"), cache_bytes=2**28)
+    roomy = ChatEngine(DEVICE, cache_bytes=2**28)
     expected = [text(await run(roomy, job)) for job in jobs]
     layers: list[KVCacheLayer] = []
     resize = KVCacheLayer.resize
@@ -267,7 +268,7 @@ async def test_a_failure_before_the_first_step_fails_its_request_and_not_the_nex
 
 async def test_checkpoints_share_the_memory_for_the_kv_cache(chat_job: Job) -> None:
     budget = 2**24
-    engine = ChatEngine(torch.device("cpu"), cache_bytes=budget)
+    engine = ChatEngine(DEVICE, cache_bytes=budget)
     for model, shares in (("qwen", 1), ("llama", 2)):
         assert isinstance((await run(engine, chat_job(model=model)))[-1], ChatFinished)
         budgets = [generator.cache_budget_bytes for generator in _generators(engine)]

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.chat.checkpoint import load_chat
@@ -16,8 +15,7 @@ from pipelines.chat.engine import ChatEngine
 from pipelines.protocol.chat import ChatFinished, ChatSpec
 from pipelines.protocol.images import Quantize
 from tests.engines.chat_jobs import Job, run, text
-
-CPU = torch.device("cpu")
+from tests.engines.device import DEVICE
 
 
 @pytest.fixture
@@ -41,7 +39,7 @@ def test_code_beside_a_class_of_the_library_is_not_executed(folder: Path, tmp_pa
     tokenizer = json.loads((folder / "tokenizer_config.json").read_text())
     tokenizer["auto_map"] = {"AutoTokenizer": [None, "tokenization_own.T"]}
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
-    assert load_chat(ChatSpec("copy", folder), CPU).batching.why_alone is None
+    assert load_chat(ChatSpec("copy", folder), DEVICE).batching.why_alone is None
     assert not (tmp_path / "ran").exists()
 
 
@@ -49,7 +47,7 @@ def test_a_model_that_is_code_alone_is_refused(folder: Path) -> None:
     (folder / "configuration_own.py").write_text("raise SystemExit")
     set_config(folder, model_type="own", auto_map={"AutoConfig": "configuration_own.C"})
     with pytest.raises(CheckpointError, match="no class that transformers has, and code of its own is not executed"):
-        load_chat(ChatSpec("copy", folder), CPU)
+        load_chat(ChatSpec("copy", folder), DEVICE)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +65,7 @@ def test_quantized_weights_name_the_packages_that_are_missing(
     monkeypatch.setattr("pipelines.catalog.chat_files._is_installed", lambda name: name == "accelerate")
     set_config(folder, quantization_config=config)
     with pytest.raises(CheckpointError, match=f"for which packages are missing: {packages}$"):
-        load_chat(ChatSpec("copy", folder), CPU)
+        load_chat(ChatSpec("copy", folder), DEVICE)
 
 
 @pytest.mark.parametrize(
@@ -79,13 +77,13 @@ def test_quantizing_names_the_packages_that_are_missing(
     for name in ("torchao", "torchao.quantization", "mslk", "bitsandbytes"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(CheckpointError, match=f"quantize: .* needs .*: pip install {packages}$"):
-        load_chat(ChatSpec("copy", folder, quantize=quantize), CPU)
+        load_chat(ChatSpec("copy", folder, quantize=quantize), DEVICE)
 
 
 def test_weights_that_are_quantized_already_are_not_quantized_again(folder: Path) -> None:
     set_config(folder, quantization_config={"quant_method": "fp8"})
     with pytest.raises(CheckpointError, match="quantized already"):
-        load_chat(ChatSpec("copy", folder, quantize="int8"), CPU)
+        load_chat(ChatSpec("copy", folder, quantize="int8"), DEVICE)
 
 
 def test_a_tokenizer_of_mistrals_own_kind_is_read(folder: Path) -> None:
@@ -109,9 +107,9 @@ def test_a_tokenizer_of_mistrals_own_kind_is_read(folder: Path) -> None:
         file.unlink()
     (folder / "chat_template.jinja").unlink(missing_ok=True)
     with pytest.raises(CheckpointError, match="no chat template; put the one that"):
-        load_chat(ChatSpec("copy", folder), CPU)
+        load_chat(ChatSpec("copy", folder), DEVICE)
     (folder / "chat_template.jinja").write_text("{% for m in messages %}[INST]{{ m.content }}[/INST]{% endfor %}")
-    checkpoint = load_chat(ChatSpec("copy", folder), CPU)
+    checkpoint = load_chat(ChatSpec("copy", folder), DEVICE)
     said = "the naïve café"
     tokens = checkpoint.tokenizer.encode(f"[INST]{said}[/INST]", add_special_tokens=False)
     assert tokens[0] == marks.index("[INST]")
@@ -124,7 +122,7 @@ def test_a_vision_model_without_the_files_that_prepare_images_chats(
     chat_spec: Callable[..., ChatSpec], tmp_path: Path
 ) -> None:
     folder = shutil.copytree(chat_spec("llava").path, tmp_path / "copy")
-    checkpoint = load_chat(ChatSpec("copy", folder), CPU)
+    checkpoint = load_chat(ChatSpec("copy", folder), DEVICE)
     assert checkpoint.processor is None
     assert checkpoint.batching.why_alone is None
     assert not checkpoint.found.vision

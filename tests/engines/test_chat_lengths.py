@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from pipelines.chat.engine import ChatEngine
 from pipelines.protocol.chat import ChatFinished, ChatJob, ChatSpec
 from tests.engines.chat_jobs import LETTER_IDS, letters, run, text
+from tests.engines.device import DEVICE
 from tests.support.tiny_long_chats import ONE_AT_A_TIME, TOGETHER
 
 TOKENS = 16
@@ -56,7 +57,7 @@ def bare(folder: Path, job: ChatJob) -> str:
 @pytest.mark.daily("phi-longrope", "gpt-oss", "qwen3.5")
 @pytest.mark.parametrize("name", [*TOGETHER, *ONE_AT_A_TIME])
 async def test_an_answer_of_any_length_is_the_bare_models(name: str, folder: Callable[[str], Path]) -> None:
-    engine = ChatEngine(torch.device("cpu"), cache_bytes=2**26)
+    engine = ChatEngine(DEVICE, cache_bytes=2**26)
     checkpoint = await engine.load(ChatSpec(name, folder(name), context=2048))
     assert (checkpoint.batching.why_alone is None) == (name in TOGETHER), checkpoint.batching.why_alone
     expected = [bare(folder(name), job) for job in jobs(folder(name), "bare")]

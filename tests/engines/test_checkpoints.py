@@ -21,11 +21,11 @@ from pipelines.images.drawing.pipeline import ImagePipeline
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.images.scheduling.batching import Row
 from pipelines.protocol.images import CheckpointSpec, ImageJob, Offload, Runtime
+from tests.engines.device import DEVICE
 from tests.engines.test_families import family_spec
 from tests.support.tiny_checkpoints import make_single_file
 from tests.support.tiny_families import make_family
 
-CPU = torch.device("cpu")
 Spec = Callable[[str], CheckpointSpec]
 
 
@@ -40,15 +40,15 @@ def test_a_single_file_with_a_config_folder_loads_and_draws(
 ) -> None:
     path, config = make_single_file(tmp_path)
     single = replace(spec("sd"), path=path, config=config)
-    checkpoint = load_checkpoint(single, CPU)
+    checkpoint = load_checkpoint(single, DEVICE)
     row = Row(job("sd", checkpoint=single), 0, 0.0)
     assert ImagePipeline(checkpoint, row, lambda _: None, PreviewMap()).generate().shape == (64, 64, 3)
 
 
 def test_the_dtype_of_the_catalog_is_used(spec: Spec) -> None:
     half = replace(spec("sd"), runtime=Runtime(dtype="bfloat16"))
-    assert load_checkpoint(half, CPU).components["unet"].dtype == torch.bfloat16
-    assert load_checkpoint(spec("sd"), CPU).components["unet"].dtype == torch.float32
+    assert load_checkpoint(half, DEVICE).components["unet"].dtype == torch.bfloat16
+    assert load_checkpoint(spec("sd"), DEVICE).components["unet"].dtype == torch.float32
 
 
 def test_only_the_files_that_are_loaded_count(copied: CheckpointSpec, tmp_path: Path) -> None:
@@ -93,29 +93,29 @@ def test_shards_all_count(copied: CheckpointSpec) -> None:
 )
 def test_the_estimate_is_what_the_loaded_weights_take(spec: Spec, name: str, runtime: Runtime, loaded: Runtime) -> None:
     requested = replace(spec(name), runtime=runtime)
-    checkpoint = load_checkpoint(replace(requested, runtime=loaded), CPU)  # nothing can be offloaded from a CPU
+    checkpoint = load_checkpoint(replace(requested, runtime=loaded), DEVICE)  # nothing can be offloaded from a CPU
     takes = replace(checkpoint, runtime=runtime).weights_bytes
-    assert estimate_bytes(requested, compute_dtype(runtime.dtype, CPU).itemsize) == pytest.approx(takes, rel=0.15)
+    assert estimate_bytes(requested, compute_dtype(runtime.dtype, DEVICE).itemsize) == pytest.approx(takes, rel=0.15)
 
 
 def test_offloading_lowers_the_estimate(spec: Spec) -> None:
-    none, model, group = (
+    none, encoders, model, group = (
         estimate_bytes(replace(spec("sd"), runtime=Runtime(offload=offload)), 4) for offload in get_args(Offload)
     )
-    assert none > model > 2 * group
+    assert none > encoders > model > 2 * group
 
 
 def test_quantizing_makes_the_denoiser_smaller_and_nothing_else(spec: Spec) -> None:
     full, quantized = (
         estimate_bytes(replace(spec("sd"), runtime=Runtime(quantize=quantize)), 2) for quantize in ("none", "int8")
     )
-    denoiser = sum(weight.numel() for weight in load_checkpoint(spec("sd"), CPU).denoiser.parameters())
+    denoiser = sum(weight.numel() for weight in load_checkpoint(spec("sd"), DEVICE).denoiser.parameters())
     assert full - quantized == denoiser
 
 
 def load_error(spec: CheckpointSpec) -> str:
     with pytest.raises(CheckpointError) as raised:
-        load_checkpoint(spec, CPU)
+        load_checkpoint(spec, DEVICE)
     return str(raised.value)
 
 
@@ -171,21 +171,21 @@ def test_parts_of_other_libraries_and_pipelines_of_videos_are_refused(copied: Ch
 def test_an_unknown_scheduler_is_refused_by_name(spec: Spec) -> None:
     odd = replace(spec("sd"), sampling=replace(spec("sd").sampling, scheduler="MagicScheduler"))
     with pytest.raises(CheckpointError, match="MagicScheduler"):
-        load_checkpoint(odd, CPU).pipeline()
+        load_checkpoint(odd, DEVICE).pipeline()
 
 
 def test_a_folder_with_one_variant_alone_loads(copied: CheckpointSpec) -> None:
-    size, plain = estimate_bytes(copied, 4), load_checkpoint(copied, CPU).denoiser.state_dict()
+    size, plain = estimate_bytes(copied, 4), load_checkpoint(copied, DEVICE).denoiser.state_dict()
     for weights in copied.path.glob("*/*.safetensors"):
         weights.rename(weights.with_suffix(".fp16.safetensors"))
     assert estimate_bytes(copied, 4) == size
-    loaded = load_checkpoint(copied, CPU).denoiser.state_dict()
+    loaded = load_checkpoint(copied, DEVICE).denoiser.state_dict()
     assert all(torch.equal(weight, plain[name]) for name, weight in loaded.items())
     unet = next((copied.path / "unet").glob("*.safetensors"))
     shutil.copy(unet, unet.with_name(unet.name.replace("fp16", "ema")))
     unet.rename(unet.with_name(unet.name.replace("fp16", "non_ema")))
     with pytest.raises(CheckpointError, match="no plain weights but the variants ema, fp16, non_ema; keep one"):
-        load_checkpoint(copied, CPU)
+        load_checkpoint(copied, DEVICE)
 
 
 def test_a_missing_component_and_a_truncated_file_are_named(copied: CheckpointSpec) -> None:
@@ -215,7 +215,7 @@ def test_a_tokenizer_in_a_model_file_names_what_reads_it(
     monkeypatch.setattr("pipelines.catalog.libraries._installed", lambda library: library in installed)
     assert inspect_checkpoint(folder).needs == tuple(named.split(" and "))
     with pytest.raises(CheckpointError, match=rf"PixArtSigmaPipeline needs {named}, not installed here: .*\[vision\]"):
-        load_checkpoint(family_spec("pixart", tmp_path, "img2img"), CPU)
+        load_checkpoint(family_spec("pixart", tmp_path, "img2img"), DEVICE)
 
 
 def test_libraries_are_found_by_the_names_that_pip_takes() -> None:

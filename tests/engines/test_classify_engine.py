@@ -4,14 +4,12 @@ import asyncio
 from pathlib import Path
 
 import pytest
-import torch
 
 from pipelines.classify.engine import ClassifyEngine, load_classifier
 from pipelines.protocol.classify import Classified, ClassifierSpec, ClassifyEvent, ClassifyJob
 from pipelines.protocol.images import Failed, RawImage
+from tests.engines.device import DEVICE
 from tests.support.tiny_classifiers import make_image_classifier, make_text_classifier
-
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +28,7 @@ async def last_event(engine: ClassifyEngine, job: ClassifyJob) -> ClassifyEvent:
 
 async def test_a_text_is_scored_by_its_words(texts: ClassifierSpec) -> None:
     job = ClassifyJob("1", texts, texts=("a red boat", "a boat with a knife"))
-    event = await last_event(ClassifyEngine(CPU), job)
+    event = await last_event(ClassifyEngine(DEVICE), job)
     assert isinstance(event, Classified)
     harmless, blade = (scores["blade"] for scores in event.scores)
     assert harmless < 0.2
@@ -38,7 +36,7 @@ async def test_a_text_is_scored_by_its_words(texts: ClassifierSpec) -> None:
 
 
 def test_a_word_in_the_middle_of_a_long_text_is_found(texts: ClassifierSpec) -> None:
-    classifier = load_classifier(texts, CPU)
+    classifier = load_classifier(texts, DEVICE)
     long = " ".join(["a tree"] * 500)
     assert classifier.score_text(long)["blade"] < 0.5
     assert classifier.score_text(f"{long} knife {long}")["blade"] > 0.5
@@ -47,13 +45,13 @@ def test_a_word_in_the_middle_of_a_long_text_is_found(texts: ClassifierSpec) -> 
 
 async def test_an_image_is_scored_by_label(images: ClassifierSpec) -> None:
     image = RawImage(40, 30, "RGB", bytes(40 * 30 * 3))
-    event = await last_event(ClassifyEngine(CPU), ClassifyJob("1", images, images=(image, image)))
+    event = await last_event(ClassifyEngine(DEVICE), ClassifyJob("1", images, images=(image, image)))
     assert isinstance(event, Classified)
     assert [scores["grim"] for scores in event.scores] == pytest.approx([0.9, 0.9])
 
 
 async def test_a_cancelled_job_is_skipped(texts: ClassifierSpec) -> None:
-    engine = ClassifyEngine(CPU)
+    engine = ClassifyEngine(DEVICE)
     events = engine.submit(ClassifyJob("1", texts, texts=("a boat",)))
     await anext(events)
     engine.cancel("1")
@@ -65,6 +63,6 @@ async def test_a_cancelled_job_is_skipped(texts: ClassifierSpec) -> None:
 
 async def test_a_folder_without_a_classifier_fails_the_job(tmp_path: Path) -> None:
     job = ClassifyJob("1", ClassifierSpec("none", tmp_path, "prompts"), texts=("a boat",))
-    event = await last_event(ClassifyEngine(CPU), job)
+    event = await last_event(ClassifyEngine(DEVICE), job)
     assert isinstance(event, Failed)
     assert "none" in event.message

@@ -13,17 +13,25 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from pipelines.catalog.checkpoint_files import CheckpointError, control_bytes, estimate_bytes
+from pipelines.device.memory import compute_dtype
 from pipelines.images.engine import ImageEngine
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.protocol.images import CheckpointSpec, Control, ControlInput, Failed, Finished, ImageJob
 from tests.engines.conftest import left_half, plain_image, split_image
+from tests.engines.device import DEVICE
 from tests.engines.shared_passes import difference, drawn, drawn_together, last_event
 from tests.engines.test_families import family_spec
 from tests.support.image_jobs import image_job
-from tests.support.tiny_families import make_family
-from tests.support.tiny_families.controls import make_controlnet, make_image_encoder, make_ip_adapter, make_two_encoders
+from tests.support.tiny_families import FAMILIES, make_family
+from tests.support.tiny_families.controls import (
+    in_published_order,
+    make_controlnet,
+    make_image_encoder,
+    make_ip_adapter,
+    make_t2i_adapter,
+    make_two_encoders,
+)
 
-CPU = torch.device("cpu")
 UPRIGHT, ACROSS = split_image(upright=True), split_image(upright=False)
 
 
@@ -37,7 +45,7 @@ def controlled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Chec
             folder = tmp_path_factory.mktemp("controls")
             make_family(name, folder / name)
             spec = family_spec(name, folder, "img2img")
-            denoiser = load_checkpoint(spec, CPU).denoiser
+            denoiser = load_checkpoint(spec, DEVICE).denoiser
             encoder = make_image_encoder(folder / "encoder")
             controls = [Control("edges", "controlnet", make_controlnet(denoiser, folder / "edges"), "canny")]
             controls += [Control("depth", "controlnet", make_controlnet(denoiser, folder / "depth", 9), "depth")]
@@ -70,7 +78,7 @@ def controlled_job(spec: CheckpointSpec, *names: str, strength: float = 1.0, **f
 async def test_warmup_finds_what_controls_work_with(
     controlled: Callable[[str], CheckpointSpec], name: str, nets_with: tuple[str, ...], adapters_with: tuple[str, ...]
 ) -> None:
-    found = await ImageEngine(CPU).prepare(controlled(name))
+    found = await ImageEngine(DEVICE).prepare(controlled(name))
     assert [each.what for each in found.failed_checks] == (["the control edges with mask"] if name == "sd3" else [])
     assert (found.controlnets_with, found.ip_adapters_with) == (nets_with, adapters_with)
     assert (found.controlnets_at_once, found.unsupported_controls) == (2, ())
@@ -84,7 +92,7 @@ async def test_controlled_images_share_passes_and_are_what_they_are_alone(
 ) -> None:
     """Each has a map and a strength of its own."""
     spec = controlled(name)
-    engine = ImageEngine(CPU)  # it has measured nothing, so two may share a pass
+    engine = ImageEngine(DEVICE)  # it has measured nothing, so two may share a pass
     jobs = [
         controlled_job(spec, *names, seed=seed, image=image, prompt="a" * seed)
         for seed, image in ((1, UPRIGHT), (2, ACROSS))
@@ -96,12 +104,57 @@ async def test_controlled_images_share_passes_and_are_what_they_are_alone(
     assert difference(await last_event(engine, controlled_job(spec, seed=1)), alone[0]) > 2, "they change nothing"
 
 
+async def test_t2i_adapters_follow_maps_from_a_prompt_alone(tmp_path: Path) -> None:
+    """Of colours and of levels of grey, one or two at once, in shared passes."""
+    in_published_order(FAMILIES["sd15"]()).save_pretrained(tmp_path / "sd15")
+    spec = family_spec("sd15", tmp_path, "img2img")
+    controls = [Control("sketch", "t2i-adapter", make_t2i_adapter(tmp_path / "sketch", in_channels=1), "sketch")]
+    controls += [Control("depth", "t2i-adapter", make_t2i_adapter(tmp_path / "depth", 5), "depth")]
+    denoiser = load_checkpoint(spec, DEVICE).denoiser
+    controls += [Control("edges", "controlnet", make_controlnet(denoiser, tmp_path / "edges"))]
+    spec = replace(spec, controls=tuple(controls))
+    engine = ImageEngine(DEVICE)
+    found = await engine.prepare(spec)
+    assert (found.t2i_adapters_with, found.t2i_adapters_at_once) == (("text",), 2)
+    assert (found.controlnets_with, found.controlnets_at_once) == (("text", "image", "mask"), 1)
+    assert found.failed_checks == ()
+    plain = await last_event(engine, controlled_job(spec, seed=1))
+    for names in (("sketch",), ("depth",), ("sketch", "depth")):
+        jobs = [controlled_job(spec, *names, seed=1), controlled_job(spec, *names, seed=2, image=ACROSS)]
+        events = await drawn_together(engine, jobs)
+        alone = [await drawn(engine, job) for job in jobs]
+        assert all(isinstance(event, Finished) for event in events)
+        assert all(difference(event, images) <= 2 for event, images in zip(events, alone, strict=True))
+        assert difference(plain, alone[0]) > 2, "it changes nothing"
+    mixed = await last_event(engine, controlled_job(spec, "sketch", "edges"))
+    assert isinstance(mixed, Failed)
+    assert (mixed.code, mixed.param) == ("unsupported", "controls")
+
+
+async def test_a_checkpoint_of_maps_draws_from_its_own_in_both_passes(tmp_path: Path) -> None:
+    make_family("flux-control", tmp_path / "flux-control")
+    spec = family_spec("flux-control", tmp_path, "img2img")
+    engine = ImageEngine(DEVICE)
+    found = await engine.prepare(spec)
+    assert (found.names, found.second_pass) == (["text", "image", "mask", "guidance", "steps"], True)
+    assert found.controlled_with("map") == ("text", "image", "mask")
+    large = {"width_px": 160, "height_px": 64}
+    for more in ({}, large):
+        jobs = [controlled_job(spec, "map", image=image, **more) for image in (UPRIGHT, ACROSS)]
+        one, other = [await drawn(engine, job) for job in jobs]
+        assert difference(await last_event(engine, controlled_job(spec, "map", **more)), one) <= 2
+        assert difference(await last_event(engine, controlled_job(spec, "map", **more)), other) > 2
+    without = await last_event(engine, image_job(spec))
+    assert isinstance(without, Failed)
+    assert (without.code, without.param) == ("unsupported", "controls")
+
+
 async def test_an_image_without_an_ip_adapter_is_what_it_was_before_one(
     controlled: Callable[[str], CheckpointSpec],
 ) -> None:
     """It is state of the weights: those with others are drawn one after another, in any order."""
     spec = controlled("sd15")
-    engine = ImageEngine(CPU)
+    engine = ImageEngine(DEVICE)
     jobs = [
         controlled_job(spec, seed=1, steps=5),
         controlled_job(spec, "style", seed=2, steps=5),
@@ -120,11 +173,11 @@ async def test_a_replaced_ip_adapter_is_read_at_once_and_hashes_are_told(
     controlled: Callable[[str], CheckpointSpec], tmp_path: Path
 ) -> None:
     spec = controlled("sd15")
-    denoiser = load_checkpoint(spec, CPU).denoiser
+    denoiser = load_checkpoint(spec, DEVICE).denoiser
     edges, _, style = spec.controls
     file = tmp_path / "style.safetensors"
     spec = replace(spec, controls=(edges, replace(style, path=file)))
-    engine = ImageEngine(CPU)
+    engine = ImageEngine(DEVICE)
     images, found = [], []
     for seed in (3, 4, 3):
         make_ip_adapter(denoiser, file, seed)
@@ -156,7 +209,7 @@ async def test_controls_go_with_references_masks_and_second_passes(
         "mask": {"references": (plain_image(),), "mask": left_half()},
         "two passes": {"width_px": 160, "height_px": 96},
     }
-    engine, spec = ImageEngine(CPU), controlled("sd15")
+    engine, spec = ImageEngine(DEVICE), controlled("sd15")
     both = controlled_job(spec, "edges", "style", seed=1, **fields[start])
     event = await last_event(engine, both)
     assert isinstance(event, Finished), event
@@ -171,7 +224,7 @@ async def test_what_a_control_does_not_work_with_is_refused_by_field(
 ) -> None:
     """SD 3 has no class for references with a ControlNet."""
     job = controlled_job(controlled("sd3"), "edges", references=(plain_image(),), strength=0.9)
-    event = await last_event(ImageEngine(CPU), job)
+    event = await last_event(ImageEngine(DEVICE), job)
     assert isinstance(event, Failed)
     assert (event.code, event.param) == ("unsupported", "controls")
 
@@ -182,15 +235,15 @@ async def test_controls_of_another_family_are_withdrawn_or_refused(
 ) -> None:
     sd15, flux = controlled("sd15"), controlled("flux")
     mixed = replace(sd15, controls=(sd15.controls[0], replace(flux.controls[0], name="wrong")))
-    found = await ImageEngine(CPU).prepare(mixed)
+    found = await ImageEngine(DEVICE).prepare(mixed)
     assert found.unsupported_controls == ("wrong",)
     assert any(failed_checks.what == "the control wrong" for failed_checks in found.failed_checks)
     with pytest.raises(CheckpointError, match="none of its controls works with it: edges: "):
-        await ImageEngine(CPU).prepare(replace(sd15, controls=flux.controls[:1]))
-    silent = make_controlnet(load_checkpoint(replace(sd15, controls=()), CPU).denoiser, tmp_path / "silent")
+        await ImageEngine(DEVICE).prepare(replace(sd15, controls=flux.controls[:1]))
+    silent = make_controlnet(load_checkpoint(replace(sd15, controls=()), DEVICE).denoiser, tmp_path / "silent")
     _erase(silent)
     with pytest.raises(CheckpointError, match="works with it: edges: it changes nothing"):
-        await ImageEngine(CPU).prepare(replace(sd15, controls=(replace(sd15.controls[0], path=silent),)))
+        await ImageEngine(DEVICE).prepare(replace(sd15, controls=(replace(sd15.controls[0], path=silent),)))
 
 
 def _erase(folder: Path) -> None:
@@ -206,12 +259,12 @@ async def test_one_controlnet_follows_several_kinds_of_maps(
 ) -> None:
     """It is in memory once, and draws with one of its modes, with several, and beside another ControlNet."""
     plain = replace(controlled(name), controls=())
-    denoiser = load_checkpoint(plain, CPU).denoiser
+    denoiser = load_checkpoint(plain, DEVICE).denoiser
     both, other = (make_controlnet(denoiser, tmp_path / str(seed), seed, modes=3) for seed in (1, 2))
     controls = [Control(f"{mode}", "controlnet", both, mode=mode) for mode in range(2)]
     spec = replace(plain, controls=(*controls, Control("other", "controlnet", other, mode=2)))
-    assert len(load_checkpoint(spec, CPU).controls.nets) == 2
-    engine = ImageEngine(CPU)
+    assert len(load_checkpoint(spec, DEVICE).controls.nets) == 2
+    engine = ImageEngine(DEVICE)
     images = []
     for names in ((), ("0",), ("1",), ("0", "1"), ("1", "other"), ("0", "1", "other")):
         images.append(await drawn(engine, controlled_job(spec, *names, seed=1)))
@@ -233,14 +286,15 @@ def test_controls_that_are_not_there_or_no_controls_are_named(
     ]
     for fields, message in wrong:
         with pytest.raises(CheckpointError, match=message):
-            load_checkpoint(replace(spec, **fields), CPU)  # type: ignore[arg-type]
+            load_checkpoint(replace(spec, **fields), DEVICE)  # type: ignore[arg-type]
 
 
 def test_controls_count_as_memory(controlled: Callable[[str], CheckpointSpec]) -> None:
     spec = controlled("sd15")
     plain = replace(spec, controls=())
-    more = load_checkpoint(spec, CPU).weights_bytes - load_checkpoint(plain, CPU).weights_bytes
-    assert more == estimate_bytes(spec, 4) - estimate_bytes(plain, 4) > 0
+    more = load_checkpoint(spec, DEVICE).weights_bytes - load_checkpoint(plain, DEVICE).weights_bytes
+    item_bytes = compute_dtype("auto", DEVICE).itemsize
+    assert more == estimate_bytes(spec, item_bytes) - estimate_bytes(plain, item_bytes) > 0
 
 
 @pytest.mark.parametrize(
@@ -253,19 +307,19 @@ async def test_an_encoder_of_texts_and_images_is_half_loaded(
     flux = controlled("flux")
     folder = make_two_encoders(tmp_path / kind, kind)
     spec = replace(flux, controls=(replace(flux.controls[2], image_encoder=folder),))
-    checkpoint = load_checkpoint(spec, CPU)
+    checkpoint = load_checkpoint(spec, DEVICE)
     ((encoder, processor),) = checkpoint.controls.encoders.values()
     assert type(encoder).__name__ == half
     whole = load_file(folder / "model.safetensors")
     for name, weight in encoder.state_dict().items():
         saved = whole[name if name in whole else f"vision_model.{name}"]
-        assert torch.equal(weight, saved), name
+        assert torch.equal(weight.cpu(), saved.to(weight.dtype)), name
     assert processor(Image.new("RGB", (50, 40)), return_tensors="pt").pixel_values.shape == (1, 3, 32, 32)
     adapter = sum(weight.numel() for weight in load_file(spec.controls[0].path).values())
     seen = sum(weight.numel() for weight in encoder.parameters())
     assert control_bytes(spec.controls, 4) == 4 * (adapter + seen)
     if kind == "CLIPModel":
-        assert isinstance(await last_event(ImageEngine(CPU), controlled_job(spec, "style", seed=1)), Finished)
+        assert isinstance(await last_event(ImageEngine(DEVICE), controlled_job(spec, "style", seed=1)), Finished)
 
 
 def test_a_folder_with_one_variant_of_a_controlnet_loads(
@@ -275,4 +329,4 @@ def test_a_folder_with_one_variant_of_a_controlnet_loads(
     folder = shutil.copytree(spec.controls[0].path, tmp_path / "fp16")
     (file,) = folder.glob("*.safetensors")
     file.rename(file.with_suffix(".fp16.safetensors"))
-    assert load_checkpoint(replace(spec, controls=(replace(spec.controls[0], path=folder),)), CPU).controls.nets
+    assert load_checkpoint(replace(spec, controls=(replace(spec.controls[0], path=folder),)), DEVICE).controls.nets

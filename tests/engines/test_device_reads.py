@@ -27,6 +27,7 @@ from pipelines.images.loading.load import load_checkpoint
 from pipelines.images.scheduling.batching import Row
 from pipelines.images.scheduling.device_timeline import Synchronous
 from pipelines.protocol.images import CheckpointSpec, Failed, Finished, ImageJob, Runtime
+from tests.engines.device import DEVICE
 
 Job = Callable[..., ImageJob]
 # What a GPU can't do without the host waiting: reading a number, and shapes that depend on values.
@@ -66,7 +67,7 @@ class Copies(TorchFunctionMode):
 @pytest.fixture(scope="module")
 def loaded(spec: Callable[[str], CheckpointSpec]) -> Callable[[str], Checkpoint]:
     made: dict[str, Checkpoint] = {}
-    return lambda name: made.setdefault(name, load_checkpoint(spec(name), torch.device("cpu")))
+    return lambda name: made.setdefault(name, load_checkpoint(spec(name), DEVICE))
 
 
 def reads_of_a_call(checkpoint: Checkpoint, job: ImageJob, *, preview: bool = False) -> Counter[str]:
@@ -115,7 +116,7 @@ def test_a_preview_is_seen_by_the_counter(loaded: Callable[[str], Checkpoint], j
 
 
 async def test_an_image_is_finished_after_its_turn(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = ImageEngine(torch.device("cpu"))
+    engine = ImageEngine(DEVICE)
     turns: list[object] = []
     drawn = Drawn.image
 
@@ -131,7 +132,7 @@ async def test_an_image_is_finished_after_its_turn(job: Job, monkeypatch: pytest
 
 async def test_what_the_device_still_computes_then_is_the_images_time(job: Job) -> None:
     """The last denoising pass and the codec, of each of its calls: a GPU has only queued them when the turn ends."""
-    engine = ImageEngine(torch.device("cpu"))
+    engine = ImageEngine(DEVICE)
     scheduler, clock, late_s = engine._scheduler, engine._scheduler.clock, 1000.0
     waits: list[object] = []
 
@@ -154,7 +155,7 @@ async def test_an_adapters_file_is_read_while_others_have_the_device(
 ) -> None:
     """A pipe stands for a slow disk: whoever reads it waits until it is closed."""
     os.mkfifo(pipe := tmp_path / "slow.safetensors")
-    engine = ImageEngine(torch.device("cpu"))
+    engine = ImageEngine(DEVICE)
     with_adapter = replace(spec("sd"), runtime=Runtime(lora_folder=tmp_path))
 
     async def last(asked: ImageJob) -> object:

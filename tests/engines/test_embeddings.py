@@ -15,10 +15,10 @@ from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.images.scheduling.batching import Row
 from pipelines.protocol.images import CheckpointSpec, Runtime, SamplingDefaults
+from tests.engines.device import DEVICE
 from tests.support.image_jobs import image_job
 from tests.support.tiny_families import make_family
 
-CPU = torch.device("cpu")
 Pixels = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
@@ -50,12 +50,12 @@ def widths(checkpoint: Checkpoint) -> list[int]:
 
 @pytest.mark.parametrize("layout", ["emb_params", "<cat>", "one vector"])
 def test_an_embedding_is_a_word_of_prompts(families: Path, tmp_path: Path, layout: str) -> None:
-    plain = load_checkpoint(spec_of(families / "sd15"), CPU)
+    plain = load_checkpoint(spec_of(families / "sd15"), DEVICE)
     (width,) = widths(plain)
     torch.manual_seed(0)
     vectors = torch.randn(width) if layout == "one vector" else torch.randn(3, width)
     save_file({"emb_params" if layout == "one vector" else layout: vectors}, tmp_path / "cat.safetensors")
-    checkpoint = load_checkpoint(spec_of(families / "sd15", tmp_path), CPU)
+    checkpoint = load_checkpoint(spec_of(families / "sd15", tmp_path), DEVICE)
     tokens = "1 token" if layout == "one vector" else "3 tokens"
     assert f"the embedding <cat> takes {tokens} of a prompt, in text_encoder" in checkpoint.notes
     assert (draw(checkpoint, "a cat") == draw(plain, "a cat")).all(), "prompts without the word are as before"
@@ -64,21 +64,22 @@ def test_an_embedding_is_a_word_of_prompts(families: Path, tmp_path: Path, layou
     words = checkpoint.pipeline().maybe_convert_prompt("<cat>", tokenizer)
     ids = tokenizer(words, add_special_tokens=False).input_ids
     found = checkpoint.components["text_encoder"].get_input_embeddings().weight[ids]
-    torch.testing.assert_close(found.detach(), torch.atleast_2d(vectors))
+    torch.testing.assert_close(found.detach().cpu(), torch.atleast_2d(vectors).to(found.dtype))
 
 
 def test_two_text_encoders_get_the_vectors_of_their_names(families: Path, tmp_path: Path) -> None:
-    plain = load_checkpoint(spec_of(families / "sdxl"), CPU)
+    plain = load_checkpoint(spec_of(families / "sdxl"), DEVICE)
     one, two = widths(plain)
     torch.manual_seed(0)
     save_file({"clip_l": torch.randn(2, one), "clip_g": torch.randn(2, two)}, tmp_path / "style.safetensors")
-    checkpoint = load_checkpoint(spec_of(families / "sdxl", tmp_path), CPU)
+    checkpoint = load_checkpoint(spec_of(families / "sdxl", tmp_path), DEVICE)
     assert "the embedding <style> takes 2 tokens of a prompt, in text_encoder and text_encoder_2" in checkpoint.notes
     for number, key in (("", "clip_l"), ("_2", "clip_g")):
         tokenizer, encoder = (checkpoint.components[f"{part}{number}"] for part in ("tokenizer", "text_encoder"))
         ids = [tokenizer.convert_tokens_to_ids(word) for word in ("<style>", "<style>_1")]
         vectors = load_file(tmp_path / "style.safetensors")[key]
-        torch.testing.assert_close(encoder.get_input_embeddings().weight[ids].detach(), vectors)
+        found = encoder.get_input_embeddings().weight[ids].detach().cpu()
+        torch.testing.assert_close(found, vectors.to(found.dtype))
     assert (draw(checkpoint, "in <style>") != draw(plain, "in <style>")).any()
 
 
@@ -100,4 +101,4 @@ def test_what_can_not_be_used_is_refused_with_the_reason(
 ) -> None:
     save_file(weights, tmp_path / "x.safetensors")
     with pytest.raises(CheckpointError, match=rf"runtime\.embedding_folder: .*{message}"):
-        load_checkpoint(spec_of(families / family, tmp_path), CPU)
+        load_checkpoint(spec_of(families / family, tmp_path), DEVICE)

@@ -7,15 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from pipelines.catalog.estimate import image_steps, work_units
 from pipelines.catalog.plan import plan_job
 from pipelines.images.engine import ImageEngine
 from pipelines.protocol.images import Finished, ImageJob, Progress, RawImage
-
-CPU = torch.device("cpu")
+from tests.engines.device import DEVICE
 
 
 def photo(width: int, height: int) -> RawImage:
@@ -30,7 +28,7 @@ def photo(width: int, height: int) -> RawImage:
 async def test_an_image_is_redrawn_in_tiles_at_exactly_its_size(
     job: Callable[..., ImageJob], name: str, size: tuple[int, int]
 ) -> None:
-    engine = ImageEngine(CPU)
+    engine = ImageEngine(DEVICE)
     small = photo(size[0] // 2, size[1] // 2)
     enlarged: Any = job(name, width_px=size[0], height_px=size[1], references=(small,), enlarges=True)
     events = [event async for event in engine.submit(enlarged)]

@@ -12,6 +12,7 @@ from pipelines.images.drawing.pipeline import ImagePipeline
 from pipelines.images.engine import ImageEngine
 from pipelines.protocol.images import Event, Failed, Finished, ImageJob, Progress
 from tests.engines.conftest import plain_image
+from tests.engines.device import DEVICE
 from tests.engines.holds import hold_steps
 from tests.support.polling import eventually
 
@@ -20,7 +21,7 @@ Job = Callable[..., ImageJob]
 
 @pytest.fixture
 async def engine() -> ImageEngine:
-    return ImageEngine(torch.device("cpu"))
+    return ImageEngine(DEVICE)
 
 
 async def last(engine: ImageEngine, job: ImageJob) -> Event:

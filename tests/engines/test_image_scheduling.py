@@ -36,17 +36,17 @@ from pipelines.protocol.images import (
     Started,
 )
 from tests.engines.conftest import plain_image
+from tests.engines.device import DEVICE
 from tests.engines.holds import hold_steps
 from tests.support.harness import until
 from tests.support.polling import eventually
 
 Job = Callable[..., ImageJob]
-CPU = torch.device("cpu")
 
 
 @pytest.fixture
 async def engine() -> ImageEngine:
-    return ImageEngine(CPU)
+    return ImageEngine(DEVICE)
 
 
 class Log:
@@ -214,9 +214,9 @@ async def test_a_job_past_its_time_limit_does_not_end_another(engine: ImageEngin
 
 
 async def test_two_checkpoints_work_where_only_one_fits(job: Job, spec: Callable[[str], CheckpointSpec]) -> None:
-    check = ImageEngine(CPU)
+    check = ImageEngine(DEVICE)
     sizes = {name: (await check.load(spec(name))).weights_bytes for name in ("sd", "klein")}
-    engine = ImageEngine(CPU, Budgets(max(sizes.values()) + 1000, 0, 2**30))
+    engine = ImageEngine(DEVICE, Budgets(max(sizes.values()) + 1000, 0, 2**30))
     jobs = [job(name, id=f"{name}{i}") for i in range(3) for name in ("sd", "klein")]
     ended = await asyncio.gather(*(run(engine, one) for one in jobs))
     assert all(isinstance(events[-1], Finished) for events in ended)
@@ -228,9 +228,9 @@ async def test_two_checkpoints_work_where_only_one_fits(job: Job, spec: Callable
 async def test_a_load_is_tried_again_if_the_run_that_blocked_it_ends_while_it_fails(
     job: Job, spec: Callable[[str], CheckpointSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check = ImageEngine(CPU)
+    check = ImageEngine(DEVICE)
     large = max([(await check.load(spec(name))).weights_bytes for name in ("sd", "klein")])
-    engine = ImageEngine(CPU, Budgets(large + 1000, 0, 2**30))
+    engine = ImageEngine(DEVICE, Budgets(large + 1000, 0, 2**30))
     load, refused = engine._cache.load, asyncio.Event()
 
     async def fail_late(wanted: CheckpointSpec) -> LoadedCheckpoint:
@@ -255,8 +255,8 @@ async def test_a_load_is_tried_again_if_the_run_that_blocked_it_ends_while_it_fa
 async def test_a_checkpoint_that_can_never_fit_is_refused_and_blocks_no_other_job(
     job: Job, spec: Callable[[str], CheckpointSpec]
 ) -> None:
-    small = (await ImageEngine(CPU).load(spec("sd"))).weights_bytes
-    engine = ImageEngine(CPU, Budgets(small + 1000, 0, 2**30))
+    small = (await ImageEngine(DEVICE).load(spec("sd"))).weights_bytes
+    engine = ImageEngine(DEVICE, Budgets(small + 1000, 0, 2**30))
     large, fits = await asyncio.gather(run(engine, job("klein", id="large")), run(engine, job("sd", id="fits")))
     assert isinstance(large[-1], Failed)
     assert "budget" in large[-1].detail
@@ -271,9 +271,9 @@ def pinned(spec: CheckpointSpec, **fields: object) -> CheckpointSpec:
 async def test_residents_that_do_not_fit_together_are_named_and_block_no_other_job(
     job: Job, spec: Callable[[str], CheckpointSpec]
 ) -> None:
-    check = ImageEngine(CPU)
+    check = ImageEngine(DEVICE)
     large = max([(await check.load(spec(name))).weights_bytes for name in ("sd", "klein")])
-    engine = ImageEngine(CPU, Budgets(large + 1000, 0, 2**30))
+    engine = ImageEngine(DEVICE, Budgets(large + 1000, 0, 2**30))
     first, second = pinned(spec("sd")), pinned(spec("klein"))
     assert isinstance((await run(engine, job("sd", checkpoint=first)))[-1], Finished)
     for other in (second, spec("klein")):
@@ -291,8 +291,8 @@ async def test_a_pinned_checkpoint_is_swapped_for_another_that_does_not_fit_besi
     job: Job, spec: Callable[[str], CheckpointSpec]
 ) -> None:
     old, new = pinned(spec("sd")), pinned(spec("sd"), version=1)
-    size = (await ImageEngine(CPU).load(old)).weights_bytes
-    engine = ImageEngine(CPU, Budgets(size + 1000, 0, 2**30))
+    size = (await ImageEngine(DEVICE).load(old)).weights_bytes
+    engine = ImageEngine(DEVICE, Budgets(size + 1000, 0, 2**30))
     await engine.prepare(old)
     on_old = asyncio.create_task(run(engine, job("sd", id="on-old", checkpoint=old, steps=20)))
     await asyncio.wait_for(engine.prepare(new), 240)
@@ -306,9 +306,9 @@ async def test_a_pinned_checkpoint_is_swapped_for_another_that_does_not_fit_besi
 async def test_weights_evicted_from_a_gpu_are_offloaded_to_the_host_on_a_thread(
     job: Job, spec: Callable[[str], CheckpointSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check = ImageEngine(CPU)
+    check = ImageEngine(DEVICE)
     large = max([(await check.load(spec(name))).weights_bytes for name in ("sd", "klein")])
-    engine = ImageEngine(CPU, Budgets(large + 1000, 0, 2**30))
+    engine = ImageEngine(DEVICE, Budgets(large + 1000, 0, 2**30))
     engine._cache._host_bytes = 2**40  # as beside a GPU
     movers = []
     move = Checkpoint.move
@@ -336,9 +336,9 @@ async def test_others_start_when_a_job_that_blocked_them_is_cancelled(
 
     monkeypatch.setattr("pipelines.images.drawing.run.ImagePipeline", Slow)
     monkeypatch.setattr("pipelines.images.engine.FAIR_WAIT_S", 0.0)
-    check = ImageEngine(CPU)
+    check = ImageEngine(DEVICE)
     large = max([(await check.load(spec(name))).weights_bytes for name in ("sd", "klein")])
-    engine = ImageEngine(CPU, Budgets(large + 1000, 0, 2**30))
+    engine = ImageEngine(DEVICE, Budgets(large + 1000, 0, 2**30))
     await engine.load(spec("sd"))
     tasks = [asyncio.create_task(run(engine, job("sd", id="runs", steps=300)))]
     await eventually(lambda: engine._runs)

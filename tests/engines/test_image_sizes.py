@@ -19,6 +19,7 @@ from pipelines.images.scheduling.batching import Row
 from pipelines.protocol.finished_image import WrongSize, to_planned_size
 from pipelines.protocol.images import CheckpointSpec, RawImage, SamplingDefaults
 from tests.engines.conftest import left_half, plain_image
+from tests.engines.device import DEVICE
 from tests.support.image_jobs import image_job
 from tests.support.tiny_families import make_family
 
@@ -34,7 +35,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Checkpoi
     def load(name: str) -> Checkpoint:
         if name not in made:
             folder = make_family(name, tmp_path_factory.mktemp("own-size") / name)
-            made[name] = load_checkpoint(checkpoint_spec(name, folder), torch.device("cpu"))
+            made[name] = load_checkpoint(checkpoint_spec(name, folder), DEVICE)
         return made[name]
 
     return load

@@ -17,6 +17,7 @@ from pipelines.images.engine import ImageEngine
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.protocol.images import CheckpointSpec, Failed, Finished, ImageJob, Preview, Runtime
 from tests.engines.conftest import split_image
+from tests.engines.device import DEVICE
 from tests.engines.shared_passes import drawn_together
 from tests.engines.test_families import family_spec
 from tests.support.image_jobs import image_job, with_fields
@@ -24,7 +25,6 @@ from tests.support.tiny_families import make_family
 
 pytestmark = pytest.mark.nightly
 
-CPU = torch.device("cpu")
 Change = Callable[[str, torch.Tensor], None]
 
 
@@ -82,7 +82,7 @@ async def test_a_checkpoint_that_draws_no_numbers_is_refused(
 ) -> None:
     """By warmup, and by each call to one that was warmed up before its memory was damaged."""
     spoiled = spoil(sd15, tmp_path, part, change)
-    engine = ImageEngine(CPU)
+    engine = ImageEngine(DEVICE)
     with pytest.raises(CheckpointError, match=r"loads and does not draw: its images are not numbers \(NaN or inf"):
         await engine.prepare(spoiled)
     failed = await last(engine, image_job(spoiled))
@@ -94,8 +94,8 @@ async def test_a_wider_dtype_is_named(sd15: CheckpointSpec, tmp_path: Path) -> N
     spoiled = spoil(sd15, tmp_path, "unet", first_is(float("nan"), "conv_in.weight"))
     half = replace(spoiled, runtime=Runtime(dtype="bfloat16"))
     with pytest.raises(CheckpointError, match=r'runtime\.dtype = "float32" may help'):
-        await ImageEngine(CPU).prepare(half)
-    assert 'runtime.dtype = "float32" may help' in (await last(ImageEngine(CPU), image_job(half))).message
+        await ImageEngine(DEVICE).prepare(half)
+    assert 'runtime.dtype = "float32" may help' in (await last(ImageEngine(DEVICE), image_job(half))).message
 
 
 async def test_a_checkpoint_of_one_colour_is_refused(sd15: CheckpointSpec, tmp_path: Path) -> None:
@@ -106,13 +106,13 @@ async def test_a_checkpoint_of_one_colour_is_refused(sd15: CheckpointSpec, tmp_p
             tensor.zero_()
 
     with pytest.raises(CheckpointError, match="loads and does not draw: its images have one colour; its weights"):
-        await ImageEngine(CPU).prepare(spoil(sd15, tmp_path, "vae", empty))
+        await ImageEngine(DEVICE).prepare(spoil(sd15, tmp_path, "vae", empty))
 
 
 async def test_a_tile_of_no_numbers_does_not_pass_into_a_larger_image(sd15: CheckpointSpec, tmp_path: Path) -> None:
     """An image from text does not read the codec's encoder; the second pass and edits do, and are withdrawn."""
     spoiled = spoil(sd15, tmp_path, "vae", first_is(float("nan"), "encoder.conv_in.weight"))
-    engine = ImageEngine(CPU)
+    engine = ImageEngine(DEVICE)
     found = await engine.prepare(spoiled)
     assert (found.text, found.references, found.mask, found.second_pass) == (True, 0, False, False)
     assert {each.what for each in found.failed_checks} == {"a reference", "a mask", "a second pass"}
@@ -143,7 +143,7 @@ def with_adapters(spec: Any, adapter: Path, tmp_path: Path) -> CheckpointSpec:
 async def test_an_adapter_of_no_numbers_is_named_and_leaves_previews_alone(
     with_adapters: CheckpointSpec, job: Any
 ) -> None:
-    engine = ImageEngine(CPU)
+    engine = ImageEngine(DEVICE)
     found = await engine.prepare(with_adapters)
     assert found.unsupported_adapters == ("diverged",)
     plain = job("sd", checkpoint=with_adapters, steps=6, previews=2)
@@ -167,7 +167,7 @@ async def test_an_adapter_of_no_numbers_is_named_and_leaves_previews_alone(
 
 async def test_passes_of_no_numbers_do_not_end_the_sharing_of_passes(with_adapters: CheckpointSpec, job: Any) -> None:
     """The first pass that is shared is compared with passes alone, which shows nothing if those are NaN."""
-    engine = ImageEngine(CPU)
+    engine = ImageEngine(DEVICE)
     jobs = [job("sd", checkpoint=with_adapters, id=f"{seed}", seed=seed, steps=4) for seed in (1, 2)]
     diverged = [with_fields(each, loras=(("diverged", 1.0),)) for each in jobs]
     assert [getattr(event, "code", None) for event in await drawn_together(engine, diverged)] == ["invalid_picture"] * 2
@@ -193,7 +193,7 @@ async def test_trials_of_adapters_leave_no_trace_in_the_preview_map(
     counts = []
     for each in (spec("sd"), with_adapters):
         updates.clear()
-        await ImageEngine(CPU).prepare(each)
+        await ImageEngine(DEVICE).prepare(each)
         counts.append(len(updates))
     assert counts[1] - counts[0] == 1 + len(("sketch", "diverged"))
     assert counts[0] > 8
@@ -201,9 +201,9 @@ async def test_trials_of_adapters_leave_no_trace_in_the_preview_map(
 
 async def test_embeddings_that_are_not_numbers_are_made_anew(sd15: CheckpointSpec) -> None:
     """A fault of the moment, such as a flipped bit, is not kept for all later calls of its prompt."""
-    checkpoint = load_checkpoint(sd15, CPU)
+    checkpoint = load_checkpoint(sd15, DEVICE)
     pipeline = checkpoint.pipeline()
-    arguments = {"prompt": "a boat", "device": CPU, "num_images_per_prompt": 1, "do_classifier_free_guidance": False}
+    arguments = {"prompt": "a boat", "device": DEVICE, "num_images_per_prompt": 1, "do_classifier_free_guidance": False}
 
     def spoil_output(_: object, __: object, output: Any) -> None:
         output.last_hidden_state.fill_(float("nan"))

@@ -22,6 +22,7 @@ from pipelines.images.scheduling.batching import Row
 from pipelines.images.tasks import UnsupportedTask
 from pipelines.protocol.images import CheckpointSpec, Failed, Finished, ImageJob, SamplingDefaults
 from tests.engines.conftest import plain_image, split_image
+from tests.engines.device import DEVICE
 from tests.engines.shared_passes import difference, drawn, drawn_together, last_event
 from tests.support.image_jobs import image_job, with_fields
 from tests.support.tiny_families import make_family
@@ -57,7 +58,7 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Checkpoi
 
     def load(name: str) -> Checkpoint:
         if name not in made:
-            made[name] = load_checkpoint(family_spec(name, folder), torch.device("cpu"))
+            made[name] = load_checkpoint(family_spec(name, folder), DEVICE)
         made[name].prompts.clear()
         return made[name]
 
@@ -272,7 +273,7 @@ def test_a_template_keeps_its_end_and_the_prompt_its_head(name: str, family: Cal
 
 def test_a_tokenizer_that_cuts_at_the_start_keeps_the_head(spec: Callable[[str], CheckpointSpec]) -> None:
     """As the tokenizer of starter-beta, whose template ends with tokens of its own."""
-    checkpoint = load_checkpoint(spec("klein"), torch.device("cpu"))
+    checkpoint = load_checkpoint(spec("klein"), DEVICE)
     tokenizer = checkpoint.components["tokenizer"]
     body = too_long(checkpoint, "tokenizer", 600)
     (one, found), (other, _) = (
@@ -328,7 +329,7 @@ def test_tiles_redrawn_and_masked_images_read_the_prompt_alike(family: Callable[
 @pytest.mark.nightly
 async def test_rows_of_other_lengths_are_drawn_at_once_as_alone(tmp_path: Path) -> None:
     spec = family_spec("sd15", tmp_path)
-    engine = ImageEngine(torch.device("cpu"))
+    engine = ImageEngine(DEVICE)
     checkpoint = await engine.load(spec)
     text = too_long(checkpoint, "tokenizer", 80)
     jobs = [
@@ -342,7 +343,7 @@ async def test_rows_of_other_lengths_are_drawn_at_once_as_alone(tmp_path: Path) 
 
 async def test_the_answer_and_the_failure_tell_it(tmp_path: Path) -> None:
     spec = family_spec("sd15", tmp_path)
-    engine = ImageEngine(torch.device("cpu"))
+    engine = ImageEngine(DEVICE)
     capabilities = await engine.prepare(spec)
     assert (capabilities.prompt_tokens, capabilities.long_prompts) == (75, ("refuse", "tell", "chunk"))
     checkpoint = await engine.load(spec)
@@ -359,7 +360,7 @@ async def test_the_answer_and_the_failure_tell_it(tmp_path: Path) -> None:
 @pytest.mark.nightly
 async def test_a_longest_prompt_that_the_denoiser_does_not_take_is_withdrawn(tmp_path: Path) -> None:
     """Lumina 2's class lets 512 tokens through; this denoiser has positions for 300."""
-    engine = ImageEngine(torch.device("cpu"))
+    engine = ImageEngine(DEVICE)
     capabilities = await engine.prepare(family_spec("lumina2", tmp_path))
     assert capabilities.long_prompts == ("refuse", "tell")
     assert "all of a long prompt: " in "; ".join(map(str, capabilities.failed_checks))

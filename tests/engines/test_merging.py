@@ -21,6 +21,7 @@ from pipelines.images.scheduling.scheduler import ForwardRequest
 from pipelines.protocol.images import Failed, Finished, ImageJob, Progress, Runtime
 from pipelines.protocol.pixels import pixels_digest
 from tests.engines.conftest import left_half, plain_image
+from tests.engines.device import DEVICE
 from tests.engines.holds import hold_steps
 from tests.engines.shared_passes import Passes, difference, drawn, drawn_together, last_event
 
@@ -41,7 +42,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Passes:
 
 @pytest.fixture
 async def engine() -> ImageEngine:
-    return ImageEngine(torch.device("cpu"))
+    return ImageEngine(DEVICE)
 
 
 @pytest.mark.daily("sd-text", "sd3-reference", "klein-mask")

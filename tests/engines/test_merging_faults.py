@@ -18,6 +18,7 @@ from pipelines.images.scheduling.row_limits import RowLimits
 from pipelines.images.scheduling.scheduler import ForwardRequest
 from pipelines.protocol.images import CheckpointSpec, Conditioning, Event, Failed, Finished, ImageJob, Runtime
 from tests.engines.conftest import left_half, plain_image
+from tests.engines.device import DEVICE
 from tests.engines.shared_passes import Passes, difference, drawn, drawn_together
 from tests.engines.test_families import family_spec
 from tests.support.image_jobs import image_job
@@ -100,7 +101,7 @@ def check_healthy(events: list[Event], alone: list[list[Pixels]], passes: Passes
 async def test_a_cancelled_member_leaves_the_others_untouched(
     jobs: list[ImageJob], passes: Passes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine, loop = ImageEngine(torch.device("cpu")), asyncio.get_running_loop()
+    engine, loop = ImageEngine(DEVICE), asyncio.get_running_loop()
 
     async def cancel() -> None:
         engine.cancel("second")
@@ -120,7 +121,7 @@ async def test_a_failing_member_leaves_the_others_untouched(
     def fail(_: Run) -> None:
         raise RuntimeError("boom")
 
-    events, alone = await drawn_beside(ImageEngine(torch.device("cpu")), jobs, monkeypatch, fail)
+    events, alone = await drawn_beside(ImageEngine(DEVICE), jobs, monkeypatch, fail)
     assert isinstance(events[1], Failed)
     assert events[1].code == "engine_failed"
     check_healthy(events, alone, passes)
@@ -133,7 +134,7 @@ async def test_a_member_out_of_memory_is_drawn_again_by_itself_and_leaves_the_ot
     def run_out(_: Run) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    events, alone = await drawn_beside(ImageEngine(torch.device("cpu")), jobs, monkeypatch, run_out)
+    events, alone = await drawn_beside(ImageEngine(DEVICE), jobs, monkeypatch, run_out)
     assert difference(events[1], alone[1]) <= ROUNDING
     check_healthy(events, alone, passes)
 
@@ -142,7 +143,7 @@ async def test_a_member_out_of_memory_is_drawn_again_by_itself_and_leaves_the_ot
 async def test_a_shared_pass_out_of_memory_is_computed_alone(
     jobs: list[ImageJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine, tried = ImageEngine(torch.device("cpu")), []
+    engine, tried = ImageEngine(DEVICE), []
     monkeypatch.setattr(RowLimits, "record", lambda *_: None)  # else what each took alone lets only two begin
     alone = [await drawn(engine, job) for job in jobs]
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.inspection import inspect_checkpoint
@@ -16,13 +15,13 @@ from pipelines.images.engine import ImageEngine
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.protocol.images import CheckpointSpec, Finished, Preview
 from tests.engines.conftest import split_image
+from tests.engines.device import DEVICE
 from tests.engines.shared_passes import difference, drawn, drawn_together
 from tests.engines.test_families import family_spec
 from tests.support.image_jobs import image_job, with_fields
 from tests.support.tiny_families import make_family
 from tests.support.tiny_families.modular import REPOSITORY, make_modular
 
-CPU = torch.device("cpu")
 SpecOf = Callable[[str], CheckpointSpec]
 
 
@@ -42,7 +41,7 @@ def spec_of(tmp_path_factory: pytest.TempPathFactory) -> SpecOf:
 async def test_a_modular_pipeline_draws_what_the_other_one_draws_of_the_same_parts(
     spec_of: SpecOf, tmp_path: Path
 ) -> None:
-    spec, engine = spec_of("modular-sd3"), ImageEngine(CPU)
+    spec, engine = spec_of("modular-sd3"), ImageEngine(DEVICE)
     capabilities = await engine.prepare(spec)
     assert capabilities.names == ["text", "image", "negative_prompt", "guidance", "steps"]
     assert (capabilities.second_pass, capabilities.at_once, capabilities.failed_checks) == (True, True, ())
@@ -64,7 +63,7 @@ async def test_a_modular_pipeline_draws_what_the_other_one_draws_of_the_same_par
 
 @pytest.mark.nightly
 async def test_runs_of_a_modular_pipeline_take_turns_and_share_passes(spec_of: SpecOf) -> None:
-    engine = ImageEngine(CPU)
+    engine = ImageEngine(DEVICE)
     jobs = [image_job(spec_of("modular-sd3"), id=f"job {seed}", seed=seed, steps=3 + seed) for seed in (1, 2)]
     alone = [await drawn(engine, job) for job in jobs]
     together = await drawn_together(engine, jobs)
@@ -91,7 +90,7 @@ def test_a_component_of_another_repository_is_looked_for_in_the_folder_and_named
     expected = f"text_encoder_2/ of {REPOSITORY} into {copied / 'text_encoder_2'}/, where it is looked for"
     assert expected in inspect_checkpoint(copied).problems[0]
     with pytest.raises(CheckpointError, match="where it is looked for"):
-        load_checkpoint(replace(spec, path=copied), CPU)
+        load_checkpoint(replace(spec, path=copied), DEVICE)
 
 
 def test_a_step_whose_parts_the_index_leaves_out_is_left_out(spec_of: SpecOf, tmp_path: Path) -> None:
@@ -102,7 +101,7 @@ def test_a_step_whose_parts_the_index_leaves_out_is_left_out(spec_of: SpecOf, tm
     for part in ("text_encoder", "tokenizer", "text_encoder_2", "tokenizer_2"):
         del index[part]
     file.write_text(json.dumps(index))
-    checkpoint = load_checkpoint(replace(spec_of("modular-flux"), path=copied), CPU)
+    checkpoint = load_checkpoint(replace(spec_of("modular-flux"), path=copied), DEVICE)
     assert "text_encoder" not in checkpoint.pipeline().blocks.sub_blocks
     assert "text_encoder" not in checkpoint.components
 

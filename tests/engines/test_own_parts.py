@@ -18,11 +18,11 @@ from pipelines.images.loading.load import load_checkpoint
 from pipelines.images.loading.shared_parts import SharedParts
 from pipelines.images.scheduling.batching import Row
 from pipelines.protocol.images import CheckpointSpec, SamplingDefaults
+from tests.engines.device import DEVICE
 from tests.support.image_jobs import image_job
 from tests.support.tiny_checkpoints import make_single_file
 from tests.support.tiny_families import make_family
 
-CPU = torch.device("cpu")
 Pixels = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
@@ -59,7 +59,7 @@ def with_part_of(sdxl: Path, other: Path, component: str, made: Path) -> Pixels:
     shutil.copytree(sdxl, made)
     shutil.rmtree(made / component)
     shutil.copytree(other / component, made / component)
-    return draw(load_checkpoint(spec_of(made), CPU))
+    return draw(load_checkpoint(spec_of(made), DEVICE))
 
 
 @pytest.mark.daily("folder-vae-*", "whole folder-text_encoder-*", "file-text_encoder_2-*", "file-denoiser-*")
@@ -75,10 +75,10 @@ def test_a_part_draws_as_if_it_were_the_checkpoints_own(
     if path is None:
         (file,) = (other / component).glob("*.safetensors")
         path = Path(shutil.copy(file, tmp_path / f"{key}.safetensors"))
-    checkpoint = load_checkpoint(spec_of(sdxl, **{key: path}), CPU)
+    checkpoint = load_checkpoint(spec_of(sdxl, **{key: path}), DEVICE)
     drawn = draw(checkpoint)
     assert (drawn == with_part_of(sdxl, other, component, tmp_path / "by-hand")).all()
-    assert (drawn != draw(load_checkpoint(spec_of(sdxl), CPU))).any()
+    assert (drawn != draw(load_checkpoint(spec_of(sdxl), DEVICE))).any()
     where = path / component if form == "whole folder" else path
     assert f"{component} is {where.name}, by its catalog file" in checkpoint.notes
     assert estimate_bytes(checkpoint.spec, 4) == pytest.approx(checkpoint.weights_bytes, rel=0.15)
@@ -88,8 +88,8 @@ def test_a_part_draws_as_if_it_were_the_checkpoints_own(
 def test_an_autoencoder_that_was_cut_out_of_a_whole_file_is_taken(sdxl: Path, tmp_path: Path, prefix: str) -> None:
     (file,) = (sdxl / "vae").glob("*.safetensors")
     save_file({prefix + name: weight for name, weight in load_file(file).items()}, tmp_path / "vae.safetensors")
-    drawn = draw(load_checkpoint(spec_of(sdxl, vae=tmp_path / "vae.safetensors"), CPU))
-    assert (drawn == draw(load_checkpoint(spec_of(sdxl), CPU))).all()
+    drawn = draw(load_checkpoint(spec_of(sdxl, vae=tmp_path / "vae.safetensors"), DEVICE))
+    assert (drawn == draw(load_checkpoint(spec_of(sdxl), DEVICE))).all()
 
 
 def test_a_text_encoder_of_float8_with_scales_is_multiplied_out(sdxl: Path, tmp_path: Path) -> None:
@@ -101,8 +101,8 @@ def test_a_text_encoder_of_float8_with_scales_is_multiplied_out(sdxl: Path, tmp_
             scale = weight.abs().max() / 448
             saved |= {name: (weight / scale).to(torch.float8_e4m3fn), name.replace(".weight", ".scale_weight"): scale}
     save_file(saved, tmp_path / "clip_l.safetensors")
-    drawn = draw(load_checkpoint(spec_of(sdxl, text_encoder=tmp_path / "clip_l.safetensors"), CPU))
-    assert np.abs(drawn - draw(load_checkpoint(spec_of(sdxl), CPU))).mean() < 3
+    drawn = draw(load_checkpoint(spec_of(sdxl, text_encoder=tmp_path / "clip_l.safetensors"), DEVICE))
+    assert np.abs(drawn - draw(load_checkpoint(spec_of(sdxl), DEVICE))).mean() < 3
 
 
 def test_a_tiny_autoencoder_takes_the_place_of_the_large_one(sdxl: Path, tmp_path: Path) -> None:
@@ -114,9 +114,9 @@ def test_a_tiny_autoencoder_takes_the_place_of_the_large_one(sdxl: Path, tmp_pat
         num_encoder_blocks=(1,) * (doublings + 1), num_decoder_blocks=(1,) * (doublings + 1),
     )  # fmt: skip
     tiny.save_pretrained(tmp_path / "taesdxl")
-    checkpoint = load_checkpoint(spec_of(sdxl, vae=tmp_path / "taesdxl"), CPU)
+    checkpoint = load_checkpoint(spec_of(sdxl, vae=tmp_path / "taesdxl"), DEVICE)
     assert type(checkpoint.components["vae"]).__name__ == "AutoencoderTiny"
-    drawn, usual = draw(checkpoint), draw(load_checkpoint(spec_of(sdxl), CPU))
+    drawn, usual = draw(checkpoint), draw(load_checkpoint(spec_of(sdxl), DEVICE))
     assert drawn.shape == usual.shape
     assert drawn.std() > 0
     assert (drawn != usual).any()
@@ -124,9 +124,9 @@ def test_a_tiny_autoencoder_takes_the_place_of_the_large_one(sdxl: Path, tmp_pat
 
 def test_other_checkpoints_of_the_folder_keep_their_own_parts(sdxl: Path, other: Path) -> None:
     shared = SharedParts()
-    own = load_checkpoint(spec_of(sdxl, vae=other / "vae"), CPU, shared=shared)
-    plain = load_checkpoint(spec_of(sdxl), CPU, shared=shared)
-    again = load_checkpoint(spec_of(sdxl, vae=other / "vae"), CPU, shared=shared)
+    own = load_checkpoint(spec_of(sdxl, vae=other / "vae"), DEVICE, shared=shared)
+    plain = load_checkpoint(spec_of(sdxl), DEVICE, shared=shared)
+    again = load_checkpoint(spec_of(sdxl, vae=other / "vae"), DEVICE, shared=shared)
     assert own.components["text_encoder"] is plain.components["text_encoder"] is again.components["text_encoder"]
     assert plain.components["vae"] is not own.components["vae"]
     assert again.components["vae"] is not plain.components["vae"]
@@ -149,7 +149,7 @@ def test_other_checkpoints_of_the_folder_keep_their_own_parts(sdxl: Path, other:
 def test_what_can_not_be_the_part_is_refused_with_the_key(sdxl: Path, key: str, make: object, message: str) -> None:
     spec = spec_of(sdxl, **{key: make(sdxl)})  # type: ignore[operator]
     with pytest.raises(CheckpointError, match=message):
-        load_checkpoint(spec, CPU)
+        load_checkpoint(spec, DEVICE)
     with pytest.raises(CheckpointError, match=message):
         estimate_bytes(spec, 4)
 
@@ -159,7 +159,7 @@ def test_an_autoencoder_of_other_latents_is_refused(sdxl: Path, tmp_path: Path) 
     weights = {name: weight for name, weight in load_file(file).items() if "mid_block" not in name}
     save_file(weights, tmp_path / "part.safetensors")
     with pytest.raises(CheckpointError, match=r"vae: \d+ weights are not in its files"):
-        load_checkpoint(spec_of(sdxl, vae=tmp_path / "part.safetensors"), CPU)
+        load_checkpoint(spec_of(sdxl, vae=tmp_path / "part.safetensors"), DEVICE)
 
 
 def test_a_whole_file_is_drawn_with_parts_of_ones_own(tmp_path: Path) -> None:
@@ -168,9 +168,9 @@ def test_a_whole_file_is_drawn_with_parts_of_ones_own(tmp_path: Path) -> None:
     shutil.copytree(config / "vae", tmp_path / "vae")
     (weights,) = (tmp_path / "vae").glob("*.safetensors")
     save_file({name: weight * 0.7 for name, weight in load_file(weights).items()}, weights, {"format": "pt"})
-    drawn = draw(load_checkpoint(replace(plain, parts=(("vae", tmp_path / "vae"),)), CPU))
-    by_hand = load_checkpoint(plain, CPU)
+    drawn = draw(load_checkpoint(replace(plain, parts=(("vae", tmp_path / "vae"),)), DEVICE))
+    by_hand = load_checkpoint(plain, DEVICE)
     vae = by_hand.components["vae"]
     vae.load_state_dict({name: weight * 0.7 for name, weight in vae.state_dict().items()})
-    assert (drawn != draw(load_checkpoint(plain, CPU))).any()
+    assert (drawn != draw(load_checkpoint(plain, DEVICE))).any()
     assert np.abs(drawn - draw(by_hand)).max() <= 1

@@ -9,6 +9,7 @@ from peft import LoraConfig
 
 from pipelines.images.loading.fp8 import quantize_linears
 from pipelines.images.parallel.packing import Unpackable, pack_module, replace_weights, unpack_module
+from tests.engines.device import DEVICE
 from tests.support.tiny_families.qwen import qwen_transformer
 
 
@@ -33,7 +34,7 @@ def compute(denoiser: Any) -> torch.Tensor:
 
 
 def with_fp8(denoiser: Any) -> None:
-    quantize_linears(denoiser, torch.device("cpu"))
+    quantize_linears(denoiser, DEVICE)
 
 
 @pytest.mark.parametrize("change", [plain, with_adapter, with_fp8])

@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-import torch
 
 from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.denoising.step_observer import OnStep, Pixels, PreviewFn
@@ -17,15 +16,15 @@ from pipelines.images.scheduling.batching import Row
 from pipelines.protocol.images import CheckpointSpec, ImageJob, RawImage, SamplingDefaults
 from pipelines.protocol.pixels import to_image
 from tests.engines.conftest import left_half, plain_image, split_image
+from tests.engines.device import DEVICE
 
 CLASSES = ["sd", "sd3", "klein"]
-CPU = torch.device("cpu")
 Job = Callable[..., ImageJob]
 
 
 @pytest.fixture(scope="session")
 def loaded(spec: Callable[[str], CheckpointSpec]) -> Callable[[str], Checkpoint]:
-    return functools.cache(lambda name: load_checkpoint(spec(name), CPU))
+    return functools.cache(lambda name: load_checkpoint(spec(name), DEVICE))
 
 
 def draw(checkpoint: Checkpoint, job: ImageJob, index: int = 0) -> Pixels:

@@ -22,6 +22,7 @@ from pipelines.images.prompts.cache import PromptCache
 from pipelines.images.scheduling.batching import Row
 from pipelines.protocol.images import CheckpointSpec, ImageJob, Runtime, SamplingDefaults
 from tests.engines.conftest import split_image
+from tests.engines.device import DEVICE
 from tests.support.image_jobs import image_job, with_fields
 from tests.support.tiny_families import make_family
 
@@ -44,7 +45,7 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Checkpoi
                     native_area_px=64 * 64, max_area_px=96 * 96,
                     sampling=SamplingDefaults(guidance=2.0, refine_strength=0.5),
                 ),
-                torch.device("cpu"),
+                DEVICE,
             )  # fmt: skip
         made[name].prompts.clear()
         return made[name]
@@ -140,7 +141,7 @@ def test_embeddings_are_dropped_when_the_weights_move(family: Callable[[str], Ch
     checkpoint = family("sd15")
     draw(checkpoint, image_job(checkpoint.spec))
     assert checkpoint.prompts.bytes > 0
-    checkpoint.move(torch.device("cpu"))
+    checkpoint.move(DEVICE)
     assert checkpoint.prompts.bytes == 0
 
 
@@ -149,7 +150,7 @@ def test_adapters_of_the_text_encoder_are_part_of_the_key(
 ) -> None:
     """Another weight, and another file of the same name, are other embeddings."""
     shutil.copy(adapter, tmp_path / "sketch.safetensors")
-    checkpoint = load_checkpoint(replace(spec("sd"), runtime=Runtime(lora_folder=tmp_path)), torch.device("cpu"))
+    checkpoint = load_checkpoint(replace(spec("sd"), runtime=Runtime(lora_folder=tmp_path)), DEVICE)
     plain = image_job(checkpoint.spec)
     with encodings(checkpoint) as rows:
         for loras, fresh in [((), True), ((("sketch", 1.0),), True), ((("sketch", 2.0),), True), ((), False)]:

@@ -15,6 +15,7 @@ from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.fp8 import Fp8Linear, Fp8Report, quantize_linears, suitable_linears
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.protocol.images import CheckpointSpec, Runtime
+from tests.engines.device import DEVICE
 
 Spec = Callable[[str], CheckpointSpec]
 
@@ -54,7 +55,7 @@ def test_the_weights_of_a_layer_are_free_before_the_next_one_is_quantized(
         return lambda: sum(weight() is not None for weight in weights)
 
     seen = watch(monkeypatch, alive)
-    load(spec("klein"), torch.device("cpu"), quantize="fp8")
+    load(spec("klein"), DEVICE, quantize="fp8")
     assert len(seen) > 4
     assert seen == list(range(len(seen), 0, -1))
 
@@ -77,7 +78,7 @@ def test_the_device_has_one_layer_at_a_time_that_is_not_yet_quantized(
 def test_float8_weights_reach_the_device_as_such(
     spec: Spec, second: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kind = type(load(spec("klein"), torch.device("cpu")).denoiser)
+    kind = type(load(spec("klein"), DEVICE).denoiser)
     cast, seen = kind.enable_layerwise_casting, []
 
     def casting(self: Any, **options: Any) -> None:
@@ -94,7 +95,7 @@ def test_float8_weights_reach_the_device_as_such(
 def test_layers_of_an_offloaded_denoiser_are_tried_on_the_device_and_then_leave_it(
     spec: Spec, second: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As torch 2.11 is on a CPU, where it multiplies no float8 matrices by rows."""
+    """As torch 2.11 is on a DEVICE, where it multiplies no float8 matrices by rows."""
     scaled_mm = torch._scaled_mm
 
     def products(rows: torch.Tensor, *others: Any, **options: Any) -> torch.Tensor:
@@ -150,6 +151,6 @@ def test_rows_of_any_size_keep_their_precision(dtype: torch.dtype) -> None:
 
 
 def test_a_denoiser_in_fp8_computes_queries_keys_and_values_by_one_product(spec: Spec) -> None:
-    attention = load(spec("klein"), torch.device("cpu"), quantize="fp8").denoiser.transformer_blocks[0].attn
+    attention = load(spec("klein"), DEVICE, quantize="fp8").denoiser.transformer_blocks[0].attn
     assert isinstance(attention.to_qkv, Fp8Linear)
     assert not hasattr(attention, "to_q")

@@ -25,14 +25,14 @@ from pipelines.images.loading.fp8 import Fp8Linear, quantize_linears, suitable_l
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.images.scheduling.batching import Row
 from pipelines.protocol.images import CheckpointSpec, Failed, Finished, ImageJob, Lora, Progress, Runtime, StepCache
+from tests.engines.device import DEVICE
 
-CPU = torch.device("cpu")
 Spec = Callable[[str], CheckpointSpec]
 Job = Callable[..., ImageJob]
 
 
 def load(spec: CheckpointSpec, **runtime: object) -> Checkpoint:
-    return load_checkpoint(replace(spec, runtime=Runtime(**runtime)), CPU)  # type: ignore[arg-type]
+    return load_checkpoint(replace(spec, runtime=Runtime(**runtime)), DEVICE)  # type: ignore[arg-type]
 
 
 def draw(checkpoint: Checkpoint, job: ImageJob) -> Pixels:
@@ -89,7 +89,7 @@ def test_adapters_that_a_run_does_not_request_are_unloaded(spec: Spec, job: Job,
 
 async def test_an_adapter_that_is_not_there_fails_its_job_by_name(spec: Spec, job: Job, adapter: Path) -> None:
     allowed = replace(spec("sd"), runtime=Runtime(lora_folder=adapter.parent))
-    engine = ImageEngine(CPU)
+    engine = ImageEngine(DEVICE)
     ended = [event async for event in engine.submit(job("sd", checkpoint=allowed, loras=(("absent", 1.0),)))][-1]
     assert isinstance(ended, Failed)
     assert "absent" in ended.detail
@@ -98,7 +98,7 @@ async def test_an_adapter_that_is_not_there_fails_its_job_by_name(spec: Spec, jo
 async def test_adapters_that_do_not_fit_are_refused_in_plain_words(spec: Spec, adapter: Path) -> None:
     unsupported = replace(spec("klein"), runtime=Runtime(lora_folder=adapter.parent))
     with pytest.raises(CheckpointError, match=r"no adapter in .* fits .*: sketch: it does not fit this checkpoint: "):
-        await ImageEngine(CPU).prepare(unsupported)
+        await ImageEngine(DEVICE).prepare(unsupported)
 
 
 def test_step_caching_skips_work_and_is_reset_for_each_image(spec: Spec, job: Job) -> None:
@@ -113,7 +113,7 @@ def test_step_caching_skips_work_and_is_reset_for_each_image(spec: Spec, job: Jo
 async def test_runs_on_a_cached_checkpoint_come_one_after_another(spec: Spec, job: Job) -> None:
     runtime = Runtime(cache=StepCache("taylorseer", interval=2), max_batch=1)
     cached = replace(spec("klein"), runtime=runtime)
-    engine = ImageEngine(CPU)
+    engine = ImageEngine(DEVICE)
 
     async def run(steps: int) -> bytes:
         events = [e async for e in engine.submit(job("klein", id=f"{steps}", checkpoint=cached, steps=steps))]
@@ -146,11 +146,11 @@ def test_fp8_computes_in_float8_near_the_exact_image_and_says_how_near(spec: Spe
 def test_the_error_of_fp8_is_that_of_its_format() -> None:
     """Three bits of mantissa: at most 2**-4 of each factor, about 2.6 % of each, over sums of many products."""
     layers = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.Linear(256, 40), torch.nn.Linear(40, 256))
-    report = quantize_linears(layers, CPU)
+    report = quantize_linears(layers, DEVICE)
     assert (report.layers, report.left_out) == (1, 2)  # 40 is no multiple of 16
     assert 0.02 < report.mean_error < 0.06
     with pytest.raises(ValueError, match="no linear layers"):
-        quantize_linears(torch.nn.Sequential(torch.nn.Linear(8, 8)), CPU)
+        quantize_linears(torch.nn.Sequential(torch.nn.Linear(8, 8)), DEVICE)
 
 
 def test_a_torch_without_such_products_is_refused_by_name(spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +225,7 @@ async def test_compiled_checkpoints_compile_nothing_more_after_warmup(
     monkeypatch.setattr("pipelines.images.loading.runtime_options.compile_denoiser", compile_denoiser)
     torch._dynamo.reset()
     compiled = replace(spec("sd3"), runtime=Runtime(compile=True, max_batch=4), refined=True)
-    engine = ImageEngine(CPU)
+    engine = ImageEngine(DEVICE)
     await engine.prepare(compiled)
     graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     assert graphs > 0
@@ -246,7 +246,7 @@ async def test_the_thread_that_compiles_may_compile_as_many_shapes_as_are_served
 
     monkeypatch.setattr("pipelines.images.loading.runtime_options.compile_denoiser", compile_denoiser)
     compiled = job("sd", checkpoint=replace(spec("sd"), runtime=Runtime(compile=True)))
-    assert isinstance([event async for event in ImageEngine(CPU).submit(compiled)][-1], Finished)
+    assert isinstance([event async for event in ImageEngine(DEVICE).submit(compiled)][-1], Finished)
     assert limits
     assert set(limits) == {RECOMPILE_LIMIT}
 
@@ -256,7 +256,7 @@ async def test_runs_of_a_checkpoint_whose_components_take_turns_come_one_after_a
     spec: Spec, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipelines.images.loading.runtime_options._offload", lambda *_: None)
-    engine = ImageEngine(CPU)
+    engine = ImageEngine(DEVICE)
     ends: list[str] = []
     runtime = Runtime(offload="model", max_batch=1)
 
@@ -286,7 +286,7 @@ async def test_memory_that_nothing_uses_goes_back_once_the_engine_is_idle(
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(checkpoint_cache, "IDLE_S", 0)
     monkeypatch.setattr(checkpoint_cache, "free_memory", lambda _: loop.call_soon_threadsafe(freed.set))
-    engine = ImageEngine(CPU)
+    engine = ImageEngine(DEVICE)
     await engine.load(spec("klein"))
     freed.clear()
     assert isinstance([event async for event in engine.submit(job("klein"))][-1], Finished)
@@ -338,7 +338,7 @@ def test_an_adapter_of_another_model_is_refused(spec: Spec, adapter: Path) -> No
 async def test_a_checkpoint_that_loads_and_does_not_draw_is_refused(spec: Spec) -> None:
     odd = replace(spec("sd"), sampling=replace(spec("sd").sampling, scheduler="MagicScheduler"))
     with pytest.raises(CheckpointError, match="MagicScheduler"):
-        await ImageEngine(CPU).prepare(odd)
+        await ImageEngine(DEVICE).prepare(odd)
 
 
 @pytest.mark.nightly
@@ -346,4 +346,4 @@ async def test_a_cache_that_breaks_on_a_checkpoint_is_found_in_warmup(spec: Spec
     """Diffusers' hooks take this transformer and then fail on its second kind of block."""
     cached = replace(spec("klein"), runtime=Runtime(cache=StepCache("first-block", threshold=0.9)))
     with pytest.raises(CheckpointError, match="loads and does not draw"):
-        await ImageEngine(CPU).prepare(cached)
+        await ImageEngine(DEVICE).prepare(cached)

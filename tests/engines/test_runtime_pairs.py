@@ -13,13 +13,12 @@ from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.images.engine import ImageEngine
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.protocol.images import CheckpointSpec
+from tests.engines.device import DEVICE
 from tests.engines.shared_passes import drawn
 from tests.engines.test_families import family_spec
 from tests.support.image_jobs import image_job
 from tests.support.runtime_pairs import NEED_A_GPU, choices, is_refused, runtime_of
 from tests.support.tiny_families import make_family
-
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +27,7 @@ def flux(tmp_path_factory: pytest.TempPathFactory) -> CheckpointSpec:
     folder = tmp_path_factory.mktemp("flux")
     make_family("flux", folder / "flux")
     spec = family_spec("flux", folder, "img2img")
-    checkpoint = load_checkpoint(spec, CPU)
+    checkpoint = load_checkpoint(spec, DEVICE)
     checkpoint.denoiser.add_adapter(LoraConfig(r=2, target_modules=["to_q", "to_v"], init_lora_weights=False))
     checkpoint.pipeline_class.save_lora_weights(
         folder / "loras",
@@ -39,7 +38,9 @@ def flux(tmp_path_factory: pytest.TempPathFactory) -> CheckpointSpec:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("names", [each for each in choices() if not NEED_A_GPU & set(each)], ids=" and ".join)
+@pytest.mark.parametrize(
+    "names", [each for each in choices() if DEVICE.type == "cuda" or not NEED_A_GPU & set(each)], ids=" and ".join
+)
 async def test_options_draw_or_are_refused_with_the_reason(
     names: tuple[str, ...], flux: CheckpointSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,9 +51,9 @@ async def test_options_draw_or_are_refused_with_the_reason(
     spec = replace(flux, runtime=runtime_of(names, flux.path.parent / "loras"))
     if is_refused(names):
         with pytest.raises(CheckpointError, match="defeat each other: "):
-            await ImageEngine(CPU).load(spec)
+            await ImageEngine(DEVICE).load(spec)
         return
-    engine = ImageEngine(CPU)
+    engine = ImageEngine(DEVICE)
     assert len(await drawn(engine, image_job(spec, steps=4))) == 1
     assert len(await drawn(engine, image_job(spec, id="two", n=2, steps=4))) == 2
     assert len(await drawn(engine, image_job(spec, id="large", width_px=160, height_px=96, steps=4))) == 1

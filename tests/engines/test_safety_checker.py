@@ -14,13 +14,13 @@ from pipelines.images.engine import ImageEngine
 from pipelines.images.scheduling.row_limits import RowLimits
 from pipelines.protocol.images import CheckpointSpec, Failed, Finished
 from tests.engines.conftest import left_half, plain_image
+from tests.engines.device import DEVICE
 from tests.engines.shared_passes import drawn, drawn_together, last_event
 from tests.engines.test_families import family_spec
 from tests.support.image_jobs import image_job
 from tests.support.tiny_families import FAMILIES
 from tests.support.tiny_families.unets import with_safety_checker
 
-CPU = torch.device("cpu")
 KINDS: dict[str, dict[str, Any]] = {
     "text": {},
     "reference": {"references": (plain_image(),)},
@@ -51,7 +51,7 @@ def flag_everything(checker: Any) -> None:
     ("name", "kind"), [*(("sd15", kind) for kind in KINDS), ("lcm", "text"), ("sd15-inpaint", "mask")]
 )
 async def test_a_flagged_image_fails_its_job(name: str, kind: str, made: Made) -> None:
-    engine, job = ImageEngine(CPU), image_job(made(name), steps=3, **KINDS[kind])
+    engine, job = ImageEngine(DEVICE), image_job(made(name), steps=3, **KINDS[kind])
     assert isinstance(await last_event(engine, job), Finished)
     flag_everything((await engine.load(job.checkpoint)).components["safety_checker"])
     event = await last_event(engine, job)
@@ -66,7 +66,7 @@ async def test_a_flagged_image_fails_its_job(name: str, kind: str, made: Made) -
 async def test_others_that_shared_its_passes_are_drawn(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     """The checker is set to know one of three images."""
     monkeypatch.setattr(RowLimits, "record", lambda *_: None)  # else what each took alone lets only two begin
-    engine, spec = ImageEngine(CPU), made("sd15")
+    engine, spec = ImageEngine(DEVICE), made("sd15")
     jobs = [image_job(spec, id=f"{seed}", prompt=f"{seed}", seed=seed) for seed in range(3)]
     checker = (await engine.load(spec)).components["safety_checker"]
     seen: list[torch.Tensor] = []
@@ -88,7 +88,7 @@ async def test_others_that_shared_its_passes_are_drawn(made: Made, monkeypatch: 
 @pytest.mark.nightly
 async def test_what_it_flags_is_no_evidence_at_warmup(made: Made) -> None:
     spec = made("sd15")
-    engine = ImageEngine(CPU)
+    engine = ImageEngine(DEVICE)
     checker = (await engine.load(spec)).components["safety_checker"]
     flag_everything(checker)
     found = await engine.prepare(spec)
@@ -99,7 +99,7 @@ async def test_what_it_flags_is_no_evidence_at_warmup(made: Made) -> None:
 
 async def test_warmup_finds_a_checker_that_does_not_run(made: Made) -> None:
     spec = made("sd15")
-    engine = ImageEngine(CPU)
+    engine = ImageEngine(DEVICE)
     (await engine.load(spec)).components["safety_checker"].visual_projection = torch.nn.Linear(3, 8)
     with pytest.raises(CheckpointError, match="loads and does not draw"):
         await engine.prepare(spec)
@@ -110,7 +110,7 @@ async def test_a_checkpoint_is_loaded_without_it(made: Made) -> None:
     spec = made("sd15")
     index = spec.path / "model_index.json"
     index.write_text(json.dumps({**json.loads(index.read_text()), "safety_checker": [None, None]}))
-    engine = ImageEngine(CPU)
+    engine = ImageEngine(DEVICE)
     checkpoint = await engine.load(spec)
     assert checkpoint.components["safety_checker"] is None
     assert checkpoint.notes == ()

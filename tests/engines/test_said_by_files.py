@@ -22,12 +22,12 @@ from pipelines.images.loading.load import load_checkpoint
 from pipelines.images.scheduling.batching import Row
 from pipelines.images.warmup.check_records import describe
 from pipelines.protocol.images import CheckpointSpec, SamplingDefaults
+from tests.engines.device import DEVICE
 from tests.support.image_jobs import image_job
 from tests.support.tiny_checkpoints import make_single_file, original_unet_name
 from tests.support.tiny_families import make_family
 from tests.support.tiny_families.unets import BETAS
 
-CPU = torch.device("cpu")
 V = {"prediction_type": "v_prediction"}
 ZERO_SNR = {**V, "rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
 COSXL = {
@@ -67,7 +67,7 @@ def config_of(values: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
 
 def draw(spec: CheckpointSpec, checkpoint: Checkpoint | None = None) -> Pixels:
     row = Row(image_job(spec), 0, 0.0)
-    checkpoint = checkpoint or load_checkpoint(spec, CPU)
+    checkpoint = checkpoint or load_checkpoint(spec, DEVICE)
     return ImagePipeline(checkpoint, row, lambda _: None, PreviewMap()).generate().astype(int)
 
 
@@ -109,7 +109,7 @@ def test_a_file_is_drawn_as_it_says(
     truth = draw(spec_of(edited(folder, tmp_path / "truth", values)))
     assert np.abs(truth - draw(spec_of(folder))).mean() > 3, "or nothing is tested"
     spec = spec_of(with_marks(file, tmp_path / "said.safetensors", marks, **metadata), config=folder)
-    checkpoint = load_checkpoint(spec, CPU)
+    checkpoint = load_checkpoint(spec, DEVICE)
     assert np.array_equal(draw(spec, checkpoint), truth)
     assert "the file says" in checkpoint.notes[0]
     assert "v_prediction" in checkpoint.notes[0]
@@ -119,7 +119,7 @@ def test_a_file_is_drawn_as_it_says(
 def test_a_file_of_epsilon_is_drawn_as_before(whole: tuple[Path, Path], tmp_path: Path, metadata: Any) -> None:
     file, folder = whole
     spec = spec_of(with_marks(file, tmp_path / "plain.safetensors", {}, **metadata), config=folder)
-    checkpoint = load_checkpoint(spec, CPU)
+    checkpoint = load_checkpoint(spec, DEVICE)
     assert np.array_equal(draw(spec, checkpoint), draw(spec_of(folder)))
     assert checkpoint.notes == ()
 
@@ -142,7 +142,7 @@ def test_a_unet_alone_is_drawn_as_it_says_by_a_scheduler_that_can(sd15: Path, tm
     file = unet_alone(sd15, tmp_path / "unet.safetensors", {"v_pred": EMPTY, "ztsnr": EMPTY}, prefix)
     truth = edited(sd15, tmp_path / "truth", {**ZERO_SNR, "_class_name": "EulerDiscreteScheduler"})
     spec = spec_of(file, base=sd15)
-    checkpoint = load_checkpoint(spec, CPU)
+    checkpoint = load_checkpoint(spec, DEVICE)
     assert np.array_equal(draw(spec, checkpoint), draw(spec_of(truth)))
     assert "EulerDiscreteScheduler with prediction_type = v_prediction" in checkpoint.notes[0]
 
@@ -172,7 +172,7 @@ def test_what_cannot_be_followed_is_refused_by_name(
 ) -> None:
     file = with_marks(whole[0], tmp_path / "said.safetensors", marks, **metadata)
     with pytest.raises(CheckpointError, match=message):
-        load_checkpoint(spec_of(file, config=whole[1]), CPU)
+        load_checkpoint(spec_of(file, config=whole[1]), DEVICE)
 
 
 def test_latents_of_edm_are_those_of_its_folder(whole: tuple[Path, Path], tmp_path: Path) -> None:
@@ -185,10 +185,10 @@ def test_latents_of_edm_are_those_of_its_folder(whole: tuple[Path, Path], tmp_pa
         "edm_std": torch.tensor([8.4, 6.4, 4.9, 5.2]),
     }
     spec = spec_of(with_marks(whole[0], tmp_path / "ok.safetensors", marks), config=folder)
-    assert type(load_checkpoint(spec, CPU).components["scheduler"]).__name__ == "EDMDPMSolverMultistepScheduler"
+    assert type(load_checkpoint(spec, DEVICE).components["scheduler"]).__name__ == "EDMDPMSolverMultistepScheduler"
     other = {**marks, "edm_mean": torch.zeros(4)}
     with pytest.raises(CheckpointError, match="edm_mean, edm_std"):
-        load_checkpoint(spec_of(with_marks(whole[0], tmp_path / "no.safetensors", other), config=folder), CPU)
+        load_checkpoint(spec_of(with_marks(whole[0], tmp_path / "no.safetensors", other), config=folder), DEVICE)
 
 
 @pytest.mark.daily("values0-*")
@@ -220,7 +220,7 @@ async def test_a_scheduler_config_that_cannot_be_followed_is_named(
 ) -> None:
     spec = spec_of(whole[1], scheduler=scheduler, scheduler_config=config_of(values))
     with pytest.raises(CheckpointError, match=r"^sampling.*" + message):
-        await ImageEngine(CPU).prepare(spec)
+        await ImageEngine(DEVICE).prepare(spec)
 
 
 async def test_a_value_that_fails_in_the_first_step_is_named(whole: tuple[Path, Path]) -> None:
@@ -228,7 +228,7 @@ async def test_a_value_that_fails_in_the_first_step_is_named(whole: tuple[Path, 
     with pytest.raises(
         CheckpointError, match=r"^sampling.scheduler_config: EulerDiscreteScheduler refuses pred.*'score'"
     ):
-        await ImageEngine(CPU).prepare(spec_of(whole[1], scheduler_config=values))
+        await ImageEngine(DEVICE).prepare(spec_of(whole[1], scheduler_config=values))
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ async def test_a_value_that_fails_in_the_first_step_is_named(whole: tuple[Path, 
 def test_another_scheduler_must_be_able_to_follow_the_checkpoint(
     whole: tuple[Path, Path], tmp_path: Path, values: Mapping[str, Any], scheduler: str, message: str
 ) -> None:
-    original = load_checkpoint(spec_of(edited(whole[1], tmp_path / "said", values)), CPU).components["scheduler"]
+    original = load_checkpoint(spec_of(edited(whole[1], tmp_path / "said", values)), DEVICE).components["scheduler"]
     with pytest.raises(CheckpointError, match=message):
         new_scheduler(original, SamplingDefaults(scheduler=scheduler))
 
@@ -251,7 +251,7 @@ async def test_a_scheduler_that_requests_may_choose_is_withdrawn_with_the_reason
 ) -> None:
     file = with_marks(whole[0], tmp_path / "noob.safetensors", {"v_pred": EMPTY, "ztsnr": EMPTY})
     able, unable = "DPMSolverMultistepScheduler", "PNDMScheduler"
-    found = await ImageEngine(CPU).prepare(replace(spec_of(file, config=whole[1]), schedulers=(able, unable)))
+    found = await ImageEngine(DEVICE).prepare(replace(spec_of(file, config=whole[1]), schedulers=(able, unable)))
     assert found.unsupported_schedulers == (unable,)
     reason = "sampling.scheduler: PNDMScheduler has no rescale_betas_zero_snr = True, as the checkpoint needs"
     assert [str(each) for each in found.failed_checks] == [f"the scheduler {unable}: {reason}"]
@@ -259,7 +259,7 @@ async def test_a_scheduler_that_requests_may_choose_is_withdrawn_with_the_reason
 
 @pytest.mark.nightly
 async def test_what_was_tried_with_another_scheduler_config_is_tried_anew(whole: tuple[Path, Path]) -> None:
-    engine = ImageEngine(CPU)
+    engine = ImageEngine(DEVICE)
     plain = spec_of(whole[1])
     await engine.prepare(plain)
     other = replace(plain, sampling=replace(plain.sampling, scheduler_config=config_of({"prediction_type": "score"})))
@@ -269,12 +269,12 @@ async def test_what_was_tried_with_another_scheduler_config_is_tried_anew(whole:
     found = len(engine._warmup._found)
     await engine.prepare(changed)
     assert len(engine._warmup._found) == found + 1
-    assert describe(plain, plain.runtime, CPU).name != describe(changed, changed.runtime, CPU).name
+    assert describe(plain, plain.runtime, DEVICE).name != describe(changed, changed.runtime, DEVICE).name
 
 
 def test_a_name_alone_is_a_note(whole: tuple[Path, Path], tmp_path: Path) -> None:
     spec = spec_of(with_marks(whole[0], tmp_path / "myXL_vPred10.safetensors", {}), config=whole[1])
-    checkpoint = load_checkpoint(spec, CPU)
+    checkpoint = load_checkpoint(spec, DEVICE)
     assert checkpoint.notes == (
         "its name says v prediction, and it is drawn as epsilon; else set sampling.scheduler_config.prediction_type",
     )
@@ -303,7 +303,7 @@ def test_a_file_without_a_codec_keeps_its_own_text_encoder(whole: tuple[Path, Pa
     assert np.array_equal(draw(spec), draw(truth))
     assert np.abs(draw(spec) - draw(spec_of(folder))).mean() > 1
     assert estimate_bytes(spec, 4) == pytest.approx(estimate_bytes(truth, 4), rel=0.01), "the folder's codec counts"
-    on_base = load_checkpoint(replace(spec, config=None, base=folder), CPU)
+    on_base = load_checkpoint(replace(spec, config=None, base=folder), DEVICE)
     assert on_base.notes == ("its cond_stage_model.* are not used, but the parts of sd",)
 
 
@@ -316,4 +316,4 @@ def test_a_part_that_neither_the_file_nor_the_folder_has_is_named(
         weights.unlink()
     spec = spec_of(changed_encoders(whole[0], tmp_path / "lacks.safetensors", prefix), config=folder)
     with pytest.raises(CheckpointError, match=rf"lacks.safetensors has no {part}; .*{part}: no weights"):
-        load_checkpoint(spec, CPU)
+        load_checkpoint(spec, DEVICE)

@@ -14,11 +14,11 @@ from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.images.loading.scaled_weights import load_unscaled
 from pipelines.protocol.images import CheckpointSpec
+from tests.engines.device import DEVICE
 from tests.engines.test_said_by_files import draw, spec_of
 from tests.support.tiny_checkpoints import make_single_file
 from tests.support.tiny_families import make_family
 
-CPU = torch.device("cpu")
 Weights = dict[str, torch.Tensor]
 DENOISER = "model.diffusion_model."
 FLOAT8 = torch.float8_e4m3fn
@@ -199,7 +199,7 @@ def test_what_nothing_here_reads_is_refused_by_name(
 ) -> None:
     spec = saved_as(request.getfixturevalue(kind), quantize, tmp_path / "other.safetensors")
     with pytest.raises(CheckpointError, match=message):
-        load_checkpoint(spec, CPU)
+        load_checkpoint(spec, DEVICE)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_the_header_names_the_format(
 ) -> None:
     spec = saved_as(alone, dict, tmp_path / "other.safetensors", **{key: json.dumps(value)})
     with pytest.raises(CheckpointError, match=message):
-        load_checkpoint(spec, CPU)
+        load_checkpoint(spec, DEVICE)
 
 
 def test_text_encoders_of_a_file_on_a_base_may_be_of_any_format(alone: CheckpointSpec, tmp_path: Path) -> None:
@@ -228,6 +228,6 @@ def test_text_encoders_of_a_file_on_a_base_may_be_of_any_format(alone: Checkpoin
 
     metadata = {"layers": {"text_encoders.qwen25_7b.model.layers.0.mlp": {"format": "nvfp4"}}}
     spec = saved_as(alone, quantize, tmp_path / "aio.safetensors", _quantization_metadata=json.dumps(metadata))
-    checkpoint = load_checkpoint(spec, CPU)
+    checkpoint = load_checkpoint(spec, DEVICE)
     assert np.abs(draw(spec, checkpoint) - draw(alone)).max() <= 1, "rounding, by where the weights lie in memory"
     assert checkpoint.notes == ("its text_encoders.* are not used, but the parts of qwen-image",)

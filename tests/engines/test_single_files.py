@@ -28,12 +28,12 @@ from pipelines.images.scheduling.batching import Row
 from pipelines.images.scheduling.row_limits import RowLimits
 from pipelines.images.scheduling.scheduler import DeviceScheduler
 from pipelines.protocol.images import CheckpointSpec, SamplingDefaults
+from tests.engines.device import DEVICE
 from tests.support.gguf_files import with_flattened_convolutions, write_gguf
 from tests.support.image_jobs import image_job
 from tests.support.tiny_checkpoints import fused, original_unet_name, original_z_image_name
 from tests.support.tiny_families import make_family
 
-CPU = torch.device("cpu")
 KIND = gguf.GGMLQuantizationType
 Weights = dict[str, torch.Tensor]
 OF_256 = "time_text_embed.timestep_embedder.linear_1.weight"  # the only rows of the tiny FLUX.1 that are as long
@@ -113,7 +113,7 @@ def quantized(kind: gguf.GGMLQuantizationType) -> Callable[[Weights, Path], None
 
 def draw(spec: CheckpointSpec) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     row = Row(image_job(spec), 0, 0.0)
-    return ImagePipeline(load_checkpoint(spec, CPU), row, lambda _: None, PreviewMap()).generate()
+    return ImagePipeline(load_checkpoint(spec, DEVICE), row, lambda _: None, PreviewMap()).generate()
 
 
 @pytest.mark.daily("prefixed-*", "scaled_float8-*", "scaled_float8_by_row-*", "save-bf16.gguf-*", "save-q4_0.gguf-*")
@@ -141,7 +141,7 @@ def test_a_denoiser_alone_draws_what_its_weights_draw(
     spec = single_file(base, tmp_path / name)
     of_folder = draw(replace(spec, path=base, base=None)).astype(int)
     assert np.abs(draw(spec) - of_folder).mean() <= difference
-    checkpoint = load_checkpoint(spec, CPU)
+    checkpoint = load_checkpoint(spec, DEVICE)
     assert estimate_bytes(spec, 4) == pytest.approx(checkpoint.weights_bytes, rel=0.15)
 
 
@@ -183,7 +183,7 @@ def test_float8_files_stay_small_and_scaled_ones_are_multiplied_out(base: Path, 
     for save in (float8, scaled_float8):
         save(weights, tmp_path / f"{save.__name__}.safetensors")
     stored, scaled = (
-        load_checkpoint(single_file(base, tmp_path / f"{save.__name__}.safetensors"), CPU).denoiser
+        load_checkpoint(single_file(base, tmp_path / f"{save.__name__}.safetensors"), DEVICE).denoiser
         for save in (float8, scaled_float8)
     )
     name = "transformer_blocks.0.attn.to_q.weight"
@@ -196,7 +196,7 @@ def test_weights_of_another_model_are_refused(base: Path, tmp_path: Path) -> Non
     weights = weights_of(base)
     plain({f"other.{name}": weight for name, weight in weights.items()}, tmp_path / "part.safetensors")
     with pytest.raises(CheckpointError, match="its tensors are not those of a FluxTransformer2DModel"):
-        load_checkpoint(single_file(base, tmp_path / "part.safetensors"), CPU)
+        load_checkpoint(single_file(base, tmp_path / "part.safetensors"), DEVICE)
 
 
 @pytest.mark.daily("sd15-plain-safetensors-0-", "sd15-float8-safetensors-5-model.diffusion_model.", "sdxl-save-gguf-1-")
@@ -255,7 +255,7 @@ def test_a_unet_of_another_model_is_refused(tmp_path: Path) -> None:
     plain({"something.weight": torch.zeros(2)}, tmp_path / "other.safetensors")
     for base, name in ((sdxl, "sd15"), (sd15, "other")):
         with pytest.raises(CheckpointError, match="its tensors are not those of a UNet2DConditionModel"):
-            load_checkpoint(single_file(base, tmp_path / f"{name}.safetensors"), CPU)
+            load_checkpoint(single_file(base, tmp_path / f"{name}.safetensors"), DEVICE)
 
 
 async def test_checkpoints_of_one_base_share_its_components(base: Path, tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ async def test_checkpoints_of_one_base_share_its_components(base: Path, tmp_path
     whole = estimate_bytes(folder, 4)
     denoiser = sum(weight.numel() for weight in weights_of(base).values()) * 4
     room = whole + denoiser + denoiser // 2  # for two of them, and not for what a copy of the others takes
-    cache = CheckpointCache(CPU, room, 0, Sharing(DeviceScheduler(), RowLimits(1)))
+    cache = CheckpointCache(DEVICE, room, 0, Sharing(DeviceScheduler(), RowLimits(1)))
     one, two = [await cache.load(spec) for spec in specs]
     for name, part in one.checkpoint.components.items():
         if isinstance(part, torch.nn.Module):
@@ -287,7 +287,7 @@ async def test_memory_that_is_freed_beside_a_load_takes_nothing_from_what_it_loa
     specs = [single_file(base, tmp_path / f"{name}.safetensors") for name in ("one", "two")]
     for spec in specs:
         plain(weights_of(base), spec.path)
-    cache = CheckpointCache(CPU, 2**30, 0, Sharing(DeviceScheduler(), RowLimits(1)))
+    cache = CheckpointCache(DEVICE, 2**30, 0, Sharing(DeviceScheduler(), RowLimits(1)))
     cache._host_bytes = 2**30  # as beside a GPU
     await cache.load(specs[0])
     has_read, may_end = threading.Event(), threading.Event()
@@ -317,7 +317,7 @@ async def test_memory_that_is_freed_beside_a_load_takes_nothing_from_what_it_loa
 @pytest.mark.nightly
 async def test_they_draw_in_turns_on_the_shared_components(base: Path, tmp_path: Path) -> None:
     plain(weights_of(base), tmp_path / "one.safetensors")
-    engine = ImageEngine(CPU, Budgets(2**30, 0, 2**30))
+    engine = ImageEngine(DEVICE, Budgets(2**30, 0, 2**30))
     spec = single_file(base, tmp_path / "one.safetensors")
     for each in (spec, replace(spec, path=base, base=None), spec):
         events = [event async for event in engine.submit(image_job(each))]

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from pipelines.chat.engine import ChatEngine
 from pipelines.classify.engine import ClassifyEngine
@@ -14,14 +13,13 @@ from pipelines.protocol.classify import Classified, ClassifierSpec, ClassifyJob
 from pipelines.protocol.images import Finished, ImageJob
 from pipelines.protocol.messages import CachedCheckpoints
 from tests.engines.chat_jobs import run, text
+from tests.engines.device import DEVICE
 from tests.support.tiny_classifiers import make_text_classifier
-
-CPU = torch.device("cpu")
 
 
 async def test_image_weights_leave_and_the_next_image_is_the_same(job: Callable[..., ImageJob]) -> None:
     told: list[CachedCheckpoints] = []
-    engine = ImageEngine(CPU, on_cached_checkpoints=told.append)
+    engine = ImageEngine(DEVICE, on_cached_checkpoints=told.append)
     first = [event async for event in engine.submit(job("sd", seed=3))][-1]
     assert told[-1].device_bytes > 0
     await engine.sleep()
@@ -37,7 +35,7 @@ async def test_image_weights_leave_and_the_next_image_is_the_same(job: Callable[
 async def test_chat_weights_leave_and_the_next_answer_is_the_same(
     name: str, vision: bool, chat_job: Callable[..., ChatJob], chat_spec: Callable[..., ChatSpec]
 ) -> None:
-    engine, job = ChatEngine(CPU), chat_job(checkpoint=chat_spec(name, vision=vision))
+    engine, job = ChatEngine(DEVICE), chat_job(checkpoint=chat_spec(name, vision=vision))
     first = text(await run(engine, job))
     checkpoint = await engine.load(job.checkpoint)
     await engine.sleep()
@@ -50,7 +48,7 @@ async def test_chat_weights_leave_and_the_next_answer_is_the_same(
 
 
 async def test_a_chat_that_comes_while_weights_leave_is_answered(chat_job: Callable[..., ChatJob]) -> None:
-    engine, job = ChatEngine(CPU), chat_job(model="qwen")
+    engine, job = ChatEngine(DEVICE), chat_job(model="qwen")
     first = text(await run(engine, job))
     leaving = engine._loop.create_task(engine.sleep())
     assert text(await run(engine, job)) == first
@@ -59,7 +57,7 @@ async def test_a_chat_that_comes_while_weights_leave_is_answered(chat_job: Calla
 
 @pytest.mark.nightly
 async def test_a_sleeping_chat_model_that_the_catalog_drops_is_forgotten(chat_job: Callable[..., ChatJob]) -> None:
-    engine, job = ChatEngine(CPU), chat_job(model="qwen")
+    engine, job = ChatEngine(DEVICE), chat_job(model="qwen")
     await engine.load(job.checkpoint)
     await engine.sleep()
     engine.unload_except([])
@@ -69,7 +67,7 @@ async def test_a_sleeping_chat_model_that_the_catalog_drops_is_forgotten(chat_jo
 
 async def test_classifiers_leave_and_score_the_same(tmp_path: Path) -> None:
     spec = ClassifierSpec("blades", make_text_classifier(tmp_path / "blades"), "prompts")
-    engine, job = ClassifyEngine(CPU), ClassifyJob("1", spec, texts=("a boat with a knife",))
+    engine, job = ClassifyEngine(DEVICE), ClassifyJob("1", spec, texts=("a boat with a knife",))
     first = [event async for event in engine.submit(job)][-1]
     await engine.sleep()
     assert engine._on_host.keys() == {spec}

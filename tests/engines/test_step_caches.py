@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from pipelines.images.engine import ImageEngine
@@ -23,6 +22,7 @@ from pipelines.protocol.images import (
     StepCache,
 )
 from tests.engines.conftest import left_half, split_image
+from tests.engines.device import DEVICE
 from tests.engines.holds import hold_steps
 from tests.support.image_jobs import image_job
 from tests.support.tiny_families import make_family
@@ -67,7 +67,7 @@ async def images(
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("cache", CACHES, ids=lambda cache: cache.method)
 async def test_every_kind_of_call_draws_with_a_cache(flux: CheckpointSpec, cache: StepCache, kind: str) -> None:
-    engine = ImageEngine(torch.device("cpu"))
+    engine = ImageEngine(DEVICE)
     job = image_job(cached(flux, cache), id="cached", steps=9, **KINDS[kind])
     first, second = await images(engine, job), await images(engine, replace(job, id="again"))
     assert all(np.array_equal(one, other) for one, other in zip(first, second, strict=True))
@@ -78,7 +78,7 @@ async def test_every_kind_of_call_draws_with_a_cache(flux: CheckpointSpec, cache
 async def test_cached_runs_that_take_turns_draw_what_they_draw_alone(
     flux: CheckpointSpec, cache: StepCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = ImageEngine(torch.device("cpu"))
+    engine = ImageEngine(DEVICE)
     spec = cached(flux, cache)
     long = image_job(spec, id="long", steps=60, prompt="a cat")
     short = image_job(spec, id="short", steps=9, seed=11, prompt="blue")
@@ -106,7 +106,7 @@ async def test_cached_runs_that_take_turns_draw_what_they_draw_alone(
 
 
 async def test_the_states_of_a_run_do_not_outlive_the_next(flux: CheckpointSpec) -> None:
-    engine = ImageEngine(torch.device("cpu"))
+    engine = ImageEngine(DEVICE)
     spec = cached(flux, CACHES[0])
     counts = []
     for number in range(4):

@@ -20,11 +20,11 @@ from pipelines.images.scheduling.row_limits import MIN_SAMPLES
 from pipelines.images.warmup import check_records, warmup
 from pipelines.protocol.images import CheckpointSpec, Finished, ImageJob, Runtime
 from pipelines.protocol.messages import Capabilities
+from tests.engines.device import DEVICE
 from tests.support.polling import eventually
 
 Spec = Callable[[str], CheckpointSpec]
 Job = Callable[..., ImageJob]
-CPU = torch.device("cpu")
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Checkp
     tried."""
 
     async def in_new_engine(spec: CheckpointSpec) -> tuple[Capabilities, int]:
-        engine = ImageEngine(CPU, checks=tmp_path / "probes")
+        engine = ImageEngine(DEVICE, checks=tmp_path / "probes")
         tried: list[str] = []
         submit = engine._warmup._submit
         monkeypatch.setattr(engine._warmup, "_submit", lambda job: tried.append(job.id) or submit(job))
@@ -206,7 +206,7 @@ async def finish(engine: ImageEngine, job: ImageJob) -> Finished:
 async def test_the_speed_of_the_last_run_is_known_at_the_next_start(
     copied: CheckpointSpec, job: Job, tmp_path: Path
 ) -> None:
-    engine = ImageEngine(CPU, checks=tmp_path / "probes")
+    engine = ImageEngine(DEVICE, checks=tmp_path / "probes")
     first = await engine.prepare(copied)
     (record,) = (tmp_path / "probes").iterdir()
     assert first.unit_s is not None
@@ -215,19 +215,19 @@ async def test_the_speed_of_the_last_run_is_known_at_the_next_start(
     written = json.loads(record.read_text())
     written["abilities"]["unit_s"] = 1000.0  # as if the machine had been that slow: what is like the record is not kept
     record.write_text(json.dumps(written))
-    engine = ImageEngine(CPU, checks=tmp_path / "probes")
+    engine = ImageEngine(DEVICE, checks=tmp_path / "probes")
     assert (await engine.prepare(copied)).unit_s == 1000.0
     measured = (await finish(engine, job("sd", checkpoint=copied, id="one"))).unit_s
     assert measured < 500.0
     await eventually(lambda: json.loads(record.read_text())["abilities"]["unit_s"] == measured)
-    again = await ImageEngine(CPU, checks=tmp_path / "probes").prepare(copied)
+    again = await ImageEngine(DEVICE, checks=tmp_path / "probes").prepare(copied)
     assert again.unit_s == measured
     assert again.mask
 
 
 @pytest.mark.nightly
 async def test_what_sharing_gains_is_known_at_the_next_start(copied: CheckpointSpec, job: Job, tmp_path: Path) -> None:
-    engine = ImageEngine(CPU, checks=tmp_path / "probes")
+    engine = ImageEngine(DEVICE, checks=tmp_path / "probes")
     await engine.prepare(copied)
     steps = {"checkpoint": copied, "steps": MIN_SAMPLES}
     await finish(engine, job("sd", id="one", **steps))
@@ -237,12 +237,12 @@ async def test_what_sharing_gains_is_known_at_the_next_start(copied: CheckpointS
     await finish(engine, job("sd", id="two", **steps))
     records = tmp_path / "probes"
     await eventually(lambda: any("1000000.0" in file.read_text() for file in records.glob("*.passes.json")))
-    again = ImageEngine(CPU, checks=records)
+    again = ImageEngine(DEVICE, checks=records)
     await again.prepare(copied)
     assert again._admission._limits.of(shape) == 1
     (file,) = records.glob("*.passes.json")
     file.write_text('[{"rows": 0}]')
-    unread = ImageEngine(CPU, checks=records)
+    unread = ImageEngine(DEVICE, checks=records)
     await unread.prepare(copied)
     assert unread._admission._limits.of(shape) != 1
 
@@ -258,7 +258,7 @@ async def test_the_first_guess_is_from_steps_of_several_sizes(
         return 7.5
 
     monkeypatch.setattr(warmup, "unit_s_at", guess)
-    engine = ImageEngine(CPU)
+    engine = ImageEngine(DEVICE)
     assert (await engine.prepare(copied)).unit_s == 7.5
     areas = {round(timing.units * 1e6) for timing in seen}  # 56 px wide, which estimates round to 64
     assert areas == {32 * 32, 32 * 64}, "of one step each, without those of two passes"

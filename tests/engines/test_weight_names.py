@@ -19,6 +19,7 @@ from pipelines.images.loading.load import load_checkpoint
 from pipelines.protocol.chat import ChatSpec
 from pipelines.protocol.classify import ClassifierSpec
 from pipelines.protocol.images import CheckpointSpec, Control
+from tests.engines.device import DEVICE
 from tests.engines.test_families import family_spec
 from tests.engines.test_single_files import plain, quantized, single_file
 from tests.support.tiny_chat_checkpoints import make_qwen
@@ -27,7 +28,6 @@ from tests.support.tiny_classifiers import make_image_classifier, make_text_clas
 from tests.support.tiny_families import make_family
 from tests.support.tiny_families.controls import make_controlnet, make_image_encoder, make_two_encoders
 
-CPU = torch.device("cpu")
 Weights = dict[str, torch.Tensor]
 Change = Callable[[Weights], Weights]
 ONE = torch.ones(4)
@@ -99,13 +99,13 @@ def changed(folder: Path, part: str, change: Change, to: Path) -> CheckpointSpec
 
 def refusal(spec: CheckpointSpec) -> str:
     with pytest.raises(CheckpointError) as raised:
-        load_checkpoint(spec, CPU)
+        load_checkpoint(spec, DEVICE)
     return str(raised.value)
 
 
 @pytest.mark.parametrize("name", ["sd15", "sdxl", "sd3", "flux", "z-image", "lumina2"])
 def test_a_whole_folder_loads_without_a_note(family: Callable[[str], Path], name: str) -> None:
-    assert load_checkpoint(family_spec(name, family(name).parent, "img2img"), CPU).notes == ()
+    assert load_checkpoint(family_spec(name, family(name).parent, "img2img"), DEVICE).notes == ()
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_a_part_of_a_folder_is_refused(
 def test_what_is_known_to_be_left_over_is_noted(
     family: Callable[[str], Path], tmp_path: Path, name: str, part: str, change: Change, note: str
 ) -> None:
-    (found,) = load_checkpoint(changed(family(name), part, change, tmp_path), CPU).notes
+    (found,) = load_checkpoint(changed(family(name), part, change, tmp_path), DEVICE).notes
     assert found.startswith(f"{part}: ")
     assert note in found
 
@@ -182,7 +182,7 @@ def test_published_forms_of_a_text_encoder_load_without_a_note(
 ) -> None:
     spec = changed(family("flux"), "text_encoder_2", change, tmp_path)
     loaded, whole = (
-        load_checkpoint(each, CPU) for each in (spec, family_spec("flux", family("flux").parent, "img2img"))
+        load_checkpoint(each, DEVICE) for each in (spec, family_spec("flux", family("flux").parent, "img2img"))
     )
     assert loaded.notes == ()
     for name, weight in whole.components["text_encoder_2"].state_dict().items():
@@ -251,7 +251,7 @@ def test_marks_in_a_denoisers_file_are_followed_and_no_weights(family: Callable[
     weights = load_file(next((family("sdxl") / "unet").glob("*.safetensors")))
     for number, named in enumerate((weights, original_names(weights))):
         plain(with_these("v_pred")(named), tmp_path / f"{number}.safetensors")
-        loaded = load_checkpoint(single_file(family("sdxl"), tmp_path / f"{number}.safetensors"), CPU)
+        loaded = load_checkpoint(single_file(family("sdxl"), tmp_path / f"{number}.safetensors"), DEVICE)
         assert not any("not needed" in note for note in loaded.notes)
         assert loaded.pipeline().scheduler.config.prediction_type == "v_prediction"
         assert torch.equal(loaded.denoiser.get_parameter("conv_in.weight"), weights["conv_in.weight"])
@@ -295,9 +295,9 @@ def test_what_a_whole_file_lacks_is_compared_in_its_folder(whole: CheckpointSpec
 
 
 def test_a_whole_checkpoint_in_a_file_loads_and_notes_what_is_of_no_part(whole: CheckpointSpec) -> None:
-    assert load_checkpoint(whole, CPU).notes == ()
+    assert load_checkpoint(whole, DEVICE).notes == ()
     change_file(whole.path, with_these("model_ema.decay", "betas", "first_stage_model.loss.logvar"))
-    assert load_checkpoint(whole, CPU).notes == (
+    assert load_checkpoint(whole, DEVICE).notes == (
         "vae: 1 weight of its files is not needed, such as loss.logvar",
         "2 weights of the file are of no part, such as betas",
     )
@@ -306,7 +306,7 @@ def test_a_whole_checkpoint_in_a_file_loads_and_notes_what_is_of_no_part(whole: 
 @pytest.fixture
 def controlled(family: Callable[[str], Path], tmp_path: Path) -> CheckpointSpec:
     spec = family_spec("sd15", family("sd15").parent, "img2img")
-    net = make_controlnet(load_checkpoint(spec, CPU).denoiser, tmp_path / "edges")
+    net = make_controlnet(load_checkpoint(spec, DEVICE).denoiser, tmp_path / "edges")
     return replace(spec, controls=(Control("edges", "controlnet", net, "canny"),))
 
 
@@ -330,13 +330,13 @@ def test_an_image_encoder_is_refused_or_noted(controlled: CheckpointSpec, tmp_pa
     encoder = make_image_encoder(tmp_path / "encoder")
     adapter = Control("style", "ip-adapter", tmp_path / "style.safetensors", image_encoder=encoder)
     plain({"image_proj.proj.weight": ONE}, adapter.path)  # it is read by the first run
-    assert load_checkpoint(replace(controlled, controls=(adapter,)), CPU).notes == ()
+    assert load_checkpoint(replace(controlled, controls=(adapter,)), DEVICE).notes == ()
     change_file(next(encoder.glob("*.safetensors")), without("layers.1.self_attn.q_proj"))
     message = refusal(replace(controlled, controls=(adapter,)))
     assert f"{encoder}: image_encoder: {lacks(2, 'vision_model.encoder.layers.1.')}" in message
     both = make_two_encoders(tmp_path / "both", "CLIPModel")
     of_two = replace(controlled, controls=(replace(adapter, image_encoder=both),))
-    (note,) = load_checkpoint(of_two, CPU).notes
+    (note,) = load_checkpoint(of_two, DEVICE).notes
     assert note.startswith("image_encoder: ")
     assert note.endswith("not needed, such as logit_scale")
 
@@ -359,7 +359,7 @@ async def test_a_chat_model_is_refused(tmp_path: Path, change: Change, says: str
     folder = make_qwen(tmp_path / "qwen")
     change_file(folder / "model.safetensors", change)
     with pytest.raises(CheckpointError) as raised:
-        await ChatEngine(CPU).prepare(ChatSpec("qwen", folder))
+        await ChatEngine(DEVICE).prepare(ChatSpec("qwen", folder))
     assert str(raised.value).startswith(f"{folder}: model: ")
     assert says in str(raised.value)
 
@@ -367,10 +367,10 @@ async def test_a_chat_model_is_refused(tmp_path: Path, change: Change, says: str
 async def test_a_chat_model_loads_whole_and_notes_a_tower_that_it_does_not_use(tmp_path: Path) -> None:
     folder = make_qwen(tmp_path / "qwen")
     spec = ChatSpec("qwen", folder)
-    assert (await ChatEngine(CPU).prepare(spec)).notes == ()
+    assert (await ChatEngine(DEVICE).prepare(spec)).notes == ()
     change_file(folder / "model.safetensors", with_these("model.visual.blocks.0.attn.qkv.weight", "mtp.norm.weight"))
     note = "model: 2 weights of its files are not needed, such as model.visual.blocks.0.attn.qkv.weight"
-    assert (await ChatEngine(CPU).prepare(spec)).notes == (note,)
+    assert (await ChatEngine(DEVICE).prepare(spec)).notes == (note,)
 
 
 @pytest.mark.parametrize("make", [make_text_classifier, make_image_classifier])
@@ -379,7 +379,7 @@ async def test_a_classifier_is_refused_or_noted(tmp_path: Path, make: Callable[[
     file = folder / "model.safetensors"
     whole = file.read_bytes()
     spec = ClassifierSpec("c", folder, "prompts" if make is make_text_classifier else "pictures")
-    assert await ClassifyEngine(CPU).prepare(spec) == ()
+    assert await ClassifyEngine(DEVICE).prepare(spec) == ()
     for change, says in (
         (without("classifier.weight"), lacks(1, "classifier.weight")),
         (
@@ -390,9 +390,9 @@ async def test_a_classifier_is_refused_or_noted(tmp_path: Path, make: Callable[[
         file.write_bytes(whole)
         change_file(file, change)
         with pytest.raises(CheckpointError, match=re.escape(f"{folder}: model: ")) as raised:
-            await ClassifyEngine(CPU).prepare(spec)
+            await ClassifyEngine(DEVICE).prepare(spec)
         assert says in str(raised.value)
     file.write_bytes(whole)
     change_file(file, with_these("lm_predictions.lm_head.bias"))
     note = "model: 1 weight of its files is not needed, such as lm_predictions.lm_head.bias"
-    assert await ClassifyEngine(CPU).prepare(spec) == (note,)
+    assert await ClassifyEngine(DEVICE).prepare(spec) == (note,)

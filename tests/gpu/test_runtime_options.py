@@ -18,7 +18,8 @@ from tests.support.runtime_pairs import choices
 
 GPU = torch.device("cuda")
 OF_ALL_DEVICES = (
-    "compile", "fp8", "float8", "first-block", "taylorseer", "vae_tiling", "offload model", "offload group",
+    "compile", "fp8", "float8", "first-block", "taylorseer", "vae_tiling", "offload encoders", "offload model",
+    "offload group",
 )  # fmt: skip
 OPTIONS: dict[str, dict[str, Any]] = {name: ALL_OPTIONS[name] for name in OF_ALL_DEVICES} | {
     "cudnn attention": {"attention": "_native_cudnn"},

@@ -6,7 +6,9 @@ replaced here.
 
 import importlib.util
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,7 +23,7 @@ from tests.simulated_gpu.log import Log
 MAX_DEVICES = 4
 GIB = 2**30
 H100 = (9, 0)  # its compute capability
-COUNT, MEMORY_GIB = "SIMULATED_GPUS", "SIMULATED_GPU_GIB"  # of the environment
+COUNT, MEMORY_GIB, USED = "SIMULATED_GPUS", "SIMULATED_GPU_GIB", "SIMULATED_GPU_USED"  # of the environment
 
 log = Log()
 extension: Any = None  # its functions, once it is installed
@@ -45,16 +47,24 @@ def install(devices: int = 1, gib: float = 80.0, capability: tuple[int, int] = H
     return extension
 
 
-def environment(devices: int = 1, gib: float = 80.0) -> dict[str, str]:
-    """Return the environment that gives every Python process below such GPUs, as soon as it imports torch."""
+def environment(devices: int = 1, gib: float = 80.0, used: Path | None = None) -> dict[str, str]:
+    """Return the environment that gives every Python process below such GPUs, as soon as it imports torch. In the
+    folder `used` they write down what they have of each, for site/pynvml.py."""
     here = Path(__file__).parent
     path = [str(here / "site"), str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), COUNT: str(devices), MEMORY_GIB: str(gib)}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), COUNT: str(devices), MEMORY_GIB: str(gib)} | (
+        {USED: str(used)} if used is not None else {}
+    )
 
 
 def install_from_environment() -> None:
-    """Install what `environment` says."""
-    install(int(os.environ[COUNT]), float(os.environ[MEMORY_GIB]))
+    """Install what `environment` says, of which CUDA_VISIBLE_DEVICES may show a part. SIGUSR1 then loses the devices of
+    a process: the next launch fails, and all after it."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = int(os.environ[COUNT]) if visible is None else len(list(filter(None, visible.split(","))))
+    install(count, float(os.environ[MEMORY_GIB]))
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGUSR1, lambda *_: extension.fail_launch(1))
 
 
 class Stream(torch.Stream):
@@ -121,8 +131,21 @@ def _memory(figure: str) -> Callable[..., int]:
 
 def _free_and_total(device: Any = None) -> tuple[int, int]:
     extension.check_lost()
+    _write_down_used()
     memory = extension.memory(_index(device))
     return memory["free"], memory["total"]
+
+
+def _empty_cache() -> None:
+    extension.empty_cache()
+    _write_down_used()
+
+
+def _write_down_used() -> None:
+    """Let other processes see what this one has of each GPU, as NVML lets them."""
+    if folder := os.environ.get(USED):
+        for index, name in enumerate(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))):
+            (Path(folder) / f"{name}.{os.getpid()}").write_text(str(extension.memory(index)["reserved"]))
 
 
 def _properties(capability: tuple[int, int]) -> Callable[..., SimpleNamespace]:
@@ -180,7 +203,7 @@ def _memory_functions() -> Mapping[str, Any]:
         "max_memory_reserved": _memory("reserved_peak"),
         "memory_stats": lambda device=None: {},
         "reset_peak_memory_stats": lambda device=None: extension.reset_peak(_index(device)),
-        "empty_cache": lambda: extension.empty_cache(),
+        "empty_cache": _empty_cache,
         "set_per_process_memory_fraction": lambda share, device=None: extension.set_fraction(_index(device), share),
     }
 

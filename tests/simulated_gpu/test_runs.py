@@ -26,13 +26,27 @@ def run(*arguments: str, limit_s: float) -> None:
     assert ended.returncode == 0, ended.stdout[-20_000:]
 
 
-QUICK = ("tests/gpu/test_turns.py", "tests/gpu/test_failures.py", "tests/gpu/simulated/test_device.py")
+QUICK = (
+    "tests/gpu/test_turns.py",
+    "tests/gpu/test_failures.py",
+    "tests/gpu/simulated/test_device.py",
+    "tests/gpu/simulated/test_lost_devices.py",
+)
 LONG = (
     "tests/gpu/test_runtime_options.py",
     "tests/gpu/simulated/test_memory.py",
     "tests/gpu/simulated/test_options_take_turns.py",
     "tests/gpu/simulated/test_waits.py",
+    "tests/gpu/simulated/test_lost_devices.py",
+    "tests/gpu/simulated/test_failing_allocations.py",
 )
+ENGINES = [
+    f"tests/engines/test_{name}.py"
+    for name in (
+        "adapter_strength", "chat_engine", "controls", "embeddings", "enlarging", "prompt_cache", "sleep",
+        "step_caches",
+    )
+]  # fmt: skip
 
 
 def test_turns_failures_and_the_device_itself() -> None:
@@ -41,6 +55,6 @@ def test_turns_failures_and_the_device_itself() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(5000)
-@pytest.mark.parametrize("tests", LONG)
+@pytest.mark.parametrize("tests", [*LONG, *ENGINES])
 def test_all_that_needs_a_gpu(tests: str) -> None:
     run(tests, "-m", "nightly or not nightly", limit_s=4800)

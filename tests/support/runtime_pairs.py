@@ -21,12 +21,13 @@ OPTIONS: Options = {
     "attention": {"attention": "_native_math"},
     "vae_tiling": {"vae_tiling": True},
     "bfloat16": {"dtype": "bfloat16"},
+    "offload encoders": {"offload": "encoders"},
     "offload model": {"offload": "model"},
     "offload group": {"offload": "group"},
     "loras": {"loras": (Lora(ADAPTERS / "style.safetensors"),)},
     "lora_folder": {"lora_folder": ADAPTERS},
 }
-NEED_A_GPU = {"offload model", "offload group"}
+NEED_A_GPU = {"offload encoders", "offload model", "offload group"}
 
 
 def same_key(one: str, other: str, options: Options = OPTIONS) -> bool:

@@ -99,5 +99,6 @@ def added(model: torch.nn.Module) -> Deltas:
             kinds = [getattr(layer, each) for each in layer.adapter_layer_names]
             own = [each for each in layer.active_adapters if any(each in kind for kind in kinds)]
             if own:
-                found[name] = torch.stack([layer.get_delta_weight(each).detach() for each in own]).sum(0)  # type: ignore[operator]  # of its subclasses
+                deltas = torch.stack([layer.get_delta_weight(each).detach() for each in own])  # type: ignore[operator]  # of its subclasses
+                found[name] = deltas.sum(0).cpu()
     return found

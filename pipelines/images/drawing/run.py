@@ -57,7 +57,7 @@ class Run:
         with self._scheduler.acquire(self.turn):
             self._check_cancelled()
             self.row.found |= {"drawn_by": dict(checkpoint.identity)}
-            self.row.found |= checkpoint.begin_run(job.sampling, job.controls)
+            self.row.found |= watch_device(device, checkpoint.begin_run, job.sampling, job.controls)
             checkpoint.adapters.drawing.add(self)
             try:
                 self._callbacks.on_start(self)

@@ -107,7 +107,7 @@ class CheckpointCache:
     def _release_unused_memory(self) -> None:
         """Release the memory that the allocator keeps of the largest image: other processes on the device can use it
         meanwhile."""
-        self._loader.submit(free_memory, self._device)
+        self._loader.submit(watch_device, self._device, free_memory, self._device)
 
     async def load(self, spec: CheckpointSpec) -> LoadedCheckpoint:
         """Load a checkpoint onto the device. Raises CheckpointError, or InsufficientMemory while checkpoints in use
@@ -144,7 +144,7 @@ class CheckpointCache:
             self._drop(key)
         if dropped:
             self._announce()
-            self._loader.submit(free_memory, self._device)
+            self._loader.submit(watch_device, self._device, free_memory, self._device)
 
     def close(self) -> None:
         """End the loader's thread, after the work that waits for it, and the timer: nothing keeps the loaded
@@ -240,7 +240,7 @@ class CheckpointCache:
         """Move evicted checkpoints to the host and free the device's memory. `find` does not return them any more."""
         for loaded in evicted:
             watch_device(self._device, loaded.checkpoint.move, HOST)
-        free_memory(self._device)
+        watch_device(self._device, free_memory, self._device)
 
     def _select_evictions(
         self, size: int, spec: CheckpointSpec, *, on_device: bool, sizes: Sizes | None = None

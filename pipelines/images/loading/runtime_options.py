@@ -3,16 +3,13 @@
 Each function raises CheckpointError with the key of an option that the checkpoint or the machine does not support.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
 import torch
 
-from pipelines.catalog.checkpoint_files import (
-    CheckpointError,
-    component_bytes,
-)
+from pipelines.catalog.checkpoint_files import CheckpointError, component_bytes, is_text_encoder
 from pipelines.catalog.runtime import FP8_CAPABILITY, check_conflicts, choose_runtime
 from pipelines.device.memory import compute_dtype, free_memory
 from pipelines.device.quantizers import NF4, lacking, torchao_config
@@ -85,7 +82,7 @@ def apply(pipeline: Any, denoiser: Any, runtime: Runtime, device: torch.device) 
     if runtime.quantize == "fp8":
         notes.append(_quantize_fp8(denoiser, device))
     if runtime.quantize in QUANTIZED_HERE:
-        move_modules([denoiser], device if runtime.offload == "none" else HOST)
+        move_modules([denoiser], device if runtime.offload in {"none", "encoders"} else HOST)
         free_memory(device)  # what the layers' own weights took, in the allocator's pool for copies
     if runtime.cache is not None:
         _cache(denoiser, runtime.cache)
@@ -201,10 +198,22 @@ def _offload(pipeline: Any, runtime: Runtime, device: torch.device) -> None:
     if runtime.offload == "model":
         pipeline.enable_model_cpu_offload(device=device)
         return
+    stay = _resident(pipeline.components) if runtime.offload == "encoders" else {}
+    move_modules([part for part in stay.values() if getattr(part, "hf_quantizer", None) is None], device)
     try:
         # without record_stream the host would wait for the device after every layer
         pipeline.enable_group_offload(
-            onload_device=device, offload_type="leaf_level", use_stream=True, record_stream=True
+            onload_device=device,
+            offload_type="leaf_level",
+            use_stream=True,
+            record_stream=True,
+            exclude_modules=list(stay),
         )
     except ValueError as error:
         raise CheckpointError(f"runtime.offload: {type(pipeline).__name__}: {error}") from error
+
+
+def _resident(components: Mapping[str, Any]) -> dict[str, torch.nn.Module]:
+    """Return the components that stay on the device where text encoders do not."""
+    modules = {name: part for name, part in components.items() if isinstance(part, torch.nn.Module)}
+    return {name: part for name, part in modules.items() if not is_text_encoder(name)}

@@ -3,30 +3,22 @@ import { html } from "../core/html.js";
 import { count, t } from "../core/i18n.js";
 import { useStore } from "../core/store.js";
 import { Copy, Empty, ErrorNote, Field, Page, Select } from "../parts/basics.js";
+import { Markdown } from "../parts/markdown.js";
+import { ChangeMessage, Past } from "../parts/past.js";
 import { References } from "../parts/references.js";
-import { askAgain, chat, deleteChat, newChat, openChat, sendChat, setChat, stopChat, textOf } from "../state/chat.js";
+import { askAgain, chat, deleteChat, nameOf, newChat, openChat, renameChat, sendChat, setChat, stopChat, takeBack, textOf } from "../state/chat.js";
 import { chatModels, findModel, models } from "../state/models.js";
 
-// `onAgain` is there for the last answer.
-function Turn({ message, live, onAgain }) {
+// `onAgain` is there for the last answer, `onChange` for the message before it.
+function Turn({ message, live, onAgain, onChange }) {
   const mine = message.role === "user";
   return html`<div class=${`turn ${mine ? "mine" : ""}`} aria-label=${mine ? t("You") : t("Model")} role="group" aria-busy=${live}>
     ${Array.isArray(message.content) && message.content.filter((part) => part.image_url).map((part, index) => html`<img key=${index} src=${part.image_url.url} alt=${t("Reference {number}", { number: index + 1 })} />`)}
-    ${textOf(message.content) || (live ? "…" : "")}
+    ${mine ? textOf(message.content) : html`<${Markdown} text=${textOf(message.content) || (live ? "…" : "")} />`}
     ${!mine && !live && html`<div class="actions small"><${Copy} text=${() => textOf(message.content)}>${t("Copy")}</${Copy}>
       ${onAgain && html`<button type="button" class="plain" onClick=${onAgain}>${t("Ask again")}</button>`}</div>`}
-  </div>`;
-}
-
-function Past({ past, busy }) {
-  return html`<section class="panel"><h2>${t("Earlier chats")}</h2>
-    ${past.length === 0 && html`<p class="dim small">${t("None yet.")} ${t("They stay in this browser until you sign out.")}</p>`}
-    <ul class="past">${past.map((one) => {
-      const name = textOf(one.messages[0].content);
-      return html`<li key=${one.id}><button type="button" disabled=${busy} onClick=${() => openChat(one.id)}><span class="clamp">${name}</span></button>
-        <button type="button" class="plain" aria-label=${t("Delete the chat {name}", { name })} onClick=${() => deleteChat(one.id)}>×</button></li>`;
-    })}</ul>
-  </section>`;
+  </div>
+  ${onChange && html`<${ChangeMessage} onChange=${onChange} />`}`;
 }
 
 export default function Chat({ title }) {
@@ -48,7 +40,7 @@ export default function Chat({ title }) {
       <div class="form">
         <section class="talk" role="log" aria-label=${t("Messages")}>
           ${messages.length === 0 && html`<${Empty}>${t("Say something to {model}.", { model: model.id })}</${Empty}>`}
-          ${messages.map((message, index) => html`<${Turn} key=${index} message=${message} live=${busy && index === messages.length - 1} onAgain=${!busy && index > 0 && index === messages.length - 1 && (() => askAgain(model.id))} />`)}
+          ${messages.map((message, index) => html`<${Turn} key=${index} message=${message} live=${busy && index === messages.length - 1} onAgain=${!busy && index > 0 && index === messages.length - 1 && (() => askAgain(model.id))} onChange=${!busy && index === messages.length - 2 && takeBack} />`)}
         </section>
         <form class="form" onSubmit=${submit} onKeyDown=${keys}>
           <${Field} as="textarea" id="message" rows="3" required label=${t("Message")} value=${text} onInput=${set("text")} hint=${t("Ctrl+Enter sends, Escape stops.")} />
@@ -69,7 +61,8 @@ export default function Chat({ title }) {
           <${ErrorNote} error=${error} />
         </form>
       </div>
-      <${Past} past=${past} busy=${busy} />
+      <${Past} title=${t("Earlier chats")} note=${t("Chats stay in this browser until you sign out. For a model that draws, and to go on elsewhere, use Conversation.")} items=${past.map((one) => ({ id: one.id, name: nameOf(one) }))}
+        busy=${busy} onOpen=${openChat} onRename=${renameChat} onDelete=${deleteChat} />
     </div>
   </${Page}>`;
 }

@@ -1,10 +1,10 @@
 // Edit: an image, what of it may change, and what it shall become.
 import { resultPath } from "../core/api.js";
-import { html, useEffect, useRef } from "../core/html.js";
+import { html, useEffect, useLayoutEffect, useRef } from "../core/html.js";
 import { money, t } from "../core/i18n.js";
 import { forgetQuery, Link, place } from "../core/router.js";
 import { useStore } from "../core/store.js";
-import { DIGITS, Empty, ErrorNote, Field, Page, Select } from "../parts/basics.js";
+import { DIGITS, Empty, ErrorNote, Field, Page, Select, useNamedField } from "../parts/basics.js";
 import { BeforeAfter } from "../parts/before-after.js";
 import { Easel, maskOf } from "../parts/easel.js";
 import { checkImage, IMAGE_TYPES, useIncoming } from "../parts/incoming.js";
@@ -12,10 +12,13 @@ import { JobCard, useBegun } from "../parts/job-card.js";
 import { useWork } from "../parts/loading.js";
 import { Images, imagesOf } from "../parts/images.js";
 import { PromptField } from "../parts/prompt.js";
+import { Quality } from "../parts/quality.js";
 import { Recalled } from "../parts/recalled.js";
 import { chosenEditor, edit, editFieldsOf, editors, referenceTo, setEdit, sourceOf } from "../state/draft.js";
 import { jobs, startEdit } from "../state/jobs.js";
 import { can, models } from "../state/models.js";
+
+const ADVANCED = ["steps", "guidance", "strength"];
 
 // The image before and after comes into view: it is below what was painted on, and on a phone below the form too.
 function Compared({ id, before, after }) {
@@ -44,6 +47,12 @@ function useImage(work) {
 
 function EditForm({ all, model, values, work, onChoose, onSubmit }) {
   const form = useRef();
+  const details = useRef();
+  useNamedField(work.error);
+  useLayoutEffect(() => {
+    if (values.recalled && ADVANCED.some((name) => values[name] !== "")) details.current.open = true; // shows what was filled
+  }, [values.recalled]);
+  const number = (name, label, limits) => html`<${Field} id=${name} label=${label} type="number" placeholder=${t("auto")} value=${values[name]} onInput=${set(name)} ...${limits} />`;
   const set = (name) => (event) => setEdit({ [name]: event.target.value });
   const keys = (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && values.image && !work.busy) form.current.requestSubmit();
@@ -53,14 +62,21 @@ function EditForm({ all, model, values, work, onChoose, onSubmit }) {
     <${PromptField} rows="3" model=${model} label=${t("What to change")} placeholder=${t("make the boat blue")} hint=${t("Ctrl+Enter generates.")} value=${values.prompt} onInput=${set("prompt")} />
     <${Select} id="model" label=${t("Model")} value=${model.id} options=${all.map((each) => [each.id, `${each.id} · ${each.tier}`])} onChange=${(id) => setEdit({ model: id })} />
     <div class="row">
+      <${Select} id="size" label=${t("Size")} value=${values.size} options=${[["", t("as the image")], ...new Set([...model.ratios, values.size].filter(Boolean))]} onChange=${(size) => setEdit({ size })} />
+      <${Quality} model=${model} values=${values} onChange=${setEdit} />
+      <${Field} id="n" label=${t("Images")} type="number" min="1" max=${model.limits.max_n} required value=${values.n} onInput=${set("n")} />
       <${Field} id="seed" ...${DIGITS} label=${t("Seed")} placeholder=${t("random")} value=${values.seed} onInput=${set("seed")} />
-      <${Field} id="strength" type="number" min="0" max="1" step="any" label=${t("Strength")} placeholder=${t("auto")} value=${values.strength} onInput=${set("strength")} />
     </div>
+    <details ref=${details}><summary>${t("Advanced")}</summary><div class="row">
+      ${number("steps", t("Steps"), { min: 1, max: model.limits.max_steps })}
+      ${number("guidance", t("Guidance"), { min: 0, max: 50, step: "any" })}
+      ${number("strength", t("Strength"), { min: 0, max: 1, step: "any" })}
+    </div></details>
     <${Recalled} also=${values.also} lost=${values.lost} onChange=${setEdit} />
     <p class="small dim">${can(model, "mask")
       ? t("Paint over what may change. Without paint, the whole image may.")
       : t("This model takes no mask: the whole image may change.")}</p>
-    <div class="actions"><button class="primary" disabled=${work.busy || !values.image}>${t("Generate")} · ${money(model.price)}</button></div>
+    <div class="actions bar"><button class="primary" disabled=${work.busy || !values.image}>${t("Generate")} · ${money(model.price)}</button></div>
     <${ErrorNote} error=${work.error} />
   </form>`;
 }

@@ -15,14 +15,16 @@ import { imageModels, models } from "../state/models.js";
 function Filter({ onChange }) {
   const [words, setWords] = useState("");
   const [model, setModel] = useState("");
+  const [favourite, setFavourite] = useState(false);
   const all = useStore(models);
   const submit = (event) => {
     event.preventDefault();
-    onChange({ q: words.trim(), model });
+    onChange({ q: words.trim(), model, favourite: favourite || null });
   };
   return html`<form class="row" role="search" onSubmit=${submit}>
     <${Field} id="q" label=${t("Words of the prompt")} type="search" value=${words} onInput=${(event) => setWords(event.target.value)} />
     <${Select} id="of-model" label=${t("Model")} value=${model} options=${[["", t("all")], ...imageModels(all).map((each) => each.id)]} onChange=${setModel} />
+    <label class="box"><input type="checkbox" name="favourite" checked=${favourite} onChange=${(event) => setFavourite(event.target.checked)} />${t("Favourites only")}</label>
     <button>${t("Filter")}</button>
   </form>`;
 }

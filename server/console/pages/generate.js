@@ -1,15 +1,16 @@
 // Generate: a form, and the calls that it started.
 import { BASE } from "../core/base.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../core/html.js";
-import { money, t, told } from "../core/i18n.js";
+import { money, t } from "../core/i18n.js";
 import { stringify } from "../core/json.js";
 import { useStore } from "../core/store.js";
-import { Copy, DIGITS, Empty, ErrorNote, Field, Page, Select } from "../parts/basics.js";
+import { Copy, DIGITS, Empty, ErrorNote, Field, Page, Select, useNamedField } from "../parts/basics.js";
 import { JobCard, useBegun } from "../parts/job-card.js";
 import { useWork } from "../parts/loading.js";
 import { Images, imagesOf } from "../parts/images.js";
 import { ModelExtras } from "../parts/model-extras.js";
 import { PromptField } from "../parts/prompt.js";
+import { Quality } from "../parts/quality.js";
 import { Recalled } from "../parts/recalled.js";
 import { References } from "../parts/references.js";
 import { bodyOf, chosenModel, draft, setDraft } from "../state/draft.js";
@@ -95,8 +96,7 @@ function Form({ onSubmit, work }) {
     <${Select} id="model" label=${t("Model")} options=${choices} value=${model.id} onChange=${(id) => setDraft({ model: id })} />
     <${Ratios} model=${model} value=${values.size} />
     <div class="row">
-      ${model.qualities.length > 0 && html`<${Select} id="quality" label=${t("Quality")} value=${values.steps === "" ? values.quality || model.default_quality : ""}
-        options=${[...(values.steps === "" ? [] : [["", t("by its steps")]]), ...model.qualities.map((name) => [name, told(name)])]} onChange=${(quality) => setDraft({ quality, steps: "" })} />`}
+      <${Quality} model=${model} values=${values} onChange=${setDraft} />
       ${can(model, "transparent") && html`<${Select} id="background" label=${t("Background")} value=${values.background}
         options=${[["", t("opaque")], ["transparent", t("transparent")]]} onChange=${(background) => setDraft({ background })} />`}
       <${Field} id="n" label=${t("Images")} type="number" min="1" max=${model.limits.max_n} required value=${values.n} onInput=${set("n")} />
@@ -106,21 +106,13 @@ function Form({ onSubmit, work }) {
     ${model.max_references > 0 && html`<${References} sources=${values.references} most=${model.max_references} onChange=${(references) => setDraft({ references })} />`}
     <${More} model=${model} values=${values} set=${set} />
     <${Recalled} also=${values.also} lost=${values.lost} onChange=${setDraft} />
+    <div class="actions bar"><button class="primary" disabled=${work.busy}>${t("Generate")} · ${money(model.price)}</button></div>
     <div class="actions">
-      <button class="primary" disabled=${work.busy}>${t("Generate")} · ${money(model.price)}</button>
       ${canTell() && html`<label for="tells"><input id="tells" type="checkbox" checked=${notifies} onChange=${(event) => setTells(event.target.checked)} />${t("Notify me when it is done")}</label>`}
       <${Copy} text=${() => curlOf(bodyOf(values))}>${t("Copy as curl")}</${Copy}>
     </div>
     <${ErrorNote} error=${work.error} />
   </form>`;
-}
-
-// Focus the field that an error names, and unfold what hides it.
-function showField(name) {
-  const field = name && document.getElementById(name.replace(/\[.*/, ""));
-  const details = field?.closest("details");
-  if (details) details.open = true;
-  field?.focus();
 }
 
 export default function Generate({ title }) {
@@ -129,7 +121,7 @@ export default function Generate({ title }) {
   useEffect(() => {
     findRunning().catch((error) => console.error(error)); // the page works without them
   }, []);
-  useLayoutEffect(() => showField(work.error?.param), [work.error]);
+  useNamedField(work.error);
   const [begun, setBegun] = useState(null);
   useBegun(begun);
   const start = (values) => work.run(async () => setBegun(await startJob({ ...bodyOf(values), partial_images: 3 })));

@@ -2,11 +2,13 @@
 import { call, json } from "../core/api.js";
 import { BASE } from "../core/base.js";
 import { html, useState } from "../core/html.js";
-import { money, t, when } from "../core/i18n.js";
+import { t, when } from "../core/i18n.js";
 import { useStore } from "../core/store.js";
-import { Copy, Dialog, ErrorNote, Field, Page, Table } from "../parts/basics.js";
+import { Copy, Dialog, ErrorNote, Field, Id, Page, Table } from "../parts/basics.js";
 import { formOf, KeyForm } from "../parts/key-form.js";
-import { useList, useWork } from "../parts/loading.js";
+import { useList, useRoute, useWork } from "../parts/loading.js";
+import { Spent } from "../parts/spent.js";
+import { Teams } from "../parts/teams.js";
 import { models } from "../state/models.js";
 
 const DAY_S = 86_400;
@@ -22,14 +24,7 @@ function Secret({ made, onClose }) {
   </div>`;
 }
 
-function Spent({ one, spent = "spent", of = "budget" }) {
-  if (one[of] == null) return money(one[spent]);
-  const most = Number(one[of]);
-  return html`${money(one[spent])} / ${money(one[of])}
-    <progress max=${most || 1} value=${Number(one[spent])} aria-label=${t("Spent by {name}", one)}></progress>`;
-}
-
-function Change({ one, groups, onClose, onChanged }) {
+function Change({ one, groups, teams, onClose, onChanged }) {
   const work = useWork();
   const [sure, setSure] = useState(false);
   const save = async (changes) => {
@@ -45,7 +40,7 @@ function Change({ one, groups, onClose, onChanged }) {
     <div class="form">
       <h2>${t("Change {name}", one)}</h2>
       <p class="small mono dim">${one.id}</p>
-      <${KeyForm} before=${formOf(one)} groups=${groups} action=${t("Save")} onSubmit=${save} />
+      <${KeyForm} before=${formOf(one)} groups=${groups} teams=${teams} action=${t("Save")} onSubmit=${save} />
       <div class="actions">
         <button type="button" disabled=${work.busy} onClick=${rotate}>${t("New secret; the old one works for a day")}</button>
         <button type="button" class="bad" disabled=${work.busy} onClick=${revoke}>${sure ? t("Revoke it: press again") : t("Revoke for ever")}</button>
@@ -58,37 +53,42 @@ function Change({ one, groups, onClose, onChanged }) {
 
 export default function Keys({ title }) {
   const list = useList("/admin/keys");
+  const teams = useRoute("/admin/teams");
+  const teamNames = (teams.data?.data ?? []).map((team) => team.name);
   const catalog = useStore(models); // empty for an operator without a key
   const [words, setWords] = useState("");
   const [made, setMade] = useState(null);
   const [open, setOpen] = useState(null); // a key, or "new"
   const groups = [...new Set([...catalog.map((model) => model.group), ...(list.rows ?? []).flatMap((one) => one.groups)])].sort();
-  const found = (list.rows ?? []).filter((one) => `${one.name} ${one.id} ${one.note ?? ""}`.toLowerCase().includes(words.toLowerCase()));
+  const found = (list.rows ?? []).filter((one) => `${one.name} ${one.id} ${one.team ?? ""} ${one.note ?? ""}`.toLowerCase().includes(words.toLowerCase()));
   const changed = (secret) => {
     setOpen(null);
     if (secret) setMade(secret);
     list.reload();
+    teams.reload();
   };
   const create = async (body) => changed(await json("POST", "/admin/keys", body));
   const STATES = { valid: t("valid"), expired: t("expired"), revoked: t("revoked") };
   return html`<${Page} title=${title} actions=${html`<button type="button" class="primary" onClick=${() => setOpen("new")}>${t("New key")}</button>`}>
-    <${ErrorNote} error=${list.error} />
+    <${ErrorNote} error=${list.error ?? teams.error} />
     ${made && html`<${Secret} made=${made} onClose=${() => setMade(null)} />`}
-    <${Field} id="words" type="search" label=${t("Search by name, id or note")} value=${words} onInput=${(event) => setWords(event.target.value)} />
+    <${Field} id="words" type="search" label=${t("Search by name, id, team or note")} value=${words} onInput=${(event) => setWords(event.target.value)} />
     ${list.rows && html`<${Table} label=${title} rows=${found} rowKey=${(one) => one.id} empty=${t("No key here.")} columns=${[
-      { name: t("Name"), long: true, show: (one) => html`<button type="button" class="plain" onClick=${() => setOpen(one)}>${one.name}</button>` },
+      { name: t("Name"), long: true, show: (one) => html`<button type="button" class="plain" onClick=${() => setOpen(one)}>${one.name}</button>${one.person && html`<br /><small class="dim">${one.person}</small>`}` },
       { name: t("State"), show: (one) => html`<span class=${one.state === "valid" ? "good" : "bad"}>${STATES[one.state] ?? one.state}</span>` },
       { name: t("Spent"), show: (one) => html`<${Spent} one=${one} />` },
       { name: t("This month"), show: (one) => html`<${Spent} one=${one} of="monthly_budget" spent="spent_this_month" />` },
       { name: t("Last used"), show: (one) => when(one.last_used_at) },
+      { name: t("Team"), show: (one) => one.team ?? "–" },
       { name: t("Groups"), wrap: true, show: (one) => one.groups.join(", ") },
-      { name: t("Id"), long: true, show: (one) => html`<code>${one.id}</code>` },
+      { name: t("Id"), show: (one) => html`<${Id} id=${one.id} />` },
       { name: t("Ends with"), show: (one) => html`<code>${one.tail}</code>` },
     ]} />`}
     ${list.more && html`<div class="actions"><button type="button" onClick=${list.loadMore}>${t("Show more")}</button></div>`}
+    ${teams.data && html`<${Teams} teams=${teams.data.data} onChanged=${() => changed(null)} />`}
     ${open === "new" && html`<${Dialog} label=${t("New key")} onClose=${() => setOpen(null)}>
-      <div class="form"><h2>${t("New key")}</h2><${KeyForm} before=${formOf(null)} groups=${groups} action=${t("Create")} onSubmit=${create} /></div>
+      <div class="form"><h2>${t("New key")}</h2><${KeyForm} before=${formOf(null)} groups=${groups} teams=${teamNames} action=${t("Create")} onSubmit=${create} /></div>
     </${Dialog}>`}
-    ${open && open !== "new" && html`<${Change} one=${open} groups=${groups} onClose=${() => setOpen(null)} onChanged=${changed} />`}
+    ${open && open !== "new" && html`<${Change} one=${open} groups=${groups} teams=${teamNames} onClose=${() => setOpen(null)} onChanged=${changed} />`}
   </${Page}>`;
 }

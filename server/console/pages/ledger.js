@@ -2,12 +2,12 @@
 import { json, query } from "../core/api.js";
 import { html, useState } from "../core/html.js";
 import { money, t, when } from "../core/i18n.js";
-import { ErrorNote, Page, Select, Table } from "../parts/basics.js";
+import { ErrorNote, Id, Page, Select, Table } from "../parts/basics.js";
 import { Chart } from "../parts/chart.js";
 import { useList, useRoute, useWork } from "../parts/loading.js";
 import { chartRows, csvLink, lastDays, Period, UsageTable } from "../parts/usage.js";
 
-const GROUPINGS = { "key,model,day": ["day", "key", "model"], "key,month": ["month", "key"], "model,month": ["month", "model"], "key,model,month": ["month", "key", "model"] };
+const GROUPINGS = { "key,model,day": ["day", "key", "model"], "key,month": ["month", "key"], "model,month": ["month", "model"], "key,model,month": ["month", "key", "model"], "team,month": ["month", "team"], "team,key,month": ["month", "team", "key"] };
 
 function Check() {
   const work = useWork();
@@ -41,21 +41,24 @@ export default function Ledger({ title }) {
   const [period, setPeriod] = useState(lastDays(30));
   const [by, setBy] = useState("key,model,day");
   const [key, setKey] = useState("");
+  const [team, setTeam] = useState("");
   const keys = useRoute("/admin/keys?limit=100");
-  const values = { ...period, by, key };
+  const teams = useRoute("/admin/teams");
+  const values = { ...period, by, key, team };
   const usage = useRoute(query("/admin/usage", values));
-  const byDay = useRoute(query("/admin/usage", { ...period, by: "key,day", key }));
-  const invoice = useRoute(key ? query("/admin/usage", { ...period, by: "model", key }) : null);
-  const entries = useList("/admin/ledger", { ...period, key });
+  const byDay = useRoute(query("/admin/usage", { ...period, by: "key,day", key, team }));
+  const invoice = useRoute(key ? query("/admin/usage", { ...period, by: "model", key, team }) : null);
+  const entries = useList("/admin/ledger", { ...period, key, team });
   const names = keys.data?.data ?? [];
   const chosen = names.find((one) => one.id === key);
   const days = byDay.data?.data ?? [];
   return html`<${Page} title=${title} actions=${html`${csvLink("/admin/usage", values)}<${Check} />`}>
-    <${ErrorNote} error=${usage.error ?? keys.error ?? entries.error} />
+    <${ErrorNote} error=${usage.error ?? keys.error ?? teams.error ?? entries.error} />
     <${Period} value=${period} onChange=${setPeriod} />
     <div class="row no-print">
-      <${Select} id="by" label=${t("By")} value=${by} onChange=${setBy} options=${[["key,model,day", t("key, model and day")], ["key,month", t("key and month")], ["model,month", t("model and month")], ["key,model,month", t("key, model and month")]]} />
+      <${Select} id="by" label=${t("By")} value=${by} onChange=${setBy} options=${[["key,model,day", t("key, model and day")], ["key,month", t("key and month")], ["model,month", t("model and month")], ["key,model,month", t("key, model and month")], ["team,month", t("team and month")], ["team,key,month", t("team, key and month")]]} />
       <${Select} id="key" label=${t("Key")} value=${key} onChange=${setKey} options=${[["", t("all")], ...names.map((one) => [one.id, one.name])]} />
+      <${Select} id="team" label=${t("Team")} value=${team} onChange=${setTeam} options=${[["", t("all")], ...(teams.data?.data ?? []).map((one) => [one.id, one.name])]} />
     </div>
     ${days.length > 0 && html`<${Chart} label=${t("Spent by day and key")} rows=${chartRows(days, "key_name")} unit="CNY" />`}
     ${usage.data && html`<${UsageTable} rows=${usage.data.data} total=${usage.data.total} by=${GROUPINGS[by]} />`}
@@ -64,9 +67,10 @@ export default function Ledger({ title }) {
     ${entries.rows && html`<${Table} label=${t("Charges")} rows=${entries.rows} rowKey=${(row) => row.id} empty=${t("Nothing was used in this time.")} columns=${[
       { name: t("Time"), show: (row) => when(row.created_at) },
       { name: t("Key"), show: (row) => row.key_name },
+      { name: t("Team"), show: (row) => row.team_name || "–" },
       { name: t("Model"), show: (row) => row.model },
       { name: t("Amount"), number: true, show: (row) => money(row.amount) },
-      { name: t("Call"), long: true, show: (row) => html`<code>${row.call_id}</code>` },
+      { name: t("Call"), show: (row) => html`<${Id} id=${row.call_id} />` },
     ]} />`}
     ${entries.more && html`<div class="actions"><button type="button" onClick=${entries.loadMore}>${t("Show more")}</button></div>`}
   </${Page}>`;

@@ -2,7 +2,7 @@
 import { json } from "../core/api.js";
 import { html, useState } from "../core/html.js";
 import { t, when } from "../core/i18n.js";
-import { ErrorNote, Field, Page, Select, Table } from "../parts/basics.js";
+import { ErrorNote, Field, Id, Page, Select, Table } from "../parts/basics.js";
 import { useList, useRoute, useWork } from "../parts/loading.js";
 
 const stages = () => ({ input: t("a prompt"), output: t("an answer") });
@@ -59,7 +59,7 @@ export default function Moderation({ title }) {
       { name: t("As"), show: (row) => stages()[row.stage] ?? row.stage },
       { name: t("Policy"), show: (row) => `${row.policy} · ${row.category}` },
       { name: t("Evidence"), wrap: true, show: (row) => row.evidence ?? "–" },
-      { name: t("Call"), long: true, show: (row) => html`<code>${row.call_id}</code>` },
+      { name: t("Call"), show: (row) => html`<${Id} id=${row.call_id} />` },
     ]} />`}
     ${refusals.more && html`<div class="actions"><button type="button" onClick=${refusals.loadMore}>${t("Show more")}</button></div>`}
   </${Page}>`;

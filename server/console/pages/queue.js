@@ -3,7 +3,7 @@ import { call, get, json } from "../core/api.js";
 import { BASE } from "../core/base.js";
 import { html, useEffect, useState } from "../core/html.js";
 import { bytes, count, duration, t, told, when } from "../core/i18n.js";
-import { ErrorNote, Page, Table, Tile } from "../parts/basics.js";
+import { ErrorNote, Id, Page, Table, Tile } from "../parts/basics.js";
 import { useRoute, useWork } from "../parts/loading.js";
 
 function useSnapshot() {
@@ -69,7 +69,7 @@ export default function Queue({ title }) {
       { name: t("Since"), show: (job) => when(job.created_at) },
       { name: t("Left"), number: true, show: (job) => duration(job.estimated_s) },
       { name: "", show: (job) => html`<button type="button" class="plain" aria-label=${t("Cancel {id}", job)} onClick=${() => cancel(job.id)}>${t("Cancel")}</button>` },
-      { name: t("Id"), long: true, show: (job) => html`<code>${job.id}</code>` },
+      { name: t("Id"), show: (job) => html`<${Id} id=${job.id} />` },
     ]} />`}
     <h2>${t("Workers")}</h2>
     <${Table} label=${t("Workers")} rows=${workers} rowKey=${(worker) => worker.name} empty=${t("None.")} columns=${[

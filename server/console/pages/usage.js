@@ -12,6 +12,7 @@ function Limits({ me }) {
     <${Tile} label=${t("Available")} value=${me.available == null ? t("unlimited") : money(me.available)} note=${me.budget != null && t("of {budget}", { budget: money(me.budget) })} />
     <${Tile} label=${t("Spent")} value=${money(me.spent)} note=${t("{held} held by running calls", { held: money(me.held) })} />
     <${Tile} label=${t("Spent this month")} value=${money(me.spent_this_month)} note=${me.monthly_budget != null && t("of {budget}", { budget: money(me.monthly_budget) })} />
+    ${me.team && html`<${Tile} label=${t("Team")} value=${me.team} note=${t("Its keys share a budget a month.")} />`}
     <${Tile} label=${t("Running calls")} value=${count(me.running)} note=${t("{number} at most", { number: count(me.max_running) })} />
     <${Tile} label=${t("Groups")} value=${count(me.groups.length)} note=${me.groups.join(", ")} />
     <${Tile} label=${t("Expires")} value=${me.expires_at ? when(me.expires_at) : t("never")} />

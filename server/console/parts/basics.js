@@ -7,7 +7,7 @@ import { setPageTitle } from "../core/title.js";
 const MEANINGS = {
   invalid_api_key: N("The key is unknown, expired or revoked."),
   group_mismatch: N("The key may not use this model."),
-  insufficient_quota: N("The budget of the key is used up."),
+  insufficient_quota: N("The budget of the key, or of its team, is used up."),
   rate_limit_exceeded: N("Too many calls at once, or in this minute. Try again in a moment."),
   server_overloaded: N("The server is full. Try again in a moment."),
   moderation_blocked: N("Moderation refused this."),
@@ -59,6 +59,16 @@ export function Field({ label, id, as = "input", hint, children, ...control }) {
   </div>`;
 }
 
+// Focuses the field that an error names, and unfolds what hides it.
+export function useNamedField(error) {
+  useLayoutEffect(() => {
+    const field = error?.param && document.getElementById(error.param.replace(/\[.*/, ""));
+    const details = field?.closest("details");
+    if (details) details.open = true;
+    field?.focus();
+  }, [error]);
+}
+
 // A whole number of any length, which a field for numbers would round or cut.
 export const DIGITS = { inputmode: "numeric", pattern: "[0-9]*", autocomplete: "off" };
 
@@ -104,6 +114,9 @@ export function Dialog({ label, onClose, stays = false, children }) {
   const closed = stays ? () => dialog.current?.showModal() : onClose; // browsers let a second Escape through
   return html`<dialog ref=${dialog} aria-label=${label} onCancel=${(event) => stays && event.preventDefault()} onClose=${closed} onClick=${beside}>${children}</dialog>`;
 }
+
+// The end of an id, which copies all of it.
+export const Id = ({ id }) => html`<${Copy} text=${() => id}><code title=${id} aria-label=${t("Copy {id}", { id })}>…${id.slice(-8)}</code></${Copy}>`;
 
 // Copies a text, and shows it where the browser gives pages no clipboard (over http, except from this machine).
 export function Copy({ text, children }) {

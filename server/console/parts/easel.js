@@ -3,11 +3,26 @@ import { html, useLayoutEffect, useRef, useState } from "../core/html.js";
 import { t } from "../core/i18n.js";
 import { Field } from "./basics.js";
 
-const PAINT = "#e5484d";
+// The paint has stripes, so that it is seen on any colour. It covers all that is below: what it is painted on is what an
+// edit may change.
+function paintOf(context) {
+  const tile = new OffscreenCanvas(32, 32);
+  const brush = tile.getContext("2d");
+  brush.fillStyle = "#ffffff";
+  brush.fillRect(0, 0, 32, 32);
+  brush.strokeStyle = "#c2185b";
+  brush.lineWidth = 11;
+  for (const start of [-32, 0, 32]) {
+    brush.moveTo(start - 8, 40);
+    brush.lineTo(start + 40, -8);
+  }
+  brush.stroke();
+  return context.createPattern(tile, "repeat");
+}
 
 function drawStroke(context, { points, size, erases }) {
   context.globalCompositeOperation = erases ? "destination-out" : "source-over";
-  context.strokeStyle = context.fillStyle = PAINT;
+  context.strokeStyle = paintOf(context);
   context.lineWidth = size;
   context.lineCap = context.lineJoin = "round";
   context.beginPath();
@@ -18,7 +33,7 @@ function drawStroke(context, { points, size, erases }) {
 
 function invert(context) {
   context.globalCompositeOperation = "xor";
-  context.fillStyle = PAINT;
+  context.fillStyle = paintOf(context);
   context.fillRect(0, 0, context.canvas.width, context.canvas.height);
 }
 
@@ -46,6 +61,7 @@ export async function maskOf(canvas, steps) {
 export function Easel({ source, canvas, steps, onSteps, enabled }) {
   const [size, setSize] = useState(80);
   const [erases, setErases] = useState(false);
+  const [tip, setTip] = useState(null); // where the brush is, in pixels of the page
   const [broken, setBroken] = useState(null); // the source that can't be shown
   const stroke = useRef(null);
   useLayoutEffect(() => { // a click draws before the next one can come
@@ -61,6 +77,11 @@ export function Easel({ source, canvas, steps, onSteps, enabled }) {
     const scale = canvas.current.width / box.width;
     return [(event.clientX - box.left) * scale, (event.clientY - box.top) * scale];
   };
+  const tipAt = (event) => {
+    const box = canvas.current.getBoundingClientRect();
+    const width = (Number(size) * box.width) / canvas.current.width;
+    return { left: `${event.clientX - box.left - width / 2}px`, top: `${event.clientY - box.top - width / 2}px`, width: `${width}px`, height: `${width}px` };
+  };
   const down = (event) => {
     if (!enabled) return;
     canvas.current.setPointerCapture(event.pointerId);
@@ -68,6 +89,7 @@ export function Easel({ source, canvas, steps, onSteps, enabled }) {
     redraw(canvas.current, [...steps, stroke.current]);
   };
   const move = (event) => {
+    setTip(enabled ? tipAt(event) : null);
     if (!stroke.current) return;
     stroke.current.points.push(pointOf(event));
     redraw(canvas.current, [...steps, stroke.current]);
@@ -89,7 +111,8 @@ export function Easel({ source, canvas, steps, onSteps, enabled }) {
     ${broken === source && html`<p class="bad" role="alert">${t("This image can't be shown. It may have been deleted.")}</p>`}
     <div><div class="easel">
       <img src=${source} alt=${t("The image to edit")} onLoad=${fit} onError=${() => setBroken(source)} />
-      <canvas ref=${canvas} role="img" aria-label=${t("The mask")} onPointerDown=${down} onPointerMove=${move} onPointerUp=${up} onPointerCancel=${up}></canvas>
+      <canvas ref=${canvas} role="img" aria-label=${t("The mask")} onPointerDown=${down} onPointerMove=${move} onPointerUp=${up} onPointerCancel=${up} onPointerLeave=${() => setTip(null)}></canvas>
+      ${tip && html`<span class="tip" style=${tip}></span>`}
     </div></div>
   </div>`;
 }

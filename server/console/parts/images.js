@@ -5,6 +5,7 @@ import { date, t } from "../core/i18n.js";
 import { useStore } from "../core/store.js";
 import { deleted } from "../state/deletions.js";
 import { sizeOf } from "./facts.js";
+import { Favourite } from "./favourite.js";
 import { altOf, Quick, Viewer } from "./viewer.js";
 
 // The images of a finished call, as the gallery lists them. Of a call that another page started, the server's record
@@ -39,6 +40,7 @@ function ImageCard({ image, onOpen, chosen, onChoose }) {
       <img src=${thumbnail(image.url)} alt="" loading="lazy" />
     </button>
     ${onChoose && html`<label class="choose"><input type="checkbox" aria-label=${t("Choose {what}", { what: altOf(image) })} checked=${chosen} onChange=${onChoose} /></label>`}
+    ${image.favourite !== undefined && html`<${Favourite} image=${image} what=${altOf(image)} />`}
     <figcaption>
       ${image.prompt && html`<span class="clamp">${image.prompt}</span>`}
       <span class="dim">${image.model} · ${sizeOf(image)} · ${t("seed {seed}", { seed: image.seed ?? "–" })}</span>

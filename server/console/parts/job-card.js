@@ -20,7 +20,7 @@ function Shots({ job }) {
 function Failed({ job, onAgain }) {
   const work = useWork();
   const again = () => work.run(async () => onAgain?.(await startAgain(job)));
-  return html`${job.state === "cancelled" ? html`<p class="dim">${t("Cancelled. Nothing was charged.")}</p>` : html`<${ErrorNote} error=${job.error} stays />`}
+  return html`${job.state === "cancelled" ? html`<p class="dim">${job.error?.code === "cancelled_by_operator" ? t("An operator cancelled it. Nothing was charged.") : t("Cancelled. Nothing was charged.")}</p>` : html`<${ErrorNote} error=${job.error} stays />`}
     <${ErrorNote} error=${work.error} />
     <div class="actions">
       ${job.request && html`<button type="button" disabled=${work.busy} onClick=${again}>${t("Try again")}</button>`}

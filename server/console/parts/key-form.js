@@ -1,15 +1,16 @@
 // The fields of a key, for a new one and for a change.
 import { html, useState } from "../core/html.js";
 import { t } from "../core/i18n.js";
-import { ErrorNote, Field } from "./basics.js";
+import { ErrorNote, Field, Select } from "./basics.js";
 import { useWork } from "./loading.js";
 
 const NUMBERS = ["max_running", "per_minute"];
-const TEXTS = ["budget", "monthly_budget"];
+const TEXTS = ["team", "budget", "monthly_budget"];
 const DAY_S = 86_400;
 
 export const formOf = (key) => ({
   name: key?.name ?? "",
+  team: key?.team ?? "",
   groups: (key?.groups ?? []).join(", "),
   budget: key?.budget ?? "",
   monthly_budget: key?.monthly_budget ?? "",
@@ -34,7 +35,7 @@ export function changesOf(form, before) {
   return body;
 }
 
-export function KeyForm({ before, action, onSubmit, groups }) {
+export function KeyForm({ before, action, onSubmit, groups, teams }) {
   const [form, setForm] = useState(before);
   const work = useWork();
   const field = (name, label, rest = {}) => html`<${Field} id=${name} label=${label} value=${form[name]} onInput=${(event) => setForm({ ...form, [name]: event.target.value })} ...${rest} />`;
@@ -46,6 +47,7 @@ export function KeyForm({ before, action, onSubmit, groups }) {
   return html`<form class="form" onSubmit=${submit}>
     <div class="row">${field("name", t("Name"), { required: true })}${field("note", t("Note"))}</div>
     ${field("groups", t("Groups, with commas"), { hint: groups.length ? t("Models have the groups {groups}.", { groups: groups.join(", ") }) : undefined, placeholder: t("all") })}
+    ${teams.length > 0 && html`<${Select} id="team" label=${t("Team")} value=${form.team} onChange=${(team) => setForm({ ...form, team })} options=${[["", t("none")], ...teams]} />`}
     <div class="row">${field("budget", t("Budget in CNY"), amount)}${field("monthly_budget", t("Budget a month in CNY"), amount)}</div>
     <div class="row">
       ${field("max_running", t("Calls at once"), { type: "number", min: 1, placeholder: t("the default") })}

@@ -10,6 +10,7 @@ const KEYS = [
   ["← →", N("Of an open image: the one before, the one after")],
   ["Z", N("Of an open image: zoom")],
   ["B", N("Of an open image: before and after")],
+  ["F", N("Of an open image: make it a favourite, or no longer")],
   ["E", N("Of an open image: edit it")],
   ["R", N("Of an open image: recall all settings")],
   ["Delete", N("Of an open image: delete it")],

@@ -3,9 +3,11 @@ import { html, useState } from "../core/html.js";
 import { t } from "../core/i18n.js";
 import { ended } from "../core/session-end.js";
 import { useStore } from "../core/store.js";
-import { signIn, signInAgain, signOut } from "../state/session.js";
+import { place } from "../core/router.js";
+import { goOn, signIn, signInAgain, signOut } from "../state/session.js";
 import { Dialog, ErrorNote, Field, Page } from "./basics.js";
 import { useWork } from "./loading.js";
+import { Provider, SIGNED_IN, useSignedIn } from "./provider.js";
 
 function SignInForm({ id = "key", operator, onSecret, children, ...form }) {
   const [secret, setSecret] = useState("");
@@ -28,18 +30,24 @@ function SignInForm({ id = "key", operator, onSecret, children, ...form }) {
 }
 
 export function SignIn({ title, operator }) {
-  return html`<${Page} title=${title}><${SignInForm} class="panel sign-in" operator=${operator} onSecret=${signIn} /></${Page}>`;
+  const { page } = useStore(place);
+  return html`<${Page} title=${title}><div class="panel sign-in">
+    <${Provider} to=${page} />
+    <${SignInForm} class="sign-in" operator=${operator} onSecret=${signIn} />
+  </div></${Page}>`;
 }
 
 // The card that calls wait for. The page stays as it is below.
 export function SessionEnded() {
   const [role] = useStore(ended);
   const leaving = useWork();
+  useSignedIn(() => role && leaving.run(() => goOn(role)));
   if (!role) return null;
   return html`<${Dialog} key=${role} label=${t("Your session has ended")} stays>
     <div class="sign-in">
       <p><strong>${t("Your session has ended")}</strong></p>
       <p>${t("Nothing on this page is lost. Sign in, and it goes on where it was.")}</p>
+      <${Provider} to=${SIGNED_IN} beside />
       <${SignInForm} id="session-key" class="sign-in" operator=${role === "operator"} onSecret=${(secret) => signInAgain(secret, role)}>
         <button type="button" disabled=${leaving.busy} onClick=${() => leaving.run(signOut)}>${t("Sign out")}</button>
       </${SignInForm}>

@@ -56,7 +56,7 @@ function Confirm({ chosen, found, onYes, onNo }) {
 
 // `found` are the checkpoints on the disk, with the models that each draws.
 export function SwapForm({ found, onDone }) {
-  const models = [...new Set(found.flatMap((one) => one.models))].sort();
+  const models = [...new Set(found.flatMap((one) => one.models))];
   const [model, setModel] = useState("");
   const [checkpoint, setCheckpoint] = useState("");
   const [keeps, setKeeps] = useState(false);

@@ -29,12 +29,12 @@ export function Period({ value, onChange }) {
 export const chartRows = (rows, name) => rows.map((row) => ({ day: row.day, name: row[name] ?? "–", value: Number(row.amount) }));
 
 export function UsageTable({ rows, by, total }) {
-  const names = { day: t("Day"), month: t("Month"), model: t("Model"), key: t("Key") };
-  const shown = (row, each) => (each === "key" ? row.key_name ?? row.key_id : row[each]) ?? "–";
+  const names = { day: t("Day"), month: t("Month"), model: t("Model"), key: t("Key"), team: t("Team") };
+  const shown = (row, each) => (each === "key" || each === "team" ? row[`${each}_name`] || row[`${each}_id`] : row[each]) || "–";
   const all = total ? [...rows, { ...total, isTotal: true }] : rows;
   return html`<${Table} label=${t("Usage")} rows=${rows.length ? all : rows} rowKey=${(row) => (row.isTotal ? "total" : by.map((each) => shown(row, each)).join("|"))} empty=${t("Nothing was used in this time.")}
     columns=${[
-      ...by.map((each, index) => ({ name: names[each], long: each === "key", show: (row) => (row.isTotal ? (index ? "" : html`<strong>${t("Total")}</strong>`) : shown(row, each)) })),
+      ...by.map((each, index) => ({ name: names[each], long: each === "key" || each === "team", show: (row) => (row.isTotal ? (index ? "" : html`<strong>${t("Total")}</strong>`) : shown(row, each)) })),
       { name: t("Calls"), number: true, show: (row) => count(row.calls) },
       { name: t("Images"), number: true, show: (row) => count(row.images) },
       { name: t("Amount"), number: true, show: (row) => money(row.amount) },
@@ -69,11 +69,11 @@ export function CallsTable({ rows, route, withKey }) {
     { name: t("Time"), show: (row) => when(row.created_at) },
     ...(withKey ? [{ name: t("Key"), long: true, show: (row) => row.key_name ?? row.key_id ?? "–" }] : []),
     { name: t("Model"), show: (row) => row.model ?? row.endpoint },
-    { name: t("Status"), show: (row) => html`<span class=${good(row) ? "good" : "bad"}>${row.status ?? "–"}${row.code ? ` ${row.code}` : ""}</span>${row.message && html`<br /><small>${row.param && html`<code>${row.param}</code> `}${row.message}</small>`}` },
+    { name: t("Status"), wrap: true, show: (row) => html`<span class=${good(row) ? "good" : "bad"}>${row.status ?? "–"}${row.code ? ` ${row.code}` : ""}</span>${row.message && html`<br /><small>${row.param && html`<code>${row.param}</code> `}${row.message}</small>`}` },
     { name: t("Queued"), number: true, show: (row) => duration(row.queue_s) },
     { name: t("Ran"), number: true, show: (row) => duration(row.run_s) },
     { name: t("Price"), number: true, show: (row) => money(row.price) },
-    { name: t("Request"), long: true, show: (row) => html`<button type="button" class="plain mono" title=${row.id} onClick=${() => setOpen(row.id)}>…${row.id.slice(-8)}</button>` },
+    { name: t("Request"), show: (row) => html`<button type="button" class="plain mono" title=${row.id} onClick=${() => setOpen(row.id)}>…${row.id.slice(-8)}</button>` },
   ]} />
   ${open && html`<${CallDetails} path=${`${route}/${open}`} onClose=${() => setOpen(null)} />`}`;
 }

@@ -7,12 +7,14 @@ import { navigate } from "../core/router.js";
 import { useStore } from "../core/store.js";
 import { addReference, referenceTo } from "../state/draft.js";
 import { startUpscale } from "../state/jobs.js";
+import { toggleFavourite } from "../state/favourites.js";
 import { enlargerOf, findModel, models } from "../state/models.js";
 import { recall } from "../state/recall.js";
 import { reproduce } from "../state/reproduction.js";
 import { Dialog, ErrorNote } from "./basics.js";
 import { BeforeAfter } from "./before-after.js";
 import { Facts, labelOf, shown, sizeOf } from "./facts.js";
+import { Favourite } from "./favourite.js";
 import { useRoute, useWork } from "./loading.js";
 
 export const altOf = (image) => image.prompt || t("Image with seed {seed}", { seed: image.seed });
@@ -24,7 +26,8 @@ const MOST_LETTERS = 48;
 export function fileName(image) {
   const words = (image.prompt ?? "").toLowerCase().match(WORDS) ?? [];
   const text = words.join("-").slice(0, MOST_LETTERS).replace(/-[^-]*$/, (end) => (words.join("-").length > MOST_LETTERS ? "" : end));
-  return text ? `${text}_seed${image.seed}${image.id.slice(image.id.lastIndexOf("."))}` : image.id;
+  const seed = image.seed == null ? "" : `_seed${image.seed}`;
+  return text ? `${text}${seed}${image.id.slice(image.id.lastIndexOf("."))}` : image.id;
 }
 
 const toEdit = (image) => navigate("edit", { image: resultName(image.url) });
@@ -38,6 +41,7 @@ export const Quick = ({ image }) => html`<div class="quick">
   <button type="button" class="plain" onClick=${() => toEdit(image)}>${t("Edit")}</button>
   <button type="button" class="plain" onClick=${() => toReference(image)}>${t("Use as reference")}</button>
   <button type="button" class="plain" onClick=${() => recall(image, { seed: "" })}>${t("With another seed")}</button>
+  <${Enlarge} image=${image} looks="plain" />
 </div>`;
 
 function Actions({ image, onLeave }) {
@@ -93,18 +97,16 @@ function Reproduce({ image }) {
 
 const SCALE = 2;
 
-function Enlarge({ image, onLeave }) {
+function Enlarge({ image, onLeave, looks = "" }) {
   const work = useWork();
   const model = enlargerOf(useStore(models), { model: image.model, size: sizeOf(image) }, SCALE);
   const begin = async () => {
     await startUpscale({ model: model.id, image: referenceTo(image.url), scale: SCALE, prompt: image.prompt ?? "", response_format: "url" });
-    onLeave();
+    onLeave?.();
     navigate("generate");
   };
-  return model && html`<div class="form">
-    <div class="actions"><button type="button" disabled=${work.busy} onClick=${() => work.run(begin)}>${t("Enlarge {scale} times", { scale: SCALE })} · ${money(model.price)}</button></div>
-    <${ErrorNote} error=${work.error} />
-  </div>`;
+  return model && html`<button type="button" class=${looks} disabled=${work.busy} onClick=${() => work.run(begin)}>${t("Enlarge {scale} times", { scale: SCALE })} · ${money(model.price)}</button>
+    <${ErrorNote} error=${work.error} />`;
 }
 
 function Stage({ image, isZoomed, onZoom, before }) {
@@ -130,10 +132,11 @@ export function Viewer({ listed, onClose, onDelete, onStep }) {
   const [name, setName] = useState(null);
   const [isZoomed, setZoomed] = useState(false);
   const [compares, setCompares] = useState(false);
+  const [problem, setProblem] = useState(null);
   const wanted = name ?? (listed.parents ? null : listed.id);
   const { data, error } = useRoute(wanted && `/v1/darkroom/results/${wanted}`);
   const found = data?.id === wanted ? data : null;
-  const image = name ? found : { ...listed, parents: found?.parents ?? listed.parents ?? [] };
+  const image = name ? found : { ...found, ...listed, parents: found?.parents ?? listed.parents ?? [] };
   useEffect(() => {
     setName(null);
     setCompares(false);
@@ -148,7 +151,7 @@ export function Viewer({ listed, onClose, onDelete, onStep }) {
   };
   useKeys({
     ArrowRight: () => onStep(1), ArrowLeft: () => onStep(-1), Delete: () => image && onDelete?.(image),
-    z: zoom, b: compare, e: go(toEdit), r: go(recall),
+    z: zoom, b: compare, f: () => image && toggleFavourite(image).catch(setProblem), e: go(toEdit), r: go(recall),
   });
   if (!image) return html`<${Dialog} label=${t("Image")} onClose=${onClose}><${ErrorNote} error=${error} /><form method="dialog"><button>${t("Close")}</button></form></${Dialog}>`;
   return html`<${Dialog} label=${t("Image")} onClose=${onClose}>
@@ -158,13 +161,15 @@ export function Viewer({ listed, onClose, onDelete, onStep }) {
         <div class="actions">
           <button type="button" aria-pressed=${isZoomed} onClick=${zoom}>${t("Zoom")}</button>
           ${parent && html`<button type="button" aria-pressed=${compares} onClick=${compare}>${t("Before and after")}</button>`}
+          <${Favourite} image=${image}>${t("Favourite")}</${Favourite}>
           ${name && html`<button type="button" onClick=${() => setName(null)}>${t("Back")}</button>`}
         </div>
+        <${ErrorNote} error=${problem} />
         ${image.prompt && html`<p>${image.prompt}</p>`}
-        <${Facts} image=${image} />
-        <${Chain} key=${`chain ${image.id}`} image=${image} onOpen=${(other) => { setName(other); setCompares(false); }} />
         <${Actions} image=${image} onLeave=${onClose} />
-        <${Enlarge} key=${`enlarge ${image.id}`} image=${image} onLeave=${onClose} />
+        <${Chain} key=${`chain ${image.id}`} image=${image} onOpen=${(other) => { setName(other); setCompares(false); }} />
+        <${Facts} image=${image} />
+        <div class="actions"><${Enlarge} key=${`enlarge ${image.id}`} image=${image} onLeave=${onClose} /></div>
         <${Reproduce} key=${`again ${image.id}`} image=${image} />
         <form method="dialog" class="actions apart"><button>${t("Close")}</button>
           ${onDelete && html`<button type="button" class="far" onClick=${() => onDelete(image)}>${t("Delete")}</button>`}</form>

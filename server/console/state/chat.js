@@ -2,13 +2,14 @@
 // answer goes on while another page is shown.
 import { events } from "../core/api.js";
 import { createStore } from "../core/store.js";
+import { deleteLater } from "./deletions.js";
 import { keep } from "./work.js";
 
 const MOST_PAST = 30;
-const NEW = { id: null, text: "", images: [], messages: [], usage: null };
+const NEW = { id: null, title: "", text: "", images: [], messages: [], usage: null };
 const IDLE = { busy: false, error: null };
 
-// `past` are the chats before this one, {id, messages, usage}, newest first.
+// `past` are the chats before this one, {id, title, messages, usage}, newest first.
 export const chat = createStore({ model: "", limit: 400, system: "", temperature: "", past: [], ...NEW, ...IDLE });
 export const setChat = (values) => chat.set((before) => ({ ...before, ...values }));
 
@@ -61,15 +62,22 @@ export async function sendChat(model) {
 
 const imagesIn = (content) => (typeof content === "string" ? [] : content.filter((part) => part.image_url).map((part) => part.image_url.url));
 
-// Asks for another answer to the last message, in place of the one that is there.
-export function askAgain(model) {
+// Takes the last message back into the form, without its answer.
+export function takeBack() {
   const { messages } = chat.get();
   const said = messages.at(-2).content;
   setChat({ messages: messages.slice(0, -2), text: textOf(said), images: imagesIn(said) });
+}
+
+// Asks for another answer to the last message, in place of the one that is there.
+export function askAgain(model) {
+  takeBack();
   return sendChat(model);
 }
 
-const shelved = ({ id, messages, usage, past }) => (messages.length ? [{ id, messages, usage }, ...past].slice(0, MOST_PAST) : past);
+const shelved = ({ id, title, messages, usage, past }) => (messages.length ? [{ id, title, messages, usage }, ...past].slice(0, MOST_PAST) : past);
+
+export const nameOf = ({ title, messages }) => title || textOf(messages[0].content);
 
 export const newChat = () => chat.set((before) => ({ ...before, ...NEW, ...IDLE, past: shelved(before) }));
 
@@ -78,4 +86,6 @@ export function openChat(id) {
   chat.set((before) => ({ ...before, ...NEW, ...IDLE, ...found, past: shelved(before).filter((each) => each.id !== id) }));
 }
 
-export const deleteChat = (id) => chat.set((before) => ({ ...before, past: before.past.filter((each) => each.id !== id) }));
+export const renameChat = (id, title) => chat.set((before) => ({ ...before, past: before.past.map((each) => (each.id === id ? { ...each, title } : each)) }));
+
+export const deleteChat = (id) => deleteLater("chat", id, async () => chat.set((before) => ({ ...before, past: before.past.filter((each) => each.id !== id) })));

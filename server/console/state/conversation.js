@@ -1,5 +1,5 @@
 // Conversations by /v1/responses: a tree of turns, since any turn may be continued more than once.
-import { events, get, Unreachable } from "../core/api.js";
+import { events, get, query, Unreachable } from "../core/api.js";
 
 // A turn: {id, parent, said, images, text, drawn, tool, status, error}. `drawn` are sources of <img>.
 export const emptyTurn = (parent, said, images) => ({
@@ -97,11 +97,21 @@ async function storedTurn(id) {
   };
 }
 
-// A stored conversation from its first turn to this one.
-export async function loadChain(id) {
+// All turns of a stored conversation, by its first one.
+export async function loadTree(root) {
   const turns = [];
-  for (let next = id; next; next = turns[0].parent) turns.unshift(await storedTurn(next));
+  for (let after = null, more = true; more; ) {
+    const page = await get(query("/v1/darkroom/responses", { root, order: "asc", limit: 100, after }));
+    turns.push(...await Promise.all(page.data.map(({ id }) => storedTurn(id))));
+    [after, more] = [page.last_id, page.has_more];
+  }
   return turns;
+}
+
+// The last turn below this one, along the newest continuations.
+export function tipOf(turns, id) {
+  const children = turns.filter((turn) => turn.parent === id);
+  return children.length ? tipOf(turns, children.at(-1).id) : id;
 }
 
 // The turns from the root to the one with this id.

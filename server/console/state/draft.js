@@ -13,7 +13,9 @@ export const EMPTY = {
   negative_prompt: "", steps: "", guidance: "", strength: "", batch: "", scheduler: "", loras: {}, controls: {}, ...RECALLED,
 };
 // `image` is a File or a result's URL, `strokes` its mask, `started` the edits so far.
-export const EMPTY_EDIT = { prompt: "", model: "", seed: "", strength: "", image: null, strokes: [], started: [], ...RECALLED };
+export const EMPTY_EDIT = {
+  prompt: "", model: "", size: "", quality: "", n: 1, seed: "", steps: "", guidance: "", strength: "", image: null, strokes: [], started: [], ...RECALLED,
+};
 
 export const draft = createStore(EMPTY);
 export const edit = createStore(EMPTY_EDIT);
@@ -24,7 +26,10 @@ export const setEdit = (values) => edit.set((before) => ({ ...before, ...values 
 
 export const chosenModel = (values) => findModel(models.get(), values.model) ?? imageModels(models.get())[0] ?? null;
 export const editors = (all) => imageModels(all).filter((model) => model.max_references > 0);
-export const chosenEditor = (values, all = editors(models.get())) => findModel(all, values.model) ?? all.find((each) => can(each, "mask")) ?? all[0];
+
+// Without a choice, one that follows an instruction, in place of redrawing the image by the prompt.
+const follows = (model) => can(model, "mask") && !can(model, "strength");
+export const chosenEditor = (values, all = editors(models.get())) => findModel(all, values.model) ?? all.find(follows) ?? all[0];
 
 const NUMBERS = ["seed", "steps", "guidance", "strength"];
 const filled = (values, names) => Object.fromEntries(names.filter((name) => (values[name] ?? "") !== "").map((name) => [name, toNumber(values[name])]));
@@ -41,12 +46,16 @@ function extrasOf({ scheduler, loras, controls }, model) {
   };
 }
 
-// The body of /v1/images/generations for this form. A number of steps stands in place of a quality, and a strength is
-// of a reference image.
+// What both forms have. A number of steps stands in place of a quality.
+function sharedOf(values, model) {
+  const quality = values.steps === "" && model.qualities.includes(values.quality) ? { quality: values.quality } : {};
+  return { ...values.also, model: model.id, prompt: values.prompt.trim(), n: Number(values.n), ...filled(values, NUMBERS), ...quality, response_format: "url" };
+}
+
+// The body of /v1/images/generations for this form. A strength is of a reference image.
 export function bodyOf(values) {
   const model = chosenModel(values);
-  const body = { ...values.also, model: model.id, prompt: values.prompt.trim(), size: values.size, n: Number(values.n), ...filled(values, NUMBERS), response_format: "url" };
-  if (values.quality && values.steps === "" && model.qualities.includes(values.quality)) body.quality = values.quality;
+  const body = { ...sharedOf(values, model), size: values.size };
   if (values.batch) body.batch = values.batch;
   Object.assign(body, extrasOf(values, model));
   if (values.background && can(model, "transparent")) body.background = values.background;
@@ -57,9 +66,7 @@ export function bodyOf(values) {
 }
 
 // The fields of /v1/images/edits, without its files.
-export const editFieldsOf = (values) => ({
-  ...values.also, model: chosenEditor(values).id, prompt: values.prompt.trim(), ...filled(values, ["seed", "strength"]), response_format: "url",
-});
+export const editFieldsOf = (values) => ({ ...sharedOf(values, chosenEditor(values)), ...(values.size && { size: values.size }) });
 
 export const addReference = (url) => draft.set((before) => ({ ...before, references: [...before.references, url] }));
 

@@ -1,5 +1,6 @@
 // Who the browser is: a key, an operator, both or nobody. The cookies are out of every script's reach.
 import { call, get } from "../core/api.js";
+import { BASE } from "../core/base.js";
 import { t } from "../core/i18n.js";
 import { ended, setRoles, settle } from "../core/session-end.js";
 import { createStore } from "../core/store.js";
@@ -14,7 +15,7 @@ import { deleteSent } from "./sent-files.js";
 import { leaveTalk } from "./talk.js";
 import { endWork, openWork } from "./work.js";
 
-export const session = createStore({ key: null, operator: false });
+export const session = createStore({ key: null, operator: false, provider: null });
 
 function enter(found) {
   setRoles(["key", "operator"].filter((role) => found[role]));
@@ -38,22 +39,29 @@ export async function signIn(secret) {
 // Signs in again, over a page whose calls wait for `role`. Who else was signed in stays so until a call finds out.
 export async function signInAgain(secret, role) {
   await openSession(secret);
+  await goOn(role);
+}
+
+// Goes on after somebody has signed in again, in this window or in another.
+export async function goOn(role) {
   const found = await get("/console/session");
-  if (!found[role]) throw new Error(role === "operator" ? t("This is no admin key.") : t("This is an admin key. An API key is needed here."));
+  if (!found[role]) throw new Error(role === "operator" ? t("This is no admin key, and your account is no operator's.") : t("This is an admin key. An API key is needed here."));
   if (role === "key") await loadModels();
   const before = session.get();
-  enter({ key: found.key ?? before.key, operator: found.operator || before.operator });
+  enter({ ...found, key: found.key ?? before.key, operator: found.operator || before.operator });
   await openWork(session.get());
   settle(role, true);
 }
 
 export async function signOut() {
-  if (session.get().key && !ended.get().length) await deleteNow();
+  const { key, provider } = session.get();
+  if (key && !ended.get().length) await deleteNow();
   await call("DELETE", "/console/session");
-  enter({ key: null, operator: false });
+  enter({ key: null, operator: false, provider });
   for (const role of ["key", "operator"]) settle(role, false);
   models.set([]);
   for (const stop of [stopChat, stopComparison, leaveTalk]) stop();
   await endWork();
   await deleteSent();
+  if (key?.person && provider) location.assign(`${BASE}/console/oidc/logout`); // there too
 }

@@ -1,7 +1,8 @@
 // The conversation that is open: its turns and form outlive the page, and a turn that runs is joined again after a reload.
-import { call } from "../core/api.js";
+import { call, json } from "../core/api.js";
 import { createStore } from "../core/store.js";
-import { emptyTurn, loadChain, rejoinTurn, sendTurn } from "./conversation.js";
+import { emptyTurn, loadTree, rejoinTurn, sendTurn, tipOf } from "./conversation.js";
+import { deleteLater, deleteRoute } from "./deletions.js";
 import { keep } from "./work.js";
 
 // `turns` are all of the tree that is known, `tip` the one that the next continues, `live` the one that runs.
@@ -10,6 +11,12 @@ export const talk = createStore({ ...NOTHING, form: { said: "", images: [], mode
 const setTalk = (values) => talk.set((before) => ({ ...before, ...values }));
 export const setForm = (values) => talk.set((before) => ({ ...before, form: { ...before.form, ...values } }));
 export const setTip = (tip) => setTalk({ tip });
+
+// Takes what was said in a turn into the form, to be said another way: a branch beside it.
+export function sayOtherwise({ parent, said, images }) {
+  setTip(parent);
+  setForm({ said, images });
+}
 
 let receiving = null; // the AbortController of the turn that runs
 
@@ -55,12 +62,21 @@ export const leaveTalk = () => receiving?.abort();
 
 export const startOver = () => setTalk(NOTHING);
 
-export async function openTalk(id) {
+// Opens a conversation by its first turn, at its newest one.
+export async function openTalk(root) {
   try {
-    setTalk({ ...NOTHING, turns: await loadChain(id), tip: id });
+    const turns = await loadTree(root);
+    setTalk({ ...NOTHING, turns, tip: tipOf(turns, turns.at(-1).id) });
   } catch (error) {
     setTalk({ error });
   }
+}
+
+export const renameTalk = (root, title) => json("PATCH", `/v1/darkroom/responses/${root}`, { title });
+
+export function deleteTalk(root) {
+  if (talk.get().turns.some(({ id }) => id === root)) startOver(); // it is the one that is open
+  deleteLater("conversation", root, (options) => deleteRoute(`/v1/darkroom/responses/${root}`, options));
 }
 
 const packed = ({ error, live, ...kept }) => ({ ...kept, live: live?.id ? { id: live.id, parent: live.parent, said: live.said, images: live.images } : null });

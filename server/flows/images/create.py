@@ -59,6 +59,7 @@ VOID_REASONS = {  # of a call that was cancelled
     None: "client_left",
     CancelReason.ABANDONED: "client_left",
     CancelReason.REQUESTED: "cancelled",
+    CancelReason.BY_OPERATOR: "cancelled_by_operator",
     CancelReason.SHUTDOWN: "server_stopped",
 }
 ExtraWrites = Callable[[ImageResult], Write]  # what else is recorded in the transaction that charges a result
@@ -168,6 +169,9 @@ class ImageCreator:
         if request.scale is not None:
             check_enlarging(request, model, capabilities)
             return
+        if model.checkpoint.conditioning == "upscale":
+            message = f"Model `{model.name}` enlarges images, and draws none: send one to POST /v1/images/upscale."
+            raise BadRequest(message, param="model", code="unsupported_value")
         check_options(request, model, self._rules.max_n, capabilities)
 
     async def _hold(self, call: BilledCall, running: ActiveCall, webhook: str | None) -> None:
@@ -184,8 +188,9 @@ class ImageCreator:
             if not isinstance(error, InsufficientBudget):
                 raise
             budget, left = ("monthly budget", "are left this month") if error.monthly else ("budget", "are left")
+            whose = f"The {budget} of this key's team '{error.team}'" if error.team else f"This key's {budget}"
             raise QuotaExceeded(
-                f"This key's {budget} does not cover the call: {format_money(error.available_units)} CNY {left} and "
+                f"{whose} does not cover the call: {format_money(error.available_units)} CNY {left} and "
                 f"{call.model} costs {format_money(error.price_units)} CNY."
             ) from error
 

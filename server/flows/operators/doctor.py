@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
+
 from server.accounts.db import Database
 from server.accounts.schema import schema_problem
 from server.catalog.images import CatalogError, load_catalog
@@ -103,8 +105,18 @@ def port_problem(settings: Settings) -> str | None:
 
 def _port(settings: Settings) -> Finding:
     problem = port_problem(settings)
-    detail = f"{problem}; if the server runs, that is why" if problem else f"{settings.host}:{settings.port} is free"
-    return Finding(name="port", ok=None if problem else True, detail=detail)
+    if problem and _answers(settings):
+        return Finding(name="port", ok=True, detail=f"a Darkroom server answers at {settings.local_url}")
+    return Finding(name="port", ok=not problem, detail=problem or f"{settings.host}:{settings.port} is free")
+
+
+def _answers(settings: Settings) -> bool:
+    """Return whether what listens is a server like this one."""
+    try:
+        answer = httpx.get(f"{settings.local_url}/healthz", timeout=5, trust_env=False)
+        return answer.is_success and bool(answer.json() == {"status": "live"})
+    except (httpx.HTTPError, ValueError):
+        return False
 
 
 def _permissions(settings: Settings) -> Finding:
@@ -153,6 +165,8 @@ def _egress(settings: Settings) -> Finding:
     allowed = [f"references from https URLs (DARKROOM_FETCH={settings.fetch})"] if settings.fetch else []
     if settings.webhooks != "off":
         allowed.append(f"webhooks (DARKROOM_WEBHOOKS={settings.webhooks})")
+    if settings.oidc_issuer is not None:
+        allowed.append(f"the sign-in provider {settings.oidc_issuer}")
     try:
         upstreams = load_catalog(settings.model_configs, settings.weights).upstreams
         allowed += [f"the upstream {upstream.base_url}" for upstream in upstreams]

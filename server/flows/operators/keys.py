@@ -20,9 +20,11 @@ from server.accounts.keys import (
     update_key,
 )
 from server.accounts.report import Balance
+from server.accounts.teams import Team, list_teams
 from server.accounts.usage import months_spent
 from server.errors import BadRequest, Conflict, NotFound
-from server.money import format_money, parse_money
+from server.flows.operators.teams import find_team, read_amount
+from server.money import format_money, optional_money
 from server.schemas.keys import CreateKey, KeyEntry, KeyFields, KeyWithSecret, OwnKey
 
 MONEY_FIELDS = ("budget", "monthly_budget")
@@ -37,14 +39,15 @@ class KeyMoney:
     balance: Balance
     spent_this_month: int
     last_used_at: float | None
+    team: Team | None
 
     def available(self, key: Key) -> int | None:
-        """Return the least that the key's budgets leave, in 1/10000 CNY; None is no limit."""
+        """Return the least that the budgets of the key and its team leave, in 1/10000 CNY; None is no limit."""
         monthly = (
             None if key.monthly_budget is None else key.monthly_budget - self.spent_this_month - self.balance.held_units
         )
-        limits = [limit for limit in (self.balance.available_units, monthly) if limit is not None]
-        return min(limits, default=None)
+        limits = (self.balance.available_units, monthly, self.team.available if self.team else None)
+        return min((limit for limit in limits if limit is not None), default=None)
 
 
 class KeyAdmin:
@@ -116,7 +119,11 @@ class KeyAdmin:
                 changes[name] = value
         for name in MONEY_FIELDS:
             if (amount := getattr(body, name)) is not None:
-                changes[name] = _money(name, amount)
+                changes[name] = read_amount(name, amount)
+        if body.team is not None:
+            changes["team_id"] = find_team(self._database, body.team).id
+        elif "team" in sent:
+            changes["team_id"] = ""
         if body.groups is not None:
             changes["groups"] = self._known(body.groups)
         if body.days is not None and body.expires_at is not None:
@@ -140,8 +147,11 @@ class KeyAdmin:
 def read_money(database: Database) -> Mapping[str, KeyMoney]:
     """Return the money of every key, by id."""
     months, used = months_spent(database), CallLog(database).last_used()
-    balances = report.balances(database)
-    return {each.key_id: KeyMoney(each, months.get(each.key_id, 0), used.get(each.key_id)) for each in balances}
+    teams = {team.id: team for team in list_teams(database)}
+    return {
+        each.key_id: KeyMoney(each, months.get(each.key_id, 0), used.get(each.key_id), teams.get(each.team_id))
+        for each in report.balances(database)
+    }
 
 
 def key_entry(key: Key, money: KeyMoney) -> KeyEntry:
@@ -151,6 +161,7 @@ def key_entry(key: Key, money: KeyMoney) -> KeyEntry:
         **_shared(key, money),
         tail=key.tail,
         state=key.state,
+        person=key.person,
         revoked_at=revoked_at.timestamp() if revoked_at else None,
         rotating_until=rotating.timestamp() if rotating else None,
         max_running=key.max_running,
@@ -167,15 +178,16 @@ def _shared(key: Key, money: KeyMoney) -> dict[str, Any]:
     return {
         "id": key.id,
         "name": key.name,
+        "team": money.team.name if money.team else None,
         "groups": sorted(key.groups),
         "created_at": key.created_at.timestamp(),
         "expires_at": key.expires_at.timestamp() if key.expires_at else None,
-        "budget": _optional_money(key.budget),
-        "monthly_budget": _optional_money(key.monthly_budget),
+        "budget": optional_money(key.budget),
+        "monthly_budget": optional_money(key.monthly_budget),
         "spent": format_money(money.balance.spent_units),
         "spent_this_month": format_money(money.spent_this_month),
         "held": format_money(money.balance.held_units),
-        "available": _optional_money(money.available(key)),
+        "available": optional_money(money.available(key)),
         "per_minute": key.per_minute,
         "last_used_at": money.last_used_at,
         "keepalive": key.keepalive,
@@ -184,14 +196,3 @@ def _shared(key: Key, money: KeyMoney) -> dict[str, Any]:
 
 def _with_secret(entry: KeyEntry, secret: str) -> KeyWithSecret:
     return KeyWithSecret(**entry.model_dump(), secret=secret)
-
-
-def _optional_money(amount: int | None) -> str | None:
-    return None if amount is None else format_money(amount)
-
-
-def _money(name: str, text: str) -> int:
-    try:
-        return parse_money(text)
-    except ValueError as error:
-        raise BadRequest(f"Invalid '{name}': {error}.", param=name) from error

@@ -11,6 +11,8 @@ from server.errors import BadRequest
 DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])", re.ASCII)
 
+WORDS = {"today": timedelta(0), "yesterday": timedelta(days=1)}
+
 
 def read_period(since: str | None, until: str | None) -> Period:
     """Return the period from the beginning of `since` to the end of `until`: days or months in UTC, or Unix seconds, of
@@ -27,6 +29,8 @@ def _moment(param: Literal["from", "to"], text: str | None) -> float | None:
     try:
         if MONTH.fullmatch(text):
             return _month(text, is_end=param == "to")
+        if text in WORDS:
+            text = f"{datetime.now(UTC) - WORDS[text]:%Y-%m-%d}"
         if DAY.fullmatch(text):
             day = datetime.fromisoformat(text).replace(tzinfo=UTC)
             return (day + timedelta(days=param == "to")).timestamp()
@@ -35,8 +39,8 @@ def _moment(param: Literal["from", "to"], text: str | None) -> float | None:
         seconds = math.nan
     if not 0 <= seconds < 1e11:
         message = (
-            f"Invalid '{param}': expected a day like 2026-11-01, a month like 2026-11, or Unix seconds, but got "
-            f"'{text[:40]}'."
+            f"Invalid '{param}': expected a day like 2026-11-01, a month like 2026-11, 'today', 'yesterday' or Unix "
+            f"seconds, but got '{text[:40]}'."
         )
         raise BadRequest(message, param=param)
     return seconds

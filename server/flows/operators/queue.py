@@ -61,7 +61,7 @@ class JobQueue:
             await self._database.in_writer(record_change, self._database, by, "job.cancel", job_id)
             return
         job = self._find(job_id)
-        await job.cancel_and_wait()
+        await job.cancel_and_wait(by_operator=True)
         details = {"key_id": job.call.key_id, "endpoint": job.call.endpoint}
         await self._database.in_writer(record_change, self._database, by, "job.cancel", job_id, **details)
 

@@ -31,7 +31,13 @@ def usage_report(database: Database, wanted: UsageFilter, by: Collection[Groupin
 
 def usage_columns(by: Collection[Grouping]) -> list[str]:
     """Return the columns of a table of usage: the groups, then the sums."""
-    groups = {"key": ["key_id", "key_name"], "month": ["month"], "day": ["day"], "model": ["model"]}
+    groups = {
+        "team": ["team_id", "team_name"],
+        "key": ["key_id", "key_name"],
+        "month": ["month"],
+        "day": ["day"],
+        "model": ["model"],
+    }
     return [column for name, columns in groups.items() if name in by for column in columns] + list(SUMS)
 
 
@@ -50,14 +56,16 @@ def call_details(call: LoggedCall) -> CallDetails:
     return CallDetails(**_call_values(call), prompt=call.prompt, parameters=_plain(call.parameters))
 
 
-def ledger_entries(entries: Sequence[Entry], names: Mapping[str, str]) -> list[LedgerEntry]:
-    """Return entries of the ledger as rows. `names` are of the keys."""
+def ledger_entries(entries: Sequence[Entry], names: Mapping[str, str], teams: Mapping[str, str]) -> list[LedgerEntry]:
+    """Return entries of the ledger as rows. `names` are of the keys, by id, and `teams` those of the teams."""
     return [
         LedgerEntry(
             id=str(entry.id),
             created_at=entry.created_at.timestamp(),
             key_id=entry.key_id,
             key_name=names.get(entry.key_id, ""),
+            team_id=entry.team_id,
+            team_name=teams.get(entry.team_id, ""),
             call_id=entry.call_id,
             model=entry.model,
             amount=format_money(entry.amount_units),
@@ -106,6 +114,7 @@ def result_entry(result: Result, base: str) -> ResultEntry:
         prompt=origin.prompt if origin else None,
         parameters=dict(origin.parameters) if origin else None,
         parents=list(origin.parents) if origin else [],
+        favourite=result.favourite,
     )
 
 

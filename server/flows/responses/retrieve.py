@@ -48,10 +48,10 @@ class Responses:
         record, items = await self._find_here(key, response_id)
         return await self._storage.in_thread(self._object, record, items)
 
-    def summaries(self, key_id: str, page: Page, *, roots_only: bool) -> list[ResponseSummary]:
+    def summaries(self, key_id: str, page: Page, *, roots_only: bool, root: str | None) -> list[ResponseSummary]:
         """List this key's stored responses, and one more than the page has room for if there are more. Blocking. Raises
         UnknownEntry."""
-        return [_summary(*found) for found in self._store.page(key_id, page, roots_only=roots_only)]
+        return [_summary(*found) for found in self._store.page(key_id, page, roots_only=roots_only, root=root)]
 
     async def stream(self, key: Key, response_id: str, after: int) -> AsyncIterator[Json]:
         """Return the events of a background response after the one with that number, also those to come.
@@ -89,6 +89,22 @@ class Responses:
         if not await self._store.in_writer(self._store.delete, response_id, key.id):
             raise _not_found(response_id)
         return {"id": response_id, "object": "response", "deleted": True}
+
+    async def name(self, key: Key, response_id: str, title: str) -> ResponseSummary:
+        """Give a response a title; an empty one is the beginning of its text again. Raises NotFound."""
+        if not await self._store.in_writer(self._store.name, response_id, key.id, title or None):
+            raise _not_found(response_id)
+        return _summary(*await self._find(key, response_id))
+
+    async def delete_tree(self, key: Key, response_id: str) -> list[str]:
+        """Delete a response and all that continue it; those that run are cancelled. Returns their ids. Raises NotFound
+        and RunsElsewhere."""
+        ids = await self._store.in_reader(self._store.find_tree, response_id, key.id)
+        if not ids:
+            raise _not_found(response_id)
+        for each in ids:
+            await self.delete(key, each)
+        return ids
 
     async def list_inputs(self, key: Key, response_id: str, limit: int, order: Order, after: str | None) -> Json:
         """Return a page of input items. Raises NotFound or BadRequest."""
@@ -195,7 +211,7 @@ def _summary(record: StoredResponse, inputs: Sequence[StoredItem]) -> ResponseSu
         status=record.state,
         created_at=record.created_at,
         previous_response_id=record.previous_id,
-        title=" ".join(next(said, "").split())[:TITLE_LENGTH],
+        title=record.title or " ".join(next(said, "").split())[:TITLE_LENGTH],
     )
 
 

@@ -118,10 +118,29 @@ async def test_adapters_come_and_go_between_images_and_over_a_sleep(offload: Any
     assert len({image.tobytes() for image in images}) == 3
 
 
-async def test_images_share_passes_with_group_offload(flux: CheckpointSpec) -> None:
-    engine, spec = ImageEngine(GPU), replace(flux, runtime=Runtime(offload="group"))
+@pytest.mark.parametrize("offload", ["encoders", "group"])
+async def test_images_share_passes_with_offloaded_blocks(offload: Any, flux: CheckpointSpec) -> None:
+    engine, spec = ImageEngine(GPU), replace(flux, runtime=Runtime(offload=offload))
     await draw(engine, image_job(spec, id="first", steps=2))
     events = await drawn_together(
         engine, [image_job(spec, id=f"{number}", seed=number, steps=6) for number in range(2)]
     )
     assert all(getattr(event, "merged", False) for event in events)
+
+
+async def test_text_encoders_come_to_the_device_for_a_new_prompt_alone(flux: CheckpointSpec, gpu: Any) -> None:
+    (expected,) = await draw(ImageEngine(GPU), image_job(flux))
+    engine, spec = ImageEngine(GPU), replace(flux, runtime=Runtime(offload="encoders"))
+    assert np.array_equal((await draw(engine, image_job(spec, id="first")))[0], expected)
+    components = (await engine.load(spec)).components
+    modules = {name: part for name, part in components.items() if isinstance(part, torch.nn.Module)}
+    encoders = {"text_encoder", "text_encoder_2"}
+    places = {name: {weight.device.type for weight in part.parameters()} for name, part in modules.items()}
+    assert places == {name: {"cpu"} if name in encoders else {"cuda"} for name in modules}
+    copied = []
+    for name, prompt in (("known", image_job(spec).prompt), ("new", "a lighthouse in fog")):
+        before = gpu.calls_by_name()["copy to device"]
+        await draw(engine, image_job(spec, id=name, prompt=prompt))
+        copied.append(gpu.calls_by_name()["copy to device"] - before)
+    weights = sum(len(list(modules[name].parameters())) for name in encoders)
+    assert copied[0] < weights <= copied[1]

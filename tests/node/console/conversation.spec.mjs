@@ -1,5 +1,5 @@
 // Conversation: an image in an answer, a change of it, a branch from an earlier turn, and all of it after a reload.
-import { assert, eventually, spec } from "./harness.mjs";
+import { api, assert, eventually, spec } from "./harness.mjs";
 
 await spec("conversation", "/console/conversation", async (page, { looks, shot }) => {
   const parents = [];
@@ -35,9 +35,43 @@ await spec("conversation", "/console/conversation", async (page, { looks, shot }
   await page.getByRole("button", { name: "Branch 2" }).click();
   await eventually(async () => assert.deepEqual(await page.getByRole("group", { name: "You" }).allInnerTexts(), ["draw a red boat at sea", "hello"]));
 
-  await page.reload();
-  await page.getByRole("button", { name: "good bye" }).first().click();
-  await page.getByRole("group", { name: "Model" }).last().waitFor();
+  await page.getByRole("button", { name: "Change the message" }).last().click();
+  await eventually(async () => assert.equal(await page.getByLabel("Message", { exact: true }).inputValue(), "good bye"));
+  await eventually(async () => assert.equal(await page.getByRole("group", { name: "You" }).count(), 1));
+  await page.getByRole("button", { name: "Branch 3" }).click();
+  await page.getByLabel("Message", { exact: true }).fill("");
+
+  // at large, with what the server knows of it
+  await image.click();
+  const dialog = page.getByRole("dialog");
+  await dialog.getByText(/^beta/).waitFor();
+  await dialog.getByRole("button", { name: "Recall all settings" }).waitFor();
+  await looks("conversation, an image at large");
+  await page.keyboard.press("Escape");
+
+  // found again by its first turn, with all branches, in another browser too; it has a name, and is deleted as a whole with undo
+  await page.getByRole("button", { name: "New conversation" }).click();
+  await page.getByRole("button", { name: "Rename draw a red boat at sea" }).first().click();
+  await page.getByLabel("Title").fill("The red boat");
+  await page.getByRole("button", { name: "Save" }).click();
+  const earlier = page.getByRole("button", { name: "The red boat", exact: true });
+  await earlier.click();
   await eventually(async () => assert.deepEqual(await page.getByRole("group", { name: "You" }).allInnerTexts(), ["draw a red boat at sea", "good bye"]));
   await image.evaluate((image) => image.decode());
+  await page.getByRole("button", { name: "Branch 2" }).click();
+  await eventually(async () => assert.deepEqual(await page.getByRole("group", { name: "You" }).allInnerTexts(), ["draw a red boat at sea", "hello"]));
+  const stored = async () => (await api("GET", "/v1/darkroom/responses?limit=100")).body.data.length;
+  const before = await stored();
+  await page.clock.install();
+  const remove = async () => {
+    await page.getByRole("button", { name: "Delete The red boat" }).click();
+    await page.getByText("The conversation was deleted.").waitFor();
+  };
+  await remove();
+  await eventually(async () => assert.equal(await page.getByRole("group", { name: "You" }).count(), 0));
+  await page.getByRole("button", { name: "Undo" }).click();
+  await earlier.waitFor();
+  await remove();
+  await page.clock.fastForward(11_000);
+  await eventually(async () => assert.equal(await stored(), before - 3));
 });

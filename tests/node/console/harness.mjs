@@ -1,7 +1,7 @@
 // What every spec of the console shares: a signed-in page, and what must hold for each page whatever it shows.
 //   node SPEC.mjs BROWSER BASE_URL KEY ADMIN_KEY [FOLDER]    with FOLDER, screenshots are written there
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
+import { readFileSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join } from "node:path";
 import { chromium } from "playwright-core";
@@ -12,7 +12,7 @@ const WIDTHS = { desktop: { width: 1280, height: 860 }, phone: { width: 390, hei
 const WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"];
 const LIMIT_MS = Number(process.env.LIMIT_MS ?? 240_000); // only ends a spec that has failed
 
-export { admin, assert, base, key };
+export { admin, assert, base, key, WIDTHS };
 
 // Calls a route as a client with a key does.
 export async function api(method, path, body, secret = key) {
@@ -117,9 +117,47 @@ async function watch(page, refusals) {
   return wrong;
 }
 
+// An image of the page as it is in a window of this width, in this theme. Null without a folder.
+async function picture(page, { width = "desktop", theme = "dark" }) {
+  if (!folder) return null;
+  await page.setViewportSize(WIDTHS[width]);
+  await page.emulateMedia({ colorScheme: theme });
+  const paths = await page.evaluate(readyForImage);
+  const image = await page.screenshot();
+  await page.evaluate(putBack, paths);
+  await page.setViewportSize(WIDTHS.desktop);
+  return image;
+}
+
+// Writes an image as WebP, which no screenshot is but the browser's canvas writes.
+async function write(context, image, what, quality) {
+  const page = await context.newPage();
+  const data = await page.evaluate(async ([source, worth]) => {
+    const bitmap = await createImageBitmap(await (await fetch(source)).blob());
+    const canvas = new OffscreenCanvas(bitmap.width, bitmap.height);
+    canvas.getContext("2d").drawImage(bitmap, 0, 0);
+    const bytes = new Uint8Array(await (await canvas.convertToBlob({ type: "image/webp", quality: worth })).arrayBuffer());
+    return Array.from(bytes, (byte) => String.fromCharCode(byte)).join("");
+  }, [`data:image/png;base64,${image.toString("base64")}`, quality]);
+  writeFileSync(join(folder, `${what}.webp`), Buffer.from(data, "latin1"));
+  await page.close();
+}
+
+// Writes images of pages side by side, smaller, as one.
+async function sheet(context, what, taken) {
+  if (!folder) return;
+  const page = await context.newPage();
+  const narrow = taken[0].width === "phone";
+  await page.setViewportSize({ width: narrow ? 1280 : 1480, height: 800 });
+  const figures = taken.map(({ name, image }) => `<figure><img src="data:image/png;base64,${image.toString("base64")}"><figcaption>${name}</figcaption></figure>`);
+  await page.setContent(`<style>body{margin:8px;display:grid;grid-template-columns:repeat(${narrow ? 7 : 4},1fr);gap:8px;font:12px sans-serif}figure{margin:0}img{width:100%}</style>${figures.join("")}`);
+  await write(context, await page.screenshot({ fullPage: true }), what, 0.5);
+  await page.close();
+}
+
 // Runs a spec: body(page, { shot, looks }). Any error of the page, request elsewhere or breach of its policy fails it,
-// but for the `refusals`.
-export async function spec(name, path, body, { signedIn = true, locale = "en-US", refusals = [] } = {}) {
+// but for the `refusals`, and requests that lead `elsewhere`.
+export async function spec(name, path, body, { signedIn = true, locale = "en-US", refusals = [], elsewhere } = {}) {
   const browser = await chromium.connect(endpoint);
   const context = await browser.newContext({ viewport: WIDTHS.desktop, colorScheme: "light", reducedMotion: "reduce", locale });
   for (const secret of signedIn ? [key, admin] : []) {
@@ -132,24 +170,16 @@ export async function spec(name, path, body, { signedIn = true, locale = "en-US"
   const requested = new Set();
   context.on("request", (request) => /^https?:/.test(request.url()) && requested.add(request.url()));
 
-  const shot = async (what = name, { width = "desktop", theme = "dark" } = {}) => {
-    if (!folder) return;
-    await page.setViewportSize(WIDTHS[width]);
-    await page.emulateMedia({ colorScheme: theme });
-    const paths = await page.evaluate(readyForImage);
-    await page.screenshot({ path: join(folder, `${what}.jpg`), type: "jpeg", quality: 72 });
-    await page.evaluate(putBack, paths);
-    await page.setViewportSize(WIDTHS.desktop);
-  };
+  const shot = async (what = name, how = {}) => folder && write(context, await picture(page, how), what, 0.6);
   await page.goto(`${base}${path}`);
   try {
-    await body(page, { shot, context, wrong, looks: (what = name) => checkLooks(page, what) });
+    await body(page, { shot, picture: (how) => picture(page, how), sheet: (what, taken) => sheet(context, what, taken), context, wrong, looks: (what = name) => checkLooks(page, what) });
   } catch (error) {
     console.error(`The page said:\n${(await page.innerText("#main")).slice(-500)}\n${wrong.join("\n")}`);
     throw error;
   }
   assert.deepEqual(await page.evaluate(() => ({ ...localStorage, ...sessionStorage, cookie: document.cookie })), { cookie: "" });
-  assert.deepEqual([...requested].filter((url) => !url.startsWith(`${base}/`)), []);
+  assert.deepEqual([...requested].filter((url) => !url.startsWith(`${base}/`) && !elsewhere?.test(url)), []);
   assert.deepEqual(wrong, []);
   await browser.close();
 }

@@ -5,14 +5,22 @@ const works = async (secret) => (await api("GET", "/v1/models", undefined, secre
 
 await spec("keys", "/console/keys", async (page, { looks, shot }) => {
   const secret = () => page.locator("#secret").textContent();
+  await page.getByRole("button", { name: "New team" }).click();
+  await page.locator("#team-name").fill("design");
+  await page.locator("#team-budget").fill("500");
+  await page.getByRole("button", { name: "Create" }).click();
+  await page.getByRole("button", { name: "design" }).waitFor();
   await page.getByRole("button", { name: "New key" }).click();
   const dialog = page.getByRole("dialog");
   await dialog.locator("#name").fill("web shop");
   await dialog.getByLabel("Budget in CNY").fill("10.5");
   await dialog.getByLabel("Calls at once").fill("3");
+  await dialog.getByLabel("Team").selectOption("design");
   await dialog.getByRole("button", { name: "Create" }).click();
   const first = await secret();
   assert.ok(await works(first));
+  await page.getByRole("region", { name: "Keys" }).getByRole("cell", { name: "design" }).waitFor();
+  await page.getByRole("region", { name: "Teams" }).getByRole("row", { name: /design\s*1/ }).waitFor();
   await looks();
   await shot();
 

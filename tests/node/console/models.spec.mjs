@@ -47,7 +47,6 @@ await spec("models, one added", "/console/models", async (page, { looks, shot })
   await page.getByLabel("Name of the model").fill("my-beta-model");
   await page.getByLabel("Price of a call").fill("0.07");
   await looks("models, before one is added");
-  await shot("models-add", { theme: "light" });
   await page.getByRole("button", { name: "Add it and serve it" }).click();
   await page.getByText("Added: my-beta-model").waitFor();
   const served = (await api("GET", "/v1/models")).body.data.find((model) => model.id === "my-beta-model");

@@ -65,7 +65,6 @@ await spec("recall", "/console/gallery", async (page, { context, looks, shot }) 
   await page.getByRole("button", { name: "Open every setting" }).waitFor();
   assert.ok(await page.locator("#steps").isVisible()); // unfolded
   await looks();
-  await shot("recall", { theme: "light" });
 
   // a quality takes the place of the steps, and what is also sent can be left out
   await page.locator("#quality").selectOption("low");
@@ -133,7 +132,6 @@ await spec("recall-of-an-edit", "/console/gallery", async (page, { shot }) => {
   await page.getByText("was sent as a file, which the server does not keep").waitFor();
   await eventually(async () => assert.equal(await page.locator("#strength").inputValue(), "0.5"));
   assert.ok(await page.getByRole("button", { name: /^Generate · CNY/ }).isDisabled());
-  await shot("recall-of-an-edit", { width: "phone" });
 });
 
 // Files that this browser sent, with the paint on one: both are back after a reload, until its person signs out.

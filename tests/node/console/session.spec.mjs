@@ -34,7 +34,6 @@ await spec("session", "/console", async (page, { context, looks, shot }) => {
   await page.keyboard.press("Escape");
   await card(page).waitFor();
   await looks("session ended");
-  await shot("session-ended", { theme: "light" });
   await signIn(page, "sk-dr-wrong");
   await eventually(async () => assert.match(await card(page).getByRole("alert").textContent(), /Incorrect API key/));
   await signIn(page, admin);

@@ -123,7 +123,7 @@ def test_a_voided_hold_releases_its_money_and_writes_no_entry(database: Database
         ledger.hold(call("c2", key.id))
     assert ledger.void("c1", "engine_failed")
     ledger.hold(call("c2", key.id))
-    assert report.entries(database, None, 10) == []
+    assert report.entries(database) == []
 
 
 def test_a_call_without_images_is_charged_what_it_cost_of_what_it_holds(database: Database) -> None:
@@ -188,7 +188,7 @@ def test_a_hold_of_another_owner_can_not_be_captured(database: Database) -> None
     with pytest.raises(HoldLost):
         capture(Ledger(database, "you"), "c1", [result("r1")])
     assert ResultStore(database).find_file("r1.png") is None
-    assert report.entries(database, None, 10) == []
+    assert report.entries(database) == []
 
 
 @pytest.mark.parametrize("change", ["UPDATE entries SET amount = 0", "DELETE FROM entries"])

@@ -67,6 +67,7 @@ COLUMNS = {
     "catalogs": {"created_at": SHOWN},
     "refusals": {"created_at": SHOWN},
     "audit": {"created_at": SHOWN},
+    "teams": {"created_at": SHOWN},
     "operators": {"created_at": SHOWN, "revoked_at": "whether it is there"},
     "chat_usage": {"day": "statistics, which show the day that was written down"},
 }  # fmt: skip

@@ -199,3 +199,37 @@ async def test_who_spent_what_last_month_is_the_same_everywhere(
     ] * 4
     assert [sum(map(cents, answer)) for answer in (*answers, charged)] == [3000] * 5
     assert "Total: 0.30 CNY for 2 calls" in run(*command)[1]
+
+
+async def test_a_team_is_made_and_its_sums_are_the_same_everywhere(
+    running: InProcess, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin = {"Authorization": "Bearer admin"}
+    monkeypatch.setenv("DARKROOM_HOME", str(tmp_path))
+    assert run("teams", "create", "design", "--monthly-budget", "0.3")[0] == 0
+    assert "There is a team 'design' already" in run("teams", "create", "design")[2]
+    assert "There are: 'design'." in run("keys", "create", "shop", "--team", "desing")[2]
+    secret = run("keys", "create", "shop", "--team", "design")[1].strip()
+    other = await running.client.post("/admin/keys", headers=admin, json={"name": "print", "team": "design"})
+    opened = database(tmp_path)
+    ledger = Ledger(opened, "me")
+    ledger.hold(call("c1", other.json()["id"], 2000))
+    capture(ledger, "c1", [result("p1")])
+    opened.dispose()
+    me = (await running.client.get("/v1/darkroom/me", headers={"Authorization": f"Bearer {secret}"})).json()
+    assert (me["team"], me["available"], me["spent"]) == ("design", "0.10", "0.00")
+    (listed,) = json.loads(run("teams", "list", "--json")[1])
+    assert (await running.client.get("/admin/teams", headers=admin)).json()["data"] == [listed]
+    assert [listed[name] for name in ("keys", "spent_this_month", "available")] == [2, "0.20", "0.10"]
+    over_http = (await running.client.get("/admin/usage?by=team&team=design", headers=admin)).json()["data"]
+    as_file = rows((await running.client.get("/admin/usage?by=team&format=csv", headers=admin)).text)
+    exported = rows(run("usage", "--by", "team", "--team", "design", "--csv")[1])
+    charges = rows((await running.client.get(f"/admin/ledger?team={listed['id']}&format=csv", headers=admin)).text)
+    assert [(row["team_name"], cents(row)) for row in (*over_http, *as_file, *exported, *charges)] == [
+        ("design", 2000)
+    ] * 4
+    assert "no monthly budget" in run("teams", "set", "design", "--name", "studio", "--monthly-budget", "none")[1]
+    assert "; no team;" in run("keys", "set", "shop", "--team", "none")[1]
+    sent = await running.client.patch("/admin/teams/studio", headers=admin, json={"monthly_budget": "x"})
+    assert (sent.status_code, sent.json()["error"]["param"]) == (400, "monthly_budget")
+    assert (await running.client.patch("/admin/teams/shop", headers=admin, json={})).json()["error"]["param"] == "team"

@@ -69,7 +69,7 @@ async def test_an_operator_ends_another_keys_job(running: InProcess, waiting: st
     answer = await running.client.delete(f"/admin/jobs/{waiting}", headers=ADMIN)
     assert answer.status_code == 200
     state = (await running.client.get(f"/v1/images/jobs/{waiting}")).json()
-    assert (state["state"], state["error"]["code"]) == ("cancelled", "cancelled")
+    assert (state["state"], state["error"]["code"]) == ("cancelled", "cancelled_by_operator")
     assert await jobs(running) == []
     assert (await running.client.delete(f"/admin/jobs/{waiting}", headers=ADMIN)).status_code == 404
     database = running.services.stores.database

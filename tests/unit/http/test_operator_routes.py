@@ -72,7 +72,7 @@ async def test_a_key_is_created_shown_changed_rotated_and_revoked(running: InPro
         ("POST", "/admin/keys/nobody/rotate", {}, 404, "key"),
         ("DELETE", "/admin/operators/nobody", None, 404, "name"),
         ("GET", "/admin/usage?by=colour", None, 400, "by"),
-        ("GET", "/admin/usage?from=yesterday", None, 400, "from"),
+        ("GET", "/admin/usage?from=lately", None, 400, "from"),
         ("GET", "/admin/usage?from=2026-11-02&to=2026-10-02", None, 400, "to"),
         ("GET", "/admin/calls?status=lost", None, 400, "status"),
         ("GET", "/admin/calls?after=req_none", None, 400, "after"),
@@ -202,6 +202,11 @@ async def test_images_and_responses_are_listed_and_deleted_by_their_owner(runnin
     path = f"/v1/darkroom/results/{entry['id']}"
     other = await running.another_key()
     assert (await running.client.delete(path, headers=other)).status_code == 404
+    for method, favourite in (("PUT", True), ("DELETE", False), ("PUT", True)):
+        assert (await running.client.request(method, f"{path}/favourite", headers=other)).status_code == 404
+        assert (await running.client.request(method, f"{path}/favourite")).json() == {**entry, "favourite": favourite}
+        found = (await running.client.get("/v1/darkroom/results?favourite=true")).json()["data"]
+        assert [one["id"] for one in found] == [entry["id"]] * favourite
     file = f"/cdn/{entry['id']}"
     assert (await running.client.get(file)).status_code == 200
     assert (await running.client.delete(path)).json()["deleted"]
@@ -216,6 +221,32 @@ async def test_images_and_responses_are_listed_and_deleted_by_their_owner(runnin
     assert titles == {"And now?": first["id"], "Hello there": None}
     roots = (await running.client.get("/v1/darkroom/responses?roots=true")).json()["data"]
     assert [each["id"] for each in roots] == [first["id"]]
+
+
+async def test_a_conversation_is_named_listed_and_deleted_as_a_whole_by_its_owner(running: InProcess) -> None:
+    async def say(text: str, before: str | None = None) -> str:
+        answer = await running.client.post("/v1/responses", json={"input": text, "previous_response_id": before})
+        return str(answer.json()["id"])
+
+    root, aside = await say("Hello"), await say("Aside")
+    middle = await say("And now?", root)
+    branches = {await say("left", middle), await say("right", middle)}
+    path, other = f"/v1/darkroom/responses/{root}", await running.another_key()
+    assert (await running.client.patch(path, json={"title": "mine"}, headers=other)).status_code == 404
+    assert (await running.client.delete(path, headers=other)).status_code == 404
+    for title, shown in (("  My boat ", "My boat"), (" ", "Hello")):
+        assert (await running.client.patch(path, json={"title": title})).json()["title"] == shown
+    for wrong in ({}, {"title": "x" * 201}, {"title": 7}, {"name": "x"}):
+        error = (await running.client.patch(path, json=wrong)).json()["error"]
+        assert error["param"] in {"title", "name"}, error
+    listed = (await running.client.get(f"/v1/darkroom/responses?root={root}&order=asc")).json()["data"]
+    assert {one["id"] for one in listed} == {root, middle, *branches}
+    gone = (await running.client.delete(path)).json()
+    assert (gone["deleted"], gone["responses"][2:]) == (True, [middle, root])
+    assert {*gone["responses"][:2]} == branches
+    left = {one["id"] for one in (await running.client.get("/v1/darkroom/responses")).json()["data"]}
+    assert (aside in left, left & {root, middle, *branches}) == (True, set())
+    assert (await running.client.delete(path)).status_code == 404
 
 
 async def test_a_key_that_ended_says_how(running: InProcess) -> None:
