@@ -64,8 +64,8 @@ test: $(STAMP) lint ## every test but the nightly ones, real server and SDK incl
 	@$(MAKE) --no-print-directory $(SUPPLY) || echo "The site of docs/ is not tested: pip could not install mkdocs"
 	@$(PYTEST) tests
 
-nightly-turn: $(STAMP) ## twenty minutes of the nightly tests, other ones at each commit
-	@PYTHONPATH=$$($(VISION)) $(PYTEST) tests -m nightly --minutes 20 --turn $$(git rev-list --count HEAD || echo 0)
+nightly-turn: $(STAMP) ## a quarter of an hour of the nightly tests, other ones at each commit
+	@PYTHONPATH=$$($(VISION)) $(PYTEST) tests -m nightly --minutes 15 --turn $$(git rev-list --count HEAD || echo 0)
 
 nightly: $(STAMP) ## slow tests, faults with real workers, and every family of checkpoints on the oldest and the newest diffusers that pyproject.toml allows
 	@PYTHONPATH=$$($(VISION)) $(PYTEST) tests -m nightly --ignore tests/engines/test_families.py

@@ -47,6 +47,7 @@ TABLES: tuple[tuple[str, str, type[BaseModel]], ...] = (
     ("`[references]`", "Another checkpoint for calls with references: keys as above.", schema.ReferencesTable),
     ("`[upstream]`", "A model that another server draws, in place of `checkpoint`.", schema.UpstreamTable),
     ("`[[controlnets]]`", "A ControlNet that requests may name in `controls`.", schema.ControlNetTable),
+    ("`[[t2i_adapters]]`", "A T2I-Adapter that requests may name in `controls`.", schema.T2IAdapterTable),
     ("`[[ip_adapters]]`", "An IP-Adapter that requests may name in `controls`.", schema.IPAdapterTable),
     ("`catalog.toml`", "What all files share.", schema.CatalogFile),
     ("`[aliases]` in `catalog.toml`", "`name = \"model\"`, or a table with these keys.", schema.AliasTable),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from inspect import Parameter
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pipelines.catalog.conditioning import MODES
 from pipelines.families.generic import Call
@@ -34,6 +34,12 @@ def announce(spec: CheckpointSpec, tasks: Container[Task], *, negative_prompt: b
         guidance=guidance,
         any_steps=True,
     )
+
+
+UPSCALES: Final = Capabilities(  # of an upscaler
+    text=False, references=0, mask=False, second_pass=True, negative_prompt=False, guidance=False, any_steps=False,
+    prompt=False,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from pipelines.catalog.folder_problems import HUB_CACHE, PICKLES, other_kind, pa
 from pipelines.catalog.modular import index_file, missing_part, plain_index
 from pipelines.catalog.quantization import is_quantized
 from pipelines.catalog.quantized_bytes import quantized_bytes
+from pipelines.catalog.upscalers import UpscalerLayout, layout_of
 from pipelines.catalog.weight_headers import BrokenFile, Tensor, read_header
 from pipelines.protocol.images import CheckpointSpec, Control, Offload, Quantize, Runtime
 
@@ -50,18 +51,41 @@ def files_version(path: Path) -> int:
         return 0
 
 
+def index_of(spec: CheckpointSpec) -> dict[str, Any]:
+    """Return the index of a checkpoint: model_index.json of its folder, or what an upscaler's would be. Raises
+    CheckpointError."""
+    return upscaler_of(spec).index if spec.conditioning == "upscale" else model_index(check_files(spec))
+
+
+def upscaler_of(spec: CheckpointSpec) -> UpscalerLayout:
+    """Return the layout of an upscaler's file. Raises CheckpointError for another file."""
+    _check_path(spec.path)
+    try:
+        layout = layout_of(spec.path) if spec.path.suffix == ".safetensors" and spec.path.is_file() else None
+        kind = _other_kind_of_file(spec.path) if layout is None and spec.path.suffix in SINGLE_FILES else None
+    except BrokenFile as error:
+        raise CheckpointError(str(error)) from error
+    if layout is None:
+        raise CheckpointError(f"{spec.path}: {kind if kind is not None else 'no upscaler in one .safetensors file'}")
+    return layout
+
+
+def _check_path(path: Path) -> None:
+    """Raise CheckpointError for a path that can't be read, and for a pickle."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:
+        raise CheckpointError(f"{path}: there is no such checkpoint{similar_names(path)}") from error
+    except OSError as error:  # such as a name that is too long, or a folder that may not be entered
+        raise CheckpointError(f"{str(path)[:200]}: {error.strerror}") from error
+    if path.is_file() and any(path.match(pattern) for pattern in PICKLES):
+        raise CheckpointError(f"{path}: a pickle, which can run code; convert the checkpoint to safetensors")
+
+
 def check_files(spec: CheckpointSpec) -> Path:
     """Return the folder with model_index.json, after the checks that need no loading. Raises CheckpointError."""
-    try:
-        spec.path.stat()
-    except (FileNotFoundError, NotADirectoryError, ValueError) as error:
-        message = f"{spec.path}: there is no such checkpoint{similar_names(spec.path)}"
-        raise CheckpointError(message) from error
-    except OSError as error:  # such as a name that is too long, or a folder that may not be entered
-        raise CheckpointError(f"{str(spec.path)[:200]}: {error.strerror}") from error
+    _check_path(spec.path)
     folder = spec.path if spec.path.is_dir() else spec.base or spec.config
-    if spec.path.is_file() and any(spec.path.match(pattern) for pattern in PICKLES):
-        raise CheckpointError(f"{spec.path}: a pickle, which can run code; convert the checkpoint to safetensors")
     if folder is None and spec.path.suffix in SINGLE_FILES and (kind := _other_kind_of_file(spec.path)) is not None:
         raise CheckpointError(f"{spec.path}: {kind}")
     if folder is None or (spec.path.is_file() and spec.path.suffix not in SINGLE_FILES):
@@ -135,7 +159,7 @@ def weight_files(spec: CheckpointSpec) -> dict[str, list[Path]]:
 
     Raises CheckpointError.
     """
-    index = model_index(check_files(spec))
+    index = index_of(spec)
     denoiser = {denoiser_name(index): [spec.path]} if spec.path.is_file() else {}
     folder = spec.path if spec.path.is_dir() else spec.base or spec.config
     if folder is None:
@@ -199,9 +223,7 @@ def find_variant(spec: CheckpointSpec) -> str | None:
 
     Raises CheckpointError where there are several to choose from.
     """
-    of_others = {
-        file for path in own_parts(spec.parts, model_index(check_files(spec))).values() for file in own_files(path)
-    }
+    of_others = {file for path in own_parts(spec.parts, index_of(spec)).values() for file in own_files(path)}
     parts = [
         [WEIGHTS.fullmatch(file.name) for file in files if file != spec.path and file not in of_others]
         for files in weight_files(spec).values()
@@ -226,15 +248,16 @@ def estimate_bytes(spec: CheckpointSpec, item_bytes: int) -> int:
     quantize = "float8" if stored_as_float8(spec) else spec.runtime.quantize
     sizes = component_bytes(spec, item_bytes, quantize)
     if spec.runtime.parallel == "tensor":
-        denoiser = denoiser_name(model_index(check_files(spec)))
+        denoiser = denoiser_name(index_of(spec))
         sizes[denoiser] = [size / spec.runtime.gpus for size in sizes[denoiser]]
     return fullest_device_bytes(sizes, spec.runtime) + control_bytes(spec.controls, item_bytes)
 
 
 def control_bytes(controls: Iterable[Control], item_bytes: int) -> int:
-    """Return the bytes of ControlNets, IP-Adapters and their image encoders at `item_bytes` a weight. Raises
+    """Return the bytes of the controls' networks and their image encoders at `item_bytes` a weight. Raises
     CheckpointError for files that can't be loaded."""
-    paths = {path: None for control in controls for path in (control.path, control.image_encoder) if path is not None}
+    networks = [control for control in controls if control.kind != "map"]
+    paths = {path: None for control in networks for path in (control.path, control.image_encoder) if path is not None}
     weights = 0
     for path in paths:
         files = default_variant(path) if path.is_dir() else [path]
@@ -259,7 +282,7 @@ def stored_as_float8(spec: CheckpointSpec) -> bool:
 def component_bytes(spec: CheckpointSpec, item_bytes: int, quantize: Quantize) -> dict[str, list[float]]:
     """Return the bytes of each component's tensors at `item_bytes` a weight, with the denoiser quantized. Raises
     CheckpointError for files that can't be loaded."""
-    denoiser = denoiser_name(model_index(check_files(spec)))
+    denoiser = denoiser_name(index_of(spec))
     found = {
         part: [(tensor, file) for file in files for tensor in _tensors(file)]
         for part, files in weight_files(spec).items()
@@ -311,7 +334,7 @@ def _encoders_and_others(parts: Mapping[str, Sequence[float]]) -> list[dict[str,
 def describe(spec: CheckpointSpec, digests: Digests) -> str:
     """Describe a checkpoint in one line for the operator: class, components, size, and a hash over every weight file,
     each of which is read if `digests` does not know it."""
-    index = model_index(check_files(spec))
+    index = index_of(spec)
     files = sorted(file for part in weight_files(spec).values() for file in part)
     digest = hashlib.sha256(b"".join(bytes.fromhex(each) for each in digests.of_files(files)))
     size = sum(file.stat().st_size for file in files)

@@ -20,6 +20,7 @@ class Mode(NamedTuple):
 MODES: Mapping[Conditioning, Mode] = {
     "img2img": Mode(Task.REDRAW, max_references=1),
     "native": Mode(Task.NATIVE, max_references=16),
+    "upscale": Mode(Task.REDRAW, max_references=1),
 }
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from pipelines.catalog.adapters import sort_contents
+from pipelines.catalog.upscalers import upscaler_layout
 from pipelines.catalog.weight_headers import Header, Tensor, read_header
 
 MOST_OF_AN_EMBEDDING: Final = 4  # tensors: a word's vectors, and trainers' counters
@@ -53,7 +54,7 @@ IMAGE_ENCODER: Final = FileKind(
 CONTROLNET: Final = FileKind(
     "a ControlNet", "name its diffusers folder, which has a config.json, in [[controlnets]] of a checkpoint"
 )
-T2I_ADAPTER: Final = FileKind("a T2I-Adapter", "nothing here draws with it")
+T2I_ADAPTER: Final = FileKind("a T2I-Adapter", "name its diffusers folder in [[t2i_adapters]] of a checkpoint")
 IP_ADAPTER: Final = FileKind("an IP-Adapter", "name it in [[ip_adapters]] of a checkpoint")
 CONTROLNET_FOLDER: Final = FileKind("a ControlNet", "name it in [[controlnets]] of a checkpoint")
 IMAGE_ENCODER_FOLDER: Final = FileKind(
@@ -63,7 +64,10 @@ DENOISER: Final = FileKind("a denoiser alone", f"{IN_CHECKPOINT}, with the key `
 EMBEDDING: Final = FileKind(
     "a textual-inversion embedding", "put it into the folder that `embedding_folder` in [runtime] of a checkpoint names"
 )
-UPSCALER: Final = FileKind("an upscaler", "it enlarges images, and draws none")
+UPSCALER: Final = FileKind("an upscaler", 'serve it as a model of its own, with conditioning = "upscale"')
+OTHER_UPSCALER: Final = FileKind(
+    "an upscaler", "its network is not ESRGAN's or Real-ESRGAN's, or enlarges nothing, and no other is loaded"
+)
 MOTION: Final = FileKind("a motion module", "it draws videos, and Darkroom images")
 SVDQUANT: Final = FileKind(
     "an SVDQuant checkpoint", "its kernels are code of a hub, which nothing here runs: use the bf16 or fp8 file"
@@ -92,7 +96,7 @@ def kind_by_header(header: Header) -> FileKind | None:
     is_denoiser = _has(names, DENOISERS)
     for pattern, kind in ANYWHERE:
         if _has(plain, pattern) and not (is_denoiser and kind in {UPSCALER, T2I_ADAPTER}):
-            return kind
+            return _upscaler(header) if kind is UPSCALER else kind
     contents = sort_contents(names)
     if contents.layers and 2 * contents.layers > len(contents.replaced):  # it may bring some weights of the model
         return _adapter(contents.kind)
@@ -102,8 +106,12 @@ def kind_by_header(header: Header) -> FileKind | None:
         return None
     for pattern, kind in WHOLLY:
         if sum(pattern.search(name) is not None for name in plain) >= SHARE * len(names):
-            return kind
+            return _upscaler(header) if kind is UPSCALER else kind
     return EMBEDDING if _is_embedding(header.tensors) else None
+
+
+def _upscaler(header: Header) -> FileKind:
+    return UPSCALER if upscaler_layout(header.tensors) is not None else OTHER_UPSCALER
 
 
 def _adapter(kind: str) -> FileKind:

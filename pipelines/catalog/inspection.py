@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.catalog.base_search import is_whole, other_size
-from pipelines.catalog.call_signature import PipelineSource, announce
+from pipelines.catalog.call_signature import UPSCALES, PipelineSource, announce
 from pipelines.catalog.channels import draws_alpha
 from pipelines.catalog.checkpoint_files import (
     SINGLE_FILES,
@@ -31,6 +31,7 @@ from pipelines.catalog.modular import missing_part, modular_inputs
 from pipelines.catalog.refused_classes import why_refused
 from pipelines.catalog.said_by_files import Said
 from pipelines.catalog.single_files import inspect_file
+from pipelines.catalog.upscalers import UpscalerLayout, layout_of
 from pipelines.catalog.weight_headers import BrokenFile, Tensor, read_header
 from pipelines.families.generic import Call
 from pipelines.families.registry import family_of
@@ -90,6 +91,12 @@ def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None
     """Look at a diffusers folder, a hub cache folder or a single file. `base` is the folder with the other components
     of a single file that has the denoiser alone, `config` that of the configs of one that has all. Raises nothing:
     faults are in `problems`."""
+    if path.suffix == ".safetensors" and path.is_file() and base is None and config is None:
+        try:
+            if (layout := layout_of(path)) is not None:
+                return _of_upscaler(path, layout)
+        except BrokenFile:
+            pass  # found again below
     source = PipelineSource()
     path, base, config = find_snapshot(path), base and find_snapshot(base), config and find_snapshot(config)
     folder = path if path.is_dir() else base or config
@@ -144,6 +151,13 @@ def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None
         denoiser_config=denoiser_config,
         said=said,
         notes=notes,
+    )
+
+
+def _of_upscaler(path: Path, layout: UpscalerLayout) -> Inspection:
+    network = _part("unet", f"{layout.network}, {layout.scale}x", list(read_header(path).tensors))
+    return Inspection(
+        path, None, None, None, layout.network, (network,), (), (), (), "upscale", UPSCALES, {}, layout.index, {}
     )
 
 

@@ -40,8 +40,12 @@ class Plan:
 
 
 def plan_job(job: ImageJob, multiple: int) -> Plan:
-    """Plan a job's images, as `plan_image` does; the tiles of an enlarged reference cover it, rounded up."""
+    """Plan a job's images, as `plan_image` does; the tiles of an enlarged reference cover it, rounded up. Those of an
+    upscaler cover the reference as it is sent."""
     width, height = job.width_px, job.height_px
+    if job.checkpoint.conditioning == "upscale":
+        image, side = job.references[0], math.isqrt(job.checkpoint.native_area_px)
+        return Plan(width, height, "enlarge", tile_grid(image.width_px, image.height_px, side, 1))
     if not job.enlarges:
         return plan_image(job.checkpoint, width, height, multiple)
     canvas = (_round_up(width, multiple), _round_up(height, multiple))

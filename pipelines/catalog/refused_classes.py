@@ -30,9 +30,10 @@ DENOISERS: Final = frozenset({"unet", "transformer"})
 ONLY_WITH: Final = {  # parts -> what the images are drawn with
     "controlnet": "it needs a control image with every call: serve the checkpoint without its ControlNet, and name "
     "that in [[controlnets]]",
-    "adapter": "it needs a control image with every call, for the T2I-Adapter in it",
+    "adapter": "it needs a control image with every call: serve the checkpoint without its T2I-Adapter, and name that "
+    "in [[t2i_adapters]]",
 }
-GIVEN: Final = frozenset({"prompt", "image", "mask_image"})  # of the arguments without a default, what calls have
+GIVEN: Final = frozenset({"prompt", "image", "mask_image", "control_image"})  # what calls have
 
 
 def why_refused(class_name: str, source: PipelineSource) -> str | None:
@@ -77,8 +78,6 @@ def _lacks(class_name: str, call: Call) -> str | None:
     required = [name for name, parameter in call.items() if parameter.default is Parameter.empty]
     if others := [name for name in required if name not in given]:
         return f"it needs {others[0]}, which calls here do not have"
-    if "control_image" in call:
-        return "it needs a control image with every call"
     if "prompt" in call or required:
         return None
     prompts = [name for name in call if name.endswith("_prompt") and "negative" not in name]

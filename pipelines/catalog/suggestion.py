@@ -18,7 +18,14 @@ from pipelines.catalog.hub_cache import cache_of
 from pipelines.catalog.inspection import Inspection, codec_scale
 from pipelines.catalog.said_by_names import NamedAfter, read_name
 from pipelines.families.registry import family_of
-from pipelines.protocol.images import CheckpointSpec, Enlarge, SamplingDefaults, Scalar, SchedulerConfig
+from pipelines.protocol.images import (
+    UPSCALER_TILE_PX,
+    CheckpointSpec,
+    Enlarge,
+    SamplingDefaults,
+    Scalar,
+    SchedulerConfig,
+)
 
 Setting = float | str | Mapping[str, Scalar] | None  # of a catalog file; None where it has no such key
 
@@ -26,6 +33,7 @@ FEW_STEPS = 4  # of a checkpoint that is distilled, and whose card does not say
 FALLBACK_STEPS, FALLBACK_GUIDANCE = 30, 4.0
 UNCHECKED = "not checked for distillation"  # of a class's defaults: distilled checkpoints have the same class
 UNSURE = ": check it"
+OWN_MAP = "map"  # how requests call the map that a checkpoint draws from with every call, unless the operator says
 FALLBACK_AREA_PX = 1024 * 1024
 MAX_AREA_PX = 2048 * 2048
 
@@ -59,6 +67,7 @@ class Suggestion:
     max_area_px: Value
     enlarge: Enlarge  # "resize" for a class that can't redraw a part of an image
     noise: Noise
+    control_map: str | None = None  # a name for the map that the checkpoint draws from with every call
 
     @property
     def values(self) -> Mapping[str, Setting]:
@@ -71,11 +80,16 @@ class Suggestion:
             "sampling.guidance": self.guidance.value,
             "sampling.scheduler": self.noise.scheduler,
             "sampling.scheduler_config": dict(self.noise.config) or None,
+            "control_map": self.control_map,
         }
 
 
 def suggest(inspection: Inspection, source: PipelineSource | None = None) -> Suggestion:
     """Suggest the values to write into the checkpoint's catalog file."""
+    if inspection.conditioning == "upscale":
+        area = Value(UPSCALER_TILE_PX, "of a tile of the image that is sent: a larger one takes more memory")
+        once = Value(1, "a tile takes one pass")
+        return Suggestion("upscale", once, Value(1.0, "it has none"), area, area, "redraw", Noise())
     source = source or PipelineSource()
     few = next(_signs_of_few_steps(inspection), None)
     area = _native_area(inspection, source)
@@ -87,6 +101,7 @@ def suggest(inspection: Inspection, source: PipelineSource | None = None) -> Sug
         max_area_px=Value(area.value, "the native area: raise it if the checkpoint draws larger images well"),
         enlarge="redraw" if inspection.capabilities is None or inspection.capabilities.second_pass else "resize",
         noise=_noise(inspection, source),
+        control_map=OWN_MAP if "control_image" in inspection.signature else None,
     )
 
 

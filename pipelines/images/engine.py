@@ -149,9 +149,10 @@ class ImageEngine:
         files = await self._warmup.list_files(spec)
         loaded = await self._load(spec)
         checkpoint = loaded.checkpoint
-        await asyncio.to_thread(run_and_release, checkpoint.pipeline, None, spec.sampling)
-        await asyncio.to_thread(try_config, checkpoint.components["scheduler"], spec.sampling)
-        check_conditioning(spec, checkpoint.pipeline_class, checkpoint.task_classes)
+        if not checkpoint.is_upscaler:
+            await asyncio.to_thread(run_and_release, checkpoint.pipeline, None, spec.sampling)
+            await asyncio.to_thread(try_config, checkpoint.components["scheduler"], spec.sampling)
+            check_conditioning(spec, checkpoint.pipeline_class, checkpoint.task_classes)
         capabilities = await self._warmup.run(spec, loaded, files)
         if not capabilities.at_once:
             self._one_by_one.add(weights_key(spec))

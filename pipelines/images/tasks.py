@@ -26,7 +26,7 @@ class UnsupportedTask(Exception):
 
 def controlnet_class(own: type[Any], task: Task, infix: str) -> type[Any] | None:
     """Return the class that draws a task with ControlNets: XControlNetPipeline, XControlNetImg2ImgPipeline and
-    XControlNetInpaintPipeline beside XPipeline, or ControlNetUnion as the infix."""
+    XControlNetInpaintPipeline beside XPipeline, or ControlNetUnion, or Adapter for T2I-Adapters, as the infix."""
     stem = family_stem(own.__name__)
     suffixes = {Task.TEXT: ("",), Task.REDRAW: ("Img2Img",), Task.INPAINT: ("Inpaint", "Inpainting")}
     names = (f"{stem}{infix}{suffix}Pipeline" for suffix in suffixes.get(task, ()))

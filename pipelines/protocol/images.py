@@ -11,7 +11,8 @@ from typing import Any, Literal
 from pipelines.protocol.provenance import DigitalSource
 from pipelines.protocol.upstream import ImageUpstream
 
-Conditioning = Literal["img2img", "native"]
+UPSCALER_TILE_PX = 256 * 256  # the area of an upscaler's tile, where its catalog file has none
+Conditioning = Literal["img2img", "native", "upscale"]  # the last draws nothing: it enlarges its reference
 ImageFormat = Literal["png", "jpeg", "webp"]
 Background = Literal["opaque", "transparent"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -20,7 +21,7 @@ Offload = Literal["none", "encoders", "model", "group"]
 Quantize = Literal["none", "fp8", "float8", "int8", "int4", "nf4"]
 Batch = Literal["merged", "exact"]
 Parallel = Literal["auto", "context", "tensor", "encoders"]
-ControlKind = Literal["controlnet", "ip-adapter"]
+ControlKind = Literal["controlnet", "t2i-adapter", "ip-adapter", "map"]  # the last is the checkpoint's own
 Scalar = str | int | float | bool
 SchedulerConfig = tuple[tuple[str, Scalar], ...]
 LongPrompt = Literal["refuse", "tell", "chunk"]  # what becomes of a prompt that no text encoder reads whole
@@ -101,13 +102,14 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """A network that requests may name, with an image for it: a ControlNet follows a map, such as edges or depth; an
-    IP-Adapter takes over an image's style or content."""
+    """A network that requests may name, with an image for it: a ControlNet or T2I-Adapter follows a map, such as edges
+    or depth; an IP-Adapter takes over an image's style or content. A "map" is no network: the checkpoint itself draws
+    from one with every call."""
 
     name: str
     kind: ControlKind
-    path: Path  # a ControlNet's folder, or an IP-Adapter's .safetensors file
-    map: str = ""  # the kind of map that a ControlNet follows, for people
+    path: Path  # a network's folder, or an IP-Adapter's .safetensors file; the checkpoint's, of its own map
+    map: str = ""  # the kind of map that is followed, for people
     strength: float = 1.0  # unless a request says
     mode: int | None = None  # control_mode, of a ControlNet for several kinds of maps
     image_encoder: Path | None = None  # the folder of the encoder that an IP-Adapter was trained with
@@ -139,13 +141,19 @@ class CheckpointSpec:
     parts: tuple[tuple[str, Path], ...] = ()  # in place of its own: "vae", "denoiser", ... and a folder or file
 
     @property
+    def own_map(self) -> Control | None:
+        """Return the map that the checkpoint draws from with every call, as a control; None of most."""
+        return next((control for control in self.controls if control.kind == "map"), None)
+
+    @property
     def paths(self) -> tuple[Path, ...]:
-        """Return all folders and files that the checkpoint is loaded from; none of another server's."""
+        """Return all folders and files that the checkpoint is loaded from, each once; none of another server's."""
         if self.upstream is not None:
             return ()
         of_parts = (path for _, path in self.parts)
         of_controls = (path for control in self.controls for path in (control.path, control.image_encoder))
-        return tuple(path for path in (self.path, self.base, self.config, *of_parts, *of_controls) if path is not None)
+        found = (self.path, self.base, self.config, *of_parts, *of_controls)
+        return tuple(dict.fromkeys(path for path in found if path is not None))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import BinaryIO, Literal, NamedTuple
 
 from pipelines.protocol.chat import ChatEvent, ChatFound, ChatJob, ChatSpec, CountJob
 from pipelines.protocol.classify import ClassifierSpec, ClassifyEvent, ClassifyJob
-from pipelines.protocol.images import CheckpointSpec, Event, ImageJob, LongPrompt
+from pipelines.protocol.images import CheckpointSpec, ControlKind, Event, ImageJob, LongPrompt
 
 Job = ImageJob | ChatJob | CountJob | ClassifyJob
 Spec = CheckpointSpec | ChatSpec | ClassifierSpec
@@ -164,11 +164,23 @@ class Capabilities:
     unsupported_controls: tuple[str, ...] = ()
     controlnets_with: tuple[ControlledWith, ...] = ()  # what ControlNets work with
     controlnets_at_once: int = 0
+    t2i_adapters_with: tuple[ControlledWith, ...] = ()
+    t2i_adapters_at_once: int = 0
     ip_adapters_with: tuple[ControlledWith, ...] = ()
     long_prompts: tuple[LongPrompt, ...] = ("refuse", "tell")  # what it can do with a prompt that is too long
     prompt_tokens: int | None = None  # of a prompt that it reads whole, if it has a limit
     failed_checks: tuple[FailedCheck, ...] = ()
     unit_s: float | None = None  # device time of a unit of work, measured in warmup (pipelines.catalog.estimate)
+
+    def controlled_with(self, kind: ControlKind) -> tuple[ControlledWith, ...]:
+        """Return what controls of a kind work with. A checkpoint's own map is in every call."""
+        own: dict[ControlledWith, bool] = {"text": self.text, "image": self.references > 0, "mask": self.mask}
+        return {
+            "controlnet": self.controlnets_with,
+            "t2i-adapter": self.t2i_adapters_with,
+            "ip-adapter": self.ip_adapters_with,
+            "map": tuple(way for way, works in own.items() if works),
+        }[kind]
 
     @property
     def names(self) -> list[str]:

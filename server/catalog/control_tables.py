@@ -31,6 +31,19 @@ class ControlNetTable(Strict):
     """For a ControlNet of several kinds: the number of this one."""
 
 
+class T2IAdapterTable(Strict):
+    """[[t2i_adapters]]: `pipelines.protocol.images.Control`."""
+
+    name: ControlName
+    """What requests send."""
+    checkpoint: Annotated[str, Field(min_length=1)]
+    """A diffusers folder."""
+    map: Annotated[str, Field(min_length=1, max_length=100)]
+    """The kind of map that it follows, for people: `sketch`."""
+    strength: Annotated[float, Field(gt=0, le=2)] = 1.0
+    """Strength of a request that does not say its own."""
+
+
 class IPAdapterTable(Strict):
     """[[ip_adapters]]: `pipelines.protocol.images.Control`."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pipelines.catalog.suggestion import Noise, Suggestion, Value
 from server.catalog.sizes import Tier
 
+OWN_MAP_NOTE = "how requests name, in `controls`, the map that it draws from with every call: edges, depth, ..."
 TIER_WORDS: dict[Tier, str] = {"1K": "", "2K": "hd-count", "4K": "4k-count"}  # the API's naming rule
 
 
@@ -38,6 +39,7 @@ class NewFile:
 
 def catalog_text(file: NewFile, suggestion: Suggestion) -> str:
     """Write the file's text, with the values that were found in the checkpoint."""
+    draws = suggestion.conditioning != "upscale"
     lines = [
         *(f"# {note[0].upper()}{note[1:]}." for note in file.notes),
         "# Values were found in the checkpoint where comments say so; docs/reference/catalog.md describes the keys.",
@@ -47,17 +49,16 @@ def catalog_text(file: NewFile, suggestion: Suggestion) -> str:
         *([f"config       = {json.dumps(file.config)}  # has the configs"] if file.config else []),
         f"family       = {json.dumps(file.family)}",
         f"conditioning = {json.dumps(suggestion.conditioning)}",
+        *([f"control_map  = {json.dumps(suggestion.control_map)}  # {OWN_MAP_NOTE}"] if suggestion.control_map else []),
         _line("native_area_px", suggestion.native_area_px),
-        _line("max_area_px", suggestion.max_area_px),
+        *([_line("max_area_px", suggestion.max_area_px)] if draws else []),
         _line("steps", suggestion.steps),
         *(
             ['enlarge = "resize"  # its class can\'t redraw a part of an image, so larger ones are only scaled']
             if suggestion.enlarge == "resize"
             else []
         ),
-        "",
-        "[sampling]",
-        _line("guidance", suggestion.guidance),
+        *(["", "[sampling]", _line("guidance", suggestion.guidance)] if draws else []),
         *_noise_lines(suggestion.noise),
     ]
     for model in file.models:

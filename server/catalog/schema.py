@@ -20,7 +20,7 @@ from pipelines.protocol.images import (
     Scalar,
 )
 from pipelines.protocol.upstream import ImageApi
-from server.catalog.control_tables import ControlNetTable, IPAdapterTable
+from server.catalog.control_tables import ControlName, ControlNetTable, IPAdapterTable, T2IAdapterTable
 from server.catalog.sizes import Tier
 from server.catalog.toml import ServerUrl, Strict
 
@@ -31,8 +31,11 @@ PartPath = Annotated[str, Field(min_length=1)]
 PART_KEYS = ("vae", "text_encoder", "text_encoder_2", "text_encoder_3", "denoiser")
 LOCAL_KEYS = (
     *PART_KEYS,
-    "checkpoint", "config", "base", "sheet", "enlarge", "schedulers", "runtime", "controlnets", "ip_adapters",
+    "checkpoint", "config", "base", "sheet", "enlarge", "schedulers", "runtime", "controlnets", "t2i_adapters",
+    "ip_adapters", "control_map",
 )  # fmt: skip
+OF_DRAWING = {*LOCAL_KEYS, "quality", "references"} - {"checkpoint", "runtime", "enlarge"}  # not of an upscaler
+OF_NETWORKS = {"dtype", "resident", "batch", "max_batch"}  # of [runtime], also of an upscaler
 
 
 def _scheduler_value(value: Any) -> Scalar:
@@ -216,7 +219,8 @@ class CheckpointTable(Strict):
     denoiser: PartPath | None = None
     """The folder of a transformer or U-Net of another training, in place of the checkpoint's own."""
     conditioning: Conditioning | None = None
-    """How references enter: `img2img` redraws the first one, `native` reads all. A checkpoint needs it."""
+    """How references enter: `img2img` redraws the first one, `native` reads all. A checkpoint needs it. `upscale` is
+    for the file of an upscaler, which enlarges images and draws none."""
     max_references: Annotated[int, Field(ge=1, le=16)] | None = None
     """Most references of a request; if unset, 1 for `img2img` and 16 for `native`."""
     sheet: bool = False
@@ -228,7 +232,8 @@ class CheckpointTable(Strict):
     )
     """Diffusers classes that a request may choose; the warmup tries each."""
     native_area_px: AreaPx = 1024 * 1024
-    """The area that it was trained on. 262144 is 512 x 512 px."""
+    """The area that it was trained on. 262144 is 512 x 512 px. Of an upscaler, that of a tile of the image that is
+    sent; 65536 if unset."""
     max_area_px: AreaPx = 1_850_000
     """The largest area that it draws well in one pass."""
     steps: Annotated[int, Field(ge=1, le=200)] | None = None
@@ -239,8 +244,13 @@ class CheckpointTable(Strict):
     """How it is loaded, or `"auto"` to choose by memory."""
     controlnets: list[ControlNetTable] = Field(default_factory=list)
     """ControlNets that requests may name."""
+    t2i_adapters: list[T2IAdapterTable] = Field(default_factory=list)
+    """T2I-Adapters that requests may name."""
     ip_adapters: list[IPAdapterTable] = Field(default_factory=list)
     """IP-Adapters that requests may name."""
+    control_map: ControlName | None = None
+    """For a checkpoint that draws from a map with every call, such as FLUX.1 Canny: the name under which requests send
+    it in `controls`."""
 
 
 class ReferencesTable(CheckpointTable):
@@ -327,6 +337,9 @@ def _validate_table(file: CheckpointTable) -> Iterator[tuple[str, str]]:
         return
     if file.conditioning is None:
         yield "conditioning", "missing"
+    if file.conditioning == "upscale":
+        yield from _validate_upscaler(file)
+        return
     if file.sheet and file.conditioning == "img2img":
         yield "sheet", 'is for conditioning = "native": img2img would redraw the sheet'
     if file.checkpoint.endswith(".gguf") and file.base is None:
@@ -344,6 +357,15 @@ def _validate_table(file: CheckpointTable) -> Iterator[tuple[str, str]]:
     yield from _validate_controls(file)
     if file.max_area_px < file.native_area_px:
         yield "max_area_px", f"got {file.max_area_px}, expected at least native_area_px ({file.native_area_px})"
+
+
+def _validate_upscaler(file: CheckpointTable) -> Iterator[tuple[str, str]]:
+    """Yield the keys of a table that an upscaler has no use for, with messages."""
+    runtime = set() if file.runtime == "auto" else file.runtime.model_fields_set
+    keys = [*file.model_fields_set & OF_DRAWING, *(f"runtime.{key}" for key in runtime - OF_NETWORKS)]
+    yield from (
+        (key, 'is for checkpoints that draw; conditioning = "upscale" is one that does not') for key in sorted(keys)
+    )
 
 
 def _validate_upstream(file: CheckpointTable, upstream: UpstreamTable) -> Iterator[tuple[str, str]]:
@@ -364,8 +386,12 @@ def _validate_upstream(file: CheckpointTable, upstream: UpstreamTable) -> Iterat
 
 
 def _validate_controls(file: CheckpointTable) -> Iterator[tuple[str, str]]:
-    names = [*(net.name for net in file.controlnets), *(adapter.name for adapter in file.ip_adapters)]
-    key = "controlnets" if file.controlnets else "ip_adapters"
+    tables: list[ControlNetTable | T2IAdapterTable | IPAdapterTable] = [*file.controlnets, *file.t2i_adapters]
+    names = [each.name for each in (*tables, *file.ip_adapters)]
+    keys = ("controlnets", "t2i_adapters", "ip_adapters")
+    key = next((key for key in keys if getattr(file, key)), "control_map")
+    if names and file.control_map is not None:
+        yield key, "does not work with `control_map`: the checkpoint follows its own map"
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         yield key, f"{twice[0]!r} is there twice; requests choose by name"
     if not names or file.runtime == "auto":

@@ -9,6 +9,7 @@ from pipelines.catalog.checkpoint_files import files_version, find_snapshot
 from pipelines.catalog.conditioning import MODES
 from pipelines.catalog.plan import needs_two_passes
 from pipelines.protocol.images import (
+    UPSCALER_TILE_PX,
     CheckpointSpec,
     Control,
     Lora,
@@ -33,6 +34,12 @@ def checkpoint_spec(file: CheckpointTable, family: str, weights: Path, largest_p
     runtime = _runtime(file.runtime, weights)
     named = {key: getattr(file, key) for key in PART_KEYS}
     parts = tuple((key, find_snapshot(weights / name)) for key, name in named.items() if name is not None)
+    enlarges, area_px = conditioning == "upscale", file.native_area_px
+    redraws = file.enlarge == "redraw" and not enlarges
+    if enlarges and "native_area_px" not in file.model_fields_set:
+        area_px = UPSCALER_TILE_PX
+    if enlarges and runtime.dtype == "auto":
+        runtime = replace(runtime, dtype="float32")  # less than that is seen in smooth areas
     return CheckpointSpec(
         name=_checkpoint_name(checkpoint),
         path=path,
@@ -40,11 +47,11 @@ def checkpoint_spec(file: CheckpointTable, family: str, weights: Path, largest_p
         family=family,
         conditioning=conditioning,
         max_references=file.max_references or MODES[conditioning].max_references,
-        native_area_px=file.native_area_px,
+        native_area_px=area_px,
         max_area_px=file.max_area_px,
         sampling=_sampling(file.sampling),
         runtime=runtime,
-        refined=file.enlarge == "redraw" and needs_two_passes(largest_px, file.native_area_px, file.max_area_px),
+        refined=redraws and needs_two_passes(largest_px, area_px, file.max_area_px),
         version=_version(path, base, config, runtime.embedding_folder, *(part for _, part in parts)),
         base=base,
         sheet=file.sheet,
@@ -84,9 +91,16 @@ def _of_upstream(file: CheckpointTable, table: UpstreamTable, family: str) -> Ch
 
 def _controls(file: CheckpointTable, weights: Path) -> tuple[Control, ...]:
     """Return the controls, ControlNets first: pipelines take each kind as a list of its own."""
+    if file.control_map is not None:
+        path = find_snapshot(weights / (file.checkpoint or ""))
+        return (Control(file.control_map, "map", path, file.control_map),)
     nets = [
         Control(each.name, "controlnet", find_snapshot(weights / each.checkpoint), each.map, each.strength, each.mode)
         for each in file.controlnets
+    ]
+    nets += [
+        Control(each.name, "t2i-adapter", find_snapshot(weights / each.checkpoint), each.map, each.strength)
+        for each in file.t2i_adapters
     ]
     adapters = [
         Control(

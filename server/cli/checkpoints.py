@@ -12,7 +12,6 @@ import typer
 
 from server.cli.printing import CsvFlag, JsonFlag
 from server.errors import ApiError, StartError
-from server.schemas.checkpoints import CheckpointCard
 
 if TYPE_CHECKING:
     from server.flows.checkpoints import CheckpointManager
@@ -79,6 +78,7 @@ def list_all(as_json: JsonFlag = False, as_csv: CsvFlag = False) -> None:
     """List the checkpoints with their state, size and last use."""
     from server.cli.checkpoint_tables import checkpoint_cards, checkpoints_table
     from server.cli.printing import show, show_rows
+    from server.schemas.checkpoints import CheckpointCard
 
     cards = checkpoint_cards(_settings())
     if not (as_json or as_csv):

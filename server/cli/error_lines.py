@@ -2,7 +2,6 @@
 
 import traceback
 
-from server.catalog.images import CatalogError
 from server.errors import ApiError, DatabaseBusy, StartError
 
 
@@ -12,6 +11,8 @@ def error_line(error: BaseException) -> str:
         return str(error)
     if isinstance(error, DatabaseBusy):
         return f"The database can't be used: {error.reason}"
+    from server.catalog.images import CatalogError
+
     if isinstance(error, CatalogError):
         return "; ".join(str(error).splitlines())
     if isinstance(error, ApiError):  # the same functions answer HTTP

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import httpx
 import typer
 
-from server.backends.decoding.data_uri import encode_data_uri
 from server.errors import StartError
 
 if TYPE_CHECKING:
+    import httpx
+
     from server.settings import Settings
 
 READER = "pipelines.images.file_comparison"  # a process of its own: this one reads no images
@@ -44,6 +44,8 @@ def reproduce(
 ) -> None:
     """Draw an image again from its own metadata, and say if it is the same bit for bit, or what differs. It is charged
     as any call."""
+    import httpx
+
     from server.cli.environment import read_settings
 
     settings = read_settings()
@@ -109,6 +111,8 @@ def inputs_of(
 
 
 def _as_uri(path: Path) -> str:
+    from server.backends.decoding.data_uri import encode_data_uri
+
     try:
         return encode_data_uri(path.read_bytes())
     except OSError as error:
@@ -153,13 +157,15 @@ def _own_key(settings: "Settings") -> str:
         raise StartError(f"Give the key that pays with --key, or in {KEY_VARIABLE}.") from error
 
 
-def _offered_schedulers(client: httpx.Client, model: str | None) -> list[str]:
+def _offered_schedulers(client: "httpx.Client", model: str | None) -> list[str]:
     cards = _send(client, "GET", "/v1/models", None)["data"]
     return next((card.get("schedulers", []) for card in cards if card["id"] == model), [])
 
 
-def _send(client: httpx.Client, method: str, route: str, body: dict[str, Any] | None) -> Any:
+def _send(client: "httpx.Client", method: str, route: str, body: dict[str, Any] | None) -> Any:
     """Return the body of an answer. Raises StartError with the server's message."""
+    import httpx
+
     try:
         response = client.request(method, route, json=body)
     except httpx.HTTPError as error:

@@ -82,6 +82,8 @@ class CheckpointManager:
     def _inspect_file(self, path: Path, like: CheckpointSpec | None) -> Inspection:
         """Inspect a single file with the folder that fits. With a class that loads no whole files, only the denoiser is
         used."""
+        if (upscaler := inspect_checkpoint(path)).conditioning == "upscale":
+            return upscaler
         current = (like.config or like.base) if like is not None else None
         found = self._fitting(path, current)
         folder = found or (like.config if like is not None and is_whole(path) else None)
@@ -155,6 +157,7 @@ class CheckpointManager:
             "sampling.guidance": spec.sampling.guidance,
             "sampling.scheduler": spec.sampling.scheduler,
             "sampling.scheduler_config": dict(spec.sampling.scheduler_config) or None,
+            "control_map": spec.own_map.name if spec.own_map is not None else None,
             "base": self._name_if(spec.base),
             "config": self._name_if(spec.config),
             "enlarge": spec.enlarge,

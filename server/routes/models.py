@@ -77,6 +77,8 @@ def _image_card(model: ImageModel, services: Services) -> ModelCard:
     if can_enlarge(model, capabilities):
         supports.append("upscale")
     inputs: list[Modality] = ["text", "image"] if max_references else ["text"]
+    if model.checkpoint.conditioning == "upscale":
+        inputs, max_references = ["image"], 0
     return ModelCard(
         id=model.name,
         created=model.created,
@@ -115,13 +117,12 @@ def _image_card(model: ImageModel, services: Services) -> ModelCard:
 
 
 def _control_card(control: Control, capabilities: Capabilities | None) -> ControlCard:
-    ways = (capabilities.controlnets_with, capabilities.ip_adapters_with) if capabilities is not None else ((), ())
     return ControlCard(
         name=control.name,
         kind=control.kind,
         map=control.map or None,
         strength=control.strength,
-        works_with=list(ways[control.kind == "ip-adapter"]),
+        works_with=list(capabilities.controlled_with(control.kind)) if capabilities is not None else [],
     )
 
 

@@ -32,7 +32,7 @@ def adapter_card(model: str, adapter: Adapter, capabilities: Capabilities | None
 
 def report_of(inspection: Inspection, suggestion: Suggestion) -> CheckpointFindings:
     """Report an inspection with its suggestion, as the route and the command show it."""
-    capabilities = inspection.capabilities
+    capabilities, enlarges = inspection.capabilities, inspection.conditioning == "upscale"
     found = {
         "steps": suggestion.steps,
         "guidance": suggestion.guidance,
@@ -57,8 +57,8 @@ def report_of(inspection: Inspection, suggestion: Suggestion) -> CheckpointFindi
         variants=list(inspection.variants),
         problems=list(inspection.problems),
         needs=list(inspection.needs),
-        supports=capabilities.names if capabilities is not None else [],
-        second_pass=capabilities is not None and capabilities.second_pass,
+        supports=["upscale"] if enlarges else capabilities.names if capabilities is not None else [],
+        second_pass=capabilities is not None and capabilities.second_pass and not enlarges,
         conditioning=inspection.conditioning,
         bytes_in_bfloat16=inspection.device_bytes(2),
         bytes_in_float32=inspection.device_bytes(4),

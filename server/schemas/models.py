@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pipelines.protocol.images import LongPrompt
+from pipelines.protocol.images import ControlKind, LongPrompt
 from server.schemas.answer import Answer
 
 Modality = Literal["text", "image"]
@@ -36,7 +36,7 @@ class ControlCard(Answer):
     follows."""
 
     name: str
-    kind: Literal["controlnet", "ip-adapter"]
+    kind: ControlKind
     map: str | None
     strength: float
     works_with: list[Literal["text", "image", "mask"]]

@@ -16,6 +16,7 @@ from tests.support.chat_servers import chat_server, make_chat_weights
 from tests.support.harness import REPOSITORY, MakeServer, Server
 from tests.support.shared import make_once
 from tests.support.tiny_checkpoints import make_sd
+from tests.support.tiny_families.channels import with_channels
 from tests.support.tiny_server import write_tiny_catalog
 from tests.support.untrained_starters import make_untrained_starters
 
@@ -28,6 +29,18 @@ image_model = "beta-2.5-flash-image-count"
 name       = "starter-chat"
 checkpoint = "starter-chat"
 tools      = true
+"""
+WITH_ALPHA = """
+checkpoint     = "with-alpha"
+family         = "alpha"
+conditioning   = "img2img"
+native_area_px = 65536
+steps          = 2
+
+[[models]]
+name  = "alpha-image-3-count"
+tier  = "1K"
+price = "0.10"
 """
 
 
@@ -84,8 +97,12 @@ def responses_server(tmp_path_factory: pytest.TempPathFactory, weights: Path, ch
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Weights and a catalog of one image model, whose steps last some milliseconds."""
-    weights = make_once("tiny-weights", lambda folder: make_sd(folder / "tiny"))
-    return weights, write_tiny_catalog(tmp_path_factory.mktemp("tiny-configs"))
+    return make_once("tiny-weights", make_tiny_weights), write_tiny_catalog(tmp_path_factory.mktemp("tiny-configs"))
+
+
+def make_tiny_weights(folder: Path) -> None:
+    make_sd(folder / "tiny")
+    with_channels(4).save_pretrained(folder / "with-alpha", safe_serialization=True)
 
 
 @contextmanager
@@ -103,8 +120,10 @@ def server_factory(homes: pytest.TempPathFactory, tiny: tuple[Path, Path]) -> It
 
 @pytest.fixture(scope="session")
 def tiny_server(tmp_path_factory: pytest.TempPathFactory, tiny: tuple[Path, Path]) -> Iterator[Server]:
-    """A server with that catalog for all tests that do not change it."""
-    with server_factory(tmp_path_factory, tiny) as make:
+    """A server with that model, and one whose images have alpha, for all tests that do not change it."""
+    weights, configs = tiny[0], shutil.copytree(tiny[1], tmp_path_factory.mktemp("alpha") / "configs")
+    (configs / "with-alpha.toml").write_text(WITH_ALPHA)
+    with server_factory(tmp_path_factory, (weights, configs)) as make:
         yield make()
 
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from PIL import Image
 
-from tests.support.harness import Server
+from tests.support.harness import Server, assert_clean, charges
 
 ALPHA, ALPHA_4K = "alpha-image-2-count", "alpha-image-2-4k-count"
 BETA, BETA_25 = "beta-3-pro-image-count", "beta-2.5-flash-image-count"
@@ -256,12 +256,12 @@ def test_unknown_urls_and_methods_have_the_same_body(server: Server) -> None:
 
 def test_nothing_above_was_charged(server: Server) -> None:
     """The whole table again, between two readings of the ledger."""
-    before = server.darkroom("ledger", "--entries", "0").stdout
+    before = charges(server)
     with server.http() as client:
         for _, fields, status, _, _ in BAD_BODIES:
             assert client.post("/v1/images/generations", json=fields).status_code == status
-    assert server.darkroom("ledger", "--entries", "0").stdout == before
-    assert server.darkroom("ledger", "--check").returncode == 0
+    assert charges(server) == before
+    assert_clean(server)
 
 
 def assert_error(answer: httpx.Response, status: int, code: str | None, param: str | None) -> None:

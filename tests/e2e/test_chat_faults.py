@@ -100,9 +100,7 @@ def test_the_tokens_of_a_cancelled_chat_are_counted(small_queue: Server, stream:
 
 @pytest.mark.nightly
 def test_chats_and_responses_count_among_a_keys_calls_at_once(small_queue: Server) -> None:
-    made = small_queue.darkroom("keys", "create", "busy", "--group", "chat", "--group", "alpha-image-per-call")
-    key_id, secret = made.stderr.split()[0], made.stdout.strip()
-    small_queue.darkroom("keys", "set", key_id, "--max-running", "1")
+    secret = small_queue.new_key("busy", groups=["chat", "alpha-image-per-call"], max_running=1)
     respond = {"model": "small", "input": "go on", "max_output_tokens": 16}
     with small_queue.http(secret) as client, concurrent.futures.ThreadPoolExecutor() as pool:
         with (

@@ -110,9 +110,7 @@ def test_a_disconnect_cancels_the_chat_upstream(gateway: Server, chat: Server) -
 
 
 def test_chats_count_among_a_keys_calls_at_once(gateway: Server, chat: Server) -> None:
-    made = gateway.darkroom("keys", "create", "busy")
-    key_id, secret = made.stderr.split()[0], made.stdout.strip()
-    gateway.darkroom("keys", "set", key_id, "--max-running", "1")
+    secret = gateway.new_key("busy", max_running=1)
     with gateway.http(secret) as client:
         with (
             client.stream("POST", PATH, json={**LONG, "stream": True}) as answer,

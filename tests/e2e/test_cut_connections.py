@@ -140,9 +140,7 @@ def test_whitespace_keeps_a_connection_open_on_request(server: Server, proxy: Pr
 
 
 def test_keepalive_can_be_set_for_a_key(server: Server) -> None:
-    made = server.darkroom("keys", "create", "behind a proxy")
-    key_id, secret = made.stderr.split()[0], made.stdout.strip()
-    assert "keepalive on" in server.darkroom("keys", "set", key_id, "--keepalive").stdout
+    secret = server.new_key("behind a proxy", keepalive=True)
     with server.http(secret) as client:
         with idle(server, lambda: time.sleep(IDLE_S)):
             kept_alive = client.post(PATH, json=BODY)

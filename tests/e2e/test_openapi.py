@@ -305,10 +305,8 @@ def test_what_is_refused_is_refused_as_described(
 
 
 def test_keys_that_may_not_or_cannot_pay_are_refused_as_described(responses_server: Server, document: Json) -> None:
-    other, poor = (
-        responses_server.darkroom("keys", "create", name, *options).stdout.strip()
-        for name, options in (("beta only", ["--group", "beta-image-per-call"]), ("poor", ["--budget", "0"]))
-    )
+    other = responses_server.new_key("beta only", groups=["beta-image-per-call"])
+    poor = responses_server.new_key("poor", budget="0")
     path = "/v1/images/generations"
     for key, status in ((other, 403), (poor, 429)):
         with client(responses_server, key=key) as http:

@@ -73,9 +73,7 @@ def test_a_text_is_answered_with_every_field(responses_server: Server) -> None:
 
 
 def test_a_response_and_its_image_count_as_one_call(responses_server: Server) -> None:
-    made = responses_server.darkroom("keys", "create", "one", "--group", "chat", "--group", "beta-image-per-call")
-    key_id, secret = made.stderr.split()[0], made.stdout.strip()
-    responses_server.darkroom("keys", "set", key_id, "--max-running", "1")
+    secret = responses_server.new_key("one", groups=["chat", "beta-image-per-call"], max_running=1)
     client = responses_server.openai(secret)
     for _ in range(2):
         assert image_call(client.responses.create(model=MODEL, input="a boat", **FORCED_IMAGE)).status == "completed"

@@ -4,7 +4,6 @@ import base64
 import io
 import json
 import subprocess
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,6 @@ from PIL import Image
 
 from tests.e2e.test_console import NODE, browser
 from tests.support.harness import Server, assert_clean
-from tests.support.tiny_checkpoints import make_sd
-from tests.support.tiny_families.channels import with_channels
-from tests.support.tiny_server import write_tiny_catalog
 
 __all__ = ["browser"]
 
@@ -23,32 +19,11 @@ GENERATIONS = "/v1/images/generations"
 OPAQUE, MODEL = "alpha-image-2-count", "alpha-image-3-count"
 BODY = {"model": MODEL, "prompt": "a red boat", "size": "256x256", "seed": 4}
 TRANSPARENT = {**BODY, "background": "transparent"}
-CATALOG = """
-checkpoint = "with-alpha"
-family = "alpha"
-conditioning = "img2img"
-native_area_px = 65536
-steps = 2
-[[models]]
-name = "alpha-image-3-count"
-tier = "1K"
-price = "0.10"
-"""
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with an image model of three channels and one of four."""
-    folder = tmp_path_factory.mktemp("transparent")
-    weights, configs = folder / "weights", folder / "configs"
-    configs.mkdir()
-    make_sd(weights / "tiny")
-    with_channels(4).save_pretrained(weights / "with-alpha", safe_serialization=True)
-    write_tiny_catalog(configs)
-    (configs / "with-alpha.toml").write_text(CATALOG)
-    running = Server(folder / "home", weights, configs).start()
-    yield running
-    running.stop()
+@pytest.fixture
+def server(tiny_server: Server) -> Server:
+    return tiny_server
 
 
 def opened(encoded: str) -> Image.Image:

@@ -12,6 +12,7 @@ from PIL import Image
 
 from tests.e2e.test_console import NODE, browser
 from tests.support.harness import Server, assert_clean, charges
+from tests.support.tiny_upscalers import make_upscaler
 
 __all__ = ["browser"]
 
@@ -66,6 +67,36 @@ def test_it_runs_in_the_background_and_its_retry_is_charged_once(server: Server)
         while state["state"] in {"queued", "running"}:
             state = client.get(f"/v1/images/jobs/{job}").json()
     assert (state["state"], state["result"]["size"]) == ("succeeded", "602x400")
+    assert charges(server) == before + 1
+
+
+def test_an_upscaler_is_a_model_of_its_own(server: Server) -> None:
+    """Inspected, added, tried, announced, priced by its own entry, and refused where it would have to draw."""
+    make_upscaler(server.weights / "4x-tiny.safetensors")
+    with server.http(server.admin_key) as operator, server.http() as client:
+        found = operator.post("/admin/checkpoints/inspect", json={"checkpoint": "4x-tiny.safetensors"}).json()
+        body = {"checkpoint": "4x-tiny.safetensors", "name": "sharp", "family": "alpha", "price": "0.03"}
+        added = operator.post("/admin/checkpoints/add", json=body)
+        reloaded = operator.post("/admin/reload", json={})
+        card = client.get("/v1/models/sharp").json()
+        before = charges(server)
+        answer = client.post(PATH, json={"model": "sharp", "image": uri(301, 200), "scale": 4}).json()
+        drawn = client.post("/v1/images/generations", json={"model": "sharp", "prompt": "a boat"})
+        assert operator.post("/admin/checkpoints/remove", json={"model": "sharp"}).status_code == 200
+        assert operator.post("/admin/reload", json={}).status_code == 200
+    assert (found["problems"], found["supports"], found["class_name"]) == ([], ["upscale"], "RRDBNet")
+    assert (added.status_code, reloaded.status_code) == (200, 200), (added.text, reloaded.text)
+    assert (card["supports"], card["price"], card["architecture"]["input_modalities"]) == (
+        ["upscale"],
+        "0.03",
+        ["image"],
+    )
+    assert answer["size"] == "1204x800"
+    assert not {"steps", "guidance", "negative_prompt"} & answer["parameters"].keys()
+    plain = Image.open(io.BytesIO(image(301, 200))).resize((1204, 800))
+    assert np.abs(np.asarray(opened(answer)).astype(int) - np.asarray(plain)).mean() < 12
+    assert (drawn.status_code, drawn.json()["error"]["param"]) == (400, "model")
+    assert "/v1/images/upscale" in drawn.json()["error"]["message"]
     assert charges(server) == before + 1
 
 

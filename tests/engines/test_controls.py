@@ -22,8 +22,15 @@ from tests.engines.device import DEVICE
 from tests.engines.shared_passes import difference, drawn, drawn_together, last_event
 from tests.engines.test_families import family_spec
 from tests.support.image_jobs import image_job
-from tests.support.tiny_families import make_family
-from tests.support.tiny_families.controls import make_controlnet, make_image_encoder, make_ip_adapter, make_two_encoders
+from tests.support.tiny_families import FAMILIES, make_family
+from tests.support.tiny_families.controls import (
+    in_published_order,
+    make_controlnet,
+    make_image_encoder,
+    make_ip_adapter,
+    make_t2i_adapter,
+    make_two_encoders,
+)
 
 UPRIGHT, ACROSS = split_image(upright=True), split_image(upright=False)
 
@@ -95,6 +102,51 @@ async def test_controlled_images_share_passes_and_are_what_they_are_alone(
     alone = [await drawn(engine, job) for job in jobs]
     assert all(difference(event, images) <= 2 for event, images in zip(events, alone, strict=True))
     assert difference(await last_event(engine, controlled_job(spec, seed=1)), alone[0]) > 2, "they change nothing"
+
+
+async def test_t2i_adapters_follow_maps_from_a_prompt_alone(tmp_path: Path) -> None:
+    """Of colours and of levels of grey, one or two at once, in shared passes."""
+    in_published_order(FAMILIES["sd15"]()).save_pretrained(tmp_path / "sd15")
+    spec = family_spec("sd15", tmp_path, "img2img")
+    controls = [Control("sketch", "t2i-adapter", make_t2i_adapter(tmp_path / "sketch", in_channels=1), "sketch")]
+    controls += [Control("depth", "t2i-adapter", make_t2i_adapter(tmp_path / "depth", 5), "depth")]
+    denoiser = load_checkpoint(spec, DEVICE).denoiser
+    controls += [Control("edges", "controlnet", make_controlnet(denoiser, tmp_path / "edges"))]
+    spec = replace(spec, controls=tuple(controls))
+    engine = ImageEngine(DEVICE)
+    found = await engine.prepare(spec)
+    assert (found.t2i_adapters_with, found.t2i_adapters_at_once) == (("text",), 2)
+    assert (found.controlnets_with, found.controlnets_at_once) == (("text", "image", "mask"), 1)
+    assert found.failed_checks == ()
+    plain = await last_event(engine, controlled_job(spec, seed=1))
+    for names in (("sketch",), ("depth",), ("sketch", "depth")):
+        jobs = [controlled_job(spec, *names, seed=1), controlled_job(spec, *names, seed=2, image=ACROSS)]
+        events = await drawn_together(engine, jobs)
+        alone = [await drawn(engine, job) for job in jobs]
+        assert all(isinstance(event, Finished) for event in events)
+        assert all(difference(event, images) <= 2 for event, images in zip(events, alone, strict=True))
+        assert difference(plain, alone[0]) > 2, "it changes nothing"
+    mixed = await last_event(engine, controlled_job(spec, "sketch", "edges"))
+    assert isinstance(mixed, Failed)
+    assert (mixed.code, mixed.param) == ("unsupported", "controls")
+
+
+async def test_a_checkpoint_of_maps_draws_from_its_own_in_both_passes(tmp_path: Path) -> None:
+    make_family("flux-control", tmp_path / "flux-control")
+    spec = family_spec("flux-control", tmp_path, "img2img")
+    engine = ImageEngine(DEVICE)
+    found = await engine.prepare(spec)
+    assert (found.names, found.second_pass) == (["text", "image", "mask", "guidance", "steps"], True)
+    assert found.controlled_with("map") == ("text", "image", "mask")
+    large = {"width_px": 160, "height_px": 64}
+    for more in ({}, large):
+        jobs = [controlled_job(spec, "map", image=image, **more) for image in (UPRIGHT, ACROSS)]
+        one, other = [await drawn(engine, job) for job in jobs]
+        assert difference(await last_event(engine, controlled_job(spec, "map", **more)), one) <= 2
+        assert difference(await last_event(engine, controlled_job(spec, "map", **more)), other) > 2
+    without = await last_event(engine, image_job(spec))
+    assert isinstance(without, Failed)
+    assert (without.code, without.param) == ("unsupported", "controls")
 
 
 async def test_an_image_without_an_ip_adapter_is_what_it_was_before_one(

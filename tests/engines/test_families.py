@@ -8,7 +8,7 @@ import pytest
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.images.engine import ImageEngine
-from pipelines.protocol.images import CheckpointSpec, Conditioning, Finished, SamplingDefaults
+from pipelines.protocol.images import CheckpointSpec, Conditioning, Control, ControlInput, Finished, SamplingDefaults
 from pipelines.protocol.messages import Capabilities
 from server.data_folders import REPOSITORY
 from tests.engines.conftest import left_half, plain_image
@@ -36,6 +36,8 @@ NIGHTLY: dict[str, tuple[Conditioning, tuple[bool, int, bool, bool, bool, bool, 
     "sdxl-inpaint": ("img2img", (False, 0, True, True, True, True, True)),
     "sdxl-refiner": ("img2img", (False, 1, True, True, True, True, True)),
     "flux-schnell": ("img2img", (True, 1, True, True, False, False, True)),
+    "flux-control": ("img2img", (True, 1, True, True, False, True, True)),
+    "cogview4-control": ("img2img", (True, 0, False, False, True, True, True)),
     "flux-fill": ("img2img", (False, 0, True, True, False, True, True)),
     "chroma": ("img2img", (True, 1, False, True, True, True, True)),
     "lumina2": ("img2img", (True, 1, True, True, True, True, True)),
@@ -145,6 +147,7 @@ READ_ALL = {  # in windows, or up to the longest that the class lets through
     *("ovis-image", "kandinsky5", "bria", "fibo", "fibo-edit", "kolors", "kolors-pag", "depth2img", "unclip"),
     *("unclip-img2img", "sdxl-pix2pix", "sd15-pag", "sdxl-pag", "sd3-pag"),
 }
+DRAWN_FROM_MAPS = {"flux-control", "cogview4-control"}
 FAILED_CHECKS = {
     "chroma": "a mask: AttributeError: 'FrozenDict' object has no attribute 'guidance_embeds'",
     "sana-sprint": "another number of steps: ValueError: Intermediate timesteps for SCM is not supported",
@@ -155,10 +158,11 @@ FAILED_CHECKS = {
 
 
 def family_spec(name: str, folder: Path, conditioning: Conditioning) -> CheckpointSpec:
+    own_map = (Control("map", "map", folder / name),) if name in DRAWN_FROM_MAPS else ()
     return CheckpointSpec(
         name=name, path=folder / name, config=None, family="alpha", conditioning=conditioning,
         max_references=16 if conditioning == "native" else 1, native_area_px=64 * 64, max_area_px=96 * 96,
-        sampling=SamplingDefaults(guidance=2.0, refine_strength=0.5),
+        sampling=SamplingDefaults(guidance=2.0, refine_strength=0.5), controls=own_map,
     )  # fmt: skip
 
 
@@ -213,6 +217,7 @@ async def test_warmup_finds_what_a_checkpoint_can_do(name: str, tmp_path: Path) 
     inputs = {} if found.text else {"references": (plain_image(),)}
     if not (found.text or found.references):
         inputs["mask"] = left_half()
+    inputs |= {"controls": (ControlInput("map", plain_image(), 1.0),)} if spec.own_map is not None else {}
     steps = 2 if found.text else 4  # a redrawn image is drawn in the last of them
     job = image_job(spec, id="wide", width_px=112, height_px=64, n=2, steps=steps, time_limit_s=900, **inputs)
     one_by_one = name in ONE_BY_ONE  # then the second does not begin before the first has ended

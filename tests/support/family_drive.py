@@ -249,6 +249,11 @@ class _Family:
                 self.fault(f"three references on a sheet: {sheet}")
             self.driven.cells["references"] = "1, more on a sheet, `native`"
 
+    @property
+    def _has_own_map(self) -> bool:
+        """Whether each call needs one, which `checkpoints add` calls so."""
+        return any(control["kind"] == "map" for control in self.card.get("controls", ()))
+
     def _conditioning(self) -> str:
         text = (self.server.configs / f"{self.model}.toml").read_text()
         return text.split('conditioning = "')[1].split('"')[0]
@@ -330,6 +335,7 @@ class _Family:
             "response_format": "b64_json",
             **({"image": [_data_uri(_reference(self.size, number)) for number in shown]} if shown else {}),
             **({"mask": _data_uri(_left_half(self.size))} if mask else {}),
+            **({"controls": {"map": _data_uri(_reference(self.size, 3))}} if self._has_own_map else {}),
             **more,
             **(fields or {}),
         }

@@ -26,6 +26,7 @@ from pipelines.images.drawing.finish import (
     align_reference,
     center_crop,
     composite,
+    fit_image,
     thumbnail,
     to_drawn_size,
     whole_paint,
@@ -34,8 +35,10 @@ from pipelines.images.drawing.looks import InvalidImage
 from pipelines.images.drawing.reference_sheet import on_sheet
 from pipelines.images.drawing.returned_image import ReturnedImage, sums_of_decoded
 from pipelines.images.drawing.tiling import refine
+from pipelines.images.drawing.upscaling import Upscaling
 from pipelines.images.loading.cast_codec import restored_dtype
 from pipelines.images.loading.checkpoint import Checkpoint
+from pipelines.images.loading.controls import NETS
 from pipelines.images.loading.safety_checker import check_flags, ignore_flags
 from pipelines.images.prompts.reading import reading
 from pipelines.images.scheduling.batching import Row
@@ -121,7 +124,13 @@ class ImagePipeline:
         return lambda: self._finish(canvas if alpha is None else with_alpha(canvas, alpha))
 
     def _enlarge(self, plan: Plan, size: tuple[int, int]) -> Callable[[], Pixels]:
-        """Redraw the tiles of the reference, enlarged to the size."""
+        """Redraw the tiles of the reference, enlarged to the size; or enlarge each by an upscaler."""
+        if self.checkpoint.is_upscaler:
+            upscaling = Upscaling(self.checkpoint.denoiser, self.checkpoint.device, self.on_host, self._after_tile)
+            self.on_call((plan.tiles[0].width, plan.tiles[0].height))
+            with torch.inference_mode():
+                canvas = upscaling.enlarge(to_image(self.job.references[0]), plan.tiles, size)
+            return lambda: self._finish(canvas)
         with self.on_host():
             canvas = self._at_drawn_size(self.job.references[0])
         refine(canvas, plan.tiles, lambda tile, number: self._redraw(tile, number, canvas), self.on_host)
@@ -190,6 +199,9 @@ class ImagePipeline:
             self.checkpoint.step_caches.end_step()
         self.on_step(preview)
 
+    def _after_tile(self, canvas: Image.Image) -> None:
+        self.on_step(lambda: thumbnail(canvas))
+
     def _as_read(self, reference: Image.Image) -> Image.Image:
         """Bring a reference into the mode in which the checkpoint's codec takes one. Raises UnsupportedTask where its
         classes would take such an image for latents, of which they draw another."""
@@ -220,8 +232,20 @@ class ImagePipeline:
         task = self.checkpoint.second_pass_task
         if task is Task.INPAINT:
             images["mask_image"] = Image.new("L", tile.size, 255)
+        if self.checkpoint.spec.own_map is not None:
+            place = self.plan.tiles[number]
+            box = (place.left, place.top, place.left + place.width, place.top + place.height)
+            images["control_image"] = fit_image(to_image(self._own_map), self.job).crop(box)
         drawn = self._call(task, seed, tile.size, observer, strength, is_tile=True, **images)
         return lambda: drawn.image(self.preview_map)
+
+    @property
+    def _own_map(self) -> RawImage:
+        """Return the map that the checkpoint draws from with every call. Raises UnsupportedTask."""
+        own = self.checkpoint.controls.of_kind(("map",), self.job.controls)
+        if not own:
+            raise UnsupportedTask("it draws from a map with every call", "controls")
+        return own[0].image
 
     def _call(
         self, task: Task, seed: int, size: tuple[int, int], observer: StepObserver,
@@ -234,7 +258,7 @@ class ImagePipeline:
         `strength` is None for a call that starts from noise.
         """
         sampling, controls, family = self.job.sampling, self.checkpoint.controls, self.checkpoint.family
-        nets = [] if is_tile else controls.of_kind("controlnet", self.job.controls)  # a tile has the image to follow
+        nets = [] if is_tile else controls.of_kind(NETS, self.job.controls)  # a tile has the image to follow
         pipeline = family.prepared(self.checkpoint.pipeline(task, sampling, nets), *size)
         if self.row.is_check:
             ignore_flags(pipeline)
@@ -242,6 +266,8 @@ class ImagePipeline:
         if nets:
             images |= controls.net_arguments(accepted, nets, self._at_drawn_size)
         images |= controls.adapter_arguments(accepted, self.job.controls)
+        if self.checkpoint.spec.own_map is not None:
+            images.setdefault("control_image", self._at_drawn_size(self._own_map))
         part = None if strength is None else partial(sampling.steps, strength)
         steps = sampling.steps if part is None else part.steps
         late = None

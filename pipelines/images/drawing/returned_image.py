@@ -4,7 +4,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 
 from pipelines.device.transfer import Transfer, sum_of
@@ -15,16 +17,21 @@ CHANNELS = (1, 3, 4)
 
 
 class ReturnedImage:
-    """The output of a pipeline call: a float tensor of shape (1, channels, height, width), 0 to 1, or a list of one
-    Pillow image. One channel is grey, three are colours, four have alpha beside them.
+    """The output of a pipeline call: a float tensor of shape (1, channels, height, width), 0 to 1, an array of shape
+    (1, height, width, channels), as of old classes, or a list of one Pillow image. One channel is grey, three are
+    colours, four have alpha beside them.
 
     Bytes have no NaN: it would become 0, black. So sums of the floats come along, `sums` with them: one is finite if
     all of its numbers are.
     """
 
-    def __init__(self, returned: torch.Tensor | Sequence[Image.Image], sums: Sequence[torch.Tensor] = ()) -> None:
+    def __init__(
+        self, returned: torch.Tensor | NDArray[np.float32] | Sequence[Image.Image], sums: Sequence[torch.Tensor] = ()
+    ) -> None:
         self._image: Image.Image | None = None
         self._transfer: Transfer | None = None
+        if isinstance(returned, np.ndarray):
+            returned = torch.from_numpy(returned).permute(0, 3, 1, 2)
         if isinstance(returned, torch.Tensor):
             sums = [*sums, sum_of(returned)]
             if returned.shape[1] not in CHANNELS:

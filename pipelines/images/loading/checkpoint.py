@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from diffusers.guiders import BaseGuidance
 
-from pipelines.catalog.call_signature import announce
+from pipelines.catalog.call_signature import UPSCALES, announce
 from pipelines.catalog.channels import ReadMode, draws_alpha, read_mode
 from pipelines.catalog.checkpoint_files import (
     fullest_device_bytes,
@@ -24,7 +24,7 @@ from pipelines.images.denoising.step_caches import StepCaches
 from pipelines.images.loading import runtime_options
 from pipelines.images.loading.adapters import Adapters
 from pipelines.images.loading.compilation import raise_recompile_limit
-from pipelines.images.loading.controls import Controls, takes_adapter
+from pipelines.images.loading.controls import NETS, Controls, takes_adapter
 from pipelines.images.loading.shared_parts import Sizes, sizes_of
 from pipelines.images.modular import is_modular
 from pipelines.images.parallel.encoders import on_device, text_encoders
@@ -144,8 +144,15 @@ class Checkpoint:
         return self.components.get("unet") or self.components["transformer"]
 
     @property
+    def is_upscaler(self) -> bool:
+        """Return whether it enlarges images, and draws none."""
+        return self.spec.conditioning == "upscale"
+
+    @property
     def capabilities(self) -> Capabilities:
         """Return the capabilities that the checkpoint's classes announce. Warmup tries them."""
+        if self.is_upscaler:
+            return UPSCALES
         accepted = inspect.signature(self.pipeline_class.__call__).parameters
         announced = announce(
             self.spec,
@@ -161,21 +168,28 @@ class Checkpoint:
     def _with_controls(self, announced: Capabilities) -> Capabilities:
         """Add the controls that the classes announce to the capabilities."""
         controls = self.spec.controls
-        nets = [ControlInput(each.name, BLANK, 1.0) for each in controls if each.kind == "controlnet"]
+        by_kind = {
+            kind: [ControlInput(each.name, BLANK, 1.0) for each in controls if each.kind == kind] for kind in NETS
+        }
         tasks: dict[ControlledWith, Task] = {
             "text": Task.TEXT, "image": MODES[self.spec.conditioning].task, "mask": Task.INPAINT,
         }  # fmt: skip
-        infix = self.controls.infix(nets[:1]) if nets else None
+
+        def ways(nets: list[ControlInput]) -> tuple[ControlledWith, ...]:
+            infix = self.controls.infix(nets[:1]) if nets else None
+            return tuple(
+                way for way, task in tasks.items() if infix and controlnet_class(self.pipeline_class, task, infix)
+            )
+
+        has_adapters = any(each.kind == "ip-adapter" for each in controls)
         return replace(
             announced,
-            controlnets_with=tuple(
-                way for way, task in tasks.items() if infix and controlnet_class(self.pipeline_class, task, infix)
-            ),
-            controlnets_at_once=len(nets),
+            controlnets_with=ways(by_kind["controlnet"]),
+            controlnets_at_once=len(by_kind["controlnet"]),
+            t2i_adapters_with=ways(by_kind["t2i-adapter"]),
+            t2i_adapters_at_once=len(by_kind["t2i-adapter"]),
             ip_adapters_with=tuple(
-                way
-                for way, task in tasks.items()
-                if len(controls) > len(nets) and takes_adapter(self.task_classes.get(task))
+                way for way, task in tasks.items() if has_adapters and takes_adapter(self.task_classes.get(task))
             ),
         )
 

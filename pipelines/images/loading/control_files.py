@@ -1,4 +1,4 @@
-"""ControlNets and image encoders from their folders."""
+"""ControlNets, T2I-Adapters and image encoders from their folders."""
 
 import contextlib
 import json
@@ -14,12 +14,16 @@ from pipelines.catalog.checkpoint_files import CheckpointError, control_bytes, s
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.staged_copy import move_modules
 from pipelines.device.weight_names import TELLING, check_loaded
-from pipelines.images.loading.controls import Controls
+from pipelines.images.loading.controls import NETS, Controls
 from pipelines.images.loading.file_versions import FileHashes
 from pipelines.images.loading.parts import unlisted
 from pipelines.protocol.images import CheckpointSpec, Control
 
 ENCODERS = ("VisionModel", "VisionModelWithProjection")  # how the classes of image encoders end
+NAMES = {  # of a kind of network -> key in catalog files, what it is called, and a part of its class's name
+    "controlnet": ("controlnets", "ControlNet", "ControlNet"),
+    "t2i-adapter": ("t2i_adapters", "T2I-Adapter", "T2IAdapter"),
+}
 VISION_HALVES = {"CLIPModel": "CLIPVisionModelWithProjection", "SiglipModel": "SiglipVisionModel"}  # of two encoders
 
 
@@ -34,7 +38,7 @@ def load_controls(
     encoders: dict[Path, tuple[torch.nn.Module, Any]] = {}
     notes: list[str] = []
     for control in spec.controls:
-        if control.kind == "controlnet" and control.path not in nets:
+        if control.kind in NETS and control.path not in nets:
             nets[control.path], of_net = _load_net(control, dtype)
             notes += of_net
         if control.kind == "ip-adapter" and not hasattr(pipeline_class, "load_ip_adapter"):
@@ -54,12 +58,13 @@ def load_controls(
 
 
 def _load_net(control: Control, dtype: torch.dtype) -> tuple[torch.nn.Module, list[str]]:
-    """Load a ControlNet, with notes on its files. Raises CheckpointError."""
-    name = _config(control.path, "controlnets").get("_class_name")
-    kind = getattr(diffusers, name, None) if isinstance(name, str) and "ControlNet" in name else None
+    """Load a ControlNet or T2I-Adapter, with notes on its files. Raises CheckpointError."""
+    key, called, part = NAMES[control.kind]
+    name = _config(control.path, key).get("_class_name")
+    kind = getattr(diffusers, name, None) if isinstance(name, str) and part in name else None
     if kind is None or not hasattr(kind, "from_pretrained"):
-        raise CheckpointError(f"controlnets: {control.path}/config.json: {name} is no ControlNet of diffusers")
-    with _named("controlnets", control.path):
+        raise CheckpointError(f"{key}: {control.path}/config.json: {name} is no {called} of diffusers")
+    with _named(key, control.path):
         variant = single_variant(control.path)
         net, info = kind.from_pretrained(
             control.path, torch_dtype=dtype, local_files_only=True, use_safetensors=True, variant=variant,

@@ -1,7 +1,8 @@
-"""ControlNets and IP-Adapters beside a checkpoint, which requests choose by name.
+"""ControlNets, T2I-Adapters and IP-Adapters beside a checkpoint, which requests choose by name.
 
-A ControlNet is a network of its own: a pipeline of diffusers' ControlNet classes takes it as a part, so any runs go
-together. An IP-Adapter adds attention to the denoiser: it is state of the weights, so runs with other ones wait.
+A ControlNet and a T2I-Adapter are networks of their own: a pipeline of diffusers' classes for them takes one as a part,
+so any runs go together. An IP-Adapter adds attention to the denoiser: it is state of the weights, so runs with other
+ones wait.
 """
 
 import inspect
@@ -21,6 +22,9 @@ from pipelines.protocol.images import Control, ControlInput, RawImage
 from pipelines.protocol.pixels import to_image
 
 UNION = "ControlNetUnion"  # in the names of classes: networks for several kinds of maps
+T2I = "Adapter"  # in the names of classes that take T2I-Adapters
+T2I_STRENGTH = "adapter_conditioning_scale"
+NETS = ("controlnet", "t2i-adapter")  # kinds of controls that are networks of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,28 +64,30 @@ class Controls:
 
     @property
     def modules(self) -> list[torch.nn.Module]:
-        """Return the modules of all ControlNets and image encoders."""
+        """Return the modules of all networks and image encoders."""
         return [*self.nets.values(), *(encoder for encoder, _ in self.encoders.values())]
 
-    def of_kind(self, kind: str, inputs: Sequence[ControlInput]) -> list[ControlInput]:
-        """Return those of a job's inputs that are of this kind."""
-        return [each for each in inputs if self.by_name[each.name].kind == kind]
+    def of_kind(self, kinds: Sequence[str], inputs: Sequence[ControlInput]) -> list[ControlInput]:
+        """Return those of a job's inputs that are of these kinds."""
+        return [each for each in inputs if self.by_name[each.name].kind in kinds]
 
     def infix(self, nets: Sequence[ControlInput]) -> str:
-        """Return the part that diffusers has in the names of the classes that take these ControlNets. Raises
+        """Return the part that diffusers has in the names of the classes that take these networks. Raises
         UnsupportedTask."""
         infixes = {_infix(type(self.nets[self.by_name[each.name].path]).__name__) for each in nets}
         if len(infixes) > 1:
-            raise UnsupportedTask("it takes ControlNets for several kinds of maps and those for one apart", "controls")
+            kinds = "T2I-Adapters, ControlNets" if T2I in infixes else "ControlNets"
+            raise UnsupportedTask(f"it takes {kinds} for several kinds of maps and those for one apart", "controls")
         return infixes.pop()
 
     def parts(self, nets: Sequence[ControlInput]) -> dict[str, Any]:
-        """Return the components of a pipeline that draws with these ControlNets, and with the IP-Adapters that are
+        """Return the components of a pipeline that draws with these networks, and with the IP-Adapters that are
         active."""
         modules = [self.nets[self.by_name[each.name].path] for each in nets]
         if len(modules) > 1 and self.infix(nets) == UNION and all(module is modules[0] for module in modules):
             modules = modules[:1]  # it takes several maps at once
-        parts: dict[str, Any] = {"controlnet": modules[0] if len(modules) == 1 else modules} if modules else {}
+        key = "adapter" if modules and self.infix(nets) == T2I else "controlnet"
+        parts: dict[str, Any] = {key: modules[0] if len(modules) == 1 else modules} if modules else {}
         if self._active:
             parts["image_encoder"], parts["feature_extractor"] = self._encoder(self._active[0][0])
         return parts
@@ -98,10 +104,16 @@ class Controls:
         nets: Sequence[ControlInput],
         at_drawn_size: Callable[[RawImage], Image.Image],
     ) -> dict[str, Any]:
-        """Return the arguments of a call with these ControlNets: their maps at the size that is drawn, and their
+        """Return the arguments of a call with these networks: their maps at the size that is drawn, and their
         strengths."""
-        maps = [at_drawn_size(each.image) for each in nets]
+        maps = [self._as_read(at_drawn_size(each.image), each) for each in nets]
         strengths = [each.strength for each in nets]
+        if T2I_STRENGTH in accepted:
+            return (
+                {"image": maps, T2I_STRENGTH: strengths}
+                if len(nets) > 1
+                else {"image": maps[0], T2I_STRENGTH: strengths[0]}
+            )
         modes = [self.by_name[each.name].mode for each in nets]
         arguments: dict[str, list[Any]] = {
             "control_image" if "control_image" in accepted else "image": maps,
@@ -110,9 +122,14 @@ class Controls:
         }
         return arguments if len(nets) > 1 else {name: values[0] for name, values in arguments.items()}
 
+    def _as_read(self, drawn: Image.Image, net: ControlInput) -> Image.Image:
+        """Return a map in the mode that its network takes: some T2I-Adapters read levels of grey."""
+        config = getattr(self.nets[self.by_name[net.name].path], "config", {})
+        return drawn.convert("L") if config.get("in_channels") == 1 else drawn
+
     def adapter_arguments(self, accepted: Mapping[str, Any], inputs: Sequence[ControlInput]) -> dict[str, Any]:
         """Return the arguments of a call while the IP-Adapters are active. Raises UnsupportedTask if it takes none."""
-        adapters = self.of_kind("ip-adapter", inputs)
+        adapters = self.of_kind(("ip-adapter",), inputs)
         if not adapters:
             return {}
         if "ip_adapter_image" not in accepted:
@@ -121,11 +138,11 @@ class Controls:
 
     def adapter_files(self, inputs: Sequence[ControlInput]) -> list[Path]:
         """Return the files of the IP-Adapters among the inputs."""
-        return [self.by_name[each.name].path for each in self.of_kind("ip-adapter", inputs)]
+        return [self.by_name[each.name].path for each in self.of_kind(("ip-adapter",), inputs)]
 
     def read(self, inputs: Sequence[ControlInput]) -> None:
         """Read the IP-Adapters that a run will load, before it has the device."""
-        for active in self._wanted(self.of_kind("ip-adapter", inputs)):
+        for active in self._wanted(self.of_kind(("ip-adapter",), inputs)):
             if active not in self._active and active[1] is not None:
                 self.hashes.read(active[1])
                 with LOAD_LOCK:  # as for adapters
@@ -133,7 +150,7 @@ class Controls:
 
     def is_outdated(self, inputs: Sequence[ControlInput]) -> bool:
         """Return whether an IP-Adapter in the denoiser has another file by now."""
-        wanted = self._wanted(self.of_kind("ip-adapter", inputs))
+        wanted = self._wanted(self.of_kind(("ip-adapter",), inputs))
         return wanted != self._active and [name for name, _ in wanted] == [name for name, _ in self._active]
 
     def _wanted(self, adapters: Sequence[ControlInput]) -> tuple[tuple[str, FileVersion | None], ...]:
@@ -154,7 +171,7 @@ class Controls:
     def activate(self, pipeline: Any, denoiser: Any, inputs: Sequence[ControlInput], *, held: bool = False) -> None:
         """Put a run's IP-Adapters into the denoiser, and take out others. While it is `held`, other runs draw with
         those of these names: they stay, even if their files have changed. Raises UnsupportedTask."""
-        adapters = self.of_kind("ip-adapter", inputs)
+        adapters = self.of_kind(("ip-adapter",), inputs)
         wanted = self._wanted(adapters)
         if wanted != self._active and not (held and self.is_outdated(inputs)):
             self.deactivate(denoiser)
@@ -198,7 +215,7 @@ class Controls:
 
 
 def _infix(class_name: str) -> str:
-    return UNION if UNION in class_name else "ControlNet"
+    return T2I if class_name == "T2IAdapter" else UNION if UNION in class_name else "ControlNet"
 
 
 def takes_adapter(task_class: type[Any] | None) -> bool:

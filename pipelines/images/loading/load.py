@@ -52,6 +52,7 @@ from pipelines.images.loading.safety_checker import safety_note
 from pipelines.images.loading.shared_parts import SharedParts
 from pipelines.images.loading.single_file_names import check_headers, check_text_encoders
 from pipelines.images.loading.single_files import load_denoiser
+from pipelines.images.loading.upscalers import load_upscaler
 from pipelines.images.loading.whole_files import load_whole
 from pipelines.images.modular import pipeline_class_of
 from pipelines.images.parallel.choice import check_attention
@@ -76,6 +77,8 @@ def load_checkpoint(
 
     Raises CheckpointError.
     """
+    if spec.conditioning == "upscale":
+        return load_upscaler(spec, device, sharing)
     shared = shared or SharedParts()
     group = group or Group(device)
     budget_bytes = Budgets.of(device).device_bytes if budget_bytes is None else budget_bytes

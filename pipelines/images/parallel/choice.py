@@ -46,7 +46,7 @@ def choose_parallel(spec: CheckpointSpec, devices: int) -> Runtime:
         )
     if devices != runtime.gpus:
         raise CheckpointError(_wrong_worker(runtime.gpus, devices))
-    if spec.controls:
+    if spec.controls and spec.own_map is None:
         raise CheckpointError(
             f"runtime.gpus: ControlNets and IP-Adapters do not work with parallel = {runtime.parallel!r}"
         )

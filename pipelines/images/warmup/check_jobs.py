@@ -8,7 +8,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from pipelines.catalog.plan import in_own_steps, plan_image
-from pipelines.protocol.images import CheckpointSpec, Encoding, ImageJob, RawImage
+from pipelines.images.warmup.control_checks import squares
+from pipelines.protocol.images import CheckpointSpec, ControlInput, Encoding, ImageJob, RawImage
 from pipelines.protocol.messages import Capabilities, ControlledWith
 
 MIN_SIDE: Final = 4  # in multiples of multiple_px
@@ -21,6 +22,7 @@ TWO_REFERENCES: Final = "two references"
 MASK: Final = "a mask"
 TWO_PASSES: Final = "a second pass"
 TRANSPARENT: Final = "a transparent background"
+ENLARGED: Final = "an enlarged image"
 
 
 class Check(NamedTuple):
@@ -43,6 +45,10 @@ class CheckJobs:
     def first(self, capabilities: Capabilities, *, native: bool) -> Check | None:
         """Return the image that a checkpoint with these capabilities draws first; None if it has none."""
         side_px = self._native_px if native else self._side_px
+        if self.spec.conditioning == "upscale":
+            return (
+                Check(ENLARGED, self._enlarging(side_px), {"second_pass": False}) if capabilities.second_pass else None
+            )
         if capabilities.text:
             return Check(TEXT, self._job(side_px), {"text": False})
         if capabilities.references:
@@ -87,6 +93,14 @@ class CheckJobs:
         if refined and capabilities.second_pass:
             yield self.two_passes(capabilities, first.job)
 
+    def _enlarging(self, side_px: int) -> ImageJob:
+        """Return the job of an image of two tiles, enlarged twice."""
+        width_px = side_px * 3 // 2
+        spec = replace(self.spec, native_area_px=side_px**2)
+        image = _gradient(side_px, width_px)
+        job = replace(self._job(side_px, steps=1), checkpoint=spec, enlarges=True, references=(image,))
+        return replace(job, width_px=2 * width_px, height_px=2 * side_px)
+
     @property
     def _native_px(self) -> int:
         return self.multiple_px * max(1, round(math.sqrt(self.spec.native_area_px) / self.multiple_px))
@@ -106,7 +120,7 @@ class CheckJobs:
 
     def _job(self, side_px: int, *, references: int = 0, mask: bool = False, steps: int = FIRST_STEPS) -> ImageJob:
         """Return the job of a square image, from up to two references that differ."""
-        images = (_gradient(side_px), turned(_gradient(side_px)))
+        images, own = (_gradient(side_px), turned(_gradient(side_px))), self.spec.own_map
         return ImageJob(
             id="probe",
             checkpoint=replace(self.spec, native_area_px=side_px**2),  # else it would be drawn larger and downscaled
@@ -121,6 +135,7 @@ class CheckJobs:
             encoding=Encoding(),
             metadata={},
             time_limit_s=3600,
+            controls=() if own is None else (ControlInput(own.name, squares(side_px, side_px), own.strength),),
         )
 
 
@@ -170,9 +185,10 @@ def turned(image: RawImage) -> RawImage:
     return replace(image, data=np.rot90(pixels, -1).tobytes())
 
 
-def _gradient(side_px: int) -> RawImage:
-    ramp = bytes(255 * x // side_px for x in range(side_px) for _ in range(3))
-    return RawImage(side_px, side_px, "RGB", ramp * side_px)
+def _gradient(height_px: int, width_px: int | None = None) -> RawImage:
+    width_px = width_px or height_px
+    ramp = bytes(255 * x // width_px for x in range(width_px) for _ in range(3))
+    return RawImage(width_px, height_px, "RGB", ramp * height_px)
 
 
 def _left_half(side_px: int) -> RawImage:

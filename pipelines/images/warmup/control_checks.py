@@ -1,18 +1,31 @@
 """The images that find which of a checkpoint's controls work, and with which inputs."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.images.drawing.looks import NO_CHANGE, difference
-from pipelines.protocol.images import CheckpointSpec, Control, ControlInput, EncodedImage, ImageJob, RawImage
+from pipelines.protocol.images import (
+    CheckpointSpec,
+    Control,
+    ControlInput,
+    ControlKind,
+    EncodedImage,
+    ImageJob,
+    RawImage,
+)
 from pipelines.protocol.messages import Capabilities, ControlledWith, FailedCheck
 
 Draw = Callable[[ImageJob], Awaitable[tuple[EncodedImage, ...] | str]]  # the images, or why it failed, in one line
 SQUARES_PX: Final = 8
+KINDS: Final[Mapping[ControlKind, tuple[str, str]]] = {  # -> how fields of Capabilities begin, and its name
+    "controlnet": ("controlnets", "ControlNets"),
+    "t2i-adapter": ("t2i_adapters", "T2I-Adapters"),
+    "ip-adapter": ("ip_adapters", "IP-Adapters"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,32 +44,45 @@ class ControlChecker:
     async def find(self, capabilities: Capabilities) -> Capabilities:
         """Try the controls, and return the capabilities with those that work. Raises CheckpointError if there are
         controls and none works."""
-        controls = self.spec.controls
+        await self._try_own_map()
+        controls = [each for each in self.spec.controls if each.kind != "map"]
         if not controls:
             return capabilities
         failures = {each.name: why for each in controls if (why := await self._try(each)) is not None}
         if len(failures) == len(controls):
             name, why = next(iter(failures.items()))
             raise CheckpointError(f"{self.spec.path}: none of its controls works with it: {name}: {why}")
-        nets, adapters = (
-            [each for each in controls if each.name not in failures and each.kind == kind]
-            for kind in ("controlnet", "ip-adapter")
-        )
         failed_checks = [FailedCheck(f"the control {name}", why) for name, why in failures.items()]
-        at_once = len(nets)
-        if at_once > 1 and isinstance(failed := await self.draw(self._with(self.job, nets[:2])), str):
-            failed_checks.append(FailedCheck("two ControlNets", failed))
-            at_once = 1
-        nets_with = await self._ways(nets, capabilities, capabilities.controlnets_with, failed_checks)
-        adapters_with = await self._ways(adapters, capabilities, capabilities.ip_adapters_with, failed_checks)
-        return replace(
-            capabilities,
-            unsupported_controls=tuple(failures),
-            controlnets_with=nets_with,
-            controlnets_at_once=at_once,
-            ip_adapters_with=adapters_with,
-            failed_checks=(*capabilities.failed_checks, *failed_checks),
-        )
+        by_kind = {
+            kind: [each for each in controls if each.name not in failures and each.kind == kind] for kind in KINDS
+        }
+        found: dict[str, Any] = {
+            f"{field}_with": await self._ways(by_kind[kind], capabilities, kind, failed_checks)
+            for kind, (field, _) in KINDS.items()
+        }
+        found |= {
+            f"{field}_at_once": await self._at_once(by_kind[kind], called, failed_checks)
+            for kind, (field, called) in KINDS.items()
+            if kind != "ip-adapter"
+        }
+        failed_checks[:0] = capabilities.failed_checks
+        return replace(capabilities, unsupported_controls=tuple(failures), failed_checks=tuple(failed_checks), **found)
+
+    async def _try_own_map(self) -> None:
+        """Draw from another map, which must change the image. Raises CheckpointError."""
+        if (own := self.spec.own_map) is None:
+            return
+        plain = RawImage(1, 1, "RGB", bytes(3))
+        drawn = await self.draw(replace(self.job, controls=(ControlInput(own.name, plain, own.strength),)))
+        if not isinstance(drawn, str) and difference(self.plain[0], drawn[0]) == 0:
+            raise CheckpointError(f"{self.spec.path}: the map that it draws from changes nothing")
+
+    async def _at_once(self, nets: list[Control], called: str, failed_checks: list[FailedCheck]) -> int:
+        """Find how many networks of a kind an image may have."""
+        if len(nets) > 1 and isinstance(failed := await self.draw(self._with(self.job, nets[:2])), str):
+            failed_checks.append(FailedCheck(f"two {called}", failed))
+            return 1
+        return len(nets)
 
     async def _try(self, control: Control) -> str | None:
         """Try a control, and return the reason why it does not work; None if it works."""
@@ -69,14 +95,14 @@ class ControlChecker:
         self,
         controls: list[Control],
         capabilities: Capabilities,
-        announced: tuple[ControlledWith, ...],
+        kind: ControlKind,
         failed_checks: list[FailedCheck],
     ) -> tuple[ControlledWith, ...]:
         """Find the inputs that the first control works with, among those that are announced and work without it.
         Failures are appended to `failed_checks`."""
         works = {"text": capabilities.text, "image": capabilities.references > 0, "mask": capabilities.mask}
         ways: list[ControlledWith] = []
-        for way in [way for way in announced if works[way]] if controls else []:
+        for way in [way for way in capabilities.controlled_with(kind) if works[way]] if controls else []:
             drawn = await self.draw(self._with(self.job_with(way), controls[:1]))
             if isinstance(drawn, str):
                 failed_checks.append(FailedCheck(f"the control {controls[0].name} with {way}", drawn))
@@ -85,11 +111,12 @@ class ControlChecker:
         return tuple(ways)
 
     def _with(self, job: ImageJob, controls: list[Control]) -> ImageJob:
-        squares = _squares(job.width_px, job.height_px)
-        return replace(job, controls=tuple(ControlInput(each.name, squares, each.strength) for each in controls))
+        map_ = squares(job.width_px, job.height_px)
+        added = (ControlInput(each.name, map_, each.strength) for each in controls)
+        return replace(job, controls=(*job.controls, *added))
 
 
-def _squares(width_px: int, height_px: int) -> RawImage:
+def squares(width_px: int, height_px: int) -> RawImage:
     """Draw black and white squares: edges, depth and a pose to some ControlNet, and an image to an IP-Adapter."""
     across, down = np.arange(width_px) // SQUARES_PX, np.arange(height_px) // SQUARES_PX
     light = ((across[None, :] + down[:, None]) % 2 * 255).astype(np.uint8)

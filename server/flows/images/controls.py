@@ -1,9 +1,10 @@
-"""Controls of a request, ControlNets and IP-Adapters: whether the model takes them, and as inputs of a job."""
+"""Controls of a request, ControlNets, adapters and maps: whether the model takes them, and as inputs of a job."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
-from pipelines.protocol.images import Control, ControlInput
+from pipelines.protocol.images import Control, ControlInput, ControlKind
 from pipelines.protocol.messages import Capabilities, ControlledWith
 from server.catalog.images import ImageModel
 from server.errors import BadRequest
@@ -32,6 +33,10 @@ def check_controls(
 ) -> None:
     """Refuse requests that the model's controls can't serve. `way` is the input of the request beside them. Raises
     BadRequest."""
+    own = model.checkpoint.own_map
+    if own is not None and own.name not in [each.name for each in requested]:
+        message = f"Model `{model.name}` draws from a map with every call: send it as '{own.name}' in 'controls'."
+        raise BadRequest(message, param="controls", code="missing_required_parameter")
     if not requested:
         return
     offered = {control.name: control for control in offered_controls(model, capabilities)}
@@ -39,16 +44,21 @@ def check_controls(
         names = f"Controls: {', '.join(offered)}." if offered else "It takes none: leave 'controls' out."
         raise _refusal(f"Model `{model.name}` has no control '{unknown[0]}'. {names}")
     chosen = [offered[each.name] for each in requested]
-    nets = [control for control in chosen if control.kind == "controlnet"]
-    adapters = [control for control in chosen if control.kind == "ip-adapter"]
+    by_kind = {kind: [each for each in chosen if each.kind == kind] for kind in get_args(ControlKind)}
+    nets, t2i, adapters = (by_kind[kind] for kind in ("controlnet", "t2i-adapter", "ip-adapter"))
+    if nets and t2i:
+        raise _refusal(f"A ControlNet and a T2I-Adapter do not work together: send {nets[0].name} or {t2i[0].name}.")
     if len({control.image_encoder for control in adapters}) > 1:
         raise _refusal(f"The controls {_names(adapters)} have different image encoders: send one of them.")
     if capabilities is None:  # the checkpoint has not been loaded yet: until then the job itself fails
         return
-    if len(nets) > capabilities.controlnets_at_once:
-        raise _refusal(f"Model `{model.name}` takes one ControlNet at a time: send one of {_names(nets)}.")
-    for some, ways in ((nets, capabilities.controlnets_with), (adapters, capabilities.ip_adapters_with)):
-        if some and way not in ways:
+    limits = {"ControlNet": (nets, capabilities.controlnets_at_once)}
+    limits["T2I-Adapter"] = (t2i, capabilities.t2i_adapters_at_once)
+    for called, (some, most) in limits.items():
+        if len(some) > most:
+            raise _refusal(f"Model `{model.name}` takes one {called} at a time: send one of {_names(some)}.")
+    for kind, some in by_kind.items():
+        if some and way not in (ways := capabilities.controlled_with(kind)):
             works = " or ".join(NEEDS[each] for each in ways) or "nothing that it draws"
             name = f"The control '{some[0].name}' of model `{model.name}`"
             raise _refusal(f"{name} does not work with {NEEDS[way]}, but with {works}.")

@@ -169,6 +169,9 @@ class ImageCreator:
         if request.scale is not None:
             check_enlarging(request, model, capabilities)
             return
+        if model.checkpoint.conditioning == "upscale":
+            message = f"Model `{model.name}` enlarges images, and draws none: send one to POST /v1/images/upscale."
+            raise BadRequest(message, param="model", code="unsupported_value")
         check_options(request, model, self._rules.max_n, capabilities)
 
     async def _hold(self, call: BilledCall, running: ActiveCall, webhook: str | None) -> None:

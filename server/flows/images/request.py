@@ -270,6 +270,8 @@ def build_job(
     used = {name: getattr(sampling, name) for name in SamplingOptions.model_fields} | {"loras": dict(sampling.loras)}
     if request.task(model).starts_from_noise or request.scale is not None:
         used["strength"] = None
+    if model.checkpoint.conditioning == "upscale":
+        used = {}
     if capabilities is not None and not capabilities.long_prompts:  # another server's, which does not tell
         used["long_prompt"] = None
     return ImageJob(

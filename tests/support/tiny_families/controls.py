@@ -49,6 +49,26 @@ def _union(denoiser: Any, modes: int) -> Any:
     )  # fmt: skip
 
 
+def in_published_order(pipeline: Any) -> Any:
+    """The tiny Stable Diffusion with the blocks of its denoiser in the order of published ones, which T2I-Adapters
+    count on: the last has no attention."""
+    torch.manual_seed(3)
+    blocks = {"down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D")}
+    blocks["up_block_types"] = ("UpBlock2D", "CrossAttnUpBlock2D")
+    pipeline.unet = diffusers.UNet2DConditionModel.from_config({**pipeline.unet.config, **blocks})
+    return pipeline
+
+
+def make_t2i_adapter(folder: Path, seed: int = 4, in_channels: int = 3) -> Path:
+    """A T2I-Adapter for that denoiser: one level of features for each of its two blocks."""
+    torch.manual_seed(seed)
+    adapter = diffusers.T2IAdapter(in_channels=in_channels, channels=[8, 16], num_res_blocks=1, downscale_factor=8)
+    for weight in adapter.parameters():
+        weight.data.normal_(std=0.5)
+    adapter.save_pretrained(folder)
+    return folder
+
+
 def make_image_encoder(folder: Path) -> Path:
     torch.manual_seed(2)
     config = transformers.CLIPVisionConfig(**VISION, projection_dim=ENCODER_WIDTH)

@@ -9,6 +9,7 @@ from server.accounts.db import Database
 from tests.support.postgresql import Cluster
 
 NewDatabase = Callable[[], str]
+BOTH = ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)]  # a cluster takes seconds to start
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +27,7 @@ def postgresql(cluster: Cluster) -> NewDatabase:
     return cluster.new
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=BOTH)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'darkroom.db'}"
@@ -34,7 +35,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return new_database()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=BOTH)
 def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A database without tables."""
     if request.param == "sqlite":

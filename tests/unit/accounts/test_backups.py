@@ -202,6 +202,7 @@ def test_a_copy_of_version_0_1_0_takes_an_upgrade_back_on_either_kind(of_0_1_0: 
     assert [key.name for key in list_keys(of_0_1_0)] == ["old"]
 
 
+@pytest.mark.slow
 def test_what_can_not_be_copied_is_a_plain_error_and_leaves_nothing(
     settings: Settings, books: Database, postgresql: NewDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,6 +222,7 @@ def test_what_can_not_be_copied_is_a_plain_error_and_leaves_nothing(
 
 
 @pytest.mark.usefixtures("programs")
+@pytest.mark.slow
 def test_a_backup_of_another_kind_changes_nothing(
     settings: Settings, books: Database, postgresql: NewDatabase, tmp_path: Path
 ) -> None:

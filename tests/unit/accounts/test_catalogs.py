@@ -8,9 +8,10 @@ from pipelines.catalog.digests import Digests
 from pipelines.catalog.manifest import CHUNK_BYTES
 from server.accounts.catalogs import CatalogContent, CatalogStore, TurnLost
 from server.accounts.db import Database
+from tests.unit.accounts.conftest import BOTH
 from tests.unit.accounts.helpers import server
 
-ON_POSTGRESQL = pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+ON_POSTGRESQL = pytest.mark.parametrize("url", BOTH[1:], indirect=True)
 FIRST = CatalogContent({"a.toml": "one"}, {"tiny": "0"})
 SECOND = CatalogContent({"a.toml": "two"}, {"tiny": "0"})
 

@@ -22,11 +22,12 @@ from server.backends.local_storage import LocalStorage
 from server.flows.operators.keys import read_money
 from server.state import call_rate
 from server.state.call_rate import WINDOW_S, CallRate
+from tests.unit.accounts.conftest import BOTH
 from tests.unit.accounts.helpers import GROUPS, call, capture, clean, result, server
 
 DAYS_S = 30 * 86_400.0
 Jump = Callable[[float], None]
-ON_POSTGRESQL = pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+ON_POSTGRESQL = pytest.mark.parametrize("url", BOTH[1:], indirect=True)
 
 
 @pytest.fixture

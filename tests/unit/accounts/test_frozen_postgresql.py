@@ -14,6 +14,8 @@ from server.errors import DatabaseBusy
 from tests.support.postgresql import Cluster
 from tests.unit.accounts.helpers import GROUPS
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def limits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ max_client_conn = 100
 ignore_startup_parameters = extra_float_digits
 """
 
-pytestmark = pytest.mark.skipif(PGBOUNCER is None, reason="pgbouncer is not installed")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(PGBOUNCER is None, reason="pgbouncer is not installed")]
 
 
 @pytest.fixture

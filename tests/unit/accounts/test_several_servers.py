@@ -15,9 +15,10 @@ from server.accounts.responses import ResponseStore, StoredResponse
 from server.accounts.results import ResultStore
 from server.housekeeping import DatabaseInUse, lock_database
 from server.settings import Settings
+from tests.unit.accounts.conftest import BOTH
 from tests.unit.accounts.helpers import GROUPS, call, capture, clean, result, server
 
-ON_POSTGRESQL = pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+ON_POSTGRESQL = pytest.mark.parametrize("url", BOTH[1:], indirect=True)
 
 
 def test_servers_that_start_at_once_on_an_empty_database_all_start(empty_url: str) -> None:

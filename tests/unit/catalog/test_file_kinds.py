@@ -169,12 +169,12 @@ KINDS: Mapping[str, tuple[Shapes, str, str]] = {
     "t2i-adapter": (
         {"body.0.block1.weight": (8, 8, 3, 3), "body.0.block2.weight": (8, 8, 1, 1), "conv_in.weight": (8, 64, 3, 3)},
         "a T2I-Adapter",
-        "draws with it",
+        "[[t2i_adapters]]",
     ),
     "t2i-adapter-diffusers": (
         {"adapter.body.0.resnets.0.block1.weight": (8, 8, 3, 3)},
         "a T2I-Adapter",
-        "draws with it",
+        "[[t2i_adapters]]",
     ),
     "ip-adapter": (
         {"image_proj.proj.weight": (8, 8), "ip_adapter.1.to_k_ip.weight": (8, 8)},
@@ -204,6 +204,11 @@ KINDS: Mapping[str, tuple[Shapes, str, str]] = {
         {"conv_first.weight": (8, 3, 3, 3), "body.0.rdb1.conv1.weight": (8, 8, 3, 3)},
         "an upscaler",
         "enlarges",
+    ),
+    "swinir": (
+        {"layers.0.residual_group.blocks.0.attn.qkv.weight": (24, 8), "conv_first.weight": (8, 3, 3, 3)},
+        "an upscaler",
+        "no other is loaded",
     ),
     "compact": ({"body.0.weight": (8, 3, 3, 3), "body.1.weight": (8,)}, "an upscaler", "enlarges"),
     "motion": (
@@ -293,7 +298,7 @@ def test_a_denoiser_of_another_size_is_not_added_to_a_base(
         ({"_class_name": "FluxTransformer2DModel"}, "a denoiser alone"),
         ({"_class_name": "UNet2DConditionModel"}, "a denoiser alone"),
         ({"_class_name": "FluxControlNetModel"}, "a ControlNet: name it in [[controlnets]]"),
-        ({"_class_name": "T2IAdapter"}, "a T2I-Adapter: nothing here draws"),
+        ({"_class_name": "T2IAdapter"}, "a T2I-Adapter: name its diffusers folder in [[t2i_adapters]]"),
         ({"architectures": ["CLIPVisionModelWithProjection"]}, "an image encoder"),
         ({"architectures": ["CLIPTextModel"]}, "a text encoder alone"),
         ({"architectures": ["ViTForImageClassification"]}, "an image classifier"),

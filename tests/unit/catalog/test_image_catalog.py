@@ -116,7 +116,7 @@ BROKEN = [
     ("alpha-image-2.toml", '"2K"', '"1K"', "models[1].tier", "expected '2K' for 'alpha-image-2-hd-count'"),
     ("alpha-image-2.toml", '"0.25"', '"free"', "models[1].price", "got 'free'"),
     ("alpha-image-2.toml", '"0.25"', '"0.00001"', "models[1].price", "got '0.00001'"),
-    ("alpha-image-2.toml", '"img2img"', '"ip-adapter"', "conditioning", "expected 'img2img' or 'native'"),
+    ("alpha-image-2.toml", '"img2img"', '"ip-adapter"', "conditioning", "expected 'img2img', 'native' or 'upscale'"),
     ("alpha-image-2.toml", 'family       = "alpha"', 'family = "gamma"', "family", "expected one of alpha, beta"),
     ("alpha-image-2.toml", "guidance ", "guidence ", "sampling.guidence", "'guidance'?"),
     ("alpha-image-2.toml", '"starter-alpha"', '"x.safetensors"', "config", "needs the folder of its configs"),
@@ -289,3 +289,10 @@ def test_a_folder_of_embeddings_must_be_there(configs: Path, tmp_path: Path) -> 
     (tmp_path / "words").mkdir()
     spec = load_catalog(configs, tmp_path).models["alpha-image-2-count"].checkpoint
     assert spec.runtime.embedding_folder == tmp_path / "words"
+
+
+def test_an_upscaler_has_no_key_of_drawing(configs: Path) -> None:
+    file = configs / "alpha-image-2.toml"
+    file.write_text(file.read_text().replace('"img2img"', '"upscale"'))
+    with pytest.raises(CatalogError, match="quality: is for checkpoints that draw"):
+        load_catalog(configs, configs)

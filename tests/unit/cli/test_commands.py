@@ -1,5 +1,7 @@
 """Output and errors of the commands, without a server."""
 
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +33,13 @@ from server.settings import Settings
 )
 def test_every_listen_address_has_a_url_for_local_clients(host: str, url: str) -> None:
     assert Settings(host=host, port=8080).local_url == url
+
+
+def test_the_command_waits_for_no_package_that_it_does_not_need() -> None:
+    slow = "{'fastapi', 'httpx', 'pydantic', 'sqlalchemy'}"
+    loaded = f"import sys, server.cli.app, server.cli.error_lines; print({slow} & sys.modules.keys())"
+    process = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
+    assert process.stdout == "set()\n"
 
 
 def test_names_with_brackets_are_printed_unchanged(

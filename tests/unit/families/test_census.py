@@ -114,7 +114,7 @@ def test_every_modular_class_is_drawn_or_refused() -> None:
         ("DDPMPipeline", "it takes no prompt"),
         ("ShapEPipeline", "it has neither a U-Net nor a transformer"),
         ("StableDiffusionControlNetPipeline", "name that in [[controlnets]]"),
-        ("StableDiffusionXLAdapterPipeline", "for the T2I-Adapter in it"),
+        ("StableDiffusionXLAdapterPipeline", "name that in [[t2i_adapters]]"),
         ("StableDiffusionLatentUpscalePipeline", "it enlarges an image"),
         ("StableCascadeDecoderPipeline", "diffusers no longer maintains it"),
         ("ChromaInpaintPipeline", "ChromaPipeline draws with the same parts"),
@@ -169,7 +169,7 @@ LATER: dict[str, tuple[str, str | None]] = {
     ),
     "EPipeline": (
         _class("EPipeline", "transformer", "prompt, control_image=None", "images"),
-        "EPipeline: it needs a control image with every call",
+        None,
     ),
     "FPipeline": (
         _class("FPipeline", "prior", "prompt", "images"),

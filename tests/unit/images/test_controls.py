@@ -11,10 +11,11 @@ import pytest
 
 from pipelines.protocol.images import CheckpointSpec
 from pipelines.protocol.messages import Capabilities
-from server.catalog.images import CatalogError, load_catalog
+from server.catalog.images import Catalog, CatalogError, load_catalog
 from server.data_folders import REPOSITORY
 from server.errors import BadRequest
 from server.flows.images.controls import ControlRequest, check_controls
+from server.flows.images.enlarging import can_enlarge
 from server.flows.references import Reference
 from tests.support.in_process import InProcess, in_process, png
 
@@ -149,6 +150,47 @@ def test_what_warmup_withdrew_is_refused(
     with pytest.raises(BadRequest, match=message) as refused:
         check_controls(requested, way, model, replace(capabilities, **found))
     assert refused.value.param == "controls"
+
+
+def catalog_with(folder: Path, more: str) -> Catalog:
+    for file in (REPOSITORY / "model_configs").glob("*.toml"):
+        (folder / file.name).write_text(file.read_text() + (more if file.name == "alpha-image-2.toml" else ""))
+    return load_catalog(folder, folder)
+
+
+def test_t2i_adapters_stand_beside_controlnets_and_not_with_them(tmp_path: Path) -> None:
+    table = '[[t2i_adapters]]\nname = "sketch"\ncheckpoint = "t2i"\nmap = "sketch"\n'
+    model = catalog_with(tmp_path, f"{TABLES}\n{table}").models[MODEL]
+    found = Capabilities(
+        True, 1, True, True, True, True, True, controlnets_with=("text",), controlnets_at_once=2,
+        t2i_adapters_with=("text",), t2i_adapters_at_once=1,
+    )  # fmt: skip
+    sketch, edges = (ControlRequest(name, Reference(f"controls[{name}]", URI)) for name in ("sketch", "edges"))
+    check_controls([sketch], "text", model, found)
+    with pytest.raises(BadRequest, match="do not work together: send edges or sketch"):
+        check_controls([sketch, edges], "text", model, found)
+    with pytest.raises(BadRequest, match="does not work with reference images, but with a prompt alone"):
+        check_controls([sketch], "image", model, found)
+
+
+def test_a_map_of_the_checkpoints_own_is_asked_for_by_name(tmp_path: Path) -> None:
+    for file in (REPOSITORY / "model_configs").glob("*.toml"):
+        text = file.read_text()
+        if file.name == "alpha-image-2.toml":
+            text = text.replace("conditioning", 'control_map = "canny"\nconditioning', 1)
+        (tmp_path / file.name).write_text(text)
+    model = load_catalog(tmp_path, tmp_path).models[MODEL]
+    found = Capabilities(True, 1, False, True, True, True, True)
+    with pytest.raises(
+        BadRequest, match="draws from a map with every call: send it as 'canny' in 'controls'"
+    ) as refused:
+        check_controls([], "text", model, found)
+    assert (refused.value.param, refused.value.code) == ("controls", "missing_required_parameter")
+    canny = ControlRequest("canny", Reference("controls[canny]", URI))
+    check_controls([canny], "image", model, found)
+    assert not can_enlarge(model, found)
+    with pytest.raises(BadRequest, match="with a mask"):
+        check_controls([canny], "mask", model, found)
 
 
 @pytest.mark.parametrize(

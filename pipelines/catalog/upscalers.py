@@ -1,0 +1,107 @@
+"""Upscalers in the layouts of ESRGAN and Real-ESRGAN, by the names and shapes in a file's header.
+
+ESRGAN's networks (RRDBNet) are published in the names of its first code (`model.0.`), of its later one (`RRDB_trunk.`)
+and of Real-ESRGAN's (`body.0.rdb1.`); Real-ESRGAN's small ones (SRVGGNetCompact) are a plain row of convolutions.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pipelines.catalog.weight_headers import Tensor, read_header
+
+Network = Literal["RRDBNet", "SRVGGNetCompact"]
+PREFIX: Final = re.compile(r"^(module\.)?(params_ema\.|params\.)?(module\.)?")
+RENAMED: Final = (  # earlier names of RRDBNet -> Real-ESRGAN's
+    (re.compile(r"^model\.0\."), "conv_first."),
+    (re.compile(r"^model\.1\.sub\.(\d+)\.RDB(\d)\.conv(\d)\.0\."), r"body.\1.rdb\2.conv\3."),
+    (re.compile(r"^model\.1\.sub\.\d+\.(weight|bias)$"), r"conv_body.\1"),
+    (re.compile(r"^RRDB_trunk\.(\d+)\.RDB(\d)\."), r"body.\1.rdb\2."),
+    (re.compile(r"^trunk_conv\."), "conv_body."),
+    (re.compile(r"^upconv(\d)\."), r"conv_up\1."),
+    (re.compile(r"^HRconv\."), "conv_hr."),
+)
+LATER: Final = re.compile(r"^model\.(\d+)\.(weight|bias)$")  # the convolutions after RRDBNet's body, by their place
+COLOURS: Final = 3
+LARGEST_SCALE: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class UpscalerLayout:
+    """What a file's network is built by. `names` are the module's names of the file's tensors."""
+
+    network: Network
+    scale: int
+    features: int
+    blocks: int  # of an RRDBNet; of the other, its convolutions between the first and the last
+    growth: int  # of a dense block
+    unshuffle: int  # how many pixels along a side an RRDBNet folds into channels first
+    names: Mapping[str, str]
+
+    @property
+    def index(self) -> dict[str, Any]:
+        """Return what a diffusers folder of the network would have in model_index.json."""
+        return {"_class_name": self.network, "unet": ["darkroom", self.network]}
+
+
+def upscaler_layout(tensors: Iterable[Tensor]) -> UpscalerLayout | None:
+    """Return the layout of a file with these tensors; None if it is no upscaler of the two networks, or enlarges
+    nothing."""
+    listed = list(tensors)
+    is_averaged = any(tensor.name.startswith("params_ema.") for tensor in listed)
+    used = [tensor for tensor in listed if not (is_averaged and tensor.name.startswith("params."))]
+    places = sorted({int(match[1]) for tensor in used if (match := LATER.match(_plain(tensor.name)))} - {0})
+    names = {tensor.name: _renamed(_plain(tensor.name), places) for tensor in used}
+    shapes = {names[tensor.name]: tensor.shape for tensor in used}
+    for layout in (*_rrdb(shapes, names), *_compact(shapes, names)):
+        if layout.names.keys() and 1 < layout.scale <= LARGEST_SCALE:
+            return layout
+    return None
+
+
+def layout_of(file: Path) -> UpscalerLayout | None:
+    """Return the layout of an upscaler's file. Raises BrokenFile."""
+    return upscaler_layout(read_header(file).tensors)
+
+
+def _plain(name: str) -> str:
+    return PREFIX.sub("", name)
+
+
+def _renamed(name: str, places: list[int]) -> str:
+    """Return Real-ESRGAN's name of a tensor. Of the later convolutions the last two finish the image, and each of the
+    others follows a doubling of its sides."""
+    for pattern, new in RENAMED:
+        if pattern.search(name):
+            return pattern.sub(new, name)
+    if (match := LATER.match(name)) is None:
+        return name
+    place = places.index(int(match[1])) + 1
+    last = {len(places): "conv_last", len(places) - 1: "conv_hr"}
+    return f"{last.get(place, f'conv_up{place}')}.{match[2]}"
+
+
+def _rrdb(shapes: Mapping[str, tuple[int, ...]], names: Mapping[str, str]) -> Iterator[UpscalerLayout]:
+    first, dense = shapes.get("conv_first.weight"), shapes.get("body.0.rdb1.conv1.weight")
+    if first is None or dense is None or "conv_last.weight" not in shapes:
+        return
+    unshuffle = math.isqrt(first[1] // COLOURS)
+    blocks = 1 + max(int(name.split(".")[1]) for name in shapes if name.startswith("body."))
+    doublings = sum(name.startswith("conv_up") and name.endswith("weight") for name in shapes)
+    if first[1] == COLOURS * unshuffle**2 and 2**doublings % unshuffle == 0:
+        yield UpscalerLayout("RRDBNet", 2**doublings // unshuffle, first[0], blocks, dense[0], unshuffle, names)
+
+
+def _compact(shapes: Mapping[str, tuple[int, ...]], names: Mapping[str, str]) -> Iterator[UpscalerLayout]:
+    """Every second part of its body is the slopes of a PReLU, one for a channel."""
+    convolutions = [name for name in shapes if name.startswith("body.") and len(shapes[name]) == 4]
+    last = f"body.{2 * (len(convolutions) - 1)}.weight"
+    if len(convolutions) < 2 or last not in shapes or len(shapes.get("body.1.weight", ())) != 1:
+        return
+    scale = math.isqrt(shapes[last][0] // COLOURS)
+    first = shapes["body.0.weight"]
+    if first[1] == COLOURS and shapes[last][0] == COLOURS * scale**2:
+        yield UpscalerLayout("SRVGGNetCompact", scale, first[0], len(convolutions) - 2, 0, 1, names)

@@ -1,0 +1,50 @@
+"""An image enlarged by an upscaler, tile by tile: each is a forward pass, which runs share as those of denoisers."""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from pipelines.catalog.plan import Tile
+from pipelines.images.drawing.looks import InvalidImage
+from pipelines.images.drawing.returned_image import ReturnedImage
+from pipelines.images.drawing.tiling import feather
+
+
+@dataclass(frozen=True, slots=True)
+class Upscaling:
+    """Enlarges images with a network on its device. `on_host` is entered for work that needs no device; `after_tile` is
+    called with the canvas, and may raise to stop."""
+
+    network: Any  # pipelines.images.loading.upscalers.Upscaler
+    device: torch.device
+    on_host: Callable[[], contextlib.AbstractContextManager[None]]
+    after_tile: Callable[[Image.Image], None]
+
+    def enlarge(self, image: Image.Image, tiles: Sequence[Tile], size: tuple[int, int]) -> Image.Image:
+        """Return an image enlarged to `size`, a multiple of its own. `tiles` cover it. Raises InvalidImage."""
+        factor = size[0] // image.width
+        canvas = Image.new("RGB", size)
+        for tile in tiles:
+            box = (tile.left, tile.top, tile.left + tile.width, tile.top + tile.height)
+            enlarged = self._enlarged(image.crop(box).convert("RGB"), factor)
+            place = Tile(*(factor * side for side in (tile.left, tile.top, tile.width, tile.height)))
+            with self.on_host():
+                if not enlarged.is_finite:
+                    raise InvalidImage(self.network.dtype)
+                drawn = enlarged.image().resize((place.width, place.height), Image.Resampling.LANCZOS)
+                canvas.paste(drawn, (place.left, place.top), feather(place))
+            self.after_tile(canvas)
+        return canvas
+
+    def _enlarged(self, tile: Image.Image, factor: int) -> ReturnedImage:
+        """Return a tile that is enlarged by the factor or more: a network of less is run again on what it drew."""
+        levels = torch.from_numpy(np.array(tile)).permute(2, 0, 1)[None]
+        colours, reached = levels.to(self.device).to(self.network.dtype) / 255, 1
+        while reached < factor:
+            colours, reached = self.network(colours.clamp(0, 1)), reached * self.network.scale
+        return ReturnedImage(colours)
