@@ -21,7 +21,8 @@ def read_sampling_defaults(folder: Path) -> dict[str, float]:
         return {}
     if not isinstance(values, dict):
         return {}
-    found = {name: values.get(name) for name in BOUNDS}
+    greedy = {"temperature": 0} if values.get("do_sample") is False else {}
+    found = {name: values.get(name) for name in BOUNDS} | greedy
     return {
         name: int(value) if name == "top_k" else float(value)
         for name, value in found.items()

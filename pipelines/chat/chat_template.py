@@ -16,6 +16,7 @@ from pipelines.chat.template_traits import TemplateTraits
 
 # A variable that is not there is assigned: `tools is defined` is false then, which None is not
 UNSET_TOOLS: Final = "{%- set tools = tools or darkroom_has_no_such_variable -%}"
+OWN: Final = frozenset({"messages", "add_generation_prompt", "continue_final_message"})  # variables that are no options
 REFUSALS: Final = (  # what templates raise, on purpose or not
     TemplateError, ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
 )  # fmt: skip
@@ -41,9 +42,10 @@ class TemplateUse:
 
     def _apply(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any], **how: Any) -> Any:
         source = UNSET_TOOLS + self.source if self.traits.unset_tools else self.source
+        known = {name: value for name, value in variables.items() if name in self.traits.variables}  # not the library's
         try:
             return self.renderer.apply_chat_template(
-                list(messages), chat_template=source, add_generation_prompt=True, **how, **variables
+                list(messages), chat_template=source, add_generation_prompt=True, **how, **known
             )
         except REFUSALS as error:
             raise TemplateRefused(str(error)) from error
@@ -100,5 +102,5 @@ def _probe(renderer: Any, source: str, *, with_tools: bool) -> TemplateTraits:
         return TemplateUse(renderer, source, traits).render(messages, variables)
 
     is_processor = hasattr(renderer, "tokenizer")
-    variables = frozenset(_get_template_variables(source))
+    variables = frozenset(_get_template_variables(source)) - OWN
     return find_traits(render, variables, with_tools=with_tools, prefer_parts=is_processor)

@@ -1,5 +1,6 @@
 """Constrained decoding: which tokens the grammar allows, and how to close the value before the tokens run out."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -12,6 +13,7 @@ from pipelines.chat.tokens import TokenTable
 
 CLOSERS: Final = ("}],:", '"ntf[{ .-')  # outside a string, what closes a JSON value soonest, before and after digits
 DIGITS: Final = "0123456789"
+VARIED: Final = "1a:@ZTD./-+"  # what ends strings of a format or a pattern, the least used of them first
 FREE: Final = "\x01"  # which JSON never has: where it may come, any text may
 MAX_PATH: Final = 400  # tokens; a value that no shorter path closes is not closed
 MARGIN: Final = 32  # tokens before the closing path has to begin, from which on every token is checked
@@ -78,32 +80,37 @@ class Constraint:
 def path_to_end(tokenizer: LLTokenizer, matcher: LLMatcher, endings: Sequence[list[int]]) -> list[int] | None:
     """Return tokens that close the output soon, though not always soonest; None if none are found.
 
-    `endings` end free text. Zeros make the shortest numbers; where they lead nowhere, as with multiples of seven, other
-    digits are tried.
+    `endings` end free text. Characters of many kinds lead out of most patterns. Zeros make the shortest numbers; where
+    they lead nowhere, as with multiples of seven, other digits are tried.
     """
-    for turn in (0, 7):
+    for turn in (None, 0, 7):
         path = _path(tokenizer, matcher.deep_copy(), endings, turn)
         if path is not None:
             return path
     return None
 
 
-def _path(tokenizer: LLTokenizer, matcher: LLMatcher, endings: Sequence[list[int]], turn: int) -> list[int] | None:
+def _path(
+    tokenizer: LLTokenizer, matcher: LLMatcher, endings: Sequence[list[int]], turn: int | None
+) -> list[int] | None:
     path: list[int] = []
+    used = Counter[int]()  # tokens of the string that is open
     while not matcher.is_accepting():
         if len(path) > MAX_PATH:
             return None
         tokens: list[int] = matcher.compute_ff_tokens()
         if not tokens:
-            tokens = _next_tokens(tokenizer, matcher, endings, turn * len(path) % 10)
+            order = _varied(tokenizer, matcher, used) if turn is None else _closers(turn * len(path) % 10)
+            tokens = _next_tokens(tokenizer, matcher, endings, order)
+            used = Counter() if tokens == tokenizer.greedy_tokenize('"') else used + Counter(tokens)
         if not matcher.consume_tokens(tokens):
             return None
         path += tokens
     return path
 
 
-def _next_tokens(tokenizer: LLTokenizer, matcher: LLMatcher, endings: Sequence[list[int]], digit: int) -> list[int]:
-    """Return what leads to the end where several tokens may come."""
+def _next_tokens(tokenizer: LLTokenizer, matcher: LLMatcher, endings: Sequence[list[int]], order: str) -> list[int]:
+    """Return what leads to the end where several tokens may come: the first character of the order, as a rule."""
     if _takes(tokenizer, matcher, FREE):
         found = next((ending for ending in endings if _ends_text(tokenizer, matcher, ending)), None)
         return found or [next(_allowed(tokenizer, matcher, ""))]
@@ -112,7 +119,14 @@ def _next_tokens(tokenizer: LLTokenizer, matcher: LLMatcher, endings: Sequence[l
         found = next((ending for ending in endings if _fits(matcher, ending)), None)
         if found:
             return found
-    return [next(_allowed(tokenizer, matcher, '"' if inside_string else _closers(digit)))]
+    return [next(_allowed(tokenizer, matcher, '"' if inside_string else order))]
+
+
+def _varied(tokenizer: LLTokenizer, matcher: LLMatcher, used: Counter[int]) -> str:
+    """Return characters in the order in which they are tried: first what ends a string, or the value around it."""
+    in_string = any(_takes(tokenizer, matcher, letter) for letter in "aZ")
+    varied = sorted(VARIED, key=lambda character: used[tokenizer.greedy_tokenize(character)[0]])
+    return ('"' if in_string else CLOSERS[0] + '"') + "".join(varied)
 
 
 def _ends_text(tokenizer: LLTokenizer, matcher: LLMatcher, ending: list[int]) -> bool:

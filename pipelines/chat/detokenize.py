@@ -1,11 +1,12 @@
 """One choice's tokens become deltas: whole characters, then text, reasoning and tool calls, without stop strings."""
 
 import codecs
+from dataclasses import replace
 
 from pipelines.chat.output_parser import OutputParser
 from pipelines.chat.sampling import SampledToken
 from pipelines.chat.stops import StopFilter
-from pipelines.chat.syntax.pieces import Piece, ReasoningPiece, TextPiece, ToolCallPiece
+from pipelines.chat.syntax.pieces import MarkerPiece, Piece, ReasoningPiece, TextPiece, ToolCallPiece
 from pipelines.chat.tokens import TokenTable
 from pipelines.protocol.chat import (
     ChatDelta,
@@ -56,11 +57,13 @@ class ChoiceOutput:
     ) -> None:
         self._choice = choice
         self._table = table
-        self._detokenizer = Detokenizer(table, frozenset(table.special) - visible)
+        self._special = {text.encode() for text in table.special.values()}
+        self._hidden = frozenset(table.special) - visible
+        self._detokenizer = Detokenizer(table, self._hidden)
         self._parser = parser
         self._stops = StopFilter(stops)
         self._max_calls = max_calls
-        self._logprobs: list[TokenLogprob] = []  # of the tokens since the last delta
+        self._logprobs: list[TokenLogprob] = []  # of tokens whose text has not come yet
         self.finish_reason: FinishReason | None = None
 
     @property
@@ -76,7 +79,7 @@ class ChoiceOutput:
     def feed(self, sampled: SampledToken) -> list[ChatDelta]:
         """Add a token, and return the deltas that it completes. A stop string or the last allowed call ends the
         choice."""
-        if sampled.logprob is not None:
+        if sampled.logprob is not None and sampled.token not in self._hidden:
             self._logprobs.append(self._token_logprob(sampled.token, sampled.logprob, sampled.top))
         deltas = self._parse(self._detokenizer.feed(sampled.token))
         if self._stops.matched:
@@ -115,19 +118,34 @@ class ChoiceOutput:
                     self._max_calls is None or index < self._max_calls
                 ):
                     deltas.append(ToolCallDelta(self._choice, index, arguments, call_id, name))
-            if not isinstance(piece, TextPiece):
+            if isinstance(piece, MarkerPiece):  # the last token may be the text behind it
+                self._logprobs = [one for one in self._logprobs[-1:] if one.data not in self._special]
+            elif not isinstance(piece, TextPiece):
                 self._logprobs.clear()  # only text has them
         return deltas
 
     def _text_delta(self, text: str) -> list[ChatDelta]:
-        if self._stops.matched and not text:
-            self._logprobs.clear()
-        if not text:
-            return []
-        logprobs, self._logprobs = tuple(self._logprobs), []
-        return [TextDelta(self._choice, text, logprobs)]
+        return [TextDelta(self._choice, text, self._take_logprobs(text.encode()))] if text else []
+
+    def _take_logprobs(self, text: bytes) -> tuple[TokenLogprob, ...]:
+        """Return those of this text's tokens, cut to what is in it: together they are the text."""
+        tokens, at = self._logprobs, 0
+        taken, self._logprobs = [], []
+        if (begin := b"".join(token.data for token in tokens).find(text)) < 0:
+            return tuple(tokens)
+        for token in tokens:
+            first, last = max(0, begin - at), max(0, begin + len(text) - at)
+            taken += [_cut(token, first, last)] if token.data[first:last] else []
+            self._logprobs += [_cut(token, last, len(token.data))] if token.data[last:] else []
+            at += len(token.data)
+        return tuple(taken)
 
     def _token_logprob(self, token: int, logprob: float, likeliest: tuple[tuple[int, float], ...]) -> TokenLogprob:
         table = self._table
         top = tuple(TopToken(table.text_of(other), table.bytes_of(other), value) for other, value in likeliest)
         return TokenLogprob(table.text_of(token), table.bytes_of(token), logprob, top)
+
+
+def _cut(token: TokenLogprob, first: int, last: int) -> TokenLogprob:
+    data = token.data[first:last]
+    return token if data == token.data else replace(token, text=data.decode(errors="replace"), data=data)

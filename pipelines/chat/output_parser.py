@@ -6,7 +6,7 @@ from typing import Any
 from transformers.utils.chat_parsing import ResponseParser
 
 from pipelines.chat.syntax.calls import NOT_REASONING, CallFormat, CallsReader, ParserFields, ToolTable
-from pipelines.chat.syntax.pieces import Piece, ReasoningPiece, TextPiece
+from pipelines.chat.syntax.pieces import MarkerPiece, Piece, ReasoningPiece, TextPiece
 
 
 class OutputParser:
@@ -65,7 +65,9 @@ class OutputParser:
             return self._handle_calls(kind, event)
         if field not in NOT_REASONING:
             self.in_reasoning = kind != "region_close"
-        text: str = event["text"] if kind == "region_chunk" and field != "marker" else ""
+        if field == "marker":
+            return [MarkerPiece()] if kind == "region_close" else []
+        text: str = event["text"] if kind == "region_chunk" else ""
         if field == "content" and self._after_call:
             text = text.lstrip()
             self._after_call = not text

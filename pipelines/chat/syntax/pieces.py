@@ -14,6 +14,11 @@ class ReasoningPiece:
 
 
 @dataclass(frozen=True, slots=True)
+class MarkerPiece:
+    """Something that is dropped has ended."""
+
+
+@dataclass(frozen=True, slots=True)
 class ToolCallPiece:
     """More of call `index`: its name and id first, then parts of its arguments."""
 
@@ -23,4 +28,4 @@ class ToolCallPiece:
     call_id: str | None = None
 
 
-Piece = TextPiece | ReasoningPiece | ToolCallPiece
+Piece = TextPiece | ReasoningPiece | MarkerPiece | ToolCallPiece

@@ -19,6 +19,8 @@ def function_tool(
     """Return the tool in the format of chat templates. `param` is the path of its schema in the request."""
     violation = find_strict_violation(parameters) if strict and parameters else None
     kind = (parameters or NO_PARAMETERS).get("type", "object")
+    if parameters and isinstance(kind, list) and "object" in kind:
+        parameters, kind = {**parameters, "type": "object"}, "object"
     if kind != "object":
         violation = f"it must be of type 'object', not {kind!r}."
     if violation:

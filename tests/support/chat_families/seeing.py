@@ -61,10 +61,7 @@ def gemma3_vl(tokenizer: T.PreTrainedTokenizerFast) -> T.PreTrainedModel:
 def gemma_processor(tokenizer: T.PreTrainedTokenizerFast) -> Any:
     """Return the processor of Gemma 3."""
     images = {"image_token": "<image_soft_token>", "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>"}
-    tokenizer.add_special_tokens({"extra_special_tokens": images})
-    for name, mark in images.items():
-        setattr(tokenizer, name, mark)
-        setattr(tokenizer, f"{name}_id", tokenizer.convert_tokens_to_ids(mark))
+    tokenizer._set_model_specific_special_tokens(images)
     return T.Gemma3Processor(
         image_processor=T.Gemma3ImageProcessor(size={"height": 56, "width": 56}), tokenizer=tokenizer,
         image_seq_length=4, chat_template=tokenizer.chat_template,

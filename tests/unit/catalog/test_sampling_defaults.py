@@ -35,6 +35,7 @@ def test_a_generation_config_says_how_its_makers_sample(tmp_path: Path) -> None:
     assert (
         read_sampling_defaults(folder(tmp_path, {"temperature": None, "top_p": "x", "min_p": 7, "top_k": True})) == {}
     )
+    assert read_sampling_defaults(folder(tmp_path, {**MADE, "do_sample": False}))["temperature"] == 0.0
     assert read_sampling_defaults(folder(tmp_path, ["no object"])) == {}
     assert read_sampling_defaults(tmp_path / "none") == {}
 

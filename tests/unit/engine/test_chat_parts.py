@@ -7,7 +7,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+from llguidance import LLMatcher
 
+from pipelines.chat.constraints import path_to_end
 from pipelines.chat.detokenize import Detokenizer
 from pipelines.chat.output_parser import OutputParser
 from pipelines.chat.sampling import SamplerState, sample
@@ -211,3 +214,27 @@ def test_a_repetition_penalty_is_for_tokens_of_the_prompt_and_of_the_answer() ->
     logits = [4.0, 3.0, -1.0]
     chosen = [sample(torch.tensor([logits]), [row], [None])[0].token for _ in range(3)]
     assert chosen == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        *({"type": "string", "format": name} for name in (
+            "email", "uri", "duration", "time", "date", "date-time", "ipv4", "ipv6", "hostname", "uuid",
+        )),
+        *({"type": "string", "pattern": pattern} for pattern in (
+            r"^[a-z]{2,5}@x\.(de|com)$", r"^#[0-9a-f]{6}$", r"^\+?[0-9 ()-]{5,}$", "^[A-Z]{3}-[0-9]{4}$",
+        )),
+        {"type": "integer", "multipleOf": 7, "minimum": 15},
+    ],
+)  # fmt: skip
+def test_a_value_of_any_format_closes_soon(schema: dict[str, Any]) -> None:
+    whole = {"type": "object", "properties": {"a": schema}, "required": ["a"], "additionalProperties": False}
+    rule = f"start: %json {json.dumps(whole)}"
+    matcher = LLMatcher(TABLE.grammar, json.dumps({"grammars": [{"lark_grammar": rule}]}))
+    path = path_to_end(TABLE.grammar, matcher, [])
+    assert path is not None
+    assert len(path) <= 48
+    Draft202012Validator(whole, format_checker=Draft202012Validator.FORMAT_CHECKER).validate(
+        json.loads(TABLE.grammar.decode_bytes(path))
+    )
