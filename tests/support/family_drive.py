@@ -120,9 +120,14 @@ class _Family:
         """Set another native area, as an operator may: a megapixel takes minutes on a CPU and shows no more, and in a
         few pixels each larger image is hundreds of tiles."""
         file = self.server.configs / f"{self.model}.toml"
-        area_px = PIXELS_AREA_PX if self.driven.class_name == "IFPipeline" else AREA_PX
+        native_px = PIXELS_AREA_PX if self.driven.class_name == "IFPipeline" else AREA_PX
+        most_px = max(native_px, self._catalog_value("max_area_px"))
         lines = [
-            f"native_area_px = {area_px}" if line.startswith("native_area_px") else line
+            f"native_area_px = {native_px}"
+            if line.startswith("native_area_px")
+            else f"max_area_px = {most_px}"
+            if line.startswith("max_area_px")
+            else line
             for line in file.read_text().splitlines()
         ]
         file.write_text("\n".join(lines) + "\n")
