@@ -89,19 +89,19 @@ class BatchStore(Store):
                 for line in lines
             )
 
-    def find(self, batch_id: str, key_id: str) -> Batch | None:
-        """Return this key's batch, None if there is none."""
+    def find(self, batch_id: str, key_id: str | None) -> Batch | None:
+        """Return this key's batch, None if there is none. Without a key, that of any."""
         with self._database.read() as session:
             row = session.get(BatchRow, batch_id)
-            return None if row is None or row.key_id != key_id else _counted(session, [row])[0]
+            return None if row is None or key_id not in {None, row.key_id} else _counted(session, [row])[0]
 
-    def page(self, key_id: str, page: Page) -> list[Batch]:
-        """Return this key's batches by age, and one more than the page has room for if there are more. Raises
-        UnknownEntry."""
+    def page(self, key_id: str | None, page: Page) -> list[Batch]:
+        """Return this key's batches by age, and one more than the page has room for if there are more. Without a key,
+        those of all. Raises UnknownEntry."""
         with self._database.read() as session:
             after = session.get(BatchRow, page.after) if page.after is not None else None
-            after = after if after is not None and after.key_id == key_id else None
-            query = select(BatchRow).where(BatchRow.key_id == key_id)
+            after = after if after is not None and key_id in {None, after.key_id} else None
+            query = select(BatchRow) if key_id is None else select(BatchRow).where(BatchRow.key_id == key_id)
             return _counted(session, read_page(session, query, [BatchRow.created_at, BatchRow.id], page, after))
 
     def cancel(self, batch_id: str, key_id: str) -> None:

@@ -273,6 +273,8 @@ class CheckpointFile(CheckpointTable):
     """Steps by quality."""
     references: ReferencesTable | None = None
     """Another checkpoint for calls with references."""
+    enhance: bool = False
+    """A chat model, the `default` of `chat.toml`, rewrites prompts unless a request has `enhance: false`."""
     models: Annotated[list[ModelTable], Field(min_length=1)]
     """The names of the checkpoint."""
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from server.cli import checkpoints, keys, reports, reproduce, running, teams
+from server.cli import batches, checkpoints, keys, reports, reproduce, running, teams
 from server.cli.cluster import commands as cluster
 from server.cli.environment import fail, flush_output, open_database, open_missing_streams, read_settings, user
 from server.cli.printing import CsvFlag, JsonFlag
@@ -24,6 +24,7 @@ app = typer.Typer(
 app.add_typer(keys.app, name="keys")
 app.add_typer(teams.app, name="teams")
 app.add_typer(reports.operators, name="operators")
+app.add_typer(batches.app, name="batches")
 app.add_typer(checkpoints.app, name="checkpoints")
 app.add_typer(running.jobs, name="jobs")
 app.add_typer(running.policy, name="policy")

@@ -25,7 +25,7 @@ SENT = (
     "long_prompt", "output_compression", "background",
 )  # fmt: skip
 NUMBERS = {"output_compression", "seed", "steps", "guidance", "strength"}
-NOT_COMPARED = {"software", "batch", "XML:com.adobe.xmp"}
+NOT_COMPARED = {"software", "batch", "XML:com.adobe.xmp", "original_prompt", "enhanced_by", "enhance_failed"}
 
 
 def reproduce(
@@ -82,7 +82,8 @@ def request_of(found: Mapping[str, Any], schedulers: Sequence[str]) -> dict[str,
         body.pop("scheduler", None)
     if found["format"] == "png":
         body.pop("output_compression", None)
-    return {**body, "output_format": found["format"], "n": 1, "batch": "exact", "response_format": "b64_json"}
+    drawn = {"output_format": found["format"], "n": 1, "batch": "exact", "enhance": False}
+    return {**body, **drawn, "response_format": "b64_json"}
 
 
 def inputs_of(

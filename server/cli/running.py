@@ -20,8 +20,8 @@ def list_jobs(as_json: JsonFlag = False, as_csv: CsvFlag = False) -> None:
     from server.cli.admin_client import request
 
     headings = {
-        "id": "Id", "kind": "Kind", "key_name": "Key", "model": "Model", "state": "State", "position": "Place",
-        "step": "Step", "steps": "of", "estimated_s": "Ends in (s)", "created_at": "Began",
+        "id": "Id", "kind": "Kind", "key_name": "Key", "model": "Model", "state": "State", "service_tier": "Tier",
+        "position": "Place", "step": "Step", "steps": "of", "estimated_s": "Ends in (s)", "created_at": "Began",
     }  # fmt: skip
     rows = request(read_settings(), "GET", "/admin/jobs").json()["data"]
     show_rows("Jobs", headings, rows, as_json=as_json, as_csv=as_csv)

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from pipelines.protocol.tiers import ServiceTier
 from server.schemas.answer import Answer
 from server.schemas.listing import Listed, Listing
 
@@ -26,7 +27,7 @@ class QueuedJob(Listed):
     step: int | None = None
     steps: int | None = None
     size: str | None = None
-    service_tier: str = "default"
+    service_tier: ServiceTier = "default"
     tokens: int | None = None
 
 

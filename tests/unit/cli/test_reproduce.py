@@ -33,7 +33,7 @@ def test_every_format_says_what_draws_it_again(tmp_path: Path, format_: ImageFor
     assert body == {
         "prompt": "7", "model": "alpha", "size": "64x48", "seed": SEED, "steps": 12, "guidance": 2.5,
         "scheduler": "DDIM", "loras": {"ink": 0.8}, "output_format": format_, "n": 1, "batch": "exact",
-        "response_format": "b64_json",
+        "enhance": False, "response_format": "b64_json",
     }  # fmt: skip
     assert "scheduler" not in request_of(found, [])  # the model's own is no choice of a request
 
