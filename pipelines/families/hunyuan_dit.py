@@ -10,10 +10,3 @@ class HunyuanDiT(Family):
 
     classes = ("HunyuanDiT*",)
     always: ClassVar = {"use_resolution_binning": False}
-
-
-class HunyuanDiTPAG(HunyuanDiT):
-    """With perturbed-attention guidance (perturbed_attention.py)."""
-
-    classes = ("HunyuanDiTPAG*",)
-    at_once = False
