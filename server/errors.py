@@ -87,6 +87,16 @@ class BadImageRequest(BadRequest):
     type: ClassVar[str] = "image_generation_user_error"
 
 
+class PromptTooLong(BadRequest):
+    """A prompt that is to be read whole or refused. `read_part` of it would be read."""
+
+    default_code: ClassVar[str | None] = "prompt_too_long"
+
+    def __init__(self, message: str, param: str | None, read_part: float) -> None:
+        super().__init__(message, param=param)
+        self.read_part = read_part
+
+
 class ModerationBlocked(BadRequest):
     """The moderation policy refuses the request or its result."""
 

@@ -119,6 +119,20 @@ def _opencode(place: Place, prompt: str, goes_on: bool) -> list[str]:
     return [str(place.program / "opencode"), "run", *(["-c"] if goes_on else []), prompt]
 
 
+def _continue_setup(place: Place) -> Mapping[str, str]:
+    model = {"name": "Darkroom", "provider": "openai", "model": place.model, "apiBase": f"{place.base}/v1"}
+    model |= {"apiKey": place.key, "roles": ["chat", "edit", "apply"], "capabilities": ["tool_use"]}
+    config = {"name": "Local", "version": "1.0.0", "schema": "v1", "models": [model]}
+    (place.home / ".continue").mkdir(exist_ok=True)
+    (place.home / ".continue" / "config.yaml").write_text(json.dumps(config))  # which is YAML, too
+    return {"CONTINUE_CLI_ENABLE_TELEMETRY": "0"}
+
+
+def _continue(place: Place, prompt: str, goes_on: bool) -> list[str]:
+    config = str(place.home / ".continue" / "config.yaml")
+    return [str(place.program / "cn"), "--config", config, "--auto", *(["--resume"] if goes_on else []), "-p", prompt]
+
+
 AGENTS = (
     Agent("Claude Code", "@anthropic-ai/claude-code", "2.1.332", "Bash", {"command": SHELL, "description": "Say hello"},
           _claude_setup, _claude),
@@ -127,6 +141,8 @@ AGENTS = (
           _gemini),
     Agent("opencode", "opencode-ai", "1.18.33", "bash", {"command": SHELL},
           _opencode_setup, _opencode),
+    Agent("Continue", "@continuedev/cli", "1.5.47", "Bash", {"command": SHELL, "description": "Say hello"},
+          _continue_setup, _continue),
 )  # fmt: skip
 READS_PDF = replace(AGENTS[0], name="Claude Code, after a PDF", tool="Read", arguments={"file_path": "a.pdf"})
 
@@ -176,15 +192,13 @@ def agents_server(home: Path, agents: tuple[Agent, ...]) -> Iterator[Server]:
             server.stop()
 
 
-def install(agent: Agent, folder: Path) -> Path:
-    """Install an agent from npm, unless it is there. Returns the folder of its program. Raises CalledProcessError."""
-    program = folder / agent.package.rpartition("/")[2] / "node_modules" / ".bin"
-    if not program.exists():
-        program.parents[1].mkdir(parents=True, exist_ok=True)
-        wanted = f"{agent.package}@{agent.version}"
-        command = ["npm", "install", "--prefix", str(program.parents[1]), "--no-audit", "--no-fund", "--silent", wanted]
+def install(folder: Path, *packages: str) -> Path:
+    """Install packages from npm, unless they are there. Returns the folder. Raises CalledProcessError."""
+    if not (folder / "node_modules" / ".bin").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        command = ["npm", "install", "--prefix", str(folder), "--no-audit", "--no-fund", "--silent", *packages]
         subprocess.run(command, check=True, timeout=600)
-    return program
+    return folder
 
 
 def drive(agent: Agent, model: str, server: Server, program: Path, folder: Path) -> Session:

@@ -41,6 +41,13 @@ SDKS = {  # name -> its package, and the script's name of it
     "pydantic-ai, responses": ("pydantic-ai-slim", "pydantic-ai-responses"),
     "pydantic-ai, Google's protocol": ("pydantic-ai-slim", "pydantic-ai-google"),
 }
+# What other programs call a model with, as they name it: the script's name of the way, and the packages
+N8N = ("@langchain/openai@1.4.4", "@langchain/core@1.4.0", "zod@4.6.7")
+BY_NODE = {
+    "LibreChat, by @librechat/agents 3.9.2": ("librechat", ("@librechat/agents@3.9.2", "zod@4.6.7")),
+    "n8n, by @langchain/openai 1.4.4, chat": ("chat", N8N),
+    "n8n, by @langchain/openai 1.4.4, responses": ("responses", N8N),
+}
 LIMIT_S = 300
 
 
@@ -57,7 +64,8 @@ def tool_sessions(work: Path) -> list[Row]:
 def _agents(server: Server, home: Path, work: Path) -> Iterator[Row]:
     for agent in (*AGENTS, READS_PDF):
         try:
-            program = install(agent, work / "agents")
+            place = work / "agents" / agent.package.rpartition("/")[2]
+            program = install(place, f"{agent.package}@{agent.version}") / "node_modules" / ".bin"
         except (subprocess.SubprocessError, OSError) as error:
             yield (f"{agent.name} {agent.version}", "-", f"not installed: {type(error).__name__}", "-", "-")
             continue
@@ -92,6 +100,10 @@ def _sdks(server: Server, work: Path) -> Iterator[Row]:
         for model in (model_of(WEATHER), UPSTREAM):
             name = f"Vercel AI SDK, {api} {released}"
             yield _sdk_row(name, model, server, ["node", str(NODE / "tools.mjs"), model, api])
+    for name, (api, packages) in BY_NODE.items():
+        folder = install(work / "agents" / packages[0].rpartition("/")[2].partition("@")[0], *packages)
+        for model in (model_of(WEATHER), UPSTREAM):
+            yield _sdk_row(name, model, server, ["node", str(NODE / "agents.mjs"), model, api, str(folder)])
 
 
 def _sdk_row(name: str, model: str, server: Server, command: list[str]) -> Row:

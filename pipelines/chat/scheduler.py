@@ -3,9 +3,13 @@
 A step prefills chunks of waiting prompts, then every running sequence decodes one token: a long prompt delays the
 others by a chunk, not by its whole length. Where the KV cache has no page for another token, the sequences that came
 last are preempted: they wait again, with their tokens, and are prefilled once more.
+
+Sequences wait in the order of their tiers, and in each as they came. Those of the tier "flex" run while nobody else
+waits: they give up their places to others, and are preempted first.
 """
 
 import time
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from dataclasses import dataclass
 
@@ -14,6 +18,7 @@ from pipelines.chat.kv_pages import Lease
 from pipelines.chat.length_rules import LengthRules
 from pipelines.chat.sequence import Sequence
 from pipelines.device.failures import OutOfTime
+from pipelines.protocol.tiers import RANK
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,7 @@ class Scheduler:
         self._max_running = max_batch  # fewer for a while after a preemption
         self._waiting: deque[Sequence] = deque()
         self._prefilling: Sequence | None = None
-        self.running: list[Sequence] = []  # those that came first are first
+        self.running: list[Sequence] = []  # by tier; in each, those that came first are first
 
     @property
     def idle(self) -> bool:
@@ -44,12 +49,12 @@ class Scheduler:
 
     @property
     def scheduled(self) -> list[Sequence]:
-        """Return all that have pages."""
-        return [*self.running, *([self._prefilling] if self._prefilling else [])]
+        """Return all that have pages, the last to give theirs up in front."""
+        return sorted([*self.running, *([self._prefilling] if self._prefilling else [])], key=_rank)
 
     def add(self, sequence: Sequence) -> None:
         """Let a sequence wait for its prefill."""
-        self._waiting.append(sequence)
+        self._waiting.insert(bisect_right(self._waiting, _rank(sequence), key=_rank), sequence)
 
     def schedule_prefill(self, max_tokens: int) -> PrefillChunk | None:
         """Return the next chunk of a prompt; None if none waits, or there is no memory for it. Raises MemoryError where
@@ -69,7 +74,7 @@ class Scheduler:
         if sequence.num_cached_tokens < len(sequence.tokens):
             return False
         self._prefilling = None
-        self.running.append(sequence)
+        insort(self.running, sequence, key=_rank)
         return True
 
     def schedule_decode(self) -> list[list[Sequence]]:
@@ -100,11 +105,9 @@ class Scheduler:
 
     def preempt(self, keep: int) -> None:
         """Let only the first ones go on. The others wait, and what they wrote is prefilled with their prompts."""
-        preempted = self.scheduled[keep:]
         self._max_running = max(1, keep)  # until others finish: a sequence readmitted at once would be preempted again
-        self.running, self._prefilling = self.running[:keep], None
-        for sequence in reversed(preempted):
-            self._wait_again(sequence)
+        for sequence in reversed(self.scheduled[keep:]):
+            self._preempt(sequence)
 
     def fail_scheduled(self, error: BaseException) -> None:
         """Fail what is scheduled, after a failure that no sequence survives. What waits is not affected."""
@@ -135,19 +138,39 @@ class Scheduler:
 
     def _next_prefill(self) -> Sequence | None:
         """Return the sequence whose prefill goes on, or the next that waits while there is room for it."""
-        if self._prefilling is None and self._waiting and len(self.running) < self._max_running:
-            sequence = self._waiting[0]
-            scope = (sequence.request.scope, self._is_long(sequence))
+        if self._prefilling is not None or not self._waiting:
+            return self._prefilling
+        sequence = self._waiting[0]
+        if len(self.running) >= self._max_running and not self._gives_way(sequence):
+            return None
+        scope = (sequence.request.scope, self._is_long(sequence))
+        while True:
             sequence.lease, sequence.num_cached_tokens = self._kv_cache.begin(scope, sequence.tokens)
             if self._kv_cache.reserve(sequence.lease, len(sequence.tokens)):
                 self._prefilling = self._waiting.popleft()
                 sequence.request.start(sequence.num_cached_tokens)
-            else:
-                self._release(sequence)
-                if not self.running:
-                    self._prefilling = self._waiting.popleft()
-                    raise MemoryError(f"{len(sequence.tokens)} tokens of context do not fit into memory")
-        return self._prefilling
+                return sequence
+            self._release(sequence)
+            if not self._gives_way(sequence):
+                break
+        if not self.running:
+            self._prefilling = self._waiting.popleft()
+            raise MemoryError(f"{len(sequence.tokens)} tokens of context do not fit into memory")
+        return None
+
+    def _gives_way(self, sequence: Sequence) -> bool:
+        """Preempt a sequence of the tier "flex" for one of another tier. Return whether there was one."""
+        if not self.running or _rank(self.running[-1]) < RANK["flex"] or _rank(sequence) == RANK["flex"]:
+            return False
+        self._preempt(self.running[-1])
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        if sequence is self._prefilling:
+            self._prefilling = None
+        else:
+            self.running.remove(sequence)
+        self._wait_again(sequence)
 
     def _is_long(self, sequence: Sequence) -> bool:
         """Tell whether it computes even its beginning in another way."""
@@ -155,8 +178,12 @@ class Scheduler:
 
     def _wait_again(self, sequence: Sequence) -> None:
         self._release(sequence)
-        self._waiting.appendleft(sequence)
+        self._waiting.insert(bisect_left(self._waiting, _rank(sequence), key=_rank), sequence)
 
     def _release(self, sequence: Sequence) -> None:
         self._kv_cache.release(sequence.lease)
         sequence.lease, sequence.num_cached_tokens = Lease(), 0
+
+
+def _rank(sequence: Sequence) -> int:
+    return RANK[sequence.request.job.tier]

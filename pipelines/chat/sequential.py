@@ -4,10 +4,11 @@ Chats with images are here, because models keep state of their own for an image 
 model whose state is more than keys and values. Requests have the same options as in a batch, but wait longer.
 """
 
+import itertools
 import queue
 import threading
 import time
-from typing import Any
+from typing import Any, Final
 
 import torch
 from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
@@ -15,8 +16,12 @@ from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
 from pipelines.chat.checkpoint import ChatCheckpoint
 from pipelines.chat.decode_step import sample_step
 from pipelines.chat.sequence import Sequence
-from pipelines.device.failures import OutOfTime, exit_if_lost
+from pipelines.device.failures import OutOfTime
+from pipelines.device.memory import with_memory
 from pipelines.device.openmp import run_and_release
+from pipelines.protocol.tiers import RANK
+
+ORIGINAL: Final = "original_inv_freq"
 
 
 class SequentialGenerator:
@@ -24,17 +29,18 @@ class SequentialGenerator:
 
     def __init__(self, checkpoint: ChatCheckpoint, threads: int) -> None:
         self._checkpoint, self._threads = checkpoint, threads
-        self._inbox: queue.SimpleQueue[Sequence | None] = queue.SimpleQueue()
+        self._inbox: queue.PriorityQueue[tuple[int, int, Sequence | None]] = queue.PriorityQueue()
+        self._came = itertools.count()
         self._thread = threading.Thread(target=self._run, name="sequential chat", daemon=True)
         self._thread.start()
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a sequence."""
-        self._inbox.put(sequence)
+        """Queue a sequence, before those of lower tiers."""
+        self._inbox.put((RANK[sequence.request.job.tier], next(self._came), sequence))
 
     def close(self) -> None:
         """End the thread after the sequences that wait now."""
-        self._inbox.put(None)
+        self._inbox.put((len(RANK), next(self._came), None))
 
     def join(self) -> None:
         """Wait until the thread has ended."""
@@ -42,19 +48,19 @@ class SequentialGenerator:
 
     def _run(self) -> None:
         torch.set_num_threads(self._threads)  # a new thread begins with what another has set last
-        while (sequence := self._inbox.get()) is not None:
+        while (sequence := self._inbox.get()[-1]) is not None:
             if sequence.request.done:
                 continue
             sequence.request.start()
             try:
-                run_and_release(self._generate, sequence)
+                with_memory(self._checkpoint.device, run_and_release, self._generate, sequence)
             except Exception as error:
-                exit_if_lost(error, self._checkpoint.device)
                 sequence.request.fail(error)
             if sequence.request.timed_out(time.monotonic()):
                 sequence.request.fail(OutOfTime())
 
     def _generate(self, sequence: Sequence) -> None:
+        """Go on with a sequence from the tokens that it has: after running out of memory, with some of the answer."""
         device = self._checkpoint.device
         _reset_rope(self._checkpoint.model)
         tokens = torch.tensor([sequence.tokens], device=device)
@@ -72,15 +78,18 @@ class SequentialGenerator:
 
 
 def _reset_rope(model: torch.nn.Module) -> None:
-    """Forget the longest text so far: a dynamic rotary embedding keeps the frequencies that it had for that one."""
+    """Forget the longest text so far: a dynamic rotary embedding keeps the frequencies that it had for that one. Some
+    models have one for each kind of layer."""
     for module in model.modules():
         longest = getattr(module, "original_max_seq_len", None)
-        for name in [name for name in vars(module) if name.endswith("max_seq_len_cached")] if longest else []:
-            prefix = name.removesuffix("max_seq_len_cached")
-            frequencies = getattr(module, f"{prefix}inv_freq")
-            original = getattr(module, f"{prefix}original_inv_freq").to(frequencies.device)
-            module.register_buffer(f"{prefix}inv_freq", original.clone(), persistent=False)
-            setattr(module, name, longest)
+        names = [*module._buffers, *vars(module)] if longest else []
+        for name in names:
+            if name.endswith("max_seq_len_cached"):
+                setattr(module, name, longest)
+            elif name.endswith(ORIGINAL):
+                own = name.removesuffix(ORIGINAL) + "inv_freq"
+                original = getattr(module, name).to(getattr(module, own).device)
+                module.register_buffer(own, original.clone(), persistent=False)
 
 
 class _Sampler(LogitsProcessor):  # type: ignore[misc]

@@ -31,7 +31,7 @@ def to_failed(error: BaseException, job: ImageJob) -> Failed:
                 f"{error}. Nothing was charged. Shorten it, or send 'long_prompt': 'tell' for an image of what fits; "
                 "the model's `long_prompts` in /v1/models say what else it can do."
             )
-            return Failed("prompt_too_long", message, detail, error.field)
+            return Failed("prompt_too_long", message, detail, error.field, read_part=error.read_part)
         case CheckpointError():
             message = f"The checkpoint '{job.checkpoint.name}' can't be used; the server's log says why."
             return Failed("checkpoint_failed", f"{message} Nothing was charged.", detail)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from pipelines.protocol.images import Dtype, Failed, Quantize, Queued, RawImage, Started
+from pipelines.protocol.tiers import ServiceTier
 
 FinishReason = Literal["stop", "length", "tool_calls"]
 Message = Mapping[str, Any]
@@ -103,6 +104,7 @@ class ChatJob:
     strict_tools: frozenset[str] = frozenset()  # whose schemas are enforced whole, or the request is invalid
     input_grammars: Mapping[str, str] = field(default_factory=dict)  # tool -> Lark grammar of its argument `input`
     cache_scope: str = ""  # jobs of one scope use what others of it have computed of the same beginning
+    tier: ServiceTier = "default"
 
 
 @dataclass(frozen=True, slots=True)

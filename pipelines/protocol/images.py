@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pipelines.protocol.provenance import DigitalSource
+from pipelines.protocol.tiers import ServiceTier
 from pipelines.protocol.upstream import ImageUpstream
 
 UPSCALER_TILE_PX = 256 * 256  # the area of an upscaler's tile, where its catalog file has none
@@ -208,7 +209,7 @@ class ImageJob:
     sheet_from: int | None = None  # references from this index on are shown on one sheet
     enlarges: bool = False  # its reference is enlarged to the size, and redrawn in tiles: a second pass alone
     previews: int = 0  # intermediate images of each image, evenly spread over the steps
-    when_idle: bool = False  # drawn while no other job waits: the service tier "flex"
+    tier: ServiceTier = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +295,7 @@ class Failed:
     detail: str = ""
     param: str | None = None  # the request's field that caused it
     retry_after_s: float | None = None  # when to try again, if that may help
+    read_part: float | None = None  # of a prompt that is too long
 
 
 Event = Queued | Started | Progress | Preview | Finished | Failed

@@ -9,7 +9,7 @@ from sqlalchemy import case, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from server.accounts.batch_tables import BatchLineRow, BatchRow
-from server.accounts.dated_ahead import MARGIN_S, latest, redate
+from server.accounts.dated_ahead import MARGIN_S, redate
 from server.accounts.db import PAGE, Database
 from server.accounts.gateways import live_owners
 from server.accounts.paging import Page, read_page
@@ -89,19 +89,19 @@ class BatchStore(Store):
                 for line in lines
             )
 
-    def find(self, batch_id: str, key_id: str) -> Batch | None:
-        """Return this key's batch, None if there is none."""
+    def find(self, batch_id: str, key_id: str | None) -> Batch | None:
+        """Return this key's batch, None if there is none. Without a key, that of any."""
         with self._database.read() as session:
             row = session.get(BatchRow, batch_id)
-            return None if row is None or row.key_id != key_id else _counted(session, [row])[0]
+            return None if row is None or key_id not in {None, row.key_id} else _counted(session, [row])[0]
 
-    def page(self, key_id: str, page: Page) -> list[Batch]:
-        """Return this key's batches by age, and one more than the page has room for if there are more. Raises
-        UnknownEntry."""
+    def page(self, key_id: str | None, page: Page) -> list[Batch]:
+        """Return this key's batches by age, and one more than the page has room for if there are more. Without a key,
+        those of all. Raises UnknownEntry."""
         with self._database.read() as session:
             after = session.get(BatchRow, page.after) if page.after is not None else None
-            after = after if after is not None and after.key_id == key_id else None
-            query = select(BatchRow).where(BatchRow.key_id == key_id)
+            after = after if after is not None and key_id in {None, after.key_id} else None
+            query = select(BatchRow) if key_id is None else select(BatchRow).where(BatchRow.key_id == key_id)
             return _counted(session, read_page(session, query, [BatchRow.created_at, BatchRow.id], page, after))
 
     def cancel(self, batch_id: str, key_id: str) -> None:
@@ -129,7 +129,7 @@ class BatchStore(Store):
             row = session.get(BatchRow, batch_id)
         if row is None or row.state not in RUNNING or row.state == "cancelling":
             return "cancelled"
-        now = latest(self._database.clock)
+        now = self._database.clock.latest()
         dated_ahead = row.created_at > now + MARGIN_S  # what is written of its calls may be forgotten before it expires
         return "expired" if dated_ahead or now > row.expires_at else None
 

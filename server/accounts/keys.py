@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict
 from sqlalchemy import ColumnElement, exists, select
 from sqlalchemy.orm import Session
 
+from pipelines.protocol.tiers import ServiceTier
 from server.accounts.audit import SERVER, audit
 from server.accounts.db import Database
 from server.accounts.ledger import held_sum
@@ -18,6 +19,7 @@ from server.accounts.tables import KeyRow
 from server.money import format_money
 
 PREFIX = "sk-dr-"
+PRIORITY = "priority"  # the group of no model: the right to the service tier of that name
 LONGEST_OVERLAP_S = 90 * 86_400.0  # of the secrets of a rotation
 
 
@@ -54,6 +56,14 @@ class Key:
         if self.revoked_at is not None:
             return "revoked"
         return "expired" if self.expires_at is not None and self.expires_at <= datetime.now(UTC) else "valid"
+
+    def tier(self, asked: object) -> ServiceTier:
+        """Return the service tier in which a call is served whose body asks for this one: "priority" needs the group of
+        that name, and what is not known here is "default"."""
+        name = asked.lower() if isinstance(asked, str) else None
+        if name == PRIORITY and PRIORITY in self.groups:
+            return "priority"
+        return "flex" if name == "flex" else "default"
 
 
 class KeyChanges(TypedDict, total=False):

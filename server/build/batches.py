@@ -13,6 +13,7 @@ def build_batches(parts: Parts) -> BatchFlows:
     flow = Batches(
         store,
         runner,
+        parts.served.catalog,
         folder=settings.batch_folder,
         max_bytes=settings.max_json_mib * 1024**2,
         keep_s=settings.idempotency_s,

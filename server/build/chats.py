@@ -22,11 +22,9 @@ from server.services import ChatFlows, ResponseFlows
 
 
 def build_chats(
-    parts: Parts, admission: Admission, creator: ImageCreator, calls: ImageCalls
+    parts: Parts, admission: Admission, runner: ChatRunner, chats: Chats, creator: ImageCreator, calls: ImageCalls
 ) -> tuple[ChatFlows, ResponseFlows]:
     """Build the flows of chats and responses. A chat that draws is run as a response is."""
-    runner = _runner(parts)
-    chats = _chats(parts, admission, runner)
     image_tool = ImageToolRunner(calls, creator, parts.stores.files)
     loop = ToolLoop(chats, admission.moderator, image_tool, parts.stores.responses, parts.running.expected_retries)
     responses = _responses(parts, admission, creator, runner, loop, chats)
@@ -36,14 +34,16 @@ def build_chats(
     return ChatFlows(chats, keyed, image), responses
 
 
-def _runner(parts: Parts) -> ChatRunner:
+def build_runner(parts: Parts) -> ChatRunner:
+    """Build what runs chats on the local worker."""
     telemetry = parts.telemetry
     return ChatRunner(
         parts.engines.chat, telemetry.metrics, telemetry.tracing, parts.stores.database, parts.running.background
     )
 
 
-def _chats(parts: Parts, admission: Admission, runner: ChatRunner) -> Chats:
+def build_sources(parts: Parts, admission: Admission, runner: ChatRunner) -> Chats:
+    """Build the chats of every model."""
     used = ChatParts(
         parts.served.catalog,
         admission.moderator,

@@ -6,6 +6,8 @@ from server.backends.signing import open_signer
 from server.backends.webhook_post import WebhookRules
 from server.build.parts import Parts
 from server.flows.admission import Admission
+from server.flows.chat.chats import Chats
+from server.flows.chat.prompt_writer import ChatPromptWriter
 from server.flows.images.create import ImageCreator, ImageParts, ImageRules
 from server.flows.images.idempotency import ImageCalls
 from server.flows.images.jobs import ImageJobs
@@ -32,10 +34,11 @@ def build_admission(parts: Parts) -> Admission:
     )
 
 
-def build_creator(parts: Parts, admission: Admission) -> ImageCreator:
+def build_creator(parts: Parts, admission: Admission, chats: Chats) -> ImageCreator:
     """Build the creator that draws image calls, of images, chats and responses alike."""
-    settings = parts.settings
-    drawn_by = ImageParts(parts.served.catalog, parts.engines.image, admission.references, admission.moderator)
+    settings, catalog = parts.settings, parts.served.catalog
+    writer = ChatPromptWriter(catalog, chats)
+    drawn_by = ImageParts(catalog, parts.engines.image, admission.references, admission.moderator, writer)
     rules = ImageRules(
         max_n=settings.max_n,
         answers_with_bytes=settings.answers_with_bytes,

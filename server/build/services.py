@@ -1,7 +1,7 @@
 """Builds a server's services, in the order in which each needs the others."""
 
 from server.build.batches import build_batches
-from server.build.chats import build_chats
+from server.build.chats import build_chats, build_runner, build_sources
 from server.build.images import build_admission, build_creator, build_images
 from server.build.operations import build_operations
 from server.build.parts import build_parts
@@ -16,9 +16,11 @@ def build_services(settings: Settings, start: StartCatalog) -> Services:
     """Build all parts of a server. Raises StartError for settings that this machine or this catalog can't serve."""
     parts = build_parts(settings, start.catalog)
     admission = build_admission(parts)
-    creator = build_creator(parts, admission)
+    runner = build_runner(parts)
+    sources = build_sources(parts, admission, runner)
+    creator = build_creator(parts, admission, sources)
     images = build_images(parts, creator, admission)
-    chats, responses = build_chats(parts, admission, creator, images.calls)
+    chats, responses = build_chats(parts, admission, runner, sources, creator, images.calls)
     cluster, operations = build_operations(parts, admission, start.version)
     return Services(
         settings=settings,

@@ -63,6 +63,7 @@ class ImageModel:
     steps: int  # by default
     source: Path  # its catalog file
     references: ReferenceDrawing | None = None
+    enhance: bool = False  # a chat model rewrites the prompts of requests that don't say
     created: int = CREATED
     owned_by: str = "darkroom"
 
@@ -170,6 +171,9 @@ def load_catalog(configs: Path, weights: Path) -> Catalog:
     models = reading.models
     errors += _alias_errors(configs / "catalog.toml", shared, models)
     chat = read_chat(configs / "chat.toml", weights, models, errors)
+    if chat.default is None:
+        message = "needs a chat model: name one as 'default' in chat.toml"
+        errors += [error_at(path, ("enhance",), message) for path, file in files.items() if file and file.enhance]
     if errors:
         raise CatalogError("\n".join(errors))
     aliases = {name: alias.model for name, alias in shared.aliases.items()}
@@ -259,6 +263,7 @@ class _Reading:
             steps=steps,
             source=path,
             references=drawn_by[1],
+            enhance=file.enhance,
         )
 
 

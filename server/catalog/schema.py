@@ -273,6 +273,8 @@ class CheckpointFile(CheckpointTable):
     """Steps by quality."""
     references: ReferencesTable | None = None
     """Another checkpoint for calls with references."""
+    enhance: bool = False
+    """A chat model, the `default` of `chat.toml`, rewrites prompts unless a request has `enhance: false`."""
     models: Annotated[list[ModelTable], Field(min_length=1)]
     """The names of the checkpoint."""
 
@@ -396,7 +398,7 @@ def _validate_controls(file: CheckpointTable) -> Iterator[tuple[str, str]]:
         yield key, f"{twice[0]!r} is there twice; requests choose by name"
     if not names or file.runtime == "auto":
         return
-    if file.runtime.offload != "none":
-        yield "runtime.offload", f"does not work with [[{key}]], which stay on the device"
+    if file.runtime.offload not in {"none", "encoders"}:
+        yield "runtime.offload", f"only 'encoders' works with [[{key}]], which stay on the device"
     if file.ip_adapters and file.runtime.compile:
         yield "runtime.compile", "does not work with [[ip_adapters]]: each would be compiled anew while calls wait"

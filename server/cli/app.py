@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from server.cli import checkpoints, keys, reports, reproduce, running, teams
+from server.cli import batches, checkpoints, keys, reports, reproduce, running, teams
 from server.cli.cluster import commands as cluster
 from server.cli.environment import fail, flush_output, open_database, open_missing_streams, read_settings, user
 from server.cli.printing import CsvFlag, JsonFlag
@@ -24,6 +24,7 @@ app = typer.Typer(
 app.add_typer(keys.app, name="keys")
 app.add_typer(teams.app, name="teams")
 app.add_typer(reports.operators, name="operators")
+app.add_typer(batches.app, name="batches")
 app.add_typer(checkpoints.app, name="checkpoints")
 app.add_typer(running.jobs, name="jobs")
 app.add_typer(running.policy, name="policy")
@@ -137,7 +138,7 @@ def backup(
     if made.schema == newest_schema():  # else it is of before an upgrade, whose audit this version can't write
         record_change(open_database(settings), user(), "backup.make", str(made.path), images=made.images)
     typer.echo(f"{made.path}: {made.size_bytes / 2**20:.1f} MiB, {made.images} images, schema {made.schema}.")
-    typer.echo(f"Not in it: {made.left_out + '; ' if made.left_out else ''}checkpoints ({settings.weights}).")
+    typer.echo(f"Not in it: {'; '.join(made.left_out)}.")
 
 
 @app.command()
@@ -164,7 +165,7 @@ def restore(
         fail(str(error))
     typer.echo(f"Restored {restored.images} images and the database, schema {restored.schema}.")
     if restored.left_out:
-        fail(f"Not restored: {restored.left_out}.")
+        fail(f"Not restored: {'; '.join(restored.left_out)}.")
 
 
 @app.command()

@@ -16,7 +16,11 @@ app = typer.Typer(no_args_is_help=True, help="Create, list, change, rotate and r
 KeyArgument = Annotated[str, typer.Argument(help="The key's id, its name, or a unique beginning of either.")]
 Groups = Annotated[
     list[str] | None,
-    typer.Option("--group", "-g", help="A group of models that the key may use. Several: with commas, or repeat it."),
+    typer.Option(
+        "--group",
+        "-g",
+        help="A group of models that the key may use, or 'priority'. Several: with commas, or repeat it.",
+    ),
 ]
 Team = Annotated[str | None, typer.Option(help="The team whose monthly budget the key shares; 'none' is no team.")]
 Budget = Annotated[str | None, typer.Option(help="Total that the key may ever spend, in CNY; 'none' is no limit.")]

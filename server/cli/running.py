@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 import typer
 
@@ -20,8 +21,8 @@ def list_jobs(as_json: JsonFlag = False, as_csv: CsvFlag = False) -> None:
     from server.cli.admin_client import request
 
     headings = {
-        "id": "Id", "kind": "Kind", "key_name": "Key", "model": "Model", "state": "State", "position": "Place",
-        "step": "Step", "steps": "of", "estimated_s": "Ends in (s)", "created_at": "Began",
+        "id": "Id", "kind": "Kind", "key_name": "Key", "model": "Model", "state": "State", "service_tier": "Tier",
+        "position": "Place", "step": "Step", "steps": "of", "estimated_s": "Ends in (s)", "created_at": "Began",
     }  # fmt: skip
     rows = request(read_settings(), "GET", "/admin/jobs").json()["data"]
     show_rows("Jobs", headings, rows, as_json=as_json, as_csv=as_csv)
@@ -32,7 +33,7 @@ def cancel(job: Annotated[str, typer.Argument(help="The job's id, as `jobs list`
     """End any key's job. It is not charged, unless it was already."""
     from server.cli.admin_client import request
 
-    request(read_settings(), "DELETE", f"/admin/jobs/{job}")
+    request(read_settings(), "DELETE", f"/admin/jobs/{quote(job, safe='')}")
     typer.echo(f"Ended {job}.")
 
 

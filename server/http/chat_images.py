@@ -108,7 +108,7 @@ async def _by_image_model(
     begins = wants_keepalive(request, key) and not call.body.stream
     draw = services.chats.image.draw
     events = partial(draw, key, image, retry, partial(hold_body, request), body_begins=begins)
-    protocol = call.write(CompletionWriter(CompletionHead.of_call(model.name), image.n))
+    protocol = call.write(CompletionWriter(CompletionHead.of_call(model.name, key.tier(image.service_tier)), image.n))
     prompts = {"prompt": image.prompt, "negative_prompt": image.sampling.negative_prompt}
     headers = ignored_header([*call.ignored, *drawing.unread, *foreign_syntax(prompts)])
     return chat_response(request, key, services, Delivery(events, protocol, headers, call.body.stream))
@@ -128,8 +128,8 @@ async def _by_chat_model(
     retry = read_retry_info(request, await asyncio.to_thread(lambda: fingerprint(parameters, ())))
     respond, base = services.chats.image.respond, public_base(request, services)
     events = partial(respond, key, response, base, retry, partial(hold_body, request))
-    protocol = call.write(CompletionWriter(CompletionHead.of_call(model.name)))
-    ignored = [*call.ignored, *left_out, *sorted(call.options.keys() - TOOL_OPTIONS - {"n"})]
+    protocol = call.write(CompletionWriter(CompletionHead.of_call(model.name, key.tier(call.body.service_tier))))
+    ignored = [*call.ignored, *left_out, *sorted(call.options.keys() - TOOL_OPTIONS - {"n", "service_tier"})]
     headers = ignored_header(ignored + (["n"] if call.body.n > 1 else []))
     return chat_response(request, key, services, Delivery(events, protocol, headers, call.body.stream))
 

@@ -112,6 +112,7 @@ def _image_card(model: ImageModel, services: Services) -> ModelCard:
             max_side_px=MAX_SIDE_PX,
             side_multiple=GRID_PX,
         ),
+        enhance=model.enhance,
         price=format_money(model.price_units),
     )
 

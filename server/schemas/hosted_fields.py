@@ -63,7 +63,7 @@ ServiceTier = Annotated[
 class HostedFields(LenientModel):
     """How the hosted service serves and bills a call. Accepted, since clients send them to every server."""
 
-    service_tier: ServiceTier = None  # of images "flex" counts; other answers say "default"
+    service_tier: ServiceTier = None  # the answer has the one in which it was served
     user: Label = None
     safety_identifier: Label = None
     prompt_cache_key: Label = None

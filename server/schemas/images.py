@@ -157,7 +157,7 @@ class OpenAIOptions(BaseModel):
     partial_images: Annotated[int, Field(ge=0, le=3)] = 0
     user: Label = None
     safety_identifier: Label = None
-    service_tier: ServiceTier = None  # "flex": drawn while nobody else waits
+    service_tier: ServiceTier = None
 
 
 class SamplingOptions(BaseModel):
@@ -180,6 +180,7 @@ class ImageOptions(SamplingOptions, OpenAIOptions):
     `extra_body`."""
 
     seed: Seed = None
+    enhance: bool | None = None  # a chat model rewrites the prompt first
     webhook: Annotated[str, Field(max_length=2000)] | None = None  # told of the end, in the background
     num_inference_steps: Steps | None = None
     guidance_scale: Guidance | None = None
@@ -254,10 +255,12 @@ class UpscaleUpload(UpscaleForm):
 
 
 class ImageItem(Answer):
-    """One image of an answer: where it is, its bytes, or both."""
+    """One image of an answer: where it is, its bytes, or both. `revised_prompt` is what a chat model made of the
+    prompt."""
 
     url: OmittedIfNone[str] = None
     b64_json: OmittedIfNone[str] = None
+    revised_prompt: OmittedIfNone[str] = None
     seed: int
 
 
@@ -281,7 +284,7 @@ class ImageAnswer(Answer):
     background: Background = "opaque"
     output_format: str
     quality: OmittedIfNone[str] = None
-    service_tier: OmittedIfNone[str] = None
+    service_tier: OmittedIfNone[str] = None  # in which it was drawn
     size: str
     usage: Usage
     parameters: dict[str, Any]
@@ -312,5 +315,6 @@ class CompletedEvent(_ImageEvent):
     type: Literal["image_generation.completed", "image_edit.completed"]
     usage: Usage
     url: str | None
+    revised_prompt: OmittedIfNone[str] = None
     seed: int
     parameters: dict[str, Any]

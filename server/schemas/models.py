@@ -71,6 +71,7 @@ class ModelCard(Answer):
     controls: list[ControlCard]
     max_references: int
     limits: ImageLimits
+    enhance: bool  # of a request that does not say
     price: str
     currency: Literal["CNY"] = "CNY"
 

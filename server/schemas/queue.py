@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from pipelines.protocol.tiers import ServiceTier
 from server.schemas.answer import Answer
 from server.schemas.listing import Listed, Listing
 
@@ -26,7 +27,7 @@ class QueuedJob(Listed):
     step: int | None = None
     steps: int | None = None
     size: str | None = None
-    service_tier: str = "default"
+    service_tier: ServiceTier = "default"
     tokens: int | None = None
 
 
@@ -79,13 +80,14 @@ class CancelledJob(Answer):
 
 
 class BackupFile(Answer):
-    """A file with everything that the server needs, but for the weights."""
+    """A file with what the server needs, but for what `left_out` names."""
 
     object: Literal["backup"] = "backup"
     path: str
     bytes: int
     pictures: int
     schema_version: str
+    left_out: list[str]
 
 
 class Disk(Answer):

@@ -6,6 +6,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from pipelines.protocol.images import Background
+from pipelines.protocol.tiers import ServiceTier
 from server.schemas.errors import ErrorDetail
 from server.schemas.response_object import ResponseStatus
 from server.schemas.response_tools import AllowedTools, HostedTool, NamedCustomTool, NamedFunction, Tool
@@ -195,7 +196,7 @@ class ResponseObject(TypedDict):
     prompt_cache_retention: str | None
     reasoning: ReasoningSettings
     safety_identifier: str | None
-    service_tier: Literal["default"]
+    service_tier: ServiceTier
     store: bool
     temperature: float
     text: TextSettings

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, Tag
 
+from pipelines.protocol.tiers import ServiceTier
 from server.schemas.chat_messages import TEXT_OR_PARTS, BoundedText, LenientModel, Text
 from server.schemas.hosted_fields import HostedFields
 from server.schemas.local_models import MinP, RepetitionPenalty, TemplateOptions, TopK
@@ -148,9 +149,9 @@ class CompactBody(HostedFields):
     previous_response_id: str | None = None
 
 
-def echo(body: ResponseBody, model: str, defaults: Mapping[str, float]) -> dict[str, Any]:
+def echo(body: ResponseBody, model: str, defaults: Mapping[str, float], tier: ServiceTier) -> dict[str, Any]:
     """Return the fields of the request that every object of the response repeats. `defaults` are the model's, of the
-    sampling that the request leaves out."""
+    sampling that the request leaves out. `tier` is the one in which it is served."""
     choice = body.tool_choice
     sampling = {name: getattr(body, name) for name in SAMPLING}
     sampling |= {name: value for name, value in defaults.items() if name in SAMPLING - body.model_fields_set}
@@ -170,7 +171,7 @@ def echo(body: ResponseBody, model: str, defaults: Mapping[str, float]) -> dict[
         "prompt_cache_retention": body.prompt_cache_retention,
         "reasoning": {"effort": body.reasoning.effort if body.reasoning else None, "summary": None},
         "safety_identifier": body.safety_identifier,
-        "service_tier": "default",
+        "service_tier": tier,
         "store": body.store,
         "text": {"format": text_format, "verbosity": body.text.verbosity or "medium"},
         "tool_choice": choice if isinstance(choice, str) else choice.model_dump(exclude_none=True),

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+from pipelines.protocol.tiers import ServiceTier
 from server.accounts.calls import CallId
 from server.errors import ApiError, Cancelled, EngineFailure, ServerStopping
 from server.state.active_job import ActiveJob, ActiveJobs
@@ -36,6 +37,7 @@ class ActiveChat(ActiveJob[Json]):
     def __init__(self, call: CallId, *, replayed: bool = False) -> None:
         super().__init__(call, FOREVER, replayed=replayed)
         self.model = ""
+        self.tier: ServiceTier = "default"
         self.tokens = 0  # the pieces that were sent, each of one token or more
         self.stopped = self._by_operator = False
         self._admitted = self._ended = False
@@ -142,13 +144,13 @@ class ActiveChats(ActiveJobs[ActiveChat]):
         return tuple(chat for chat in self._listed.values() if not chat.stopped)
 
     @contextmanager
-    def listed(self, key_id: str, model: str, endpoint: str) -> Iterator[ActiveChat]:
+    def listed(self, key_id: str, model: str, endpoint: str, tier: ServiceTier) -> Iterator[ActiveChat]:
         """List this request's chat while this is entered. Its trace has the failure, which an answer that has begun
         can't tell."""
         trace = current_trace()
         call_id = trace.job or trace.request_id
         chat = self.find(call_id, key_id) or ActiveChat(CallId(call_id, key_id, endpoint, "", None))
-        chat.model = model
+        chat.model, chat.tier = model, tier
         self._listed[call_id] = chat
         try:
             yield chat

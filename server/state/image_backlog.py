@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from pipelines.catalog.estimate import FIRST_UNIT_S, is_duration, work_units
 from pipelines.protocol.images import CheckpointSpec, Finished, ImageJob
+from pipelines.protocol.tiers import RANK, ServiceTier
 from server.errors import Overloaded, RateLimited
 from server.state.active_calls import ActiveCall
 
@@ -44,7 +45,7 @@ class Outlook:
     """The outlook of a job. `position` is 0 on the device, else its place in the queue."""
 
     model: str | None
-    tier: str  # of service
+    tier: ServiceTier
     position: int
     estimated_s: float
 
@@ -136,17 +137,17 @@ class Backlog:
         if entry is None:
             return None
         mine_s, others = self._remaining_s(entry), [other for other in self._of(None, entry.line) if other is not entry]
-        mine = (entry.job.when_idle, mine_s)
+        mine = (RANK[entry.job.tier], mine_s)
         ahead = [
             other
             for other in others
-            if other.call.state == "running" or (other.job.when_idle, self._remaining_s(other)) < mine
+            if other.call.state == "running" or (RANK[other.job.tier], self._remaining_s(other)) < mine
         ]
         queued = sum(other.call.state == "queued" for other in ahead)
         ahead_s = sum(map(self._remaining_s, ahead)) / self._at_once(entry.line)
         return Outlook(
             model=entry.job.metadata.get("model"),
-            tier="flex" if entry.job.when_idle else "default",
+            tier=entry.job.tier,
             position=0 if entry.call.state == "running" else queued + 1,
             estimated_s=round(entry.call.wake_left_s + mine_s + ahead_s, 1),
         )

@@ -7,10 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from transformers import AutoProcessor, LlavaForConditionalGeneration
+import torch
+from transformers import AutoProcessor, Gemma3TextConfig, LlavaForConditionalGeneration
+from transformers.models.gemma3.modeling_gemma3 import Gemma3RotaryEmbedding
 
 from pipelines.chat.engine import ChatEngine
 from pipelines.chat.prompts import template_messages
+from pipelines.chat.sequential import _reset_rope
 from pipelines.protocol.chat import ChatFinished, ChatJob, ChatSampling, ChatSpec, JsonFormat, TextDelta
 from pipelines.protocol.images import Failed
 from tests.engines.chat_jobs import TOKENIZER, Job, letters, run, text
@@ -93,3 +96,13 @@ async def test_a_text_model_refuses_images(chat_engine: ChatEngine, chat_job: Jo
     events = await run(chat_engine, chat_job(messages=(QUESTION,), images=(split_image(upright=True),)))
     assert isinstance(events[-1], Failed)
     assert (events[-1].code, events[-1].param) == ("unsupported", "messages")
+
+
+def test_the_rotary_embedding_of_each_kind_of_layer_begins_anew() -> None:
+    kinds = ["sliding_attention", "full_attention"]
+    ropes = {kind: {"rope_type": "default", "rope_theta": 1e4} for kind in kinds}
+    rotary = Gemma3RotaryEmbedding(Gemma3TextConfig(layer_types=kinds, num_hidden_layers=2, rope_parameters=ropes))
+    first = rotary.full_attention_inv_freq.clone()
+    rotary.full_attention_inv_freq.mul_(2.0)  # as behind a long text
+    _reset_rope(rotary)
+    assert torch.equal(rotary.full_attention_inv_freq, first)

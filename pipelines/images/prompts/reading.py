@@ -23,11 +23,13 @@ MAX_WINDOWS = 16  # of a prompt that is read in windows
 
 
 class PromptTooLong(Exception):
-    """No text encoder reads all of a prompt that is to be read whole or refused. `field` is the request's."""
+    """No text encoder reads all of a prompt that is to be read whole or refused. `field` is the request's, `read_part`
+    how much of it would be read."""
 
     def __init__(self, field: str, used: int, of: int) -> None:
         super().__init__(f"'{field}' has {used} tokens, of which this model reads {of}")
         self.field = field
+        self.read_part = of / used
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,12 +45,12 @@ class Row:
     turn: DeviceTurn = field(init=False)  # of its run, which has begun or will
 
     def __post_init__(self) -> None:
-        self.turn = DeviceTurn(0.0, self.owner, since=self.queued_at, when_idle=self.job.when_idle)
+        self.turn = DeviceTurn(0.0, self.owner, since=self.queued_at, tier=self.job.tier)
 
     def start_over(self) -> None:
         """Let the image wait again, since its run has ended without one. It keeps the device time that it is owed."""
         owed_s = self.turn.owed_s - self.turn.device_s
-        self.turn = DeviceTurn(0.0, self.owner, owed_s, since=self.queued_at, when_idle=self.job.when_idle)
+        self.turn = DeviceTurn(0.0, self.owner, owed_s, since=self.queued_at, tier=self.job.tier)
 
     @property
     def owner(self) -> str:

@@ -17,13 +17,16 @@ halfway to their ends. This is what the Fair Sojourn Protocol promises (Friedman
 shares of those who are really there: else clients who send their next call when one ends could push a long image back
 for very long.
 
-**What may wait waits.** A claim with `when_idle`, whose caller asked for the tier "flex", comes after all others.
+**Tiers.** A claim of the tier "priority" goes before all ranks, but not before who is overdue: so nobody waits for
+ever. One of the tier "flex" comes after all others, and is owed nothing.
 """
 
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Protocol, TypeVar
+
+from pipelines.protocol.tiers import RANK, ServiceTier
 
 MEMORY_S = 60.0  # after which a key's use of the device counts 1/e
 ALLOWANCE = 0.5  # of its own work, by which an image may be behind its equal share
@@ -36,7 +39,7 @@ class Claim(Protocol):
     owed_s: float  # its equal share of the device, since it has been waiting
     device_s: float  # what it has got
     remaining_s: float  # what it still needs, as far as is known
-    when_idle: bool  # it comes after all who wait, and is owed nothing
+    tier: ServiceTier
 
 
 ClaimType = TypeVar("ClaimType", bound=Claim)
@@ -54,17 +57,17 @@ def in_order(claims: Iterable[ClaimType], used_s: Mapping[str, float]) -> list[C
     overdue = []
     by_owner: defaultdict[str, list[ClaimType]] = defaultdict(list)
     for claim in claims:
-        if overdue_s(claim) > 0 and not claim.when_idle:
+        if overdue_s(claim) > 0 and claim.tier != "flex":
             overdue.append(claim)
         else:
             by_owner[claim.owner].append(claim)
     ranked: list[tuple[float, ClaimType]] = []
     for owner, own in by_owner.items():
         finish_s = used_s.get(owner, 0.0)
-        for claim in sorted(own, key=lambda claim: (claim.when_idle, claim.remaining_s)):
+        for claim in sorted(own, key=lambda claim: (RANK[claim.tier], claim.remaining_s)):
             finish_s += claim.remaining_s
             ranked.append((finish_s, claim))
-    ranked.sort(key=lambda pair: (pair[1].when_idle, pair[0]))
+    ranked.sort(key=lambda pair: (RANK[pair[1].tier], pair[0]))
     return [*sorted(overdue, key=overdue_s, reverse=True), *(claim for _, claim in ranked)]
 
 
@@ -76,7 +79,7 @@ class Shares:
 
     def enter(self, claim: Claim) -> None:
         """Let the claim wait from now on. Nothing happens if it does already, or if it is owed nothing."""
-        if not claim.when_idle:
+        if claim.tier != "flex":
             self._claims[claim.owner][claim] = None
 
     def leave(self, claim: Claim) -> None:

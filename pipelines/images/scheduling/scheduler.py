@@ -18,6 +18,7 @@ from typing import Any
 from pipelines.images.scheduling.device_timeline import DeviceTimeline, Synchronous
 from pipelines.images.scheduling.fairness import RecentUse, Shares, in_order
 from pipelines.images.scheduling.row_limits import PassShape
+from pipelines.protocol.tiers import ServiceTier
 
 
 class Preempted(Exception):
@@ -51,7 +52,7 @@ class DeviceTurn:
     request: ForwardRequest | None = None
     merged: bool = False  # a forward pass was shared
     preempted: bool = False  # it shall not begin
-    when_idle: bool = False  # it has the device while nobody else waits (fairness.py)
+    tier: ServiceTier = "default"
     ready: threading.Event = field(default_factory=threading.Event)
     launched: Callable[[], None] = lambda: None  # waits until the device has computed its part
 

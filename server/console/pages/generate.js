@@ -15,7 +15,7 @@ import { Recalled } from "../parts/recalled.js";
 import { References } from "../parts/references.js";
 import { bodyOf, chosenModel, draft, setDraft } from "../state/draft.js";
 import { findRunning, jobs, startJob } from "../state/jobs.js";
-import { can, imageModels, models } from "../state/models.js";
+import { can, chatModels, imageModels, models } from "../state/models.js";
 import { canTell, setTells, tells } from "../state/watch.js";
 
 const ADVANCED = ["negative_prompt", "steps", "guidance", "strength", "batch", "scheduler"];
@@ -56,6 +56,7 @@ function More({ model, values, set }) {
       ${number("strength", t("Strength"), { min: 0, max: 1, step: "any", disabled: alone, placeholder: alone ? "–" : t("auto"), title: alone ? t("with a reference image") : undefined })}
     </div>
     <${ModelExtras} model=${model} values=${values} onChange=${setDraft} />
+    ${chatModels(models.get()).length > 0 && html`<label for="enhance"><input id="enhance" type="checkbox" checked=${values.enhance ?? model.enhance} onChange=${(event) => setDraft({ enhance: event.target.checked })} />${t("Let a chat model rewrite the prompt")}</label>`}
     <label for="batch"><input id="batch" type="checkbox" checked=${values.batch === "exact"} onChange=${(event) => setDraft({ batch: event.target.checked ? "exact" : "" })} />${t("Draw it alone: the same bits each time")}</label>
   </div></details>`;
 }

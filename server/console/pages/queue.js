@@ -63,6 +63,7 @@ export default function Queue({ title }) {
     ${jobs && html`<${Table} label=${title} rows=${jobs} rowKey=${(job) => job.id} empty=${t("Nothing runs or waits.")} columns=${[
       { name: t("State"), show: stateOf },
       { name: t("Kind"), show: (job) => ({ image: t("Image"), response: t("Response"), chat: t("Chat"), grid: t("Comparison") })[job.kind] ?? job.kind },
+      { name: t("Tier"), show: (job) => told(job.service_tier) },
       { name: t("Key"), long: true, show: (job) => job.key_name },
       { name: t("Model"), show: (job) => job.model ?? "–" },
       { name: t("Size"), show: (job) => job.size ?? "–" },

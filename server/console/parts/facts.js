@@ -10,6 +10,7 @@ const LABELS = {
   batch: N("Batch"), drawn_by: N("Drawn by"), control_files: N("Files of the controls"), long_prompt: N("Long prompt"),
   "drawn_by.weights": N("Weights"), "drawn_by.device": N("Device"), "drawn_by.dtype": N("Number format"),
   "drawn_by.darkroom": N("Version"), masked: N("With a mask"), background: N("Background"), scale: N("Enlarged, times"),
+  original_prompt: N("Prompt as it was sent"), enhanced_by: N("Prompt written by"), enhance_failed: N("Prompt not rewritten"),
 };
 const FIRST = ["model", "size", "seed"];
 

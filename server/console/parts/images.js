@@ -19,7 +19,7 @@ export function imagesOf(job) {
       id,
       call_id: job.id,
       url: item.url,
-      prompt: request?.prompt,
+      prompt: item.revised_prompt ?? request?.prompt,
       model: result.parameters.model,
       endpoint: request?.endpoint,
       size: result.size,

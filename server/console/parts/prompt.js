@@ -11,7 +11,7 @@ const PIECES = /\p{Script=Latin}{1,7}|\p{L}|\p{N}|[^\s\p{L}\p{N}]+/gu;
 const estimated = (text) => text.match(PIECES)?.length ?? 0;
 
 function counted(model, text, all) {
-  const same = all.find(({ request, result }) => result && request?.prompt === text && result.parameters.model === model.id);
+  const same = all.find(({ request, result }) => result && !result.parameters.enhanced_by && request?.prompt === text && result.parameters.model === model.id);
   return same?.result.parameters.prompt_tokens;
 }
 

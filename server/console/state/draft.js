@@ -10,7 +10,7 @@ import { keep } from "./work.js";
 const RECALLED = { also: {}, lost: [], recalled: 0 };
 export const EMPTY = {
   prompt: "", model: "", size: "1:1", quality: "", background: "", n: 1, seed: "", references: [],
-  negative_prompt: "", steps: "", guidance: "", strength: "", batch: "", scheduler: "", loras: {}, controls: {}, ...RECALLED,
+  negative_prompt: "", steps: "", guidance: "", strength: "", batch: "", enhance: null, scheduler: "", loras: {}, controls: {}, ...RECALLED,
 };
 // `image` is a File or a result's URL, `strokes` its mask, `started` the edits so far.
 export const EMPTY_EDIT = {
@@ -57,6 +57,7 @@ export function bodyOf(values) {
   const model = chosenModel(values);
   const body = { ...sharedOf(values, model), size: values.size };
   if (values.batch) body.batch = values.batch;
+  if (values.enhance != null) body.enhance = values.enhance;
   Object.assign(body, extrasOf(values, model));
   if (values.background && can(model, "transparent")) body.background = values.background;
   if (values.negative_prompt && can(model, "negative_prompt")) body.negative_prompt = values.negative_prompt;

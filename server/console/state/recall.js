@@ -11,7 +11,8 @@ import { sentWith } from "./sent-files.js";
 export const REQUEST_FIELDS = [
   "prompt", "model", "n", "size", "quality", "response_format", "output_format", "output_compression", "background",
   "moderation", "input_fidelity", "style", "stream", "partial_images", "user", "safety_identifier", "steps", "guidance",
-  "strength", "negative_prompt", "scheduler", "loras", "long_prompt", "batch", "service_tier", "seed", "webhook", "num_inference_steps", "guidance_scale",
+  "strength", "negative_prompt", "scheduler", "loras", "long_prompt", "batch", "service_tier", "seed",
+  "enhance", "webhook", "num_inference_steps", "guidance_scale",
   "true_cfg_scale", "controls", "image", "images", "mask",
 ];
 
@@ -28,6 +29,7 @@ function sentFields(image) {
   const fields = Object.fromEntries(sent);
   delete fields.n;
   if (fields.batch === "merged") delete fields.batch; // as without it
+  if (findModel(models.get(), fields.model)?.enhance) fields.enhance = false; // its prompt is the one that was drawn
   if (fields.output_format === "png") delete fields.output_format; // as without it
   if (fields.long_prompt === "tell" && !wasCut(image.parameters)) delete fields.long_prompt; // as without it
   return fields;

@@ -5,7 +5,7 @@ import { readImage } from "../parts/incoming.js";
 import { finished, startJob } from "./jobs.js";
 import { requestOf } from "./recall.js";
 
-const NOT_COMPARED = new Set(["n", "batch"]);
+const NOT_COMPARED = new Set(["n", "batch", "original_prompt", "enhanced_by", "enhance_failed"]);
 
 async function pixelsOf(name) {
   const bitmap = await createImageBitmap(await readResult(name));

@@ -13,6 +13,7 @@ from server.errors import BadRequest, NotFound
 from server.flows.batches.lines import read_input_file, read_lines
 from server.flows.batches.run import BatchRunner
 from server.schemas.batches import BatchBody, BatchCounts, BatchList, BatchObject
+from server.state.served_catalog import ServedCatalog
 
 LONGEST_S = 86_400.0
 LINES_AT_ONCE = 50
@@ -27,8 +28,16 @@ class Batches:
     longer, since a line that is sent again after that would be charged twice."""
 
     def __init__(
-        self, store: BatchStore, runner: BatchRunner, *, folder: Path | None, max_bytes: int, keep_s: float
+        self,
+        store: BatchStore,
+        runner: BatchRunner,
+        catalog: ServedCatalog,
+        *,
+        folder: Path | None,
+        max_bytes: int,
+        keep_s: float,
     ) -> None:
+        self._catalog = catalog
         self._store = store
         self._runner = runner
         self._folder = folder
@@ -92,9 +101,17 @@ class Batches:
 
     def _read(self, body: BatchBody) -> list[BatchLine]:
         if body.input_file_id is None:
-            return read_lines(body.input, body.endpoint, "input")
+            return read_lines(body.input, body.endpoint, "input", self._has_flex)
         content = read_input_file(self._folder, body.input_file_id, self._max_bytes)
-        return read_lines(content, body.endpoint, "input_file_id")
+        return read_lines(content, body.endpoint, "input_file_id", self._has_flex)
+
+    def _has_flex(self, url: str, model: object) -> bool:
+        """Return whether a call may wait for others here: chats of other servers are queued there."""
+        if "/images/" in url:
+            return True
+        catalog, name = self._catalog.current, model if isinstance(model, str) else None
+        chat = catalog.chat.find(name)
+        return chat.spec is not None if chat is not None else catalog.find(name) is not None
 
     async def _find(self, key: Key, batch_id: str) -> Batch:
         batch = await self._store.in_reader(self._store.find, batch_id, key.id)

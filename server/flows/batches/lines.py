@@ -1,7 +1,7 @@
 """The lines of a new batch, from its request or from a file of the operator's folder."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +13,20 @@ from server.errors import BadRequest
 MAX_LINES = 10_000
 MAX_CUSTOM_ID = 200
 ENDPOINTS = ("/v1/images/generations", "/v1/images/edits", "/v1/chat/completions", "/v1/responses")
-DRAWN = frozenset({"/v1/images/generations", "/v1/images/edits"})  # while nobody else waits, unless a line says else
+HasFlex = Callable[[str, object], bool]  # whether calls of this URL and model may wait for others here
 WAITS_FOR_NOBODY = {"stream": "lines have no streams", "background": "a batch runs in the background itself"}
 
 
-def read_lines(source: object, endpoint: str | None, field: str) -> list[BatchLine]:
-    """Return the lines of JSONL, or of a list of objects. `field` is the `param` of errors. Raises BadRequest with the
-    number of the first invalid line."""
+def read_lines(source: object, endpoint: str | None, field: str, has_flex: HasFlex) -> list[BatchLine]:
+    """Return the lines of JSONL, or of a list of objects, of the tier "flex" unless they say else. `field` is the
+    `param` of errors. Raises BadRequest with the number of the first invalid line."""
     lines: list[BatchLine] = []
     seen: set[str] = set()
     for number, value in _values(source, field):
         if len(lines) == MAX_LINES:
             message = f"Invalid '{field}': too many lines. Expected at most {MAX_LINES}."
             raise BadRequest(message, param=field, code="array_above_max_length")
-        line = _line(value, len(lines), endpoint, f"line {number}", field)
+        line = _line(value, len(lines), endpoint, has_flex, (field, f"line {number}"))
         if line.custom_id in seen:
             raise _invalid(field, f"line {number}", f"the custom_id '{line.custom_id}' is used twice")
         seen.add(line.custom_id)
@@ -67,7 +67,9 @@ def _values(source: object, field: str) -> Iterator[tuple[int, Any]]:
                 raise _invalid(field, f"line {number}", f"it is no JSON: {error}") from error
 
 
-def _line(value: Any, position: int, endpoint: str | None, where: str, field: str) -> BatchLine:
+def _line(value: Any, position: int, endpoint: str | None, has_flex: HasFlex, place: tuple[str, str]) -> BatchLine:
+    """Read a line. `place` is the field and the number of the line, for errors."""
+    field, where = place
     if not isinstance(value, Mapping):
         raise _invalid(field, where, "it must be an object")
     custom_id, method, url, body = (value.get(name) for name in ("custom_id", "method", "url", "body"))
@@ -84,7 +86,7 @@ def _line(value: Any, position: int, endpoint: str | None, where: str, field: st
         raise _invalid(field, where, "its 'body' must be an object")
     if unfit := [name for name in WAITS_FOR_NOBODY if body.get(name) is True]:
         raise _invalid(field, where, f"'{unfit[0]}' is not possible: {WAITS_FOR_NOBODY[unfit[0]]}")
-    if url in DRAWN and body.get("service_tier") is None:
+    if body.get("service_tier") is None and has_flex(url, body.get("model")):
         body = {**body, "service_tier": "flex"}
     return BatchLine(position, custom_id, url, json.dumps(body, ensure_ascii=False))
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from pipelines.protocol.chat import ChatSpec, ReasoningDelta, TextDelta, ToolCallDelta
+from pipelines.protocol.tiers import ServiceTier
 from server.backends.upstream import UpstreamResponse
 from server.catalog.chat import ChatModel
 from server.flows.chat.events import AnswerEvent, RawItem
@@ -36,7 +37,7 @@ class Chats:
         """Read and check the request. Its events have a slot of the key's, and are listed, until the last of them.
         Raises BadRequest."""
         chat = await self.source(call.model).prepare(call)
-        return replace(chat, events=partial(self._run, call, chat.events))
+        return replace(chat, events=partial(self._run, call, chat.writer.head.tier, chat.events))
 
     async def count_tokens(self, call: ChatCall) -> int:
         """Return how many tokens the model reads for this call. Raises ApiError."""
@@ -45,12 +46,12 @@ class Chats:
             return await self.source(call.model).count_tokens(call)
 
     async def _run(
-        self, call: ChatCall, open_events: Callable[[], AsyncGenerator[AnswerEvent, None]]
+        self, call: ChatCall, tier: ServiceTier, open_events: Callable[[], AsyncGenerator[AnswerEvent, None]]
     ) -> AsyncGenerator[AnswerEvent, None]:
         """Yield the events. Raises RateLimited and Overloaded before the first, and Cancelled."""
         self._drain.check_open()
         async with aclosing(open_events()) as events, self._limiter.slot(call.key):
-            with self._active.listed(call.key.id, call.model.name, call.endpoint) as chat:
+            with self._active.listed(call.key.id, call.model.name, call.endpoint, tier) as chat:
                 async with aclosing(chat.run(events)) as running:
                     async for event in running:
                         chat.count(admitted=_is_admitted(event), tokens=_has_token(event))

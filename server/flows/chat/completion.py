@@ -16,6 +16,7 @@ from pipelines.protocol.chat import (
     ToolCallDelta,
     TopToken,
 )
+from pipelines.protocol.tiers import ServiceTier
 from server.flows.chat.custom_tools import CustomCallDelta, CustomCalls
 from server.flows.chat.events import AnswerEvent, ImageDelta, RawItem
 
@@ -36,11 +37,12 @@ class CompletionHead:
     created: int  # Unix seconds
     model: str
     fingerprint: str
+    tier: ServiceTier = "default"
 
     @classmethod
-    def of_call(cls, model: str) -> "CompletionHead":
+    def of_call(cls, model: str, tier: ServiceTier = "default") -> "CompletionHead":
         """Return the head of an answer that no local chat model writes: there is no checkpoint to tell apart."""
-        return cls(new_completion_id(), int(time.time()), model, "fp_darkroom")
+        return cls(new_completion_id(), int(time.time()), model, "fp_darkroom", tier)
 
     def chunk(self, choices: list[Json]) -> Json:
         """Return one chunk, without usage."""
@@ -56,7 +58,7 @@ class CompletionHead:
             "object": kind,
             "created": self.created,
             "model": self.model,
-            "service_tier": "default",
+            "service_tier": self.tier,
             "system_fingerprint": self.fingerprint,
             "choices": choices,
         }

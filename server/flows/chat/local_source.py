@@ -11,6 +11,7 @@ from functools import partial
 from importlib.metadata import version
 
 from pipelines.protocol.chat import Admitted, ChatEvent, ChatSpec, CountJob
+from pipelines.protocol.tiers import ServiceTier
 from server.accounts.keys import Key
 from server.catalog.chat import ChatModel
 from server.errors import BadRequest
@@ -39,7 +40,7 @@ class LocalSource(ChatSource):
         request, unseen = await self._read(call)
         ineffective = ineffective_fields(call.values) if call.verbatim else []
         writer = CompletionWriter(
-            self._new_head(),
+            self._new_head(call.key.tier(request.service_tier)),
             request.n,
             logprobs=request.logprobs,
             include_usage=request.include_usage,
@@ -69,11 +70,11 @@ class LocalSource(ChatSource):
         shown, paths = shown_request(request, sees=self._spec.vision, leave_out=self._parts.leave_out_pictures)
         return shown, [*request.left_out, *paths]
 
-    def _new_head(self) -> CompletionHead:
+    def _new_head(self, tier: ServiceTier) -> CompletionHead:
         """Return the head of a new answer. Its fingerprint changes with the checkpoint's folder and this software."""
         backend = f"{self._spec.path}:{self._spec.dtype}:{SOFTWARE}"
         fingerprint = f"fp_{hashlib.sha256(backend.encode()).hexdigest()[:10]}"
-        return CompletionHead(new_completion_id(), int(time.time()), self._model.name, fingerprint)
+        return CompletionHead(new_completion_id(), int(time.time()), self._model.name, fingerprint, tier)
 
     async def _events(self, key: Key, request: ChatRequest, job_id: str) -> AsyncGenerator[AnswerEvent, None]:
         request, lost = await self._load_images(key, request)
@@ -93,7 +94,9 @@ class LocalSource(ChatSource):
 
     def _run(self, job_id: str, request: ChatRequest, usage: UsageContext) -> AsyncGenerator[ChatEvent, None]:
         scope = "" if self._parts.cache_across_keys else usage.key.id
-        return self._parts.runner.run(build_job(request, self._spec, job_id, self._parts.time_limit_s, scope), usage)
+        tier = usage.key.tier(request.service_tier)
+        job = build_job(request, self._spec, job_id, self._parts.time_limit_s, scope, tier)
+        return self._parts.runner.run(job, usage)
 
     async def _load_images(self, key: Key, request: ChatRequest) -> tuple[ChatRequest, list[str]]:
         """Return the request with the pixels of its images, and the paths of those that can't be loaded any more.

@@ -52,6 +52,7 @@ def parse_chat(values: dict[str, Any]) -> ChatRequest:
     choice, allowed = _tool_choice(body)
     return ChatRequest(
         messages=tuple(plain_message(message) for message in body.messages),
+        service_tier=None if body.service_tier == "auto" else body.service_tier,
         left_out=tuple(left_out),
         images=tuple(_images(body)),
         tools=tuple(_tool(tool, index) for index, tool in enumerate(body.tools)),

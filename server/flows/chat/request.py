@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pipelines.protocol.chat import ChatJob, ChatSampling, ChatSpec, JsonFormat, Message
 from pipelines.protocol.images import RawImage
+from pipelines.protocol.tiers import ServiceTier
 from server.catalog.images import Catalog
 from server.errors import BadRequest
 from server.flows.references import Reference
@@ -33,6 +34,7 @@ class ChatRequest:
     format: JsonFormat | None = None
     max_tokens: int | None = None
     sampling: ChatSampling = field(default_factory=ChatSampling)
+    service_tier: str | None = None  # that is asked for; the key says whether it is served so
     left_out: tuple[str, ...] = ()  # paths of what a text stands for, or nothing
     stop: tuple[str, ...] = ()
     stop_tokens: frozenset[int] = frozenset()
@@ -76,7 +78,14 @@ def check_capabilities(request: ChatRequest, spec: ChatSpec, catalog: Catalog) -
         raise BadRequest(text, param="messages", code="array_above_max_length")
 
 
-def build_job(request: ChatRequest, spec: ChatSpec, job_id: str, time_limit_s: float, cache_scope: str = "") -> ChatJob:
+def build_job(
+    request: ChatRequest,
+    spec: ChatSpec,
+    job_id: str,
+    time_limit_s: float,
+    cache_scope: str = "",
+    tier: ServiceTier = "default",
+) -> ChatJob:
     """Return the job, in which every value is explicit: a seed is drawn if the request has none."""
     return ChatJob(
         id=job_id,
@@ -102,6 +111,7 @@ def build_job(request: ChatRequest, spec: ChatSpec, job_id: str, time_limit_s: f
         strict_tools=request.strict_tools,
         input_grammars=request.input_grammars,
         cache_scope=cache_scope,
+        tier=tier,
     )
 
 

@@ -25,6 +25,7 @@ from server.flows.chat.upstream_events import deltas, finish, read_chunk, read_u
 from server.flows.chat.upstream_repair import StreamRepair, as_chunks, repaired_completion
 from server.telemetry.call_trace import current_trace
 
+CHEAP_TIERS = frozenset({"auto", "default", "flex"})
 USAGE = {"stream": True, "stream_options": {"include_usage": True}}
 
 
@@ -38,16 +39,22 @@ class UpstreamSource(ChatSource):
 
     async def prepare(self, call: ChatCall) -> Chat:
         """Prepare without a check of the body: the other server may know more fields."""
-        writer = CompletionWriter(CompletionHead.of_call(self._model.name))
+        call = _within_rights(call)
+        tier = call.key.tier(call.values.get("service_tier"))
+        writer = CompletionWriter(CompletionHead.of_call(self._model.name, tier))
         events = self._verbatim if call.verbatim else self._moderated
         return Chat(partial(events, call, writer.head.id), writer)
 
     def run(self, request: ChatRequest, usage: UsageContext) -> AsyncGenerator[ChatEvent, None]:
         """Send a checked request to the upstream, and yield the events of its answer."""
-        return self._events(to_body(request), usage)
+        body = to_body(request)
+        if request.service_tier is not None and (tier := usage.key.tier(request.service_tier)) != "default":
+            body["service_tier"] = tier
+        return self._events(body, usage)
 
     async def count_tokens(self, call: ChatCall) -> int:
         """Ask for an answer of one token, which says how many were read: not every server can count alone."""
+        call = _within_rights(call)
         await self._check_input(call, f"chatcmpl-{uuid.uuid4().hex}")
         answer = await self.request({**call.values, "max_tokens": 1}, UsageContext(call.key, self._model.name))
         if answer.status != 200:
@@ -166,6 +173,14 @@ class UpstreamSource(ChatSource):
         if isinstance(tokens, dict):
             counts = (tokens.get("prompt_tokens"), tokens.get("completion_tokens"))
             await self._parts.runner.record_usage(usage, *(n if isinstance(n, int) else 0 for n in counts))
+
+
+def _within_rights(call: ChatCall) -> ChatCall:
+    """Return the call without a service tier that costs more there and that its key has no right to."""
+    asked = call.values.get("service_tier")
+    if not isinstance(asked, str) or asked.lower() in CHEAP_TIERS or call.key.tier("priority") == "priority":
+        return call
+    return replace(call, values={name: value for name, value in call.values.items() if name != "service_tier"})
 
 
 def _is_completion(answer: UpstreamResponse) -> bool:

@@ -32,6 +32,7 @@ def to_response(body: ChatBody, model: str, tool: ImageTool) -> ResponseBody:
         "frequency_penalty": body.frequency_penalty,
         "max_output_tokens": None if limit is None else max(MIN_OUTPUT_TOKENS, limit),
         "stream": body.stream,
+        "service_tier": body.service_tier,
         "store": False,
     }
     return validate(ResponseBody, values, strict=True)

@@ -7,7 +7,7 @@ call before that voids its hold. If the server is killed before that, the hold i
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -31,11 +31,13 @@ from server.errors import (
     EngineFailure,
     InvalidImage,
     Overloaded,
+    PromptTooLong,
     QuotaExceeded,
     RateLimited,
     TimedOut,
     status_label,
 )
+from server.flows.images.enhancing import PromptWriter, enhanced, is_to_fit, is_wanted, shortened
 from server.flows.images.enlarging import check_enlarging
 from server.flows.images.request import ImageRequest, InputImages, build_job, check_loras, check_options
 from server.flows.images.results import answer_format, build_result, origins_write, sent_images, shape_of
@@ -54,6 +56,7 @@ from server.telemetry.call_trace import current_trace
 
 log = structlog.stdlib.get_logger("darkroom.images")
 
+CUTS = 5  # of an enhanced prompt that is too long: one or two, unless its tokens are spread unevenly
 CAPTURE_ATTEMPTS = 3  # one that was cut off by the database's restart, one that works, and one to spare
 VOID_REASONS = {  # of a call that was cancelled
     None: "client_left",
@@ -73,6 +76,7 @@ class ImageParts:
     engine: WorkerPool
     references: ReferenceLoader
     moderator: Moderator
+    prompt_writer: PromptWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,7 @@ class ImageCreator:
         self._engine = drawn_by.engine
         self._references = drawn_by.references
         self._moderator = drawn_by.moderator
+        self._prompt_writer = drawn_by.prompt_writer
         self._rules = rules
         self._ledger = stores.ledger
         self._results = stores.results
@@ -120,30 +125,24 @@ class ImageCreator:
         if call.counts_towards_limit:  # else it is a part of a response, whose model is another
             current_trace().model = model.name
         self.check(request, model)
-        await asyncio.to_thread(check_loras, request, model, self._engine.capabilities(model.checkpoint))
-        references = await self._references.load(key.id, request.references)
-        first = references[0] if references else None
-        mask = await self._references.load_mask(key.id, request.mask, first)
-        maps = await self._references.load(key.id, [each.image for each in request.controls])
-        capabilities = self._engine.capabilities(model.checkpoint)
-        images = InputImages(references, mask, maps)
+        enhances = is_wanted(request, model, key, self._prompt_writer)
         billed = BilledCall(call.call.id, key.id, request.endpoint, model.name, model.price_units)
-        job = build_job(request, model, billed, images, self._rules.time_limit_s, capabilities)
-        check_time(job, self._backlog.least_s(job))
-        if not self._rules.marks:
-            job = replace(job, encoding=replace(job.encoding, source=None))
+        job = await self._job(key, request, model, billed)
         context = ModerationContext(
             job.id, key.id, request.endpoint, model.name, model.group, low=request.moderation == "low"
         )
-        await self._moderator.check_texts(context, "input", _texts(request))
-        sent = [*job.references, *(each.image for each in job.controls)]
-        await self._moderator.check_images(context, "input", sent)
+        await self._check_input(context, request, job)
 
         with self._backlog.reserve(job, call):
             try:
                 await self._hold(billed, call, request.webhook)
                 self._telemetry.crash_points.hit("after-hold")
-                finished = await self._draw(job, model.name, call, shape_of(request, model, job))
+                draw = partial(self._draw, model=model.name, call=call, shape=shape_of(request, model, job))
+                if enhances:
+                    call.admit(shape_of(request, model, job))
+                    job, finished = await self._draw_enhanced(job, key, context, draw)
+                else:
+                    finished = await draw(job)
                 await self._moderator.check_images(context, "output", finished.images)
                 if self._rules.signer is not None:
                     finished = await self._rules.signer.signed(finished, job.encoding)
@@ -161,6 +160,48 @@ class ImageCreator:
                 raise
         self._count(model, finished)
         return result
+
+    async def _job(self, key: Key, request: ImageRequest, model: ImageModel, billed: BilledCall) -> ImageJob:
+        """Load what the request names, and build its job. Raises ApiError."""
+        await asyncio.to_thread(check_loras, request, model, self._engine.capabilities(model.checkpoint))
+        references = await self._references.load(key.id, request.references)
+        first = references[0] if references else None
+        mask = await self._references.load_mask(key.id, request.mask, first)
+        maps = await self._references.load(key.id, [each.image for each in request.controls])
+        capabilities = self._engine.capabilities(model.checkpoint)
+        images = InputImages(references, mask, maps)
+        job = build_job(request, model, billed, images, self._rules.time_limit_s, capabilities)
+        job = replace(job, tier=key.tier(request.service_tier))
+        check_time(job, self._backlog.least_s(job))
+        if not self._rules.marks:
+            job = replace(job, encoding=replace(job.encoding, source=None))
+        return job
+
+    async def _check_input(self, context: ModerationContext, request: ImageRequest, job: ImageJob) -> None:
+        """Moderate all that the caller sent. Raises ModerationBlocked."""
+        await self._moderator.check_texts(context, "input", _texts(request))
+        sent = [*job.references, *(each.image for each in job.controls)]
+        await self._moderator.check_images(context, "input", sent)
+
+    async def _draw_enhanced(
+        self, job: ImageJob, key: Key, context: ModerationContext, draw: Callable[[ImageJob], Awaitable[Finished]]
+    ) -> tuple[ImageJob, Finished]:
+        """Draw as much as the text encoders read of the prompt that a chat model makes. Return the job as it was drawn,
+        too. Raises ApiError."""
+        capabilities = self._engine.capabilities(job.checkpoint)
+        try:
+            job = await enhanced(job, key, self._prompt_writer, capabilities.prompt_tokens if capabilities else None)
+        finally:
+            current_trace().model = context.model  # the call is of the image model
+        await self._moderator.check_texts(context, "input", [job.prompt])
+        for _ in range(CUTS if is_to_fit(job, capabilities) else 0):
+            try:
+                return job, await draw(replace(job, sampling=replace(job.sampling, long_prompt="refuse")))
+            except PromptTooLong as error:  # before its first step
+                if error.param != "prompt":
+                    break
+                job = shortened(job, error.read_part)
+        return job, await draw(job)
 
     def check(self, request: ImageRequest, model: ImageModel) -> None:
         """Refuse fields that this model or this server can't serve. Raises BadRequest."""
@@ -322,7 +363,7 @@ def _to_api_error(event: Failed, job: ImageJob) -> ApiError:
     if event.code == "invalid_picture":
         return InvalidImage(event.message, event.param)
     if event.code == "prompt_too_long":
-        return BadRequest(event.message, param=event.param, code=event.code)
+        return PromptTooLong(event.message, event.param, event.read_part or 0.0)
     if event.code in {"upstream_rejected", "moderation_blocked"}:
         code = event.code if event.code == "moderation_blocked" else None
         return BadImageRequest(event.message, param=event.param, code=code)

@@ -40,6 +40,7 @@ class ImageRequest:
     background: str = "auto"
     moderation: str = "auto"
     service_tier: str | None = None
+    enhance: bool | None = None  # None: as the model's catalog file says
     stream: bool = False
     in_background: bool = False  # its client comes back for the result
     webhook: str | None = None  # told of the end
@@ -305,7 +306,6 @@ def build_job(
         owner=call.key_id,
         enlarges=request.scale is not None,
         previews=request.partial_images,
-        when_idle=request.service_tier == "flex",
         sheet_from=at_once - 1 if request.reference_count > at_once and images.mask is None else None,
     )
 

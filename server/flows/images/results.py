@@ -23,7 +23,7 @@ from server.schemas.images import CompletedEvent, ImageAnswer, ImageItem, Partia
 from server.state.active_calls import ActiveCall
 from server.state.image_result import AnswerFormat, ImageResult, ImageShape
 
-FILE_ONLY = frozenset({"prompt", "software"})  # of a job's metadata: not repeated in the answer
+FILE_ONLY = frozenset({"prompt", "original_prompt", "software"})  # of a job's metadata: not repeated in the answer
 EventKind = Literal["image_generation", "image_edit"]
 
 
@@ -59,16 +59,17 @@ def build_result(
     found; `batch` is "merged" if they shared forward passes, so low bits may differ from those of images drawn
     alone."""
     shape = shape_of(request, model, job)
+    revised = job.prompt if "original_prompt" in job.metadata else None
     answer = ImageAnswer(
         created=int(time.time()),
         data=[
-            ImageItem(url=f"{request.results_base}/{result.name}", seed=image.seed)
+            ImageItem(url=f"{request.results_base}/{result.name}", revised_prompt=revised, seed=image.seed)
             for image, result in zip(finished.images, stored, strict=True)
         ],
         background=shape.background,
         output_format=shape.output_format,
         quality=shape.quality,
-        service_tier=None if request.service_tier is None else "flex" if job.when_idle else "default",
+        service_tier=None if request.service_tier is None else job.tier,
         size=shape.size,
         usage=_usage(job),
         parameters={
@@ -85,7 +86,8 @@ def build_result(
 def truncated_of(request: ImageRequest, result: ImageResult) -> str:
     """Describe the parts of the call's prompts that no text encoder read; "" if they read all."""
     parameters = result.answer.parameters
-    return truncated(parameters, {"prompt": request.prompt, "negative_prompt": parameters.get("negative_prompt")})
+    drawn = result.answer.data[0].revised_prompt or request.prompt
+    return truncated(parameters, {"prompt": drawn, "negative_prompt": parameters.get("negative_prompt")})
 
 
 def sent_images(request: ImageRequest) -> SentImages:
@@ -105,10 +107,12 @@ def origins_write(
         values["background"] = shape.background
     if request.references:
         values |= {"references": len(request.references), "masked": request.mask is not None}
+    if "original_prompt" in job.metadata:
+        values["original_prompt"] = request.prompt
     shown = {name: value for name, value in job.metadata.items() if _is_shown(name, value)}
     parameters = values | shown | dict(finished.found) | {"batch": "merged" if finished.merged else "exact"}
     origins = {
-        name: Origin(image.seed, request.prompt, parameters)
+        name: Origin(image.seed, job.prompt, parameters)
         for name, image in zip(result.files, finished.images, strict=True)
     }
     return lambda session: write_origins(session, origins, sent)
@@ -161,7 +165,8 @@ def _is_shown(name: str, value: object) -> bool:
 
 def _with_bytes(storage: Storage, result: ImageResult, name: str, item: ImageItem) -> ImageItem:
     data = _read_base64(storage, result, name)
-    return ImageItem(url=item.url if result.response_format == "both" else None, b64_json=data, seed=item.seed)
+    url = item.url if result.response_format == "both" else None
+    return item.model_copy(update={"url": url, "b64_json": data})
 
 
 async def image_events(
@@ -223,6 +228,7 @@ def _completed(result: ImageResult, position: int, data: str, kind: EventKind) -
         usage=_share(answer.usage, position, len(answer.data)),
         image_index=position,
         url=item.url,
+        revised_prompt=item.revised_prompt,
         seed=item.seed,
         parameters=answer.parameters,
     )

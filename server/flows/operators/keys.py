@@ -9,6 +9,7 @@ from server.accounts import report
 from server.accounts.call_log import CallLog
 from server.accounts.db import Database
 from server.accounts.keys import (
+    PRIORITY,
     Key,
     KeyChanges,
     KeyNotFound,
@@ -138,9 +139,9 @@ class KeyAdmin:
         return typed
 
     def _known(self, groups: Collection[str]) -> frozenset[str]:
-        if unknown := sorted(set(groups) - set(self._groups)):
-            known = ", ".join(sorted(self._groups))
-            raise BadRequest(f"Unknown group {', '.join(unknown)}. The catalog has: {known}.", param="groups")
+        if unknown := sorted(set(groups) - {*self._groups, PRIORITY}):
+            known = ", ".join([*sorted(self._groups), PRIORITY])
+            raise BadRequest(f"Unknown group {', '.join(unknown)}. There are: {known}.", param="groups")
         return frozenset(groups)
 
 

@@ -92,7 +92,9 @@ class JobQueue:
         }
         if isinstance(job, ActiveChat):
             state = "running" if job.admitted else "queued"
-            return QueuedJob(**common, kind="chat", model=job.model, state=state, tokens=job.tokens)
+            return QueuedJob(
+                **common, kind="chat", model=job.model, state=state, tokens=job.tokens, service_tier=job.tier
+            )
         if isinstance(job, ActiveCall):
             outlook = self._running.backlog.outlook(job.call.id)
             return QueuedJob(
@@ -107,9 +109,9 @@ class JobQueue:
                 size=job.shape.size if job.shape else None,
                 service_tier=outlook.tier if outlook else "default",
             )
-        model = job.record.echo.get("model")
         state = "queued" if job.status == "queued" else "running"
-        return QueuedJob(**common, kind="response", model=model if isinstance(model, str) else None, state=state)
+        echo = job.record.echo
+        return QueuedJob(**common, kind="response", model=echo["model"], state=state, service_tier=echo["service_tier"])
 
 
 def worker_reports(hosts: Sequence[EngineHost[Any, Any]]) -> list[WorkerReport]:

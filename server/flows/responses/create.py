@@ -135,7 +135,7 @@ class ResponseCreator:
             previous_id=body.previous_response_id,
             state="queued" if body.background else "in_progress",
             background=body.background,
-            echo=echo(body, model.name, dict(model.spec.defaults) if model.spec else {}),
+            echo=echo(body, model.name, dict(model.spec.defaults) if model.spec else {}, key.tier(body.service_tier)),
             created_at=int(time.time()),
             idempotency_key=retry.idempotency_key,
             fingerprint=retry.fingerprint,

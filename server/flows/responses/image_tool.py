@@ -165,6 +165,7 @@ def build_image_request(plan: ImagePlan, arguments: ToolArguments) -> ImageReque
         mask=plan.mask if references else None,
         stream=plan.partial_images > 0,
         partial_images=plan.partial_images,
+        service_tier=plan.service_tier,
     )
 
 
@@ -182,6 +183,7 @@ def request_from_tool(tool: ImageTool, model: ImageModel, prompt: str) -> ImageR
         background=tool.background or "auto",
         moderation=tool.moderation or "auto",
         seed=tool.seed,
+        enhance=False,  # a chat model has written the prompt
         sampling=SamplingOptions(long_prompt=tool.long_prompt),
     )
 

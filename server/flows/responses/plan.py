@@ -25,6 +25,7 @@ class ImagePlan:
     newest: Reference | None  # the last image of the chain
     mask: Reference | None
     partial_images: int
+    service_tier: str | None = None  # that is asked for
 
 
 @dataclass(frozen=True, slots=True)

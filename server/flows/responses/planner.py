@@ -145,6 +145,7 @@ class Planner:
             newest=to_reference(newest) if newest else None,
             mask=Reference("tools.input_image_mask", mask.image_url) if mask else None,
             partial_images=(tool.partial_images or 0) if body.stream else 0,
+            service_tier=body.service_tier,
         )
 
     async def _newest_image(self, images: ItemImages, said: Said) -> ImageRef | None:
@@ -239,6 +240,7 @@ def _request(
             unset=SAMPLED - body.model_fields_set,
         ),
         truncate=body.truncation == "auto",
+        service_tier=body.service_tier,
         logprobs=logprobs,
         top_logprobs=body.top_logprobs if logprobs else 0,
         template_options=_template_options(body),

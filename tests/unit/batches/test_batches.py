@@ -200,3 +200,14 @@ async def test_old_batches_are_deleted(running: InProcess) -> None:
     assert await store.in_writer(store.delete_older, 3600.0) == 0
     assert await store.in_writer(store.delete_older, -60.0) > 0
     assert (await running.client.get(f"/v1/batches/{batch['id']}")).status_code == 404
+
+
+async def test_lines_wait_for_others_where_this_server_draws_or_answers(running: InProcess) -> None:
+    running.workers.jobs.clear()
+    lines = [line("i", IMAGES), line("c", CHAT), line("r", RESPONSES), line("now", CHAT, service_tier="default")]
+    batch = await ended(running, (await create(running, lines))["id"])
+    bodies = {each["custom_id"]: each["response"]["body"] for each in await output(running, batch)}
+    assert {name: body["service_tier"] for name, body in bodies.items()} == {
+        "i": "flex", "c": "flex", "r": "flex", "now": "default",
+    }  # fmt: skip
+    assert sorted(job.tier for job in running.workers.jobs) == ["default", "flex", "flex", "flex"]

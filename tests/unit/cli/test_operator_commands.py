@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from server.accounts.audit import record_change
+from server.accounts.batches import Batch, BatchLine, BatchStore
 from server.accounts.db import Database
 from server.accounts.keys import authenticate, create_key
 from server.accounts.ledger import Ledger
@@ -199,6 +200,37 @@ async def test_who_spent_what_last_month_is_the_same_everywhere(
     ] * 4
     assert [sum(map(cents, answer)) for answer in (*answers, charged)] == [3000] * 5
     assert "Total: 0.30 CNY for 2 calls" in run(*command)[1]
+
+
+def test_batches_of_every_key_are_listed_shown_and_cancelled(run: Run, tmp_path: Path) -> None:
+    opened = database(tmp_path)
+    store, now = BatchStore(opened, "server"), opened.clock.now()
+    error = json.dumps({"error": {"code": "model_not_found", "message": "There is no such model."}})
+    for index in range(2):
+        key, _ = create_key(opened, f"shop {index}", GROUPS)
+        batch = Batch(f"batch_{index}", key.id, None, None, "http://a", {}, 3, now + index, now + 86_400)
+        store.create(batch, [BatchLine(line, f"line-{line}", "/v1/responses", "{}") for line in range(3)])
+    store.record("batch_1", BatchLine(0, "line-0", "/v1/responses", "{}", 200, "req_1", "{}"))
+    store.record("batch_1", BatchLine(1, "line-1", "/v1/responses", "{}", 404, "req_2", error))
+    opened.dispose()
+
+    listed = json.loads(run("batches", "list", "--json")[1])
+    assert [(each["id"], each["key_name"], each["completed"], each["failed"]) for each in listed] == [
+        ("batch_1", "shop 1", 1, 1), ("batch_0", "shop 0", 0, 0),
+    ]  # fmt: skip
+    assert [each["id"] for each in rows(run("batches", "list", "--key", "shop 0", "--csv")[1])] == ["batch_0"]
+    shown = run("batches", "show", "batch_1")[1]
+    assert "batch_1: in_progress, 1 of 3 lines completed, 1 failed." in shown
+    assert "line-1" in shown
+    assert "There is no such model." in shown
+    assert "line-0" not in shown
+    assert [line["status"] for line in json.loads(run("batches", "show", "batch_1", "--json")[1])] == [200, 404, None]
+    assert "batch_1: cancelling, 2 of 3 lines have an answer." in run("batches", "cancel", "batch_1")[1]
+    assert BatchStore(database(tmp_path), "server").end_due("batch_1") == "cancelled"
+    status, _, told = run("batches", "show", "batch_9")
+    assert (status, "There is no batch 'batch_9'" in told) == (1, True)
+    (change,) = json.loads(run("audit", "--target", "batch_1", "--json")[1])
+    assert change["action"] == "batch.cancel"
 
 
 async def test_a_team_is_made_and_its_sums_are_the_same_everywhere(

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
+from PIL import Image, PngImagePlugin
 
 from pipelines.images.file_comparison import Unreadable, difference, main, read_image
 from pipelines.protocol.finished_image import encode_file
@@ -33,7 +33,7 @@ def test_every_format_says_what_draws_it_again(tmp_path: Path, format_: ImageFor
     assert body == {
         "prompt": "7", "model": "alpha", "size": "64x48", "seed": SEED, "steps": 12, "guidance": 2.5,
         "scheduler": "DDIM", "loras": {"ink": 0.8}, "output_format": format_, "n": 1, "batch": "exact",
-        "response_format": "b64_json",
+        "enhance": False, "response_format": "b64_json",
     }  # fmt: skip
     assert "scheduler" not in request_of(found, [])  # the model's own is no choice of a request
 
@@ -43,6 +43,17 @@ def test_a_file_of_another_program_is_refused_by_name(tmp_path: Path) -> None:
     Image.new("RGB", (8, 8)).save(file)
     with pytest.raises(StartError, match=r"a\.png has no metadata of Darkroom"):
         look_at(file)
+    for texts in (
+        {"prompt": "{}", "workflow": "{}"},
+        {"prompt": "x", "seed": "random"},
+        {"prompt": "x", "seed": "1", "controls": "edges"},
+    ):
+        chunks = PngImagePlugin.PngInfo()
+        for name, text in texts.items():
+            chunks.add_itxt(name, text)
+        Image.new("RGB", (8, 8)).save(file, pnginfo=chunks)
+        with pytest.raises(StartError, match=r"a\.png has no metadata of Darkroom"):
+            look_at(file)
     file.write_bytes(b"words")
     with pytest.raises(Unreadable, match=r"a\.png is no image"):
         main([file])

@@ -16,6 +16,7 @@ from pipelines.chat.scheduler import Scheduler
 from pipelines.chat.sequence import Request, Sequence
 from pipelines.protocol.chat import ChatEvent, ChatJob, ChatSampling
 from pipelines.protocol.images import Failed, Started
+from pipelines.protocol.tiers import ServiceTier
 
 MAX_BATCH = 4
 CHUNK = 64
@@ -33,9 +34,14 @@ class Scheduled:
         self.events: list[ChatEvent] = []
 
     def add(
-        self, prompt_tokens: int, choices: int = 1, time_limit_s: float = 60.0, scope: str = "key"
+        self,
+        prompt_tokens: int,
+        choices: int = 1,
+        time_limit_s: float = 60.0,
+        scope: str = "key",
+        tier: ServiceTier = "default",
     ) -> list[Sequence]:
-        job = cast(ChatJob, SimpleNamespace(time_limit_s=time_limit_s, cache_scope=scope))
+        job = cast(ChatJob, SimpleNamespace(time_limit_s=time_limit_s, cache_scope=scope, tier=tier))
         checkpoint = cast(ChatCheckpoint, None)
         request = Request(job, checkpoint, (0,) * prompt_tokens, {}, self.events.append, open_choices=choices)
         sequences = [
@@ -157,3 +163,46 @@ def test_what_exceeds_its_time_limit_fails() -> None:
     assert scheduled.step() == [late, waiting]
     assert scheduled.step() == [waiting]
     assert [event.code for event in scheduled.events if isinstance(event, Failed)] == ["timed_out"]
+
+
+def test_sequences_wait_by_tier_and_then_as_they_came() -> None:
+    scheduled = Scheduled(capacity_tokens=2048, max_batch=1)
+    (running,) = scheduled.add(10)
+    assert scheduled.step() == [running]
+    tiers: tuple[ServiceTier, ...] = ("flex", "default", "priority", "flex", "default", "priority")
+    waiting = [scheduled.add(10, tier=tier)[0] for tier in tiers]
+    began = []
+    for _ in waiting:
+        running.request.done = True
+        (running,) = scheduled.step()
+        began.append(waiting.index(running))
+    assert began == [2, 5, 1, 4, 0, 3]
+
+
+@pytest.mark.parametrize(("capacity_tokens", "max_batch"), [(2048, 2), (6 * PAGE, 4)])
+def test_flex_gives_its_place_and_its_memory_to_who_waits_and_comes_back(capacity_tokens: int, max_batch: int) -> None:
+    scheduled = Scheduled(capacity_tokens, max_batch, chunk=256)
+    prompt = 2 * PAGE + 4
+    (first,), (flex,) = scheduled.add(prompt, scope="1"), scheduled.add(prompt, scope="2", tier="flex")
+    assert scheduled.step() == [first, flex]
+    (another,) = scheduled.add(prompt, scope="3", tier="flex")
+    assert scheduled.step() == [first, flex]  # nobody who goes before it waits
+    (second,) = scheduled.add(prompt, scope="4")
+    assert scheduled.step() == [first, second]
+    assert len(flex.tokens) > prompt
+    written = len(flex.tokens)
+    first.request.done = second.request.done = True
+    for _ in range(2):
+        running = scheduled.step()
+    assert running == [flex, another]
+    assert len(flex.tokens) > written
+
+
+def test_the_last_to_be_preempted_are_those_that_may_not_wait() -> None:
+    scheduled = Scheduled(capacity_tokens=2048)
+    (flex,), (default,), (priority,) = (scheduled.add(10, tier=tier) for tier in ("flex", "default", "priority"))
+    scheduled.step()
+    assert scheduled.scheduler.running == [priority, default, flex]
+    scheduled.scheduler.preempt(keep=1)
+    assert scheduled.scheduler.running == [priority]
+    assert scheduled.step() == [priority, default, flex][:1]

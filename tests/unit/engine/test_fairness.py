@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.images.scheduling.fairness import ALLOWANCE, RecentUse, Shares, overdue_s
+from pipelines.images.scheduling.fairness import ALLOWANCE, RecentUse, Shares, in_order, overdue_s
 from pipelines.images.scheduling.scheduler import DeviceTurn, select_next
 
 
@@ -175,14 +175,38 @@ def test_a_key_that_has_ended_is_owed_nothing() -> None:
 
 def test_what_may_wait_comes_after_all_others_and_is_owed_nothing() -> None:
     shares = Shares()
-    flex, long = DeviceTurn(1.0, "one", when_idle=True), DeviceTurn(90.0, "other", owed_s=-50.0)
+    flex, long = DeviceTurn(1.0, "one", tier="flex"), DeviceTurn(90.0, "other", owed_s=-50.0)
     for turn in (flex, long):
         shares.enter(turn)
     shares.credit(1000.0)
     assert (flex.owed_s, long.owed_s) == (0.0, 950.0)
     assert select_next([flex, long], {"other": 60.0}) is long
-    overdue_flex = DeviceTurn(1.0, "one", owed_s=500.0, when_idle=True)
+    overdue_flex = DeviceTurn(1.0, "one", owed_s=500.0, tier="flex")
     assert select_next([overdue_flex, DeviceTurn(90.0, "one")], {}) is not overdue_flex
     assert select_next([flex], {}) is flex
     for turn in (flex, long):
         shares.leave(turn)
+
+
+def test_priority_goes_first_but_for_who_is_overdue() -> None:
+    long = DeviceTurn(90.0, "one", tier="priority")
+    short, flex = DeviceTurn(1.0, "other"), DeviceTurn(0.1, "third", tier="flex")
+    assert in_order([flex, short, long], {"one": 60.0}) == [long, short, flex]
+    overdue = DeviceTurn(1.0, "other", owed_s=50.0)
+    assert in_order([long, overdue], {}) == [overdue, long]
+
+
+def test_nobody_waits_for_ever_for_priority() -> None:
+    """A key that always has an image of priority waiting: another's ends when equal sharing would have ended it."""
+    shares, own = Shares(), DeviceTurn(10.0, "other")
+    shares.enter(own)
+    elapsed_s = 0.0
+    while own.remaining_s > 0:
+        rival = DeviceTurn(1.0, "one", tier="priority")
+        shares.enter(rival)
+        turn = select_next([own, rival], {})
+        turn.device_s, turn.remaining_s = turn.device_s + 1.0, turn.remaining_s - 1.0
+        shares.credit(1.0)
+        shares.leave(rival)
+        elapsed_s += 1.0
+        assert elapsed_s < 2 * 10.0 * (1 + ALLOWANCE) + 5

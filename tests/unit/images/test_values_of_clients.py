@@ -291,4 +291,4 @@ async def test_a_call_that_may_wait_says_so(running: InProcess, tier: str | None
     finally:
         running.workers.gate.set()
     answer = await call
-    assert (answer.json().get("service_tier"), job(running).when_idle) == (shown, shown == "flex")
+    assert (answer.json().get("service_tier"), job(running).tier) == (shown, shown or "default")

@@ -73,7 +73,7 @@ def test_a_hosted_tool_that_the_model_merely_may_call_is_left_out() -> None:
 def test_an_answer_repeats_the_sampling_that_holds() -> None:
     defaults = {"temperature": 0.6, "top_p": 0.95, "top_k": 20.0}
     body, _ = read_response({"input": "Hi", "temperature": 0.2})
-    repeated = echo(body, "m", defaults)
+    repeated = echo(body, "m", defaults, "flex")
     assert (repeated["temperature"], repeated["top_p"], repeated["presence_penalty"]) == (0.2, 0.95, 0.0)
-    assert echo(body, "m", {})["top_p"] == 1.0
+    assert echo(body, "m", {}, "default")["top_p"] == 1.0
     assert "top_k" not in repeated
