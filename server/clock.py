@@ -35,6 +35,10 @@ class Clock:
         makes nothing look older than it is."""
         return min(self.now(), self.steady())
 
+    def latest(self) -> float:
+        """Return the later of both: what lies ahead of it was written while a clock was ahead."""
+        return max(self.now(), self.steady())
+
 
 def _elapsed_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)  # a suspended machine's time counts

@@ -33,6 +33,7 @@ from server.cli.environment import read_catalog
 from server.cli.serve import prepare_app, require_checkpoints
 from server.errors import StartError
 from server.housekeeping import HomeInUse, lock_home
+from server.http.proxy_headers import TRUSTED_BY_DEFAULT, ProxyHeadersMiddleware, trusted_networks
 from server.services import Services
 from server.settings import Settings
 
@@ -161,8 +162,9 @@ class ServedApp:
     """The app behind Serve: it ends when its calls have ended."""
 
     def __init__(self, app: FastAPI) -> None:
-        self._app = app
         self._services: Services = app.state.services
+        trusted = trusted_networks(os.environ.get("FORWARDED_ALLOW_IPS", TRUSTED_BY_DEFAULT))
+        self._app = ProxyHeadersMiddleware(app, trusted, self._services.settings.public_urls)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a connection. The app's shutdown waits until its calls have ended."""

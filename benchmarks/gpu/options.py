@@ -46,7 +46,7 @@ async def fp8(machine: Machine, report: Report) -> None:
 async def offload(machine: Machine, report: Report) -> None:
     """Weights on the host: the seconds of an image, and a draft beside a long one, which must not wait for its end."""
     exact, plain_s = await _plain(machine, report)
-    for name in ("model", "group"):
+    for name in ("encoders", "model", "group"):
         await _try(machine, report, f"offload = {name!r}", exact, plain_s, offload=name)
         if not report.has_time:
             return

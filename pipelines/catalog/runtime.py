@@ -78,11 +78,13 @@ def choose_runtime(
     sizes_of: Callable[[Quantize], Mapping[str, Sequence[float]]],
     budget_bytes: int,
     capability: tuple[int, int] | None,
+    beside_bytes: int = 0,
 ) -> tuple[Runtime, str]:
     """Choose the settings that `runtime = "auto"` stands for, and say why. `sizes_of` returns the bytes of the
     components' tensors with the denoiser quantized so.
 
     `budget_bytes` are those that the device has for weights, `capability` its compute capability, None without a GPU.
+    `beside_bytes` are those of controls: they stay on the device, and so does the denoiser that they are for.
     The first choice that fits is the fastest one: text encoders are needed for new prompts alone, and other components
     for every image. Where nothing fits, it is the smallest, and loading refuses it.
     """
@@ -94,11 +96,12 @@ def choose_runtime(
         ("none", "none"), ("none", "encoders"), (quantize, "none"), (quantize, "encoders"), ("none", "model"),
         (quantize, "model"), ("float8", "group"),
     )  # fmt: skip
+    options = options[:4] if beside_bytes else options
     sizes = []
     for chosen, offload in options:
-        size = device_bytes(sizes_of(chosen), offload)
+        size = device_bytes(sizes_of(chosen), offload) + beside_bytes
         sizes.append(f"{_name(chosen, offload)} {size / 2**30:.1f}")
-        if size <= budget_bytes or offload == "group":
+        if size <= budget_bytes or (chosen, offload) == options[-1]:
             why = f"{budget_bytes / 2**30:.1f} GiB for weights; in GiB: {', '.join(sizes)}"
             return replace(plain, quantize=chosen, offload=offload), f"{_name(chosen, offload)} ({why})"
     raise AssertionError("the last option is always taken")

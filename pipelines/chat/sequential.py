@@ -16,7 +16,8 @@ from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
 from pipelines.chat.checkpoint import ChatCheckpoint
 from pipelines.chat.decode_step import sample_step
 from pipelines.chat.sequence import Sequence
-from pipelines.device.failures import OutOfTime, exit_if_lost
+from pipelines.device.failures import OutOfTime
+from pipelines.device.memory import with_memory
 from pipelines.device.openmp import run_and_release
 from pipelines.protocol.tiers import RANK
 
@@ -52,14 +53,14 @@ class SequentialGenerator:
                 continue
             sequence.request.start()
             try:
-                run_and_release(self._generate, sequence)
+                with_memory(self._checkpoint.device, run_and_release, self._generate, sequence)
             except Exception as error:
-                exit_if_lost(error, self._checkpoint.device)
                 sequence.request.fail(error)
             if sequence.request.timed_out(time.monotonic()):
                 sequence.request.fail(OutOfTime())
 
     def _generate(self, sequence: Sequence) -> None:
+        """Go on with a sequence from the tokens that it has: after running out of memory, with some of the answer."""
         device = self._checkpoint.device
         _reset_rope(self._checkpoint.model)
         tokens = torch.tensor([sequence.tokens], device=device)

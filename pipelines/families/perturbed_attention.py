@@ -11,6 +11,6 @@ class PerturbedAttention(Family):
         *("StableDiffusionPAGPipeline", "StableDiffusionPAGImg2ImgPipeline", "StableDiffusionPAGInpaintPipeline"),
         *("StableDiffusionXLPAGPipeline", "StableDiffusionXLPAGImg2ImgPipeline", "StableDiffusionXLPAGInpaintPipeline"),
         *("StableDiffusion3PAGPipeline", "StableDiffusion3PAGImg2ImgPipeline", "SanaPAGPipeline"),
-        *("PixArtSigmaPAGPipeline", "HunyuanDiTPAGPipeline", "KolorsPAGPipeline"),
+        *("PixArtSigmaPAGPipeline", "KolorsPAGPipeline"),
     )
     at_once = False

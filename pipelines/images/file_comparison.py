@@ -14,6 +14,7 @@ from typing import Any
 
 from PIL import ExifTags, Image, ImageChops, UnidentifiedImageError
 
+SHAPES = {"prompt": str, "seed": int, "controls": dict, "loras": dict, "made_from": list}
 TEXTS = frozenset({"prompt", "negative_prompt", "model", "checkpoint", "size", "scheduler", "software", "long_prompt"})
 
 
@@ -37,7 +38,8 @@ def metadata_of(image: Image.Image, path: Path) -> dict[str, Any]:
         metadata = {name: _value(name, text) for name, text in getattr(image, "text", {}).items()}
     else:
         metadata = _described(image)
-    if "prompt" not in metadata or "seed" not in metadata:
+    shaped = all(isinstance(metadata[name], kind) for name, kind in SHAPES.items() if metadata.get(name) is not None)
+    if not shaped or not {"prompt", "seed"} <= metadata.keys():
         raise Unreadable(f"{path} has no metadata of Darkroom: it was drawn elsewhere, or a program took them out.")
     return metadata
 
@@ -53,7 +55,7 @@ def _value(name: str, text: str) -> Any:
 def _described(image: Image.Image) -> dict[str, Any]:
     """Return the JSON in the EXIF description of a JPEG or WebP; nothing if it is none."""
     try:
-        found = json.loads(image.getexif().get(ExifTags.Base.ImageDescription, ""))
+        found = json.loads(str(image.getexif().get(ExifTags.Base.ImageDescription, "")))
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

@@ -9,7 +9,7 @@ from sqlalchemy import case, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from server.accounts.batch_tables import BatchLineRow, BatchRow
-from server.accounts.dated_ahead import MARGIN_S, latest, redate
+from server.accounts.dated_ahead import MARGIN_S, redate
 from server.accounts.db import PAGE, Database
 from server.accounts.gateways import live_owners
 from server.accounts.paging import Page, read_page
@@ -129,7 +129,7 @@ class BatchStore(Store):
             row = session.get(BatchRow, batch_id)
         if row is None or row.state not in RUNNING or row.state == "cancelling":
             return "cancelled"
-        now = latest(self._database.clock)
+        now = self._database.clock.latest()
         dated_ahead = row.created_at > now + MARGIN_S  # what is written of its calls may be forgotten before it expires
         return "expired" if dated_ahead or now > row.expires_at else None
 

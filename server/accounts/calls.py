@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from server.accounts.dated_ahead import is_near, redate
 from server.accounts.db import PAGE, Database
+from server.accounts.db_errors import is_duplicate
 from server.accounts.gateways import live_owners
 from server.accounts.paging import Page
 from server.accounts.store import Store, Write
@@ -283,6 +284,8 @@ def _flush_new(session: Session, call: CallId) -> None:
     try:
         session.flush()
     except IntegrityError as error:
+        if not is_duplicate(error.orig):
+            raise
         raise IdempotencyKeyInUse(call.id) from error
 
 

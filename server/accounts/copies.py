@@ -5,7 +5,7 @@ import sqlite3
 import subprocess
 import tempfile
 from collections.abc import Collection
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from sqlalchemy import URL
@@ -27,7 +27,8 @@ def copy_sqlite(source: Path, target: Path) -> None:
     except sqlite3.Error as error:  # such as a damaged file, a full disk
         part.unlink(missing_ok=True)
         raise StartError(f"{source} can't be copied: {error}") from error
-    part.chmod(0o600)
+    with suppress(PermissionError):  # some disks have no modes
+        part.chmod(0o600)
     part.replace(target)
 
 

@@ -95,11 +95,25 @@ class Database:
             before = _schema_version(session)
             if before is not None and is_newer(before):
                 raise StartError(schema_problem(before))
+            if not self.is_sqlite and before != newest_schema():
+                self._require_alone(session)
             self.answer_limit_s, limit_s = math.inf, self.answer_limit_s
             try:
                 upgrade(session.connection())
             finally:
                 self.answer_limit_s = limit_s
+
+    def _require_alone(self, session: Session) -> None:
+        """Check that no server of another version runs. A SQLite file has one server, by its lock."""
+        if not inspect(session.connection()).has_table("gateways"):
+            return
+        # As `gateways.lapsed` says it: by the columns of any version
+        running = text("SELECT count(*) FROM gateways WHERE lease_until BETWEEN :now AND :now + 7200")
+        if count := session.scalar(running, {"now": self.lease_now(session)}):
+            raise StartError(
+                f"{count} server(s) of an older version use the database: stop them first. One that was killed counts "
+                "until its lease has run out (DARKROOM_LEASE_S)."
+            )
 
     def schema_version(self) -> str | None:
         """Return the number of the last migration; None for a database without tables. A SQLite file that is not there

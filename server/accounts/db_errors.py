@@ -20,8 +20,10 @@ SQLITE_FAILURES = {
     sqlite3.SQLITE_CORRUPT,
     sqlite3.SQLITE_NOTADB,
 }
+SQLITE_DUPLICATE = {sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY}
 SQLITE_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 POSTGRESQL_FAILURES = ("53100", "58", "XX")  # a full disk, errors of the system, corrupted data
+DUPLICATE = "23505"
 READ_ONLY = "25006"  # of a standby, or of a primary that was demoted or fenced
 POSTGRESQL_BUSY = (
     "08",  # the connection
@@ -53,6 +55,11 @@ def is_failure(error: BaseException | None) -> bool:
         code: int = getattr(error, "sqlite_errorcode", 0)
         return code & 0xFF in SQLITE_FAILURES
     return sqlstate(error).startswith(POSTGRESQL_FAILURES)
+
+
+def is_duplicate(error: BaseException | None) -> bool:
+    """Return whether an error says that a row of these keys is there already."""
+    return getattr(error, "sqlite_errorcode", None) in SQLITE_DUPLICATE or sqlstate(error) == DUPLICATE
 
 
 def sqlstate(error: BaseException | None) -> str:

@@ -68,14 +68,18 @@ class LocalStorage(Storage):
         return self.path(name) is not None
 
     def pages(self, older_than_s: float) -> Iterator[list[str]]:
-        """Yield the names of all files that are older than this, a folder at a time."""
-        cutoff = self._clock.cautious() - older_than_s
+        """Yield the names of all files that are older than this, a folder at a time. A file that lies ahead by more was
+        written while the clock was ahead, and is dated anew: else it would stay until that time has come."""
+        before, after = self._clock.cautious() - older_than_s, self._clock.latest() + older_than_s
         for folder in self._root.glob("??"):
             names = []
             for path in folder.iterdir():
                 with suppress(FileNotFoundError):
-                    if path.is_file() and path.stat().st_mtime < cutoff:
+                    written_at = path.stat().st_mtime
+                    if written_at < before and path.is_file():
                         names.append(path.name)
+                    elif written_at > after:
+                        os.utime(path)
             yield names
 
     def delete(self, names: Collection[str]) -> None:

@@ -398,7 +398,7 @@ def _validate_controls(file: CheckpointTable) -> Iterator[tuple[str, str]]:
         yield key, f"{twice[0]!r} is there twice; requests choose by name"
     if not names or file.runtime == "auto":
         return
-    if file.runtime.offload != "none":
-        yield "runtime.offload", f"does not work with [[{key}]], which stay on the device"
+    if file.runtime.offload not in {"none", "encoders"}:
+        yield "runtime.offload", f"only 'encoders' works with [[{key}]], which stay on the device"
     if file.ip_adapters and file.runtime.compile:
         yield "runtime.compile", "does not work with [[ip_adapters]]: each would be compiled anew while calls wait"

@@ -71,8 +71,14 @@ def request(settings: Settings, method: str, route: str, body: dict[str, Any] | 
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         hint = "Start it, or set DARKROOM_HOST and DARKROOM_PORT as the server has them."
         raise StartError(f"No server answers at {address}: {error}. {hint}") from error
-    if response.status_code != 200:
-        raise StartError(_message(response) or f"{address} answers {response.status_code}: that is no Darkroom server.")
+    return checked(response)
+
+
+def checked(response: httpx.Response) -> httpx.Response:
+    """Return an answer of Darkroom's. Raises StartError with the message of its error, and for another program."""
+    if response.status_code != 200 or "x-request-id" not in response.headers:
+        where = response.url.copy_with(path="/", query=None)
+        raise StartError(_message(response) or f"{where} answers {response.status_code}: that is no Darkroom server.")
     return response
 
 

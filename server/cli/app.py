@@ -138,7 +138,7 @@ def backup(
     if made.schema == newest_schema():  # else it is of before an upgrade, whose audit this version can't write
         record_change(open_database(settings), user(), "backup.make", str(made.path), images=made.images)
     typer.echo(f"{made.path}: {made.size_bytes / 2**20:.1f} MiB, {made.images} images, schema {made.schema}.")
-    typer.echo(f"Not in it: {made.left_out + '; ' if made.left_out else ''}checkpoints ({settings.weights}).")
+    typer.echo(f"Not in it: {'; '.join(made.left_out)}.")
 
 
 @app.command()
@@ -165,7 +165,7 @@ def restore(
         fail(str(error))
     typer.echo(f"Restored {restored.images} images and the database, schema {restored.schema}.")
     if restored.left_out:
-        fail(f"Not restored: {restored.left_out}.")
+        fail(f"Not restored: {'; '.join(restored.left_out)}.")
 
 
 @app.command()

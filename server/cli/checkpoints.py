@@ -166,7 +166,7 @@ def read_recipe(sheet: Path) -> dict[str, Any]:
             if keyword == "proof":
                 recipe: dict[str, Any] = json.loads(text)
                 return recipe
-    except (OSError, ValueError, struct.error, zlib.error) as error:
+    except (OSError, ValueError, IndexError, struct.error, zlib.error) as error:
         raise StartError(f"{sheet} can't be read: {error}") from error
     raise StartError(f"{sheet} is no sheet of `darkroom checkpoints proof`.")
 
@@ -189,6 +189,8 @@ def _prompts(text: str) -> list[str]:
         lines = Path(text).read_text().splitlines() if Path(text).is_file() else [text]
     except OSError:  # a prompt may be too long for a path
         lines = [text]
+    except ValueError as error:
+        raise StartError(f"{text} is no text in UTF-8.") from error
     return [line.strip() for line in lines if line.strip()]
 
 

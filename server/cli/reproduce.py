@@ -24,7 +24,6 @@ SENT = (
     "prompt", "model", "size", "seed", "steps", "guidance", "strength", "negative_prompt", "scheduler", "loras",
     "long_prompt", "output_compression", "background",
 )  # fmt: skip
-NUMBERS = {"output_compression", "seed", "steps", "guidance", "strength"}
 NOT_COMPARED = {"software", "batch", "XML:com.adobe.xmp", "original_prompt", "enhanced_by", "enhance_failed"}
 
 
@@ -68,7 +67,7 @@ def look_at(*files: Path) -> dict[str, Any]:
     command = [sys.executable, "-m", READER, *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise StartError(done.stderr.strip().splitlines()[-1])
+        raise StartError([f"{files[0]} can't be read.", *done.stderr.strip().splitlines()][-1])
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -77,7 +76,6 @@ def request_of(found: Mapping[str, Any], schedulers: Sequence[str]) -> dict[str,
     """Return the body that draws an image again, without the images that it was made from. `schedulers` are those that
     a request may name: else it is the model's own."""
     body = {name: value for name in SENT if (value := found["metadata"].get(name)) not in (None, "", {})}
-    body = {name: json.loads(str(value)) if name in NUMBERS else value for name, value in body.items()}
     if body.get("scheduler") not in schedulers:
         body.pop("scheduler", None)
     if found["format"] == "png":
@@ -167,10 +165,10 @@ def _send(client: "httpx.Client", method: str, route: str, body: dict[str, Any] 
     """Return the body of an answer. Raises StartError with the server's message."""
     import httpx
 
+    from server.cli.admin_client import checked
+
     try:
         response = client.request(method, route, json=body)
     except httpx.HTTPError as error:
         raise StartError(f"No server answers at {client.base_url}: {error}.") from error
-    if response.status_code != 200:
-        raise StartError(response.json()["error"]["message"])
-    return response.json()
+    return checked(response).json()

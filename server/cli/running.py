@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 import typer
 
@@ -32,7 +33,7 @@ def cancel(job: Annotated[str, typer.Argument(help="The job's id, as `jobs list`
     """End any key's job. It is not charged, unless it was already."""
     from server.cli.admin_client import request
 
-    request(read_settings(), "DELETE", f"/admin/jobs/{job}")
+    request(read_settings(), "DELETE", f"/admin/jobs/{quote(job, safe='')}")
     typer.echo(f"Ended {job}.")
 
 

@@ -28,6 +28,7 @@ from server.flows.catalog.edit import SettingChange
 from server.money import format_money
 
 NOISE = "sampling.scheduler_config"
+MOST_NAMED = 20  # of what is in a folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +268,8 @@ class CheckpointManager:
                 continue
         if not (hint := similar_names(self._weights / text) or similar_names(Path(text).absolute())):
             found = sorted(path.name for path in self._weights.glob("*") if not path.name.startswith("."))
-            hint = f". {self._weights} has: {', '.join(found[:20]) or 'nothing'}."
+            more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+            hint = f". {self._weights} has: {', '.join(found[:MOST_NAMED]) or 'nothing'}{more}."
         raise NotFound(f"There is no checkpoint at {text[:200]}{hint}", param=param)
 
     def _name(self, path: Path) -> str:

@@ -19,6 +19,7 @@ from server.telemetry.call_trace import current_trace
 MAX_IDEMPOTENCY_KEY = 255
 SESSION_COOKIE = "darkroom-session"
 FORWARDED = "darkroom.forwarded"  # in the ASGI scope of what another gateway has sent: the id of the caller's key
+LONGEST_HEADER = 500  # of names of fields
 KEY_HEADER = "api-key"  # what Azure's clients send
 
 
@@ -167,7 +168,9 @@ def wants_async(request: Request) -> bool:
 
 def ignored_header(fields: Iterable[str]) -> dict[str, str]:
     """Name the fields of a request that had no effect, except names that no header can hold."""
-    named = ", ".join(name for name in fields if name.isascii() and name.isprintable() and "," not in name)[:500]
+    named = ", ".join(name for name in fields if name.isascii() and name.isprintable() and "," not in name)
+    if len(named) > LONGEST_HEADER:
+        named = f"{named[:LONGEST_HEADER].rpartition(', ')[0]}, ...".lstrip(", ")
     return {"x-darkroom-ignored": named} if named else {}
 
 

@@ -114,7 +114,13 @@ async def backup(services: ServicesDep, by: OperatorName) -> BackupFile:
     except OSError as error:
         raise StorageFailed(str(error)) from error
     await database.in_writer(record_change, database, by, "backup.make", str(made.path), pictures=made.images)
-    return BackupFile(path=str(made.path), bytes=made.size_bytes, pictures=made.images, schema_version=made.schema)
+    return BackupFile(
+        path=str(made.path),
+        bytes=made.size_bytes,
+        pictures=made.images,
+        schema_version=made.schema,
+        left_out=[*made.left_out],
+    )
 
 
 async def _events(services: Services) -> AsyncIterator[ServerSentEvent]:

@@ -80,13 +80,14 @@ class CancelledJob(Answer):
 
 
 class BackupFile(Answer):
-    """A file with everything that the server needs, but for the weights."""
+    """A file with what the server needs, but for what `left_out` names."""
 
     object: Literal["backup"] = "backup"
     path: str
     bytes: int
     pictures: int
     schema_version: str
+    left_out: list[str]
 
 
 class Disk(Answer):

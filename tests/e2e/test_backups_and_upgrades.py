@@ -68,7 +68,7 @@ def test_a_backup_made_while_it_draws_is_restored_into_an_empty_home(first: Serv
         with suspended(first.readiness()["worker_pid"]), first.unread_call(PATH, BODY):
             until(lambda: count_rows(first, "holds", "state = 'held'") == 1)
             made = first.darkroom("backup", str(tmp_path / "backups"))
-        assert "1 pictures" in made.stdout, made.stderr
+        assert "1 images" in made.stdout, made.stderr
         (file,) = (tmp_path / "backups").iterdir()
         after = draw(first)
         refused = first.darkroom("restore", str(file))
@@ -77,7 +77,7 @@ def test_a_backup_made_while_it_draws_is_restored_into_an_empty_home(first: Serv
         first.stop()
 
     second = Server(tmp_path / "other-home", first.weights, tmp_path / "other-configs")
-    assert "Restored 1 pictures" in second.darkroom("restore", str(file)).stdout
+    assert "Restored 1 images" in second.darkroom("restore", str(file)).stdout
     second.start()
     with contextlib.ExitStack() as cleanup:
         cleanup.callback(second.kill)

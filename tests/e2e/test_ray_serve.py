@@ -72,8 +72,9 @@ def test_urls_headers_and_the_client_s_address_are_those_of_the_request(served: 
         assert client.get(url, headers={"Range": "bytes=0-3"}).content == b"\x89PNG"
         assert len(answer.headers.get_list("x-request-id")) == 1
         assert answer.headers["request-id"].startswith("req_")
-        forwarded = client.post(PATH, json=BODY, headers={"X-Forwarded-Proto": "https"})
-        assert forwarded.json()["data"][0]["url"].startswith(f"https://127.0.0.1:{served.port}/cdn/")
+        said = {"For": "198.51.100.1", "Proto": "https", "Host": "a.example", "Prefix": "/darkroom"}
+        forwarded = client.post(PATH, json=BODY, headers={f"X-Forwarded-{name}": text for name, text in said.items()})
+        assert forwarded.json()["data"][0]["url"].startswith("https://a.example/darkroom/cdn/")
         refused = client.post(PATH, json=BODY | {"size": "3x3"})
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "size")
         assert client.get("/v1/nothing").json()["error"]["code"] == "unknown_url"

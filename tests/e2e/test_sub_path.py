@@ -8,7 +8,7 @@ from urllib.parse import urljoin
 import httpx
 import pytest
 
-from tests.e2e.test_console import NODE, browser, console_server, run_spec
+from tests.e2e.test_console import SPECS, browser, console_server, run_spec
 from tests.support.harness import MakeServer, Server, free_port
 from tests.support.nginx import PROGRAM, below
 
@@ -24,7 +24,6 @@ SAID = (
     "proxy_set_header X-Forwarded-Proto $scheme;",
     "proxy_set_header X-Forwarded-Prefix /darkroom;",
 )
-SPECS = ("sign-in", "generate", "usage")
 
 
 @pytest.mark.parametrize(
@@ -67,6 +66,6 @@ def console_below(console_server: Server, tmp_path_factory: pytest.TempPathFacto
         yield base
 
 
-@pytest.mark.parametrize("name", SPECS)
-def test_the_console_works_below_the_path(name: str, console_below: str, console_server: Server, browser: str) -> None:
-    run_spec(NODE / "console" / f"{name}.spec.mjs", browser, console_server, console_below)
+@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.name.partition(".")[0])
+def test_the_console_works_below_the_path(path: Path, console_below: str, console_server: Server, browser: str) -> None:
+    run_spec(path, browser, console_server, console_below)

@@ -16,7 +16,7 @@ from pipelines.catalog.checkpoint_files import CheckpointError, control_bytes, e
 from pipelines.device.memory import compute_dtype
 from pipelines.images.engine import ImageEngine
 from pipelines.images.loading.load import load_checkpoint
-from pipelines.protocol.images import CheckpointSpec, Control, ControlInput, Failed, Finished, ImageJob
+from pipelines.protocol.images import CheckpointSpec, Control, ControlInput, Failed, Finished, ImageJob, Runtime
 from tests.engines.conftest import left_half, plain_image, split_image
 from tests.engines.device import DEVICE
 from tests.engines.shared_passes import difference, drawn, drawn_together, last_event
@@ -102,6 +102,18 @@ async def test_controlled_images_share_passes_and_are_what_they_are_alone(
     alone = [await drawn(engine, job) for job in jobs]
     assert all(difference(event, images) <= 2 for event, images in zip(events, alone, strict=True))
     assert difference(await last_event(engine, controlled_job(spec, seed=1)), alone[0]) > 2, "they change nothing"
+
+
+@pytest.mark.skipif(DEVICE.type == "cpu", reason="the host is the device")
+@pytest.mark.parametrize("name", ["sd15", "flux"])
+async def test_controls_draw_alike_while_text_encoders_wait_on_the_host(
+    controlled: Callable[[str], CheckpointSpec], name: str
+) -> None:
+    spec = controlled(name)
+    waiting = replace(spec, runtime=Runtime(offload="encoders"))
+    for kind in ("edges", "style"):
+        expected = await drawn(ImageEngine(DEVICE), controlled_job(spec, kind, seed=1))
+        assert difference(await last_event(ImageEngine(DEVICE), controlled_job(waiting, kind, seed=1)), expected) == 0
 
 
 async def test_t2i_adapters_follow_maps_from_a_prompt_alone(tmp_path: Path) -> None:

@@ -37,7 +37,6 @@ NIGHTLY: dict[str, tuple[Conditioning, tuple[bool, int, bool, bool, bool, bool, 
     "sdxl-refiner": ("img2img", (False, 1, True, True, True, True, True)),
     "flux-schnell": ("img2img", (True, 1, True, True, False, False, True)),
     "flux-control": ("img2img", (True, 1, True, True, False, True, True)),
-    "cogview4-control": ("img2img", (True, 0, False, False, True, True, True)),
     "flux-fill": ("img2img", (False, 0, True, True, False, True, True)),
     "chroma": ("img2img", (True, 1, False, True, True, True, True)),
     "lumina2": ("img2img", (True, 1, True, True, True, True, True)),
@@ -147,7 +146,7 @@ READ_ALL = {  # in windows, or up to the longest that the class lets through
     *("ovis-image", "kandinsky5", "bria", "fibo", "fibo-edit", "kolors", "kolors-pag", "depth2img", "unclip"),
     *("unclip-img2img", "sdxl-pix2pix", "sd15-pag", "sdxl-pag", "sd3-pag"),
 }
-DRAWN_FROM_MAPS = {"flux-control", "cogview4-control"}
+DRAWN_FROM_MAPS = {"flux-control"}
 FAILED_CHECKS = {
     "chroma": "a mask: AttributeError: 'FrozenDict' object has no attribute 'guidance_embeds'",
     "sana-sprint": "another number of steps: ValueError: Intermediate timesteps for SCM is not supported",

@@ -86,7 +86,7 @@ async def test_a_file_says_what_drew_it_and_what_it_was_made_from(engine: ImageE
     drawn_by = json.loads(text["drawn_by"])
     assert drawn_by == event.found["drawn_by"]
     assert drawn_by["torch"] == torch.__version__
-    assert "CPU" in drawn_by["device"]
+    assert ("CPU" in drawn_by["device"]) == (DEVICE.type == "cpu")
     assert json.loads(text["made_from"]) == [pixels_digest(plain_image())]
     assert text["mask"] == pixels_digest(mask)
     checkpoint = await engine.load(job("sd").checkpoint)

@@ -23,6 +23,7 @@ Pixels = npt.NDArray[np.int16]
 WIDE: Final = (896, 512)  # 16:9 in 1K
 LARGE: Final = (1376, 1376)  # the smallest square in 2K
 AREA_PX: Final = 384 * 384
+PIXELS_AREA_PX: Final = 128 * 128  # of IFPipeline, whose denoiser attends to pixels
 HOST: Final = "alpha-image-2-count"  # the model that swaps put other checkpoints into
 PROMPT: Final = "a red house"
 ONE, TWO = 1, 2
@@ -112,15 +113,21 @@ class _Family:
         self._operator("reload", {})
         self.driven.reload_s = time.monotonic() - began
         self._read_card()
-        native_px = int(self._catalog_value("native_area_px") ** 0.5)
+        native_px = max(384, int(self._catalog_value("native_area_px") ** 0.5))
         self.size = (47 * native_px // 1024 * 16, 46 * native_px // 1024 * 16)  # odd multiples of 16 for some
 
     def _draw_small(self) -> None:
-        """Lower the native area, as an operator may: a megapixel takes minutes on a CPU and shows no more."""
+        """Set another native area, as an operator may: a megapixel takes minutes on a CPU and shows no more, and in a
+        few pixels each larger image is hundreds of tiles."""
         file = self.server.configs / f"{self.model}.toml"
-        area_px = min(AREA_PX, self._catalog_value("native_area_px"))
+        native_px = PIXELS_AREA_PX if self.driven.class_name == "IFPipeline" else AREA_PX
+        most_px = max(native_px, self._catalog_value("max_area_px"))
         lines = [
-            f"native_area_px = {area_px}" if line.startswith("native_area_px") else line
+            f"native_area_px = {native_px}"
+            if line.startswith("native_area_px")
+            else f"max_area_px = {most_px}"
+            if line.startswith("max_area_px")
+            else line
             for line in file.read_text().splitlines()
         ]
         file.write_text("\n".join(lines) + "\n")

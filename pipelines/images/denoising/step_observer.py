@@ -5,7 +5,7 @@ after every step that would leave a GPU idle while the next step's kernels are l
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from pipelines.images.denoising.previews import PreviewMap, noise_schedule, pred
 
 Pixels = NDArray[np.uint8]  # (height, width, channels): three, or four with alpha
 PreviewFn = Callable[[], Pixels | None]  # the image so far; None if there is none yet
+EMBEDDING_DIM: Final = 2  # rows, channels
 OnStep = Callable[[PreviewFn], None]
 
 
@@ -44,7 +45,12 @@ class StepObserver:
             return {"callback_on_step_end": after_step}
         if "callback" not in accepted:
             self._watch(scheduler)
-        return {"callback": lambda _, __, latents: self._after_step(None, None, latents), "callback_steps": 1}
+
+        def after_latents(_: int, __: Any, latents: torch.Tensor) -> None:
+            if latents.dim() > EMBEDDING_DIM:  # else a prior's step: an embedding, of which no image can be seen
+                self._after_step(None, None, latents)
+
+        return {"callback": after_latents, "callback_steps": 1}
 
     def _watch(self, scheduler: Any) -> None:
         step = scheduler.step

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import torch
 
-from pipelines.catalog.checkpoint_files import CheckpointError, component_bytes, is_text_encoder
+from pipelines.catalog.checkpoint_files import CheckpointError, component_bytes, control_bytes, is_text_encoder
 from pipelines.catalog.runtime import FP8_CAPABILITY, check_conflicts, choose_runtime
 from pipelines.device.memory import compute_dtype, free_memory
 from pipelines.device.quantizers import NF4, lacking, torchao_config
@@ -55,7 +55,8 @@ def resolve(
     if not spec.runtime.auto:
         return spec.runtime, ()
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-    chosen, why = choose_runtime(partial(component_bytes, spec, 2), budget_bytes, capability)
+    controls = control_bytes(spec.controls, 2)
+    chosen, why = choose_runtime(partial(component_bytes, spec, 2), budget_bytes, capability, controls)
     return chosen, (f"runtime auto: {why}",)
 
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote
 
 import httpx
 from pydantic_core import from_json, to_json
@@ -83,7 +84,7 @@ async def cancel(
         async with _post(client, upstream, exchange, files) as response:
             job = response.headers.get(JOB_HEADER)
     if job is not None:
-        url = f"{upstream.base_url}/images/jobs/{job}/cancel"
+        url = f"{upstream.base_url}/images/jobs/{quote(job, safe='')}/cancel"
         await client.http.post(url, headers=client.headers(upstream))
 
 

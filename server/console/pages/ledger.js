@@ -44,6 +44,7 @@ export default function Ledger({ title }) {
   const [team, setTeam] = useState("");
   const keys = useRoute("/admin/keys?limit=100");
   const teams = useRoute("/admin/teams");
+  const teamNames = (teams.data?.data ?? []).map((one) => [one.id, one.name]);
   const values = { ...period, by, key, team };
   const usage = useRoute(query("/admin/usage", values));
   const byDay = useRoute(query("/admin/usage", { ...period, by: "key,day", key, team }));
@@ -58,7 +59,7 @@ export default function Ledger({ title }) {
     <div class="row no-print">
       <${Select} id="by" label=${t("By")} value=${by} onChange=${setBy} options=${[["key,model,day", t("key, model and day")], ["key,month", t("key and month")], ["model,month", t("model and month")], ["key,model,month", t("key, model and month")], ["team,month", t("team and month")], ["team,key,month", t("team, key and month")]]} />
       <${Select} id="key" label=${t("Key")} value=${key} onChange=${setKey} options=${[["", t("all")], ...names.map((one) => [one.id, one.name])]} />
-      <${Select} id="team" label=${t("Team")} value=${team} onChange=${setTeam} options=${[["", t("all")], ...(teams.data?.data ?? []).map((one) => [one.id, one.name])]} />
+      ${teamNames.length > 0 && html`<${Select} id="team" label=${t("Team")} value=${team} onChange=${setTeam} options=${[["", t("all")], ...teamNames]} />`}
     </div>
     ${days.length > 0 && html`<${Chart} label=${t("Spent by day and key")} rows=${chartRows(days, "key_name")} unit="CNY" />`}
     ${usage.data && html`<${UsageTable} rows=${usage.data.data} total=${usage.data.total} by=${GROUPINGS[by]} />`}
@@ -67,7 +68,7 @@ export default function Ledger({ title }) {
     ${entries.rows && html`<${Table} label=${t("Charges")} rows=${entries.rows} rowKey=${(row) => row.id} empty=${t("Nothing was used in this time.")} columns=${[
       { name: t("Time"), show: (row) => when(row.created_at) },
       { name: t("Key"), show: (row) => row.key_name },
-      { name: t("Team"), show: (row) => row.team_name || "–" },
+      ...(teamNames.length ? [{ name: t("Team"), show: (row) => row.team_name || "–" }] : []),
       { name: t("Model"), show: (row) => row.model },
       { name: t("Amount"), number: true, show: (row) => money(row.amount) },
       { name: t("Call"), show: (row) => html`<${Id} id=${row.call_id} />` },

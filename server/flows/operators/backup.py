@@ -33,7 +33,7 @@ from server.errors import StartError
 from server.settings import Settings
 
 MANIFEST, CATALOG, RESULTS, POLICY = "manifest.json", "model_configs", "results", "moderation.toml"
-SECRETS = ("admin-key", "dev-key", "webhook-secret", "swaps.json")
+SECRETS = ("admin-key", "dev-key", "webhook-secret", "cluster-token", "swaps.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Backup:
     size_bytes: int
     images: int
     schema: str
-    left_out: str | None  # what a person might look for in it
+    left_out: tuple[str, ...]  # what a person might look for in it
 
 
 def make_backup(settings: Settings, folder: Path) -> Backup:
@@ -69,16 +69,24 @@ def make_backup(settings: Settings, folder: Path) -> Backup:
     return Backup(target, target.stat().st_size, images, schema, _left_out(settings))
 
 
-def _left_out(settings: Settings) -> str | None:
-    """Name what a backup of these settings has not, beside checkpoints."""
-    if local_folder(settings.images) is not None:
-        return None
-    return f"the images, which are in {settings.images}: copy them with the store's own tools"
+def _left_out(settings: Settings) -> tuple[str, ...]:
+    """Name what a backup of these settings has not."""
+    paths = {
+        "checkpoints": settings.weights,
+        "the file of engines": settings.engines if settings.engines != "auto" else None,
+        "the certificate": settings.c2pa_certificate,
+        "its key": settings.c2pa_key,
+        "files of batches": settings.batch_folder,
+    }
+    named = [f"{what} ({path})" for what, path in paths.items() if path is not None]
+    if local_folder(settings.images) is None:
+        named.insert(0, f"the images, which are in {settings.images}: copy them with the store's own tools")
+    return (*named, "settings of the environment")
 
 
 def _write(settings: Settings, copy: Path, schema: str, file: Path) -> int:
     """Write the whole archive, and return how many images are in it."""
-    with tarfile.open(file, "w") as archive:
+    with tarfile.open(file, "w", dereference=True) as archive:  # a link would lead elsewhere when it is restored
         sums = {copy.name: _add(archive, copy, copy.name)}
         sums |= _add_small(archive, settings)
         images = 0
@@ -133,9 +141,9 @@ def check_backup(settings: Settings, file: Path) -> Backup:
 
 def _described(settings: Settings, file: Path, manifest: dict[str, Any]) -> Backup:
     images = sum(name.startswith(f"{RESULTS}/") for name in manifest["sha256"])
-    left_out = None
+    left_out: tuple[str, ...] = ()
     if images and local_folder(settings.images) is None:
-        left_out = f"its images, since DARKROOM_STORAGE is {settings.images}: unpack {RESULTS}/ and copy them there"
+        left_out = (f"its images, since DARKROOM_STORAGE is {settings.images}: unpack {RESULTS}/ and copy them there",)
     return Backup(file, file.stat().st_size, images, str(manifest["schema"]), left_out)
 
 

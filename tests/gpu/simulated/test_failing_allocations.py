@@ -19,6 +19,8 @@ from pipelines.protocol.chat import ChatFinished, ChatJob, ChatSampling, ChatSpe
 from pipelines.protocol.classify import Classified, ClassifierSpec, ClassifyJob
 from pipelines.protocol.images import CheckpointSpec
 from tests.engines.chat_jobs import GREEDY, run, text
+from tests.engines.conftest import split_image
+from tests.engines.test_chat_vision import QUESTION
 from tests.gpu.conftest import draw
 from tests.support.image_jobs import image_job
 from tests.support.tiny_chat_checkpoints import make_llava, make_qwen
@@ -64,16 +66,19 @@ async def test_a_swap_goes_on_after_any_allocation_that_fails_once(
 
 @pytest.fixture(scope="module")
 def chats(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[ChatJob]]:
-    """Three chats at once: two with random numbers, and one without."""
+    """Three chats at once, two with random numbers and one without; those of the vision model about an image."""
     folder = tmp_path_factory.mktemp("chats")
     made: dict[str, Path] = {"qwen": make_qwen(folder / "qwen"), "llava": make_llava(folder / "llava")}
 
     def make(name: str) -> list[ChatJob]:
-        spec = ChatSpec(name, made[name], dtype="float32", vision=name == "llava")
+        vision = name == "llava"
+        spec = ChatSpec(name, made[name], dtype="float32", vision=vision)
+        asked = QUESTION if vision else {"role": "user", "content": "Hello"}
+        images = (split_image(upright=True),) if vision else ()
         return [
             ChatJob(
-                id=f"{number}", checkpoint=spec, messages=({"role": "user", "content": f"Hello {number}"},),
-                seed=number, time_limit_s=240, max_tokens=3, sampling=GREEDY if number == 2 else RANDOM,
+                id=f"{number}", checkpoint=spec, messages=(asked,), images=images, seed=number, time_limit_s=240,
+                max_tokens=3, sampling=GREEDY if number == 2 else RANDOM,
             )
             for number in range(3)
         ]  # fmt: skip
@@ -89,11 +94,12 @@ async def answers(engine: ChatEngine, jobs: list[ChatJob]) -> list[str]:
     return [text(events) for events in ended]
 
 
+@pytest.mark.parametrize("model", ["qwen", "llava"])  # in a batch, and one after another
 @pytest.mark.parametrize("part", parts(64))
 async def test_chats_are_answered_alike_after_any_allocation_that_fails_once(
-    chats: Callable[[str], list[ChatJob]], gpu: Any, part: tuple[int, int]
+    chats: Callable[[str], list[ChatJob]], gpu: Any, part: tuple[int, int], model: str
 ) -> None:
-    jobs, before = chats("qwen"), used_bytes()
+    jobs, before = chats(model), used_bytes()
     engine = ChatEngine(GPU, cache_bytes=2**24)
     expected = await answers(engine, jobs)
     begin = gpu.allocations()

@@ -1,5 +1,5 @@
 // Ledger: who spent what last, equal in the table, the CSV and an invoice; and books that agree.
-import { api, asOperator, assert, base, eventually, spec } from "./harness.mjs";
+import { api, asOperator, assert, eventually, spec } from "./harness.mjs";
 
 await api("POST", "/v1/images/generations", { model: "beta-2.5-flash-image-count", prompt: "a boat", response_format: "url" });
 
@@ -12,7 +12,7 @@ await spec("ledger", "/console/ledger", async (page, { looks, shot }) => {
     const table = page.getByRole("region", { name: "Usage" });
     await table.getByRole("row").last().getByText("Total").waitFor();
     assert.match(await table.getByRole("row").last().textContent(), new RegExp(`Total.*CNY\\s${total}`));
-    const csv = await page.request.get(base + (await page.getByRole("link", { name: "Download CSV" }).getAttribute("href")));
+    const csv = await page.request.get(await page.getByRole("link", { name: "Download CSV" }).evaluate((link) => link.href));
     const [head, ...rows] = (await csv.text()).trim().split(/\r?\n/);
     const amount = head.split(",").indexOf("amount");
     assert.equal(rows.reduce((sum, row) => sum + Number(row.split(",")[amount]), 0).toFixed(2), total);

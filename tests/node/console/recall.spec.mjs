@@ -33,14 +33,14 @@ async function sentAfterRecall(page, button = "Generate") {
 
 // The mean difference of two results' pixels.
 const difference = (page, ...names) => page.evaluate(async (each) => {
-  const [one, other] = await Promise.all(each.map(async (name) => {
-    const image = await createImageBitmap(await (await fetch(`/cdn/${name}`)).blob());
+  const [one, other] = await Promise.all(each.map(async (url) => {
+    const image = await createImageBitmap(await (await fetch(url)).blob());
     const context = new OffscreenCanvas(image.width, image.height).getContext("2d");
     context.drawImage(image, 0, 0);
     return context.getImageData(0, 0, image.width, image.height).data;
   }));
   return one.reduce((sum, value, index) => sum + Math.abs(value - other[index]), 0) / one.length;
-}, names);
+}, names.map((name) => `${base}/cdn/${name}`));
 
 const all = await fetch(`${base}/v1/images/generations`, {
   method: "POST",
@@ -118,7 +118,7 @@ await spec("recall-of-an-edit", "/console/gallery", async (page, { shot }) => {
   const dialog = await openFirst(page, "a blue boat");
   await dialog.getByText("Made from", { exact: true }).waitFor();
   await sentAfterRecall(page);
-  assert.equal(new URL(page.url()).pathname, "/console/edit");
+  assert.equal(page.url().split("?")[0], `${base}/console/edit`);
   await page.getByLabel("Before and after").waitFor();
   await eventually(async () => assert.ok((await page.getByAltText("The image to edit").getAttribute("src")).endsWith(`/cdn/${drawn}`)));
   const [again, first] = (await api("GET", "/v1/darkroom/results?limit=2&q=a+blue+boat")).body.data;
@@ -177,22 +177,22 @@ await spec("recall-of-sent-files", "/console/edit", async (page) => {
   const body = (await sentAfterRecall(page)).postDataJSON();
   assert.deepEqual(body.image, [`data:image/jpeg;base64,${hill.buffer.toString("base64")}`]);
 
-  const kept = () => page.evaluate(async () => {
-    const { sentWith } = await import("/console/state/sent-files.js");
-    const { data } = await (await fetch("/v1/darkroom/results?limit=1&q=a+painted+hill")).json();
+  const kept = () => page.evaluate(async (root) => {
+    const { sentWith } = await import(`${root}/console/state/sent-files.js`);
+    const { data } = await (await fetch(`${root}/v1/darkroom/results?limit=1&q=a+painted+hill`)).json();
     return data.length ? sentWith(data[0].call_id) : null;
-  });
+  }, base);
   assert.equal((await kept()).strokes.length, 1);
   await page.getByRole("button", { name: "Sign out" }).click();
-  const left = () => page.evaluate(async (call) => (await import("/console/state/sent-files.js")).sentWith(call), again.call_id);
+  const left = () => page.evaluate(async ([root, call]) => (await import(`${root}/console/state/sent-files.js`)).sentWith(call), [base, again.call_id]);
   await eventually(async () => assert.equal(await left(), null));
 });
 
 // What only other checkpoints have: the console's own recall of an image that the gallery could list.
 await spec("recall-of-more", "/console", async (page, { looks }) => {
   await page.locator("#prompt").waitFor();
-  await page.evaluate(async ([model]) => {
-    const { recall } = await import("/console/state/recall.js");
+  await page.evaluate(async ([root, model]) => {
+    const { recall } = await import(`${root}/console/state/recall.js`);
     recall({
       id: "x.png", prompt: "a red boat", model, seed: 7, parents: [], endpoint: "images.generations",
       parameters: {
@@ -201,7 +201,7 @@ await spec("recall-of-more", "/console", async (page, { looks }) => {
         adapters: { ink: "ab12" }, references: 1, batch: "merged",
       },
     });
-  }, [ALPHA]);
+  }, [base, ALPHA]);
   await page.getByText("LoRAs: ink 0.8").waitFor();
   await page.getByText("The control edges (strength 0.7): its image was not kept.").waitFor();
   await page.getByText("was sent as a file, which the server does not keep").waitFor();

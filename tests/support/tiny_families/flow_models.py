@@ -209,7 +209,7 @@ def hidream() -> Any:
     )
 
 
-def cogview4(kind: type[Any] = diffusers.CogView4Pipeline, *, in_channels: int = 16) -> Any:
+def cogview4() -> Any:
     torch.manual_seed(15)
     backend = qwen_tokenizer().backend_tokenizer
     mark = "<|im_start|>"
@@ -218,7 +218,7 @@ def cogview4(kind: type[Any] = diffusers.CogView4Pipeline, *, in_channels: int =
         tokenizer_object=backend, pad_token="<|endoftext|>", model_max_length=1024, padding_side="left"
     )
     transformer = diffusers.CogView4Transformer2DModel(
-        patch_size=2, in_channels=in_channels, num_layers=2, attention_head_dim=8, num_attention_heads=2,
+        patch_size=2, in_channels=16, num_layers=2, attention_head_dim=8, num_attention_heads=2,
         out_channels=16, text_embed_dim=32, time_embed_dim=8, condition_dim=4,
     )  # fmt: skip
     encoder = transformers.GlmModel(
@@ -230,7 +230,7 @@ def cogview4(kind: type[Any] = diffusers.CogView4Pipeline, *, in_channels: int =
     scheduler = flow(
         base_shift=0.25, max_shift=0.75, base_image_seq_len=256, use_dynamic_shifting=True, time_shift_type="linear"
     )
-    return kind(
+    return diffusers.CogView4Pipeline(
         transformer=transformer, vae=codec(16, scaling_factor=1.0), scheduler=scheduler, text_encoder=encoder,
         tokenizer=tokenizer,
     )  # fmt: skip
@@ -269,5 +269,4 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "cogview4": cogview4,
     "aura-flow": aura_flow,
     "flux-control": lambda: flux(diffusers.FluxControlPipeline, in_channels=128),
-    "cogview4-control": lambda: cogview4(diffusers.CogView4ControlPipeline, in_channels=32),
 }

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from server.accounts.calls import CallId, CallStore
 from server.accounts.db import Database
@@ -13,6 +14,8 @@ from server.accounts.keys import create_key
 from server.accounts.ledger import Ledger
 from server.accounts.responses import ResponseStore, StoredResponse
 from server.accounts.results import ResultStore
+from server.accounts.schema import newest_schema
+from server.errors import StartError
 from server.housekeeping import DatabaseInUse, lock_database
 from server.settings import Settings
 from tests.unit.accounts.conftest import BOTH
@@ -53,6 +56,20 @@ def test_a_sqlite_file_has_one_server(tmp_path: Path) -> None:
     second = lock_database(settings[1])
     assert second is not None
     second.close()
+
+
+@ON_POSTGRESQL
+def test_nothing_is_migrated_beside_a_running_server(database: Database) -> None:
+    running = server(database, "old")
+    with database.write() as session:
+        session.execute(text("UPDATE alembic_version SET version_num = '0016'"))
+    with pytest.raises(StartError, match=r"1 server.* of an older version use the database"):
+        database.migrate()
+    assert database.schema_version() == "0016"
+    with database.write() as session:
+        session.execute(text(f"UPDATE alembic_version SET version_num = '{newest_schema()}'"))
+    database.migrate()  # of the same version, any number may start
+    running.leave()
 
 
 @ON_POSTGRESQL

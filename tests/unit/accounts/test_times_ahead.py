@@ -1,8 +1,12 @@
 """Every time that is stored, when it lies ahead: the clock was ahead for one call and is right again, by an hour, a
-month or a year, also after a restart of the server. Each column has its line in COLUMNS, which says what is done."""
+month or a year, also after a restart of the server. Each column has its line in COLUMNS, which says what is done;
+files have a test of their own."""
 
+import os
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Float, text
@@ -28,6 +32,7 @@ from server.accounts.results import ResultStore
 from server.accounts.tables import Base
 from server.accounts.usage import months_spent
 from server.accounts.webhooks import WebhookStore
+from server.backends.local_storage import LocalStorage
 from server.clock import Clock
 from server.flows.operators.keys import KeyAdmin
 from server.schemas.keys import MAX_OVERLAP_S, CreateKey
@@ -64,6 +69,7 @@ COLUMNS = {
     "audit": {"created_at": SHOWN},
     "teams": {"created_at": SHOWN},
     "operators": {"created_at": SHOWN, "revoked_at": "whether it is there"},
+    "chat_usage": {"day": "statistics, which show the day that was written down"},
 }  # fmt: skip
 
 SetClock = Callable[[float], None]
@@ -84,7 +90,7 @@ def at(database: Database, monkeypatch: pytest.MonkeyPatch) -> SetClock:
 
 def test_every_stored_time_is_listed() -> None:
     stored = {
-        table.name: {column.name for column in table.columns if isinstance(column.type, Float)}
+        table.name: {column.name for column in table.columns if isinstance(column.type, Float) or column.name == "day"}
         for table in Base.metadata.sorted_tables
     }
     numbers = {"call_log": {"seconds", "queue_s", "run_s"}}
@@ -177,6 +183,19 @@ def test_an_image_and_a_conversation_of_a_time_ahead_are_kept_for_their_time(
     assert (results.expire(age_s), conversations.delete_expired(age_s)) == (0, 0)
     at(NOW + 2 * age_s + 60)
     assert (results.expire(age_s), conversations.delete_expired(age_s)) == (1, 1)
+
+
+@pytest.mark.parametrize("ahead_s", AHEAD)
+def test_a_file_of_a_time_ahead_that_nothing_names_goes_in_its_time(tmp_path: Path, ahead_s: float) -> None:
+    storage, grace_s = LocalStorage(tmp_path), 600.0
+    storage.write(name := storage.new_name("png"), b"pixels")
+    file = storage.path(name)
+    assert file is not None
+    os.utime(file, times=(0, time.time() + ahead_s))
+    assert [each for page in storage.pages(grace_s) for each in page] == []
+    assert abs(file.stat().st_mtime - time.time()) < grace_s
+    os.utime(file, times=(0, time.time() - grace_s - 1))
+    assert [each for page in storage.pages(grace_s) for each in page] == [name]
 
 
 @pytest.mark.parametrize("ahead_s", AHEAD[1:])

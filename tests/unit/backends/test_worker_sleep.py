@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.protocol.images import CheckpointSpec, Encoding, Event, Failed, Finished, ImageJob, Started
-from server.backends.engine_host import EngineHost
+from server.backends.engine_host import EngineHost, HostLimits
 from server.backends.worker_sleep import FIRST_START_S
 from tests.support.polling import eventually
 from tests.support.scripted_worker import LOAD_S, ScriptedWorker
@@ -30,7 +30,7 @@ def worker() -> ScriptedWorker:
 
 @pytest.fixture
 async def host(worker: ScriptedWorker) -> AsyncIterator[Host]:
-    made = Host("image", (SPEC, OTHER), 8, launcher=worker)
+    made = Host("image", (SPEC, OTHER), HostLimits(8), launcher=worker)
     await made.start()
     await made.wait_ready()
     yield made
@@ -155,7 +155,7 @@ async def test_stopping_fails_the_jobs_of_a_worker_that_wakes(host: Host, worker
 
 
 async def test_it_sleeps_by_itself_when_nothing_was_asked_of_it(worker: ScriptedWorker) -> None:
-    host = Host("image", (SPEC,), 8, launcher=worker, idle_unload_s=0.01)
+    host = Host("image", (SPEC,), HostLimits(8, idle_unload_s=0.01), launcher=worker)
     await host.start()
     try:
         await eventually(lambda: host.sleep_state.state == "asleep")
@@ -170,7 +170,7 @@ async def test_it_sleeps_by_itself_when_nothing_was_asked_of_it(worker: Scripted
 
 async def test_the_engine_of_a_cluster_does_not_sleep(worker: ScriptedWorker) -> None:
     worker.owns_worker = False
-    host = Host("image", (SPEC,), 8, launcher=worker, idle_unload_s=0.01)
+    host = Host("image", (SPEC,), HostLimits(8, idle_unload_s=0.01), launcher=worker)
     await host.start()
     try:
         await host.wait_ready()

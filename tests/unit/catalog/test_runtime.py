@@ -94,6 +94,12 @@ def test_auto_takes_the_fastest_options_that_fit(
     check_conflicts(chosen)
 
 
+def test_auto_keeps_the_denoiser_on_the_device_for_controls() -> None:
+    for budget_gib, quantize in ((24, "fp8"), (26, "none"), (4, "fp8")):  # beside controls of 3 GiB
+        chosen, _ = choose_runtime(flux_sizes, budget_gib * GIB, (8, 9), 3 * GIB)
+        assert (chosen.quantize, chosen.offload) == (quantize, "encoders")
+
+
 def test_auto_changes_nothing_without_a_gpu() -> None:
     assert choose_runtime(flux_sizes, GIB, None) == (Runtime(), "no GPU: the plain settings")
 

@@ -8,16 +8,21 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import typer
+from PIL import Image
 from sqlalchemy import text
 from typer.core import TyperGroup
 
+from pipelines.protocol.finished_image import encode_file
+from pipelines.protocol.images import Encoding
 from server.accounts.db import Database
 from server.accounts.keys import create_key
 from server.accounts.operators import create_operator
@@ -278,6 +283,31 @@ def test_a_port_in_use_and_an_unknown_host(place: Place) -> None:
     assert "DARKROOM_PORT" in used.errors
     assert "nowhere.invalid" in unknown.errors
     assert "nowhere.invalid" in asked.errors
+
+
+@pytest.mark.parametrize(("status", "body"), [(200, b"hello"), (200, b"{}"), (502, b"<html>"), (401, b'{"error": 1}')])
+def test_another_program_at_the_port(place: Place, status: int, body: bytes) -> None:
+    class Other(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_POST = do_DELETE = answer
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Other) as other:
+        threading.Thread(target=other.serve_forever).start()
+        place.settings = {"DARKROOM_PORT": str(other.server_port)}
+        drawn = place.folder / "drawn.png"
+        drawn.write_bytes(encode_file(Image.new("RGB", (8, 8)), Encoding("png"), {"prompt": "x", "seed": 1}))
+        ended = place.run(*ASKING, ["reproduce", str(drawn), "--key", "k"])
+        others = place.run(["models"], ["checkpoints", "list"], DOCTOR)
+        other.shutdown()
+    assert_one_line(ended)
+    assert [each for each in ended if "that is no Darkroom server" not in each.errors] == []
+    assert_no_traceback(others)
 
 
 def test_a_full_disk(place: Place) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
+from PIL import Image, PngImagePlugin
 
 from pipelines.images.file_comparison import Unreadable, difference, main, read_image
 from pipelines.protocol.finished_image import encode_file
@@ -43,6 +43,17 @@ def test_a_file_of_another_program_is_refused_by_name(tmp_path: Path) -> None:
     Image.new("RGB", (8, 8)).save(file)
     with pytest.raises(StartError, match=r"a\.png has no metadata of Darkroom"):
         look_at(file)
+    for texts in (
+        {"prompt": "{}", "workflow": "{}"},
+        {"prompt": "x", "seed": "random"},
+        {"prompt": "x", "seed": "1", "controls": "edges"},
+    ):
+        chunks = PngImagePlugin.PngInfo()
+        for name, text in texts.items():
+            chunks.add_itxt(name, text)
+        Image.new("RGB", (8, 8)).save(file, pnginfo=chunks)
+        with pytest.raises(StartError, match=r"a\.png has no metadata of Darkroom"):
+            look_at(file)
     file.write_bytes(b"words")
     with pytest.raises(Unreadable, match=r"a\.png is no image"):
         main([file])

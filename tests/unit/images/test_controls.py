@@ -198,7 +198,7 @@ def test_a_map_of_the_checkpoints_own_is_asked_for_by_name(tmp_path: Path) -> No
     [
         ('name = "depth"', 'name = "edges"', "'edges' is there twice"),
         ('checkpoint = "ip-adapter.safetensors"', 'checkpoint = "ip-adapter.bin"', "ip_adapters"),
-        ("[runtime]\n", '[runtime]\noffload = "model"\n', "which stay on the device"),
+        ("[runtime]\n", '[runtime]\noffload = "model"\n', "only 'encoders' works"),
         ("[runtime]\n", "[runtime]\ncompile = true\n", "would be compiled anew"),
     ],
 )
