@@ -60,7 +60,7 @@ class _Family:
         self.http = server.http()
         self.http.timeout = httpx.Timeout(START_LIMIT_S)
         _, self.thoughts, self.calls, self.arguments = CASES[family.writes] if family.writes else ("", "", "", [])
-        self.thoughts = family.thoughts or (self.thoughts if family.thinks else "")
+        self.thoughts = self.thoughts if family.thinks else ""
         self.shows_tools = True
 
     def fault(self, text: str) -> None:
