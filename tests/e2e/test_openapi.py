@@ -49,6 +49,7 @@ BODIES: dict[str, Examples] = {
     "/v1beta/models/{model}:streamGenerateContent": of_gemini.GENERATE,
     "/v1/conversations": examples.CONVERSATION,
     "/v1/conversations/{conversation_id}": examples.CHANGE_CONVERSATION,
+    "/v1/darkroom/responses/{response_id}": examples.RESPONSE_TITLE,
     "/v1/conversations/{conversation_id}/items": examples.CONVERSATION_ITEMS,
     "/v1/responses": examples.RESPONSE,
     "/v1/responses/compact": examples.COMPACT,
@@ -61,6 +62,7 @@ ADMIN_LISTS = [
         "operators", "refusals", "status", "swaps", "teams", "usage",
     )
 ]  # fmt: skip
+SHORT = {"input": "Hello", "max_output_tokens": 16}
 OWN_LISTS = [f"/v1/darkroom/{name}" for name in ("calls", "me", "responses", "results", "usage")]
 CHAT: Json = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8}
 DRAW: Json = {"prompt": "a red boat", "size": "256x256", "quality": "low"}
@@ -174,7 +176,9 @@ def test_an_example_is_answered_as_described(responses_server: Server, document:
         key = http.post("/admin/keys", json={"name": name}).json()["id"] if "{key}" in path else ""
         team = http.post("/admin/teams", json={"name": name}).json()["id"] if "{team}" in path else ""
         talk = http.post("/v1/conversations", json={}).json()["id"] if "{conversation_id}" in path else ""
-        names = {"{model}": "gemini-2.5-flash-image", "{key}": key, "{team}": team, "{conversation_id}": talk}
+        turn = http.post("/v1/responses", json=SHORT).json()["id"] if "{response_id}" in path else ""
+        names = {"{model}": "gemini-2.5-flash-image", "{key}": key, "{team}": team}
+        names |= {"{conversation_id}": talk, "{response_id}": turn}
         url = re.sub(r"\{\w+\}", lambda found: names[found[0]], path)
         answer = http.request(method, url, **sent)
     submitted = path.startswith("/v1/images/") and value.get("background") is True

@@ -81,8 +81,7 @@ export default function Keys({ title }) {
       { name: t("Last used"), show: (one) => when(one.last_used_at) },
       ...(teamNames.length ? [{ name: t("Team"), show: (one) => one.team ?? "–" }] : []),
       { name: t("Groups"), wrap: true, show: (one) => one.groups.join(", ") },
-      { name: t("Id"), show: (one) => html`<${Id} id=${one.id} />` },
-      { name: t("Ends with"), show: (one) => html`<code>${one.tail}</code>` },
+      { name: t("Id"), show: (one) => html`<${Id} id=${one.id} /><br /><small class="dim">${t("secret …{tail}", one)}</small>` },
     ]} />`}
     ${list.more && html`<div class="actions"><button type="button" onClick=${list.loadMore}>${t("Show more")}</button></div>`}
     ${teams.data && html`<${Teams} teams=${teams.data.data} onChanged=${() => changed(null)} />`}

@@ -1,6 +1,6 @@
 // The prompt's field. It says how much of what the model reads a prompt takes: as the server counted it, once it was
 // drawn, and until then by an estimate.
-import { html } from "../core/html.js";
+import { html, useLayoutEffect, useRef, useState } from "../core/html.js";
 import { t } from "../core/i18n.js";
 import { useStore } from "../core/store.js";
 import { jobs } from "../state/jobs.js";
@@ -30,8 +30,32 @@ function telling(model, text, all) {
     : t("About {used} of {of} tokens.", { used, of });
 }
 
-export function PromptField({ model, value, hint = "", ...rest }) {
+// Takes an earlier prompt by the arrow keys, with the caret at the beginning. What was typed is never replaced.
+function takeEarlier(event, value, all, onInput) {
+  const by = { ArrowUp: 1, ArrowDown: -1 }[event.key];
+  const earlier = [...new Set(all.map(({ request }) => request?.prompt).filter(Boolean))]; // newest first
+  const here = earlier.indexOf(value);
+  const next = here + by;
+  if (!by || event.target.selectionEnd !== 0 || (value && here < 0) || next < -1 || next >= earlier.length) return;
+  event.preventDefault();
+  onInput({ target: { value: earlier[next] ?? "" } });
+}
+
+export function PromptField({ model, value, hint = "", onInput, ...rest }) {
   const all = useStore(jobs);
+  const field = useRef();
+  const [isTaken, setTaken] = useState(false);
+  useLayoutEffect(() => {
+    if (isTaken) field.current.querySelector("textarea").setSelectionRange(0, 0); // so that the next key goes on
+  }, [value]);
+  const take = (event) => takeEarlier(event, value, all, (taken) => {
+    setTaken(true);
+    onInput(taken);
+  });
+  const type = (event) => {
+    setTaken(false);
+    onInput(event);
+  };
   const said = [hint, telling(model, value.trim(), all)].filter(Boolean).join(" ");
-  return html`<${Field} as="textarea" id="prompt" required maxlength=${model.limits.max_prompt_characters} value=${value} hint=${said} ...${rest} />`;
+  return html`<div ref=${field}><${Field} as="textarea" id="prompt" required maxlength=${model.limits.max_prompt_characters} value=${value} hint=${said} onInput=${type} onKeyDown=${take} ...${rest} /></div>`;
 }

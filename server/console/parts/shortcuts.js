@@ -6,6 +6,7 @@ import { Dialog } from "./basics.js";
 
 const KEYS = [
   ["Ctrl+Enter", N("Generate, or send a message")],
+  ["↑ ↓", N("In an empty prompt: earlier prompts")],
   ["Esc", N("Stop an answer; close what is open")],
   ["← →", N("Of an open image: the one before, the one after")],
   ["Z", N("Of an open image: zoom")],

@@ -33,7 +33,7 @@ export function Teams({ teams, onChanged }) {
     setOpen(null);
     onChanged();
   };
-  return html`<section aria-label=${t("Teams")}>
+  return html`<section class="form" aria-label=${t("Teams")}>
     <header class="actions"><h2>${t("Teams")}</h2><button type="button" onClick=${() => setOpen({})}>${t("New team")}</button></header>
     <${Table} label=${t("Teams")} rows=${teams} rowKey=${(one) => one.id} empty=${t("No team yet. The keys of a team share a budget a month.")} columns=${[
       { name: t("Name"), long: true, show: (one) => html`<button type="button" class="plain" onClick=${() => setOpen(one)}>${one.name}</button>` },

@@ -36,9 +36,9 @@ await spec("conversation", "/console/conversation", async (page, { looks, shot }
   await eventually(async () => assert.deepEqual(await page.getByRole("group", { name: "You" }).allInnerTexts(), ["draw a red boat at sea", "hello"]));
 
   await page.getByRole("button", { name: "Change the message" }).last().click();
-  await eventually(async () => assert.equal(await page.getByLabel("Message", { exact: true }).inputValue(), "good bye"));
+  await eventually(async () => assert.equal(await page.getByLabel("Message", { exact: true }).inputValue(), "hello"));
   await eventually(async () => assert.equal(await page.getByRole("group", { name: "You" }).count(), 1));
-  await page.getByRole("button", { name: "Branch 3" }).click();
+  await page.getByRole("button", { name: "Branch 2" }).click();
   await page.getByLabel("Message", { exact: true }).fill("");
 
   // at large, with what the server knows of it

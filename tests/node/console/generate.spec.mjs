@@ -55,6 +55,18 @@ await spec("generate", "/console", async (page, { looks, shot }) => {
   const cancelled = await api("GET", "/v1/images/jobs?state=cancelled");
   assert.ok(cancelled.body.data.length > 0);
 
+  // earlier prompts by the arrow keys; what was typed stays
+  const prompt = page.locator("#prompt");
+  await prompt.fill("");
+  for (const [key, text] of [["ArrowUp", "a yellow house in the snow"], ["ArrowUp", "a tall tower at night"], ["ArrowDown", "a yellow house in the snow"], ["ArrowDown", ""]]) {
+    await prompt.press(key);
+    await eventually(async () => assert.equal(await prompt.inputValue(), text));
+  }
+  await prompt.fill("a new idea");
+  await prompt.press("Home");
+  await prompt.press("ArrowUp");
+  assert.equal(await prompt.inputValue(), "a new idea");
+
   // what the server refuses is said beside the field that it names, unfolded
   await page.locator("#model").selectOption(MODEL);
   await page.locator("#prompt").fill("a boat");

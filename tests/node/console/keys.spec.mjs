@@ -19,7 +19,7 @@ await spec("keys", "/console/keys", async (page, { looks, shot }) => {
   await dialog.getByRole("button", { name: "Create" }).click();
   const first = await secret();
   assert.ok(await works(first));
-  await page.getByRole("region", { name: "Keys" }).getByRole("cell", { name: "design" }).waitFor();
+  await page.getByRole("region", { name: "Keys" }).getByRole("cell", { name: "design", exact: true }).waitFor();
   await page.getByRole("region", { name: "Teams" }).getByRole("row", { name: /design\s*1/ }).waitFor();
   await looks();
   await shot();

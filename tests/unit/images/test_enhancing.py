@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from pipelines.protocol.images import ImageJob
+from pipelines.protocol.images import Failed, ImageJob, Queued, Started
 from server.catalog.images import CatalogError, load_catalog
 from server.data_folders import REPOSITORY
 from server.flows.images.enhancing import cleaned, cut_to
 from tests.support.in_process import InProcess, in_process, png
 from tests.support.scripted_upstream import scripted_upstream
+from tests.unit.images.test_capabilities import ALL
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 DRAW, EDITS = "/v1/images/generations", "/v1/images/edits"
@@ -126,6 +127,32 @@ async def test_moderation_reads_both_prompts(running: InProcess, sent: str, writ
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "moderation_blocked")
     assert not [job for job in running.workers.jobs if isinstance(job, ImageJob)]
     assert len(running.workers.jobs) == (sent == "a boat")  # the chat reads nothing that is refused
+
+
+async def test_a_prompt_that_is_too_long_is_cut_before_its_first_step(
+    running: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most, sentence = 20, "A wooden boat drifts at dawn in soft light"
+    running.workers.text = (". ".join([sentence] * 9),)
+
+    async def draw(job: ImageJob) -> None:
+        words = len(job.prompt.split())
+        if job.sampling.long_prompt != "refuse" or words <= most:
+            await plain(job)
+            return
+        too_long = Failed("prompt_too_long", "too long", param="prompt", read_part=most / words)
+        running.workers.send(job, Queued(), Started(), too_long)
+
+    plain = running.workers._draw
+    monkeypatch.setattr(running.workers, "_draw", draw)
+    monkeypatch.setattr(running.services.engines.image, "capabilities", lambda _: ALL)
+    answer = await running.client.post(DRAW, json=ASKED)
+    assert answer.status_code == 200, answer.text
+    jobs = [job for job in running.workers.jobs if isinstance(job, ImageJob)]
+    assert [job.sampling.long_prompt for job in jobs] == ["refuse", "refuse"]
+    revised = answer.json()["data"][0]["revised_prompt"]
+    assert revised == jobs[-1].prompt == jobs[-1].metadata["prompt"] == f"{sentence}. {sentence}."
+    assert answer.json()["parameters"]["long_prompt"] == "tell"
 
 
 async def test_nobody_is_asked_for_a_call_without_budget_or_for_an_enlargement(running: InProcess) -> None:
