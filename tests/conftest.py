@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterator
 from fnmatch import fnmatchcase
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -54,9 +55,9 @@ class ByFileAndServer(LoadScopeScheduling):
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config) -> ByFileAndServer:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFileAndServer:
     config.option.loadscopereorder = False
-    return ByFileAndServer(config)
+    return ByFileAndServer(config, log)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -112,7 +112,8 @@ def _path(
 def _next_tokens(tokenizer: LLTokenizer, matcher: LLMatcher, endings: Sequence[list[int]], order: str) -> list[int]:
     """Return what leads to the end where several tokens may come: the first character of the order, as a rule."""
     if _takes(tokenizer, matcher, FREE):
-        found = next((ending for ending in endings if _ends_text(tokenizer, matcher, ending)), None)
+        quote = tokenizer.greedy_tokenize("'")  # of Python's strings
+        found = next((ending for ending in (*endings, quote) if _ends_text(tokenizer, matcher, ending)), None)
         return found or [next(_allowed(tokenizer, matcher, ""))]
     inside_string = all(_takes(tokenizer, matcher, character) for character in CLOSERS[0])
     if not inside_string:

@@ -43,8 +43,8 @@ LONG = (
 ENGINES = [
     f"tests/engines/test_{name}.py"
     for name in (
-        "adapter_strength", "chat_engine", "controls", "embeddings", "enlarging", "prompt_cache", "sleep",
-        "step_caches",
+        "adapter_strength", "chat_engine", "controls", "embeddings", "enlarging", "families", "merging", "prompt_cache",
+        "sleep", "step_caches",
     )
 ]  # fmt: skip
 

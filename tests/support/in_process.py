@@ -30,6 +30,7 @@ from server.extras import DIALECTS
 from server.http.dialect import Dialect
 from server.services import Services
 from server.settings import Settings
+from tests.support.migrated import copy_migrated
 
 PROGRESS = Progress(1, 2)
 
@@ -143,6 +144,8 @@ async def in_process(
         if lora_folder is not None:
             text = text.replace("[runtime]", f'[runtime]\nlora_folder = "{lora_folder}"')
         alpha.write_text(text)
+    if database is None:
+        copy_migrated(home / "darkroom.db")
     workers = Workers()
     workers.gate.set()
     with pytest.MonkeyPatch.context() as monkeypatch:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 import transformers as T
 
 from tests.support.chat_families.family import SIZES, ChatFamily
@@ -49,13 +50,16 @@ def gemma3_vl(tokenizer: T.PreTrainedTokenizerFast) -> T.PreTrainedModel:
         "patch_size": 14,
     }  # fmt: skip
     marks = {"boi_token_index": "<start_of_image>", "eoi_token_index": "<end_of_image>"}
-    return T.Gemma3ForConditionalGeneration(
+    model = T.Gemma3ForConditionalGeneration(
         T.Gemma3Config(
             text_config=_text(tokenizer, hidden_size=32, **windows), vision_config=vision, mm_tokens_per_image=4,
             image_token_index=tokenizer.convert_tokens_to_ids("<image_soft_token>"),
             **{key: tokenizer.convert_tokens_to_ids(mark) for key, mark in marks.items()},
         )
     )  # fmt: skip
+    projector = model.model.multi_modal_projector
+    torch.nn.init.normal_(projector.mm_input_projection_weight)  # zeros: nothing would be seen
+    return model
 
 
 def gemma_processor(tokenizer: T.PreTrainedTokenizerFast) -> Any:

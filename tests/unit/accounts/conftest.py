@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from server.accounts.db import Database
+from tests.support.migrated import copy_migrated
 from tests.support.postgresql import Cluster
 
 NewDatabase = Callable[[], str]
@@ -30,6 +31,7 @@ def postgresql(cluster: Cluster) -> NewDatabase:
 @pytest.fixture(params=BOTH)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
+        copy_migrated(tmp_path / "darkroom.db")
         return f"sqlite:///{tmp_path / 'darkroom.db'}"
     new_database: NewDatabase = request.getfixturevalue("postgresql")
     return new_database()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pipelines.chat.chat_template import ChatTemplates
-from pipelines.chat.constraints import Constraint
+from pipelines.chat.constraints import Constraint, path_to_end
 from pipelines.chat.detokenize import ChoiceOutput
 from pipelines.chat.grammars import build_grammar
 from pipelines.chat.output_parser import OutputParser
@@ -155,6 +155,19 @@ def test_a_familys_thoughts_are_not_in_the_answer(name: str) -> None:
         reasoning, text, found, finish = Model(name).write(answer, tools=tools)
         assert (text, found, finish) == ("It rains.", [], "stop")
         assert bool(reasoning) == bool(thoughts)
+
+
+def test_a_string_in_single_quotes_can_be_closed() -> None:
+    model = Model("lfm2")
+    request = ChatJob("j", ChatSpec("m", Path("m")), (), 0, 1.0, tools=TOOLS, tool_choice="required")
+    grammar = build_grammar(model.table, request, model.syntax, "free")
+    assert grammar
+    constraint = Constraint(model.table, grammar)
+    for token in model.tokenizer.encode("<|tool_call_start|>[get_weather(city='a", add_special_tokens=False):
+        constraint.accept(token)
+    path = path_to_end(model.table.grammar, constraint._matcher, constraint._endings)
+    assert path
+    assert len(path) < 20
 
 
 @pytest.mark.parametrize("name", ["harmony", "hermes", "muse"])
