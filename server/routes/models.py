@@ -72,7 +72,8 @@ def _image_card(model: ImageModel, services: Services) -> ModelCard:
     if supports and max_references and "image" not in supports:
         supports.append("image")
     task = find_task(model.drawn_with(1).checkpoint, has_references=True, has_mask=False)
-    if supports and max_references and not task.starts_from_noise:
+    is_here = model.checkpoint.upstream is None  # another server's card does not say it
+    if is_here and supports and max_references and not task.starts_from_noise:
         supports.append("strength")
     if can_enlarge(model, capabilities):
         supports.append("upscale")

@@ -93,10 +93,10 @@ async def test_a_stream_ends_with_the_error(running: InProcess) -> None:
     await running.client.delete(f"/admin/jobs/{job['id']}", headers=ADMIN)
     answer = await sent
     assert answer.status_code == 200
-    assert '"code":"cancelled"' in answer.text
+    assert '"code":"cancelled_by_operator"' in answer.text
     assert "[DONE]" not in answer.text
     logged = await recorded(running, job["id"])
-    assert (logged["status"], logged["code"]) == (409, "cancelled")
+    assert (logged["status"], logged["code"]) == (409, "cancelled_by_operator")
 
 
 async def test_a_chat_with_an_idempotency_key_has_its_own_id(running: InProcess) -> None:

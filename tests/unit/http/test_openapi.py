@@ -47,6 +47,7 @@ from server.routes import (
     operator_keys,
     operator_queue,
     operator_reports,
+    operator_teams,
     responses,
     results,
     upscale,
@@ -65,6 +66,8 @@ from server.schemas.operators import CreateOperator
 from server.schemas.response_object import function_item, image_item, message_item, reasoning_item, text_part
 from server.schemas.responses import CompactBody, ResponseBody
 from server.schemas.sleep import SleepRequest, WakeRequest
+from server.schemas.teams import ChangeTeam, CreateTeam
+from server.schemas.usage import ResponseTitle
 from server.settings import Settings
 from tests.support.openapi import Json, check, operations, response
 
@@ -79,6 +82,8 @@ BODIES: dict[str, type[BaseModel]] = {
     "/admin/checkpoints/proof": ProofRequest,
     "/admin/checkpoints/remove": RemoveRequest,
     "/admin/checkpoints/verify": VerifyRequest,
+    "/admin/teams": CreateTeam,
+    "/admin/teams/{team}": ChangeTeam,
     "/admin/sleep": SleepRequest,
     "/admin/wake": WakeRequest,
     "/admin/swap": SwapRequest,
@@ -96,6 +101,7 @@ BODIES: dict[str, type[BaseModel]] = {
     "/v1/conversations": CreateConversation,
     "/v1/conversations/{conversation_id}": ChangeConversation,
     "/v1/conversations/{conversation_id}/items": AddItems,
+    "/v1/darkroom/responses/{response_id}": ResponseTitle,
     "/v1/responses": ResponseBody,
     "/v1/responses/compact": CompactBody,
     "/v1/responses/input_tokens": ResponseBody,
@@ -113,7 +119,7 @@ STREAMS = {
 ROUTES = (
     account, admin, batches, chat, checkpoints, conversations, files, gateways, health, image_jobs, images, models,
     moderations,
-    operator_keys, operator_queue, operator_reports, responses, results,
+    operator_keys, operator_queue, operator_reports, operator_teams, responses, results,
     upscale, workers,
 )  # fmt: skip
 WITHOUT_KEY = {"/cdn/{name}", "/healthz", "/metrics", "/readyz"}
