@@ -84,7 +84,7 @@ def first_tokens(server: Server) -> float:
 @pytest.mark.parametrize("stream", [True, False])
 def test_the_tokens_of_a_cancelled_chat_are_counted(small_queue: Server, stream: bool) -> None:
     made = small_queue.darkroom("keys", "create", "leaver")
-    key_id, secret = made.stderr.split()[0], made.stdout.strip()
+    key_id, secret = made.stderr.split()[1], made.stdout.strip()
     with small_queue.http(secret) as client:
         short = client.post(PATH, json={**LONG, "max_tokens": 2}).json()["usage"]
     until(lambda: counted(small_queue, key_id) == (1, short["prompt_tokens"], short["completion_tokens"]))

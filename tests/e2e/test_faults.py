@@ -144,7 +144,7 @@ def test_calls_at_once_never_overspend_a_budget(resilient: Server) -> None:
 
 def test_a_revoked_key_opens_nothing(server: Server) -> None:
     made = server.darkroom("keys", "create", "short-lived")
-    key_id = made.stderr.split()[0]
+    key_id = made.stderr.split()[1]
     assert post(server, QUICK, made.stdout.strip()).status_code == 200
     server.darkroom("keys", "revoke", key_id)
     assert post(server, QUICK, made.stdout.strip()).status_code == 401

@@ -88,7 +88,7 @@ def test_a_key_can_have_its_own_limit_of_running_calls(server: Server) -> None:
 
 def test_a_key_can_have_a_limit_of_calls_a_minute(server: Server) -> None:
     made = server.darkroom("keys", "create", "hasty")
-    key_id, secret = made.stderr.split()[0], made.stdout.strip()
+    key_id, secret = made.stderr.split()[1], made.stdout.strip()
     assert "1 calls a minute" in server.darkroom("keys", "set", key_id, "--per-minute", "1").stdout
     first, refused = send(server, QUICK, secret), send(server, {**QUICK, "n": 2}, secret)
     assert first.status_code == 200

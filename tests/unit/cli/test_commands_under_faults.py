@@ -27,6 +27,7 @@ from server.accounts.db import Database
 from server.accounts.keys import create_key
 from server.accounts.operators import create_operator
 from server.accounts.schema import newest_schema
+from server.accounts.teams import create_team
 from server.cli.app import app
 from server.data_folders import REPOSITORY
 from server.settings import Settings
@@ -38,12 +39,14 @@ pytestmark = pytest.mark.slow
 NAMELESS = 54321  # a user id without a name
 READING = [
     ["keys", "list"], ["usage"], ["calls"], ["audit"], ["moderation"], ["operators", "list"], ["ledger"],
-    ["ledger", "--check"], ["keys", "webhook-secret", "a"],
+    ["ledger", "--check"], ["keys", "webhook-secret", "a"], ["teams", "list"], ["batches", "list"],
 ]  # fmt: skip
 WRITING = [
     ["keys", "create", "new"], ["keys", "set", "a", "--note", "x"], ["keys", "rotate", "a"],
     ["operators", "create", "her"], ["operators", "revoke", "him"], ["keys", "revoke", "a"],
+    ["teams", "create", "us"], ["teams", "set", "them", "--monthly-budget", "1"],
 ]  # fmt: skip
+BATCHES = [["batches", "show", "x"], ["batches", "cancel", "x"]]  # there is none of this id
 CATALOG = [
     ["models"], ["checkpoints", "list"], ["checkpoints", "adapters"], ["checkpoints", "inspect", "none"],
     ["checkpoints", "verify", "none"], ["checkpoints", "add", "none"], ["checkpoints", "remove", "none"],
@@ -59,7 +62,7 @@ CLUSTER = [
 ]  # fmt: skip
 FILES = [["backup", "FOLDER"], ["restore", "FILE"], ["reproduce", "FILE"]]
 DOCTOR, SERVE = ["doctor"], ["serve"]
-EVERY = [*READING, *WRITING, *CATALOG, *ASKING, *CLUSTER, *FILES, DOCTOR, SERVE]
+EVERY = [*READING, *WRITING, *BATCHES, *CATALOG, *ASKING, *CLUSTER, *FILES, DOCTOR, SERVE]
 
 
 @dataclass
@@ -87,6 +90,7 @@ class Place:
         database.migrate()
         create_key(database, "a", GROUPS)
         create_operator(database, "him", by="test")
+        create_team(database, "them", None, by="test")
         database.dispose()
         (self.home / "admin-key").write_text("admin-x")
         (self.home / "webhook-secret").write_text("x")
