@@ -68,8 +68,8 @@ await spec("work-of-generate", "/console", async (page, { context }) => {
   await card.getByRole("button", { name: "Cancel" }).click();
   const sent = page.waitForRequest((request) => request.method() === "POST" && request.url().endsWith("/v1/images/generations"));
   await card.getByRole("button", { name: "Try again" }).click();
-  const { prompt, n, seed, background } = (await sent).postDataJSON();
-  assert.deepEqual([prompt, n, seed, background], ["a tall tower", 4, 7, true]);
+  const { prompt, n, seed } = (await sent).postDataJSON();
+  assert.deepEqual([prompt, n, seed, (await sent).headers().prefer], ["a tall tower", 4, 7, "respond-async"]);
   await card.getByRole("button", { name: "Cancel" }).click();
   await card.getByText("Cancelled. Nothing was charged.").waitFor();
   assert.equal(await card.count(), 1); // in place of the one that had failed
