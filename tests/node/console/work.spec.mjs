@@ -134,8 +134,8 @@ await spec("work-of-chat", "/console/chat", async (page, { looks }) => {
   await eventually(async () => assert.equal(await answers.innerText(), answer));
   await button(page, "New chat").click();
   await looks("earlier chats");
-  await button(page, "Delete the chat Hello, who are you?").click();
-  await page.getByText("They stay in this browser").waitFor();
+  await button(page, "Delete Hello, who are you?").click();
+  await page.getByText("None yet.").waitFor();
 });
 
 await spec("work-of-conversation", "/console/conversation", async (page) => {
