@@ -163,6 +163,6 @@ await spec("work-of-compare", "/console/compare", async (page) => {
   await go(page, "Gallery");
   await reloadOnceKept(page, "comparison", (comparison) => Object.values(comparison?.cells ?? {}).some((cell) => cell.id));
   await go(page, "Compare");
-  await page.waitForFunction(() => document.querySelectorAll(".sheet td img").length === 3);
+  await eventually(async () => assert.equal(await page.locator(".sheet td img").count(), 3));
   await eventually(async () => assert.deepEqual(posts, [1, 2, 3])); // none was drawn twice
 });
