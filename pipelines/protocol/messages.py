@@ -172,14 +172,19 @@ class Capabilities:
     failed_checks: tuple[FailedCheck, ...] = ()
     unit_s: float | None = None  # device time of a unit of work, measured in warmup (pipelines.catalog.estimate)
 
+    @property
+    def inputs(self) -> tuple[ControlledWith, ...]:
+        """Return what an image can be drawn from."""
+        works: dict[ControlledWith, bool] = {"text": self.text, "image": self.references > 0, "mask": self.mask}
+        return tuple(way for way in works if works[way])
+
     def controlled_with(self, kind: ControlKind) -> tuple[ControlledWith, ...]:
         """Return what controls of a kind work with. A checkpoint's own map is in every call."""
-        own: dict[ControlledWith, bool] = {"text": self.text, "image": self.references > 0, "mask": self.mask}
         return {
             "controlnet": self.controlnets_with,
             "t2i-adapter": self.t2i_adapters_with,
             "ip-adapter": self.ip_adapters_with,
-            "map": tuple(way for way, works in own.items() if works),
+            "map": self.inputs,
         }[kind]
 
     @property

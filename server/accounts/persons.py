@@ -4,6 +4,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 
 from server.accounts.db import Database
+from server.accounts.db_errors import is_duplicate
 from server.accounts.keys import Key, KeyChanges, create_key, find_usable_key, update_key
 from server.accounts.tables import KeyRow
 
@@ -19,7 +20,10 @@ def key_of_person(
     if key_id is None:
         try:
             made, _ = create_key(database, name, groups, limits={**changes, "person": person}, by=SIGN_IN)
-        except IntegrityError:  # two browsers at once
+        except IntegrityError as error:
+            if not is_duplicate(error.orig):
+                raise
+            # two browsers at once
             key_id = _find(database, person)
         else:
             return made

@@ -7,7 +7,7 @@ The sums of every grouping are equal, since they are sums of the same entries. D
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
-from typing import Literal
+from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import InstrumentedAttribute
@@ -79,8 +79,8 @@ def usage(database: Database, wanted: UsageFilter, by: Collection[Grouping]) -> 
             month=day[:7] if "month" in by else None,
             model=model if "model" in by else None,
         )
-        numbers = Usage(None, None, None, None, None, None, None, *(int(number or 0) for number in sums))
-        groups[group] = groups.get(group, group).plus(numbers)
+        numbers: dict[str, Any] = {name: int(number or 0) for name, number in zip(SUMS, sums, strict=True)}
+        groups[group] = groups.get(group, group).plus(Usage(**numbers))
     return [groups[group] for group in sorted(groups, key=_order)]
 
 

@@ -9,7 +9,6 @@ workers die soon after their start. A worker that does not answer is killed, and
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar, cast
 
 import structlog
@@ -45,30 +44,17 @@ from pipelines.protocol.messages import (
 )
 from server.backends.child_process import ChildProcess
 from server.backends.engine_errors import QueueFull, WorkerDied
+from server.backends.host_limits import HostLimits, RestartDelay
 from server.backends.job_events import TERMINAL_EVENTS, EventT, JobEvents
 from server.backends.job_speeds import JobSpeeds
 from server.backends.pending_job import PendingJob, death_notice
 from server.backends.transport import Launcher, Transport
-from server.backends.watchdog import SILENCE_S, Watchdog
+from server.backends.watchdog import Watchdog
 from server.backends.worker_sleep import Place, WorkerSleep
 
 log = structlog.stdlib.get_logger("darkroom.engine")
 
-HEALTHY_UPTIME_S = 30.0  # after which a death is not counted as a failed start
-MAX_BACKOFF_S = 10.0
-
 JobT = TypeVar("JobT", ImageJob, ChatJob | CountJob, ClassifyJob)
-
-
-@dataclass(frozen=True, slots=True)
-class HostLimits:
-    """How many jobs a host takes and how many of them share the device; after how long without a sign its worker is
-    taken for dead, and after how long without a job it sleeps (worker_sleep.py)."""
-
-    jobs: int
-    concurrency: int = 1
-    silence_s: float = SILENCE_S
-    idle_unload_s: float | None = None
 
 
 class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
@@ -287,7 +273,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
             self._transport.send([message])
 
     async def _supervise(self) -> None:
-        backoff_s = 0.0
+        restart_delay = RestartDelay()
         while True:
             began, slept = time.monotonic(), False
             try:
@@ -303,9 +289,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
                 if not slept:
                     self._fail_pending()
             self.restarts += 1
-            was_healthy = time.monotonic() - began > HEALTHY_UPTIME_S
-            backoff_s = 0.0 if was_healthy else min(MAX_BACKOFF_S, 2 * backoff_s + 0.25)
-            await asyncio.sleep(backoff_s)
+            await asyncio.sleep(restart_delay.after_s(time.monotonic() - began))
 
     async def _run_worker(self) -> bool:
         """Start one worker and handle its messages until it ends. Return whether it ended to sleep."""

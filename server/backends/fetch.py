@@ -2,7 +2,7 @@
 
 https only. The host is resolved once, every address of it is checked, and the connection goes to a checked address
 (with the host's name in SNI and certificate), so DNS rebinding between check and use has no effect. Redirects are
-followed here, not by the client, and checked the same rules.
+followed here, not by the client, and checked the same way.
 """
 
 import asyncio

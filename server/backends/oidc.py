@@ -96,7 +96,7 @@ class OidcProvider:
         from authlib.oauth2.rfc6749.parameters import prepare_grant_uri
         from authlib.oauth2.rfc7636 import create_s256_code_challenge
 
-        metadata = await self._described()
+        metadata = await self._provider_metadata()
         url: str = prepare_grant_uri(
             metadata["authorization_endpoint"],
             self._client.id,
@@ -118,7 +118,7 @@ class OidcProvider:
             raise SignInFailed("late", "The state is not that of this browser's attempt.")
         if "code" not in answer:
             raise SignInFailed("refused", f"The provider said: {answer.get('error', 'no code')[:200]}")
-        metadata = await self._described()
+        metadata = await self._provider_metadata()
         if answer.get("iss", metadata["issuer"]) != metadata["issuer"]:  # RFC 9207
             raise SignInFailed("invalid", f"The answer is of {answer['iss'][:200]}.")
         tokens = await self._tokens(metadata, answer["code"], attempt, redirect_uri)
@@ -131,7 +131,7 @@ class OidcProvider:
         from authlib.common.urls import add_params_to_uri
 
         try:
-            metadata = await self._described()
+            metadata = await self._provider_metadata()
         except SignInFailed:
             return None
         if not (endpoint := metadata.get("end_session_endpoint")):
@@ -193,7 +193,7 @@ class OidcProvider:
             raise SignInFailed("invalid", "The userinfo endpoint speaks of somebody else.")
         return said
 
-    async def _described(self) -> Json:
+    async def _provider_metadata(self) -> Json:
         """Return the provider's description of itself. One that is old is used while the provider does not answer."""
         async with self._lock:
             now = time.monotonic()
@@ -225,7 +225,7 @@ class OidcProvider:
     async def _read_keys(self) -> "KeySet":
         from joserfc.jwk import KeySet
 
-        found = await self._request("GET", (await self._described())["jwks_uri"])
+        found = await self._request("GET", (await self._provider_metadata())["jwks_uri"])
         usable = [key for key in found.get("keys", []) if key.get("use", "sig") == "sig"]
         try:
             self._keys = KeySet.import_key_set({"keys": usable})

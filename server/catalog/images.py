@@ -14,6 +14,7 @@ from pipelines.protocol.images import CheckpointSpec
 from pipelines.protocol.upstream import Upstream
 from server.catalog.aliases import alias_of
 from server.catalog.chat import ChatCatalog, read_chat
+from server.catalog.file_checks import validate_file
 from server.catalog.schema import (
     QUALITIES,
     CatalogFile,
@@ -21,7 +22,6 @@ from server.catalog.schema import (
     ModelTable,
     Presets,
     QualityTable,
-    validate_file,
 )
 from server.catalog.sizes import SizeRules, Tier
 from server.catalog.specs import checkpoint_spec

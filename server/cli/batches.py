@@ -10,7 +10,7 @@ from server.cli.printing import CsvFlag, JsonFlag, show_rows
 from server.cli.reports import ALL, KeyFilter, Limit, cut, find_key_id, limit_of
 
 if TYPE_CHECKING:
-    from server.accounts.batches import Batch, BatchLine
+    from server.accounts.batches import Batch, BatchLine, BatchStore
 
 app = typer.Typer(no_args_is_help=True, help="The batches of all keys: list, show, cancel.")
 BatchArgument = Annotated[str, typer.Argument(help="The batch's id.")]
@@ -31,7 +31,7 @@ def list_all(key: KeyFilter = None, entries: Limit = None, as_json: JsonFlag = F
 
     database = open_database(read_settings())
     limit = limit_of(entries, exported=as_json or as_csv)
-    found = cut(BatchStore(database, "").page(find_key_id(key), Page(limit, "desc", None)), limit)
+    found = cut(BatchStore(database, "").page(find_key_id(key), Page(limit)), limit)
     names = key_names(database)
     rows = [asdict(batch) | {"key_name": names.get(batch.key_id, "")} for batch in found]
     show_rows("Batches", HEADINGS, rows, as_json=as_json, as_csv=as_csv)
@@ -42,7 +42,8 @@ def show(batch: BatchArgument, as_json: JsonFlag = False, as_csv: CsvFlag = Fals
     """Say how far a batch is, and list its lines that failed; with --json or --csv, all lines."""
     from server.accounts.batches import BatchStore
 
-    store, found = BatchStore(open_database(read_settings()), ""), _find(batch)
+    store = BatchStore(open_database(read_settings()), "")
+    found = _find(store, batch)
     lines = store.answered(batch, -1, ALL, all_lines=as_json or as_csv)
     rows = [_line(line) for line in lines if as_json or as_csv or (line.status or 0) >= 400]
     if not (as_json or as_csv):
@@ -59,17 +60,17 @@ def cancel(batch: BatchArgument) -> None:
     from server.accounts.audit import record_change
     from server.accounts.batches import BatchStore
 
-    database, found = open_database(read_settings()), _find(batch)
-    BatchStore(database, "").cancel(batch, found.key_id)
+    database = open_database(read_settings())
+    store = BatchStore(database, "")
+    found = _find(store, batch)
+    store.cancel(batch, found.key_id)
     record_change(database, user(), "batch.cancel", batch, key_id=found.key_id)
-    after = _find(batch)
+    after = _find(store, batch)
     typer.echo(f"{after.id}: {after.state}, {after.completed + after.failed} of {after.total} lines have an answer.")
 
 
-def _find(batch_id: str) -> "Batch":
-    from server.accounts.batches import BatchStore
-
-    batch = BatchStore(open_database(read_settings()), "").find(batch_id, None)
+def _find(store: "BatchStore", batch_id: str) -> "Batch":
+    batch = store.find(batch_id, None)
     if batch is None:
         fail(f"There is no batch '{batch_id[:60]}'. `darkroom batches list` shows them.")
     return batch

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
+
 from server.accounts.db import Database
 from server.accounts.keys import Key, KeyChanges
 from server.accounts.persons import key_of_person
@@ -83,7 +85,9 @@ class SignIn:
         return SignedIn(key, operator)
 
 
-def build_sign_in(settings: Settings, http: Any, database: Database, catalog: ServedCatalog) -> SignIn | None:
+def build_sign_in(
+    settings: Settings, http: httpx.AsyncClient, database: Database, catalog: ServedCatalog
+) -> SignIn | None:
     """Build what signs people in; None without a provider. `http` has the connections. Raises StartError."""
     if settings.oidc_issuer is None:
         return None

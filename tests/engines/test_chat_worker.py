@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from pipelines.protocol.chat import ChatEvent, ChatFinished, ChatJob, ChatSpec, TextDelta
 from pipelines.protocol.images import Failed
-from server.backends.engine_host import EngineHost, HostLimits
+from server.backends.engine_host import EngineHost
+from server.backends.host_limits import HostLimits
 from tests.engines.chat_jobs import Job, letters
 from tests.support.tiny_chat_checkpoints import make_qwen
 

@@ -15,7 +15,8 @@ from pipelines.protocol.engine import NoDevice
 from pipelines.protocol.images import Failed
 from pipelines.protocol.messages import Ready
 from server.backends import child_process
-from server.backends.engine_host import EngineHost, HostLimits
+from server.backends.engine_host import EngineHost
+from server.backends.host_limits import HostLimits
 from tests.support import faulty_worker
 from tests.support.polling import eventually
 from tests.support.tiny_classifiers import make_text_classifier

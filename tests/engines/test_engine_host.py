@@ -10,7 +10,8 @@ import pytest
 from pipelines.protocol.classify import Classified, ClassifierSpec, ClassifyEvent, ClassifyJob
 from pipelines.protocol.images import Failed
 from server.backends import watchdog
-from server.backends.engine_host import EngineHost, HostLimits
+from server.backends.engine_host import EngineHost
+from server.backends.host_limits import HostLimits
 from tests.support.polling import eventually
 from tests.support.tiny_classifiers import make_text_classifier
 

@@ -37,7 +37,8 @@ from pipelines.protocol.images import (
 )
 from pipelines.protocol.messages import GROUP_NO_MEMORY_EXIT, LOST_GROUP_EXIT
 from server.backends.child_process import ChildProcess
-from server.backends.engine_host import EngineHost, HostLimits
+from server.backends.engine_host import EngineHost
+from server.backends.host_limits import HostLimits
 from tests.engines.conftest import split_image
 from tests.engines.shared_passes import difference, drawn, drawn_together
 from tests.engines.test_families import family_spec

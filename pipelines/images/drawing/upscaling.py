@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ from pipelines.catalog.plan import Tile
 from pipelines.images.drawing.looks import InvalidImage
 from pipelines.images.drawing.returned_image import ReturnedImage
 from pipelines.images.drawing.tiling import feather
+from pipelines.images.loading.upscalers import Upscaler
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Upscaling:
     """Enlarges images with a network on its device. `on_host` is entered for work that needs no device; `after_tile` is
     called with the canvas, and may raise to stop."""
 
-    network: Any  # pipelines.images.loading.upscalers.Upscaler
+    network: Upscaler
     device: torch.device
     on_host: Callable[[], contextlib.AbstractContextManager[None]]
     after_tile: Callable[[Image.Image], None]

@@ -199,7 +199,7 @@ def _offload(pipeline: Any, runtime: Runtime, device: torch.device) -> None:
     if runtime.offload == "model":
         pipeline.enable_model_cpu_offload(device=device)
         return
-    stay = _resident(pipeline.components) if runtime.offload == "encoders" else {}
+    stay = _kept_on_device(pipeline.components) if runtime.offload == "encoders" else {}
     move_modules([part for part in stay.values() if getattr(part, "hf_quantizer", None) is None], device)
     try:
         # without record_stream the host would wait for the device after every layer
@@ -214,7 +214,7 @@ def _offload(pipeline: Any, runtime: Runtime, device: torch.device) -> None:
         raise CheckpointError(f"runtime.offload: {type(pipeline).__name__}: {error}") from error
 
 
-def _resident(components: Mapping[str, Any]) -> dict[str, torch.nn.Module]:
+def _kept_on_device(components: Mapping[str, Any]) -> dict[str, torch.nn.Module]:
     """Return the components that stay on the device where text encoders do not."""
     modules = {name: part for name, part in components.items() if isinstance(part, torch.nn.Module)}
     return {name: part for name, part in modules.items() if not is_text_encoder(name)}

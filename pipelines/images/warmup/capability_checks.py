@@ -65,7 +65,7 @@ class CapabilityChecker:
         with a mask; it has the native size if `warmup_native`. Raises CheckpointError if none of them is drawn."""
         capabilities, check, first = await self._find_first(announced, native=warmup_native)
         if self.spec.conditioning == "upscale":
-            return await self._try_two_alike(capabilities, first)
+            return await self._try_two(capabilities, first.job, first.images[0])
         small = await self._look_small(capabilities, first) if warmup_native else first
         capabilities, shown = await self._try_one_step(capabilities, small)
         capabilities = await self._try_prompt(capabilities, shown, small)
@@ -251,16 +251,6 @@ class CapabilityChecker:
         if apart > max(ROUNDING, difference(alone, other[0]) / 4):
             return _withdraw(capabilities, check, f"they are not what each is alone: {apart:.0f} of 255 apart")
         return capabilities
-
-    async def _try_two_alike(self, capabilities: Capabilities, alone: Shown) -> Capabilities:
-        """Try two enlarged images at once, which share forward passes: each must be what it is alone."""
-        check = Check(AT_ONCE, alone.job, {"at_once": False})
-        both = await self.draw(replace(alone.job, n=2))
-        if isinstance(both, str):
-            return _withdraw(capabilities, check, both)
-        apart = max(difference(each, alone.images[0]) for each in both)
-        why = f"they are not what each is alone: {apart:.0f} of 255 apart"
-        return capabilities if apart <= ROUNDING else _withdraw(capabilities, check, why)
 
     async def _try_two_edits(
         self, capabilities: Capabilities, first: Check, job: ImageJob, short: ImageJob

@@ -100,9 +100,10 @@ class ControlChecker:
     ) -> tuple[ControlledWith, ...]:
         """Find the inputs that the first control works with, among those that are announced and work without it.
         Failures are appended to `failed_checks`."""
-        works = {"text": capabilities.text, "image": capabilities.references > 0, "mask": capabilities.mask}
         ways: list[ControlledWith] = []
-        for way in [way for way in capabilities.controlled_with(kind) if works[way]] if controls else []:
+        for way in (
+            [way for way in capabilities.controlled_with(kind) if way in capabilities.inputs] if controls else []
+        ):
             drawn = await self.draw(self._with(self.job_with(way), controls[:1]))
             if isinstance(drawn, str):
                 failed_checks.append(FailedCheck(f"the control {controls[0].name} with {way}", drawn))

@@ -44,17 +44,17 @@ class ChatPromptWriter:
         local = {"seed": seed, "chat_template_kwargs": {"enable_thinking": False}} if model.spec else {}
         request = parse_chat({"messages": messages, **local})
         events = self._chats.source(model).run(request, UsageContext(key, model.name))
-        texts: list[str] = []
+        text = ""
         try:
             async with asyncio.timeout(TIME_LIMIT_S), aclosing(events):
                 async for event in events:
                     if isinstance(event, TextDelta):
-                        texts.append(event.text)
-                    if sum(map(len, texts)) > CHARACTERS * tokens:
+                        text += event.text
+                    if len(text) > CHARACTERS * tokens:
                         break
         except TimeoutError as error:
             raise TimedOut(f"The model `{model.name}` wrote no prompt within {TIME_LIMIT_S:.0f} s.") from error
-        return "".join(texts), model.name
+        return text, model.name
 
     def _model(self, key: Key) -> ChatModel:
         catalog = self._catalog.current

@@ -137,9 +137,10 @@ class ImageCreator:
             try:
                 await self._hold(billed, call, request.webhook)
                 self._telemetry.crash_points.hit("after-hold")
-                draw = partial(self._draw, model=model.name, call=call, shape=shape_of(request, model, job))
+                shape = shape_of(request, model, job)
+                draw = partial(self._draw, model=model.name, call=call, shape=shape)
                 if enhances:
-                    call.admit(shape_of(request, model, job))
+                    call.admit(shape)
                     job, finished = await self._draw_enhanced(job, key, context, draw)
                 else:
                     finished = await draw(job)

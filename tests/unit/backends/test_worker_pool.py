@@ -13,7 +13,8 @@ import pytest
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.protocol.images import CheckpointSpec, Encoding, Failed, Finished, ImageJob, Progress, Runtime, Started
 from server.backends.engine_errors import WorkerDied
-from server.backends.engine_host import EngineHost, HostLimits
+from server.backends.engine_host import EngineHost
+from server.backends.host_limits import HostLimits
 from server.backends.worker_pool import Member, Plan, WorkerPool
 from server.catalog.images import Catalog, ImageModel
 from server.catalog.sizes import SizeRules

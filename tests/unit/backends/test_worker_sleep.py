@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from pipelines.protocol.images import CheckpointSpec, Encoding, Event, Failed, Finished, ImageJob, Started
-from server.backends.engine_host import EngineHost, HostLimits
+from server.backends.engine_host import EngineHost
+from server.backends.host_limits import HostLimits
 from server.backends.worker_sleep import FIRST_START_S
 from tests.support.polling import eventually
 from tests.support.scripted_worker import LOAD_S, ScriptedWorker

@@ -61,7 +61,7 @@ async def spent(running: InProcess) -> float:
 
 
 @pytest.mark.parametrize("way", ["json", "form", "stream", "background", "chat"])
-async def test_the_rewritten_prompt_is_drawn_and_told(running: InProcess, way: str) -> None:
+async def test_the_rewritten_prompt_is_drawn_and_returned(running: InProcess, way: str) -> None:
     if way == "form":
         fields = {name: str(value).lower() for name, value in ASKED.items()}
         answer = await running.client.post(EDITS, data=fields, files={"image": png()})
