@@ -29,9 +29,9 @@ class Batching:
 
 
 @torch.inference_mode()
-def find_batching(model: Any, device: torch.device, vocab_size: int) -> Batching:
-    """Try a model. Raises what says nothing about it, such as no memory."""
-    rules = read_rules(model)
+def find_batching(model: Any, device: torch.device, vocab_size: int, context: int) -> Batching:
+    """Try a model on texts of up to `context` tokens. Raises what says nothing about it, such as no memory."""
+    rules = read_rules(model, context)
     if rules.alone:
         return Batching(rules, why_alone=rules.alone)
     why = DIFFERS

@@ -86,7 +86,7 @@ def load_chat(spec: ChatSpec, device: torch.device, cache_share: CacheShare | No
     if not eos_ids:
         raise CheckpointError(f"{spec.path}: neither generation_config.json nor the tokenizer names an end token")
     tokens = TokenTable(tokenizer, eos_ids)
-    syntax = _syntax(spec, tokenizer, templates, model)
+    syntax, most_tokens = _syntax(spec, tokenizer, templates, model), _context_length(spec, model)
     return ChatCheckpoint(
         spec=spec,
         model=model.eval(),
@@ -95,8 +95,8 @@ def load_chat(spec: ChatSpec, device: torch.device, cache_share: CacheShare | No
         templates=templates,
         tokens=tokens,
         device=device,
-        most_tokens=_context_length(spec, model),
-        batching=find_batching(model, device, tokens.vocab_size),
+        most_tokens=most_tokens,
+        batching=find_batching(model, device, tokens.vocab_size, most_tokens),
         cache_share=cache_share or CacheShare(),
         syntax=syntax,
         notes=(*notes, *(_tool_notes(templates, syntax) if spec.tools else ())),

@@ -148,7 +148,9 @@ class ChatEngine:
         """Bring a job as far as the device loop, or end it: whatever fails on the way, its caller gets an event."""
         try:
             await self._build(task)
-        except Exception as error:
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # a panic of a library in Rust is no Exception
             self._fail(task, error)
 
     async def _build(self, task: Task) -> None:

@@ -301,15 +301,27 @@ async def _wait_until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_whatever_fails_before_the_device_ends_the_job(
-    chat_engine: ChatEngine, chat_job: Job, monkeypatch: pytest.MonkeyPatch
+class Panic(BaseException):
+    """As libraries in Rust raise it: no Exception."""
+
+
+@pytest.mark.parametrize("error", [LookupError, Panic])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "pipelines.chat.engine.build_sequences", "pipelines.chat.device_loop.DeviceLoop.add",
+        "pipelines.chat.batched.BatchedGenerator.step", "pipelines.chat.decode_step._append",
+    ],
+)  # fmt: skip
+async def test_whatever_fails_on_the_way_ends_the_job_and_no_other(
+    chat_engine: ChatEngine, chat_job: Job, monkeypatch: pytest.MonkeyPatch, place: str, error: type[BaseException]
 ) -> None:
-    def fail(sequences: object) -> None:
-        raise LookupError("no such row")
+    def fail(*_: object) -> None:
+        raise error("no such row")
 
     with monkeypatch.context() as patched:
-        patched.setattr(chat_engine._device_loop, "add", fail)
-        *_, last = await run(chat_engine, chat_job())
+        patched.setattr(place, fail)
+        *_, last = await asyncio.wait_for(run(chat_engine, chat_job()), 60)
     assert isinstance(last, Failed)
     assert last.code == "engine_failed"
     assert "no such row" in (last.detail or "")
