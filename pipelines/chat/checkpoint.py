@@ -19,8 +19,8 @@ from pipelines.protocol.chat import ChatFound, ChatSpec
 
 @dataclass(slots=True)
 class CacheShare:
-    """Bytes for the keys and values of each checkpoint whose answers are written together. They share the memory in
-    equal parts, so that it changes as they come and go."""
+    """Bytes for the keys and values of each checkpoint that keeps any. They share the memory in equal parts, so that it
+    changes as they come and go."""
 
     bytes: int = 2**62
 

@@ -111,8 +111,8 @@ class ChatEngine:
     def _split_cache(self) -> None:
         """Split the memory in equal parts between the checkpoints that have loaded and keep anything there."""
         loaded = (task.result() for task in self._checkpoints.values() if task.done() and not task.exception())
-        batched = sum(checkpoint.batching.why_alone is None for checkpoint in loaded)
-        self._cache_share.bytes = self._cache_bytes // max(1, batched)
+        keeping = sum(checkpoint.batching.token_bytes > 0 for checkpoint in loaded)
+        self._cache_share.bytes = self._cache_bytes // max(1, keeping)
 
     async def prepare(self, spec: ChatSpec) -> ChatFound:
         """Load a checkpoint before the first job. Returns what it is. Raises CheckpointError."""

@@ -13,8 +13,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from pipelines.chat.batched import BatchedGenerator
 from pipelines.chat.engine import ChatEngine
 from pipelines.chat.kv_cache import KVCacheLayer
+from pipelines.chat.request_builder import build_sequences
 from pipelines.protocol.chat import (
     Admitted,
+    ChatEvent,
     ChatFinished,
     ChatJob,
     ChatSampling,
@@ -29,6 +31,7 @@ from pipelines.protocol.images import Failed, Queued, Started
 from tests.engines.chat_jobs import GREEDY, LETTER_IDS, TOKENIZER, Job, letters, run, text
 from tests.engines.device import DEVICE
 from tests.engines.holds import hold_tokens
+from tests.support.tiny_long_chats import make_lfm2
 
 
 @pytest.mark.parametrize("model", ["qwen", "llama", "mistral"])
@@ -225,6 +228,42 @@ async def test_one_that_never_fits_into_memory_fails_alone(chat_job: Job) -> Non
     assert too_long.code == "context_length_exceeded"
     assert "DARKROOM_CHAT_CACHE_SHARE" in too_long.message
     assert all(isinstance(event, ChatFinished) for event in others)
+
+
+async def test_one_that_never_fits_is_refused_where_answers_are_written_one_at_a_time(tmp_path: Path) -> None:
+    engine = ChatEngine(DEVICE, cache_bytes=128 * 2 * 2 * 16 * 4)  # keys and values of 128 tokens, in one of two layers
+    spec = ChatSpec("lfm2", make_lfm2(tmp_path / "lfm2"))
+    assert (await engine.load(spec)).context == 128
+    too_long, short = (
+        ChatJob(content, spec, ({"role": "user", "content": content},), 0, 60.0, max_tokens=3)
+        for content in ("x" * 130, "x")
+    )
+    failed = (await run(engine, too_long))[-1]
+    assert isinstance(failed, Failed)
+    assert failed.code == "context_length_exceeded"
+    assert isinstance((await run(engine, short))[-1], ChatFinished)
+
+
+@pytest.mark.parametrize("beside", [0, 3])
+async def test_what_was_admitted_keeps_its_room_when_another_checkpoint_takes_half(
+    chat_engine: ChatEngine, chat_job: Job, beside: int
+) -> None:
+    checkpoint = await chat_engine.load(chat_job().checkpoint)
+    generator, events = BatchedGenerator(checkpoint), list[ChatEvent]()
+    budget = 512 * checkpoint.batching.token_bytes
+    generator.set_cache_budget(budget)
+    for number in range(beside):
+        for sequence in build_sequences(checkpoint, chat_job(f"{number}", max_tokens=3), lambda _: None)[0]:
+            generator.add(sequence)
+    with torch.inference_mode():
+        generator.step(1)
+        for sequence in build_sequences(checkpoint, chat_job("x" * 420, sampling=letters()), events.append)[0]:
+            generator.add(sequence)
+        generator.set_cache_budget(budget // 4)
+        while not generator.idle:
+            generator.step(1)
+    assert isinstance(events[-1], ChatFinished)
+    assert generator.cache_budget_bytes == budget // 4
 
 
 @pytest.mark.daily("1-20")

@@ -61,7 +61,7 @@ class _Family:
         self.http = server.http()
         self.http.timeout = httpx.Timeout(START_LIMIT_S)
         _, self.thoughts, self.calls, self.arguments = CASES[family.writes] if family.writes else ("", "", "", [])
-        self.thoughts = self.thoughts if family.thinks else ""
+        self.thoughts = family.thoughts or (self.thoughts if family.thinks else "")
         self.shows_tools = True
 
     def fault(self, text: str) -> None:
@@ -69,8 +69,8 @@ class _Family:
 
     def load(self) -> bool:
         """Answer by random weights: alone and beside others."""
-        prompts = [" ".join(f"word{i * k % 17}" for i in range(k)) for k in LENGTHS]
-        alone = [self.ask([said("user", prompt)], max_tokens=8) for prompt in prompts]
+        asked: list[Any] = [said("user", " ".join(f"word{i * k % 17}" for i in range(k))) for k in LENGTHS]
+        alone = [self.ask([message], max_tokens=8) for message in asked]
         if errors := [answer["error"] for answer in alone if "choices" not in answer]:
             self.driven.cells["loads"] = "no"
             self.fault(f"does not answer: {errors[0]}")
@@ -78,12 +78,14 @@ class _Family:
         card = self.http.get(f"/v1/models/{self.family.name}").json()
         self.driven.cells["loads"] = "yes, with images" if card["vision"] else "yes"
         self.driven.cells["batched"] = "yes" if card["batched"] else "no"
-        with ThreadPoolExecutor(len(prompts)) as threads:
-            together = list(threads.map(lambda prompt: self.ask([said("user", prompt)], max_tokens=8), prompts))
-        if (texts := [_texts(alone), _texts(together)]) and texts[0] != texts[1]:
-            self.fault(f"answers differ beside others: {texts}")
         if card["vision"]:
             self.look()
+            asked.append(_look("teal"))
+            alone.append(self.ask([asked[-1]], max_tokens=8))
+        with ThreadPoolExecutor(len(asked)) as threads:
+            together = list(threads.map(lambda message: self.ask([message], max_tokens=8), asked))
+        if (texts := [_texts(alone), _texts(together)]) and texts[0] != texts[1]:
+            self.fault(f"answers differ beside others: {texts}")
         return True
 
     def look(self) -> None:
