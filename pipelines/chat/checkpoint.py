@@ -70,13 +70,17 @@ def load_chat(spec: ChatSpec, device: torch.device, cache_share: CacheShare | No
     check_files(spec.path)
     torch.backends.cuda.enable_cudnn_sdp(False)  # on a B200 it corrupts answers of models with under eight KV heads
     try:
-        processor, tokenizer, model, notes = open_checkpoint(spec, device)
+        return _load(spec, device, cache_share or CacheShare())
     except CheckpointError:
         raise
-    except Exception as error:  # the library raises anything for a broken folder
+    except Exception as error:  # libraries raise anything for a broken folder
         if is_out_of_memory(error) or is_device_error(error):  # not the folder's fault
             raise
         raise CheckpointError(f"{spec.path} does not load: {type(error).__name__}: {error}") from error
+
+
+def _load(spec: ChatSpec, device: torch.device, cache_share: CacheShare) -> ChatCheckpoint:
+    processor, tokenizer, model, notes = open_checkpoint(spec, device)
     template = getattr(processor, "chat_template", None) or getattr(tokenizer, "chat_template", None)
     if not template:
         remedy = "put the one that its makers publish beside it, as chat_template.jinja"
@@ -97,7 +101,7 @@ def load_chat(spec: ChatSpec, device: torch.device, cache_share: CacheShare | No
         device=device,
         most_tokens=most_tokens,
         batching=find_batching(model, device, tokens.vocab_size, most_tokens),
-        cache_share=cache_share or CacheShare(),
+        cache_share=cache_share,
         syntax=syntax,
         notes=(*notes, *(_tool_notes(templates, syntax) if spec.tools else ())),
     )
