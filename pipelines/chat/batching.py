@@ -15,6 +15,7 @@ from pipelines.chat.model_runner import ModelRunner
 from pipelines.device.failures import is_device_error, is_out_of_memory
 
 TRIED_OPERATIONS: Final = {"cpu": 2e11, "cuda": 2e15}  # that trying a threshold may take: seconds
+OF_MODELS: Final = (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError)
 DIFFERS: Final = "its logits in a batch are not those of a single row"
 
 
@@ -43,7 +44,7 @@ def find_batching(model: Any, device: torch.device, vocab_size: int, context: in
                 runner, vocab_size, _positions(model)
             ):
                 return Batching(rules, runner.kv_cache.token_bytes(), by_group)
-        except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError) as error:
+        except OF_MODELS as error:
             if is_out_of_memory(error) or is_device_error(error):
                 raise  # which says nothing about the model
             why = "its code takes no such batch"
@@ -51,9 +52,15 @@ def find_batching(model: Any, device: torch.device, vocab_size: int, context: in
 
 
 def _own_token_bytes(model: Any) -> int:
-    """Return the bytes of one more token in the cache that the library makes: windows and states grow no more."""
+    """Return the bytes of one more token in the cache that the library makes, as windows and states grow no more; 0 for
+    a model that takes no such call."""
     tokens = torch.tensor([_tokens(12, 100)], device=next(model.parameters()).device)
-    cache = model(input_ids=tokens, use_cache=True).get("past_key_values")
+    try:
+        cache = model(input_ids=tokens, use_cache=True).get("past_key_values")
+    except OF_MODELS as error:
+        if is_out_of_memory(error) or is_device_error(error):
+            raise
+        return 0
     layers = [layer for layer in getattr(cache, "layers", ()) if not getattr(layer, "is_sliding", False)]
     kept = [getattr(layer, name, None) for layer in layers for name in ("keys", "values")]
     return sum(

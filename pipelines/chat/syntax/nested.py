@@ -109,9 +109,20 @@ def _tag(rules: Rules, name: str, schema: Schema, depth: int) -> str:
     if kind == "array" and depth:
         items = alone(schema.get("items"), schema)
         return f"{opening} {rules.add(_tag(rules, ITEM, items, depth - 1))}* {closing}"
+    if not schema.keys() & {"type", "enum"} and may_be_text(schema):
+        return f"{opening} {_anything(rules)} {closing}"
     if may_be_text(schema) and "enum" not in schema:
         return f"{opening} {rules.until(f'{MINIMAX}</{name}>')}"
     return f"{opening} {rules.json(schema)} {closing}"
+
+
+def _anything(rules: Rules) -> str:
+    """Return the expression of text and of tags with anything in them."""
+    name, mark = "any_nested", rules.literal(MINIMAX)
+    if not any(line.startswith(f"{name}: ") for line in rules.lines):
+        tags = f"{mark} /<[^<>\\/]+>/ {name} {mark} /<\\/[^<>\\/]+>/"
+        rules.lines.append(f"{name}: ({rules.free(MINIMAX)} | {tags})*")
+    return name
 
 
 def _written(name: str, value: Any) -> str:

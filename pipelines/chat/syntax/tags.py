@@ -198,7 +198,9 @@ def _variants(schema: Schema) -> list[tuple[str, Schema]]:
 
 
 def _declared(value: Any, schema: Schema) -> bool:
-    """Return whether a schema that takes strings names the type of this other value, too."""
+    """Return whether a schema that takes strings names the type of this other value, too, or names none for it."""
+    if not schema.keys() & {"type", "anyOf", "oneOf"}:
+        return isinstance(value, dict | list)
     names = {"NoneType": "null", "bool": "boolean", "int": "integer", "float": "number", "dict": "object"}
     name = names.get(type(value).__name__, "array")
     found = json.dumps([schema.get("type"), schema.get("anyOf"), schema.get("oneOf")])
