@@ -32,7 +32,8 @@ function read(name) {
 
 function keep(name, value) {
   try {
-    localStorage.setItem(`darkroom-${name}`, value);
+    if (value) localStorage.setItem(`darkroom-${name}`, value);
+    else localStorage.removeItem(`darkroom-${name}`);
   } catch {
     // nothing keeps it: it holds until the page is loaded again
   }

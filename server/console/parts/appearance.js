@@ -3,6 +3,7 @@ import { chooseLanguage, chosenLanguage, chooseTheme, theme } from "../core/appe
 import { html } from "../core/html.js";
 import { N, t } from "../core/i18n.js";
 import { useStore } from "../core/store.js";
+import { saveWork } from "../state/work.js";
 
 const LANGUAGES = [["", N("Browser's language")], ["en", "English"], ["zh", "中文"]];
 const THEMES = [["", N("System's colours")], ["light", N("Light")], ["dark", N("Dark")]];
@@ -16,7 +17,7 @@ function Choice({ label, options, value, onChoose }) {
 export function Appearance() {
   const colours = useStore(theme);
   return html`<div class="appearance">
-    <${Choice} label=${t("Language")} options=${LANGUAGES} value=${chosenLanguage} onChoose=${chooseLanguage} />
+    <${Choice} label=${t("Language")} options=${LANGUAGES} value=${chosenLanguage} onChoose=${(value) => saveWork().then(() => chooseLanguage(value))} />
     <${Choice} label=${t("Colours")} options=${THEMES} value=${colours} onChoose=${chooseTheme} />
   </div>`;
 }

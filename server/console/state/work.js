@@ -48,9 +48,12 @@ export async function endWork() {
   await withRecords("work", "readwrite", (work) => done(work.clear()));
 }
 
+// Saves what has changed and is not saved yet.
+export const saveWork = () => Promise.all([...late.keys()].map(save));
+
 addEventListener("pagehide", () => {
   leaving = true;
-  [...late.keys()].forEach(save);
+  saveWork();
 });
 addEventListener("pageshow", () => {
   leaving = false; // it was kept by the browser, and is shown again
