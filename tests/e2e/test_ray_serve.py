@@ -113,6 +113,7 @@ def test_a_replica_that_dies_in_mid_image_costs_its_calls_and_serve_makes_anothe
 
 def test_an_engine_and_the_supervisor_are_made_again(served: RayServe, key: str) -> None:
     for name in ("ray::Supervisor", "ray::ServeReplica:default:Engines", ENGINE):
+        until(lambda: served.processes(name), interval_s=0.5)  # noqa: B023  # the one before may have ended it, too
         (process, *_) = served.processes(name)
         count = len(served.processes(name))
         os.kill(process.pid, signal.SIGKILL)
