@@ -114,6 +114,9 @@ class Family:
 
     # -- what a call returns
 
+    # What the call is asked for: "np" of classes whose tensors are not from 0 to 1
+    output_type: ClassVar[str] = "pt"
+
     def images(self, output: Any) -> Any:
         """Return the images in a call's output, as that has them: a tensor of shape (1, channels, height, width), or a
         list of one. The field has one of two names."""

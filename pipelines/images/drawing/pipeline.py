@@ -282,7 +282,7 @@ class ImagePipeline:
             "num_inference_steps": steps,
             "strength": None if part is None else part.strength,
             "generator": torch.Generator("cpu").manual_seed(seed),
-            "output_type": "pt",
+            "output_type": family.output_type,
             "max_sequence_length": family.max_sequence_length(accepted, pipeline),
             **family.always,
             **family.guidance(sampling.guidance, sampling.negative_prompt, steps),
