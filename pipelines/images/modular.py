@@ -21,11 +21,12 @@ import transformers
 
 from pipelines.catalog.checkpoint_files import model_index
 from pipelines.catalog.components import component_names
+from pipelines.catalog.modular import blocks_tasks
+from pipelines.families.registry import family_of
 from pipelines.families.task import Task
 
 CALLBACK: Final = "callback_on_step_end"
 GUIDANCE: Final = "guidance_scale"
-TEXT_WORKFLOW: Final = "text2image"
 IMAGES: Final = ("images", "image")  # how blocks call what they have drawn
 LIBRARIES: Final[Mapping[str, Any]] = {"diffusers": diffusers, "transformers": transformers}
 
@@ -58,17 +59,13 @@ def modular_tasks(pipeline_class: type[Any]) -> Mapping[Task, type[Any]]:
     """Return the tasks that a modular pipeline draws, each by the class itself: its blocks choose their way by the
     inputs that they get."""
     blocks = pipeline_class.make_blocks()
-    inputs = {each.name for each in blocks.inputs}
+    named = (each for each in blocks.inputs if each.name)
+    inputs = {each.name: _parameter(each.name, Parameter.empty if each.required else None) for each in named}
     try:
-        draws_text = TEXT_WORKFLOW in blocks.available_workflows
+        workflows = blocks.available_workflows
     except NotImplementedError:  # its author names none
-        draws_text = "image" not in blocks.required_inputs
-    tasks = {Task.TEXT} if draws_text else set()
-    if "image" in inputs:
-        tasks.add(Task.REDRAW if "strength" in inputs else Task.NATIVE)
-    if {"image", "mask_image"} <= inputs:
-        tasks.add(Task.INPAINT)
-    return MappingProxyType(dict.fromkeys(tasks, pipeline_class))
+        workflows = ()
+    return MappingProxyType(dict.fromkeys(blocks_tasks(inputs, workflows), pipeline_class))
 
 
 @cache
@@ -98,7 +95,8 @@ def _callable_class(modular: type[Any], blocks_class: type[Any], present: frozen
         return _draw(self, modular, arguments)
 
     inputs = [_parameter(each.name, each.default, each.type_hint) for each in blocks.inputs if each.name]
-    extra = [GUIDANCE] if "guider" in {spec.name for spec in blocks.expected_components} else []
+    is_guided = "guider" in {spec.name for spec in blocks.expected_components}
+    extra = [family_of(modular.__name__).guidance_argument] if is_guided else []
     taken = {each.name for each in inputs}
     inputs += [_parameter(name) for name in (*extra, CALLBACK) if name not in taken]
     __init__.__signature__ = _signature([_parameter(name) for name in (*names, *settings)])  # type: ignore[attr-defined]
@@ -152,8 +150,8 @@ def _draw(pipeline: Any, modular: type[Any], arguments: dict[str, Any]) -> Simpl
 
 def _guide(pipeline: Any, arguments: dict[str, Any]) -> None:
     """Give a run's guider its scale. Blocks guide away from no prompt at all only if they are told so."""
-    inputs = {each.name for each in pipeline.blocks.inputs}
-    scale = arguments.get(GUIDANCE) if GUIDANCE in inputs else arguments.pop(GUIDANCE, None)
+    inputs, name = {each.name for each in pipeline.blocks.inputs}, family_of(type(pipeline).__name__).guidance_argument
+    scale = arguments.get(name) if name in inputs else arguments.pop(name, None)
     if scale is not None and GUIDANCE in pipeline.guider.config:
         pipeline.guider = pipeline.guider.new(guidance_scale=scale)
     if "negative_prompt" in inputs:
