@@ -135,7 +135,8 @@ def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None
     capabilities = None
     if class_name and signature:
         promised = _capabilities(class_name, signature, index, denoiser_config, conditioning, tasks)
-        capabilities = replace(promised, transparent=draws_alpha(codec))
+        takes_apart = family_of(class_name).layers is not None
+        capabilities = replace(promised, transparent=draws_alpha(codec), layers=takes_apart)
     return Inspection(
         path=path,
         folder=folder,

@@ -27,6 +27,7 @@ from pipelines.families.task import Task
 
 CALLBACK: Final = "callback_on_step_end"
 GUIDANCE: Final = "guidance_scale"
+OVERLAY: Final = "mask_overlay_kwargs"  # an input of blocks that paste what a mask leaves out
 IMAGES: Final = ("images", "image")  # how blocks call what they have drawn
 LIBRARIES: Final[Mapping[str, Any]] = {"diffusers": diffusers, "transformers": transformers}
 
@@ -144,6 +145,8 @@ def _draw(pipeline: Any, modular: type[Any], arguments: dict[str, Any]) -> Simpl
         _call_after_steps(pipeline, callback)
     if getattr(pipeline, "guider", None) is not None:
         _guide(pipeline, arguments)
+    if "mask_image" in arguments and OVERLAY in {each.name for each in pipeline.blocks.inputs}:
+        arguments["output_type"] = "pil"  # its overlay is of Pillow images
     state = modular.__call__(pipeline, **arguments)
     return SimpleNamespace(images=next((found for name in IMAGES if (found := state.get(name)) is not None), None))
 

@@ -15,9 +15,10 @@ from tests.support.tiny_families.flow_models import flux, qwen_image, sd3, z_ima
 from tests.support.tiny_families.from_text import ernie_image, flux2_codec, ideogram4, krea2
 from tests.support.tiny_families.parts import flow, qwen_tokenizer, stirred, t5_tokenizer
 from tests.support.tiny_families.qwen import qwen3_vl, qwen3_vl_processor, qwen_codec
-from tests.support.tiny_families.references import flux2, klein, qwen_edit
+from tests.support.tiny_families.references import flux2, klein, qwen_edit, qwen_layered
 from tests.support.tiny_families.unets import sdxl
 
+KREA2_LAYERS = tuple(range(2, 36, 3))  # its block reads these of any text encoder
 REPOSITORY = "a-maker/a-model"  # on no disk: nothing may ask for it
 Parts = Mapping[str, Any]
 
@@ -70,17 +71,24 @@ CLASSES: Mapping[str, tuple[str, Callable[[], Parts]]] = {
     "modular-qwen-edit-plus": ("QwenImageEditPlusModularPipeline", parts_of(qwen_edit)),
     "modular-qwen-image-21": ("QwenImage21ModularPipeline", parts_of(qwen_image_21)),
     "modular-qwen-image-21-turbo": ("QwenImage21TurboModularPipeline", parts_of(qwen_image_21)),
+    "modular-qwen-layered": ("QwenImageLayeredModularPipeline", parts_of(qwen_layered)),
     "modular-kontext": ("FluxKontextModularPipeline", parts_of(flux)),
     "modular-flux2": ("Flux2ModularPipeline", parts_of(flux2)),
     "modular-klein": ("Flux2KleinModularPipeline", parts_of(klein)),
     "modular-klein-base": ("Flux2KleinBaseModularPipeline", parts_of(klein)),
     "modular-flux3": ("Flux3ModularPipeline", lambda: flux3(distilled=False)),
     "modular-flux3-distilled": ("Flux3DistilledModularPipeline", lambda: flux3(distilled=True)),
-    "modular-krea2": ("Krea2ModularPipeline", parts_of(krea2)),
-    "modular-krea2-turbo": ("Krea2TurboModularPipeline", parts_of(krea2)),
+    "modular-krea2": ("Krea2ModularPipeline", parts_of(lambda: krea2(layers=KREA2_LAYERS))),
+    "modular-krea2-turbo": ("Krea2TurboModularPipeline", parts_of(lambda: krea2(layers=KREA2_LAYERS))),
     "modular-ernie-image": ("ErnieImageModularPipeline", parts_of(ernie_image)),
     "modular-anima": ("AnimaModularPipeline", anima),
     "modular-ideogram4": ("Ideogram4ModularPipeline", parts_of(ideogram4)),
+}
+
+
+NEED_TORCHVISION = {
+    *("modular-qwen-edit", "modular-qwen-edit-plus", "modular-qwen-image-21", "modular-qwen-image-21-turbo"),
+    *("modular-flux2", "modular-flux3", "modular-flux3-distilled", "modular-qwen-layered"),
 }
 
 

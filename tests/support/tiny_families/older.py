@@ -147,13 +147,13 @@ def cogview3() -> Any:
 
 
 def deepfloyd_if() -> Any:
-    """The first of three stages: it draws 64 x 64 pixels, without a codec."""
+    """The first of three stages: it draws 64 x 64 pixels, without a codec. It attends to an eighth of them."""
     torch.manual_seed(65)
     unet = UNet2DConditionModel(
-        sample_size=64, layers_per_block=1, block_out_channels=(8, 16), norm_num_groups=4,
-        down_block_types=("ResnetDownsampleBlock2D", "SimpleCrossAttnDownBlock2D"),
+        sample_size=64, layers_per_block=1, block_out_channels=(8, 8, 8, 16), norm_num_groups=4,
+        down_block_types=(*("ResnetDownsampleBlock2D",) * 3, "SimpleCrossAttnDownBlock2D"),
         mid_block_type="UNetMidBlock2DSimpleCrossAttn",
-        up_block_types=("SimpleCrossAttnUpBlock2D", "ResnetUpsampleBlock2D"), in_channels=3, out_channels=6,
+        up_block_types=("SimpleCrossAttnUpBlock2D", *("ResnetUpsampleBlock2D",) * 3), in_channels=3, out_channels=6,
         cross_attention_dim=32, encoder_hid_dim=32, attention_head_dim=8, addition_embed_type="text",
         addition_embed_type_num_heads=2, cross_attention_norm="group_norm", resnet_time_scale_shift="scale_shift",
         act_fn="gelu",
