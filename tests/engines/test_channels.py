@@ -61,7 +61,7 @@ def test_values_that_are_no_levels_make_no_image(values: tuple[float, float], re
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", ["deepfloyd-if", "kandinsky3", "kandinsky21", "kandinsky22"])
+@pytest.mark.parametrize("name", ["deepfloyd-if", "kandinsky3", "kandinsky21", "kandinsky22", "prx-pixel"])
 async def test_levels_are_those_that_the_class_itself_gives_an_image(name: str, tmp_path: Path) -> None:
     spec = family_spec(name, make_family(name, tmp_path / name).parent, "img2img")
     job = image_job(spec, width_px=64, height_px=64, steps=2, seed=5)
