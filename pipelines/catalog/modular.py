@@ -30,6 +30,7 @@ WORKFLOWS: Final[Mapping[str, Task]] = {  # ends of the names of ways through bl
 }
 # Components of steps that calls here don't take: prompts are drawn as they are sent
 UNUSED: Final = re.compile(r"(^|_)(controlnet|prompt_(upsampler|enhancer)\w*|pe|pe_tokenizer)$|^image_encoder$")
+MAP: Final = "control_image"  # an input of such a step
 
 
 def index_file(folder: Path) -> Path:
@@ -105,6 +106,7 @@ def _documented(classes: Mapping[str, ast.ClassDef], blocks: str) -> ModularClas
     found = {
         name: Parameter(name, Parameter.KEYWORD_ONLY, default=None if "optional" in kind else Parameter.empty)
         for name, kind in DOCUMENTED.findall(inputs)
+        if name != MAP
     }
     if "guider" in before:  # its scale is no input of a block
         scale = family_of(blocks).guidance_argument

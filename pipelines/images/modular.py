@@ -33,6 +33,7 @@ LIBRARIES: Final[Mapping[str, Any]] = {"diffusers": diffusers, "transformers": t
 
 # It writes a traceback of every error that leaves a block, such as that of a cancelled run; callers write their own
 logging.getLogger("diffusers.modular_pipelines.modular_pipeline").setLevel(logging.CRITICAL)
+logging.getLogger("diffusers.guiders.guider_utils").setLevel(logging.ERROR)  # warns at each call that guiders are new
 
 
 def pipeline_class_of(index: Mapping[str, Any]) -> type[Any] | None:

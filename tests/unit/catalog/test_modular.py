@@ -28,6 +28,8 @@ class LaterBlocks(SequentialPipelineBlocks):
               What is drawn.
           image (`Image | list`, *optional*):
               References.
+          control_image (`Image`, *optional*):
+              A map, for a ControlNet.
 
       Outputs:
           images (`list`):
