@@ -306,18 +306,20 @@ class ImagePipeline:
             check_flags(output)
             latents = observer.last_latents
             all_sums = [*sums, *([] if latents is None else [sum_of(latents)])]
-            is_for_map = not (latents is None or is_tile or self._is_check_of_file or family.layers is not None)
-            for_map = Transfer(latents) if is_for_map else None
+            is_for_map = not (is_tile or self._is_check_of_file or family.layers is not None)
+            for_map = Transfer(latents) if is_for_map and latents is not None else None
             background = "opaque" if is_tile else self.job.encoding.background
 
             def drawn(image: Any) -> Drawn:
                 return Drawn(ReturnedImage(image, all_sums), size, part is not None, background, for_map, self._dtype)
 
-            images = family.images(output)
+            returned = family.images(output)
             if family.layers is None:
-                return drawn(images)
-            self.row.drawn.update(enumerate(map(drawn, images.split(1))))
-            return self.row.drawn.pop(self.row.index)
+                return drawn(returned)
+            layers = [drawn(each) for each in returned.split(1)]
+            self.row.drawn.update(enumerate(layers))
+            del self.row.drawn[self.row.index]
+            return layers[self.row.index]
 
     @property
     def _without_gradients(self) -> contextlib.AbstractContextManager[object]:
