@@ -4,19 +4,24 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from pipelines.device.memory import Budgets
+from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.chat.engine import ChatEngine
+from pipelines.device.memory import Budgets, free_memory
 from pipelines.images.engine import ImageEngine
 from pipelines.images.loading.checkpoint_cache import HOST, InsufficientMemory
-from pipelines.protocol.images import CheckpointSpec
+from pipelines.protocol.chat import ChatSpec
+from pipelines.protocol.images import CheckpointSpec, Lora, Runtime
 from tests.gpu.conftest import draw
 from tests.simulated_gpu import device
 from tests.support.image_jobs import image_job
+from tests.support.tiny_chat_checkpoints import make_qwen
 
 GPU = torch.device("cuda")
 GENEROUS = Budgets(2**34, 2**34, 2**30)
@@ -138,3 +143,24 @@ async def test_a_preview_reads_the_schedule_once(flux: CheckpointSpec) -> None:
     await draw(engine, image_job(flux, id="previews", steps=6, previews=1))
     waits = device.log.waits()
     assert sum(count for (_, place), count in waits.items() if "noise_schedule" in place) <= 1
+
+
+@pytest.mark.parametrize("kind", ["option", "adapter", "chat"])
+async def test_a_load_that_fails_with_its_weights_on_the_device_gives_all_back(
+    kind: str, flux: CheckpointSpec, tmp_path: Path
+) -> None:
+    engine: ImageEngine | ChatEngine
+    if kind == "chat":
+        engine, spec = ChatEngine(GPU), ChatSpec("qwen", make_qwen(tmp_path / "qwen"))
+        (spec.path / "chat_template.jinja").unlink()
+    else:
+        absent = Lora(tmp_path / "absent.safetensors")
+        runtime = Runtime(attention="none such") if kind == "option" else Runtime(loras=(absent,))
+        engine, spec = ImageEngine(GPU, GENEROUS), replace(flux, runtime=runtime)
+    free_memory(GPU)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_reserved()
+    with pytest.raises(CheckpointError):
+        await engine.load(spec)  # type: ignore[arg-type]
+    assert torch.cuda.max_memory_reserved() > before
+    assert torch.cuda.memory_reserved() <= before
