@@ -43,8 +43,9 @@ LONG = (
 ENGINES = [
     f"tests/engines/test_{name}.py"
     for name in (
-        "adapter_strength", "chat_engine", "controls", "embeddings", "enlarging", "families", "merging", "prompt_cache",
-        "sleep", "step_caches",
+        "adapter_strength", "chat_constraints", "chat_engine", "chat_vision", "classify_engine", "controls",
+        "embeddings", "enlarging", "families", "merging", "prompt_cache", "runtime_options", "runtime_pairs", "sleep",
+        "step_caches",
     )
 ]  # fmt: skip
 
