@@ -1,14 +1,14 @@
 """Chat: tokens a second and time to the first token, at 1, 8 and 32 streams, for this server and two others; a long
-prompt beside short ones; and the second turn of an agent.
+prompt beside 31 of 500 tokens; and the second turn of an agent.
 
     python -m benchmarks.chat [--json FILE] [--checkpoint FOLDER] [--streams N ...] [--rounds N] [--tokens N]
-                              [--long TOKENS] [--agent TOKENS] [--alone]
+                              [--long TOKENS] [--agent TOKENS] [--layers N] [--alone]
 
 The others are `transformers serve --continuous-batching`, over HTTP like ours, and bare `generate`, which gets all
-prompts at once as one padded batch in this process: no HTTP, no streaming, no requests that arrive later. All three
-load the same folder and answer the same prompts greedily with the same `max_tokens`. They run in alternation, so that a
-machine that slows down slows all of them. Read the ratios of the medians; on a CPU that other programs use, those of
-the processor time, which is that of a system's own processes.
+prompts at once as one padded batch in this process, a long one by itself: no HTTP, no streaming, no requests that
+arrive later. All three load the same folder and answer the same prompts greedily with the same `max_tokens`. They run
+in alternation, so that a machine that slows down slows all of them. Read the ratios of the medians; on a CPU that other
+programs use, those of the processor time, which is that of a system's own processes.
 """
 
 import argparse
@@ -22,9 +22,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipelines.device.offline import quiet_libraries
@@ -37,12 +37,13 @@ from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
-from benchmarks.chat_weights import make_random_chat  # noqa: E402
+from benchmarks.chat_weights import LAYERS, make_random_chat  # noqa: E402
 from tests.support.harness import REPOSITORY, Server  # noqa: E402
 from tests.support.processes import processor_s  # noqa: E402
 
 STREAMS = (1, 8, 32)
 LIMIT_S = 3000.0
+SHORT = 500  # tokens of prompts beside a long one
 WORDS = ("the", "red", "boat", "and", "a", "blue", "house", "stand", "near", "some", "small", "green", "trees")
 
 
@@ -61,6 +62,7 @@ class Load:
 
     prompts: tuple[str, ...]
     tokens: int  # of each answer
+    first_is_long: bool = False
 
     @classmethod
     def of(cls, streams: int, tokens: int) -> "Load":
@@ -76,7 +78,7 @@ def main() -> None:
     """Print the tables; with --json, write the figures to a file too."""
     options = _options()
     with tempfile.TemporaryDirectory() as scratch:
-        folder = options.checkpoint or make_random_chat(Path(scratch) / "random")
+        folder = options.checkpoint or make_random_chat(Path(scratch) / "random", options.layers)
         with our_server(Path(scratch), folder) as ours, contextlib.ExitStack() as others:
             systems = {"darkroom": ours}
             if not options.alone:
@@ -84,7 +86,7 @@ def main() -> None:
             systems["generate"] = bare_generate(folder)
             loads = {f"{streams} streams": Load.of(streams, options.tokens) for streams in options.streams}
             if options.long:
-                loads[f"{options.long} tokens beside 7 short"] = beside(options.long, options.tokens)
+                loads[f"{options.long} tokens beside 31 of {SHORT}"] = beside(options.long, options.tokens)
             figures = {name: measure(systems, load, name, options.rounds) for name, load in loads.items()}
             print_table(figures, options)
             if options.agent:
@@ -103,17 +105,17 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=64, help="of each answer (64)")
     parser.add_argument(
-        "--long", type=int, default=16_000, help="tokens of one prompt beside seven short ones; 0 for none"
+        "--long", type=int, default=16_000, help="tokens of one prompt beside 31 short ones; 0 for none"
     )
+    parser.add_argument("--layers", type=int, default=LAYERS, help=f"of the random weights ({LAYERS})")
     parser.add_argument("--agent", type=int, default=8_000, help="tokens of an agent's first turn; 0: none")
     parser.add_argument("--alone", action="store_true", help="without transformers serve")
     return parser.parse_args()
 
 
 def beside(length: int, tokens: int) -> Load:
-    """Return one prompt of about so many tokens, which are characters for the random weights, and seven short ones."""
-    short = Load.of(7, tokens).prompts
-    return Load((_text(length), *short), tokens)
+    """Return one prompt of about so many tokens, which are characters for the random weights, and 31 short ones."""
+    return Load((_text(length), *(f"{i} {_text(SHORT)}" for i in range(31))), tokens, first_is_long=True)
 
 
 def _text(length: int) -> str:
@@ -137,7 +139,8 @@ def measure(systems: dict[str, Run], load: Load, name: str, rounds: int) -> dict
     """Medians over the rounds, after one of warmup."""
     found = []
     for number in range(rounds + 1):
-        measured = {system: run(load) for system, run in systems.items()}
+        asked = replace(load, prompts=tuple(f"{number} {prompt}" for prompt in load.prompts))  # none is computed yet
+        measured = {system: run(asked) for system, run in systems.items()}
         speeds = ", ".join(
             f"{system} {figures.tokens_per_s:.1f} ({figures.processor_s * 1000:.0f} ms of processor a token)"
             for system, figures in measured.items()
@@ -286,23 +289,24 @@ def bare_generate(folder: Path) -> Run:
     model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
 
-    def run(load: Load) -> Measured:
-        chats = [[{"role": "user", "content": prompt}] for prompt in load.prompts]
+    def generate(prompts: Sequence[str], tokens: int) -> int:
+        chats = [[{"role": "user", "content": prompt}] for prompt in prompts]
         inputs = tokenizer.apply_chat_template(
             chats, add_generation_prompt=True, return_tensors="pt", padding=True, return_dict=True
         ).to(model.device)
+        rows = model.generate(**inputs, max_new_tokens=tokens, do_sample=False)[:, inputs["input_ids"].shape[1] :]
+        eos_ids = set(model.generation_config.eos_token_id)
+        return sum(next((i + 1 for i, token in enumerate(row) if token in eos_ids), len(row)) for row in rows.tolist())
 
-        def generate(tokens: int) -> tuple[float, int, float]:
-            started_at, worked = time.perf_counter(), time.process_time()
-            rows = model.generate(**inputs, max_new_tokens=tokens, do_sample=False)[:, inputs["input_ids"].shape[1] :]
-            eos_ids = set(model.generation_config.eos_token_id)
-            written = sum(
-                next((i + 1 for i, token in enumerate(row) if token in eos_ids), len(row)) for row in rows.tolist()
-            )
-            return time.perf_counter() - started_at, written, time.process_time() - worked
+    def timed(load: Load, tokens: int) -> tuple[float, int, float]:
+        batches = [load.prompts[:1], load.prompts[1:]] if load.first_is_long else [load.prompts]
+        started_at, worked = time.perf_counter(), time.process_time()
+        written = sum(generate(prompts, tokens) for prompts in batches)
+        return time.perf_counter() - started_at, written, time.process_time() - worked
 
-        first_s, _, _ = generate(1)
-        wall_s, written, worked_s = generate(load.tokens)
+    def run(load: Load) -> Measured:
+        first_s = 0.0 if load.first_is_long else timed(load, 1)[0]
+        wall_s, written, worked_s = timed(load, load.tokens)
         return Measured(written / wall_s, first_s, worked_s / written)
 
     return run

@@ -13,15 +13,16 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from starters.chat.tokens import make_tokenizer
 
 CONTEXT: Final = 2**15
+LAYERS: Final = 30
 EARLY_S: Final = 0.02  # the deviation of weights, as in an untrained model
 
 
-def make_random_chat(folder: Path) -> Path:
-    """Write the checkpoint. A character of its prompts is a token."""
+def make_random_chat(folder: Path, layers: int = LAYERS) -> Path:
+    """Write the checkpoint, of fewer layers for a smaller one. A character of its prompts is a token."""
     tokenizer = make_tokenizer([])
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=49_152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
+        vocab_size=49_152, hidden_size=576, intermediate_size=1536, num_hidden_layers=layers, num_attention_heads=9,
         num_key_value_heads=3, max_position_embeddings=CONTEXT, tie_word_embeddings=True, initializer_range=EARLY_S,
         rope_parameters={"rope_type": "default", "rope_theta": 100_000.0},
         bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,

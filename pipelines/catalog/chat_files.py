@@ -13,6 +13,7 @@ from pipelines.protocol.images import Quantize
 
 GGUF: Final = ".gguf"
 ORIGINAL: Final = "consolidated"  # weights of Mistral's once more, under names of its own
+MLX: Final = "mlx"  # which names itself nowhere in a config
 MXFP4_BYTES: Final = 17 / 32  # of a weight in the file; without a kernel for it the library makes two bytes of it
 KEPT: Final = re.compile(r"embed|lm_head|(^|\.)vision|visual")  # of weights that are quantized while they are loaded
 PROCESSORS: Final = ("preprocessor_config.json", "processor_config.json")
@@ -50,8 +51,12 @@ def sees_images(checkpoint: Path) -> bool:
 
 def quantized_by(checkpoint: Path) -> str | None:
     """Return the method by which its weights are quantized, if they are."""
-    config = read_config(checkpoint).get("quantization_config")
-    return str(config.get("quant_method", "bitsandbytes")).lower() if isinstance(config, dict) else None
+    found = read_config(checkpoint)
+    config = found.get("quantization_config") or found.get("quantization")
+    if not isinstance(config, dict):
+        return None
+    unnamed = "bitsandbytes" if config.get("load_in_4bit") or config.get("load_in_8bit") else MLX
+    return str(config.get("quant_method") or unnamed).lower()
 
 
 def missing_packages(checkpoint: Path) -> tuple[str, ...]:

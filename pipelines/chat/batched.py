@@ -18,6 +18,7 @@ import torch
 from pipelines.chat.checkpoint import ChatCheckpoint
 from pipelines.chat.cpu_threads import choose_thread_count
 from pipelines.chat.decode_step import sample_step
+from pipelines.chat.kv_pages import PAGE
 from pipelines.chat.model_runner import ModelRunner
 from pipelines.chat.scheduler import Scheduler
 from pipelines.chat.sequence import Sequence
@@ -57,11 +58,13 @@ class BatchedGenerator:
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence."""
         self._scheduler.add(sequence)
+        self._resize()
 
     def step(self, max_threads: int) -> None:
         """Prefill chunks of the prompts that wait, then decode one token for every row."""
         self._set_threads(max_threads)
         self._scheduler.remove_ended()
+        self._resize()
         self._prefill()
         for rows in self._scheduler.schedule_decode():
             logits = self._runner.decode(
@@ -91,7 +94,8 @@ class BatchedGenerator:
 
     def _resize(self) -> None:
         if not self._scheduler.scheduled:
-            self._runner.kv_cache.set_capacity(self._capacity_tokens)
+            promised = -(-self._scheduler.promised_tokens // PAGE) * PAGE
+            self._runner.kv_cache.set_capacity(max(self._capacity_tokens, promised))
 
     def _prefill(self) -> None:
         budget = self._runner.prefill_chunk

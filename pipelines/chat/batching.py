@@ -15,6 +15,7 @@ from pipelines.chat.model_runner import ModelRunner
 from pipelines.device.failures import is_device_error, is_out_of_memory
 
 TRIED_OPERATIONS: Final = {"cpu": 2e11, "cuda": 2e15}  # that trying a threshold may take: seconds
+OF_MODELS: Final = (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError)
 DIFFERS: Final = "its logits in a batch are not those of a single row"
 
 
@@ -23,17 +24,17 @@ class Batching:
     """What was found of a model. `why_alone` says why its answers are written one at a time."""
 
     rules: LengthRules
-    token_bytes: int = 0  # in the KV cache
+    token_bytes: int = 0  # of keys and values
     by_group: bool = True  # rows of much different length attend apart
     why_alone: str | None = None
 
 
 @torch.inference_mode()
-def find_batching(model: Any, device: torch.device, vocab_size: int) -> Batching:
-    """Try a model. Raises what says nothing about it, such as no memory."""
-    rules = read_rules(model)
+def find_batching(model: Any, device: torch.device, vocab_size: int, context: int) -> Batching:
+    """Try a model on texts of up to `context` tokens. Raises what says nothing about it, such as no memory."""
+    rules = read_rules(model, context)
     if rules.alone:
-        return Batching(rules, why_alone=rules.alone)
+        return Batching(rules, _own_token_bytes(model), why_alone=rules.alone)
     why = DIFFERS
     for by_group in (True, False):
         try:
@@ -43,11 +44,28 @@ def find_batching(model: Any, device: torch.device, vocab_size: int) -> Batching
                 runner, vocab_size, _positions(model)
             ):
                 return Batching(rules, runner.kv_cache.token_bytes(), by_group)
-        except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError) as error:
+        except OF_MODELS as error:
             if is_out_of_memory(error) or is_device_error(error):
                 raise  # which says nothing about the model
             why = "its code takes no such batch"
-    return Batching(rules, why_alone=why)
+    return Batching(rules, _own_token_bytes(model), why_alone=why)
+
+
+def _own_token_bytes(model: Any) -> int:
+    """Return the bytes of one more token in the cache that the library makes, as windows and states grow no more; 0 for
+    a model that takes no such call."""
+    tokens = torch.tensor([_tokens(12, 100)], device=next(model.parameters()).device)
+    try:
+        cache = model(input_ids=tokens, use_cache=True).get("past_key_values")
+    except OF_MODELS as error:
+        if is_out_of_memory(error) or is_device_error(error):
+            raise
+        return 0
+    layers = [layer for layer in getattr(cache, "layers", ()) if not getattr(layer, "is_sliding", False)]
+    kept = [getattr(layer, name, None) for layer in layers for name in ("keys", "values")]
+    return sum(
+        one.numel() // one.shape[-2] * one.element_size() for one in kept if torch.is_tensor(one) and one.dim() == 4
+    )
 
 
 def _new_runner(model: Any, device: torch.device, vocab_size: int, rules: LengthRules) -> ModelRunner:

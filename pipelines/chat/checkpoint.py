@@ -19,8 +19,8 @@ from pipelines.protocol.chat import ChatFound, ChatSpec
 
 @dataclass(slots=True)
 class CacheShare:
-    """Bytes for the keys and values of each checkpoint whose answers are written together. They share the memory in
-    equal parts, so that it changes as they come and go."""
+    """Bytes for the keys and values of each checkpoint that keeps any. They share the memory in equal parts, so that it
+    changes as they come and go."""
 
     bytes: int = 2**62
 
@@ -70,13 +70,17 @@ def load_chat(spec: ChatSpec, device: torch.device, cache_share: CacheShare | No
     check_files(spec.path)
     torch.backends.cuda.enable_cudnn_sdp(False)  # on a B200 it corrupts answers of models with under eight KV heads
     try:
-        processor, tokenizer, model, notes = open_checkpoint(spec, device)
+        return _load(spec, device, cache_share or CacheShare())
     except CheckpointError:
         raise
-    except Exception as error:  # the library raises anything for a broken folder
+    except Exception as error:  # libraries raise anything for a broken folder
         if is_out_of_memory(error) or is_device_error(error):  # not the folder's fault
             raise
         raise CheckpointError(f"{spec.path} does not load: {type(error).__name__}: {error}") from error
+
+
+def _load(spec: ChatSpec, device: torch.device, cache_share: CacheShare) -> ChatCheckpoint:
+    processor, tokenizer, model, notes = open_checkpoint(spec, device)
     template = getattr(processor, "chat_template", None) or getattr(tokenizer, "chat_template", None)
     if not template:
         remedy = "put the one that its makers publish beside it, as chat_template.jinja"
@@ -86,7 +90,7 @@ def load_chat(spec: ChatSpec, device: torch.device, cache_share: CacheShare | No
     if not eos_ids:
         raise CheckpointError(f"{spec.path}: neither generation_config.json nor the tokenizer names an end token")
     tokens = TokenTable(tokenizer, eos_ids)
-    syntax = _syntax(spec, tokenizer, templates, model)
+    syntax, most_tokens = _syntax(spec, tokenizer, templates, model), _context_length(spec, model)
     return ChatCheckpoint(
         spec=spec,
         model=model.eval(),
@@ -95,9 +99,9 @@ def load_chat(spec: ChatSpec, device: torch.device, cache_share: CacheShare | No
         templates=templates,
         tokens=tokens,
         device=device,
-        most_tokens=_context_length(spec, model),
-        batching=find_batching(model, device, tokens.vocab_size),
-        cache_share=cache_share or CacheShare(),
+        most_tokens=most_tokens,
+        batching=find_batching(model, device, tokens.vocab_size, most_tokens),
+        cache_share=cache_share,
         syntax=syntax,
         notes=(*notes, *(_tool_notes(templates, syntax) if spec.tools else ())),
     )

@@ -1,5 +1,6 @@
 """The files of a chat checkpoint: a transformers folder, or one .gguf file. Nothing in them is executed."""
 
+import re
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -18,16 +19,27 @@ from transformers import (
 from transformers.integrations.mistral.tokenizer import convert_tekken_tokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
-from pipelines.catalog.chat_files import GGUF, is_multiplied_out, loaded_bytes, missing_packages, quantized_by
+from pipelines.catalog.chat_files import GGUF, MLX, missing_packages, quantized_by
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.folder_problems import PICKLES
+from pipelines.catalog.weight_headers import BrokenFile, read_header
 from pipelines.device.memory import compute_dtype
 from pipelines.device.quantizers import NF4, lacking, torchao_config
 from pipelines.device.weight_names import TELLING, check_loaded
 from pipelines.protocol.chat import ChatSpec
 
 TEKKEN = "tekken.json"  # a tokenizer of Mistral's
-TOKENIZERS = ("tokenizer.json", "tokenizer.model")
+OWN_TOKENIZERS = ("tokenizer.json", "tokenizer.model")
+TOKENIZERS = (*OWN_TOKENIZERS, TEKKEN, "vocab.*", "*.tiktoken", "*.model")
+ADAPTER = "adapter_"  # how files begin that PEFT writes
+SPLIT = re.compile(rf"-\d{{5}}-of-\d{{5}}{GGUF}$")
+EYES = "mmproj"  # how files are named that hold what a model sees images with, and nothing that chats
+KEEP_PACKED = {
+    "gguf": "the package kernels keeps them packed on a GPU",
+    "mxfp4": "the packages kernels and triton keep them packed on a GPU",
+    "fp8": "a GPU that computes in fp8 (Ada, Hopper or later) keeps them packed",
+    "mxfp8": "a GPU that computes in fp8 (Ada, Hopper or later) keeps them packed",
+}
 OWN_CLASSES = {"local_files_only": True, "trust_remote_code": False}  # classes of transformers, whatever auto_map names
 
 
@@ -36,18 +48,37 @@ def check_files(path: Path) -> None:
     if path.suffix == GGUF:
         if not path.is_file():
             raise CheckpointError(f"{path}: no such file")
+        if SPLIT.search(path.name):
+            raise CheckpointError(f"{path}: one of several files; join them with `llama-gguf-split --merge`")
         return
+    _check_weights(path)
+    if not any(file for pattern in TOKENIZERS for file in path.glob(pattern)):
+        raise CheckpointError(f"{path}: no tokenizer; copy tokenizer.json and tokenizer_config.json there, too")
+    if quantized_by(path) == MLX:
+        remedy = "take a .gguf file, or the checkpoint that it was made from"
+        raise CheckpointError(f"{path}: quantized by MLX, which computes on Macs alone; {remedy}")
+    if missing := missing_packages(path):
+        names = " ".join(name.replace("_", "-") for name in missing)
+        raise CheckpointError(f"{path}: quantized by {quantized_by(path)}, for which packages are missing: {names}")
+
+
+def _check_weights(path: Path) -> None:
+    files = [file for file in sorted(path.glob("*.safetensors")) if not file.name.startswith(ADAPTER)]
+    if (path / f"{ADAPTER}config.json").is_file() and not files:
+        raise CheckpointError(f"{path}: a LoRA adapter and no whole model; merge it into the one that it was made for")
     if not (path / "config.json").is_file():
         raise CheckpointError(f"{path}: no config.json, so this is no transformers folder")
-    if not any(path.glob("*.safetensors")):
-        packed = next(path.glob(f"*{GGUF}"), None)
+    if not files:
+        packed = min((file for file in path.glob(f"*{GGUF}") if not file.name.startswith(EYES)), default=None)
         pickled = next((file for pattern in PICKLES for file in path.glob(pattern)), None)
         weights = f"only pickles such as {pickled.name}, which can run code" if pickled else "no weights"
         remedy = f"name its file: {packed.name}" if packed else "convert the checkpoint to safetensors"
         raise CheckpointError(f"{path}: {weights}; {remedy}")
-    if missing := missing_packages(path):
-        names = " ".join(name.replace("_", "-") for name in missing)
-        raise CheckpointError(f"{path}: quantized by {quantized_by(path)}, for which packages are missing: {names}")
+    for file in files:
+        try:
+            read_header(file)
+        except BrokenFile as error:
+            raise CheckpointError(str(error)) from error
 
 
 def open_checkpoint(spec: ChatSpec, device: torch.device) -> tuple[Any, Any, Any, list[str]]:
@@ -79,7 +110,7 @@ def open_checkpoint(spec: ChatSpec, device: torch.device) -> tuple[Any, Any, Any
 def _tokenizer(folder: Path, file: dict[str, str]) -> Any:
     """Return the tokenizer, of the library's own kind even where Mistral's package for its files is installed: that
     has no chat template and no vocabulary to build grammars with."""
-    if not file and (folder / TEKKEN).is_file() and not any((folder / name).is_file() for name in TOKENIZERS):
+    if not file and (folder / TEKKEN).is_file() and not any((folder / name).is_file() for name in OWN_TOKENIZERS):
         return convert_tekken_tokenizer(str(folder / TEKKEN))
     return AutoTokenizer.from_pretrained(folder, **OWN_CLASSES, **file, mistral_format=False)
 
@@ -110,14 +141,15 @@ def _config(path: Path, folder: Path, file: dict[str, str]) -> Any:
 
 
 def _notes(path: Path, model: Any) -> Iterator[str]:
-    if is_multiplied_out(path) and not _is_packed(model):
-        gib = loaded_bytes(path) / 2**30
-        packages = "package kernels keeps" if path.suffix == GGUF else "packages kernels and triton keep"
-        remedy = f"the {packages} them packed on a GPU"
-        yield f"its weights are multiplied out and take {gib:.1f} GiB in half precision; {remedy}"
+    method = "gguf" if path.suffix == GGUF else quantized_by(path)
+    if method and not _is_packed(model):
+        gib = sum(weight.numel() * weight.element_size() for weight in model.parameters()) / 2**30
+        remedy = KEEP_PACKED.get(method, "nothing here keeps them packed")
+        yield f"its weights, quantized by {method}, are multiplied out and take {gib:.1f} GiB; {remedy}"
 
 
 def _is_packed(model: Any) -> bool:
-    """Tell whether the weights of a .gguf file stayed as they are in it."""
+    """Tell whether quantized weights stayed as they are in the files: else the library forgets how they were."""
     quantizer: Any = getattr(model, "hf_quantizer", None)
-    return bool(getattr(quantizer, "supported", False)) and not quantizer.quantization_config.dequantize
+    packed = bool(getattr(quantizer, "supported", quantizer is not None))
+    return packed and not getattr(quantizer.quantization_config, "dequantize", False)

@@ -19,7 +19,7 @@ def sample_step(rows: list[Sequence], logits: torch.Tensor) -> None:
     for i, sampled in enumerate(sample(logits, [row.sampler for row in rows], masks)):
         try:
             _append(rows[i], sampled, original.get(i))
-        except Exception as error:  # a grammar that has become too large fails its own request and no other
+        except BaseException as error:  # a grammar too large, or a panic in its library, fails its own request alone
             if is_device_error(error):
                 raise
             rows[i].request.fail(error)

@@ -80,7 +80,7 @@ class DeviceLoop:
     def _step(self, generator: BatchedGenerator) -> None:
         try:
             generator.step(self._threads)
-        except Exception as error:
+        except BaseException as error:  # a panic of a library in Rust is no Exception
             exit_if_lost(error, self._device)
             if is_out_of_memory(error) and generator.make_room():
                 clear_frames(error)  # they hold the tensors that did not fit

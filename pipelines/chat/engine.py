@@ -111,8 +111,8 @@ class ChatEngine:
     def _split_cache(self) -> None:
         """Split the memory in equal parts between the checkpoints that have loaded and keep anything there."""
         loaded = (task.result() for task in self._checkpoints.values() if task.done() and not task.exception())
-        batched = sum(checkpoint.batching.why_alone is None for checkpoint in loaded)
-        self._cache_share.bytes = self._cache_bytes // max(1, batched)
+        keeping = sum(checkpoint.batching.token_bytes > 0 for checkpoint in loaded)
+        self._cache_share.bytes = self._cache_bytes // max(1, keeping)
 
     async def prepare(self, spec: ChatSpec) -> ChatFound:
         """Load a checkpoint before the first job. Returns what it is. Raises CheckpointError."""
@@ -148,7 +148,9 @@ class ChatEngine:
         """Bring a job as far as the device loop, or end it: whatever fails on the way, its caller gets an event."""
         try:
             await self._build(task)
-        except Exception as error:
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # a panic of a library in Rust is no Exception
             self._fail(task, error)
 
     async def _build(self, task: Task) -> None:

@@ -44,8 +44,8 @@ class LengthRules:
         return tuple(sorted({length for length in named if length}))
 
 
-def read_rules(model: Any) -> LengthRules:
-    """Return the rules of a model of transformers, by its config."""
+def read_rules(model: Any, context: int = 2**62) -> LengthRules:
+    """Return the rules of a model of transformers, by its config, for texts of up to `context` tokens."""
     config = model.config.get_text_config()
     window = getattr(config, "sliding_window", None)
     types = frozenset(getattr(config, "layer_types", None) or (["sliding_attention" if window else "full_attention"]))
@@ -59,17 +59,18 @@ def read_rules(model: Any) -> LengthRules:
         chunk=getattr(config, "attention_chunk_size", None) if "chunked_attention" in types else None,
         long_from=long_from,
         scale_step=int(config.floor_scale) if tuned and getattr(config, "floor_scale", None) else None,
-        alone=_why_alone(model, types, ropes),
+        alone=_why_alone(model, types, _used_kinds(model) or {_kind(rope) for rope in ropes}, context),
     )
 
 
-def _why_alone(model: Any, types: frozenset[str], ropes: list[Mapping[str, Any]]) -> str | None:
+def _why_alone(model: Any, types: frozenset[str], ropes: set[str], context: int) -> str | None:
     if unknown := sorted(types - MASKED - STATELESS):
         return f"its layers of the kind {', '.join(unknown)} keep more than keys and values"
-    if "dynamic" in {_kind(rope) for rope in ropes}:
+    trained = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 0
+    if "dynamic" in ropes and context > trained:
         return "its rotary embedding (dynamic) changes with every token beyond the length that it was trained for"
     # `generate` computes a text anew where it becomes long only for the models that say so
-    if "longrope" in {_kind(rope) for rope in ropes} and "prepare_inputs_for_generation" not in type(model).__dict__:
+    if "longrope" in ropes and "prepare_inputs_for_generation" not in type(model).__dict__:
         return "its rotary embedding (longrope) is of a kind that this model's code does not compute anew"
     return None
 
@@ -81,6 +82,12 @@ def _ropes(config: Any) -> Iterator[Mapping[str, Any]]:
         yield parameters
     else:
         yield from (each for each in parameters.values() if isinstance(each, Mapping))
+
+
+def _used_kinds(model: Any) -> set[str]:
+    """Return the kinds that its modules compute with: Hunyuan's configs say "dynamic" of one that never changes."""
+    used = [module.rope_type for module in model.modules() if hasattr(module, "rope_type")]
+    return {kind for each in used for kind in (each.values() if isinstance(each, Mapping) else [each])}
 
 
 def _kind(rope: Mapping[str, Any]) -> str:

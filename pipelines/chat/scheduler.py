@@ -52,6 +52,11 @@ class Scheduler:
         """Return all that have pages, the last to give theirs up in front."""
         return sorted([*self.running, *([self._prefilling] if self._prefilling else [])], key=_rank)
 
+    @property
+    def promised_tokens(self) -> int:
+        """Return how many tokens the longest of those that wait may come to."""
+        return max((len(each.request.prompt) + each.max_new_tokens for each in self._waiting), default=0)
+
     def add(self, sequence: Sequence) -> None:
         """Let a sequence wait for its prefill."""
         self._waiting.insert(bisect_right(self._waiting, _rank(sequence), key=_rank), sequence)
@@ -110,7 +115,10 @@ class Scheduler:
             self._preempt(sequence)
 
     def fail_scheduled(self, error: BaseException) -> None:
-        """Fail what is scheduled, after a failure that no sequence survives. What waits is not affected."""
+        """Fail what is scheduled, after a failure that no sequence survives. What waits is not affected, unless nothing
+        was scheduled: then the next one fails, as it would for ever."""
+        if not self.scheduled and self._waiting:
+            self._waiting.popleft().request.fail(error)
         for sequence in self.scheduled:
             sequence.request.fail(error)
             self._release(sequence)

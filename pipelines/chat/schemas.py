@@ -4,6 +4,7 @@ An object that names its properties has no others, a tool without parameters tak
 its own ends at one. Bounds of a schema's own stay as they are. Pure.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,6 +14,8 @@ SINGLES = ("items", "additionalProperties")
 OPEN = frozenset({"additionalProperties", "patternProperties", "unevaluatedProperties"})
 COMBINED = frozenset({"$ref", "anyOf", "oneOf", "allOf", "if"})  # beside `properties`: their properties count too
 BOUNDED = frozenset({"maxLength", "pattern", "format", "enum", "const"})
+
+MAX_REFERENCES = 8  # from one to the next: a circle has no end
 
 Schema = dict[str, Any]
 
@@ -78,3 +81,40 @@ def _is_free_string(schema: Mapping[str, Any]) -> bool:
     kinds = schema.get("type")
     has_strings = kinds == "string" or (isinstance(kinds, list) and "string" in kinds)
     return has_strings and not schema.keys() & BOUNDED and isinstance(schema.get("minLength", 0), int)
+
+
+def properties_alone(schema: Mapping[str, Any]) -> dict[str, Schema]:
+    """Return the schemas of an object's properties, each as `alone` has it."""
+    return {name: alone(part, schema) for name, part in (schema.get("properties") or {}).items()}
+
+
+def alone(part: Any, root: Mapping[str, Any]) -> Schema:
+    """Return a schema inside another as one that needs nothing of it: what it refers to is in its place, or with it."""
+    found = resolved(part, root)
+    found = dict(found) if isinstance(found, Mapping) else {}
+    refers = '"$ref"' in json.dumps(found)
+    return found | ({key: root[key] for key in ("$defs", "definitions") if key in root} if refers else {})
+
+
+def resolved(schema: Any, root: Mapping[str, Any]) -> Any:
+    """Return the schema in place of a reference to it within `root`; one that leads nowhere stays."""
+    for _ in range(MAX_REFERENCES):
+        if not isinstance(schema, Mapping):
+            break
+        rest = {key: value for key, value in schema.items() if key not in ("$ref", "allOf")}
+        target = _target(schema["$ref"], root) if "$ref" in schema else None
+        parts = schema.get("allOf")
+        if target is None and isinstance(parts, list) and len(parts) == 1:
+            target = parts[0]
+        if not isinstance(target, Mapping):
+            break
+        schema = {**target, **rest}
+    return schema
+
+
+def _target(reference: Any, root: Mapping[str, Any]) -> Any:
+    found: Any = root
+    path = reference.split("/") if isinstance(reference, str) else [""]
+    for step in path[1:]:
+        found = found.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
+    return found if path[0] == "#" and len(path) > 1 else None

@@ -54,7 +54,7 @@ class SequentialGenerator:
             sequence.request.start()
             try:
                 with_memory(self._checkpoint.device, run_and_release, self._generate, sequence)
-            except Exception as error:
+            except BaseException as error:  # a panic of a library in Rust is no Exception
                 sequence.request.fail(error)
             if sequence.request.timed_out(time.monotonic()):
                 sequence.request.fail(OutOfTime())

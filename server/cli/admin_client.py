@@ -7,6 +7,7 @@ import httpx
 from rich.console import Console
 
 from server.errors import StartError
+from server.secret_files import read_secret
 from server.settings import Settings
 
 
@@ -58,20 +59,33 @@ def _shown(value: Any) -> Any:
 
 def request(settings: Settings, method: str, route: str, body: dict[str, Any] | None = None) -> httpx.Response:
     """Send a request to the running server, and return the answer. Raises StartError with its error message."""
-    address = settings.local_url
+    address, headers = settings.local_url, _admin_headers(settings)
+    url = f"{address}{route}"
     try:
-        key = settings.admin_key.read_text().strip()
-        headers = {"Authorization": f"Bearer {key}"}
-        url = f"{address}{route}"
         response = httpx.request(method, url, json=body, headers=headers, timeout=None, trust_env=False)  # noqa: S113
-    except FileNotFoundError as error:
-        raise StartError(settings.no_server_message) from error
-    except PermissionError as error:
-        raise StartError(f"{settings.admin_key} can't be read: run this as the user that runs the server.") from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         hint = "Start it, or set DARKROOM_HOST and DARKROOM_PORT as the server has them."
         raise StartError(f"No server answers at {address}: {error}. {hint}") from error
     return checked(response)
+
+
+def read_if_running(settings: Settings, route: str, timeout_s: float) -> Any:
+    """Return what the running server says at a route; None if no Darkroom answers there."""
+    try:
+        url, headers = f"{settings.local_url}{route}", _admin_headers(settings)
+        response = httpx.get(url, headers=headers, timeout=timeout_s, trust_env=False)
+        body = response.json()
+    except (StartError, OSError, httpx.HTTPError, httpx.InvalidURL, ValueError):
+        return None
+    return body if "x-request-id" in response.headers and "error" not in body else None
+
+
+def _admin_headers(settings: Settings) -> dict[str, str]:
+    """Return the headers of the server's own operator. Raises StartError if its key can't be read."""
+    try:
+        return {"Authorization": f"Bearer {read_secret(settings.admin_key)}"}
+    except FileNotFoundError as error:
+        raise StartError(settings.no_server_message) from error
 
 
 def checked(response: httpx.Response) -> httpx.Response:

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TypeVar
 
-import httpx
 from rich.console import Console
 from rich.table import Table
 
 from pipelines.catalog.libraries import how_to_install
+from server.cli.admin_client import read_if_running
 from server.cli.printing import add_row
 from server.flows.checkpoints import CheckpointManager
 from server.schemas.answer import Answer
@@ -47,12 +47,8 @@ def _adapter_cards(settings: Settings) -> list[AdapterCard]:
 
 def _from_server(settings: Settings, route: str, shape: type[Shape]) -> Shape | None:
     """Ask the running server; None if it does not answer."""
-    try:
-        headers = {"Authorization": f"Bearer {settings.admin_key.read_text().strip()}"}
-        answer = httpx.get(f"{settings.local_url}{route}", headers=headers, timeout=60, trust_env=False)
-        return shape.model_validate(answer.json())
-    except (OSError, httpx.HTTPError, httpx.InvalidURL, ValueError):
-        return None
+    found = read_if_running(settings, route, timeout_s=60)
+    return None if found is None else shape.model_validate(found)
 
 
 def checkpoints_table(cards: Sequence[CheckpointCard]) -> Table:

@@ -20,6 +20,8 @@ def error_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror is not None:
         place = "" if error.filename is None else f"{error.filename}: "
         return f"{place}{error.strerror}.{_remedy(error)}"
+    if isinstance(error, UnicodeEncodeError):  # from an argument, or the name of a file
+        return f"{error.object[error.start : error.end + 20]!a} has letters that are not UTF-8."
     return _unexpected(error)
 
 

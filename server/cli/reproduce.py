@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from server.errors import StartError
+from server.secret_files import read_secret
 
 if TYPE_CHECKING:
     import httpx
@@ -151,7 +152,7 @@ def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator
 
 def _own_key(settings: "Settings") -> str:
     try:
-        return (settings.home / "dev-key").read_text().strip()
+        return read_secret(settings.home / "dev-key")
     except OSError as error:
         raise StartError(f"Give the key that pays with --key, or in {KEY_VARIABLE}.") from error
 

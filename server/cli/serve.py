@@ -36,6 +36,7 @@ from server.flows.catalog.start import catalog_at_start
 from server.flows.operators.doctor import port_problem
 from server.housekeeping import DatabaseInUse, HomeInUse, lock_database, lock_home, make_private
 from server.http.proxy_headers import TRUSTED_BY_DEFAULT, ProxyHeadersMiddleware, trusted_networks
+from server.secret_files import read_secret, write_secret
 from server.services import Services
 from server.settings import Settings, unknown_settings
 from server.telemetry.logs import configure_logs
@@ -164,8 +165,10 @@ def create_first_key(settings: Settings, catalog: Catalog) -> None:
 
 def _create_admin_key(settings: Settings) -> None:
     """Create the key by which `darkroom swap` and `darkroom reload` prove that they are run by the server's operator,
-    if it is not there."""
-    if not settings.admin_key.exists():
+    if it is not there. Raises StartError for a file that holds none."""
+    if settings.admin_key.exists():
+        read_secret(settings.admin_key)
+    else:
         write_secret(settings.admin_key, f"admin-{secrets.token_urlsafe(32)}")
 
 
@@ -173,7 +176,7 @@ def create_webhook_secret(settings: Settings) -> None:
     """Create the home's own secret of webhooks, once. One of several servers has the cluster's in its place: a receiver
     has one secret, and any of them may send."""
     file = settings.webhook_secret
-    before = file.read_text().strip() if file.exists() else None
+    before = read_secret(file) if file.exists() else None
     if settings.gateway_url is None or settings.cluster_secret is None:
         secret = before or secrets.token_urlsafe(32)
     else:
@@ -184,17 +187,6 @@ def create_webhook_secret(settings: Settings) -> None:
         log.warning("webhooks are signed with the cluster's secret from now on, not with this home's", file=str(file))
     file.unlink(missing_ok=True)
     write_secret(file, secret)
-
-
-def write_secret(path: Path, secret: str) -> None:
-    """Write a secret to a new file that its owner alone can read; no file is left if the disk is full."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        try:
-            file.write(f"{secret}\n")
-            file.flush()
-        except OSError:
-            path.unlink()
-            raise
 
 
 def require_checkpoints(settings: Settings, catalog: Catalog) -> None:
@@ -233,7 +225,7 @@ def _welcome(console: Console, services: Services, *, show_key: bool) -> None:
     keys."""
     base = services.settings.local_url
     dev_key = services.settings.home / "dev-key"
-    key = dev_key.read_text().strip() if dev_key.exists() else "YOUR_KEY"
+    key = read_secret(dev_key) if dev_key.exists() else "YOUR_KEY"
     bearer = key if show_key or not dev_key.exists() else f"$(cat {shlex.quote(str(dev_key))})"
     for state in (*services.engines.image.checkpoints.values(), *services.engines.chat.checkpoints.values()):
         if state.state != "loaded":

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import httpx
 from rich.table import Table
 
 from pipelines.protocol.chat import ChatSpec
@@ -13,6 +12,7 @@ from server.accounts.chat_usage import list_chat_usage
 from server.accounts.db import Database
 from server.accounts.paging import Page
 from server.accounts.teams import team_names
+from server.cli.admin_client import read_if_running
 from server.cli.environment import read_catalog
 from server.cli.printing import add_row
 from server.flows.operators.periods import read_period
@@ -122,13 +122,8 @@ def _workers_table(workers: Sequence[Mapping[str, Any]]) -> Table:
 
 def read_readiness(settings: Settings) -> Mapping[str, Any]:
     """Ask a running server for the details that it tells its operator; none if none runs."""
-    try:
-        headers = {"Authorization": f"Bearer {settings.admin_key.read_text().strip()}"}
-        response = httpx.get(f"{settings.local_url}/readyz", headers=headers, timeout=5, trust_env=False)
-        found: Mapping[str, Any] = response.json()
-    except (OSError, httpx.HTTPError, httpx.InvalidURL, ValueError):
-        return {}  # the disk shows which checkpoints exist
-    return found if "checkpoints" in found else {}
+    found: Mapping[str, Any] | None = read_if_running(settings, "/readyz", timeout_s=5)
+    return found if found and "checkpoints" in found else {}  # the disk shows which checkpoints exist
 
 
 def _short(state: Mapping[str, str]) -> str:

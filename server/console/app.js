@@ -4,6 +4,7 @@ import { html, render, useEffect, useErrorBoundary, useState } from "./core/html
 import { loadLanguage, N, t } from "./core/i18n.js";
 import { Link, place } from "./core/router.js";
 import { useStore } from "./core/store.js";
+import { Appearance } from "./parts/appearance.js";
 import { ErrorNote, Page } from "./parts/basics.js";
 import { keepPage } from "./parts/incoming.js";
 import { Shortcuts } from "./parts/shortcuts.js";
@@ -62,6 +63,7 @@ function Side({ current }) {
       <${Links} of=${true} current=${current} onFollow=${close} />
     </nav>
     <${Shortcuts} />
+    <${Appearance} />
     ${(key || operator) && html`<div class="who">
       ${key && html`<span>${t("Key {name}", { name: key.name })}</span>`}
       ${operator && html`<span>${t("Operator")}</span>`}

@@ -12,6 +12,7 @@ from server.accounts.persons import key_of_person
 from server.accounts.teams import team_names
 from server.backends.oidc import Attempt, Client, OidcProvider, SignInFailed
 from server.errors import StartError
+from server.secret_files import read_secret
 from server.settings import Settings
 from server.state.served_catalog import ServedCatalog
 
@@ -111,6 +112,6 @@ def _secret(settings: Settings) -> str | None:
     if settings.oidc_client_secret_file is None:
         return None
     try:
-        return settings.oidc_client_secret_file.read_text().strip()
+        return read_secret(settings.oidc_client_secret_file)
     except OSError as error:
         raise StartError(f"DARKROOM_OIDC_CLIENT_SECRET_FILE can't be read: {error}") from error

@@ -4,14 +4,16 @@ import asyncio
 import hashlib
 import secrets
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from fastapi import Depends, Request
 
 from server.accounts.keys import find_usable_key
 from server.accounts.operators import PREFIX, authenticate_operator, find_operator
-from server.errors import Unauthorized
+from server.errors import StartError, Unauthorized
 from server.http.deps import FORWARDED, KeyScheme, ServicesDep, bearer, find_secret, is_of_console
+from server.secret_files import read_secret
 from server.services import Services
 
 OPERATOR_COOKIE = "darkroom-operator"
@@ -36,11 +38,10 @@ async def find_operator_of(request: Request, services: Services) -> OperatorOf |
     if FORWARDED in request.scope:
         kind, _, name = str(request.scope[FORWARDED]).partition(":")
         return OperatorOf(name, "") if kind == FORWARDED_OPERATOR else None
-    home_key = (await asyncio.to_thread(services.settings.admin_key.read_text)).strip()
-    home = OperatorOf(HOME_KEY, hashlib.sha256(home_key.encode()).hexdigest())
+    home = await asyncio.to_thread(_home_operator, services.settings.admin_key)
     database, secret = services.stores.database, find_secret(request)
     if secret is not None:
-        if secrets.compare_digest(secret.encode(), home_key.encode()):
+        if home and secrets.compare_digest(_session_of(secret), home.session):
             return home
         if not secret.startswith(PREFIX):
             return None
@@ -52,13 +53,26 @@ async def find_operator_of(request: Request, services: Services) -> OperatorOf |
     owner = await services.stores.console_sessions.in_reader(services.stores.console_sessions.subject, cookie)
     if owner is None:
         return None
-    if owner == home.session:
+    if home and owner == home.session:
         return home
     if owner.startswith(PERSON):
         key = await database.in_reader(find_usable_key, database, owner.removeprefix(PERSON))
         return OperatorOf(PERSON + key.name, owner) if key else None
     found = await database.in_reader(find_operator, database, owner)
     return OperatorOf(found.name, found.id) if found else None
+
+
+def _home_operator(file: Path) -> OperatorOf | None:
+    """Return the operator that the home's own key stands for; None if its file is damaged or gone: those of the
+    database are left."""
+    try:
+        return OperatorOf(HOME_KEY, _session_of(read_secret(file)))
+    except (StartError, OSError):
+        return None
+
+
+def _session_of(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
 
 
 async def is_operator(request: Request, services: Services) -> bool:

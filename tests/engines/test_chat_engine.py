@@ -13,8 +13,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from pipelines.chat.batched import BatchedGenerator
 from pipelines.chat.engine import ChatEngine
 from pipelines.chat.kv_cache import KVCacheLayer
+from pipelines.chat.request_builder import build_sequences
 from pipelines.protocol.chat import (
     Admitted,
+    ChatEvent,
     ChatFinished,
     ChatJob,
     ChatSampling,
@@ -29,6 +31,7 @@ from pipelines.protocol.images import Failed, Queued, Started
 from tests.engines.chat_jobs import GREEDY, LETTER_IDS, TOKENIZER, Job, letters, run, text
 from tests.engines.device import DEVICE
 from tests.engines.holds import hold_tokens
+from tests.support.tiny_long_chats import make_lfm2
 
 
 @pytest.mark.parametrize("model", ["qwen", "llama", "mistral"])
@@ -227,6 +230,42 @@ async def test_one_that_never_fits_into_memory_fails_alone(chat_job: Job) -> Non
     assert all(isinstance(event, ChatFinished) for event in others)
 
 
+async def test_one_that_never_fits_is_refused_where_answers_are_written_one_at_a_time(tmp_path: Path) -> None:
+    engine = ChatEngine(DEVICE, cache_bytes=128 * 2 * 2 * 16 * 4)  # keys and values of 128 tokens, in one of two layers
+    spec = ChatSpec("lfm2", make_lfm2(tmp_path / "lfm2"))
+    assert (await engine.load(spec)).context == 128
+    too_long, short = (
+        ChatJob(content, spec, ({"role": "user", "content": content},), 0, 60.0, max_tokens=3)
+        for content in ("x" * 130, "x")
+    )
+    failed = (await run(engine, too_long))[-1]
+    assert isinstance(failed, Failed)
+    assert failed.code == "context_length_exceeded"
+    assert isinstance((await run(engine, short))[-1], ChatFinished)
+
+
+@pytest.mark.parametrize("beside", [0, 3])
+async def test_what_was_admitted_keeps_its_room_when_another_checkpoint_takes_half(
+    chat_engine: ChatEngine, chat_job: Job, beside: int
+) -> None:
+    checkpoint = await chat_engine.load(chat_job().checkpoint)
+    generator, events = BatchedGenerator(checkpoint), list[ChatEvent]()
+    budget = 512 * checkpoint.batching.token_bytes
+    generator.set_cache_budget(budget)
+    for number in range(beside):
+        for sequence in build_sequences(checkpoint, chat_job(f"{number}", max_tokens=3), lambda _: None)[0]:
+            generator.add(sequence)
+    with torch.inference_mode():
+        generator.step(1)
+        for sequence in build_sequences(checkpoint, chat_job("x" * 420, sampling=letters()), events.append)[0]:
+            generator.add(sequence)
+        generator.set_cache_budget(budget // 4)
+        while not generator.idle:
+            generator.step(1)
+    assert isinstance(events[-1], ChatFinished)
+    assert generator.cache_budget_bytes == budget // 4
+
+
 @pytest.mark.daily("1-20")
 @pytest.mark.parametrize(("growth", "tokens"), [(1, 20), (3, 150)])  # with a prompt, and with tokens of answers
 async def test_chats_go_on_where_the_cache_of_a_later_layer_has_no_memory_to_grow(
@@ -301,15 +340,27 @@ async def _wait_until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_whatever_fails_before_the_device_ends_the_job(
-    chat_engine: ChatEngine, chat_job: Job, monkeypatch: pytest.MonkeyPatch
+class Panic(BaseException):
+    """As libraries in Rust raise it: no Exception."""
+
+
+@pytest.mark.parametrize("error", [LookupError, Panic])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "pipelines.chat.engine.build_sequences", "pipelines.chat.device_loop.DeviceLoop.add",
+        "pipelines.chat.batched.BatchedGenerator.step", "pipelines.chat.decode_step._append",
+    ],
+)  # fmt: skip
+async def test_whatever_fails_on_the_way_ends_the_job_and_no_other(
+    chat_engine: ChatEngine, chat_job: Job, monkeypatch: pytest.MonkeyPatch, place: str, error: type[BaseException]
 ) -> None:
-    def fail(sequences: object) -> None:
-        raise LookupError("no such row")
+    def fail(*_: object) -> None:
+        raise error("no such row")
 
     with monkeypatch.context() as patched:
-        patched.setattr(chat_engine._device_loop, "add", fail)
-        *_, last = await run(chat_engine, chat_job())
+        patched.setattr(place, fail)
+        *_, last = await asyncio.wait_for(run(chat_engine, chat_job()), 60)
     assert isinstance(last, Failed)
     assert last.code == "engine_failed"
     assert "no such row" in (last.detail or "")

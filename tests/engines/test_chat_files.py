@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.chat.checkpoint import load_chat
@@ -78,6 +80,40 @@ def test_quantizing_names_the_packages_that_are_missing(
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(CheckpointError, match=f"quantize: .* needs .*: pip install {packages}$"):
         load_chat(ChatSpec("copy", folder, quantize=quantize), DEVICE)
+
+
+@pytest.mark.parametrize("key", ["quantization", "quantization_config"])
+def test_weights_that_only_macs_compute_with_are_refused_by_that_name(folder: Path, key: str) -> None:
+    set_config(folder, **{key: {"group_size": 64, "bits": 4}})
+    with pytest.raises(CheckpointError, match=r"quantized by MLX, .* take a \.gguf file"):
+        load_chat(ChatSpec("copy", folder), DEVICE)
+
+
+def test_one_of_several_packed_files_is_refused_and_a_chats_own_file_is_named(folder: Path) -> None:
+    part = folder / "copy-Q4_K-00001-of-00002.gguf"
+    part.write_bytes(b"GGUF")
+    with pytest.raises(CheckpointError, match="one of several files; join them"):
+        load_chat(ChatSpec("copy", part), DEVICE)
+    part.rename(folder / "copy-Q4_K.gguf")
+    (folder / "mmproj-copy.gguf").write_bytes(b"GGUF")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"no weights; name its file: copy-Q4_K\.gguf"):
+        load_chat(ChatSpec("copy", folder), DEVICE)
+
+
+def test_weights_that_nothing_here_computes_with_packed_say_what_they_take(folder: Path) -> None:
+    """fp8 in blocks, as DeepSeek, Qwen and MiniMax publish it, where there is no GPU for it."""
+    weights, block = {}, 128
+    for name, weight in load_file(folder / "model.safetensors").items():
+        weights[name] = weight
+        if "_proj" in name:
+            scale = float(weight.abs().max()) / 400
+            weights[name] = (weight / scale).to(torch.float8_e4m3fn)
+            weights[f"{name}_scale_inv"] = torch.full([-(-size // block) for size in weight.shape], scale)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    set_config(folder, quantization_config={"quant_method": "fp8", "weight_block_size": [block, block]})
+    notes = load_chat(ChatSpec("copy", folder), torch.device("cpu")).found.notes
+    assert [note for note in notes if "quantized by fp8, are multiplied out and take 0.0 GiB; a GPU that" in note]
 
 
 def test_weights_that_are_quantized_already_are_not_quantized_again(folder: Path) -> None:

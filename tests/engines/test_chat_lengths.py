@@ -67,3 +67,11 @@ async def test_an_answer_of_any_length_is_the_bare_models(name: str, folder: Cal
     alone = [text(await run(engine, job)) for job in reversed(jobs(folder(name), "alone"))]
     assert alone[::-1] == expected
     assert len(set(expected)) > 1
+
+
+async def test_a_rotary_embedding_that_no_text_is_long_enough_to_change_is_one_that_never_does(
+    folder: Callable[[str], Path],
+) -> None:
+    for context, together in ((None, True), (120, True), (121, False)):
+        checkpoint = await ChatEngine(DEVICE).load(ChatSpec("short", folder("llama-dynamic"), context=context))
+        assert (checkpoint.batching.why_alone is None) == together

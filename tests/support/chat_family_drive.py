@@ -29,6 +29,7 @@ ANSWER: Final = "It rains."
 FORMAT: Final = {"type": "json_schema", "json_schema": {"name": "place", "schema": CITY, "strict": False}}
 THOUGHTS: Final = (*ALL_THOUGHTS, *(known.thoughts for known in TABLE.values() if known.thoughts))
 LENGTHS: Final = (3, 40, 300)  # words of prompts that are answered alone and together
+MIN_SHIFT: Final = 0.01  # of a log probability, by another image: many times what rounding makes of it
 
 
 @dataclass
@@ -60,7 +61,7 @@ class _Family:
         self.http = server.http()
         self.http.timeout = httpx.Timeout(START_LIMIT_S)
         _, self.thoughts, self.calls, self.arguments = CASES[family.writes] if family.writes else ("", "", "", [])
-        self.thoughts = self.thoughts if family.thinks else ""
+        self.thoughts = family.thoughts or (self.thoughts if family.thinks else "")
         self.shows_tools = True
 
     def fault(self, text: str) -> None:
@@ -68,8 +69,8 @@ class _Family:
 
     def load(self) -> bool:
         """Answer by random weights: alone and beside others."""
-        prompts = [" ".join(f"word{i * k % 17}" for i in range(k)) for k in LENGTHS]
-        alone = [self.ask([said("user", prompt)], max_tokens=8) for prompt in prompts]
+        asked: list[Any] = [said("user", " ".join(f"word{i * k % 17}" for i in range(k))) for k in LENGTHS]
+        alone = [self.ask([message], max_tokens=8) for message in asked]
         if errors := [answer["error"] for answer in alone if "choices" not in answer]:
             self.driven.cells["loads"] = "no"
             self.fault(f"does not answer: {errors[0]}")
@@ -77,15 +78,31 @@ class _Family:
         card = self.http.get(f"/v1/models/{self.family.name}").json()
         self.driven.cells["loads"] = "yes, with images" if card["vision"] else "yes"
         self.driven.cells["batched"] = "yes" if card["batched"] else "no"
-        with ThreadPoolExecutor(len(prompts)) as threads:
-            together = list(threads.map(lambda prompt: self.ask([said("user", prompt)], max_tokens=8), prompts))
+        if card["vision"]:
+            self.look()
+            asked.append(_look("teal"))
+            alone.append(self.ask([asked[-1]], max_tokens=8))
+        with ThreadPoolExecutor(len(asked)) as threads:
+            together = list(threads.map(lambda message: self.ask([message], max_tokens=8), asked))
         if (texts := [_texts(alone), _texts(together)]) and texts[0] != texts[1]:
             self.fault(f"answers differ beside others: {texts}")
-        if card["vision"]:
-            looked = self.ask([_LOOK], max_tokens=8)
-            if "choices" not in looked:
-                self.fault(f"it does not see: {looked}")
         return True
+
+    def look(self) -> None:
+        """See images: another one makes other tokens likely, the same one the same. Random weights may go on to write
+        the same text all the same."""
+        first, other, again = (self._likely(_look(colour)) for colour in ("teal", "white", "teal"))
+        shift = max((abs(first[token] - other[token]) for token in first.keys() & other.keys()), default=9.0)
+        if not first or first != again or shift < MIN_SHIFT:
+            self.fault(f"it does not see: {first} of one image, {other} of another, {again} of the first again")
+
+    def _likely(self, message: dict[str, Any]) -> dict[str, float]:
+        """Return the log probabilities of the likeliest first tokens of an answer."""
+        answer = self.ask([message], max_tokens=1, logprobs=True, top_logprobs=20)
+        if "choices" not in answer:
+            return {}
+        content = answer["choices"][0]["logprobs"]["content"]
+        return {str(each["bytes"]): each["logprob"] for each in content[0]["top_logprobs"]}
 
     def ask(self, messages: list[Any], script: str | None = None, **fields: Any) -> dict[str, Any]:
         """Return the answer; of a model that writes the script, if there is one."""
@@ -222,14 +239,10 @@ def _texts(answers: list[dict[str, Any]]) -> list[tuple[str | None, str | None]]
     return [(each.get("reasoning_content"), each.get("content")) for each in messages]
 
 
-PIXELS = base64.b64encode(png(64, 64)).decode()
-_LOOK = {
-    "role": "user",
-    "content": [
-        {"type": "text", "text": "What is it?"},
-        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXELS}"}},
-    ],
-}
+def _look(colour: str) -> dict[str, Any]:
+    url = f"data:image/png;base64,{base64.b64encode(png(64, 64, colour)).decode()}"
+    parts = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": url}}]
+    return {"role": "user", "content": parts}
 
 
 def _words(messages: list[Any]) -> list[str]:

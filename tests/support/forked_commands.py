@@ -74,7 +74,7 @@ def _run(run: Run) -> Ended:
         texts = []
         for file in (output, errors):
             file.seek(0)
-            texts.append(file.read().decode())
+            texts.append(file.read().decode(errors="backslashreplace"))
         return Ended(run.arguments, status if status >= 0 else 128 - status, *texts)
 
 

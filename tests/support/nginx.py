@@ -14,6 +14,7 @@ from tests.support.harness import Server, free_port, until
 PROGRAM = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
 CONFIG = """
 daemon off;
+master_process off;  # a worker of root's would be another user, who may not write into the folder
 pid {folder}/pid;
 error_log {folder}/log;
 events {{}}

@@ -17,6 +17,32 @@ def make_phi_longrope(folder: Path) -> Path:
     return _save(folder, "Phi3", num_key_value_heads=2, original_max_position_embeddings=120, rope_parameters=LONGROPE)
 
 
+def make_phimoe(folder: Path) -> Path:
+    """The same, a factor that changes with it, and a window of 24 tokens."""
+    rope = {**LONGROPE, "short_mscale": 1.0, "long_mscale": 1.2}
+    return _save(
+        folder, "Phimoe", num_key_value_heads=2, original_max_position_embeddings=120, rope_parameters=rope,
+        num_local_experts=2, sliding_window=24,
+    )  # fmt: skip
+
+
+def make_hunyuan(folder: Path) -> Path:
+    """A rotary embedding that is called dynamic, and never changes."""
+    rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "alpha": 100.0, "factor": 1.0}
+    return _save(
+        folder, "HunYuanDenseV1", num_key_value_heads=2, head_dim=16, max_position_embeddings=120, rope_parameters=rope
+    )
+
+
+def make_ministral3(folder: Path) -> Path:
+    """Scales that grow with the position, beside a window."""
+    rope = {
+        "rope_type": "yarn", "rope_theta": 10000.0, "factor": 16.0, "original_max_position_embeddings": 120,
+        "llama_4_scaling_beta": 0.5, "mscale": 1.0, "mscale_all_dim": 1.0, "beta_fast": 32.0, "beta_slow": 1.0,
+    }  # fmt: skip
+    return _save(folder, "Ministral3", num_key_value_heads=2, head_dim=16, sliding_window=24, rope_parameters=rope)
+
+
 def make_llama_longrope(folder: Path) -> Path:
     """The same in a model whose code computes nothing anew where a text becomes long."""
     return _save(folder, "Llama", num_key_value_heads=2, rope_parameters=LONGROPE)
@@ -96,6 +122,9 @@ def _save(folder: Path, family: str, config: str = "", **options: object) -> Pat
 
 TOGETHER: Mapping[str, Callable[[Path], Path]] = {
     "phi-longrope": make_phi_longrope,
+    "phimoe": make_phimoe,
+    "hunyuan": make_hunyuan,
+    "ministral3": make_ministral3,
     "llama4": make_llama4,
     "gpt-oss": make_gpt_oss,
     "gemma3": make_gemma3,

@@ -36,9 +36,10 @@ class CallRules:
         headers = [self.rules.literal(self.form.header.replace("{name}", tool.name)) for tool in self.tools]
         header = f"{SPACE} {self.rules.add(' | '.join(headers))}" if self.form.header else ""
         block = self.rules.add(f"{header} {self.rules.literal(self.form.opening)} {self._rest()}")
+        first = block if self.form.header or not self.form.opening else f"{SPACE} {block}"
         if self.form.outer_begin or not self._repeats:
-            return block
-        return f"{block} ({quoted(self.form.separator)} {block}){{0,{MAX_CALLS - 1}}}"
+            return first
+        return f"{first} ({quoted(self.form.separator)} {block}){{0,{MAX_CALLS - 1}}}"
 
     def text_with_calls(self, thoughts: str = "") -> str:
         """Return free text, in which every call that begins is whole and valid. `thoughts` is what opens them."""

@@ -62,7 +62,7 @@ def call(calls: CallRules) -> str:
     """Return thoughts and one call."""
     rules, options = calls.rules, []
     channel, message = rules.literal("<|channel|>"), rules.literal("<|message|>")
-    kind = f"(({rules.literal('<|constrain|>')})? /json[ ]?/)? {message}"
+    kind = f"(({rules.literal('<|constrain|>')})? /(json|code)[ ]?/)? {message}"
     for tool in calls.tools:
         before = f"{channel} /(commentary|analysis) to=functions\\.{tool.name}[ ]?/ {kind}"
         behind = f"/ to=functions\\.{tool.name}/ {channel} /commentary[ ]?/ {kind}"

@@ -75,10 +75,10 @@ TABLE: Final[Mapping[str, Known]] = {
             head="{name}\n",
             separator=">>>",
             answer="all\n",
-            opening_pattern=r"(?:\A|>>>)(?!all\n)(?=[\w.\-/]+\n\s*\{)",
+            opening_pattern=r"(?:\A\s*|>>>)(?!all\n)(?=[\w.\-/]+\n\s*\{)",
             closing_pattern=r"(?=>>>)",
         ),
         (">>>all\\n",),
-        marker=r"(?:\A|>>>)all\n",
+        marker=r"(?:\A\s*|>>>)all\n",
     ),
 }

@@ -1,28 +1,111 @@
-"""Arguments as literals of another notation: Python's, of Llama 4 and LFM2, and Gemma 4's.
-
-The JSON of a literal differs from it in quotes, in unquoted keys, and in three words.
-"""
+"""Arguments as literals of another notation: Python's, of Llama 4 and LFM2, and Gemma 4's."""
 
 import json
-import re
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pipelines.chat.schemas import alone, properties_alone
 from pipelines.chat.syntax.arguments import ArgumentReader, ArgumentStyle, Schema, json_string
+from pipelines.chat.syntax.literal_reader import LiteralReader
 from pipelines.chat.syntax.rules import Rules, quoted
 
-WORDS: Final = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
-NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
-OPENING: Final = {"(": "[", "[": "[", "{": "{"}
-CLOSING: Final = {")": "]", "]": "]", "}": "}"}
+MAX_DEPTH: Final = 5  # of values in values: a schema may contain itself
+# Keywords that only the grammar of JSON can hold a value to
+ONLY_JSON: Final = frozenset({"const", "allOf", "$ref", "patternProperties", "prefixItems", "minItems", "maxItems"})
+DOUBLE: Final = '"([^"\\\\\\n]|\\\\.)*"'
+SINGLE: Final = "'([^'\\\\\\n]|\\\\.)*'"
+
+
+class LiteralArguments(ArgumentStyle):
+    """Values that nest as those of JSON do, in a notation of their own."""
+
+    any_value: str  # the name of the rule of any value
+    comma: str
+    any_key: str  # the regular expression of a key
+
+    def _object(self, rules: Rules, schema: Schema, depth: int) -> str:
+        properties = properties_alone(schema)
+        if not properties:
+            return '"{" "}"' if schema.get("additionalProperties") is False else self._any(rules)
+        values = {key: f"{self._key(key)} {self._value(rules, value, depth)}" for key, value in properties.items()}
+        return f'"{{" {_listed(rules, values, schema.get("required") or [])} "}}"'
+
+    def _value(self, rules: Rules, schema: Schema, depth: int = MAX_DEPTH) -> str:
+        kinds, options = schema.get("type"), schema.get("anyOf") or schema.get("oneOf") or []
+        each = [alone(option, schema) for option in options]
+        if isinstance(kinds, list):
+            each = [{**schema, "type": kind} for kind in kinds]
+        if not depth:
+            return self._any(rules)
+        if each:
+            return f"({' | '.join(rules.add(self._value(rules, one, depth - 1)) for one in each)})"
+        if enum := schema.get("enum"):
+            return f"({' | '.join(self._constant(rules, option) for option in enum)})"
+        match kinds:
+            case "string":
+                return self._string(rules, schema)
+            case "object":
+                return self._object(rules, schema, depth - 1)
+            case "array":
+                item = rules.add(self._value(rules, alone(schema.get("items"), schema), depth - 1))
+                return f'"[" ({item} ({self.comma} {item})*)? "]"'
+            case "integer" | "number":
+                return rules.json(schema)
+            case "boolean":
+                return self._boolean()
+            case "null":
+                return self._word(None)
+        return self._any(rules)
+
+    def _constant(self, rules: Rules, value: Any) -> str:
+        if isinstance(value, str):
+            return self._text(rules, value)
+        return self._word(value) if isinstance(value, bool | None) else rules.json({"const": value})
+
+    def _boolean(self) -> str:
+        return f"({self._word(True)} | {self._word(False)})"
+
+    def _any(self, rules: Rules) -> str:
+        """Return the expression of any value, nested without a bound."""
+        name, comma = self.any_value, self.comma
+        if f"{name}: " not in "\n".join(rules.lines):
+            scalar = f"{rules.json({'type': 'number'})} | {self._boolean()} | {self._word(None)}"
+            rules.lines += [
+                f"{name}: {self._string(rules, {'type': 'string'})} | {name}_scalar | {name}_object | {name}_array",
+                f"{name}_scalar: {scalar}",
+                f'{name}_object: "{{" ({name}_pair ({comma} {name}_pair)*)? "}}"',
+                f"{name}_pair: {self.any_key} {name}",
+                f'{name}_array: "[" ({name} ({comma} {name})*)? "]"',
+            ]
+        return name
+
+    @abstractmethod
+    def _key(self, key: str) -> str:
+        """Return the expression of a key, with the colon."""
+
+    @abstractmethod
+    def _string(self, rules: Rules, schema: Schema) -> str:
+        """Return the expression of a string."""
+
+    @abstractmethod
+    def _text(self, rules: Rules, text: str) -> str:
+        """Return the expression of this very string."""
+
+    @abstractmethod
+    def _word(self, value: bool | None) -> str:
+        """Return the expression of this boolean, or of null."""
 
 
 @dataclass(frozen=True, slots=True)
-class PythonArguments(ArgumentStyle):
+class PythonArguments(LiteralArguments):
     """Keyword arguments behind an opening parenthesis, which is a part of the head."""
 
     input_opening = "input="
+    any_value = "any_python"
+    comma = "/, ?/"
+    any_key = f"/({DOUBLE}|{SINGLE}): ?/"
 
     def reader(self, schema: Schema, tail: str) -> ArgumentReader:
         """Return a reader that gives arguments without a name the schema's names."""
@@ -30,28 +113,41 @@ class PythonArguments(ArgumentStyle):
 
     def rule(self, rules: Rules, schema: Schema) -> str:
         """Return the arguments in the schema's order."""
-        properties, required = schema.get("properties") or {}, schema.get("required") or []
-        values = {key: f'"{key}=" {self._value(rules, value)}' for key, value in properties.items()}
-        return f'{_listed(rules, values, required)} ")"'
+        values = {key: f'"{key}=" {self._value(rules, value)}' for key, value in properties_alone(schema).items()}
+        return f'{_listed(rules, values, schema.get("required") or [])} ")"'
 
     def written(self, arguments: Mapping[str, Any]) -> str:
         """Return keyword arguments and the closing parenthesis."""
         return ", ".join(f"{key}={_python(value)}" for key, value in arguments.items()) + ")"
 
-    def _value(self, rules: Rules, schema: Schema) -> str:
-        if schema.get("type") == "boolean":
-            return '("True" | "False")'
-        single = " | /'([^'\\\\\\n]|\\\\.)*'/" if schema.get("type") == "string" and "enum" not in schema else ""
-        return f"({rules.json(schema)}{single})"
+    def _value(self, rules: Rules, schema: Schema, depth: int = MAX_DEPTH) -> str:
+        if schema.keys() & ONLY_JSON or isinstance(schema.get("additionalProperties"), Mapping):
+            return rules.json(schema)
+        return LiteralArguments._value(self, rules, schema, depth)
+
+    def _key(self, key: str) -> str:
+        return f"({quoted(json_string(key))} | {quoted(repr(key))}) /: ?/"
+
+    def _string(self, rules: Rules, schema: Schema) -> str:
+        return rules.add(f"{rules.json(schema)} | /{SINGLE}/")
+
+    def _text(self, rules: Rules, text: str) -> str:
+        return rules.add(f"{quoted(json_string(text))} | {quoted(repr(text))}")
+
+    def _word(self, value: bool | None) -> str:
+        return f"({quoted(repr(value))} | {quoted(json.dumps(value))})"
 
 
 @dataclass(frozen=True, slots=True)
-class GemmaArguments(ArgumentStyle):
+class GemmaArguments(LiteralArguments):
     """Gemma 4's: keys without quotes, and strings between tokens of their own."""
 
     quote: str = '<|"|>'
     beginning = r"\{"
     input_opening = "{input:"
+    any_value = "any_value"
+    comma = '","'
+    any_key = "/[A-Za-z_][A-Za-z0-9_]*:/"
 
     def reader(self, schema: Schema, tail: str) -> ArgumentReader:
         """Return a reader of the object in braces."""
@@ -59,7 +155,7 @@ class GemmaArguments(ArgumentStyle):
 
     def rule(self, rules: Rules, schema: Schema) -> str:
         """Return the object, with its properties in the schema's order."""
-        return self._object(rules, schema, schema)
+        return self._object(rules, schema, MAX_DEPTH)
 
     def written(self, arguments: Mapping[str, Any]) -> str:
         """Return the object in braces."""
@@ -78,50 +174,17 @@ class GemmaArguments(ArgumentStyle):
         """Return what ends a string."""
         return (self.quote,)
 
-    def _object(self, rules: Rules, schema: Schema, root: Schema) -> str:
-        properties = schema.get("properties")
-        if not isinstance(properties, Mapping) or not properties:
-            return '"{" "}"' if schema is root and "properties" in schema else self._any(rules)
-        values = {key: f"{quoted(f'{key}:')} {self._value(rules, value, root)}" for key, value in properties.items()}
-        return f'"{{" {_listed(rules, values, schema.get("required") or [])} "}}"'
+    def _key(self, key: str) -> str:
+        return quoted(f"{key}:")
 
-    def _value(self, rules: Rules, schema: Any, root: Schema) -> str:
-        if not isinstance(schema, Mapping):
-            return self._any(rules)
-        if enum := schema.get("enum"):
-            return f"({' | '.join(self._constant(rules, option) for option in enum)})"
-        match schema.get("type"):
-            case "string":
-                return self._string(rules)
-            case "object":
-                return self._object(rules, schema, root)
-            case "array":
-                item = rules.add(self._value(rules, schema.get("items", {}), root))
-                return f'"[" ({item} ("," {item})*)? "]"'
-            case "integer" | "number" | "boolean" | "null":
-                return rules.json(schema)
-        return self._any(rules)
-
-    def _constant(self, rules: Rules, value: Any) -> str:
-        if isinstance(value, str):
-            return f"{rules.literal(self.quote)} {rules.literal(value)} {rules.literal(self.quote)}"
-        return rules.json({"const": value})
-
-    def _string(self, rules: Rules) -> str:
+    def _string(self, rules: Rules, schema: Schema) -> str:
         return rules.add(f"{rules.literal(self.quote)} {rules.until(self.quote)}")
 
-    def _any(self, rules: Rules) -> str:
-        """Return the expression of any value, nested without a bound."""
-        if "any_value: " not in "\n".join(rules.lines):
-            scalar = rules.json({"type": ["number", "boolean", "null"]})
-            rules.lines += [
-                f"any_value: {self._string(rules)} | any_scalar | any_object | any_array",
-                f"any_scalar: {scalar}",
-                'any_object: "{" (any_pair ("," any_pair)*)? "}"',
-                "any_pair: /[A-Za-z_][A-Za-z0-9_]*:/ any_value",
-                'any_array: "[" (any_value ("," any_value)*)? "]"',
-            ]
-        return "any_value"
+    def _text(self, rules: Rules, text: str) -> str:
+        return f"{rules.literal(self.quote)} {rules.literal(text)} {rules.literal(self.quote)}"
+
+    def _word(self, value: bool | None) -> str:
+        return quoted(json.dumps(value))
 
 
 def _python(value: Any) -> str:
@@ -145,98 +208,3 @@ def _listed(rules: Rules, values: dict[str, str], required: list[str]) -> str:
             first = rules.add(f"{began} | {first}" if first else f"({began})?")
             rest = rules.add(f"(/, ?/ {name})? {rest}")
     return first
-
-
-class LiteralReader(ArgumentReader):
-    """Turns a literal into JSON, character by character."""
-
-    def __init__(self, quotes: tuple[str, ...], names: list[str], *, opened: bool) -> None:
-        self._quotes = quotes
-        self._names = names  # of arguments without a name, in their order
-        self._python = opened
-        self._depth = 1 if opened else 0
-        self._text = ""  # that was not read yet
-        self._quote = ""  # of the open string
-        self._word = ""
-        self._position = 0  # of the argument
-        self._named = False  # whether this argument's name came
-        self._began = False
-
-    def feed(self, text: str) -> str:
-        """Return what is new, as JSON text."""
-        self._text += text
-        output = "" if self._began or not self._python else "{"
-        self._began = True
-        while self._text and self.rest is None:
-            step = self._in_string() if self._quote else self._outside()
-            if step is None:
-                break
-            output += step
-        return output
-
-    def _in_string(self) -> str | None:
-        quote = self._quote
-        if self._text.startswith(quote):
-            self._text, self._quote = self._text[len(quote) :], ""
-            return '"'
-        if quote.startswith(self._text):  # what may become the closing quote
-            return None
-        if self._python and self._text[0] == "\\":
-            return self._escape()
-        character, self._text = self._text[0], self._text[1:]
-        return json_string(character)[1:-1]
-
-    def _escape(self) -> str | None:
-        if len(self._text) < 2:
-            return None
-        character, self._text = self._text[1], self._text[2:]
-        if character in 'nrtbfu"\\/':
-            return "\\" + character
-        return character if character == "'" else json_string("\\" + character)[1:-1]
-
-    def _outside(self) -> str | None:
-        for quote in self._quotes:
-            if self._text.startswith(quote):
-                self._text, self._quote = self._text[len(quote) :], quote
-                return self._ended_word() + self._name() + '"'
-            if len(quote) > 1 and quote.startswith(self._text):
-                return None
-        character, self._text = self._text[0], self._text[1:]
-        if character.isalnum() or character in "_.-+":
-            self._word += character
-            return ""
-        return self._punctuation(character)
-
-    def _punctuation(self, character: str) -> str:
-        if character in "=:" and self._word:
-            key, self._word = self._word, ""
-            self._named = self._named or self._depth == 1
-            return json_string(key) + ": "
-        value = self._ended_word()
-        if character in OPENING:
-            value += self._name() if self._depth == 1 else ""
-            self._depth += 1
-            return value + OPENING[character]
-        if character in CLOSING:
-            self._depth -= 1
-            if not self._depth:
-                self.rest, self._text = self._text, ""
-                return value + "}"
-            return value + CLOSING[character]
-        if character == "," and self._depth == 1:
-            self._position, self._named = self._position + 1, False
-        return value + {",": ", ", ":": ": "}.get(character, "")
-
-    def _ended_word(self) -> str:
-        word, self._word = self._word, ""
-        if not word:
-            return ""
-        known = WORDS.get(word) or (word if NUMBER.fullmatch(word) else json_string(word))
-        return self._name() + known
-
-    def _name(self) -> str:
-        """Return the name of an argument that has none of its own."""
-        if not self._python or self._named or self._depth != 1 or self._position >= len(self._names):
-            return ""
-        self._named = True
-        return json_string(self._names[self._position]) + ": "

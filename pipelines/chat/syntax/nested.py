@@ -5,12 +5,14 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from pipelines.chat.schemas import alone, properties_alone
 from pipelines.chat.syntax.arguments import ArgumentReader, ArgumentStyle, Schema
 from pipelines.chat.syntax.rules import Rules
 from pipelines.chat.syntax.tags import may_be_text, read_value
 
 MINIMAX: Final = "]<]minimax[>["
 ITEM: Final = "item"  # the tag of an array's values
+MAX_DEPTH: Final = 4  # of tags in tags: a schema may contain itself
 TAG: Final = re.compile(re.escape(MINIMAX) + r"<(/?)([^<>/]+)>")
 
 
@@ -25,12 +27,7 @@ class NestedArguments(ArgumentStyle):
 
     def rule(self, rules: Rules, schema: Schema) -> str:
         """Return the arguments in the schema's order, those that are not required if the model wants them."""
-        required = schema.get("required") or []
-        tags = [
-            f"({_tag(rules, key, value)}){'' if key in required else '?'}"
-            for key, value in (schema.get("properties") or {}).items()
-        ]
-        return " ".join([*tags, "/[ \\n]{0,2}/"])
+        return _object(rules, schema, MAX_DEPTH)
 
     def written(self, arguments: Mapping[str, Any]) -> str:
         """Return a tag for each argument."""
@@ -68,9 +65,9 @@ def _value(text: str, schema: Schema) -> Any:
     """Return what the text between two tags means."""
     tags, kind = list(_tags(text)), schema.get("type")
     if kind == "array" or (tags and kind != "object" and all(name == ITEM for name, _ in tags)):
-        return [_value(inner, schema.get("items") or {}) for _, inner in tags]
+        return [_value(inner, alone(schema.get("items"), schema)) for _, inner in tags]
     if kind == "object" or tags:
-        properties = schema.get("properties") or {}
+        properties = properties_alone(schema)
         return {name: _value(inner, properties.get(name) or {}) for name, inner in tags}
     return read_value(text, schema, is_string=bool(schema) and may_be_text(schema))
 
@@ -88,17 +85,44 @@ def _tags(text: str) -> Iterator[tuple[str, str]]:
                 yield name, text[begin : tag.start()]
 
 
-def _tag(rules: Rules, name: str, schema: Schema) -> str:
+def _object(rules: Rules, schema: Schema, depth: int) -> str:
+    required = schema.get("required") or []
+    tags = [
+        f"({_tag(rules, key, value, depth - 1)}){'' if key in required else '?'}"
+        for key, value in properties_alone(schema).items()
+    ]
+    return " ".join([*tags, "/[ \\n]{0,2}/"])
+
+
+def _tag(rules: Rules, name: str, schema: Schema, depth: int) -> str:
     opening, closing = rules.literal(f"{MINIMAX}<{name}>"), rules.literal(f"{MINIMAX}</{name}>")
-    kind = schema.get("type")
-    if kind == "object" and schema.get("properties"):
-        return f"{opening} {NestedArguments().rule(rules, schema)} {closing}"
-    if kind in ("object", "array"):
-        inner = rules.add(_tag(rules, ITEM, schema.get("items") or {})) + "*" if kind == "array" else rules.json(schema)
-        return f"{opening} {inner} {closing}"
+    kind, options = schema.get("type"), schema.get("anyOf") or schema.get("oneOf") or []
+    each = [alone(option, schema) for option in options]
+    if isinstance(kind, list):
+        each = [{**schema, "type": one} for one in kind]
+    if each and depth:
+        return f"({' | '.join(rules.add(_tag(rules, name, one, depth - 1)) for one in each)})"
+    if texts := [rules.literal(text) for text in schema.get("enum", ()) if isinstance(text, str)]:
+        return f"{opening} ({' | '.join(texts)}) {closing}"
+    if kind == "object" and schema.get("properties") and depth:
+        return f"{opening} {_object(rules, schema, depth)} {closing}"
+    if kind == "array" and depth:
+        items = alone(schema.get("items"), schema)
+        return f"{opening} {rules.add(_tag(rules, ITEM, items, depth - 1))}* {closing}"
+    if not schema.keys() & {"type", "enum"} and may_be_text(schema):
+        return f"{opening} {_anything(rules)} {closing}"
     if may_be_text(schema) and "enum" not in schema:
         return f"{opening} {rules.until(f'{MINIMAX}</{name}>')}"
     return f"{opening} {rules.json(schema)} {closing}"
+
+
+def _anything(rules: Rules) -> str:
+    """Return the expression of text and of tags with anything in them."""
+    name, mark = "any_nested", rules.literal(MINIMAX)
+    if not any(line.startswith(f"{name}: ") for line in rules.lines):
+        tags = f"{mark} /<[^<>\\/]+>/ {name} {mark} /<\\/[^<>\\/]+>/"
+        rules.lines.append(f"{name}: ({rules.free(MINIMAX)} | {tags})*")
+    return name
 
 
 def _written(name: str, value: Any) -> str:

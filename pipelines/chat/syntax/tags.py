@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pipelines.chat.schemas import alone, properties_alone
 from pipelines.chat.syntax.arguments import ArgumentReader, ArgumentStyle, Schema, json_string
 from pipelines.chat.syntax.rules import Rules
 
 PYTHON_WORDS = {"True": True, "False": False, "None": None}
 SAYS_STRING = ("true", "string")
+KINDS_OF_JSON = ("string", "number", "boolean", "null", "object", "array")
 KINDS = {str: "string", bool: "boolean", type(None): "null", dict: "object", list: "array"}  # others are numbers
 
 
@@ -29,12 +31,11 @@ class TagArguments(ArgumentStyle):
 
     def rule(self, rules: Rules, schema: Schema) -> str:
         """Return the arguments in the schema's order, those that are not required if the model wants them."""
-        properties = schema.get("properties") or {}
         required = schema.get("required") or []
         space = "/[ \\n]{0,2}/"
         tags = [
-            f"({space} {self._tag(rules, key, value)}){'' if key in required else '?'}"
-            for key, value in properties.items()
+            f"({space} ({self._tag(rules, key, value)})){'' if key in required else '?'}"
+            for key, value in properties_alone(schema).items()
         ]
         return f"{' '.join(tags)} {space}"
 
@@ -57,17 +58,20 @@ class TagArguments(ArgumentStyle):
         return (self.space + self.closing,)
 
     def _tag(self, rules: Rules, key: str, value: Schema) -> str:
-        text = may_be_text(value)
-        written = self._opening(key, "string" if text else _kind(value))
-        opening = " /\\n?/ ".join(map(rules.literal, written.split("\n")))
+        """Return the tag of a value; where tags name types, one for each type that the value may have."""
+        named = "{type}" in self.opening or "{string}" in self.opening
+        variants = _variants(value) if named else [("string" if may_be_text(value) else _kind(value), value)]
+        return " | ".join(rules.add(self._typed(rules, key, kind, schema)) for kind, schema in variants)
+
+    def _typed(self, rules: Rules, key: str, kind: str, value: Schema) -> str:
+        opening = " /\\n?/ ".join(map(rules.literal, self._opening(key, kind).split("\n")))
         space = "/\\n?/" if self.space else ""
         closing = rules.literal(self.closing)
-        options = [rules.literal(option) for option in value.get("enum", ()) if isinstance(option, str)]
-        if options and text:
+        if kind != "string":
+            return f"{opening} {space} {rules.json(value)} {space} {closing}"
+        if options := [rules.literal(option) for option in value.get("enum", ()) if isinstance(option, str)]:
             return f"{opening} {space} ({' | '.join(options)}) {space} {closing}"
-        if text:
-            return f"{opening} {space} {rules.until(self.closing)}"
-        return f"{opening} {space} {rules.json(value)} {space} {closing}"
+        return f"{opening} {space} {rules.until(self.closing)}"
 
 
 class TagReader(ArgumentReader):
@@ -76,7 +80,7 @@ class TagReader(ArgumentReader):
     def __init__(self, style: TagArguments, schema: Schema, tail: str) -> None:
         self._opening = re.compile(r"\s*" + _pattern(style.opening))
         self._style = style
-        self._properties = schema.get("properties") or {}
+        self._properties = properties_alone(schema)
         self._tail = tail
         self._text = ""
         self._key: str | None = None  # of the value that is open
@@ -181,8 +185,22 @@ def _kind(schema: Schema) -> str:
     return "number" if names and names[0] == "integer" else str(next(iter(names), "null"))
 
 
+def _variants(schema: Schema) -> list[tuple[str, Schema]]:
+    """Return the types that a value may have, by their names in tags, and its schema as one of each."""
+    kinds, options = schema.get("type"), schema.get("anyOf") or schema.get("oneOf")
+    if options:
+        found = [pair for option in options for pair in _variants(alone(option, schema))]
+    elif isinstance(kinds, str) or not (kinds or may_be_text(schema)):
+        return [("number" if kinds == "integer" else kinds or _kind(schema), schema)]
+    else:
+        found = [(kind, {**schema, "type": kind}) for kind in kinds or KINDS_OF_JSON]
+    return [("number" if kind == "integer" else kind, one) for kind, one in found]
+
+
 def _declared(value: Any, schema: Schema) -> bool:
-    """Return whether a schema that takes strings names the type of this other value, too."""
+    """Return whether a schema that takes strings names the type of this other value, too, or names none for it."""
+    if not schema.keys() & {"type", "anyOf", "oneOf"}:
+        return isinstance(value, dict | list)
     names = {"NoneType": "null", "bool": "boolean", "int": "integer", "float": "number", "dict": "object"}
     name = names.get(type(value).__name__, "array")
     found = json.dumps([schema.get("type"), schema.get("anyOf"), schema.get("oneOf")])

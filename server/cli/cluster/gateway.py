@@ -11,7 +11,8 @@ import ray
 
 from server.cli.cluster.config import ClusterConfig
 from server.cli.cluster.token import ClusterSecrets
-from server.cli.serve import prepare_server, write_secret
+from server.cli.serve import prepare_server
+from server.secret_files import write_secret
 from server.settings import Settings
 
 OPTIONS: dict[str, Any] = {

@@ -2,12 +2,12 @@
 
 import hashlib
 import hmac
-import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
 from server.errors import StartError
+from server.secret_files import read_secret, write_secret
 
 MIN_LENGTH = 32
 
@@ -30,13 +30,7 @@ def make_token(home: Path) -> Path:
     path = token_file(home)
     home.mkdir(parents=True, exist_ok=True)
     try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            try:
-                file.write(secrets.token_hex(32))
-                file.flush()
-            except OSError:
-                path.unlink()  # the next one would be too short otherwise
-                raise
+        write_secret(path, secrets.token_hex(32))
     except FileExistsError:
         read_token(home)
     return path
@@ -47,7 +41,7 @@ def read_token(home: Path) -> str:
     others."""
     path = token_file(home)
     try:
-        token = path.read_text().strip()
+        token = read_secret(path)
         mode = path.stat().st_mode
     except OSError as error:
         raise StartError(

@@ -1,11 +1,12 @@
-// English is in the sources; zh.json has the Chinese of each text. The browser's language decides.
+// English is in the sources; zh.json has the Chinese of each text. The person decides, else the browser.
+import { chosenLanguage } from "./appearance.js";
 import { BASE } from "./base.js";
 import { createStore } from "./store.js";
 
 export const language = createStore("en");
 let texts = {};
 
-export async function loadLanguage(wanted = navigator.language) {
+export async function loadLanguage(wanted = chosenLanguage || navigator.language) {
   if (!wanted.toLowerCase().startsWith("zh")) return;
   const response = await fetch(`${BASE}/console/i18n/zh.json`);
   texts = await response.json();

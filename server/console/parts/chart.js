@@ -1,4 +1,5 @@
 // Bars by day, stacked by what `series` names. uPlot is loaded when a chart is shown.
+import { theme } from "../core/appearance.js";
 import { BASE } from "../core/base.js";
 import { html, useEffect, useRef, useState } from "../core/html.js";
 import { day as dayName, t } from "../core/i18n.js";
@@ -72,12 +73,14 @@ export function Chart({ label, rows, unit }) {
       return undefined;
     };
     show();
-    const theme = matchMedia("(prefers-color-scheme: dark)"); // a canvas does not follow the page's colours
-    theme.addEventListener("change", show);
+    const system = matchMedia("(prefers-color-scheme: dark)"); // a canvas does not follow the page's colours
+    const unsubscribe = theme.subscribe(show);
+    system.addEventListener("change", show);
     addEventListener("resize", show);
     return () => {
       turn += 1;
-      theme.removeEventListener("change", show);
+      unsubscribe();
+      system.removeEventListener("change", show);
       removeEventListener("resize", show);
       chart?.destroy();
     };

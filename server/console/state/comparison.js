@@ -31,7 +31,9 @@ let drawing = { stopped: true };
 // Draws a cell, or waits for its call if it has one.
 async function drawCell(place, body) {
   try {
-    const id = comparison.get().cells[place]?.id ?? await startJob({ ...body, response_format: "url" });
+    const { id: begun, once = crypto.getRandomValues(new Uint32Array(4)).join("-") } = comparison.get().cells[place] ?? {};
+    put(place, { once }); // a page that is left meanwhile sends it again
+    const id = begun ?? await startJob({ ...body, response_format: "url" }, once);
     put(place, { id, error: null });
     const result = await finished(id);
     put(place, { url: result.data[0].url, label: stringify(body) });

@@ -2,7 +2,6 @@
 // They outlive the page with what was sent, so that each can be sent again. The server knows all calls of the key: those of
 // another browser that run are found too.
 import { ApiError, get, json, readResult, resultName } from "../core/api.js";
-import { t } from "../core/i18n.js";
 import { stringify } from "../core/json.js";
 import { createStore } from "../core/store.js";
 import { keepSent } from "./sent-files.js";
@@ -61,18 +60,16 @@ function add(state, request) {
 const isUploaded = (reference) => reference instanceof File || reference.startsWith("data:");
 
 // The header leaves `background` to what is behind the image.
-const IN_BACKGROUND = { headers: { Prefer: "respond-async" } };
-
-async function start(route, body, request) {
-  const state = await json("POST", `/v1/images/${route}`, body, IN_BACKGROUND);
+async function start(route, body, request, headers = {}) {
+  const state = await json("POST", `/v1/images/${route}`, body, { headers: { Prefer: "respond-async", ...headers } });
   const { image = [], strokes = [] } = request;
   if (strokes.length || image.some(isUploaded)) await keepSent(state.id, image, strokes);
   add(state, { ...request, endpoint: `images.${route}` });
   return state.id;
 }
 
-// Starts a call, and returns its id.
-export const startJob = (body) => start("generations", body, body);
+// Starts a call, and returns its id. One that was sent with the same `once` before is not drawn again.
+export const startJob = (body, once) => start("generations", body, body, once && { "Idempotency-Key": once });
 
 // Starts to enlarge a result, by its address here.
 export const startUpscale = (body) => start("upscale", body, { ...body, image: [body.image] });
@@ -100,11 +97,14 @@ export async function startAgain({ id, request: { endpoint, ...request } }) {
   return started;
 }
 
-// The result of a call that `startJob` began. Throws its error.
+// The result of a call. Throws its error. One that this browser has not recorded is looked for on the server.
 export async function finished(id) {
   for (;;) {
     const job = jobs.get().find((each) => each.id === id);
-    if (!job) throw new Error(t("The call is not known here any more."));
+    if (!job) {
+      add({ id, state: "queued" }, null);
+      continue;
+    }
     if (job.state === "succeeded") return job.result;
     if (!runs(job)) throw Object.assign(new Error(job.error?.message ?? job.state), { code: job.error?.code });
     await new Promise((resolve) => {

@@ -6,6 +6,7 @@ const SAVE_MS = 250;
 const parts = new Map(); // name -> {store, role, empty, pack, restore}
 const owners = { key: null, operator: null };
 const late = new Map(); // name -> the timer that saves it
+let leaving = false; // a browser ends the page's calls then, which is no failure to be kept
 
 async function save(name) {
   clearTimeout(late.get(name));
@@ -18,7 +19,7 @@ async function save(name) {
 export function keep(name, store, { role = "key", pack = (value) => value, restore = store.set } = {}) {
   parts.set(name, { store, role, empty: store.get(), pack, restore });
   store.subscribe(() => {
-    if (owners[role] && !late.has(name)) late.set(name, setTimeout(save, SAVE_MS, name));
+    if (owners[role] && !leaving && !late.has(name)) late.set(name, setTimeout(save, SAVE_MS, name));
   });
 }
 
@@ -30,13 +31,12 @@ async function bringBack(name, owner) {
 // Brings back the work of who has signed in. Who signs in again over a page goes on with what it shows.
 export async function openWork({ key, operator }) {
   const found = { key: key?.id ?? null, operator: operator ? "operator" : null };
-  const waits = [];
-  for (const [name, { role }] of parts) {
-    if (!found[role] || owners[role] === found[role]) continue;
-    waits.push(owners[role] === null ? bringBack(name, found[role]) : save(name));
-  }
+  const before = { ...owners };
   for (const role of Object.keys(owners)) owners[role] = found[role] ?? owners[role];
-  await Promise.all(waits);
+  for (const [name, { role }] of parts) { // in their order: what waits for a call comes after the calls
+    if (!found[role] || before[role] === found[role]) continue;
+    await (before[role] === null ? bringBack(name, found[role]) : save(name));
+  }
 }
 
 // Ends the work of all, also in this browser's records.
@@ -48,4 +48,13 @@ export async function endWork() {
   await withRecords("work", "readwrite", (work) => done(work.clear()));
 }
 
-addEventListener("pagehide", () => [...late.keys()].forEach(save));
+// Saves what has changed and is not saved yet.
+export const saveWork = () => Promise.all([...late.keys()].map(save));
+
+addEventListener("pagehide", () => {
+  leaving = true;
+  saveWork();
+});
+addEventListener("pageshow", () => {
+  leaving = false; // it was kept by the browser, and is shown again
+});

@@ -1,6 +1,6 @@
 // Every page as it comes, in both languages: axe at both widths in both themes. With a folder, a sheet of images of all
 // pages for each width is written there.
-import { spec, WIDTHS } from "./harness.mjs";
+import { assert, base, eventually, spec, WIDTHS } from "./harness.mjs";
 
 const PAGES = ["generate", "edit", "gallery", "compare", "chat", "conversation", "usage", "queue", "models", "keys", "ledger", "calls", "moderation", "audit"];
 const ANSWER = "**Yes**: two ways.\n\n1. Say `a red boat`.\n2. Say the light:\n\n| time | word |\n|---|---|\n| evening | *sunset* |\n\n```\nsize: 16:9\n```";
@@ -15,7 +15,7 @@ async function chatted(page) {
 }
 
 async function edited(page) {
-  const first = await page.evaluate(async () => (await (await fetch("/v1/darkroom/results?limit=1")).json()).data[0]?.id);
+  const first = await page.evaluate(async (url) => (await (await fetch(url)).json()).data[0]?.id, `${base}/v1/darkroom/results?limit=1`);
   if (first) await page.goto(`${page.url()}?image=${first}`);
 }
 
@@ -25,7 +25,7 @@ for (const locale of ["en-US", "zh-CN"]) {
   await spec(`pages, ${locale}`, "/console/generate", async (page, { looks, picture, sheet }) => {
     const taken = [];
     for (const name of PAGES) {
-      await page.goto(new URL(`/console/${name}`, page.url()).href);
+      await page.goto(`${base}/console/${name}`);
       await page.locator("main h1").waitFor();
       await page.waitForLoadState("networkidle");
       await FILLED[name]?.(page);
@@ -35,3 +35,20 @@ for (const locale of ["en-US", "zh-CN"]) {
     if (locale === "en-US") for (const width of Object.keys(WIDTHS)) await sheet(`all-${width}`, taken.filter((each) => each.width === width));
   }, { locale });
 }
+
+await spec("a person's own language and colours", "/console/generate", async (page) => {
+  const background = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+  const light = await background();
+  await page.locator("#prompt").fill("a red boat");
+  await page.getByLabel("Colours").selectOption("dark");
+  const dark = await background();
+  assert.notEqual(dark, light);
+  await page.getByLabel("Language").selectOption("中文");
+  await page.getByRole("heading", { name: "生成" }).waitFor();
+  assert.equal(await background(), dark);
+  await eventually(async () => assert.equal(await page.locator("#prompt").inputValue(), "a red boat"));
+  await page.getByLabel("语言").selectOption("");
+  await page.getByRole("heading", { name: "Generate" }).waitFor();
+  await page.getByLabel("Colours").selectOption("");
+  assert.equal(await background(), light);
+});

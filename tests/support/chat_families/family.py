@@ -29,6 +29,7 @@ class ChatFamily:
     tokenizer: str | None = None  # a published one; else bytes, and the family's marks
     writes: str | None = None  # a case of `chat_outputs`: its thoughts and calls
     thinks: bool = False
+    thoughts: str = ""  # where they are not those of the case
     processor: Callable[[PreTrainedTokenizerFast], Any] | None = None  # of a model that sees images
 
     @property

@@ -47,7 +47,7 @@ FAMILIES = [
     ChatFamily(
         "lfm2.5",
         built(T.Lfm2ForCausalLM, T.Lfm2Config, layer_types=["conv", "full_attention"], block_multiple_of=16),
-        "LFM2.5-8B-A1B", "<|im_end|>", "<|startoftext|>", writes="lfm2", thinks=True,
+        "LFM2.5-8B-A1B", "<|im_end|>", "<|startoftext|>", writes="lfm2", thoughts="<think>Hm.</think>",
     ),
     ChatFamily(
         "nemotron-3-nano", built(T.NemotronHForCausalLM, T.NemotronHConfig, **NEMOTRON),

@@ -256,6 +256,31 @@ def test_a_broken_catalog(place: Place) -> None:
     assert [each.status for each in of(every, ["keys", "list"], ["keys", "revoke"])] == [0, 0]
 
 
+def test_arguments_that_are_not_utf8(place: Place) -> None:
+    odd = f"{place.folder}/\udcff"
+    every = place.run(*([*command, odd] for command in [*EVERY, ["policy", "test"], ["keys", "create", "--note"]]))
+    every += place.run(*([*command[:-1], odd] for command in EVERY if len(command) > 1))
+    assert_no_traceback(every)
+
+
+@pytest.mark.parametrize(
+    ("path", "refused"),
+    [
+        ("home/admin-key", [*ASKING, SERVE]), ("home/webhook-secret", [SERVE]),
+        ("home/cluster-token", [["cluster", "token"]]), ("model_configs/alpha.toml", [["models"], SERVE]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("content", [b"\xff\xfe\0a", b""])
+def test_files_that_are_not_text(place: Place, path: str, refused: list[list[str]], content: bytes) -> None:
+    if path.endswith(".toml") and not content:
+        pytest.skip("an empty catalog file has no models")
+    (place.folder / path).write_bytes(content)
+    assert_no_traceback(place.run(*(each for each in EVERY if each not in [*refused, SERVE])))
+    ended = place.run(*refused)
+    assert_one_line(ended)
+    assert [each for each in ended if Path(path).name not in each.errors] == []
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

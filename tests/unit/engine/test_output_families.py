@@ -157,6 +157,57 @@ def test_a_familys_thoughts_are_not_in_the_answer(name: str) -> None:
         assert bool(reasoning) == bool(thoughts)
 
 
+NESTED = {
+    "type": "object",
+    "properties": {
+        "place": {"$ref": "#/$defs/Place"},
+        "other": {"anyOf": [{"$ref": "#/$defs/Place"}, {"type": "null"}]},
+        "all": {"type": "array", "items": {"$ref": "#/$defs/Place"}},
+        "unit": {"allOf": [{"$ref": "#/$defs/Unit"}]},
+        "note": {"type": ["string", "null"]},
+        "any": {},
+    },
+    "required": ["place"],
+    "$defs": {
+        "Place": {
+            "type": "object",
+            "properties": {
+                "x": {"type": "integer"}, "near": {"type": "boolean"},
+                "names": {"type": "array", "items": {"type": "string"}}, "in": {"$ref": "#/$defs/Place"},
+            },
+            "required": ["x"],
+        },
+        "Unit": {"type": "string", "enum": ["km", "mi"]},
+    },
+}  # fmt: skip
+ARGUMENTS: tuple[dict[str, Any], ...] = (
+    {"place": {"x": 1, "near": True}},
+    {"place": {"x": 1, "names": ["a", "it's"]}, "other": None},
+    {"place": {"x": 1, "in": {"x": 2, "in": {"x": 3}}}, "other": {"x": -2, "near": False}},
+    {"place": {"x": 1}, "all": [{"x": 2}, {"x": 3}], "unit": "km", "note": None},
+    {"place": {"x": 1}, "note": 'say "b"\n', "any": {"b": ["c", 1.5, None, True]}},
+)
+HEADED = {"harmony", "muse"}  # a call is a message with a header, which is not in the text that a template shows
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+@pytest.mark.parametrize("name", [name for name in CASES if name not in HEADED])
+def test_arguments_of_any_shape_are_allowed_and_understood(name: str, choice: str) -> None:
+    """As pydantic and MCP servers describe them: objects in objects that refer to each other, lists, unions, nulls."""
+    model, calls = Model(name), TABLE[name].calls
+    tools = ({"type": "function", "function": {"name": "go", "parameters": NESTED}},)
+    for arguments in ARGUMENTS:
+        _, text, found, _ = model.write(calls.written([("go", arguments)]), tools=tools, tool_choice=choice)
+        assert (text, found) == ("", [arguments])
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in HEADED])
+def test_white_space_before_a_required_call_is_no_text(name: str) -> None:
+    *_, calls, expected = CASES[name]
+    _, text, found, _ = Model(name).write(f"\n\n{calls}", tools=TOOLS, tool_choice="required")
+    assert (text, found) == ("", expected)
+
+
 def test_a_string_in_single_quotes_can_be_closed() -> None:
     model = Model("lfm2")
     request = ChatJob("j", ChatSpec("m", Path("m")), (), 0, 1.0, tools=TOOLS, tool_choice="required")
