@@ -19,6 +19,7 @@ from pipelines.images.loading.checkpoint_cache import HOST, InsufficientMemory
 from pipelines.protocol.chat import ChatSpec
 from pipelines.protocol.images import CheckpointSpec, Lora, Runtime
 from tests.gpu.conftest import draw
+from tests.gpu.simulated.conftest import Part, daily_and
 from tests.simulated_gpu import device
 from tests.support.image_jobs import image_job
 from tests.support.tiny_chat_checkpoints import make_qwen
@@ -94,11 +95,6 @@ async def test_a_checkpoint_that_does_not_come_back_is_whole_on_the_host(flux: C
     assert np.array_equal((await draw(engine, image_job(flux)))[0], before)
 
 
-def is_nightly(parts: int) -> list[Any]:
-    """One part of so many runs in every test run, the others nightly."""
-    return [pytest.param(part, marks=pytest.mark.nightly if part else ()) for part in range(parts)]
-
-
 async def load_anew(spec: CheckpointSpec, gpu: Any, nth: int) -> int:
     """Return how many allocations a load made whose n-th one failed."""
     engine, begin = ImageEngine(GPU, GENEROUS), gpu.allocations()
@@ -110,27 +106,27 @@ async def load_anew(spec: CheckpointSpec, gpu: Any, nth: int) -> int:
     return int(made)
 
 
-@pytest.mark.parametrize("part", is_nightly(32))
-async def test_a_load_goes_on_after_any_allocation_that_fails_once(flux: CheckpointSpec, gpu: Any, part: int) -> None:
+@pytest.mark.parametrize("part", daily_and(4))
+async def test_a_load_goes_on_after_any_allocation_that_fails_once(flux: CheckpointSpec, gpu: Any, part: Part) -> None:
     total = await load_anew(flux, gpu, -1)
     gc.collect()
     used = torch.cuda.memory_allocated()
-    for nth in range(part + 1, total + 1, 32):
+    for nth in range(part[0] + 1, total + 1, part[1]):
         assert await load_anew(flux, gpu, nth) > total
         gc.collect()
         assert torch.cuda.memory_allocated() <= used
 
 
-@pytest.mark.parametrize("part", is_nightly(128))
+@pytest.mark.parametrize("part", daily_and(4))
 async def test_an_image_is_the_same_after_any_allocation_that_fails_once(
-    flux: CheckpointSpec, gpu: Any, part: int
+    flux: CheckpointSpec, gpu: Any, part: Part
 ) -> None:
     engine, job = ImageEngine(GPU, GENEROUS), image_job(flux, steps=2)
     await draw(engine, job)
     begin = gpu.allocations()
     (expected,) = await draw(engine, job)
     total = gpu.allocations() - begin
-    for nth in range(part + 1, total + 1, 128):
+    for nth in range(part[0] + 1, total + 1, part[1]):
         gpu.fail_allocation(nth)
         assert np.array_equal((await draw(engine, job))[0], expected)
         gpu.fail_allocation(-1)
