@@ -8,7 +8,6 @@ pass of one shape share it. All state lives on the event loop; runs report back 
 import asyncio
 import contextlib
 import time
-import traceback
 from collections.abc import AsyncGenerator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -19,7 +18,7 @@ import torch
 
 from pipelines.catalog.estimate import Speeds
 from pipelines.catalog.weights import WeightsKey, weights_key
-from pipelines.device.failures import Cancelled, OutOfTime, is_out_of_memory
+from pipelines.device.failures import Cancelled, OutOfTime, clear_frames, is_out_of_memory
 from pipelines.device.memory import Budgets
 from pipelines.device.openmp import release_openmp_threads, run_and_release
 from pipelines.device.timeline import CudaTimeline
@@ -308,7 +307,7 @@ class ImageEngine:
         if not is_out_of_memory(error) or run.row.exclusive:
             self._fail(active, error)
             return
-        traceback.clear_frames(error.__traceback__)  # they hold the tensors that did not fit
+        clear_frames(error)  # they hold the tensors that did not fit
         run.row.exclusive = True
         active.step -= run.step
         self._freeing.add(freeing := asyncio.create_task(self._free_and_retry(run.row)))
