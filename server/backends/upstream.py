@@ -12,9 +12,10 @@ from typing import Any
 
 import httpx
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
 from pipelines.protocol.upstream import Upstream
+from server.backends.event_objects import json_object, read_objects
 from server.backends.proxies import http_client
 from server.errors import EngineFailure, Overloaded, StartError, TimedOut, retry_after_header
 
@@ -87,7 +88,7 @@ class UpstreamClient:
         with _translate_errors(upstream):
             content, headers = await asyncio.to_thread(to_json, body), self._json_headers(upstream)
             async with self._client.stream("POST", self._url(upstream), content=content, headers=headers) as response:
-                if response.headers.get("content-type", "").startswith("text/event-stream"):
+                if _is_stream(response):
                     yield _chunks(upstream, response)
                 else:
                     await response.aread()
@@ -126,11 +127,21 @@ def _parse_response(upstream: Upstream, response: httpx.Response) -> UpstreamRes
         message = f"The server behind model `{upstream.model}` refuses this server's key; its operator can fix it."
         raise EngineFailure(message, code="upstream_refused")
     if response.is_success:
-        return UpstreamResponse(response.status_code, _parse_object(upstream, response.content), _forwarded(response))
+        body, status = _parse_object(upstream, response.content), response.status_code
+        if body.get("error") and not body.get("choices"):  # some say so in the body alone
+            status = error_status(body["error"]) or 500
+            body = {"error": error_fields(body, status)}
+        return UpstreamResponse(status, body, _forwarded(response))
     if response.status_code < 400:
         message = f"The server behind model `{upstream.model}` redirects to another address; its operator can fix it."
         raise EngineFailure(message, code="upstream_failed")
     return UpstreamResponse(response.status_code, _error_body(upstream, response), _forwarded(response))
+
+
+def _is_stream(response: httpx.Response) -> bool:
+    """Return whether an answer is read as events. Some servers name another type, or none."""
+    content_type = response.headers.get("content-type", "")
+    return response.is_success and not any(kind in content_type for kind in ("/json", "/html"))
 
 
 def _forwarded(response: httpx.Response) -> dict[str, str]:
@@ -142,7 +153,7 @@ def _forwarded(response: httpx.Response) -> dict[str, str]:
 
 def _error_body(upstream: Upstream, response: httpx.Response) -> Json:
     """Return the upstream's error in OpenAI's format: some servers omit fields, or have another format altogether."""
-    body = _json_object(response.content)
+    body = json_object(response.content)
     if body is None:  # a proxy's page: the upstream may never have seen the call
         said = f"answered {response.status_code} {response.reason_phrase}".strip()
         line = _first_line(response.text)
@@ -163,6 +174,14 @@ def error_fields(body: Json, status: int) -> Json:
     }
 
 
+def error_status(error: Any) -> int | None:
+    """Return the HTTP status that an error of a successful answer names as its code. None if there is none that the
+    caller can do something about."""
+    code = error.get("code") if isinstance(error, dict) else None
+    status = int(code) if isinstance(code, int | str) and str(code).isascii() and str(code).isdecimal() else 0
+    return status if 400 <= status < 600 and status not in {401, 403} else None
+
+
 def _first_line(text: str) -> str:
     """Return the first line that a reader of the page would see."""
     shown = html.unescape(TAG.sub("\n", UNSEEN.sub("", text)))
@@ -171,24 +190,39 @@ def _first_line(text: str) -> str:
 
 async def _chunks(upstream: Upstream, response: httpx.Response) -> AsyncIterator[Json]:
     """Yield the JSON of each event, up to [DONE]. A stream is whole without it once every choice of it has its finish
-    reason. Raises EngineFailure for one that ends before."""
+    reason. Raises EngineFailure for one that ends before, and for one that has nothing."""
     running: set[Any] = set()
     finished: set[Any] = set()
+    is_empty = True
     try:
-        async for line in response.aiter_lines():
-            data = line.removeprefix("data:").strip() if line.startswith("data:") else ""
-            if data == "[DONE]":
+        async for name, data in read_objects(response.aiter_bytes()):
+            if data == "[DONE]" and not is_empty:
                 return
-            if data:
-                yield (chunk := _parse_object(upstream, data))
-                for index, ended in _choices(chunk):
-                    (finished if ended else running).add(index)
+            if isinstance(data, str):
+                raise _no_object(upstream) if data != "[DONE]" else _ended_early(upstream)
+            is_empty = False
+            yield _with_error(name, data)
+            for index, ended in _choices(data):
+                (finished if ended else running).add(index)
     except httpx.RemoteProtocolError:  # the connection was closed without the last, empty piece of the body
         if not finished or running - finished:
             raise
     if not finished or running - finished:
-        message = f"The server behind model `{upstream.model}` ended its stream early."
-        raise EngineFailure(message, code="upstream_failed")
+        raise _ended_early(upstream)
+
+
+def _with_error(name: str, chunk: Json) -> Json:
+    """Return the chunk; where its event's name or a choice says that it is an error, with that as its `error`."""
+    if name == "error" and not chunk.keys() & {"error", "choices"}:
+        return {"error": chunk}
+    choices = chunk.get("choices")
+    errors = [each.get("error") for each in choices if isinstance(each, dict)] if isinstance(choices, list) else []
+    return {"error": next(filter(None, errors))} if any(errors) else chunk
+
+
+def _ended_early(upstream: Upstream) -> EngineFailure:
+    message = f"The server behind model `{upstream.model}` ended its stream early."
+    return EngineFailure(message, code="upstream_failed")
 
 
 def _choices(chunk: Json) -> Iterator[tuple[Any, bool]]:
@@ -201,16 +235,12 @@ def _choices(chunk: Json) -> Iterator[tuple[Any, bool]]:
 
 
 def _parse_object(upstream: Upstream, text: str | bytes) -> Json:
-    value = _json_object(text)
+    value = json_object(text)
     if value is None:
-        message = f"The server behind model `{upstream.model}` sent something that is no JSON object."
-        raise EngineFailure(message, code="upstream_failed")
+        raise _no_object(upstream)
     return value
 
 
-def _json_object(text: str | bytes) -> Json | None:
-    try:
-        value = from_json(text)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
+def _no_object(upstream: Upstream) -> EngineFailure:
+    message = f"The server behind model `{upstream.model}` sent something that is no JSON object."
+    return EngineFailure(message, code="upstream_failed")

@@ -24,6 +24,7 @@ class Delta(LenientModel):
     """Servers use `reasoning_content` or `reasoning` for the same text."""
 
     content: str | None = None
+    refusal: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     tool_calls: list[ToolCallChunk] | None = None

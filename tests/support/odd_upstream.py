@@ -2,7 +2,7 @@
 
 import http.server
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -14,7 +14,21 @@ ERRORS: dict[str, tuple[int, dict[str, str], str]] = {
     "html413": (413, {"Content-Type": "text/html"}, "<html>413 Request Entity Too Large</html>"),
     "text404": (404, {"Content-Type": "text/plain"}, "404 page not found"),
     "detail422": (422, {}, json.dumps({"detail": [{"loc": ["body", "x"], "msg": "Field required"}]})),
+    "said429": (200, {}, json.dumps({"error": {"message": "slow down", "code": 429}})),
+    "said500": (200, {}, json.dumps({"error": "out of memory"})),
     "fast503": (503, {}, json.dumps({"error": {"message": "loading", "type": "unavailable_error", "code": 503}})),
+}
+EVENTS = "text/event-stream"
+TYPES = {"plaintype": "text/plain; charset=utf-8", "octettype": "application/octet-stream"}  # by the last word
+WRITTEN: dict[str, Callable[[str], str]] = {  # how the text of a stream is written
+    "crlf": lambda text: text.replace("\n", "\r\n"),
+    "cr-alone": lambda text: text.replace("\n", "\r"),
+    "oneline": lambda text: text.replace("\n\n", "\n"),
+    "overlines": lambda text: text.replace(", ", ",\ndata: "),
+    "nospace": lambda text: text.replace("data: ", "data:"),
+    "bom": lambda text: f"\ufeff{text}",
+    "named": lambda text: text.replace("data: ", ": now\nid: 3\nevent: message\ndata: "),
+    "separator": lambda text: text.replace("Hel", "Hel\u2028\u0085"),
 }
 USAGE = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
 
@@ -27,16 +41,18 @@ class _Handler(QuietHandler):
         self.bodies.append(body)
         kind = " ".join(str(message.get("content")) for message in body["messages"])
         status, headers, text = next((ERRORS[name] for name in ERRORS if name in kind), (200, {}, ""))
-        if status == 200 and body.get("stream"):
-            headers, text = {"Content-Type": "text/event-stream"}, "".join(_stream(kind))
-        elif status == 200:
+        if not text and body.get("stream"):
+            written = next((WRITTEN[name] for name in WRITTEN if name in kind), str)
+            headers, text = {"Content-Type": TYPES.get(kind.split()[-1], EVENTS)}, written("".join(_stream(kind)))
+        elif not text:
             message = {"role": "assistant", "content": "Hello"}
             text = json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": USAGE})
         self.send_response(status)
-        for name, value in {"Content-Type": "application/json", **headers, "Content-Length": len(text)}.items():
+        sent = text.encode()
+        for name, value in {"Content-Type": "application/json", **headers, "Content-Length": len(sent)}.items():
             self.send_header(name, str(value))
         self.end_headers()
-        self.wfile.write(text.encode())
+        self.wfile.write(sent)
 
 
 def _calls(kind: str) -> list[dict[str, Any]]:
@@ -64,11 +80,25 @@ def _calls(kind: str) -> list[dict[str, Any]]:
 
 
 def _stream(kind: str) -> Iterator[str]:
+    if "onlydone" in kind:
+        yield "data: [DONE]\n\n"
+        return
     yield _chunk({"role": "assistant", "content": None if "nullcontent" in kind else ""})
     if "tool" in kind:
         for call in _calls(kind):
             yield _chunk({"tool_calls": [call]})
         yield _chunk({}, "stop" if "finstop" in kind else "tool_calls")
+    elif "parts" in kind:
+        yield _chunk({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "Hm"}]}]})
+        yield _chunk({"content": [{"type": "text", "text": "Hello"}]}, "stop")
+    elif "refusal" in kind:
+        yield _chunk({"refusal": "Hello"}, "stop")
+    elif "choice502" in kind:
+        yield _chunk({}, "error", error={"message": "no provider", "code": 502})
+    elif "event503" in kind:
+        yield 'event: error\ndata: {"message": "lost", "code": 503}\n\n'
+    elif "inmessage" in kind:
+        yield _chunk({}, "stop", message={"content": "Hello"})
     else:
         yield _chunk({"content": "Hel"})
         yield _chunk({"content": "lo"}, "stop" if "finwith" in kind else None)
@@ -80,9 +110,10 @@ def _stream(kind: str) -> Iterator[str]:
         yield "data: [DONE]\n\n"
 
 
-def _chunk(delta: dict[str, Any], reason: str | None = None) -> str:
-    choice = {"index": 0, "delta": delta, "finish_reason": reason}
-    return f"data: {json.dumps({'id': 'x', 'object': 'chat.completion.chunk', 'choices': [choice]})}\n\n"
+def _chunk(delta: dict[str, Any], reason: str | None = None, **more: Any) -> str:
+    choice = {"index": 0, "delta": delta, "finish_reason": reason, **more}
+    chunk = {"id": "x", "object": "chat.completion.chunk", "choices": [choice]}
+    return f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n"
 
 
 @contextmanager

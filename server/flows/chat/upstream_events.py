@@ -55,9 +55,9 @@ def deltas(choice: ChoiceChunk) -> Iterator[ChatEvent]:
     delta = choice.delta
     if reasoning := delta.reasoning_content or delta.reasoning:
         yield ReasoningDelta(choice.index, reasoning)
-    if delta.content:
+    if text := delta.content or delta.refusal:
         tokens = choice.logprobs.content if choice.logprobs else None
-        yield TextDelta(choice.index, delta.content, tuple(_token(token) for token in tokens or ()))
+        yield TextDelta(choice.index, text, tuple(_token(token) for token in tokens or ()))
     for piece in delta.tool_calls or ():
         yield _tool_call_delta(choice.index, piece)
 

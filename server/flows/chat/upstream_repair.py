@@ -1,7 +1,8 @@
 """What servers send a little otherwise than OpenAI's, as OpenAI's has it: the calls of tools, and why an answer ended.
 
 Some send no `index` with the pieces of calls, or 0 with all of them; no ids; arguments as an object; `stop` as the
-reason of an answer that ends with calls; a whole answer where a stream was asked for.
+reason of an answer that ends with calls; content in parts, with reasoning among them; a whole answer where a stream was
+asked for.
 """
 
 import uuid
@@ -83,16 +84,20 @@ class StreamRepair:
     def chunk(self, chunk: Json) -> Json:
         """Return the chunk, repaired. What has another shape than a chunk is returned as it is."""
         choices = chunk.get("choices")
+        if not isinstance(chunk.get("usage"), dict | None):
+            chunk = {name: value for name, value in chunk.items() if name != "usage"}
         if not isinstance(choices, list):
             return chunk
         return {**chunk, "choices": [self._choice(each) if isinstance(each, dict) else each for each in choices]}
 
     def _choice(self, choice: Json) -> Json:
-        index, delta = choice.get("index"), choice.get("delta")
+        index, delta = choice.get("index"), _delta_of(choice)
         calls = self._calls.setdefault(index if isinstance(index, int) else 0, _Calls())
-        if isinstance(delta, dict) and isinstance(pieces := delta.get("tool_calls"), list):
-            placed = [calls.place(piece) if _is_call(piece) else piece for piece in pieces]
-            choice = {**choice, "delta": {**delta, "tool_calls": placed}}
+        if delta is not None:
+            delta = _in_one_text(delta)
+            if isinstance(pieces := delta.get("tool_calls"), list):
+                delta = {**delta, "tool_calls": [calls.place(each) if _is_call(each) else each for each in pieces]}
+            choice = {**choice, "delta": delta}
         return _with_reason(choice, called=bool(calls))
 
 
@@ -117,9 +122,46 @@ def as_chunks(body: Json) -> Iterator[Json]:
         yield {**head, "choices": [], "usage": usage}
 
 
+def _delta_of(choice: Json) -> Json | None:
+    """Return what a chunk adds. Some servers send it as a `message`, or as the `text` of older completions. None for
+    another shape."""
+    delta, message, text = choice.get("delta"), choice.get("message"), choice.get("text")
+    if not delta and isinstance(message, dict):
+        return message
+    if not delta and isinstance(text, str):
+        return {"content": text}
+    return delta if isinstance(delta, dict) else None
+
+
+def _in_one_text(message: Json) -> Json:
+    """Return the message with its content as one text, where it came in parts: those of reasoning beside it."""
+    parts = message.get("content")
+    if not isinstance(parts, list):
+        return message
+    thoughts = "".join(_text_of(part) for part in parts if _is_thought(part))
+    text = "".join(_text_of(part) for part in parts if not _is_thought(part))
+    return {**message, "content": text, **({"reasoning_content": thoughts} if thoughts else {})}
+
+
+def _is_thought(part: object) -> bool:
+    return isinstance(part, dict) and part.get("type") in {"thinking", "reasoning"}
+
+
+def _text_of(part: object) -> str:
+    """Return the text of a part, which may be in parts itself."""
+    if isinstance(part, list):
+        return "".join(_text_of(each) for each in part)
+    if isinstance(part, dict):
+        return _text_of(part.get("text") or part.get("thinking") or part.get("reasoning"))
+    return part if isinstance(part, str) else ""
+
+
 def _whole_choice(choice: Json) -> Json:
     message, calls = choice.get("message"), _Calls()
-    if not isinstance(message, dict) or not isinstance(sent := message.get("tool_calls"), list) or not sent:
+    if not isinstance(message, dict):
+        return choice
+    choice = {**choice, "message": (message := _in_one_text(message))}
+    if not isinstance(sent := message.get("tool_calls"), list) or not sent:
         return choice
     made = [_whole_call(call, calls, index) if _is_call(call) else call for index, call in enumerate(sent)]
     return _with_reason({**choice, "message": {**message, "tool_calls": made}}, called=True)

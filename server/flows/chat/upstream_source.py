@@ -10,7 +10,7 @@ from typing import Any
 
 from pipelines.protocol.chat import Admitted, ChatEvent, ChatFinished, ChatUsage, ChoiceFinished
 from pipelines.protocol.upstream import Upstream
-from server.backends.upstream import UpstreamResponse, error_fields
+from server.backends.upstream import UpstreamResponse, error_fields, error_status
 from server.catalog.chat import ChatModel
 from server.errors import ApiError, EngineFailure, UpstreamRefused
 from server.flows.chat.completion import CompletionHead, CompletionWriter
@@ -115,17 +115,13 @@ class UpstreamSource(ChatSource):
     async def _verbatim(self, call: ChatCall, chat_id: str) -> AsyncGenerator[AnswerEvent, None]:
         """Yield the upstream's chunks as they are."""
         await self._check_input(call, chat_id)
-        usage, empty = UsageContext(call.key, self._model.name), True
+        usage = UsageContext(call.key, self._model.name)
         if not call.stream:
             yield await self.request(call.values, usage)
             return
         async with aclosing(self.stream(call.values, usage)) as items:
             async for item in items:
-                empty = False
                 yield item
-        if empty:
-            message = f"The server behind model `{self._model.name}` sent an empty stream."
-            raise EngineFailure(message, code="upstream_failed")
 
     async def _moderated(self, call: ChatCall, chat_id: str) -> AsyncGenerator[AnswerEvent, None]:
         """Yield the events of a local model, made of the upstream's chunks."""
@@ -157,8 +153,6 @@ class UpstreamSource(ChatSource):
                     if choice.finish_reason:
                         finished[choice.index] = finish(choice)
                 tokens = read_usage(chunk.usage) if chunk.usage else tokens
-        if not admitted:
-            yield Admitted(0)  # an empty stream is an answer, too
         for end in finished.values():
             yield end
         yield ChatFinished(tokens, time.monotonic() - began)
@@ -199,9 +193,8 @@ async def _chunks_of(answer: UpstreamResponse | AsyncIterator[Json]) -> AsyncIte
 
 def _stream_error(error: Any) -> ApiError:
     """Return the error that came as an event of a stream. Its code may be the status that an answer would have had."""
-    code = error.get("code") if isinstance(error, dict) else None
-    status = int(code) if isinstance(code, int | str) and str(code).isascii() and str(code).isdecimal() else 0
+    status = error_status(error)
     fields = error_fields({"error": error}, status or 500)
-    if not 400 <= status < 600 or status in {401, 403}:
+    if status is None:
         return EngineFailure(fields["message"], code="upstream_failed")
     return UpstreamRefused(status, fields, {})

@@ -11,7 +11,7 @@ import pytest
 
 from server.data_folders import REPOSITORY
 from tests.support.in_process import InProcess, in_process
-from tests.support.odd_upstream import odd_upstream
+from tests.support.odd_upstream import TYPES, WRITTEN, odd_upstream
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 FUNCTION = {"name": "get_weather", "parameters": SCHEMA}
@@ -99,7 +99,8 @@ def folded(route: str, text: str) -> tuple[list[dict[str, Any]], str | None, str
         return made, answer["stop_reason"], "".join(block.get("text", "") for block in answer["content"])
     (candidate,) = answer["candidates"]
     made = [part["functionCall"]["args"] for part in candidate["content"]["parts"] if "functionCall" in part]
-    return made, candidate["finishReason"], "".join(part.get("text", "") for part in candidate["content"]["parts"])
+    said = [part.get("text", "") for part in candidate["content"]["parts"] if not part.get("thought")]
+    return made, candidate["finishReason"], "".join(said)
 
 
 WHOLE = {"chat": "stop", "responses": "completed", "messages": "end_turn", "gemini": "STOP"}
@@ -112,6 +113,37 @@ async def test_an_answer_is_whole_with_its_finish_reason(odd: tuple[InProcess, B
         answer = await app.client.post(PATHS[route], json=body(route, f"plain {kind}"))
         assert answer.status_code == 200, (route, kind, answer.text)
         assert folded(route, answer.text) == ([], WHOLE[route], "Hello"), (route, kind)
+
+
+WRITTEN_OTHERWISE = (
+    *(name for name in WRITTEN if name != "separator"), *TYPES, "parts", "refusal", "inmessage",
+)  # fmt: skip
+
+
+async def test_an_answer_is_read_however_it_is_written(odd: tuple[InProcess, Bodies]) -> None:
+    app, _ = odd
+    for route, kind in itertools.product(WHOLE, WRITTEN_OTHERWISE):
+        if (route, kind) == ("chat", "refusal"):
+            continue  # it is passed on as it is
+        answer = await app.client.post(PATHS[route], json=body(route, f"plain {kind}"))
+        assert answer.status_code == 200, (route, kind, answer.text)
+        assert folded(route, answer.text) == ([], WHOLE[route], "Hello"), (route, kind)
+    for route in WHOLE:
+        answer = await app.client.post(PATHS[route], json=body(route, "plain separator"))
+        assert folded(route, answer.text)[2] == "Hel\u2028\u0085lo", route
+    thought = await app.client.post(PATHS["responses"], json=body("responses", "plain parts"))
+    assert [item["type"] for item in thought.json()["output"]] == ["reasoning", "message"]
+
+
+async def test_an_error_in_a_successful_answer_is_an_error(odd: tuple[InProcess, Bodies]) -> None:
+    app, _ = odd
+    kinds = (("said429", 429, "slow down"), ("said500", 500, "out of memory"))
+    in_streams = (("choice502", 502, "no provider"), ("event503", 503, "lost"), ("onlydone", 500, "ended its stream"))
+    asked = [*itertools.product(PATHS, kinds), *itertools.product(("responses", "messages", "gemini"), in_streams)]
+    for route, (kind, status, says) in asked:
+        answer = await app.client.post(PATHS[route], json=body(route, f"plain {kind}"))
+        assert answer.status_code == status, (route, kind, answer.text)
+        assert says in answer.json()["error"]["message"], (route, kind)
 
 
 async def test_two_calls_stay_two_and_end_the_answer(odd: tuple[InProcess, Bodies]) -> None:
