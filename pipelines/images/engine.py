@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -33,7 +34,7 @@ from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.checkpoint_cache import CheckpointCache, DeviceFull, InsufficientMemory, LoadedCheckpoint
 from pipelines.images.parallel.group import Group
 from pipelines.images.scheduling.admission import MAX_RUNS, Admission
-from pipelines.images.scheduling.batching import CHECK_PREFIX, EngineJob, Row, start_order
+from pipelines.images.scheduling.batching import CHECK_PREFIX, LAYERS, EngineJob, Row, start_order
 from pipelines.images.scheduling.row_limits import RowLimits
 from pipelines.images.scheduling.scheduler import DeviceScheduler, Preempted
 from pipelines.images.tasks import check_conditioning
@@ -101,8 +102,9 @@ class ImageEngine:
         yield Queued()
         self._jobs[job.id] = active
         try:
+            drawn: dict[int, Any] = {}
             for index in range(job.n):
-                self._wait(Row(job, index, self._scheduler.clock()))
+                self._wait(Row(job, index, self._scheduler.clock(), drawn=drawn))
             self._dispatch()
             while True:
                 event = await events.get()
@@ -264,7 +266,7 @@ class ImageEngine:
     def _on_step(self, run: Run) -> None:
         if active := self._active_job(run):
             active.step += 1
-            total = active.job.n * run.steps
+            total = run.steps if LAYERS in run.row.found else active.job.n * run.steps
             active.emit(Progress(min(active.step, total), total))
             running_s = sum(other.turn.device_s for other in self._runs if other.row.job is active.job)
             if active.device_s + running_s > active.job.time_limit_s:
@@ -303,7 +305,7 @@ class ImageEngine:
         job = run.row.job
         if run.row.is_check:
             self._warmup.record_check(run)
-        else:
+        elif run.step or LAYERS not in run.row.found:  # else another row drew it along
             self._speeds.record(job.checkpoint, run.row.units(), run.turn.device_s)
             self._warmup.record_speed(job.checkpoint)
 
