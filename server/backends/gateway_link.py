@@ -24,7 +24,7 @@ HOP_BY_HOP = frozenset(
 )
 SECRETS = ("authorization", "cookie")  # the caller's key is signed instead; `Forwarder` leaves out other key headers
 NOT_SENT = frozenset({*SIGNED, SIGNATURE, *SECRETS, "content-length"})
-OWN_SERVER = "http gateway 0"  # in place of the address that a client has asked
+OWN_SERVER = "http gateway 0 / 0"  # in place of the address that a client has asked
 Headers = list[tuple[str, str]]
 
 
@@ -39,7 +39,7 @@ class BadSignature(Exception):
 @dataclass(frozen=True, slots=True)
 class ForwardedRequest:
     """A request as its client sent it. `target` is the path with its query; `server` the address that was asked, as
-    scheme, host and port; `key_id` the caller's key."""
+    scheme, host, port, the path before its routes and 1 if a proxy has named it; `key_id` the caller's key."""
 
     method: str
     target: str

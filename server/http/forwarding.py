@@ -183,7 +183,8 @@ class GatewayListener:
             log.warning("refused a request on the private listener", reason=str(error), client=scope.get("client"))
             await send_error(Forbidden("Only this cluster's servers may send requests here."), scope, send)
             return
-        scheme, host, port, prefix, is_named = headers["x-darkroom-server"].split(" ")
+        address = f"{headers['x-darkroom-server']} / 0".split(" ")  # a gateway of an older version sends three of them
+        scheme, host, port, prefix, is_named = address[:5]
         scope.update({FORWARDED: headers["x-darkroom-key"], "scheme": scheme, "server": (host, int(port))})
         scope.update({PREFIX: prefix.rstrip("/"), **({NAMED_HOST: True} if is_named == "1" else {})})
         await self._app(scope, _replay(body, receive), send)

@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from starlette.responses import JSONResponse
 
 from server.accounts.db import Database
 from server.accounts.gateways import GatewayStore
@@ -15,7 +17,9 @@ from server.clock import Clock
 from server.errors import RunsElsewhere
 from server.extras import DIALECTS
 from server.http import forwarding
-from server.http.forwarding import Forwarder
+from server.http.forwarding import Forwarder, listen
+from server.http.public_address import PREFIX
+from tests.support.harness import free_port
 from tests.support.postgresql import Cluster
 
 REQUEST = ForwardedRequest(
@@ -149,3 +153,21 @@ async def test_an_answer_goes_on_while_the_database_is_away_and_ends_once_its_se
                     await sending
                 goes_on.set()
         database.dispose()
+
+
+async def test_a_gateway_answers_what_another_asks_of_its_own() -> None:
+    scopes: list[MutableMapping[str, Any]] = []
+
+    async def answer(scope: MutableMapping[str, Any], _: Any, send: Any) -> None:
+        scopes.append(scope)
+        await JSONResponse({"ready": True})(scope, _, send)
+
+    clock = Clock()
+    url = f"http://127.0.0.1:{free_port()}"
+    async with gateway_link() as link, listen(answer, url, link.secret, clock):
+        assert await link.request(url, "POST", "/catalog", b"{}", clock.now()) == (200, {"ready": True})
+        older = replace(REQUEST, headers=[])  # its address is without a path
+        async with link.send(url, older, clock.now()) as got:
+            assert got.status == 200
+    assert [scope["server"] for scope in scopes] == [("gateway", 0), ("a", 80)]
+    assert [scope[PREFIX] for scope in scopes] == ["", ""]
