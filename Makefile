@@ -68,7 +68,7 @@ nightly-turn: $(STAMP) ## a quarter of an hour of the nightly tests, other ones 
 	@PYTHONPATH=$$($(VISION)) $(PYTEST) tests -m nightly --minutes 15 --turn $$(git rev-list --count HEAD || echo 0)
 
 nightly: $(STAMP) ## slow tests, faults with real workers, and every family of checkpoints on the oldest and the newest diffusers that pyproject.toml allows
-	@PYTHONPATH=$$($(VISION)) $(PYTEST) tests -m nightly --ignore tests/engines/test_families.py
+	@PYTHONPATH=$$($(VISION)) $(PYTEST) tests -m nightly --turn $$(git rev-list --count HEAD || echo 0) --ignore tests/engines/test_families.py
 	@WORKERS=real $(PYTEST) $$(grep --files-with-matches PLAIN tests/e2e/test_*.py) -m 'not nightly'
 	@for wanted in '==0.38.0' ''; do \
 		folder=.nightly/diffusers$$wanted; \

@@ -74,13 +74,13 @@ def main() -> None:
             for name in options.names or FAMILIES:
                 driven = drive_family(server, name)
                 found.append(driven)
+                PAGE.write([driven] if not driven.faults else [])
                 print(PAGE.row(driven).strip(), f"{driven.first_image_s:.1f} s", *driven.faults, sep="\n  ", flush=True)
                 if options.images is not None:
                     keep_images(driven, options.images)
             assert_clean(server)
         finally:
             server.stop()
-    PAGE.write([driven for driven in found if not driven.faults])
     times = sorted(driven.first_image_s for driven in found)
     median = statistics.median(times)
     print(f"From a folder to its first image: {times[0]:.1f} to {times[-1]:.1f} s, median {median:.1f}")

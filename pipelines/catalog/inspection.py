@@ -1,7 +1,7 @@
 """A checkpoint's class, parts and capabilities, from its configs and the headers of its files: no weights are read,
 nothing is imported, so it takes a fraction of a second."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from pipelines.catalog.conditioning import MODES
 from pipelines.catalog.file_layout import beside_denoiser, denoiser_tensors, missing_parts
 from pipelines.catalog.folder_problems import part_problems
 from pipelines.catalog.libraries import missing_libraries, quantization_problems
-from pipelines.catalog.modular import missing_part, modular_inputs
+from pipelines.catalog.modular import missing_part, modular_class
 from pipelines.catalog.refused_classes import why_refused
 from pipelines.catalog.said_by_files import Said
 from pipelines.catalog.single_files import inspect_file
@@ -119,9 +119,9 @@ def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None
             problems[:0] = [str(error)] if str(error) not in problems else []
         if not problems and base is not None and (why := other_size(path, base)) is not None:
             problems.append(why)
-    signature = None
-    if class_name:
-        signature = source.parameters(class_name) or modular_inputs(source.folder, class_name) or None
+    modular = modular_class(source.folder, class_name) if class_name else None
+    signature = source.parameters(class_name) if class_name and modular is None else None
+    signature = modular.inputs if modular is not None else signature
     if class_name and signature is None:
         problems.append(f"{folder}: the installed diffusers has no pipeline {class_name}")
     if class_name and (why := why_refused(class_name, source)) is not None:
@@ -129,11 +129,14 @@ def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None
     problems += foreign_parts(index, folder, source)
     problems += quantization_problems(folder, index) if folder is not None else ()
     denoiser_config = read_json(folder / denoiser_name(index) / "config.json") if folder else {}
-    conditioning = _conditioning(class_name, signature or {})
     codec = read_config(folder, "vae") if folder else {}
+    tasks = modular.tasks if modular is not None else _tasks(class_name or "", signature or {}, codec, source)
+    conditioning: Conditioning = "native" if Task.NATIVE in tasks else "img2img"
     capabilities = None
     if class_name and signature:
-        capabilities = _capabilities(class_name, signature, index, denoiser_config, codec, source)
+        promised = _capabilities(class_name, signature, index, denoiser_config, conditioning, tasks)
+        takes_apart = family_of(class_name).layers is not None
+        capabilities = replace(promised, transparent=draws_alpha(codec), layers=takes_apart)
     return Inspection(
         path=path,
         folder=folder,
@@ -232,32 +235,32 @@ def _variants(folder: Path | None, index: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(sorted({match["variant"][1:] for match in matches if match and match["variant"]}))
 
 
-def _capabilities(
-    class_name: str, signature: Call, index: Mapping[str, Any], denoiser: Mapping[str, Any],
-    codec: Mapping[str, Any], source: PipelineSource,
-) -> Capabilities:  # fmt: skip
-    """Return the capabilities that the classes announce. A codec with means has latents of another scale, at which no
+def _tasks(class_name: str, signature: Call, codec: Mapping[str, Any], source: PipelineSource) -> frozenset[Task]:
+    """Return the tasks that a class and its siblings draw. A codec with means has latents of another scale, at which no
     image can start late."""
     family = family_of(class_name)
     tasks = {sibling for sibling, name in family.siblings(class_name).items() if source.has(name)}
     tasks.add(family.own_task(signature))
-    if family.draws_text(signature) or not source.has(class_name):  # blocks choose their way by their inputs
+    if family.draws_text(signature):
         tasks.add(Task.TEXT)
     if family.starts_late(signature, source.methods(class_name)) and codec.get("latents_mean") is None:
         tasks |= {Task.REDRAW, Task.INPAINT}
-    conditioning = _conditioning(class_name, signature)
+    return frozenset(tasks)
+
+
+def _capabilities(
+    class_name: str, signature: Call, index: Mapping[str, Any], denoiser: Mapping[str, Any],
+    conditioning: Conditioning, tasks: Container[Task],
+) -> Capabilities:  # fmt: skip
+    """Return the capabilities that the classes announce, without those of colours."""
+    family = family_of(class_name)
     spec = CheckpointSpec("", Path(), None, "", conditioning, MODES[conditioning].max_references)
-    announced = announce(
+    return announce(
         spec,
         tasks,
         negative_prompt=family.takes_negative_prompt(signature, index),
         guidance=family.takes_guidance(signature, index, denoiser),
     )
-    return replace(announced, transparent=draws_alpha(codec))
-
-
-def _conditioning(class_name: str | None, signature: Call) -> Conditioning:
-    return "native" if family_of(class_name).own_task(signature) is Task.NATIVE else "img2img"
 
 
 def codec_scale(folder: Path) -> int:

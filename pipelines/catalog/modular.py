@@ -1,20 +1,36 @@
-"""The index of a modular pipeline, modular_model_index.json, in the form of model_index.json: what it says of a
-component, without the repository on a hub where it was published. Components are read from the checkpoint's own folder
-alone."""
+"""Modular pipelines, before they are loaded: their index, modular_model_index.json, in the form of model_index.json,
+and what their classes take and draw, by the source of the library.
+
+The index names the repository on a hub where each component was published. Components are read from the checkpoint's
+own folder alone."""
 
 import ast
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from functools import cache
 from inspect import Parameter
 from pathlib import Path
 from typing import Any, Final
 
 from pipelines.families.generic import Call
+from pipelines.families.registry import family_of
+from pipelines.families.task import Task
 
 INDEX: Final = "model_index.json"
 MODULAR_INDEX: Final = "modular_model_index.json"
-INPUTS: Final = frozenset({"InputParam", "template"})  # calls by which blocks name an input
+DOCUMENTED: Final = re.compile(r"^ +(\w+) \(`([^)]*)\)", re.MULTILINE)  # an input or an output
+WORKFLOWS: Final[Mapping[str, Task]] = {  # ends of the names of ways through blocks -> what these draw
+    "text2image": Task.TEXT,
+    "image2image": Task.REDRAW,
+    "img2img": Task.REDRAW,
+    "image_conditioned": Task.NATIVE,
+    "inpainting": Task.INPAINT,
+}
+# Components of steps that calls here don't take: prompts are drawn as they are sent
+UNUSED: Final = re.compile(r"(^|_)(controlnet|prompt_(upsampler|enhancer)\w*|pe|pe_tokenizer)$|^image_encoder$")
+MAP: Final = "control_image"  # an input of such a step
 
 
 def index_file(folder: Path) -> Path:
@@ -24,8 +40,9 @@ def index_file(folder: Path) -> Path:
 
 
 def plain_index(index: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an index with each component as [library, class]."""
-    return {name: _plain(entry) for name, entry in index.items()}
+    """Return an index with each component as [library, class], without those of a modular one that no call here
+    uses."""
+    return {name: _plain(entry) for name, entry in index.items() if not (_is_modular(entry) and UNUSED.search(name))}
 
 
 def missing_part(folder: Path, name: str) -> str:
@@ -42,35 +59,71 @@ def missing_part(folder: Path, name: str) -> str:
     return f"{message}: put the files of {what} into {folder / name}/, where it is looked for"
 
 
+@dataclass(frozen=True, slots=True)
+class ModularClass:
+    """A modular pipeline, as the documentation of its blocks says, which the library writes from their code."""
+
+    inputs: Call  # of all ways through the blocks
+    outputs: frozenset[str]
+    workflows: frozenset[str]  # names of the ways through the blocks, where their author names them
+
+    @property
+    def tasks(self) -> frozenset[Task]:
+        """Return the tasks that the blocks draw."""
+        return blocks_tasks(self.inputs, self.workflows)
+
+
+def blocks_tasks(inputs: Call, workflows: Collection[str]) -> frozenset[Task]:
+    """Return the tasks that blocks draw, by the names of their ways, or by their inputs where they have none."""
+    found = {task for name in workflows for end, task in WORKFLOWS.items() if name.endswith(end)}
+    if workflows:
+        return frozenset(found)
+    if "image" not in inputs or inputs["image"].default is not Parameter.empty:
+        found.add(Task.TEXT)
+    if "image" in inputs:
+        found.add(Task.REDRAW if "strength" in inputs else Task.NATIVE)
+    return frozenset(found)
+
+
 @cache
-def modular_inputs(library: Path | None, class_name: str) -> Call:
-    """Return the inputs of a modular pipeline's blocks, by the source of the library, whose folder this is: those of
-    all ways through the blocks. None of them is required here. Nothing if there is no such class."""
+def modular_class(library: Path | None, class_name: str) -> ModularClass | None:
+    """Return what a modular pipeline takes and draws, by the source of the library, whose folder this is; None if there
+    is no such class."""
     root = library / "modular_pipelines" if library is not None else None
-    for folder in (
-        sorted(each for each in root.iterdir() if each.is_dir()) if root is not None and root.is_dir() else ()
-    ):
+    for folder in sorted(root.iterdir()) if root is not None and root.is_dir() else ():
         texts = [file.read_text(encoding="utf-8") for file in sorted(folder.glob("*.py"))]
         if any(f"\nclass {class_name}(" in text for text in texts):
-            names = {name for text in texts if "InputParam" in text for name in _inputs(ast.parse(text))}
-            return {name: Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in sorted(names)}
-    return {}
+            nodes = (node for text in texts for node in ast.parse(text).body if isinstance(node, ast.ClassDef))
+            classes = {node.name: node for node in nodes}
+            name = _constant(classes, class_name, "default_blocks_name")
+            return _documented(classes, name) if name in classes else None
+    return None
 
 
-def other_output(class_name: str, inputs: Iterable[str]) -> str | None:
-    """Return what a modular pipeline makes instead of images, as a sentence, by the names of its blocks' inputs."""
-    names = list(inputs)
-    if any("video" in name or name == "num_frames" for name in names):
-        return f"{class_name} draws videos, and Darkroom images"
-    return f"{class_name} makes sound, and Darkroom images" if any("audio" in name for name in names) else None
+def _documented(classes: Mapping[str, ast.ClassDef], blocks: str) -> ModularClass:
+    before, _, after = (ast.get_docstring(classes[blocks]) or "").partition("Inputs:")
+    inputs, _, outputs = after.partition("Outputs:")
+    found = {
+        name: Parameter(name, Parameter.KEYWORD_ONLY, default=None if "optional" in kind else Parameter.empty)
+        for name, kind in DOCUMENTED.findall(inputs)
+        if name != MAP
+    }
+    if "guider" in before:  # its scale is no input of a block
+        scale = family_of(blocks).guidance_argument
+        found.setdefault(scale, Parameter(scale, Parameter.KEYWORD_ONLY, default=None))
+    names = frozenset(name for name, _ in DOCUMENTED.findall(outputs))
+    return ModularClass(found, names, frozenset(_constant(classes, blocks, "_workflow_map") or ()))
 
 
-def _inputs(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        called = getattr(node.func, "id", getattr(node.func, "attr", "")) if isinstance(node, ast.Call) else ""
-        if isinstance(node, ast.Call) and called in INPUTS:
-            values = [*node.args[:1], *(each.value for each in node.keywords if each.arg == "name")]
-            yield from (each.value for each in values if isinstance(each, ast.Constant) and isinstance(each.value, str))
+def _constant(classes: Mapping[str, ast.ClassDef], class_name: str, name: str) -> Any:
+    """Return the value of an attribute of a class or of one that it derives from; None if there is none."""
+    if (node := classes.get(class_name)) is None:
+        return None
+    for each in node.body:
+        if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == name:
+            return ast.literal_eval(each.value)
+    bases = (_constant(classes, base.id, name) for base in node.bases if isinstance(base, ast.Name))
+    return next((found for found in bases if found is not None), None)
 
 
 def _is_modular(entry: Any) -> bool:

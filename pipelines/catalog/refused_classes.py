@@ -9,7 +9,7 @@ from inspect import Parameter
 from typing import Final
 
 from pipelines.catalog.call_signature import PipelineSource
-from pipelines.catalog.modular import modular_inputs, other_output
+from pipelines.catalog.modular import modular_class
 from pipelines.families.generic import Call
 from pipelines.families.registry import family_of
 
@@ -40,9 +40,13 @@ def why_refused(class_name: str, source: PipelineSource) -> str | None:
     """Return why the class draws nothing for calls here, as a sentence that begins with its name; None if it may draw:
     warmup tries that. A class that the library does not have is not judged."""
     call = source.parameters(class_name)
-    if call is None:
-        return other_output(class_name, modular_inputs(source.folder, class_name))
-    return next(_reasons(class_name, call, source), None)
+    if call is not None:
+        return next(_reasons(class_name, call, source), None)
+    modular = modular_class(source.folder, class_name)
+    if modular is not None and modular.outputs and not modular.outputs & IMAGES:
+        return f"{class_name} {_other_output(modular.outputs, modular.inputs)}"
+    why = family_of(class_name).refused
+    return None if why is None else f"{class_name}: {why}"
 
 
 def _reasons(class_name: str, call: Call, source: PipelineSource) -> Iterator[str]:

@@ -147,6 +147,7 @@ class ClassifyEngine:
     def _drop_except(self, specs: frozenset[ClassifierSpec]) -> None:
         self._loaded = {spec: classifier for spec, classifier in self._loaded.items() if spec in specs}
         self._on_host = {spec: classifier for spec, classifier in self._on_host.items() if spec in specs}
+        watch_device(self._device, free_memory, self._device)
 
     def _leave_device(self) -> None:
         self._on_host |= self._loaded

@@ -89,16 +89,20 @@ def with_memory(device: torch.device, work: Callable[..., Result], *arguments: o
     """Return the result of `work(*arguments)`. If the device runs out of memory in it, as beside another program, free
     what nothing uses and try once more. Ends the process for an error after which the device no longer answers."""
     try:
-        return watch_device(device, work, *arguments)
+        return free_on_failure(device, work, *arguments)
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        clear_frames(error)  # they hold the tensors that did not fit
-    watch_device(device, free_memory, device)
+    return free_on_failure(device, work, *arguments)
+
+
+def free_on_failure(device: torch.device, work: Callable[..., Result], *arguments: object) -> Result:
+    """Return the result of `work(*arguments)`. If it fails, for whatever reason, what it has placed on the device goes
+    back to others before the error goes on. Ends the process for one after which the device no longer answers."""
     try:
         return watch_device(device, work, *arguments)
     except Exception as error:
-        clear_frames(error)
+        clear_frames(error)  # they hold what was loaded
         watch_device(device, free_memory, device)
         raise
 

@@ -10,6 +10,7 @@ class DeepFloydIF(Family):
     """The first of three stages. The others enlarge."""
 
     classes = ("IFPipeline", "IFImg2ImgPipeline", "IFInpaintingPipeline")
+    output_type = "np"
 
     def siblings(self, class_name: str) -> Mapping[Task, str]:
         """Return the names of the classes for other tasks."""

@@ -8,9 +8,9 @@ EMBEDS = "guidance_embeds"  # of the denoiser's config: whether it has that inpu
 
 
 class Flux(Family):
-    """FLUX.1 [dev] and [schnell], their controls, Fill and Redux. FLUX.2 has nothing to be said of it."""
+    """FLUX.1 [dev] and [schnell], their controls, Fill and Redux. FLUX.2 and FLUX.3 have nothing to be said of them."""
 
-    classes = ("Flux[!2]*",)
+    classes = ("Flux[!23]*",)
     embeds_guidance = True
     short_names = ("flux",)
     distilled_words = ("schnell",)

@@ -114,9 +114,15 @@ class Family:
 
     # -- what a call returns
 
+    # What the call is asked for: "np" of classes whose tensors are not from 0 to 1
+    output_type: ClassVar[str] = "pt"
+
+    # The argument for the number of layers, of a call that takes a reference apart: all images of a job are its layers
+    layers: ClassVar[str | None] = None
+
     def images(self, output: Any) -> Any:
         """Return the images in a call's output, as that has them: a tensor of shape (1, channels, height, width), or a
-        list of one. The field has one of two names."""
+        list of one. The field has one of two names. Layers are (layers, channels, height, width)."""
         return output.images if hasattr(output, "images") else output.image
 
     # -- tasks

@@ -13,6 +13,7 @@ class KandinskyCombined(Family):
     """A prior and a decoder in one pipeline: KandinskyV22CombinedPipeline and KandinskyV22Img2ImgCombinedPipeline."""
 
     classes = ("Kandinsky*CombinedPipeline",)
+    output_type = "np"
 
     def size_multiple(self, pipeline: Any) -> int:
         """Return the px to which the call rounds both sides up."""

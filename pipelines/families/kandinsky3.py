@@ -12,6 +12,7 @@ class Kandinsky3(Family):
     """Its codec has another name than those of others, so that no image starts late."""
 
     classes = ("Kandinsky3*",)
+    output_type = "np"
 
     def size_multiple(self, pipeline: Any) -> int:
         """Return the px to which the call rounds both sides up."""

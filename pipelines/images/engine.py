@@ -8,17 +8,17 @@ pass of one shape share it. All state lives on the event loop; runs report back 
 import asyncio
 import contextlib
 import time
-import traceback
 from collections.abc import AsyncGenerator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from pipelines.catalog.estimate import Speeds
 from pipelines.catalog.weights import WeightsKey, weights_key
-from pipelines.device.failures import Cancelled, OutOfTime, is_out_of_memory
+from pipelines.device.failures import Cancelled, OutOfTime, clear_frames, is_out_of_memory
 from pipelines.device.memory import Budgets
 from pipelines.device.openmp import release_openmp_threads, run_and_release
 from pipelines.device.timeline import CudaTimeline
@@ -33,7 +33,7 @@ from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.checkpoint_cache import CheckpointCache, DeviceFull, InsufficientMemory, LoadedCheckpoint
 from pipelines.images.parallel.group import Group
 from pipelines.images.scheduling.admission import MAX_RUNS, Admission
-from pipelines.images.scheduling.batching import CHECK_PREFIX, EngineJob, Row, start_order
+from pipelines.images.scheduling.batching import CHECK_PREFIX, LAYERS, EngineJob, Row, start_order
 from pipelines.images.scheduling.row_limits import RowLimits
 from pipelines.images.scheduling.scheduler import DeviceScheduler, Preempted
 from pipelines.images.tasks import check_conditioning
@@ -101,8 +101,9 @@ class ImageEngine:
         yield Queued()
         self._jobs[job.id] = active
         try:
+            drawn: dict[int, Any] = {}
             for index in range(job.n):
-                self._wait(Row(job, index, self._scheduler.clock()))
+                self._wait(Row(job, index, self._scheduler.clock(), drawn=drawn))
             self._dispatch()
             while True:
                 event = await events.get()
@@ -255,7 +256,7 @@ class ImageEngine:
     def _on_step(self, run: Run) -> None:
         if active := self._active_job(run):
             active.step += 1
-            total = active.job.n * run.steps
+            total = run.steps if LAYERS in run.row.found else active.job.n * run.steps
             active.emit(Progress(min(active.step, total), total))
             running_s = sum(other.turn.device_s for other in self._runs if other.row.job is active.job)
             if active.device_s + running_s > active.job.time_limit_s:
@@ -294,7 +295,7 @@ class ImageEngine:
         job = run.row.job
         if run.row.is_check:
             self._warmup.record_check(run)
-        else:
+        elif run.step or LAYERS not in run.row.found:  # else another row drew it along
             self._speeds.record(job.checkpoint, run.row.units(), run.turn.device_s)
             self._warmup.record_speed(job.checkpoint)
 
@@ -306,7 +307,7 @@ class ImageEngine:
         if not is_out_of_memory(error) or run.row.exclusive:
             self._fail(active, error)
             return
-        traceback.clear_frames(error.__traceback__)  # they hold the tensors that did not fit
+        clear_frames(error)  # they hold the tensors that did not fit
         run.row.exclusive = True
         active.step -= run.step
         self._freeing.add(freeing := asyncio.create_task(self._free_and_retry(run.row)))

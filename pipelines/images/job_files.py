@@ -8,7 +8,6 @@ from typing import Any
 
 from pipelines.catalog.estimate import Speeds
 from pipelines.images.denoising.step_observer import Pixels
-from pipelines.images.drawing.pipeline import row_seed
 from pipelines.images.encode import encode
 from pipelines.images.scheduling.batching import EngineJob, Row
 from pipelines.protocol.images import EncodedImage, Finished, Preview
@@ -37,7 +36,7 @@ class JobFiles:
         if active is None or active.done:
             return
         future = self._loop.run_in_executor(
-            self._threads, lambda: encode(pixels, row.job.encoding, metadata_of(row), row_seed(row))
+            self._threads, lambda: encode(pixels, row.job.encoding, metadata_of(row), row.seed)
         )
         future.add_done_callback(lambda future: self._on_encoded(active, row, future))
 
@@ -49,7 +48,7 @@ class JobFiles:
         encoding = row.job.encoding
         if pixels.shape[2] == 3:  # alpha comes with the finished image
             encoding = replace(encoding, background="opaque")
-        future = self._loop.run_in_executor(self._threads, encode, pixels, encoding, {}, row_seed(row))
+        future = self._loop.run_in_executor(self._threads, encode, pixels, encoding, {}, row.seed)
         active.previews.append((row.index, number, future))
         future.add_done_callback(lambda _: self._emit_previews(active))
 

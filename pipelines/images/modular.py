@@ -21,16 +21,19 @@ import transformers
 
 from pipelines.catalog.checkpoint_files import model_index
 from pipelines.catalog.components import component_names
+from pipelines.catalog.modular import blocks_tasks
+from pipelines.families.registry import family_of
 from pipelines.families.task import Task
 
 CALLBACK: Final = "callback_on_step_end"
 GUIDANCE: Final = "guidance_scale"
-TEXT_WORKFLOW: Final = "text2image"
+OVERLAY: Final = "mask_overlay_kwargs"  # an input of blocks that paste what a mask leaves out
 IMAGES: Final = ("images", "image")  # how blocks call what they have drawn
 LIBRARIES: Final[Mapping[str, Any]] = {"diffusers": diffusers, "transformers": transformers}
 
 # It writes a traceback of every error that leaves a block, such as that of a cancelled run; callers write their own
 logging.getLogger("diffusers.modular_pipelines.modular_pipeline").setLevel(logging.CRITICAL)
+logging.getLogger("diffusers.guiders.guider_utils").setLevel(logging.ERROR)  # warns at each call that guiders are new
 
 
 def pipeline_class_of(index: Mapping[str, Any]) -> type[Any] | None:
@@ -58,17 +61,13 @@ def modular_tasks(pipeline_class: type[Any]) -> Mapping[Task, type[Any]]:
     """Return the tasks that a modular pipeline draws, each by the class itself: its blocks choose their way by the
     inputs that they get."""
     blocks = pipeline_class.make_blocks()
-    inputs = {each.name for each in blocks.inputs}
+    named = (each for each in blocks.inputs if each.name)
+    inputs = {each.name: _parameter(each.name, Parameter.empty if each.required else None) for each in named}
     try:
-        draws_text = TEXT_WORKFLOW in blocks.available_workflows
+        workflows = blocks.available_workflows
     except NotImplementedError:  # its author names none
-        draws_text = "image" not in blocks.required_inputs
-    tasks = {Task.TEXT} if draws_text else set()
-    if "image" in inputs:
-        tasks.add(Task.REDRAW if "strength" in inputs else Task.NATIVE)
-    if {"image", "mask_image"} <= inputs:
-        tasks.add(Task.INPAINT)
-    return MappingProxyType(dict.fromkeys(tasks, pipeline_class))
+        workflows = ()
+    return MappingProxyType(dict.fromkeys(blocks_tasks(inputs, workflows), pipeline_class))
 
 
 @cache
@@ -98,7 +97,8 @@ def _callable_class(modular: type[Any], blocks_class: type[Any], present: frozen
         return _draw(self, modular, arguments)
 
     inputs = [_parameter(each.name, each.default, each.type_hint) for each in blocks.inputs if each.name]
-    extra = [GUIDANCE] if "guider" in {spec.name for spec in blocks.expected_components} else []
+    is_guided = "guider" in {spec.name for spec in blocks.expected_components}
+    extra = [family_of(modular.__name__).guidance_argument] if is_guided else []
     taken = {each.name for each in inputs}
     inputs += [_parameter(name) for name in (*extra, CALLBACK) if name not in taken]
     __init__.__signature__ = _signature([_parameter(name) for name in (*names, *settings)])  # type: ignore[attr-defined]
@@ -146,14 +146,16 @@ def _draw(pipeline: Any, modular: type[Any], arguments: dict[str, Any]) -> Simpl
         _call_after_steps(pipeline, callback)
     if getattr(pipeline, "guider", None) is not None:
         _guide(pipeline, arguments)
+    if "mask_image" in arguments and OVERLAY in {each.name for each in pipeline.blocks.inputs}:
+        arguments["output_type"] = "pil"  # its overlay is of Pillow images
     state = modular.__call__(pipeline, **arguments)
     return SimpleNamespace(images=next((found for name in IMAGES if (found := state.get(name)) is not None), None))
 
 
 def _guide(pipeline: Any, arguments: dict[str, Any]) -> None:
     """Give a run's guider its scale. Blocks guide away from no prompt at all only if they are told so."""
-    inputs = {each.name for each in pipeline.blocks.inputs}
-    scale = arguments.get(GUIDANCE) if GUIDANCE in inputs else arguments.pop(GUIDANCE, None)
+    inputs, name = {each.name for each in pipeline.blocks.inputs}, family_of(type(pipeline).__name__).guidance_argument
+    scale = arguments.get(name) if name in inputs else arguments.pop(name, None)
     if scale is not None and GUIDANCE in pipeline.guider.config:
         pipeline.guider = pipeline.guider.new(guidance_scale=scale)
     if "negative_prompt" in inputs:

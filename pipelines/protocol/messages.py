@@ -156,6 +156,7 @@ class Capabilities:
     negative_prompt_above: float | None = None  # guidance above which one has an effect, if it is known
     prompt: bool = True  # what it draws depends on a prompt; else one is sent and has no effect
     transparent: bool = False  # draws images with an alpha channel
+    layers: bool = False  # takes a reference apart: the images of a job are its layers
     any_ratio: bool = True  # draws other shapes than squares
     at_once: bool = True  # two of its images at once are what each is alone; else they come one after another
     unsupported_adapters: tuple[str, ...] = ()  # of lora_folder
@@ -198,6 +199,7 @@ class Capabilities:
             "guidance": self.guidance,
             "steps": self.any_steps,
             "transparent": self.transparent,
+            "layers": self.layers,
         }
         return [name for name, is_there in has.items() if is_there]
 

@@ -17,6 +17,7 @@ MIN_SIDE_PX = 256
 MAX_AREA_PX: Mapping[Tier, int] = {"1K": 1_850_000, "2K": 4_300_000, "4K": 8_300_000}
 MIN_AREA_PX: Mapping[Tier, int] = {"1K": MIN_SIDE_PX**2, "2K": 1_850_001, "4K": 4_300_001}
 MAX_SIDE_PX = 3840
+ENLARGED_AREA_PX: Mapping[Tier, int] = {"1K": 1024**2, "2K": 2048**2, "4K": 3840 * 2160}  # of an image, to a tier
 EXTREME_RATIO = 3  # beyond it a side may exceed MAX_SIDE_PX
 RATIO_TOLERANCE = 0.05
 EPSILON = 1e-6  # of rounding; what is found is checked by the rules themselves
@@ -69,20 +70,24 @@ def resolve_size(rules: SizeRules, size: str | None, reference: tuple[int, int] 
     return _exact_size(rules, int(pixels[1]), int(pixels[2]))
 
 
-def enlarged_size(rules: SizeRules, scale: int, image: tuple[int, int]) -> Size:
-    """Return the size of an image of this width and height, enlarged: any that the tier has room for, also off the grid
-    and of other ratios. Raises SizeError."""
-    width, height = image[0] * scale, image[1] * scale
+def enlarged_size(rules: SizeRules, scale: int | Tier, image: tuple[int, int]) -> Size:
+    """Return the size of an image of this width and height, enlarged so many times or to a tier's area: any that the
+    model's tier has room for, also off the grid and of other ratios. Raises SizeError."""
+    times = scale if isinstance(scale, int) else math.sqrt(ENLARGED_AREA_PX[scale] / (image[0] * image[1]))
+    width, height = int(image[0] * times), int(image[1] * times)
     most = MAX_AREA_PX[rules.tier]
+    by = f"{scale} times" if isinstance(scale, int) else f"{scale} of"
+    if times <= 1:
+        raise SizeError(f"Invalid 'scale': {image[0]}x{image[1]} is {scale} already. Send a larger one.")
     if width * height > most or max(width, height) > 2 * MAX_SIDE_PX:
         raise SizeError(
-            f"Invalid 'scale': {scale} times {image[0]}x{image[1]} is {width}x{height}, and {rules.model} draws "
+            f"Invalid 'scale': {by} {image[0]}x{image[1]} is {width}x{height}, and {rules.model} draws "
             f"{rules.tier}, at most {most / 1e6:.2f} megapixels. Send a smaller image or scale, or name a model of a "
             "larger tier."
         )
     if min(width, height) < MIN_SIDE_PX:
         raise SizeError(
-            f"Invalid 'scale': {scale} times {image[0]}x{image[1]} is {width}x{height}, and both sides must be at "
+            f"Invalid 'scale': {by} {image[0]}x{image[1]} is {width}x{height}, and both sides must be at "
             f"least {MIN_SIDE_PX}. Send a larger image or scale."
         )
     return Size(width, height)

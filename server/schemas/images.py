@@ -97,11 +97,14 @@ Seed = Annotated[
 
 
 def _as_scale(value: object) -> object:
-    """Read "2" and "4x", as forms and other image servers' clients write them."""
-    return int(value.rstrip("xX")) if isinstance(value, str) and value.rstrip("xX").isdigit() else value
+    """Read "2" and "4x", as forms and other image servers' clients write them, and "4k"."""
+    if not isinstance(value, str):
+        return value
+    return int(value.rstrip("xX")) if value.rstrip("xX").isdigit() else value.upper()
 
 
-Scale = Annotated[Literal[2, 4], BeforeValidator(_as_scale, json_schema_input_type=Literal[2, 4])]
+Times = Literal[2, 4, "1K", "2K", "4K"]
+Scale = Annotated[Times, BeforeValidator(_as_scale, json_schema_input_type=Times)]
 
 
 def _as_control(value: object) -> object:

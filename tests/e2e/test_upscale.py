@@ -81,6 +81,7 @@ def test_an_upscaler_is_a_model_of_its_own(server: Server) -> None:
         card = client.get("/v1/models/sharp").json()
         before = charges(server)
         answer = client.post(PATH, json={"model": "sharp", "image": uri(301, 200), "scale": 4}).json()
+        to_tier = client.post(PATH, json={"model": "sharp", "image": uri(301, 200), "scale": "1k"}).json()
         drawn = client.post("/v1/images/generations", json={"model": "sharp", "prompt": "a boat"})
         assert operator.post("/admin/checkpoints/remove", json={"model": "sharp"}).status_code == 200
         assert operator.post("/admin/reload", json={}).status_code == 200
@@ -92,12 +93,14 @@ def test_an_upscaler_is_a_model_of_its_own(server: Server) -> None:
         ["image"],
     )
     assert answer["size"] == "1204x800"
+    assert (to_tier["size"], to_tier["parameters"]["scale"]) == ("1256x834", "1K")
+    assert opened(to_tier).size == (1256, 834)
     assert not {"steps", "guidance", "negative_prompt"} & answer["parameters"].keys()
     plain = Image.open(io.BytesIO(image(301, 200))).resize((1204, 800))
     assert np.abs(np.asarray(opened(answer)).astype(int) - np.asarray(plain)).mean() < 12
     assert (drawn.status_code, drawn.json()["error"]["param"]) == (400, "model")
     assert "/v1/images/upscale" in drawn.json()["error"]["message"]
-    assert charges(server) == before + 1
+    assert charges(server) == before + 2
 
 
 @pytest.mark.nightly
@@ -116,6 +119,8 @@ def test_the_console_enlarges_an_image_of_the_gallery(server: Server, browser: s
         ({"image": uri(), "scale": 3}, "scale"),
         ({"image": uri(1200, 900), "scale": 4}, "scale"),
         ({"image": uri(40, 40), "scale": 2}, "scale"),
+        ({"image": uri(), "scale": "8K"}, "scale"),
+        ({"image": uri(1200, 900), "scale": "1K"}, "scale"),
         ({"image": "data:image/png;base64,AAAA"}, "image"),
         ({"image": uri(), "model": "nobody"}, "model"),
         ({"image": uri(), "output_compression": 50}, "output_compression"),

@@ -1,9 +1,10 @@
 """Jobs of an engine that wait for the device together, and how much their images differ from those drawn alone."""
 
 import asyncio
+import contextlib
 import io
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,9 @@ async def drawn(engine: ImageEngine, job: ImageJob) -> list[Pixels]:
     return [np.asarray(Image.open(io.BytesIO(image.data))) for image in event.images]
 
 
-async def drawn_together(engine: ImageEngine, jobs: Sequence[ImageJob]) -> list[Event]:
-    """All of them wait before the first one gets the device."""
+@contextlib.contextmanager
+def device_held(engine: ImageEngine) -> Iterator[None]:
+    """Nothing gets the engine's device meanwhile."""
     gate = threading.Event()
     held = threading.Event()
 
@@ -39,17 +41,24 @@ async def drawn_together(engine: ImageEngine, jobs: Sequence[ImageJob]) -> list[
             held.set()
             assert gate.wait(240)
 
-    for spec in {job.checkpoint for job in jobs}:
-        await engine.load(spec)
     holder = threading.Thread(target=hold)
     holder.start()
-    assert held.wait(240)
-    tasks = [asyncio.create_task(last_event(engine, job)) for job in jobs]
-    await eventually(lambda: len(engine._scheduler._waiting) == sum(job.n for job in jobs))
-    gate.set()
-    events = await asyncio.gather(*tasks)
-    holder.join()
-    return list(events)
+    try:
+        assert held.wait(240)
+        yield
+    finally:
+        gate.set()
+        holder.join()
+
+
+async def drawn_together(engine: ImageEngine, jobs: Sequence[ImageJob]) -> list[Event]:
+    """All of them wait before the first one gets the device."""
+    for spec in {job.checkpoint for job in jobs}:
+        await engine.load(spec)
+    with device_held(engine):
+        tasks = [asyncio.create_task(last_event(engine, job)) for job in jobs]
+        await eventually(lambda: len(engine._scheduler._waiting) == sum(job.n for job in jobs))
+    return list(await asyncio.gather(*tasks))
 
 
 def difference(event: Event, alone: list[Pixels]) -> int:

@@ -1,21 +1,27 @@
 """Images of one and of four channels: what is announced, what is in the file, and what it shows on white."""
 
+import contextlib
 import io
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import diffusers
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from pipelines.images.drawing.returned_image import ReturnedImage
 from pipelines.images.engine import ImageEngine
+from pipelines.images.tasks import UnsupportedTask
 from pipelines.protocol.backgrounds import flattened, with_alpha
 from pipelines.protocol.images import CheckpointSpec, Encoding, Failed, Finished, ImageJob, Preview, RawImage
 from tests.engines.device import DEVICE
 from tests.engines.test_families import family_spec
 from tests.support.image_jobs import image_job
+from tests.support.tiny_families import make_family
 from tests.support.tiny_families.channels import qwen_image_21, sd15_with_alpha, with_channels
 
 COLOURS = ("white", "red")
@@ -44,6 +50,27 @@ async def draw(engine: ImageEngine, job: ImageJob) -> Image.Image:
     finished = [event async for event in engine.submit(job)][-1]
     assert isinstance(finished, Finished), finished
     return opened(finished.images[0].data)
+
+
+@pytest.mark.parametrize(("values", "refused"), [((0.0, 1.0), False), ((-0.4, 0.6), True), ((0.0, 1.4), True)])
+def test_values_that_are_no_levels_make_no_image(values: tuple[float, float], refused: bool) -> None:
+    """Some classes return what their codec decoded, from -1 to 1, of which the dark half would be black."""
+    returned = ReturnedImage(torch.tensor(values).repeat(1, 3, 4, 2))
+    with pytest.raises(UnsupportedTask, match="not from 0 to 1") if refused else contextlib.nullcontext():
+        assert np.ptp(np.asarray(returned.image())) == 255
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["deepfloyd-if", "kandinsky3", "kandinsky21", "kandinsky22", "prx-pixel"])
+async def test_levels_are_those_that_the_class_itself_gives_an_image(name: str, tmp_path: Path) -> None:
+    spec = family_spec(name, make_family(name, tmp_path / name).parent, "img2img")
+    job = image_job(spec, width_px=64, height_px=64, steps=2, seed=5)
+    ours = pixels(await draw(ImageEngine(DEVICE), job))
+    theirs = diffusers.DiffusionPipeline.from_pretrained(spec.path)(
+        job.prompt, height=64, width=64, num_inference_steps=2, guidance_scale=job.sampling.guidance,
+        generator=torch.Generator("cpu").manual_seed(5),
+    ).images[0]  # fmt: skip
+    assert np.abs(ours - pixels(theirs)).max() <= 1
 
 
 def reference() -> RawImage:

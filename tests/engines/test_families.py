@@ -53,6 +53,7 @@ NIGHTLY: dict[str, tuple[Conditioning, tuple[bool, int, bool, bool, bool, bool, 
     "flux2": ("native", (True, 16, False, False, False, True, True)),
     "qwen-edit": ("native", (False, 1, True, True, True, True, True)),
     "qwen-edit-plus": ("native", (False, 16, False, False, True, True, True)),
+    "qwen-layered": ("native", (False, 1, False, False, True, True, True)),
     "krea2": ("img2img", (True, 0, False, False, True, True, True)),
     "ideogram4": ("img2img", (True, 0, False, False, False, True, True)),
     "longcat-image": ("img2img", (True, 0, False, False, True, True, True)),
@@ -98,13 +99,17 @@ NIGHTLY: dict[str, tuple[Conditioning, tuple[bool, int, bool, bool, bool, bool, 
     "sana-pag": ("img2img", (True, 1, True, True, True, True, True)),
     "kandinsky3": ("img2img", (True, 1, False, True, True, True, True)),
     "kandinsky22": ("img2img", (True, 1, False, True, True, True, True)),
+    "kandinsky22-inpaint": ("img2img", (False, 0, True, True, True, True, True)),
+    "kandinsky21": ("img2img", (True, 1, False, True, True, True, True)),
+    "kandinsky21-inpaint": ("img2img", (False, 0, True, True, True, True, True)),
     "lumina": ("img2img", (True, 1, True, True, True, True, True)),
 }
 SLOW = (pytest.mark.nightly, pytest.mark.timeout(1800))  # some encode every reference at a megapixel
 YES_OR_NO = {True: "yes", False: "no"}
 # Rows that differ in a shared pass, or a pass that can't be shared: the engine finds it at the first one
 DRAWN_APART = {"hidream", "kandinsky5", "kandinsky5-i2i", "z-image-omni", "qwen-image-21"}
-WITH_ALPHA = {"qwen-image-21"}
+WITH_ALPHA = {"qwen-image-21", "qwen-layered"}
+TAKES_APART = {"qwen-layered"}
 WITHOUT_PROMPT = {"image-variation"}
 # The others compute a negative prompt's part of a step at a guidance above 1 only
 GUIDED_ABOVE_0 = {
@@ -113,9 +118,10 @@ GUIDED_ABOVE_0 = {
     "krea2",
     "hunyuan-image",
     "dreamlite",
-    "kandinsky22",
+    *("kandinsky22", "kandinsky22-inpaint", "kandinsky21", "kandinsky21-inpaint"),
 }
 ONE_BY_ONE = {
+    *TAKES_APART,  # the first of them draws all
     "glm-image",  # its tokens are drawn by torch's global generator, which all runs share
     *("sd15-pag", "sdxl-pag", "sd3-pag", "pixart-pag", "sana-pag", "hunyuan-dit-pag", "kolors-pag"),
 }
@@ -127,7 +133,7 @@ TOKENS = {
     **dict.fromkeys(("z-image", "klein", "klein-base"), 493),
     **{"sd3": 255, "lumina2": 92, "cogview4": 1023, "aura-flow": 255, "sana": 298, "sana-sprint": 298},
     **{"pixart": 299, "hidream": 128, "qwen-image": 512, "glm-image": None},
-    **{"flux2": 326, "qwen-edit": None, "qwen-edit-plus": None},
+    **{"flux2": 326, "qwen-edit": None, "qwen-edit-plus": None, "qwen-layered": None},
     **dict.fromkeys(("ideogram4", "qwen-image-21", "joyimage-edit-plus", "omnigen", "image-variation"), None),
     **dict.fromkeys(("kolors", "kolors-pag"), None),
     **{"krea2": 392, "ernie-image": 131072, "longcat-image": 512, "longcat-edit": 512, "ovis-image": 131},
@@ -138,13 +144,14 @@ TOKENS = {
     **{"hunyuan-dit": 255, "hunyuan-dit-pag": 255, "sd3-pag": 255, "sana-pag": 298, "deepfloyd-if": 76},
     **dict.fromkeys(("latent-diffusion", "depth2img", "unclip", "unclip-img2img", "kandinsky22"), 75),
     **dict.fromkeys(("sdxl-pix2pix", "sd15-pag", "sdxl-pag"), 75),
+    **dict.fromkeys(("kandinsky21", "kandinsky21-inpaint", "kandinsky22-inpaint"), 75),
     **{"kandinsky3": 127, "lumina": 255},
 }
 READ_ALL = {  # in windows, or up to the longest that the class lets through
     *("sd15", "sd15-inpaint", "lcm", "sdxl", "sdxl-turbo", "sdxl-inpaint", "sdxl-refiner", "sd3", "flux"),
     *("flux-schnell", "flux-fill", "kontext", "chroma", "qwen-image", "qwen-edit", "qwen-edit-plus"),
     *("ovis-image", "kandinsky5", "bria", "fibo", "fibo-edit", "kolors", "kolors-pag", "depth2img", "unclip"),
-    *("unclip-img2img", "sdxl-pix2pix", "sd15-pag", "sdxl-pag", "sd3-pag"),
+    *("unclip-img2img", "sdxl-pix2pix", "sd15-pag", "sdxl-pag", "sd3-pag", "qwen-layered"),
 }
 DRAWN_FROM_MAPS = {"flux-control"}
 FAILED_CHECKS = {
@@ -210,7 +217,7 @@ async def test_warmup_finds_what_a_checkpoint_can_do(name: str, tmp_path: Path) 
     prompts = Capabilities(*expected).long_prompts if name not in READ_ALL else ("refuse", "tell", "chunk")
     assert replace(found, unit_s=None, failed_checks=()) == Capabilities(
         *expected, negative_prompt_above=above, at_once=at_once, prompt_tokens=TOKENS[name], long_prompts=prompts,
-        transparent=name in WITH_ALPHA, prompt=name not in WITHOUT_PROMPT,
+        transparent=name in WITH_ALPHA, prompt=name not in WITHOUT_PROMPT, layers=name in TAKES_APART,
     )  # fmt: skip
     assert FAILED_CHECKS.get(name, "") in "; ".join(map(str, found.failed_checks))
     inputs = {} if found.text else {"references": (plain_image(),)}
@@ -224,6 +231,10 @@ async def test_warmup_finds_what_a_checkpoint_can_do(name: str, tmp_path: Path) 
     assert isinstance(event, Finished), event
     assert {(each.width_px, each.height_px) for each in event.images} == {(112, 64)}
     assert event.merged == (name not in DRAWN_APART | ONE_BY_ONE)
+    if name in TAKES_APART:
+        assert [image.seed for image in event.images] == [job.seed, job.seed]
+        assert event.found["layers"] == 2
+        return
     alone = [await drawn(engine, replace(job, id=f"{seed}", n=1, seed=seed)) for seed in (job.seed, job.seed + 1)]
     assert difference(event, [image for (image,) in alone]) <= 2
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import diffusers
 import numpy as np
 import pytest
 
@@ -13,14 +14,14 @@ from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.inspection import inspect_checkpoint
 from pipelines.images.engine import ImageEngine
 from pipelines.images.loading.load import load_checkpoint
-from pipelines.protocol.images import CheckpointSpec, Finished, Preview
+from pipelines.protocol.images import CheckpointSpec, Conditioning, Finished, Preview
 from tests.engines.conftest import split_image
 from tests.engines.device import DEVICE
 from tests.engines.shared_passes import difference, drawn, drawn_together
 from tests.engines.test_families import family_spec
 from tests.support.image_jobs import image_job, with_fields
 from tests.support.tiny_families import make_family
-from tests.support.tiny_families.modular import REPOSITORY, make_modular
+from tests.support.tiny_families.modular import CLASSES, NEED_TORCHVISION, REPOSITORY, make_modular
 
 SpecOf = Callable[[str], CheckpointSpec]
 
@@ -58,6 +59,51 @@ async def test_a_modular_pipeline_draws_what_the_other_one_draws_of_the_same_par
         (await drawn(engine, replace(job, references=(split_image(upright=upright),))))[0] for upright in (True, False)
     ]
     assert np.abs(one.astype(int) - other).max() > 8, "the reference changes nothing"
+    engine.close()
+
+
+# How references enter, how many, and what else warmup finds
+FOUND: dict[str, tuple[Conditioning, int, str]] = {
+    "modular-z-image": ("img2img", 1, "text image negative_prompt guidance steps"),
+    "modular-flux": ("img2img", 1, "text image guidance steps"),
+    "modular-sdxl": ("img2img", 1, "text image mask negative_prompt guidance steps"),
+    "modular-qwen-image": ("img2img", 1, "text image mask negative_prompt guidance steps"),
+    "modular-qwen-edit": ("native", 1, "image negative_prompt guidance steps"),
+    "modular-qwen-edit-plus": ("native", 16, "image negative_prompt guidance steps"),
+    "modular-qwen-layered": ("native", 1, "image negative_prompt guidance steps transparent layers"),
+    "modular-qwen-image-21": ("native", 16, "text image negative_prompt guidance steps transparent"),
+    "modular-qwen-image-21-turbo": ("native", 16, "text image steps transparent"),
+    "modular-kontext": ("native", 1, "text image guidance steps"),
+    "modular-flux2": ("native", 16, "text image guidance steps"),
+    "modular-klein": ("native", 16, "text image steps"),
+    "modular-klein-base": ("native", 16, "text image guidance steps"),
+    "modular-flux3": ("native", 16, "text image negative_prompt guidance steps"),
+    "modular-flux3-distilled": ("native", 16, "text image steps"),
+    "modular-krea2": ("img2img", 0, "text negative_prompt guidance steps"),
+    "modular-krea2-turbo": ("img2img", 0, "text steps"),
+    "modular-ernie-image": ("img2img", 0, "text negative_prompt guidance steps"),
+    "modular-ideogram4": ("img2img", 0, "text guidance steps"),
+    "modular-anima": ("img2img", 1, "text image negative_prompt guidance steps"),
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", FOUND)
+async def test_a_modular_class_draws_what_its_blocks_promise(name: str, tmp_path: Path) -> None:
+    class_name, _ = CLASSES[name]
+    if not hasattr(diffusers, class_name):
+        pytest.skip(f"diffusers {diffusers.__version__} has no {class_name}")
+    if name in NEED_TORCHVISION:
+        pytest.importorskip("torchvision")
+    conditioning, references, names = FOUND[name]
+    inspection = inspect_checkpoint(make_modular(name, tmp_path / name))
+    assert (inspection.problems, inspection.conditioning) == ((), conditioning)
+    assert inspection.capabilities is not None
+    engine = ImageEngine(DEVICE)
+    found = await engine.prepare(family_spec(name, tmp_path, conditioning))
+    assert (found.names, found.references) == (names.split(), references)
+    assert set(found.names) <= set(inspection.capabilities.names)
     engine.close()
 
 

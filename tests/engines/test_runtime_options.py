@@ -25,7 +25,7 @@ from pipelines.images.loading.fp8 import Fp8Linear, quantize_linears, suitable_l
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.images.scheduling.batching import Row
 from pipelines.protocol.images import CheckpointSpec, Failed, Finished, ImageJob, Lora, Progress, Runtime, StepCache
-from tests.engines.device import DEVICE
+from tests.engines.device import DEVICE, of_a_cpu
 
 Spec = Callable[[str], CheckpointSpec]
 Job = Callable[..., ImageJob]
@@ -158,7 +158,9 @@ def test_a_torch_without_such_products_is_refused_by_name(spec: Spec, monkeypatc
         raise RuntimeError("(scale_a.numel() == 1 && scale_b.numel() == 1) INTERNAL ASSERT FAILED")
 
     monkeypatch.setattr(torch, "_scaled_mm", as_in_2_11)
-    with pytest.raises(CheckpointError, match=r"runtime.quantize: 'fp8' needs another torch: .* on this CPU"):
+    with pytest.raises(
+        CheckpointError, match=rf"runtime.quantize: 'fp8' needs another torch: .* on this {DEVICE.type.upper()}"
+    ):
         load(spec("klein"), quantize="fp8")
 
 
@@ -273,6 +275,7 @@ async def test_runs_of_a_checkpoint_whose_components_take_turns_come_one_after_a
     assert ends == ["long", "short"]
 
 
+@of_a_cpu
 def test_auto_takes_the_plain_settings_without_a_gpu_and_says_so(spec: Spec) -> None:
     chosen = load(spec("klein"), auto=True)
     assert chosen.runtime == Runtime()
@@ -304,7 +307,7 @@ def test_the_repeated_blocks_are_compiled(spec: Spec) -> None:
         ("sd", {"cache": StepCache("first-block")}, "runtime.cache: UNet2DConditionModel has no step caching"),
         ("klein", {"cache": StepCache("taylorseer", threshold=0.1)}, "runtime.cache.threshold: taylorseer"),
         ("klein", {"cache": StepCache("magcache")}, "runtime.cache.mag_ratios"),
-        ("sd", {"offload": "group"}, "runtime.offload: 'group' is for a GPU"),
+        pytest.param("sd", {"offload": "group"}, "runtime.offload: 'group' is for a GPU", marks=of_a_cpu),
         ("sd", {"quantize": "int8"}, "runtime.quantize: 'int8' needs torchao: pip install torchao"),
         ("sd", {"quantize": "int4"}, "runtime.quantize: 'int4' needs torchao and mslk: pip install torchao mslk"),
         ("klein", {"attention": "_flash_3_hub"}, "runtime.attention: '_flash_3_hub' would be downloaded"),

@@ -1,5 +1,6 @@
 """Warmup and what it keeps: a checkpoint that was tried once draws one image, unless anything of it has changed."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ from pipelines.images.warmup import check_records, warmup
 from pipelines.protocol.images import CheckpointSpec, Finished, ImageJob, Runtime
 from pipelines.protocol.messages import Capabilities
 from tests.engines.device import DEVICE
+from tests.engines.shared_passes import device_held
 from tests.support.polling import eventually
 
 Spec = Callable[[str], CheckpointSpec]
@@ -194,6 +196,18 @@ async def test_a_folder_that_cannot_be_written_fails_nothing(
     (tmp_path / "probes").write_text("a file in its place")
     assert (await prepare(copied))[0].text
     assert "can't be" in capfd.readouterr().err
+
+
+async def test_an_image_that_comes_meanwhile_is_what_it_is_alone(copied: CheckpointSpec, job: Job) -> None:
+    """As of a call that wakes a worker: both have passes of one shape, and wait for the device."""
+    engine, spec = ImageEngine(DEVICE), replace(copied, native_area_px=32 * 32)
+    await engine.load(spec)
+    with device_held(engine):
+        tried = asyncio.create_task(engine.prepare(spec))
+        drawn = asyncio.create_task(finish(engine, job("sd", checkpoint=spec, width_px=32, height_px=32)))
+        await eventually(lambda: len(engine._scheduler._waiting) == 2)
+    assert not (await drawn).merged
+    await tried
 
 
 async def finish(engine: ImageEngine, job: ImageJob) -> Finished:

@@ -219,6 +219,8 @@ def _replace_functions(capability: tuple[int, int]) -> None:
     torch.version.cuda = "13.0"
     torch.backends.cuda.is_built = lambda: True
     torch._C._cuda_getCurrentRawStream = lambda device=0: 0
+    for of_graphs in ("_cuda_CUDAAllocator_AllocatorState", "_set_cached_tensors_enabled"):
+        setattr(torch._C, of_graphs, lambda *_: None)  # dynamo's reset needs them
     compile_with = torch.compile
 
     def trace(model: Any = None, **options: Any) -> Any:

@@ -1,5 +1,6 @@
 """The tests that need a GPU, on the simulated one: in a process of their own, as the others must see none."""
 
+import os
 import subprocess
 import sys
 
@@ -10,13 +11,15 @@ from tests.simulated_gpu.build import REPOSITORY, build, unavailable
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
 
 
-def run(*arguments: str, limit_s: float) -> None:
-    """Run pytest with the simulated GPU. Fails with what it has printed."""
+def run(*arguments: str, limit_s: float, turn: int = 0) -> None:
+    """Run pytest with the simulated GPU; of what fails at every place, this turn's part. Fails with what it has
+    printed."""
     build()
     command = [sys.executable, "-m", "pytest", "-p", "tests.simulated_gpu.plugin", "-p", "no:cacheprovider", *arguments]
     ended = subprocess.run(
         command,
         cwd=REPOSITORY,
+        env={**os.environ, "TURN": str(turn)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -43,8 +46,9 @@ LONG = (
 ENGINES = [
     f"tests/engines/test_{name}.py"
     for name in (
-        "adapter_strength", "chat_engine", "controls", "embeddings", "enlarging", "families", "merging", "prompt_cache",
-        "sleep", "step_caches",
+        "adapter_strength", "chat_constraints", "chat_engine", "chat_vision", "classify_engine", "controls",
+        "embeddings", "enlarging", "families", "merging", "prompt_cache", "runtime_options", "runtime_pairs", "sleep",
+        "step_caches",
     )
 ]  # fmt: skip
 
@@ -56,5 +60,5 @@ def test_turns_failures_and_the_device_itself() -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(5000)
 @pytest.mark.parametrize("tests", [*LONG, *ENGINES])
-def test_all_that_needs_a_gpu(tests: str) -> None:
-    run(tests, "-m", "nightly or not nightly", limit_s=4800)
+def test_all_that_needs_a_gpu(tests: str, pytestconfig: pytest.Config) -> None:
+    run(tests, "-m", "nightly or not nightly", limit_s=4800, turn=pytestconfig.getoption("turn"))

@@ -57,7 +57,7 @@ def workers(server: Server) -> list[dict[str, Any]]:
 
 
 def draw(client: httpx.Client) -> str:
-    answer = client.post("/v1/images/generations", json={**BODY, "steps": 2, "seed": 7, "batch": "exact"})
+    answer = client.post("/v1/images/generations", json={**BODY, "steps": 2, "seed": 7})
     assert answer.status_code == 200, answer.text
     image: str = answer.json()["data"][0]["b64_json"]
     return image

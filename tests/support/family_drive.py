@@ -23,14 +23,13 @@ Pixels = npt.NDArray[np.int16]
 WIDE: Final = (896, 512)  # 16:9 in 1K
 LARGE: Final = (1376, 1376)  # the smallest square in 2K
 AREA_PX: Final = 384 * 384
-PIXELS_AREA_PX: Final = 128 * 128  # of IFPipeline, whose denoiser attends to pixels
 HOST: Final = "alpha-image-2-count"  # the model that swaps put other checkpoints into
 PROMPT: Final = "a red house"
 ONE, TWO = 1, 2
 # By what families may lack, the request for it; its 400 names that field
 LACKING: Final[Mapping[str, dict[str, Any]]] = {
-    "guidance": {"guidance": 2.5},
-    "negative_prompt": {"negative_prompt": "blurred", "guidance": 2.5},
+    "guidance": {"guidance": 2.3},  # no checkpoint's own
+    "negative_prompt": {"negative_prompt": "blurred", "guidance": 2.3},
     "steps": {"steps": 7},
 }
 WRONG: Final[tuple[tuple[dict[str, Any], str], ...]] = (
@@ -120,10 +119,9 @@ class _Family:
         """Set another native area, as an operator may: a megapixel takes minutes on a CPU and shows no more, and in a
         few pixels each larger image is hundreds of tiles."""
         file = self.server.configs / f"{self.model}.toml"
-        native_px = PIXELS_AREA_PX if self.driven.class_name == "IFPipeline" else AREA_PX
-        most_px = max(native_px, self._catalog_value("max_area_px"))
+        most_px = max(AREA_PX, self._catalog_value("max_area_px"))
         lines = [
-            f"native_area_px = {native_px}"
+            f"native_area_px = {AREA_PX}"
             if line.startswith("native_area_px")
             else f"max_area_px = {most_px}"
             if line.startswith("max_area_px")
@@ -219,6 +217,9 @@ class _Family:
 
     def _draw_two(self, inputs: dict[str, Any], first: list[Pixels]) -> None:
         both = self.draw("two at once", **(inputs | {"n": 2}))
+        if "layers" in self.supports:
+            self.driven.cells["n = 2"] = "layers" if isinstance(both, list) else "no"
+            return
         alone = [self.draw("alone", **(inputs | {"seed": seed})) for seed in (1, 2)]
         if not isinstance(both, list) or not all(isinstance(each, list) for each in alone):
             self.fault("no two at once")
@@ -284,6 +285,7 @@ class _Family:
         except openai.APIError as error:
             self.fault(f"a stream: {error}")
         wanted = 3 if "steps" in self.supports else 2  # SANA-Sprint's two steps have room for one preview
+        wanted = 1 if "layers" in self.supports else wanted  # of layers there are none
         if len(seen) != wanted or seen[-1] != "image_generation.completed":
             self.fault(f"a stream with previews had the events {seen}")
         self.driven.cells["previews"] = str(len(seen) - 1)

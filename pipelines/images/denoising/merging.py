@@ -8,13 +8,12 @@ a denoiser whose rows are not independent is never shared.
 
 import inspect
 import math
-import traceback
 from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 
-from pipelines.device.failures import is_out_of_memory
+from pipelines.device.failures import clear_frames, is_out_of_memory
 from pipelines.device.outer_calls import Call, take_calls
 from pipelines.device.timer import DeviceTimer
 from pipelines.images.denoising.forward_arguments import (
@@ -120,7 +119,7 @@ class ForwardMerger:
                 outputs = self._in_one_pass(requests)
         except Exception as error:
             if is_out_of_memory(error):
-                traceback.clear_frames(error.__traceback__)  # they hold the tensors that did not fit
+                clear_frames(error)  # they hold the tensors that did not fit
                 self._limits.halve(shape, len(requests))
             else:
                 self._refuse(form, f"{type(error).__name__}: {error}")

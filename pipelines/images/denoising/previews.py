@@ -21,6 +21,7 @@ RIDGE = 1e-3  # of the mean variance: regularises directions of which there are 
 DECAY = 0.8  # of older samples with each new image: the codec is fixed, the content changes
 USUAL_SCALE = 4.0  # root of the mean square of latents, which most codecs scale to about 1
 LONG_SIDE_PX = 512
+MAX_SHAPE = 0.06  # by which the shape of a grid may differ from an image's
 
 
 class PreviewMap:
@@ -63,9 +64,9 @@ class PreviewMap:
         if grid is None or not grid[2].isfinite().all() or self._products is None or self._targets is None:
             return None
         rows, columns, tokens = grid
-        patch, channels = _patch(height, rows), self._channels
-        size = self._products.shape[0]
-        if self._targets.shape[1] != patch * patch * channels or tokens.shape[1] + 1 != size:
+        channels, size = self._channels, self._products.shape[0]
+        patch = math.isqrt(self._targets.shape[1] // channels)
+        if tokens.shape[1] + 1 != size:
             return None
         ridge = RIDGE * self._products.diagonal().mean() * torch.eye(size)
         weights = torch.linalg.solve(self._products + ridge, self._targets)
@@ -109,8 +110,11 @@ def predict_x0(
 
 
 def _tokens(latents: torch.Tensor, height: int, width: int) -> tuple[int, int, torch.Tensor] | None:
-    """Return rows, columns and latents of shape (rows * columns, channels); None if they are not a grid."""
+    """Return rows, columns and latents of shape (rows * columns, channels); None if they are not a grid. Some classes
+    draw another size than was asked for, of nearly that shape."""
     flat = latents.detach().float().cpu()
+    if flat.dim() == 5:  # of a row of images, references first
+        flat = flat[-1]
     if flat.dim() == 4 and flat.shape[1] == 1:  # of the one frame of a video
         flat = flat[:, 0]
     elif flat.dim() == 4 and flat.shape[0] == 1:  # of one frame, with the channels last
@@ -120,9 +124,12 @@ def _tokens(latents: torch.Tensor, height: int, width: int) -> tuple[int, int, t
         return rows, columns, flat.reshape(channels, -1).T
     if flat.dim() != 2:
         return None
-    rows = round(math.sqrt(flat.shape[0] * height / width))
-    columns = flat.shape[0] // max(rows, 1)
-    return (rows, columns, flat) if rows * columns == flat.shape[0] else None
+    count = flat.shape[0]
+    exact = math.sqrt(count * height / width)
+    near = range(math.floor(exact * (1 - MAX_SHAPE)), math.ceil(exact * (1 + MAX_SHAPE)) + 1)
+    fitting = [rows for rows in near if rows and count % rows == 0]
+    rows = min(fitting, key=lambda each: abs(each - exact), default=0)
+    return (rows, count // rows, flat) if rows else None
 
 
 def _patch(height: int, rows: int) -> int:

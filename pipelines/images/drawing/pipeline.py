@@ -41,14 +41,12 @@ from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.controls import NETS
 from pipelines.images.loading.safety_checker import check_flags, ignore_flags
 from pipelines.images.prompts.reading import reading
-from pipelines.images.scheduling.batching import Row
+from pipelines.images.scheduling.batching import LAYERS, SEED_MODULUS, Row
 from pipelines.images.tasks import UnsupportedTask
 from pipelines.protocol.backgrounds import flattened, has_alpha, with_alpha, with_background
 from pipelines.protocol.finished_image import to_planned_size
 from pipelines.protocol.images import Background, ImageJob, LongPrompt, RawImage
 from pipelines.protocol.pixels import to_image
-
-SEED_MODULUS = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +111,9 @@ class ImagePipeline:
         size = (self.job.width_px, self.job.height_px)
         if plan.finish == "enlarge":
             return self._enlarge(plan, size)
-        drawn = self._first_pass(plan)
+        if self.checkpoint.family.layers is not None:
+            self.row.found[LAYERS] = self.job.n
+        drawn = self.row.drawn.pop(self.row.index, None) or self._first_pass(plan)
         if plan.finish != "refine":
             return lambda: self._finish(self._resize(drawn.image(self.preview_map), size))
         with self.on_host():
@@ -165,7 +165,7 @@ class ImagePipeline:
 
     def _first_pass(self, plan: Plan) -> Drawn:
         job, size = self.job, (plan.width, plan.height)
-        seed = row_seed(self.row)
+        seed = self.row.seed
         observer = StepObserver(self._after_step, self.preview_map, size)
         match task_of(job):
             case Task.TEXT:
@@ -225,7 +225,7 @@ class ImagePipeline:
     def _redraw(self, tile: Image.Image, number: int, canvas: Image.Image) -> Callable[[], Image.Image]:
         """Redraw a tile in the second pass; the function that is returned waits for it. Its seed derives from the
         image's seed and the tile's number."""
-        seed = (row_seed(self.row) * 1_000_003 + number + 1) % SEED_MODULUS
+        seed = (self.row.seed * 1_000_003 + number + 1) % SEED_MODULUS
         strength = self.job.sampling.refine_strength
         observer = StepObserver(self._after_step, self.preview_map, tile.size, lambda: thumbnail(canvas))
         images = {"image": self._as_read(tile)}
@@ -282,9 +282,10 @@ class ImagePipeline:
             "num_inference_steps": steps,
             "strength": None if part is None else part.strength,
             "generator": torch.Generator("cpu").manual_seed(seed),
-            "output_type": "pt",
+            "output_type": family.output_type,
             "max_sequence_length": family.max_sequence_length(accepted, pipeline),
             **family.always,
+            **({family.layers: self.job.n} if family.layers is not None else {}),
             **family.guidance(sampling.guidance, sampling.negative_prompt, steps),
             **observer.callback(accepted, pipeline.scheduler),
             **images,
@@ -304,10 +305,21 @@ class ImagePipeline:
             self.row.found |= reader.found()
             check_flags(output)
             latents = observer.last_latents
-            image = ReturnedImage(family.images(output), [*sums, *([] if latents is None else [sum_of(latents)])])
-            for_map = None if latents is None or is_tile or self._is_check_of_file else Transfer(latents)
+            all_sums = [*sums, *([] if latents is None else [sum_of(latents)])]
+            is_for_map = not (is_tile or self._is_check_of_file or family.layers is not None)
+            for_map = Transfer(latents) if is_for_map and latents is not None else None
             background = "opaque" if is_tile else self.job.encoding.background
-            return Drawn(image, size, part is not None, background, for_map, self._dtype)
+
+            def drawn(image: Any) -> Drawn:
+                return Drawn(ReturnedImage(image, all_sums), size, part is not None, background, for_map, self._dtype)
+
+            returned = family.images(output)
+            if family.layers is None:
+                return drawn(returned)
+            layers = [drawn(each) for each in returned.split(1)]
+            self.row.drawn.update(enumerate(layers))
+            del self.row.drawn[self.row.index]
+            return layers[self.row.index]
 
     @property
     def _without_gradients(self) -> contextlib.AbstractContextManager[object]:
@@ -324,8 +336,3 @@ class ImagePipeline:
     @property
     def _dtype(self) -> torch.dtype:
         return compute_dtype(self.checkpoint.runtime.dtype, self.checkpoint.device)
-
-
-def row_seed(row: Row) -> int:
-    """Return the seed of a row's image: image i of a job has the job's seed + i."""
-    return (row.job.seed + row.index) % SEED_MODULUS

@@ -16,7 +16,7 @@ def on_sheet(references: Sequence[Image.Image], first: int) -> list[Image.Image]
     columns = math.ceil(math.sqrt(len(others)))
     rows = math.ceil(len(others) / columns)
     side = SIDE_PX // columns
-    sheet = Image.new("RGB", (columns * side, rows * side), "white")
+    sheet = Image.new(others[0].mode, (columns * side, rows * side), "white")
     for number, image in enumerate(others):
         row, column = divmod(number, columns)
         cell = ImageOps.contain(image, (side, side), Image.Resampling.LANCZOS)

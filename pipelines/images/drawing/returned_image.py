@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -13,7 +13,8 @@ from pipelines.device.transfer import Transfer, sum_of
 from pipelines.images.tasks import UnsupportedTask
 from pipelines.protocol.backgrounds import has_alpha
 
-CHANNELS = (1, 3, 4)
+CHANNELS: Final = (1, 3, 4)
+TOLERANCE: Final = 0.01  # of a value's range
 
 
 class ReturnedImage:
@@ -30,13 +31,17 @@ class ReturnedImage:
     ) -> None:
         self._image: Image.Image | None = None
         self._transfer: Transfer | None = None
+        self._cut_off: Transfer | None = None
         if isinstance(returned, np.ndarray):
             returned = torch.from_numpy(returned).permute(0, 3, 1, 2)
         if isinstance(returned, torch.Tensor):
             sums = [*sums, sum_of(returned)]
             if returned.shape[1] not in CHANNELS:
                 raise UnsupportedTask(f"its images have {returned.shape[1]} channels")
-            levels = returned[0].float().clamp(0, 1).mul(255).round()  # as diffusers' VaeImageProcessor for Pillow
+            values = returned[0].float()
+            cut = values.clamp(0, 1)
+            self._cut_off = Transfer((values - cut).abs().amax())
+            levels = cut.mul(255).round()  # as diffusers' VaeImageProcessor for Pillow
             self._transfer = Transfer(levels.to(torch.uint8).permute(1, 2, 0).contiguous())
         else:
             self._image = returned[0]
@@ -48,7 +53,10 @@ class ReturnedImage:
         return all(math.isfinite(each.wait()) for each in self._sums)
 
     def image(self) -> Image.Image:
-        """Return the image, of the mode "RGBA" if it has an alpha channel, else "RGB". Blocks until it has arrived."""
+        """Return the image, of the mode "RGBA" if it has an alpha channel, else "RGB". Blocks until it has arrived.
+        Raises UnsupportedTask for values that are no levels: some classes return the codec's own, from -1 to 1."""
+        if self._cut_off is not None and self._cut_off.wait() > TOLERANCE:
+            raise UnsupportedTask("its images have values that are not from 0 to 1")
         if self._image is None and self._transfer is not None:
             pixels = self._transfer.wait().numpy()
             self._image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)

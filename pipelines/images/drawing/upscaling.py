@@ -1,6 +1,7 @@
 """An image enlarged by an upscaler, tile by tile: each is a forward pass, which runs share as those of denoisers."""
 
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import torch
 from PIL import Image
 
 from pipelines.catalog.plan import Tile
+from pipelines.device.transfer import sum_of
 from pipelines.images.drawing.looks import InvalidImage
 from pipelines.images.drawing.returned_image import ReturnedImage
 from pipelines.images.drawing.tiling import feather
@@ -26,9 +28,9 @@ class Upscaling:
     after_tile: Callable[[Image.Image], None]
 
     def enlarge(self, image: Image.Image, tiles: Sequence[Tile], size: tuple[int, int]) -> Image.Image:
-        """Return an image enlarged to `size`, a multiple of its own. `tiles` cover it. Raises InvalidImage."""
-        factor = size[0] // image.width
-        canvas = Image.new("RGB", size)
+        """Return an image enlarged to `size`. `tiles` cover it. Raises InvalidImage."""
+        factor = math.ceil(size[0] / image.width)
+        canvas = Image.new("RGB", (factor * image.width, factor * image.height))
         for tile in tiles:
             box = (tile.left, tile.top, tile.left + tile.width, tile.top + tile.height)
             enlarged = self._enlarged(image.crop(box).convert("RGB"), factor)
@@ -39,7 +41,7 @@ class Upscaling:
                 drawn = enlarged.image().resize((place.width, place.height), Image.Resampling.LANCZOS)
                 canvas.paste(drawn, (place.left, place.top), feather(place))
             self.after_tile(canvas)
-        return canvas
+        return canvas if canvas.size == size else canvas.resize(size, Image.Resampling.LANCZOS)
 
     def _enlarged(self, tile: Image.Image, factor: int) -> ReturnedImage:
         """Return a tile that is enlarged by the factor or more: a network of less is run again on what it drew."""
@@ -47,4 +49,4 @@ class Upscaling:
         colours, reached = levels.to(self.device).to(self.network.dtype) / 255, 1
         while reached < factor:
             colours, reached = self.network(colours.clamp(0, 1)), reached * self.network.scale
-        return ReturnedImage(colours)
+        return ReturnedImage(colours.clamp(0, 1), [sum_of(colours)])  # they overshoot at edges

@@ -160,7 +160,7 @@ class Checkpoint:
             negative_prompt=self.family.takes_negative_prompt(accepted, self.config),
             guidance=self.family.takes_guidance(accepted, self.config, self.denoiser.config),
         )
-        announced = replace(announced, at_once=self.family.at_once)
+        announced = replace(announced, at_once=self.family.at_once, layers=self.family.layers is not None)
         long_prompts = long_prompts_offered(self.pipeline_class, self.components)
         announced = replace(announced, prompt="prompt" in accepted, long_prompts=long_prompts)
         return self._with_controls(replace(announced, transparent=draws_alpha(self._codec_config)))

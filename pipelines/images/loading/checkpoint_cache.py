@@ -14,8 +14,8 @@ import torch
 
 from pipelines.catalog.checkpoint_files import CheckpointError, estimate_bytes
 from pipelines.catalog.weights import WeightsKey, replaces, weights_key
-from pipelines.device.failures import clear_frames, is_out_of_memory, watch_device
-from pipelines.device.memory import available_bytes, compute_dtype, free_memory
+from pipelines.device.failures import is_out_of_memory, watch_device
+from pipelines.device.memory import available_bytes, compute_dtype, free_memory, free_on_failure
 from pipelines.device.openmp import run_and_release
 from pipelines.images.denoising.merging import Sharing
 from pipelines.images.denoising.previews import PreviewMap
@@ -183,7 +183,7 @@ class CheckpointCache:
 
     async def _load_or_free(self, on_host: LoadedCheckpoint | None, spec: CheckpointSpec) -> LoadedCheckpoint:
         """Load the weights. If the device runs out of memory, as beside another program, free all that no run uses and
-        try once more. What a failed load has placed on the device is freed. Raises DeviceFull while runs use some."""
+        try once more. Raises DeviceFull while runs use some."""
         loop = asyncio.get_running_loop()
         for is_last in (False, True):
             try:
@@ -191,7 +191,6 @@ class CheckpointCache:
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
-                clear_frames(error)
                 await self._free_unused()
                 if is_last and not any(each.ref_count for each in self._loaded.values()):
                     raise
@@ -224,16 +223,8 @@ class CheckpointCache:
                 raise
             on_host.on_device = True
             return on_host
-        checkpoint = watch_device(
-            self._device,
-            load_checkpoint,
-            spec,
-            self._device,
-            self._sharing,
-            self._shared,
-            self._device_bytes,
-            self._group,
-        )
+        arguments = spec, self._device, self._sharing, self._shared, self._device_bytes, self._group
+        checkpoint = free_on_failure(self._device, load_checkpoint, *arguments)
         return LoadedCheckpoint(checkpoint, checkpoint.weights_bytes, on_device=True, part_sizes=checkpoint.part_sizes)
 
     def _offload(self, evicted: list[LoadedCheckpoint]) -> None:

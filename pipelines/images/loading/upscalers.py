@@ -10,6 +10,7 @@ from torch.nn import functional
 from pipelines.catalog.checkpoint_files import CheckpointError, upscaler_of
 from pipelines.catalog.upscalers import COLOURS, UpscalerLayout
 from pipelines.device.memory import compute_dtype
+from pipelines.device.staged_copy import move_modules
 from pipelines.device.weight_names import check_names
 from pipelines.images.denoising.merging import ForwardMerger, Sharing
 from pipelines.images.loading.checkpoint import Checkpoint
@@ -128,7 +129,7 @@ def load_upscaler(spec: CheckpointSpec, device: torch.device, sharing: Sharing |
         network.load_state_dict({name: weight for name, weight in weights.items() if name in own}, assign=True)
     except RuntimeError as error:  # a shape that differs from those of the others
         raise CheckpointError(f"{spec.path} does not load as {layout.network}: {error}") from error
-    network.requires_grad_(False).eval().to(device)
+    move_modules([network.requires_grad_(False).eval()], device)
     components = {"unet": network}
     return Checkpoint(
         spec, type(network), {}, spec.runtime, components, {}, device, None, 1, tuple(notes),

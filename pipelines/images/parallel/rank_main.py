@@ -19,7 +19,7 @@ quiet_libraries()
 
 import torch  # noqa: E402
 
-from pipelines.device.failures import is_out_of_memory  # noqa: E402
+from pipelines.device.failures import clear_frames, is_out_of_memory  # noqa: E402
 from pipelines.device.memory import free_memory  # noqa: E402
 from pipelines.images.parallel.context import apply_context  # noqa: E402
 from pipelines.images.parallel.messages import Answer, Command, Drop, Fill, Forward, PassFailed, Share  # noqa: E402
@@ -57,7 +57,7 @@ class RankDenoisers:
                     traceback.print_exc()
                     failed = PassFailed.of(error, number, self._group.position)
                     if failed.no_memory:
-                        traceback.clear_frames(error.__traceback__)
+                        clear_frames(error)
                         free_memory(self._group.device)  # it may be tried again
                     self._pipe.send(failed)
             case Drop(key):

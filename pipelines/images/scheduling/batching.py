@@ -12,6 +12,8 @@ from pipelines.images.scheduling.row_limits import PassShape
 from pipelines.images.scheduling.scheduler import DeviceTurn
 from pipelines.protocol.images import EncodedImage, Event, ImageJob
 
+SEED_MODULUS: Final = 2**63
+LAYERS: Final = "layers"  # a key of what a run showed: how many its image was taken apart into
 CHECK_PREFIX: Final = "trial-"  # ids of the images that warmup draws, for nobody
 
 
@@ -42,6 +44,7 @@ class Row:
     exclusive: bool = False  # with nothing else on the device: it has run out of memory beside others
     shape: PassShape | None = None  # of the passes that it begins with, once its checkpoint is loaded
     found: dict[str, Any] = field(default_factory=dict)  # JSON: what its run showed, for the file and the answer
+    drawn: dict[int, Any] = field(default_factory=dict)  # by index, what another row of the job drew along
     turn: DeviceTurn = field(init=False)  # of its run, which has begun or will
 
     def __post_init__(self) -> None:
@@ -51,6 +54,11 @@ class Row:
         """Let the image wait again, since its run has ended without one. It keeps the device time that it is owed."""
         owed_s = self.turn.owed_s - self.turn.device_s
         self.turn = DeviceTurn(0.0, self.owner, owed_s, since=self.queued_at, tier=self.job.tier)
+
+    @property
+    def seed(self) -> int:
+        """Return the seed of the row's image: image i of a job has the job's seed + i, and layers have one."""
+        return (self.job.seed + (0 if LAYERS in self.found else self.index)) % SEED_MODULUS
 
     @property
     def owner(self) -> str:

@@ -8,7 +8,7 @@ changes neither by much, and the median of several passes counts.
 Sharing must pay for itself twice. An image's part of a pass is shorter by 5 % at least. And callers who would have
 been first in a queue do not wait for the others in vain: with `r` of `n` equal images in a pass, each of which costs
 `g` of one alone, they end on average after `g * (n + r) / 2` times one image, and in a queue after `(n + 1) / 2`. The
-first may exceed the second by 5 %. Where no number of images does both, they are drawn one after another.
+first must not exceed the second. Where no number of images does both, they are drawn one after another.
 """
 
 import threading
@@ -28,7 +28,6 @@ PATCH_PX = 16  # of a latent token: an autoencoder of factor 8, and patches of 2
 MAX_TOKENS = 16384  # in a pass: four 1K images; a 2K image runs alone
 FIRST_TOKENS = 8192  # before anything has been measured: two 1K images
 GAIN = 0.95  # the part of its time alone that an image's share must not exceed
-LATER = 1.05  # by which the mean answer may be later than in a queue
 SAMPLES = 9  # of which the median counts
 MIN_SAMPLES = 3
 RENEW_AFTER = 1000  # passes, after which a limit that was too slow is tried again
@@ -90,7 +89,7 @@ class _Learned:
         image_s, best = self.image_s(), 1
         for rows, seconds in image_s.items():
             in_queue_s = image_s[1] * (equal + 1)
-            if rows <= equal and seconds <= GAIN * image_s[best] and seconds * (equal + rows) <= LATER * in_queue_s:
+            if rows <= equal and seconds <= GAIN * image_s[best] and seconds * (equal + rows) <= in_queue_s:
                 best = rows
         return best
 

@@ -219,8 +219,10 @@ class _Trials:
         self.prompt_tokens: int | None = None  # the most that the first one's prompt may have
 
     async def draw(self, job: ImageJob) -> tuple[EncodedImage, ...] | str:
-        """Draw the job's images, and return them, or the reason why they fail, in one line."""
-        job = replace(job, id=f"{CHECK_PREFIX}{uuid.uuid4().hex}")
+        """Draw the job's images, and return them, or the reason why they fail, in one line. One image shares no pass:
+        that of a caller who waits for the checkpoint is what it is alone."""
+        sampling = replace(job.sampling, batch="exact") if job.n == 1 else job.sampling
+        job = replace(job, id=f"{CHECK_PREFIX}{uuid.uuid4().hex}", sampling=sampling)
         async with contextlib.aclosing(self._submit(job)) as events:
             async for event in events:
                 if isinstance(event, Finished):

@@ -6,14 +6,14 @@ import { useStore } from "../core/store.js";
 import { DIGITS, Field, Page, Select } from "../parts/basics.js";
 import { Checkpoints } from "../parts/checkpoint-sheet.js";
 import { comparison, drawTheRest, planOf, priceOf, setForm, startComparison, stopComparison, valuesOf } from "../state/comparison.js";
-import { findModel, imageModels, models } from "../state/models.js";
+import { drawingModels, findModel, models } from "../state/models.js";
 import { session } from "../state/session.js";
 
 const AXES = { none: N("nothing"), seed: N("Seed"), steps: N("Steps"), guidance: N("Guidance"), quality: N("Quality"), model: N("Model") };
 const MOST_CELLS = 36;
 
 function Axis({ id, label, axis, onChange, catalog }) {
-  const suggestions = { seed: "1, 2, 3", steps: "2, 4, 8", guidance: "1, 2, 4", quality: "low, high", model: imageModels(catalog).slice(0, 2).map((model) => model.id).join(", "), none: "" };
+  const suggestions = { seed: "1, 2, 3", steps: "2, 4, 8", guidance: "1, 2, 4", quality: "low, high", model: drawingModels(catalog).slice(0, 2).map((model) => model.id).join(", "), none: "" };
   return html`<div class="row">
     <${Select} id=${id} label=${label} value=${axis.name} options=${Object.entries(AXES).map(([name, text]) => [name, t(text)])}
       onChange=${(name) => onChange({ name, values: suggestions[name] })} />
@@ -40,7 +40,7 @@ function Sheet({ sheet, cells }) {
 export default function Compare({ title }) {
   const catalog = useStore(models);
   const { operator } = useStore(session);
-  const all = imageModels(catalog);
+  const all = drawingModels(catalog);
   const { form: typed, sheet, cells, busy } = useStore(comparison);
   const form = { ...typed, model: findModel(all, typed.model)?.id ?? all[0]?.id };
   const plan = planOf(form);

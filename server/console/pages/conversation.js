@@ -11,7 +11,7 @@ import { ChangeMessage, Past } from "../parts/past.js";
 import { References } from "../parts/references.js";
 import { fileName, Viewer } from "../parts/viewer.js";
 import { pathTo, tipOf } from "../state/conversation.js";
-import { chatModels, findModel, imageModels, models } from "../state/models.js";
+import { chatModels, drawingModels, findModel, models } from "../state/models.js";
 import { deleteTalk, openTalk, renameTalk, say, sayOtherwise, setForm, setTip, startOver, stopTalk, talk } from "../state/talk.js";
 
 const sourceOf = (image) => (image.startsWith("data:") ? image : resultPath(image));
@@ -81,7 +81,7 @@ export default function Conversation({ title }) {
           <${References} sources=${form.images} most=${4} onChange=${(images) => setForm({ images })} />
           <div class="row">
             <${Select} id="model" label=${t("Model")} value=${model.id} options=${chats.map((each) => each.id)} onChange=${(id) => setForm({ model: id })} />
-            <${Select} id="image_model" label=${t("Draws with")} value=${form.image_model} options=${[["", t("the default")], ...imageModels(catalog).map((each) => each.id)]} onChange=${(id) => setForm({ image_model: id })} />
+            <${Select} id="image_model" label=${t("Draws with")} value=${form.image_model} options=${[["", t("the default")], ...drawingModels(catalog).map((each) => each.id)]} onChange=${(id) => setForm({ image_model: id })} />
           </div>
           <label for="draws"><input id="draws" type="checkbox" checked=${form.draws} onChange=${(event) => setForm({ draws: event.target.checked })} />${t("It may draw. A drawn image costs its model's price.")}</label>
           <div class="actions">

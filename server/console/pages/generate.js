@@ -15,7 +15,7 @@ import { Recalled } from "../parts/recalled.js";
 import { References } from "../parts/references.js";
 import { bodyOf, chosenModel, draft, setDraft } from "../state/draft.js";
 import { findRunning, jobs, startJob } from "../state/jobs.js";
-import { can, chatModels, imageModels, models } from "../state/models.js";
+import { can, chatModels, drawingModels, models } from "../state/models.js";
 import { canTell, setTells, tells } from "../state/watch.js";
 
 const ADVANCED = ["negative_prompt", "steps", "guidance", "strength", "batch", "scheduler"];
@@ -90,7 +90,7 @@ function Form({ onSubmit, work }) {
   useLayoutEffect(() => {
     if (values.recalled) scrollTo(0, 0);
   }, [values.recalled]);
-  const choices = imageModels(models.get()).map((each) => [each.id, `${each.id} · ${each.tier}`]);
+  const choices = drawingModels(models.get()).map((each) => [each.id, `${each.id} · ${each.tier}`]);
   return html`<form class="form" ref=${form} onSubmit=${submit} onKeyDown=${keys}>
     <${PromptField} label=${t("Prompt")} rows="4" model=${model}
       placeholder=${t("a red boat at sunset")} value=${values.prompt} onInput=${set("prompt")} hint=${t("Ctrl+Enter generates.")} />
@@ -130,7 +130,7 @@ export default function Generate({ title }) {
   const done = all.filter((job) => job.state === "succeeded").flatMap(imagesOf);
   return html`<${Page} title=${title}>
     <div class="two">
-      ${imageModels(models.get()).length ? html`<${Form} onSubmit=${start} work=${work} />` : html`<${Empty}>${t("The catalog has no image model.")}</${Empty}>`}
+      ${drawingModels(models.get()).length ? html`<${Form} onSubmit=${start} work=${work} />` : html`<${Empty}>${t("The catalog has no image model.")}</${Empty}>`}
       <section aria-label=${t("Results")} class="form">
         <p class="hidden-text" role="status">${t("{running} running, {done} images", { running: open.length, done: done.length })}</p>
         ${open.length > 0 && html`<div class="images">${open.map((job) => html`<${JobCard} key=${job.id} job=${job} onAgain=${setBegun} />`)}</div>`}

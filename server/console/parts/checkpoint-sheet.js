@@ -3,7 +3,7 @@ import { html } from "../core/html.js";
 import { t } from "../core/i18n.js";
 import { useStore } from "../core/store.js";
 import { grid, setForm, sheetOf, startGrid, stopGrid } from "../state/grid.js";
-import { imageModels, models } from "../state/models.js";
+import { drawingModels, models } from "../state/models.js";
 import { ErrorNote, Field } from "./basics.js";
 import { useRoute } from "./loading.js";
 
@@ -24,7 +24,7 @@ function Running({ job }) {
 export function Checkpoints() {
   const { data, error: unread } = useRoute("/admin/checkpoints");
   const { form, job, error } = useStore(grid);
-  const all = imageModels(useStore(models)).map((model) => model.id);
+  const all = drawingModels(useStore(models)).map((model) => model.id);
   const found = data?.data ?? [];
   const set = (name) => (event) => setForm({ [name]: event.target.value });
   const runs = job?.state === "running";

@@ -2,7 +2,7 @@
 import { resultPath } from "../core/api.js";
 import { toNumber } from "../core/json.js";
 import { createStore } from "../core/store.js";
-import { can, findModel, imageModels, models } from "./models.js";
+import { can, drawingModels, findModel, models } from "./models.js";
 import { keep } from "./work.js";
 
 // `also` are fields of the request without a control here, `lost` says what a recall could not bring back, and
@@ -24,8 +24,8 @@ keep("edit", edit, { restore: (kept) => edit.set({ ...EMPTY_EDIT, ...kept }) });
 export const setDraft = (values) => draft.set((before) => ({ ...before, ...values }));
 export const setEdit = (values) => edit.set((before) => ({ ...before, ...values }));
 
-export const chosenModel = (values) => findModel(models.get(), values.model) ?? imageModels(models.get())[0] ?? null;
-export const editors = (all) => imageModels(all).filter((model) => model.max_references > 0);
+export const chosenModel = (values) => findModel(models.get(), values.model) ?? drawingModels(models.get())[0] ?? null;
+export const editors = (all) => drawingModels(all).filter((model) => model.max_references > 0);
 
 // Without a choice, one that follows an instruction, in place of redrawing the image by the prompt.
 const follows = (model) => can(model, "mask") && !can(model, "strength");

@@ -9,6 +9,8 @@ export async function loadModels() {
 }
 
 export const imageModels = (all) => all.filter((model) => model.type === "image");
+// Those that draw from a prompt: an upscaler takes an image alone.
+export const drawingModels = (all) => imageModels(all).filter((model) => model.architecture.input_modalities.includes("text"));
 export const chatModels = (all) => all.filter((model) => model.type === "chat");
 export const findModel = (all, id) => all.find((model) => model.id === id) ?? null;
 // The model that enlarges an image of this size ("WIDTHxHEIGHT") so many times: its own if it can, else the cheapest.

@@ -12,7 +12,7 @@ from pipelines.protocol.images import Background, CheckpointSpec, Encoding, Imag
 from pipelines.protocol.messages import Capabilities, ControlledWith
 from server.accounts.ledger import BilledCall
 from server.catalog.images import MAX_REFERENCES, Catalog, ImageModel
-from server.catalog.sizes import Size, SizeError, enlarged_size, resolve_size
+from server.catalog.sizes import Size, SizeError, Tier, enlarged_size, resolve_size
 from server.errors import BadImageRequest, BadRequest
 from server.flows.images.controls import ControlRequest, check_controls, control_inputs
 from server.flows.references import DecodedImage, Reference
@@ -48,7 +48,7 @@ class ImageRequest:
     seed: int | None = None
     sampling: SamplingOptions = field(default_factory=SamplingOptions)
     controls: tuple[ControlRequest, ...] = ()
-    scale: int | None = None  # how many times its reference is enlarged, which is all that it asks for
+    scale: int | Tier | None = None  # how many times, or to which tier, its reference is enlarged: all that it asks
 
     @property
     def reference_count(self) -> int:

@@ -1,5 +1,6 @@
 """Tests that need the simulated GPU, as they make it fail or ask what it has seen. tests/simulated_gpu runs them."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,19 @@ import pytest
 from tests.simulated_gpu import device
 
 HERE = Path(__file__).parent
+NIGHTS = 8  # after which every place where something can fail has had its turn
+TONIGHT = int(os.environ.get("TURN", "0")) % NIGHTS
+Part = tuple[int, int]  # the first place, and how far it is to the next
+
+
+def parts(count: int) -> list[Part]:
+    """Return this night's parts of the places where something can fail, out of so many for each night."""
+    return [(TONIGHT + NIGHTS * part, NIGHTS * count) for part in range(count)]
+
+
+def daily_and(count: int) -> list[Any]:
+    """Return one part for every run of the tests, and this night's parts."""
+    return [(0, 16 * NIGHTS), *(pytest.param(part, marks=pytest.mark.nightly) for part in parts(count))]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -15,13 +15,14 @@ from pipelines.chat.engine import ChatEngine
 from pipelines.classify.engine import ClassifyEngine
 from pipelines.device.memory import Budgets
 from pipelines.images.engine import ImageEngine
-from pipelines.protocol.chat import ChatFinished, ChatJob, ChatSampling, ChatSpec
+from pipelines.protocol.chat import ChatFinished, ChatJob, ChatSampling, ChatSpec, JsonFormat
 from pipelines.protocol.classify import Classified, ClassifierSpec, ClassifyJob
 from pipelines.protocol.images import CheckpointSpec
 from tests.engines.chat_jobs import GREEDY, run, text
 from tests.engines.conftest import split_image
 from tests.engines.test_chat_vision import QUESTION
 from tests.gpu.conftest import draw
+from tests.gpu.simulated.conftest import Part, parts
 from tests.support.image_jobs import image_job
 from tests.support.tiny_chat_checkpoints import make_llava, make_qwen
 from tests.support.tiny_classifiers import make_text_classifier
@@ -30,11 +31,7 @@ pytestmark = pytest.mark.nightly
 
 GPU = torch.device("cuda")
 RANDOM = ChatSampling(temperature=1.0)
-
-
-def parts(count: int) -> list[tuple[int, int]]:
-    """Return parts of the places where something can fail: every `count`-th from another one on."""
-    return [(part, count) for part in range(count)]
+CLOSING = JsonFormat({"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]})
 
 
 def used_bytes() -> int:
@@ -42,10 +39,8 @@ def used_bytes() -> int:
     return torch.cuda.memory_allocated()
 
 
-@pytest.mark.parametrize("part", parts(256))
-async def test_a_swap_goes_on_after_any_allocation_that_fails_once(
-    flux: CheckpointSpec, gpu: Any, part: tuple[int, int]
-) -> None:
+@pytest.mark.parametrize("part", parts(4))
+async def test_a_swap_goes_on_after_any_allocation_that_fails_once(flux: CheckpointSpec, gpu: Any, part: Part) -> None:
     """Of two checkpoints the device has room for one: the other one is on the host, and each image swaps them."""
     size = (await ImageEngine(GPU).load(flux)).weights_bytes
     engine = ImageEngine(GPU, Budgets(size + 1000, 2 * size, 2**30))
@@ -66,7 +61,8 @@ async def test_a_swap_goes_on_after_any_allocation_that_fails_once(
 
 @pytest.fixture(scope="module")
 def chats(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[ChatJob]]:
-    """Three chats at once, two with random numbers and one without; those of the vision model about an image."""
+    """Three chats at once, two with random numbers, of which one ends an object in its last tokens, and one without;
+    those of the vision model about an image."""
     folder = tmp_path_factory.mktemp("chats")
     made: dict[str, Path] = {"qwen": make_qwen(folder / "qwen"), "llava": make_llava(folder / "llava")}
 
@@ -78,7 +74,8 @@ def chats(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Chat
         return [
             ChatJob(
                 id=f"{number}", checkpoint=spec, messages=(asked,), images=images, seed=number, time_limit_s=240,
-                max_tokens=3, sampling=GREEDY if number == 2 else RANDOM,
+                max_tokens=16 if number == 1 else 3, format=CLOSING if number == 1 else None,
+                sampling=GREEDY if number == 2 else RANDOM,
             )
             for number in range(3)
         ]  # fmt: skip
@@ -95,9 +92,9 @@ async def answers(engine: ChatEngine, jobs: list[ChatJob]) -> list[str]:
 
 
 @pytest.mark.parametrize("model", ["qwen", "llava"])  # in a batch, and one after another
-@pytest.mark.parametrize("part", parts(64))
+@pytest.mark.parametrize("part", parts(4))
 async def test_chats_are_answered_alike_after_any_allocation_that_fails_once(
-    chats: Callable[[str], list[ChatJob]], gpu: Any, part: tuple[int, int], model: str
+    chats: Callable[[str], list[ChatJob]], gpu: Any, part: Part, model: str
 ) -> None:
     jobs, before = chats(model), used_bytes()
     engine = ChatEngine(GPU, cache_bytes=2**24)
@@ -113,9 +110,9 @@ async def test_chats_are_answered_alike_after_any_allocation_that_fails_once(
     assert used_bytes() <= before
 
 
-@pytest.mark.parametrize("part", parts(256))
+@pytest.mark.parametrize("part", parts(4))
 async def test_a_chat_model_loads_after_any_allocation_that_fails_once(
-    chats: Callable[[str], list[ChatJob]], gpu: Any, part: tuple[int, int]
+    chats: Callable[[str], list[ChatJob]], gpu: Any, part: Part
 ) -> None:
     """From the disk, and back from the host."""
     job = chats("qwen")[2]

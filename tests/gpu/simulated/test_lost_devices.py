@@ -18,7 +18,7 @@ from pipelines.protocol.classify import ClassifierSpec, ClassifyJob
 from pipelines.protocol.images import CheckpointSpec
 from pipelines.protocol.messages import LOST_DEVICE_EXIT
 from tests.engines.chat_jobs import GREEDY, run
-from tests.gpu.simulated.test_failing_allocations import parts
+from tests.gpu.simulated.conftest import Part, parts
 from tests.support.image_jobs import image_job
 from tests.support.tiny_chat_checkpoints import make_llava, make_qwen
 from tests.support.tiny_classifiers import make_text_classifier
@@ -47,7 +47,7 @@ async def ended(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     return happened
 
 
-async def lose_at_each(gpu: Any, part: tuple[int, int], work: Work, ended: asyncio.Event) -> None:
+async def lose_at_each(gpu: Any, part: Part, work: Work, ended: asyncio.Event) -> None:
     """Lose the device at every launch of a part of some work, which is begun anew each time."""
     begin = gpu.launches()
     await work()
@@ -68,10 +68,8 @@ async def lose_at_each(gpu: Any, part: tuple[int, int], work: Work, ended: async
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("part", parts(256))
-async def test_an_image_with_its_load(
-    flux: CheckpointSpec, gpu: Any, part: tuple[int, int], ended: asyncio.Event
-) -> None:
+@pytest.mark.parametrize("part", parts(4))
+async def test_an_image_with_its_load(flux: CheckpointSpec, gpu: Any, part: Part, ended: asyncio.Event) -> None:
     async def work() -> None:
         engine = ImageEngine(GPU)
         [_ async for _ in engine.submit(image_job(flux, steps=2))]
@@ -83,15 +81,11 @@ async def test_an_image_with_its_load(
     ("make", "part"),
     [
         (make_qwen, QUICK),
-        *(
-            pytest.param(make, part, marks=pytest.mark.nightly)
-            for make in (make_qwen, make_llava)
-            for part in parts(64)
-        ),
+        *(pytest.param(make, part, marks=pytest.mark.nightly) for make in (make_qwen, make_llava) for part in parts(4)),
     ],
 )
 async def test_two_chats_with_their_load(
-    make: Callable[[Path], Path], tmp_path: Path, gpu: Any, part: tuple[int, int], ended: asyncio.Event
+    make: Callable[[Path], Path], tmp_path: Path, gpu: Any, part: Part, ended: asyncio.Event
 ) -> None:
     spec = ChatSpec("model", make(tmp_path / "model"), vision=make is make_llava)
     jobs = [

@@ -4,19 +4,25 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from pipelines.device.memory import Budgets
+from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.chat.engine import ChatEngine
+from pipelines.device.memory import Budgets, free_memory
 from pipelines.images.engine import ImageEngine
 from pipelines.images.loading.checkpoint_cache import HOST, InsufficientMemory
-from pipelines.protocol.images import CheckpointSpec
+from pipelines.protocol.chat import ChatSpec
+from pipelines.protocol.images import CheckpointSpec, Lora, Runtime
 from tests.gpu.conftest import draw
+from tests.gpu.simulated.conftest import Part, daily_and
 from tests.simulated_gpu import device
 from tests.support.image_jobs import image_job
+from tests.support.tiny_chat_checkpoints import make_qwen
 
 GPU = torch.device("cuda")
 GENEROUS = Budgets(2**34, 2**34, 2**30)
@@ -89,11 +95,6 @@ async def test_a_checkpoint_that_does_not_come_back_is_whole_on_the_host(flux: C
     assert np.array_equal((await draw(engine, image_job(flux)))[0], before)
 
 
-def is_nightly(parts: int) -> list[Any]:
-    """One part of so many runs in every test run, the others nightly."""
-    return [pytest.param(part, marks=pytest.mark.nightly if part else ()) for part in range(parts)]
-
-
 async def load_anew(spec: CheckpointSpec, gpu: Any, nth: int) -> int:
     """Return how many allocations a load made whose n-th one failed."""
     engine, begin = ImageEngine(GPU, GENEROUS), gpu.allocations()
@@ -105,27 +106,27 @@ async def load_anew(spec: CheckpointSpec, gpu: Any, nth: int) -> int:
     return int(made)
 
 
-@pytest.mark.parametrize("part", is_nightly(32))
-async def test_a_load_goes_on_after_any_allocation_that_fails_once(flux: CheckpointSpec, gpu: Any, part: int) -> None:
+@pytest.mark.parametrize("part", daily_and(4))
+async def test_a_load_goes_on_after_any_allocation_that_fails_once(flux: CheckpointSpec, gpu: Any, part: Part) -> None:
     total = await load_anew(flux, gpu, -1)
     gc.collect()
     used = torch.cuda.memory_allocated()
-    for nth in range(part + 1, total + 1, 32):
+    for nth in range(part[0] + 1, total + 1, part[1]):
         assert await load_anew(flux, gpu, nth) > total
         gc.collect()
         assert torch.cuda.memory_allocated() <= used
 
 
-@pytest.mark.parametrize("part", is_nightly(128))
+@pytest.mark.parametrize("part", daily_and(4))
 async def test_an_image_is_the_same_after_any_allocation_that_fails_once(
-    flux: CheckpointSpec, gpu: Any, part: int
+    flux: CheckpointSpec, gpu: Any, part: Part
 ) -> None:
     engine, job = ImageEngine(GPU, GENEROUS), image_job(flux, steps=2)
     await draw(engine, job)
     begin = gpu.allocations()
     (expected,) = await draw(engine, job)
     total = gpu.allocations() - begin
-    for nth in range(part + 1, total + 1, 128):
+    for nth in range(part[0] + 1, total + 1, part[1]):
         gpu.fail_allocation(nth)
         assert np.array_equal((await draw(engine, job))[0], expected)
         gpu.fail_allocation(-1)
@@ -138,3 +139,24 @@ async def test_a_preview_reads_the_schedule_once(flux: CheckpointSpec) -> None:
     await draw(engine, image_job(flux, id="previews", steps=6, previews=1))
     waits = device.log.waits()
     assert sum(count for (_, place), count in waits.items() if "noise_schedule" in place) <= 1
+
+
+@pytest.mark.parametrize("kind", ["option", "adapter", "chat"])
+async def test_a_load_that_fails_with_its_weights_on_the_device_gives_all_back(
+    kind: str, flux: CheckpointSpec, tmp_path: Path
+) -> None:
+    engine: ImageEngine | ChatEngine
+    if kind == "chat":
+        engine, spec = ChatEngine(GPU), ChatSpec("qwen", make_qwen(tmp_path / "qwen"))
+        (spec.path / "chat_template.jinja").unlink()
+    else:
+        absent = Lora(tmp_path / "absent.safetensors")
+        runtime = Runtime(attention="none such") if kind == "option" else Runtime(loras=(absent,))
+        engine, spec = ImageEngine(GPU, GENEROUS), replace(flux, runtime=runtime)
+    free_memory(GPU)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_reserved()
+    with pytest.raises(CheckpointError):
+        await engine.load(spec)  # type: ignore[arg-type]
+    assert torch.cuda.max_memory_reserved() > before
+    assert torch.cuda.memory_reserved() <= before

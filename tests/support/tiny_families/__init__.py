@@ -23,9 +23,18 @@ FAMILIES: Mapping[str, Maker] = {
     "image-variation": unets.image_variation,
 }
 NEED_TORCHVISION = {
-    *("flux2", "qwen-edit", "qwen-edit-plus", "longcat-image", "nucleusmoe-image", "kandinsky5", "qwen-image-21"),
+    *(
+        "flux2",
+        "qwen-edit",
+        "qwen-edit-plus",
+        "qwen-layered",
+        "longcat-image",
+        "nucleusmoe-image",
+        "kandinsky5",
+        "qwen-image-21",
+    ),
     *("longcat-edit", "joyimage-edit", "joyimage-edit-plus", "kandinsky5-i2i", "fibo2", "dreamlite"),
-    *("dreamlite-mobile",),
+    *("dreamlite-mobile", "qwen-layered"),
 }
 NEEDED = {  # modules by family
     **dict.fromkeys(NEED_TORCHVISION | {"omnigen"}, "torchvision"),

@@ -44,12 +44,13 @@ def flux2_codec(latent_channels: int = 16) -> Any:
     return klein_codec(channels=(8, 8, 16, 16), latent_channels=latent_channels)
 
 
-def krea2() -> Any:
+def krea2(*, layers: tuple[int, ...] = (0, 1, 2)) -> Any:
+    """`layers` are those of the text encoder that are read."""
     torch.manual_seed(20)
     tokenizer = qwen_tokenizer()
     transformer = diffusers.Krea2Transformer2DModel(
         in_channels=64, num_layers=2, attention_head_dim=16, num_attention_heads=2, num_key_value_heads=2,
-        intermediate_size=32, timestep_embed_dim=8, text_hidden_dim=16, num_text_layers=3,
+        intermediate_size=32, timestep_embed_dim=8, text_hidden_dim=16, num_text_layers=len(layers),
         text_num_attention_heads=2, text_num_key_value_heads=1, text_intermediate_size=16,
         num_layerwise_text_blocks=1, num_refiner_text_blocks=1, axes_dims_rope=(8, 4, 4), rope_theta=1000.0,
     )  # fmt: skip
@@ -57,9 +58,9 @@ def krea2() -> Any:
         transformer=stirred(transformer),
         vae=qwen_codec(),
         scheduler=flow(use_dynamic_shifting=True, base_shift=0.5, max_shift=1.15, max_image_seq_len=6400),
-        text_encoder=qwen3_vl(tokenizer).model,
+        text_encoder=qwen3_vl(tokenizer, layers=max(layers)).model,
         tokenizer=tokenizer,
-        text_encoder_select_layers=(0, 1, 2),
+        text_encoder_select_layers=layers,
     )
 
 

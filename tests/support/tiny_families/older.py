@@ -10,12 +10,23 @@ import diffusers
 import torch
 import transformers
 from diffusers import UNet2DConditionModel
+from diffusers.pipelines.kandinsky.text_encoder import MCLIPConfig, MultilingualCLIP
 from tokenizers.processors import TemplateProcessing
 
 from starters.architectures import clip_config
 from starters.tokens import clip_tokenizer
 from tests.support.tiny_families.flow_models import pixart, sana, sd3
-from tests.support.tiny_families.parts import clip, codec, flow, gemma_tokenizer, stirred, t5, t5_tokenizer
+from tests.support.tiny_families.parts import (
+    PRINTABLE,
+    SPACE,
+    clip,
+    codec,
+    flow,
+    gemma_tokenizer,
+    stirred,
+    t5,
+    t5_tokenizer,
+)
 from tests.support.tiny_families.unets import BETAS, sd15, sdxl
 
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -136,13 +147,13 @@ def cogview3() -> Any:
 
 
 def deepfloyd_if() -> Any:
-    """The first of three stages: it draws 64 x 64 pixels, without a codec."""
+    """The first of three stages: it draws 64 x 64 pixels, without a codec. It attends to an eighth of them."""
     torch.manual_seed(65)
     unet = UNet2DConditionModel(
-        sample_size=64, layers_per_block=1, block_out_channels=(8, 16), norm_num_groups=4,
-        down_block_types=("ResnetDownsampleBlock2D", "SimpleCrossAttnDownBlock2D"),
+        sample_size=64, layers_per_block=1, block_out_channels=(8, 8, 8, 16), norm_num_groups=4,
+        down_block_types=(*("ResnetDownsampleBlock2D",) * 3, "SimpleCrossAttnDownBlock2D"),
         mid_block_type="UNetMidBlock2DSimpleCrossAttn",
-        up_block_types=("SimpleCrossAttnUpBlock2D", "ResnetUpsampleBlock2D"), in_channels=3, out_channels=6,
+        up_block_types=("SimpleCrossAttnUpBlock2D", *("ResnetUpsampleBlock2D",) * 3), in_channels=3, out_channels=6,
         cross_attention_dim=32, encoder_hid_dim=32, attention_head_dim=8, addition_embed_type="text",
         addition_embed_type_num_heads=2, cross_attention_norm="group_norm", resnet_time_scale_shift="scale_shift",
         act_fn="gelu",
@@ -205,20 +216,43 @@ def _kandinsky_prior() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def kandinsky22() -> Any:
-    torch.manual_seed(67)
-    unet = UNet2DConditionModel(
-        in_channels=4, out_channels=8, sample_size=64, addition_embed_type="image", encoder_hid_dim=32,
-        encoder_hid_dim_type="image_proj", cross_attention_dim=32, attention_head_dim=4, norm_num_groups=4,
+def _kandinsky_unet(in_channels: int, condition: str, **options: Any) -> UNet2DConditionModel:
+    """Its condition is an image's embedding, and in version 2.1 a text's beside it."""
+    return UNet2DConditionModel(
+        in_channels=in_channels, out_channels=8, sample_size=64, addition_embed_type=condition, encoder_hid_dim=32,
+        encoder_hid_dim_type=f"{condition}_proj", cross_attention_dim=32, attention_head_dim=4, norm_num_groups=4,
         down_block_types=("ResnetDownsampleBlock2D", "SimpleCrossAttnDownBlock2D"),
         up_block_types=("SimpleCrossAttnUpBlock2D", "ResnetUpsampleBlock2D"),
         mid_block_type="UNetMidBlock2DSimpleCrossAttn", block_out_channels=(16, 32), layers_per_block=1,
-        resnet_time_scale_shift="scale_shift",
+        resnet_time_scale_shift="scale_shift", **options,
     )  # fmt: skip
+
+
+def kandinsky22(kind: type[Any] = diffusers.KandinskyV22CombinedPipeline, *, in_channels: int = 4) -> Any:
+    torch.manual_seed(67)
     scheduler = diffusers.DDPMScheduler(
         beta_schedule="linear", beta_start=0.00085, beta_end=0.012, variance_type="learned_range"
     )
-    return diffusers.KandinskyV22CombinedPipeline(unet=unet, scheduler=scheduler, movq=movq(), **_kandinsky_prior())
+    unet = _kandinsky_unet(in_channels, "image")
+    return kind(unet=unet, scheduler=scheduler, movq=movq(), **_kandinsky_prior())
+
+
+def kandinsky21(kind: type[Any] = diffusers.KandinskyCombinedPipeline, *, in_channels: int = 4) -> Any:
+    """Its decoder has a text encoder of its own."""
+    torch.manual_seed(70)
+    pieces = [(mark, 0.0) for mark in ("<s>", "<pad>", "</s>", "<unk>", "<mask>")]
+    pieces += [(letter, -2.0) for letter in (SPACE, *PRINTABLE)]
+    tokenizer = transformers.XLMRobertaTokenizer(vocab=pieces, model_max_length=77)
+    config = MCLIPConfig(
+        transformerDimSize=32, imageDimSize=32, hidden_size=32, intermediate_size=37, num_attention_heads=2,
+        num_hidden_layers=1, vocab_size=len(tokenizer), max_position_embeddings=80,
+    )  # fmt: skip
+    return kind(
+        text_encoder=MultilingualCLIP(config).eval(), tokenizer=tokenizer, movq=movq(),
+        unet=_kandinsky_unet(in_channels, "text_image", addition_embed_type_num_heads=2),
+        scheduler=diffusers.DDIMScheduler(**BETAS, clip_sample=False, set_alpha_to_one=False),
+        **_kandinsky_prior(),
+    )  # fmt: skip
 
 
 def latent_diffusion() -> Any:
@@ -298,7 +332,10 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "kolors": kolors,
     "cogview3": cogview3,
     "deepfloyd-if": deepfloyd_if,
+    "kandinsky21": kandinsky21,
+    "kandinsky21-inpaint": lambda: kandinsky21(diffusers.KandinskyInpaintCombinedPipeline, in_channels=9),
     "kandinsky22": kandinsky22,
+    "kandinsky22-inpaint": lambda: kandinsky22(diffusers.KandinskyV22InpaintCombinedPipeline, in_channels=9),
     "kandinsky3": kandinsky3,
     "latent-diffusion": latent_diffusion,
     "depth2img": depth2img,

@@ -8,11 +8,12 @@ import transformers
 from tests.support.tiny_families.parts import CHAT_TEMPLATE, flow
 
 
-def qwen_codec() -> Any:
+def qwen_codec(channels: int = 3) -> Any:
     """A video codec, as Qwen-Image's is: 8 pixels to a latent."""
     return diffusers.AutoencoderKLQwenImage(
-        base_dim=6, z_dim=16, dim_mult=[1, 2, 4, 4], num_res_blocks=1, temperal_downsample=[False, True, True]
-    )
+        base_dim=6, z_dim=16, dim_mult=[1, 2, 4, 4], num_res_blocks=1, temperal_downsample=[False, True, True],
+        input_channels=channels,
+    )  # fmt: skip
 
 
 def qwen_vl(tokenizer: Any) -> Any:
@@ -38,10 +39,10 @@ def qwen_vl(tokenizer: Any) -> Any:
     return transformers.Qwen2_5_VLForConditionalGeneration(config).eval()
 
 
-def qwen_transformer() -> Any:
+def qwen_transformer(**options: Any) -> Any:
     return diffusers.QwenImageTransformer2DModel(
         patch_size=2, in_channels=64, out_channels=16, num_layers=2, attention_head_dim=16, num_attention_heads=2,
-        joint_attention_dim=16, guidance_embeds=False, axes_dims_rope=(8, 4, 4),
+        joint_attention_dim=16, guidance_embeds=False, axes_dims_rope=(8, 4, 4), **options,
     )  # fmt: skip
 
 

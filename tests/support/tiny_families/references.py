@@ -10,7 +10,7 @@ import transformers
 from starters.architectures import klein_codec, qwen_config
 from tests.support.tiny_families.flow_models import flux
 from tests.support.tiny_families.parts import CHAT_TEMPLATE, flow, mistral3_config, qwen_tokenizer
-from tests.support.tiny_families.qwen import qwen_codec, qwen_scheduler, qwen_transformer, qwen_vl
+from tests.support.tiny_families.qwen import qwen_codec, qwen_scheduler, qwen_transformer, qwen_vl, qwen_vl_processor
 
 PIXTRAL_MARKS = ("[IMG]", "[IMG_BREAK]", "[IMG_END]")
 
@@ -57,19 +57,27 @@ def qwen_edit(kind: type[Any] = diffusers.QwenImageEditPipeline) -> Any:
     """It needs torchvision."""
     torch.manual_seed(8)
     tokenizer = qwen_tokenizer()
-    processor = transformers.Qwen2VLProcessor(
-        image_processor=transformers.Qwen2VLImageProcessor(min_pixels=28 * 28, max_pixels=56 * 56 * 4),
-        tokenizer=tokenizer,
-        video_processor=transformers.Qwen2VLVideoProcessor(),
-        chat_template=CHAT_TEMPLATE,
-    )
     return kind(
         transformer=qwen_transformer(),
         vae=qwen_codec(),
         scheduler=qwen_scheduler(),
         text_encoder=qwen_vl(tokenizer),
         tokenizer=tokenizer,
-        processor=processor,
+        processor=qwen_vl_processor(tokenizer),
+    )
+
+
+def qwen_layered() -> Any:
+    """It takes an image apart into layers with alpha. It needs torchvision."""
+    torch.manual_seed(53)
+    tokenizer = qwen_tokenizer()
+    return diffusers.QwenImageLayeredPipeline(
+        transformer=qwen_transformer(use_additional_t_cond=True, use_layer3d_rope=True),
+        vae=qwen_codec(channels=4),
+        scheduler=qwen_scheduler(),
+        text_encoder=qwen_vl(tokenizer),
+        tokenizer=tokenizer,
+        processor=qwen_vl_processor(tokenizer),
     )
 
 
@@ -92,5 +100,6 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "kontext": lambda: flux(diffusers.FluxKontextPipeline),
     "flux-fill": lambda: flux(diffusers.FluxFillPipeline, in_channels=384),
     "qwen-edit": qwen_edit,
+    "qwen-layered": qwen_layered,
     "qwen-edit-plus": lambda: qwen_edit(diffusers.QwenImageEditPlusPipeline),
 }

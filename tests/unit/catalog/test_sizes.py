@@ -10,7 +10,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from server.catalog.images import ImageModel, load_catalog
-from server.catalog.sizes import LISTED_SIZES, MAX_AREA_PX, MIN_AREA_PX, SizeError, SizeRules, Tier, resolve_size
+from server.catalog.sizes import (
+    LISTED_SIZES,
+    MAX_AREA_PX,
+    MIN_AREA_PX,
+    SizeError,
+    SizeRules,
+    Tier,
+    enlarged_size,
+    resolve_size,
+)
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 CATALOG = load_catalog(REPOSITORY / "model_configs", REPOSITORY / "weights")
@@ -157,3 +166,26 @@ def test_an_image_outside_the_tier_is_scaled_into_it(pixels: tuple[int, int]) ->
 def test_an_invalid_size_is_refused(size: str) -> None:
     with pytest.raises(SizeError):
         resolve_size(ALPHA, size, None)
+
+
+@pytest.mark.parametrize(
+    ("image", "scale", "expected"),
+    [
+        ((512, 300), 2, "1024x600"),
+        ((1024, 1024), "2K", "2048x2048"),
+        ((301, 200), "1K", "1256x834"),
+        ((640, 360), "4K", "3840x2160"),
+        ((1024, 1024), 4, "draws 4K, at most 8.30 megapixels"),
+        ((1200, 900), "1K", "1200x900 is 1K already"),
+        ((40, 40), 2, "at least 256"),
+    ],
+)
+def test_an_image_is_enlarged_so_many_times_or_to_the_area_of_a_tier(
+    image: tuple[int, int], scale: int | Tier, expected: str
+) -> None:
+    rules = SizeRules("a-model", "4K", {"1:1": (2880, 2880)})
+    try:
+        found = str(enlarged_size(rules, scale, image))
+    except SizeError as error:
+        found = str(error)
+    assert expected in found

@@ -34,6 +34,18 @@ def test_the_map_renders_an_image_that_it_was_not_fitted_to(packed: bool) -> Non
     assert np.abs(preview[4::8, 4::8].astype(int) - pixels[4::8, 4::8]).mean() < 16
 
 
+def test_a_class_that_draws_its_own_size_and_its_references_beside_is_seen_in_the_size_that_was_asked_for() -> None:
+    """The grid has the size that is drawn: 12 x 20 of 8 px."""
+    fitted = PreviewMap()
+    fitted.update(*image(12, 20, seed=0))
+    latents, _ = image(12, 20, seed=9)
+    for shown in (latents.flatten(1).T, torch.stack([torch.zeros(4, 1, 12, 20), latents[:, None]])):
+        preview = fitted.render(shown, width=80, height=47)
+        assert preview is not None
+        assert preview.shape == (47, 80, 3)
+        assert np.abs(preview - fitted.render(latents, width=80, height=47)).max() == 0  # type: ignore[operator]
+
+
 def rendered(fitted: PreviewMap) -> np.ndarray:  # type: ignore[type-arg]
     latents, _ = image(12, 20, seed=9)
     preview = fitted.render(latents, width=160, height=96)

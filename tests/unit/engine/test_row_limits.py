@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.catalog.weights import WeightsKey
-from pipelines.images.scheduling.row_limits import LATER, MIN_SAMPLES, RENEW_AFTER, PassShape, RowLimits
+from pipelines.images.scheduling.row_limits import MIN_SAMPLES, RENEW_AFTER, PassShape, RowLimits
 from pipelines.protocol.images import Runtime, StepCache
 
 WEIGHTS = WeightsKey(Path("x"), None, None, Runtime(), 0)
@@ -76,7 +76,7 @@ def test_few_callers_do_not_wait_for_each_other_where_little_is_gained(equal: in
 
 @pytest.mark.parametrize("equal", range(2, 17))
 @pytest.mark.parametrize("fixed_s", [0.0, 0.02, 0.1, 0.3, 0.5, 0.8])
-def test_the_mean_answer_is_never_much_later_than_in_a_queue(equal: int, fixed_s: float) -> None:
+def test_the_mean_answer_is_hardly_later_than_in_a_queue(equal: int, fixed_s: float) -> None:
     """A pass costs something, and more by the image."""
     seconds = {rows: fixed_s + (1 - fixed_s) * rows for rows in (1, 2, 4, 8, 16)}
     limits = learned(seconds)
@@ -84,7 +84,7 @@ def test_the_mean_answer_is_never_much_later_than_in_a_queue(equal: int, fixed_s
     rows = min(limits.of(SHAPE), equal)
     cost_s = fixed_s + (1 - fixed_s) * rows
     ends = [cost_s * (number // rows + 1) for number in range(equal)]
-    assert sum(ends) / equal <= LATER * (equal + 1) / 2 * 1.05  # the last share may have room
+    assert sum(ends) / equal <= (equal + 1) / 2 * 1.05  # the last share may have room
     assert max(ends) <= equal + cost_s - 1
 
 

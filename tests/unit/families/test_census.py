@@ -24,38 +24,6 @@ SOURCE = PipelineSource()
 ROWS = re.compile(
     r"^\| (?P<name>\S+) \| `(?P<kind>\w+)` \| [^|]+ \| (?P<references>[^|]+) \| (?P<mask>\w+) ", re.MULTILINE
 )
-# Classes without a tiny checkpoint; this list only gets shorter
-PENDING = frozenset(
-    {
-        "KandinskyCombinedPipeline",
-        "KandinskyImg2ImgCombinedPipeline",
-        "KandinskyInpaintCombinedPipeline",
-        "KandinskyV22InpaintCombinedPipeline",
-    }
-)
-# The same of modular pipelines
-MODULAR_PENDING = frozenset(
-    {
-        "AnimaModularPipeline",
-        "ErnieImageModularPipeline",
-        "Flux2KleinBaseModularPipeline",
-        "Flux2KleinModularPipeline",
-        "Flux2ModularPipeline",
-        "Flux3DistilledModularPipeline",
-        "Flux3ModularPipeline",
-        "FluxKontextModularPipeline",
-        "Ideogram4ModularPipeline",
-        "Krea2ModularPipeline",
-        "Krea2TurboModularPipeline",
-        "QwenImage21ModularPipeline",
-        "QwenImage21TurboModularPipeline",
-        "QwenImageEditModularPipeline",
-        "QwenImageEditPlusModularPipeline",
-        "QwenImageLayeredModularPipeline",
-        "QwenImageModularPipeline",
-        "StableDiffusionXLModularPipeline",
-    }
-)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +49,7 @@ def test_every_class_is_drawn_or_refused(judged: dict[str, str | None]) -> None:
     drawn = set(drawn_classes())
     taken = {name for name, why in judged.items() if why is None}
     inherited = {name for name in taken if SOURCE.ancestors(name) & drawn and not SOURCE.has_own_call(name)}
-    assert taken - drawn - inherited - PENDING == set(), "neither drawn by `make families` nor refused by a family"
+    assert taken - drawn - inherited == set(), "neither drawn by `make families` nor refused by a family"
     assert {name for name in drawn & judged.keys() if judged[name] is not None} == set(), "drawn, and refused"
 
 
@@ -91,7 +59,7 @@ def test_every_modular_class_is_drawn_or_refused() -> None:
     found = set(re.findall(r"\w+ModularPipeline\b", lists))
     drawn = {class_name for class_name, _ in MODULAR.values()}
     refused = {name for name in found if why_refused(name, SOURCE) is not None}
-    assert found - drawn - refused - MODULAR_PENDING == set()
+    assert found - drawn - refused == set()
     assert drawn & refused == set()
 
 

@@ -23,3 +23,12 @@ def test_a_blank_negative_prompt_stands_for_none() -> None:
 
 def test_later_edits_need_a_config_that_says_so() -> None:
     assert all_marks()["__index_timestep_zero__"].config_key == "zero_cond_t"
+
+
+@pytest.mark.parametrize(("side_px", "resolution"), [(256, 640), (640, 640), (832, 640), (848, 1024), (2048, 1024)])
+def test_layers_are_drawn_in_the_nearest_of_two_areas(side_px: int, resolution: int) -> None:
+    family = family_of("QwenImageLayeredPipeline")
+    call = PipelineSource().parameters("QwenImageLayeredPipeline") or {}
+    assert family.size_arguments(side_px, side_px) == {"resolution": resolution}
+    assert {family.layers, "resolution"} <= call.keys()
+    assert not family.draws_text(call)
