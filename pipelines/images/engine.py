@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.estimate import Speeds
 from pipelines.catalog.weights import WeightsKey, weights_key
 from pipelines.device.failures import Cancelled, OutOfTime, clear_frames, is_out_of_memory
@@ -147,6 +148,15 @@ class ImageEngine:
         which of its classes' capabilities work (pipelines.images.warmup.warmup). Raises CheckpointError."""
         if self._catalog_specs is not None:
             self._catalog_specs |= {spec}  # the next catalog will name it
+        try:
+            return await self._prepare(spec)
+        except CheckpointError:  # nothing is drawn with it: others may have its memory
+            if self._catalog_specs is not None:
+                self._catalog_specs -= {spec}
+            self._evict_unneeded()
+            raise
+
+    async def _prepare(self, spec: CheckpointSpec) -> Capabilities:
         files = await self._warmup.list_files(spec)
         loaded = await self._load(spec)
         checkpoint = loaded.checkpoint

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -105,15 +106,16 @@ async def test_controlled_images_share_passes_and_are_what_they_are_alone(
 
 
 @pytest.mark.skipif(DEVICE.type == "cpu", reason="the host is the device")
+@pytest.mark.parametrize("offload", ["encoders", "model", "group"])
 @pytest.mark.parametrize("name", ["sd15", "flux"])
-async def test_controls_draw_alike_while_text_encoders_wait_on_the_host(
-    controlled: Callable[[str], CheckpointSpec], name: str
+async def test_controls_draw_alike_while_weights_wait_on_the_host(
+    controlled: Callable[[str], CheckpointSpec], name: str, offload: Any
 ) -> None:
     spec = controlled(name)
-    waiting = replace(spec, runtime=Runtime(offload="encoders"))
-    for kind in ("edges", "style"):
-        expected = await drawn(ImageEngine(DEVICE), controlled_job(spec, kind, seed=1))
-        assert difference(await last_event(ImageEngine(DEVICE), controlled_job(waiting, kind, seed=1)), expected) == 0
+    engine, waiting = ImageEngine(DEVICE), replace(spec, runtime=Runtime(offload=offload))
+    for kinds in (("edges",), ("style",), (), ("edges", "style")):
+        expected = await drawn(ImageEngine(DEVICE), controlled_job(spec, *kinds, seed=1))
+        assert difference(await last_event(engine, controlled_job(waiting, *kinds, seed=1)), expected) == 0
 
 
 async def test_t2i_adapters_follow_maps_from_a_prompt_alone(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from pipelines.images.loading.fp8 import Fp8Linear, quantize_linears, suitable_l
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.images.scheduling.batching import Row
 from pipelines.protocol.images import CheckpointSpec, Failed, Finished, ImageJob, Lora, Progress, Runtime, StepCache
+from pipelines.protocol.messages import CachedCheckpoints
 from tests.engines.device import DEVICE, of_a_cpu
 
 Spec = Callable[[str], CheckpointSpec]
@@ -338,10 +339,14 @@ def test_an_adapter_of_another_model_is_refused(spec: Spec, adapter: Path) -> No
         load(spec("klein"), loras=(Lora(adapter),))
 
 
-async def test_a_checkpoint_that_loads_and_does_not_draw_is_refused(spec: Spec) -> None:
+async def test_a_checkpoint_that_loads_and_does_not_draw_is_refused_and_leaves_memory(spec: Spec) -> None:
+    told: list[CachedCheckpoints] = []
+    engine = ImageEngine(DEVICE, on_cached_checkpoints=told.append)
+    engine.unload_except([])
     odd = replace(spec("sd"), sampling=replace(spec("sd").sampling, scheduler="MagicScheduler"))
     with pytest.raises(CheckpointError, match="MagicScheduler"):
-        await ImageEngine(DEVICE).prepare(odd)
+        await engine.prepare(odd)
+    assert [each.device_bytes > 0 for each in told] == [True, False]
 
 
 @pytest.mark.nightly

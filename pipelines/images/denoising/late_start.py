@@ -5,6 +5,7 @@ wrapped: the schedule loses its first steps, and the noise is mixed with the ima
 part that it leaves out is put back at every step, noised as far as the step is.
 """
 
+import copy
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -30,6 +31,7 @@ class LateStart:
         self._run = run
         self._latents: torch.Tensor | None = None  # the call's own, changed in place
         self._clean = self._noise = torch.empty(0)
+        self._factors: list[tuple[float, float]] = []  # of image and noise, before each step and after the last
         self._painted: torch.Tensor | None = None  # 1 where the mask paints, of the latents' size
         self._begun = False  # the schedule is there
         self._steps = 0  # that are done
@@ -94,22 +96,13 @@ class LateStart:
         """Noise the latents for the first step, once the latents and the schedule are there, in whichever order the
         pipeline makes them."""
         if self._begun and self._latents is not None:
+            self._factors = _noise_factors(self._pipeline.scheduler)
             self._latents.copy_(self._noised(0))
 
     def _noised(self, step: int) -> torch.Tensor:
         """Return the image's latents, noised as they are before a step."""
-        scheduler = self._pipeline.scheduler
-        timestep = scheduler.timesteps[step : step + 1]
-        if not len(timestep):
-            return self._clean
-        noised: torch.Tensor
-        if hasattr(scheduler, "scale_noise"):  # flow matching
-            noised = scheduler.scale_noise(self._clean, timestep, self._noise)
-        elif hasattr(scheduler, "add_noise"):
-            noised = scheduler.add_noise(self._clean, self._noise, timestep)
-        else:
-            raise UnsupportedTask(f"{type(scheduler).__name__} can't start from an image")
-        return noised
+        clean, noise = self._factors[step]
+        return clean * self._clean + noise * self._noise
 
     def _restore(self, latents: torch.Tensor) -> None:
         """Put back the part that the mask leaves out, after a step."""
@@ -140,3 +133,19 @@ class LateStart:
         encoded = codec.encode(pixels.to(self._pipeline._execution_device, codec.dtype))
         latents: torch.Tensor = encoded.latent_dist.mode() if hasattr(encoded, "latent_dist") else encoded.latent
         return latents
+
+
+def _noise_factors(scheduler: Any) -> list[tuple[float, float]]:
+    """Return by how much image and noise count before each step, and after the last. They are computed on the host, all
+    at once: at each step the schedule would be read from the device. Raises UnsupportedTask."""
+    on_host = copy.copy(scheduler)
+    on_host.timesteps = scheduler.timesteps.cpu()
+    on_host._begin_index = on_host._step_index = None  # it goes by the timesteps alone
+    one, zero = torch.ones(len(on_host.timesteps)), torch.zeros(len(on_host.timesteps))
+    if hasattr(scheduler, "scale_noise"):  # flow matching
+        factors = (on_host.scale_noise(clean, on_host.timesteps, noise) for clean, noise in ((one, zero), (zero, one)))
+    elif hasattr(scheduler, "add_noise"):
+        factors = (on_host.add_noise(clean, noise, on_host.timesteps) for clean, noise in ((one, zero), (zero, one)))
+    else:
+        raise UnsupportedTask(f"{type(scheduler).__name__} can't start from an image")
+    return [*zip(*(factor.tolist() for factor in factors), strict=True), (1.0, 0.0)]

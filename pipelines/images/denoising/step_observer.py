@@ -85,6 +85,6 @@ class StepObserver:
         """Return (a, s) before and after the step that has just ended; None for a sampler whose schedule is unknown."""
         if self._scheduler is None or (schedule := noise_schedule(self._scheduler)) is None:
             return None
-        at = (torch.as_tensor(self._scheduler.timesteps) == self._timestep).nonzero()
-        step = int(at[0]) if len(at) else -1
+        now = (torch.as_tensor(self._scheduler.timesteps) == self._timestep).tolist()
+        step = now.index(True) if True in now else -1
         return (schedule[step], schedule[step + 1]) if 0 <= step < len(schedule) - 1 else None

@@ -60,3 +60,14 @@ async def test_a_step_waits_at_its_fence_alone(name: str, tmp_path: Path) -> Non
     assert 0 < each.pop("fence") <= 2  # a step may be two passes
     assert each.pop(TABLES, 0) <= MOST_TABLES
     assert each.keys() == LISTED.get(name, set()), each
+
+
+async def test_a_mask_over_a_late_start_reads_the_schedule_once(tmp_path: Path) -> None:
+    make_family("sana", tmp_path / "sana")
+    spec, engine = family_spec("sana", tmp_path, "img2img"), ImageEngine(torch.device("cuda"))
+    read = []
+    for steps in (4, 4, 8):
+        device.log.take()
+        await draw(engine, image_job(spec, id=f"{steps}", steps=steps, references=(plain_image(),), mask=left_half()))
+        read.append(sum(count for (_, place), count in device.log.waits().items() if "late_start.py" in place))
+    assert 0 < read[1] == read[2]
