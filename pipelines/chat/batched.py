@@ -99,7 +99,8 @@ class BatchedGenerator:
 
     def _prefill(self) -> None:
         budget = self._runner.prefill_chunk
-        while chunk := self._scheduler.schedule_prefill(budget):
+        # a pass over less than a page costs nearly what one over many does
+        while budget >= PAGE and (chunk := self._scheduler.schedule_prefill(budget)):
             sequence = chunk.sequence
             logits = self._runner.prefill(chunk.tokens, sequence.lease, chunk.start, len(sequence.tokens))
             budget -= len(chunk.tokens)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 MASKED: Final = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
-STATELESS: Final = frozenset({"moe", "sparse", "dense"})  # layers that look at one token alone
+STATELESS: Final = frozenset({"moe", "sparse", "dense", "mlp"})  # layers that look at one token alone
 BY_LENGTH: Final = ("longrope", "dynamic")  # kinds of rotary embedding
 
 

@@ -7,9 +7,11 @@ from pipelines.families.generic import Call, Family
 
 
 class OmniGen(Family):
-    """The call takes the references of one prompt as a list, each of which the prompt must name."""
+    """The call takes the references of one prompt as a list, each of which the prompt must name. Without the library
+    the class has no processor."""
 
     classes = ("OmniGen*",)
+    libraries = ("torchvision",)
     references_argument = "input_images"
 
     def prompt(self, text: str, references: int) -> str:

@@ -14,12 +14,13 @@ from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.inspection import inspect_checkpoint
 from pipelines.images.engine import ImageEngine
 from pipelines.images.loading.load import load_checkpoint
-from pipelines.protocol.images import CheckpointSpec, Conditioning, Finished, Preview
+from pipelines.protocol.images import CheckpointSpec, Conditioning, Finished, Preview, Runtime
 from tests.engines.conftest import split_image
 from tests.engines.device import DEVICE
 from tests.engines.shared_passes import difference, drawn, drawn_together
 from tests.engines.test_families import family_spec
 from tests.support.image_jobs import image_job, with_fields
+from tests.support.tiny_adapters import NAMINGS, layers_of, random_pairs, save
 from tests.support.tiny_families import make_family
 from tests.support.tiny_families.modular import CLASSES, NEED_TORCHVISION, REPOSITORY, make_modular
 
@@ -104,6 +105,28 @@ async def test_a_modular_class_draws_what_its_blocks_promise(name: str, tmp_path
     found = await engine.prepare(family_spec(name, tmp_path, conditioning))
     assert (found.names, found.references) == (names.split(), references)
     assert set(found.names) <= set(inspection.capabilities.names)
+    engine.close()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["modular-flux3-distilled", "modular-flux2", "modular-klein", "modular-kontext"])
+async def test_an_adapter_acts_for_the_call_that_names_it(name: str, tmp_path: Path) -> None:
+    class_name, _ = CLASSES[name]
+    if not hasattr(diffusers, class_name):
+        pytest.skip(f"diffusers {diffusers.__version__} has no {class_name}")
+    if name in NEED_TORCHVISION:
+        pytest.importorskip("torchvision")
+    make_modular(name, tmp_path / name)
+    (tmp_path / "loras").mkdir()
+    plain = family_spec(name, tmp_path, "native")
+    layers = layers_of(load_checkpoint(plain, DEVICE).denoiser)
+    save(random_pairs(layers, NAMINGS["diffusers"])[0], tmp_path / "loras" / "style.safetensors")
+    engine = ImageEngine(DEVICE)
+    job = image_job(replace(plain, runtime=Runtime(lora_folder=tmp_path / "loras")), steps=2)
+    styled = with_fields(job, loras=(("style", 1.0),))
+    before, with_style, after = [(await drawn(engine, each))[0] for each in (job, styled, job)]
+    assert np.abs(with_style.astype(int) - before).mean() > 0.1
+    assert np.array_equal(before, after)
     engine.close()
 
 

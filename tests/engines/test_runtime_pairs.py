@@ -4,6 +4,7 @@ docs/reference/runtime-options.md; what needs a GPU is in tests/gpu."""
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from peft import LoraConfig
@@ -54,6 +55,10 @@ async def test_options_draw_or_are_refused_with_the_reason(
             await ImageEngine(DEVICE).load(spec)
         return
     engine = ImageEngine(DEVICE)
-    assert len(await drawn(engine, image_job(spec, steps=4))) == 1
+    (plain,) = await drawn(engine, image_job(spec, steps=4))
+    if "lora_folder" in names:
+        (adapted,) = await drawn(engine, image_job(spec, id="adapted", steps=4, loras=(("style", 1.0),)))
+        assert not np.array_equal(adapted, plain)
+        assert np.array_equal((await drawn(engine, image_job(spec, id="again", steps=4)))[0], plain)
     assert len(await drawn(engine, image_job(spec, id="two", n=2, steps=4))) == 2
     assert len(await drawn(engine, image_job(spec, id="large", width_px=160, height_px=96, steps=4))) == 1

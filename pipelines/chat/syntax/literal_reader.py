@@ -10,6 +10,7 @@ from pipelines.chat.syntax.arguments import ArgumentReader, json_string
 
 WORDS: Final = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
 NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
+STRUCTURE: Final = frozenset("()[]{}=:,\"'")  # all else may be in a key, such as $filter
 OPENING: Final = {"(": "[", "[": "[", "{": "{"}
 CLOSING: Final = {")": "]", "]": "]", "}": "}"}
 
@@ -69,14 +70,14 @@ class LiteralReader(ArgumentReader):
             if len(quote) > 1 and quote.startswith(self._text):
                 return None
         character, self._text = self._text[0], self._text[1:]
-        if character.isalnum() or character in "_.-+":
-            self._word += character
-            return ""
-        return self._punctuation(character)
+        if character in STRUCTURE or (character.isspace() and not self._word):
+            return self._punctuation(character)
+        self._word += character
+        return ""
 
     def _punctuation(self, character: str) -> str:
         if character in "=:" and self._word:
-            key, self._word = self._word, ""
+            key, self._word = self._word.strip(), ""
             self._named = self._named or self._depth == 1
             return json_string(key) + ": "
         value = self._ended_word()
@@ -95,7 +96,7 @@ class LiteralReader(ArgumentReader):
         return value + {",": ", ", ":": ": "}.get(character, "")
 
     def _ended_word(self) -> str:
-        word, self._word = self._word, ""
+        word, self._word = self._word.strip(), ""
         if not word:
             return ""
         known = WORDS.get(word) or (word if NUMBER.fullmatch(word) else json_string(word))

@@ -13,7 +13,7 @@ from pipelines.chat.syntax.tags import may_be_text, read_value
 MINIMAX: Final = "]<]minimax[>["
 ITEM: Final = "item"  # the tag of an array's values
 MAX_DEPTH: Final = 4  # of tags in tags: a schema may contain itself
-TAG: Final = re.compile(re.escape(MINIMAX) + r"<(/?)([^<>/]+)>")
+TAG: Final = re.compile(re.escape(MINIMAX) + r"<(/?)([^<>]+)>")
 
 
 class NestedArguments(ArgumentStyle):
@@ -120,7 +120,7 @@ def _anything(rules: Rules) -> str:
     """Return the expression of text and of tags with anything in them."""
     name, mark = "any_nested", rules.literal(MINIMAX)
     if not any(line.startswith(f"{name}: ") for line in rules.lines):
-        tags = f"{mark} /<[^<>\\/]+>/ {name} {mark} /<\\/[^<>\\/]+>/"
+        tags = f"{mark} /<[^<>\\/][^<>]*>/ {name} {mark} /<\\/[^<>]+>/"
         rules.lines.append(f"{name}: ({rules.free(MINIMAX)} | {tags})*")
     return name
 

@@ -179,7 +179,7 @@ class Controls:
                 self._plain = PlainDenoiser.of(denoiser)
                 self._active = wanted
                 try:
-                    self._load(pipeline, adapters)
+                    self._load(pipeline, denoiser, adapters)
                 except Exception as error:  # the library raises anything for an adapter of another model
                     self.deactivate(denoiser)
                     if is_out_of_memory(error) or is_device_error(error):
@@ -198,7 +198,7 @@ class Controls:
             self._plain.restore(denoiser)
             self._plain, self._active = None, ()
 
-    def _load(self, pipeline: Any, adapters: Sequence[ControlInput]) -> None:
+    def _load(self, pipeline: Any, denoiser: Any, adapters: Sequence[ControlInput]) -> None:
         """Load IP-Adapters into the pipeline's denoiser. It looks for no image encoder if it has one."""
         encoder, processor = self._encoder(adapters[0].name)
         pipeline.register_modules(image_encoder=encoder, feature_extractor=processor)
@@ -212,6 +212,9 @@ class Controls:
             arguments = {name: values[0] for name, values in arguments.items()}
         with LOAD_LOCK:
             pipeline.load_ip_adapter(**arguments, local_files_only=True)
+        for part in (*denoiser.attn_processors.values(), getattr(denoiser, "encoder_hid_proj", None)):
+            if isinstance(part, torch.nn.Module):  # a UNet's loader can't move them where layers come and go
+                part.to(pipeline._execution_device, denoiser.dtype)
 
 
 def _infix(class_name: str) -> str:

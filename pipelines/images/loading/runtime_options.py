@@ -75,7 +75,7 @@ def apply(pipeline: Any, denoiser: Any, runtime: Runtime, device: torch.device) 
             raise CheckpointError(f"runtime.vae_tiling: {type(pipeline.vae).__name__} has no tiling")
         pipeline.vae.enable_tiling()
     if runtime.quantize == "float8":
-        denoiser.enable_layerwise_casting(storage_dtype=torch.float8_e4m3fn, compute_dtype=denoiser.dtype)
+        _store_in_float8(denoiser)
     if runtime.attention is not None:
         _set_attention(denoiser, runtime.attention, compute_dtype(runtime.dtype, device), device)
     if runtime.quantize == "fp8" or (runtime.compile and not runtime.loras and runtime.quantize == "none"):
@@ -92,6 +92,16 @@ def apply(pipeline: Any, denoiser: Any, runtime: Runtime, device: torch.device) 
     if runtime.offload != "none":
         _offload(pipeline, runtime, device)
     return tuple(notes)
+
+
+def _store_in_float8(denoiser: Any) -> None:
+    """Keep the layers' weights in float8, and let each cast them when it computes. peft makes adapters in a layer's
+    `compute_dtype`, and without one in the format of its weights, in which nothing is computed."""
+    dtype = denoiser.dtype
+    denoiser.enable_layerwise_casting(storage_dtype=torch.float8_e4m3fn, compute_dtype=dtype)
+    for layer in denoiser.modules():
+        if getattr(getattr(layer, "weight", None), "dtype", None) == torch.float8_e4m3fn:
+            layer.compute_dtype = dtype
 
 
 def _activate_adapters(pipeline: Any, adapters: dict[str, Lora]) -> None:

@@ -58,7 +58,7 @@ inline bool lost = false;
 inline std::string lost_text;
 inline const char* const ILLEGAL_ACCESS = "CUDA error: an illegal memory access was encountered";
 inline c10::StreamId next_stream = 1;
-inline py::object on_report;  // called with (kind, text)
+inline py::object& on_report = *new py::object;  // called with (kind, text); never freed: Python ends before it would be
 inline thread_local int current_device = 0;
 inline thread_local c10::StreamId current_stream[MAX_DEVICES] = {};
 inline thread_local int held = 0;

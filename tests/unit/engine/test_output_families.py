@@ -202,6 +202,16 @@ def test_arguments_of_any_shape_are_allowed_and_understood(name: str, choice: st
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name not in HEADED])
+def test_names_of_any_characters_are_understood(name: str) -> None:
+    model, calls = Model(name), TABLE[name].calls
+    keys = ("user-id", "$filter", "@type", "a.b", "a b", "x/y", "日本", "_", "2d")
+    schema = {"type": "object", "properties": {key: {"type": "string"} for key in keys}}
+    tools = ({"type": "function", "function": {"name": "get-it_now", "parameters": schema}},)
+    for arguments in [{key: "v"} for key in keys] + [dict.fromkeys(keys, "v")]:
+        assert model.write(calls.written([("get-it_now", arguments)]), tools=tools)[:3] == ("", "", [arguments])
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in HEADED])
 def test_white_space_before_a_required_call_is_no_text(name: str) -> None:
     *_, calls, expected = CASES[name]
     _, text, found, _ = Model(name).write(f"\n\n{calls}", tools=TOOLS, tool_choice="required")

@@ -57,10 +57,16 @@ def test_names_of_families_say_what_is_distilled(name: str, distilled: str | Non
     assert read_name(name).distilled == distilled
 
 
-def test_a_library_that_a_class_needs_is_named_before_it_is_loaded(tmp_path: Path) -> None:
-    folder = flux_folder(tmp_path / "prx")
+@pytest.mark.parametrize(
+    ("class_name", "library"),
+    [("PRXPipeline", "ftfy"), ("PRXPixelPipeline", "ftfy"), ("OmniGenPipeline", "torchvision")],
+)
+def test_a_library_that_a_class_needs_is_named_before_it_is_loaded(
+    tmp_path: Path, class_name: str, library: str
+) -> None:
+    folder = flux_folder(tmp_path / "checkpoint")
     index = json.loads((folder / "model_index.json").read_text())
-    (folder / "model_index.json").write_text(json.dumps(index | {"_class_name": "PRXPipeline"}))
+    (folder / "model_index.json").write_text(json.dumps(index | {"_class_name": class_name}))
     needs = inspect_checkpoint(folder).needs
-    assert ("ftfy" in needs) == (importlib.util.find_spec("ftfy") is None)
-    assert family_of("PRXPixelPipeline").libraries == ("ftfy",)
+    assert (library in needs) == (importlib.util.find_spec(library) is None)
+    assert family_of(class_name).libraries == (library,)
