@@ -83,12 +83,13 @@ def idle(server: Server, wait: Callable[[], object]) -> Iterator[None]:
     """Hold the call of this block in the queue until `wait` has returned."""
 
     def hold_job() -> None:
-        with suspended(server.readiness()["worker_pid"]):
+        with suspended(worker_pid):
             ready.set()
             until(lambda: server.readiness()["jobs"] == 1)
             wait()
 
-    ready = threading.Event()
+    server.wait_ready()  # a test before may have killed its worker
+    worker_pid, ready = server.readiness()["worker_pid"], threading.Event()
     with concurrent.futures.ThreadPoolExecutor() as pool:
         resumed = pool.submit(hold_job)
         ready.wait()

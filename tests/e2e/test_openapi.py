@@ -92,6 +92,14 @@ REFUSED: list[tuple[str, Json, dict[str, str], int]] = [
 ]
 
 
+# What an example needs to be done, or undone, before it
+BEFORE = {
+    "/admin/checkpoints/add": "/admin/checkpoints/remove",
+    "/admin/checkpoints/remove": "/admin/checkpoints/add",
+    "/admin/checkpoints/verify": "/admin/checkpoints/add",
+}
+
+
 @pytest.fixture(scope="module")
 def document(responses_server: Server) -> Json:
     found: Json = httpx.get(f"{responses_server.base}/openapi.json", timeout=60, trust_env=False).json()
@@ -180,6 +188,8 @@ def test_an_example_is_answered_as_described(responses_server: Server, document:
         names = {"{model}": "gemini-2.5-flash-image", "{key}": key, "{team}": team}
         names |= {"{conversation_id}": talk, "{response_id}": turn}
         url = re.sub(r"\{\w+\}", lambda found: names[found[0]], path)
+        for body in BODIES[BEFORE[path]].values() if path in BEFORE else ():
+            http.post(BEFORE[path], json=body)
         answer = http.request(method, url, **sent)
     submitted = path.startswith("/v1/images/") and value.get("background") is True
     assert answer.status_code == (202 if submitted else 200), answer.text

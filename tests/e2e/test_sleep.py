@@ -66,6 +66,11 @@ def chat(server: Server) -> httpx.Response:
         return client.post("/v1/chat/completions", json=body)
 
 
+def wake(server: Server) -> None:
+    """Wake all workers that a test before has left asleep."""
+    until(lambda: all(each["state"] != "waking" for each in admin(server, "wake").json()["data"]))
+
+
 def worker_processes(server: Server) -> dict[str, int]:
     """Return the resident bytes of each worker process, as any process of the machine sees them."""
     assert server.process is not None
@@ -82,6 +87,7 @@ def worker_processes(server: Server) -> dict[str, int]:
 
 
 def test_asleep_the_workers_have_nothing_and_the_next_call_wakes_the_one_that_it_needs(server: Server) -> None:
+    wake(server)
     first = draw(server, seed=7)
     assert first.status_code == 200
     assert "x-darkroom-wake-s" not in first.headers
@@ -115,8 +121,7 @@ def test_asleep_the_workers_have_nothing_and_the_next_call_wakes_the_one_that_it
 
 
 def test_a_call_that_runs_ends_before_its_worker_sleeps(server: Server) -> None:
-    admin(server, "wake")
-    until(lambda: all(each["state"] != "waking" for each in admin(server, "wake").json()["data"]))
+    wake(server)
     charged = charges(server)
     with concurrent.futures.ThreadPoolExecutor() as pool:
         with suspended(server.readiness()["image"][0]["worker_pid"]):

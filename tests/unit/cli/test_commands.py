@@ -71,7 +71,7 @@ def test_an_unreachable_server_is_a_readable_error(tmp_path: Path, host: str, ke
 
 
 def test_an_unreadable_admin_key_is_a_readable_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: Path) -> str:
+    def refuse(*_: object) -> str:
         raise PermissionError  # the tests may run as root, who may read every file
 
     monkeypatch.setattr(Path, "read_text", refuse)

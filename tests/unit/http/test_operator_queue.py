@@ -123,8 +123,8 @@ async def test_a_thumbnail_is_made_once_and_goes_with_its_image(running: InProce
     assert again.content == first.content
     image = Image.open(io.BytesIO(first.content))
     assert image.format == "WEBP"
-    cached = list(running.services.settings.thumbnails.glob("??/*"))
-    assert [path.name for path in cached] == [f"{name.partition('.')[0]}.w160"]
+    cached = list(running.services.settings.thumbnails.glob(f"??/{name.partition('.')[0]}.*"))
+    assert [path.suffix for path in cached] == [".w160"]
     refused = await thumbnail("161")
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "w")
     assert (await running.client.delete(f"/v1/darkroom/results/{name}")).status_code == 200

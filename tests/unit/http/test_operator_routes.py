@@ -104,8 +104,8 @@ async def test_an_operator_with_a_key_of_its_own_is_named_in_the_audit(running: 
     entries = (await request(running, "GET", f"/admin/audit?target={created['id']}")).json()["data"]
     assert [(each["operator"], each["action"]) for each in entries] == [("anna", "key.create")]
     listed = (await request(running, "GET", "/admin/operators")).json()["data"]
-    assert [(each["name"], each["revoked_at"]) for each in listed] == [("anna", None)]
-    assert "secret" not in listed[0]
+    assert ("anna", None) in [(each["name"], each["revoked_at"]) for each in listed]
+    assert all("secret" not in each for each in listed)
     assert (await request(running, "DELETE", "/admin/operators/anna")).status_code == 200
     assert (await running.client.get("/admin/keys", headers=headers)).status_code == 401
     assert (await running.client.get("/v1/models", headers=ADMIN)).status_code == 401
@@ -218,9 +218,10 @@ async def test_images_and_responses_are_listed_and_deleted_by_their_owner(runnin
     await running.client.post("/v1/responses", json=second)
     listed = (await running.client.get("/v1/darkroom/responses")).json()["data"]
     titles = {each["title"]: each["previous_response_id"] for each in listed}  # both may begin in one second
-    assert titles == {"And now?": first["id"], "Hello there": None}
-    roots = (await running.client.get("/v1/darkroom/responses?roots=true")).json()["data"]
-    assert [each["id"] for each in roots] == [first["id"]]
+    assert titles.items() >= {("And now?", first["id"]), ("Hello there", None)}
+    roots = [each["id"] for each in (await running.client.get("/v1/darkroom/responses?roots=true")).json()["data"]]
+    assert first["id"] in roots
+    assert all(each["id"] not in roots for each in listed if each["previous_response_id"])
 
 
 async def test_a_conversation_is_named_listed_and_deleted_as_a_whole_by_its_owner(running: InProcess) -> None:
