@@ -88,15 +88,20 @@ FOUND: dict[str, tuple[Conditioning, int, str]] = {
 }
 
 
-@pytest.mark.nightly
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", FOUND)
-async def test_a_modular_class_draws_what_its_blocks_promise(name: str, tmp_path: Path) -> None:
+def skip_without_libraries(name: str) -> None:
+    """Skip a test of a checkpoint whose class or library is not installed."""
     class_name, _ = CLASSES[name]
     if not hasattr(diffusers, class_name):
         pytest.skip(f"diffusers {diffusers.__version__} has no {class_name}")
     if name in NEED_TORCHVISION:
         pytest.importorskip("torchvision")
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", FOUND)
+async def test_a_modular_class_draws_what_its_blocks_promise(name: str, tmp_path: Path) -> None:
+    skip_without_libraries(name)
     conditioning, references, names = FOUND[name]
     inspection = inspect_checkpoint(make_modular(name, tmp_path / name))
     assert (inspection.problems, inspection.conditioning) == ((), conditioning)
@@ -111,11 +116,7 @@ async def test_a_modular_class_draws_what_its_blocks_promise(name: str, tmp_path
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", ["modular-flux3-distilled", "modular-flux2", "modular-klein", "modular-kontext"])
 async def test_an_adapter_acts_for_the_call_that_names_it(name: str, tmp_path: Path) -> None:
-    class_name, _ = CLASSES[name]
-    if not hasattr(diffusers, class_name):
-        pytest.skip(f"diffusers {diffusers.__version__} has no {class_name}")
-    if name in NEED_TORCHVISION:
-        pytest.importorskip("torchvision")
+    skip_without_libraries(name)
     make_modular(name, tmp_path / name)
     (tmp_path / "loras").mkdir()
     plain = family_spec(name, tmp_path, "native")
