@@ -1,12 +1,12 @@
-"""Eight equal calls at once against a plain queue of them, on an engine in this process: the mean and the last answer,
-on idle cores and beside a load. By the processor time of this process, which other programs do not change."""
+"""Eight equal calls at once against a plain queue of them, on an engine in this process: the mean and the last answer.
+On idle cores by the clock, as callers wait; beside a load by the processor time of this process, which other programs
+do not change."""
 
 import asyncio
 import contextlib
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from statistics import fmean, median
@@ -19,12 +19,12 @@ from server.catalog.images import ImageModel
 
 CALLS = 8
 LEARNING_ROUNDS = 3  # in which the engine measures what sharing gains
-ROUNDS = 5  # of which the median counts; queue and crowd alternate
+ROUNDS = 7  # of which the median counts; queue and crowd alternate
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Processor seconds from the first call to the mean and to the last answer: medians of the rounds."""
+    """Seconds from the first call to the mean and to the last answer: medians of the rounds."""
 
     mean_s: float
     last_s: float
@@ -43,17 +43,17 @@ class EqualCalls:
     at_once: Answers
 
 
-def equal_calls(model: ImageModel, side_px: int) -> EqualCalls:
+def equal_calls(model: ImageModel, side_px: int, steps: int, clock: Callable[[], float]) -> EqualCalls:
     """Draw eight images of one size and one number of steps, at `side_px` as they are."""
-    job = bench_job(model, side_px, side_px)
+    job = bench_job(model, side_px, side_px, steps)
     job = replace(job, checkpoint=replace(job.checkpoint, native_area_px=side_px**2))
 
     async def measure() -> EqualCalls:
         engine = ImageEngine(DEVICE)
         await engine.prepare(job.checkpoint)
         for _ in range(LEARNING_ROUNDS):
-            await _at_once(engine, job)
-        rounds = [(await _in_a_queue(engine, job), await _at_once(engine, job)) for _ in range(ROUNDS)]
+            await _at_once(engine, job, clock)
+        rounds = [(await _in_a_queue(engine, job, clock), await _at_once(engine, job, clock)) for _ in range(ROUNDS)]
         engine.close()
         queue, at_once = zip(*rounds, strict=True)
         return EqualCalls(Answers.of(list(queue)), Answers.of(list(at_once)))
@@ -74,24 +74,26 @@ def busy_cores() -> Iterator[None]:
             other.wait()
 
 
-async def _at_once(engine: ImageEngine, job: ImageJob) -> list[float]:
-    return await _answers(engine, job, asyncio.gather)
+async def _at_once(engine: ImageEngine, job: ImageJob, clock: Callable[[], float]) -> list[float]:
+    return await _answers(engine, job, clock, asyncio.gather)
 
 
-async def _in_a_queue(engine: ImageEngine, job: ImageJob) -> list[float]:
+async def _in_a_queue(engine: ImageEngine, job: ImageJob, clock: Callable[[], float]) -> list[float]:
     async def one_by_one(*calls: Awaitable[float]) -> list[float]:
         return [await call for call in calls]
 
-    return await _answers(engine, job, one_by_one)
+    return await _answers(engine, job, clock, one_by_one)
 
 
-async def _answers(engine: ImageEngine, job: ImageJob, run: Callable[..., Awaitable[list[float]]]) -> list[float]:
-    """Return the processor seconds from the first call to each answer."""
-    began = time.process_time()
+async def _answers(
+    engine: ImageEngine, job: ImageJob, clock: Callable[[], float], run: Callable[..., Awaitable[list[float]]]
+) -> list[float]:
+    """Return the seconds from the first call to each answer."""
+    began = clock()
 
     async def call(number: int) -> float:
         async for event in engine.submit(replace(job, id=str(number), seed=number)):
             assert not isinstance(event, Failed), event.detail
-        return time.process_time() - began
+        return clock() - began
 
     return await run(*(call(number) for number in range(CALLS)))

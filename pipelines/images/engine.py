@@ -241,6 +241,7 @@ class ImageEngine:
 
     def _wait(self, row: Row) -> None:
         self._waiting.append(row)
+        row.turn.remaining_s = row.estimate_s(self._speeds)
         self._scheduler.enter(row.turn)
 
     def _start(self, row: Row, loaded: LoadedCheckpoint) -> None:
@@ -358,7 +359,7 @@ class ImageEngine:
         for run in self._runs:
             if run.row.job is active.job:
                 run.cancelled = True
-                run.turn.remaining_s = 0.0  # its next turn comes first, and ends it
+                self._scheduler.finish_next(run.turn)
 
     def _post(self, call: Callable[..., None], *arguments: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has closed

@@ -52,7 +52,7 @@ class Row:
 
     def start_over(self) -> None:
         """Let the image wait again, since its run has ended without one. It keeps the device time that it is owed."""
-        owed_s = self.turn.owed_s - self.turn.device_s
+        owed_s = max(0.0, self.turn.owed_s - self.turn.device_s)
         self.turn = DeviceTurn(0.0, self.owner, owed_s, since=self.queued_at, tier=self.job.tier)
 
     @property
@@ -73,6 +73,10 @@ class Row:
     def units(self) -> float:
         """Return the work of one image of the job (pipelines.catalog.estimate)."""
         return work_units(self.job) / self.job.n
+
+    def estimate_s(self, speeds: Speeds) -> float:
+        """Return the device time that the image is expected to take."""
+        return self.units() * speeds.unit_s(self.job.checkpoint)
 
     def held_bytes(self) -> int:
         """Return an upper bound of the bytes that the run holds between turns: latents, embeddings, references and an
@@ -95,7 +99,7 @@ def start_order(
     """Order all waiting images as they are to be started, and return how many running turns go before each."""
     rows = {row.turn: row for row in waiting}
     for turn, row in rows.items():
-        turn.remaining_s = row.units() * speeds.unit_s(row.job.checkpoint)
+        turn.remaining_s = row.estimate_s(speeds)
     found: list[tuple[Row, int]] = []
     ahead = 0
     for turn in in_order([*rows, *running]):

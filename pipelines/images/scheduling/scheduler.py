@@ -1,7 +1,7 @@
 """Which run has the device next. Runs take turns: a turn lasts from one forward pass to the next.
 
 The order is that of fairness.py: the least work left goes first, so that a draft overtakes a 4K image between two of
-its steps, and keys in turn; before them goes a run that is far behind its equal share of the device.
+its steps, and keys in turn; but no run ends much later than if all had shared the device equally.
 
 A run that waits for a forward pass says so with a `ForwardRequest`. Whoever gets the turn may compute the requests of
 others with its own; each of those then goes on before the next pass begins, so that all of them meet there again. A run
@@ -9,6 +9,7 @@ that has still to encode its prompt goes before the pass that it would join.
 """
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -40,7 +41,8 @@ class ForwardRequest:
 
 @dataclass(slots=True, eq=False)
 class DeviceTurn:
-    """One run's state at the scheduler. `remaining_s` is its owner's estimate of the device time it still needs."""
+    """One run's state at the scheduler. `remaining_s` is its owner's estimate of the device time it still needs, less
+    what it has used since."""
 
     remaining_s: float
     owner: str = ""  # the API key
@@ -133,6 +135,11 @@ class DeviceScheduler:
         with self._lock:
             self._shares.leave(turn)
 
+    def finish_next(self, turn: DeviceTurn) -> None:
+        """Let a turn go before all others, since its run will end at once."""
+        with self._lock:
+            turn.remaining_s, turn.owed_s = 0.0, math.inf
+
     def preempt(self, turn: DeviceTurn) -> None:
         """Let a turn's `acquire` raise Preempted, if it waits for its first turn."""
         with self._lock:
@@ -153,8 +160,8 @@ class DeviceScheduler:
             yield
         finally:
             self._current.turn = None
-            self.leave(turn)
             self._give_up(turn)
+            self.leave(turn)
 
     @contextlib.contextmanager
     def release(self) -> Iterator[None]:
@@ -292,6 +299,7 @@ class DeviceScheduler:
 
     def _use_device(self, turn: DeviceTurn, seconds: float, now: float) -> None:
         turn.device_s += seconds
+        turn.remaining_s = max(0.0, turn.remaining_s - seconds)  # until its owner knows better
         self._use.add(turn.owner, seconds, now)
         self._shares.credit(seconds)
 

@@ -4,14 +4,14 @@ import itertools
 import math
 import random
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.images.scheduling.fairness import ALLOWANCE, RecentUse, Shares, in_order, overdue_s
+from pipelines.images.scheduling.fairness import ALLOWANCE, RecentUse, Shares, in_order
 from pipelines.images.scheduling.scheduler import DeviceTurn, select_next
 
 
@@ -37,10 +37,11 @@ class Device:
 
     shares: Shares = field(default_factory=Shares)
     use: RecentUse = field(default_factory=RecentUse)
+    estimate: Callable[[float], float] = float  # of the work that is left of one that has begun
+    left_s: dict[DeviceTurn, float] = field(default_factory=dict)  # of its work, in truth
     waiting: dict[DeviceTurn, Call] = field(default_factory=dict)
     now: float = 0.0
-    most_waiting: int = 0
-    worst_overdue_s: float = 0.0
+    most_owed: float = 0.0  # that one had been when it ended, but for two turns, as a multiple of its work
     got_s: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # by owner: when, and how long
 
     def run(self, calls: Iterable[Call], until_s: float = math.inf) -> None:
@@ -61,22 +62,23 @@ class Device:
         self.shares.enter(turn)
 
     def _turn(self) -> Call | None:
-        self.most_waiting = max(self.most_waiting, len(self.waiting))
-        self.worst_overdue_s = max(self.worst_overdue_s, *map(overdue_s, self.waiting))
         used_s = {turn.owner: self.use.of(turn.owner, self.now) for turn in self.waiting}
         turn = select_next(list(self.waiting), used_s)
         call = self.waiting[turn]
-        seconds = min(call.turn_s, turn.remaining_s)
+        left_s = self.left_s.get(turn, call.work_s)
+        seconds = min(call.turn_s, left_s)
         self.now += seconds
-        turn.remaining_s -= seconds
+        self.left_s[turn] = left_s - seconds
+        turn.remaining_s = self.estimate(left_s - seconds)
         turn.device_s += seconds
         turn.since = self.now
         self.use.add(turn.owner, seconds, self.now)
         self.shares.credit(seconds)
         self.got_s.setdefault(turn.owner, []).append((self.now, seconds))
-        if turn.remaining_s > 1e-9:
+        if self.left_s[turn] > 1e-9:
             return None
         call.ended_s = self.now
+        self.most_owed = max(self.most_owed, (turn.owed_s - 2.0) / call.work_s)
         self.shares.leave(turn)
         return self.waiting.pop(turn)
 
@@ -116,11 +118,47 @@ works = st.lists(
 
 @given(works)
 @settings(max_examples=60, deadline=None)
-def test_nobody_is_ever_far_behind_an_equal_share(calls: list[tuple[float, float, str, float]]) -> None:
-    """Whatever comes: less than its allowance, and turns of one second by the harmonic number of how many wait."""
+def test_each_ends_by_the_time_at_which_equal_sharing_would_have_drawn_it_twice(
+    calls: list[tuple[float, float, str, float]],
+) -> None:
+    """Whatever comes. It takes a crowd to miss the deadline, once and a half its work: in 12,000 traces of chance 119
+    had such an image, all but 53 of them by less than a turn."""
     device = Device()
     device.run([Call(*call) for call in calls])
-    assert device.worst_overdue_s <= 1 + math.log(device.most_waiting) + 1.0
+    assert device.most_owed <= 2.0
+
+
+@pytest.mark.parametrize("owners", [1, 8])
+@pytest.mark.parametrize("apart_s", [0.0, 3.0])
+def test_equal_calls_are_answered_as_in_a_queue(owners: int, apart_s: float) -> None:
+    calls = [Call(30.0, apart_s * number, str(number % owners)) for number in range(8)]
+    Device().run(calls)
+    in_a_queue = statistics.fmean(30.0 * (number + 1) - call.arrives_s for number, call in enumerate(calls))
+    assert statistics.fmean(call.took_s for call in calls) <= 1.01 * in_a_queue
+
+
+def test_estimates_that_change_with_each_step_hardly_deal_equal_calls_out() -> None:
+    """As measured: the work of one that has begun is known to some 2 %."""
+    chooser = random.Random(7)
+    calls = [Call(30.0) for _ in range(8)]
+    Device(estimate=lambda work_s: max(0.0, work_s + chooser.uniform(-0.6, 0.6))).run(calls)
+    assert statistics.fmean(call.took_s for call in calls) <= 1.02 * 30.0 * 4.5
+
+
+def test_drafts_beside_long_images_that_are_overdue_wait_in_proportion_to_their_work() -> None:
+    """One client's, of another key: of a second each, beside four images of a minute."""
+    first = last = Call(1.0, owner="drafts")
+    drafts = [first]
+    for _ in range(400):
+        last.next = last = Call(1.0, owner="drafts")
+        drafts.append(last)
+    long = [Call(60.0, owner="long") for _ in range(4)]
+    Device().run([*long, first], until_s=1000)
+    beside = [draft.took_s for draft in drafts if 0 < draft.ended_s <= max(call.ended_s for call in long)]
+    assert len(beside) > 300
+    assert max(beside) <= 5.0
+    assert statistics.fmean(beside) <= 2.0
+    assert all(call.took_s <= (1 + ALLOWANCE) * 8 * call.work_s for call in long)  # a key's half, by four
 
 
 @pytest.mark.slow
@@ -162,15 +200,46 @@ def test_keys_get_equal_shares_while_both_have_work() -> None:
     assert 0.4 < got["few"] / sum(got.values()) < 0.6
 
 
-def test_a_key_that_has_ended_is_owed_nothing() -> None:
-    shares, one, other = Shares(), DeviceTurn(1.0, "one"), DeviceTurn(1.0, "other")
-    shares.enter(one)
+def test_one_that_ends_early_shares_on_until_its_share_has_paid_for_it() -> None:
+    shares = Shares()
+    one, other, third = (DeviceTurn(1.0, owner) for owner in ("one", "other", "other"))
+    for turn in (one, other, third):
+        shares.enter(turn)
+    shares.credit(4.0)
+    assert (one.owed_s, other.owed_s, third.owed_s) == (2.0, 1.0, 1.0)
+    other.device_s = 3.0
+    shares.leave(other)
+    shares.leave(other)
+    shares.credit(8.0)
+    assert (one.owed_s, other.owed_s, third.owed_s) == (6.0, 1.0, 3.0)
+    shares.credit(4.0)
+    assert (one.owed_s, third.owed_s) == (8.0, 5.0)
+
+
+@pytest.mark.parametrize(("work_s", "owed_s"), [(10.0, -3.0), (4.0, -2.0)])
+def test_the_next_one_takes_the_place_of_one_that_has_ended_early(work_s: float, owed_s: float) -> None:
+    """And what that one got ahead, up to the allowance of its own work."""
+    shares = Shares()
+    beside, ended, next_one = DeviceTurn(90.0), DeviceTurn(4.0), DeviceTurn(work_s)
+    for turn in (beside, ended):
+        shares.enter(turn)
+    ended.device_s = 4.0
+    shares.credit(2.0)
+    shares.leave(ended)
+    shares.enter(next_one)
+    shares.enter(next_one)
+    assert next_one.owed_s == owed_s
+    shares.credit(2.0)
+    assert (beside.owed_s, next_one.owed_s) == (2.0, owed_s + 1.0)
+
+
+def test_when_nobody_waits_all_is_paid() -> None:
+    shares, turn, other = Shares(), DeviceTurn(4.0, device_s=4.0), DeviceTurn(4.0)
+    shares.enter(turn)
+    shares.leave(turn)
     shares.enter(other)
-    shares.credit(4.0)
-    shares.leave(other)
-    shares.leave(other)
-    shares.credit(4.0)
-    assert (one.owed_s, other.owed_s) == (6.0, 2.0)
+    shares.credit(1.0)
+    assert other.owed_s == 1.0
 
 
 def test_what_may_wait_comes_after_all_others_and_is_owed_nothing() -> None:

@@ -21,12 +21,27 @@ def test_the_least_work_left_goes_first() -> None:
     assert select_next([long, short], {}) is short
 
 
-def test_a_run_far_behind_its_share_goes_before_a_shorter_one_and_the_furthest_behind_first() -> None:
-    short, long, longer = DeviceTurn(1.0), DeviceTurn(30.0, owed_s=15.1), DeviceTurn(40.0, owed_s=22.0)
+def test_a_run_far_behind_its_share_goes_before_a_shorter_one() -> None:
+    short, long = DeviceTurn(1.0), DeviceTurn(30.0, owed_s=15.1)
     assert select_next([short, long], {}) is long
-    assert select_next([short, long, longer], {}) is longer
-    long.device_s = longer.device_s = 8.0
-    assert select_next([short, long, longer], {}) is short
+    long.device_s = 8.0
+    assert select_next([short, long], {}) is short
+
+
+def test_while_one_is_overdue_the_earliest_deadline_goes_first_and_of_equal_ones_the_one_that_has_begun() -> None:
+    overdue, begun, waits = DeviceTurn(90.0, owed_s=50.0), DeviceTurn(20.0, owed_s=16.0, device_s=10.0), DeviceTurn(1.0)
+    assert select_next([overdue, waits, begun], {}) is begun
+    other = DeviceTurn(30.0, owed_s=16.0)
+    assert select_next([other, overdue, begun], {}) is begun
+    waits.owed_s = 0.6
+    assert select_next([overdue, waits, begun], {}) is waits
+
+
+def test_a_run_that_ends_at_once_goes_first() -> None:
+    scheduler = DeviceScheduler()
+    cancelled, overdue, priority = DeviceTurn(30.0), DeviceTurn(20.0, owed_s=90.0), DeviceTurn(1.0, tier="priority")
+    scheduler.finish_next(cancelled)
+    assert select_next([priority, overdue, cancelled], {}) is cancelled
 
 
 def test_a_short_run_passes_a_long_one_between_two_of_its_turns() -> None:
