@@ -23,6 +23,7 @@ from pipelines.device.offline import quiet_libraries
 from pipelines.protocol.chat import ChatFound
 from pipelines.protocol.engine import Engine, NoDevice
 from pipelines.protocol.images import Failed
+from pipelines.protocol.importing import importing
 from pipelines.protocol.messages import (
     AnyEvent,
     Asleep,
@@ -118,7 +119,8 @@ async def serve(connection: Connection, options: argparse.Namespace, start: Star
     threading.Thread(target=read, name="connection", daemon=True).start()
 
     try:
-        hosted = start(options, connection.send)
+        with importing():
+            hosted = start(options, connection.send)
     except NoDevice as error:
         connection.send_last(NoGpu(str(error)))
         return

@@ -1,5 +1,6 @@
 """For all tests: their environment, their order, and the folder that all workers share."""
 
+import gc
 import os
 import tempfile
 import time
@@ -15,6 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.support.shared import VARIABLE
 
+gc.disable()  # until all tests are imported: a quarter of the time of a run went to looking through what stays
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two processes of tests share two cores, and so do their servers
 os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray reads it when it is imported, before a cluster of a test is there
 
@@ -79,6 +81,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             raise pytest.UsageError(f"{place}: daily names none of its parameters")
     yield
     _order(config, items)
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector see what the tests make, and not what there is for all of them."""
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+    gc.enable()
 
 
 def _is_nightly(item: pytest.Item) -> bool:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from pipelines.protocol.importing import importing
 from server.cli import batches, checkpoints, keys, reports, reproduce, running, teams
 from server.cli.cluster import commands as cluster
 from server.cli.environment import fail, flush_output, open_database, open_missing_streams, read_settings, user
@@ -68,7 +69,8 @@ def serve(
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port to listen on (DARKROOM_PORT).")] = None,
 ) -> None:
     """Start the server. Its other settings are environment variables: see docs/reference/settings.md."""
-    from server.cli.serve import run
+    with importing():
+        from server.cli.serve import run
 
     options = {"host": host, "port": port}
     run(read_settings().model_copy(update={name: value for name, value in options.items() if value is not None}))

@@ -6,6 +6,7 @@ As a program it reads a JSON list of runs from each line of stdin, and writes a 
 import atexit
 import codecs
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -112,17 +113,25 @@ def _in_child(run: Run, output: int, errors: int) -> int:
 def _import_all() -> None:
     """What commands import when they run: the user of a run may not be able to read it."""
     import rich.console  # noqa: F401
+    import sqlalchemy.dialects.sqlite  # noqa: F401
+    from sqlalchemy.orm import configure_mappers
 
     import server
+    from server.accounts.schema import newest_schema
 
     codecs.lookup("utf-8-sig")
     for module in pkgutil.walk_packages(server.__path__, "server."):
         if not module.name.startswith(("server.__main__", "server.accounts.migrations")):
             with contextlib.suppress(ImportError):  # of an extra that is not installed
                 importlib.import_module(module.name)
+    configure_mappers()
+    newest_schema()
 
 
 if __name__ == "__main__":
+    gc.disable()
     _import_all()
+    gc.freeze()  # else the collector of each child writes to all of it, and so copies it
+    gc.enable()
     for line in sys.stdin:
         print(json.dumps([asdict(_run(Run(**each))) for each in json.loads(line)]), flush=True)

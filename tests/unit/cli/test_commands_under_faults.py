@@ -270,7 +270,8 @@ def test_arguments_that_are_not_utf8(place: Place) -> None:
         ("home/cluster-token", [["cluster", "token"]]), ("model_configs/alpha.toml", [["models"], SERVE]),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("content", [b"\xff\xfe\0a", b""])
+@pytest.mark.parametrize("content", [b"\xff\xfe\0a", b""], ids=["bytes", "empty"])
+@pytest.mark.daily("bytes-home/admin-key*", "bytes-model_configs*")
 def test_files_that_are_not_text(place: Place, path: str, refused: list[list[str]], content: bytes) -> None:
     if path.endswith(".toml") and not content:
         pytest.skip("an empty catalog file has no models")

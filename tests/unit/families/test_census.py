@@ -101,10 +101,12 @@ def test_the_reason_is_true_and_is_told_at_inspect(class_name: str, why: str, tm
     assert "\n" not in told[0]
 
 
-def test_a_class_that_draws_is_not_refused(judged: dict[str, str | None]) -> None:
+@pytest.mark.parametrize(
+    "name", ["FluxPipeline", "OmniGenPipeline", "StableDiffusionImageVariationPipeline", "LDMTextToImagePipeline"]
+)
+def test_a_class_that_draws_is_not_refused(name: str) -> None:
     """Among them those whose signature is odd: a required prompt, a required image."""
-    for name in ("FluxPipeline", "OmniGenPipeline", "StableDiffusionImageVariationPipeline", "LDMTextToImagePipeline"):
-        assert judged[name] is None
+    assert why_refused(name, SOURCE) is None
 
 
 def test_a_new_class_is_judged_by_its_source(tmp_path: Path) -> None:
