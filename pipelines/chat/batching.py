@@ -25,7 +25,7 @@ class Batching:
 
     rules: LengthRules
     token_bytes: int = 0  # of keys and values
-    by_group: bool = True  # rows of much different length attend apart
+    by_group: bool = True  # rows of much different length attend apart, and so do the chunks of a prompt
     why_alone: str | None = None
 
 

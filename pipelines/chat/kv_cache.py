@@ -37,6 +37,7 @@ class CacheWindow:
     groups: tuple[RowGroup, ...]
     start: int  # tokens before the first of the pass
     skip: int = 0  # tokens at the beginning of the pass that are not written
+    causal: bool = False  # one row, whose tokens attend to all up to themselves: of a prompt, not from its start on
 
     @property
     def length(self) -> int:
@@ -62,13 +63,13 @@ class KVCacheLayer(CacheLayerMixin):  # type: ignore[misc]
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *_: object, **__: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write the pass's tokens. Return what it attends to, or, for several groups of rows, the tokens themselves
-        with this layer as `paged_layer`, by which attention gathers one group after the other."""
+        """Write the pass's tokens. Return what it attends to, or, for several groups of rows or a chunk of a prompt,
+        the tokens themselves with this layer as `paged_layer`, by which attention gathers one group after the other."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self._write(self.keys, key_states)
         self._write(self.values, value_states)
-        if len(self.window.groups) == 1:
+        if len(self.window.groups) == 1 and not self.window.causal:
             return self.gather(self.window.groups[0])
         key_states.paged_layer = self  # type: ignore[attr-defined]
         return key_states, value_states

@@ -27,7 +27,7 @@ class ModelRunner:
         self.is_float32 = self._dtype == torch.float32
         self.prefill_chunk = PREFILL_CHUNK.get(device.type, 256)
         self.kv_cache = KVCache(config.num_hidden_layers, capacity_tokens, device)
-        self.by_group = True  # whether rows of much different length attend apart
+        self.by_group = True  # whether attention gathers keys: rows of much different length, and chunks, attend apart
         attend_by_group(config._attn_implementation)
 
     def prefill(self, tokens: Sequence[int], lease: Lease, start: int, end: int) -> torch.Tensor:
@@ -38,7 +38,8 @@ class ModelRunner:
         groups = self.kv_cache.group([lease], [start + count], apart=False)
         at = torch.arange(start, start + count, device=self._device)
         slots = self._slots([lease] * count, range(start, start + count))
-        self.kv_cache.set_window(CacheWindow(slots, groups, start, skip=len(leads)))
+        causal = self.by_group and start > 0 and not leads and self.rules.layer_types == {"full_attention"}
+        self.kv_cache.set_window(CacheWindow(slots, groups, start, skip=len(leads), causal=causal))
         ids = torch.tensor([[*(tokens[0] for _ in leads), *tokens]], device=self._device)
         positions = torch.cat([at.new_tensor(leads), at])[None]
         return self._forward(ids, positions, torch.cat([at[:1].expand(len(leads)), at])[None])

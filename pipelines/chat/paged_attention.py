@@ -1,4 +1,5 @@
-"""Attention over rows of much different length: group by group, so that a long row does not make the others as long.
+"""Attention over rows of much different length: group by group, so that a long row does not make the others as long;
+and over a chunk of one prompt, without a mask where the device has a kernel for it.
 
 transformers asks a registry for the attention of a model, by name. What is registered there before calls the same
 function for every group of rows; for all other calls, such as those of `generate`, it is the function itself.
@@ -16,6 +17,7 @@ import torch
 from transformers import AttentionInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from pipelines.chat.chunk_attention import attend_in_chunk
 from pipelines.chat.kv_cache import KVCacheLayer
 
 Attention = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
@@ -25,10 +27,10 @@ def attend_by_group(attention: str) -> None:
     """Put it before the attention of this name. It does nothing the second time."""
     registered = ALL_ATTENTION_FUNCTIONS.get(attention)
     if not getattr(registered, "by_group", False) and (registered is not None or attention == "eager"):
-        AttentionInterface.register(attention, _by_group(registered))
+        AttentionInterface.register(attention, _by_group(registered, in_chunks=attention == "sdpa"))
 
 
-def _by_group(registered: Attention | None) -> Attention:
+def _by_group(registered: Attention | None, *, in_chunks: bool) -> Attention:
     def attend(
         module: torch.nn.Module,
         query: torch.Tensor,
@@ -42,6 +44,11 @@ def _by_group(registered: Attention | None) -> Attention:
         layer = getattr(key, "paged_layer", None)
         if not isinstance(layer, KVCacheLayer) or attention_mask is None:
             return attention(module, query, key, value, attention_mask, *arguments, **options)
+        if layer.window.causal:
+            ((keys, values),) = map(layer.gather, layer.window.groups)
+            if in_chunks and keys.device.type == "cpu" and keys.shape == values.shape:
+                return attend_in_chunk(query, keys, values, layer.window.start, options.get("scaling")), None
+            return attention(module, query, keys, values, attention_mask, *arguments, **options)
         outputs = []
         for group in layer.window.groups:
             rows = slice(group.first, group.end)
