@@ -74,12 +74,13 @@ def in_order(claims: Iterable[ClaimType], used_s: Mapping[str, float]) -> list[C
     """Order all claims, the one that goes first in front; among equals as they come. `used_s` is the device time that
     each owner has used lately."""
     claims = list(claims)
-    late = [claim for claim in claims if _may_be_late(claim)]
-    if all(overdue_s(claim) <= 0 for claim in late):
-        late = []
+    one_is_overdue = any(overdue_s(claim) > 0 and claim.tier != "flex" for claim in claims)
+    late: list[ClaimType] = []
     by_owner: defaultdict[str, list[ClaimType]] = defaultdict(list)
     for claim in claims:
-        if claim not in late:
+        if one_is_overdue and _may_be_late(claim):
+            late.append(claim)
+        else:
             by_owner[claim.owner].append(claim)
     ranked: list[tuple[float, ClaimType]] = []
     for owner, own in by_owner.items():
