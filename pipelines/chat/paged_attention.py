@@ -44,13 +44,12 @@ def _by_group(registered: Attention | None, *, in_chunks: bool) -> Attention:
         layer = getattr(key, "paged_layer", None)
         if not isinstance(layer, KVCacheLayer) or attention_mask is None:
             return attention(module, query, key, value, attention_mask, *arguments, **options)
-        in_chunk = in_chunks and layer.window.causal and query.device.type == "cpu" and key.shape == value.shape
-        in_chunk = in_chunk and options.get("position_bias") is None
+        plain = query.device.type == "cpu" and key.shape == value.shape and options.get("position_bias") is None
         outputs = []
         for group in layer.window.groups:
             rows = slice(group.first, group.end)
             keys, values = layer.gather(group)
-            if in_chunk:
+            if in_chunks and plain and layer.window.causal:
                 return attend_in_chunk(query, keys, values, layer.window.start, options.get("scaling")), None
             mask = attention_mask[rows, ..., : group.length]
             outputs.append(attention(module, query[rows], keys, values, mask, *arguments, **options)[0])

@@ -6,7 +6,6 @@ As a program it reads a JSON list of runs from each line of stdin, and writes a 
 import atexit
 import codecs
 import contextlib
-import gc
 import importlib
 import json
 import os
@@ -18,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from pipelines.protocol.importing import importing
 from server.data_folders import REPOSITORY
 
 LIMIT_S = 120
@@ -129,9 +129,7 @@ def _import_all() -> None:
 
 
 if __name__ == "__main__":
-    gc.disable()
-    _import_all()
-    gc.freeze()  # else the collector of each child writes to all of it, and so copies it
-    gc.enable()
+    with importing():  # else the collector of each child writes to all of it, and so copies it
+        _import_all()
     for line in sys.stdin:
         print(json.dumps([asdict(_run(Run(**each))) for each in json.loads(line)]), flush=True)
