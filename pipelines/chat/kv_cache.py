@@ -3,11 +3,13 @@
 Each layer has one buffer for keys and one for values, [pages, PAGE, heads, head size]. A forward pass writes its
 tokens to their places there and attends to what `CacheWindow` says. Attention wants rows of one length: those of
 similar length are gathered into one tensor for one layer at a time (`paged_attention`), and a single row whose pages
-follow each other is a view. Writing is idempotent: a step that failed can be repeated.
+follow each other is a view. Prompts that share a pass are one row: their pages are gathered one after another.
+Writing is idempotent: a step that failed can be repeated.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
@@ -16,6 +18,7 @@ from pipelines.chat.kv_pages import PAGE, Lease, Pages, contiguous
 from pipelines.device.failures import is_out_of_memory
 
 SHORT: int = 256  # tokens; rows below it are not told apart by length
+Bounds = tuple[int, int]  # of rows: the first, and the one behind the last
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,11 @@ class CacheWindow:
         """Return how many positions the longest row attends to."""
         return max(group.length for group in self.groups)
 
+    @property
+    def is_whole(self) -> bool:
+        """Return whether one tensor has all keys that the pass attends to."""
+        return len(self.groups) == 1 and not self.causal
+
 
 class KVCacheLayer(CacheLayerMixin):  # type: ignore[misc]
     """One layer's keys and values. The first forward pass allocates them."""
@@ -64,13 +72,13 @@ class KVCacheLayer(CacheLayerMixin):  # type: ignore[misc]
         self, key_states: torch.Tensor, value_states: torch.Tensor, *_: object, **__: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Write the pass's tokens. Return what it attends to, or, for several groups of rows or a chunk of a prompt,
-        the tokens themselves with this layer as `paged_layer`, by which attention gathers one group after the other."""
+        the tokens themselves. The keys have this layer as `paged_layer`, by which attention finds its groups."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self._write(self.keys, key_states)
         self._write(self.values, value_states)
-        if len(self.window.groups) == 1 and not self.window.causal:
-            return self.gather(self.window.groups[0])
+        if self.window.is_whole:
+            key_states, value_states = self.gather(self.window.groups[0])
         key_states.paged_layer = self  # type: ignore[attr-defined]
         return key_states, value_states
 
@@ -123,6 +131,7 @@ class KVCache:
         self._room = 0  # pages that the buffers have
         self._capacity_tokens = capacity_tokens
         self._pages = Pages(capacity_tokens // PAGE)
+        self.moves = 0  # how often the buffers were moved: what has kept their places is of no use then
         self.cache = Cache(layers=self._layers)  # as transformers' models take it
 
     @property
@@ -168,6 +177,10 @@ class KVCache:
         """Return the bytes of one token, over all layers. 0 before the first forward pass."""
         return sum(layer.token_bytes() for layer in self._layers)
 
+    def layer_token_bytes(self) -> int:
+        """Return the bytes of one token in the largest layer. 0 before the first forward pass."""
+        return max((layer.token_bytes() for layer in self._layers), default=0)
+
     def set_window(self, window: CacheWindow) -> None:
         """Say what the next forward pass writes and attends to."""
         self._window = window
@@ -179,36 +192,35 @@ class KVCache:
         """Return how many positions the longest row of the next pass attends to."""
         return self._window.length
 
-    def group(self, leases: Sequence[Lease], lengths: Sequence[int], *, apart: bool) -> tuple[RowGroup, ...]:
-        """Return the rows of a pass by length, given the longest first. `apart`: rows of much different length are in
-        groups of their own."""
-        bounds = [0]
-        for row, length in enumerate(lengths):
-            longest = lengths[bounds[-1]]
-            if apart and longest > SHORT and 2 * max(length, SHORT) <= longest:
-                bounds.append(row)
-        return tuple(
-            self._group(first, end, leases[first:end], lengths[first])
-            for first, end in zip(bounds, [*bounds[1:], len(lengths)], strict=True)
-        )
+    def group(self, leases: Sequence[Lease], lengths: Sequence[int], bounds: Iterable[Bounds]) -> tuple[RowGroup, ...]:
+        """Return the rows of a pass, in groups with these bounds."""
+        return tuple(self._group(first, end, leases[first:end], lengths[first]) for first, end in bounds)
+
+    def pack(self, leases: Sequence[Lease], lengths: Sequence[int]) -> RowGroup:
+        """Return one row that attends to the pages of all of these sequences, one after another."""
+        pages = [lease.pages[: -(-length // PAGE)] for lease, length in zip(leases, lengths, strict=True)]
+        table = torch.tensor([page for each in pages for page in each], device=self._device)
+        return RowGroup(0, 1, len(table) * PAGE, table)
 
     def _group(self, first: int, end: int, leases: Sequence[Lease], tokens: int) -> RowGroup:
         count = -(-tokens // PAGE)
         if end - first == 1 and contiguous(pages := leases[0].pages[:count]):
             return RowGroup(first, end, count * PAGE, None, pages[0])
-        table = [[*lease.pages[:count], *[0] * (count - len(lease.pages))] for lease in leases]
-        return RowGroup(first, end, count * PAGE, torch.tensor(table, device=self._device).flatten())
+        table = torch.tensor(page_table(leases, count), device=self._device)
+        return RowGroup(first, end, count * PAGE, table)
 
     def clear(self) -> None:
         """Free all memory, and with it every page. Call it while no sequence has any."""
         self._pages.forget()
         self._pages.limit = self._capacity_tokens // PAGE
         self._room = 0
+        self.moves += 1
         for layer in self._layers:
             layer.release()
 
     def _grow(self, pages: int) -> bool:
         """Make the buffers larger: twice as large if there is memory for it, since growing copies everything."""
+        self.moves += 1
         for size in (min(max(pages, 2 * self._room), self._pages.limit), pages):
             try:
                 for layer in self._layers:
@@ -225,6 +237,22 @@ class KVCache:
         """Do without the pages beyond the buffers, for which the device has no memory."""
         self._pages.limit = self._room
         self._pages.drop_beyond(self._room, lease)
+
+
+def split_by_length(lengths: Sequence[int], *, apart: bool) -> list[Bounds]:
+    """Return the groups of rows by length, given the longest first. `apart`: rows of much different length are in
+    groups of their own."""
+    bounds = [0]
+    for row, length in enumerate(lengths):
+        longest = lengths[bounds[-1]]
+        if apart and longest > SHORT and 2 * max(length, SHORT) <= longest:
+            bounds.append(row)
+    return list(pairwise([*bounds, len(lengths)]))
+
+
+def page_table(leases: Sequence[Lease], count: int) -> list[int]:
+    """Return the first `count` pages of each row; 0 beyond a row's own, which its mask hides."""
+    return [page for lease in leases for page in (*lease.pages[:count], *[0] * (count - len(lease.pages)))]
 
 
 def _zeros(states: torch.Tensor, pages: int) -> torch.Tensor:

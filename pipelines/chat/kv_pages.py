@@ -34,6 +34,10 @@ class Lease:
     pages: list[int] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
 
+    def slot(self, position: int) -> int:
+        """Return where the token at this position is, in tokens from the beginning of the buffers."""
+        return self.pages[position // PAGE] * PAGE + position % PAGE
+
 
 class Pages:
     """Pages 0 to `limit` - 1."""

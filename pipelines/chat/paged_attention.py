@@ -1,5 +1,6 @@
 """Attention over rows of much different length: group by group, so that a long row does not make the others as long;
-and over a chunk of one prompt, without a mask where the device has a kernel for it.
+and over a chunk of one prompt, without a mask where the device has a kernel for it. Heads that share keys are folded
+into one.
 
 transformers asks a registry for the attention of a model, by name. What is registered there before calls the same
 function for every group of rows; for all other calls, such as those of `generate`, it is the function itself.
@@ -27,10 +28,10 @@ def attend_by_group(attention: str) -> None:
     """Put it before the attention of this name. It does nothing the second time."""
     registered = ALL_ATTENTION_FUNCTIONS.get(attention)
     if not getattr(registered, "by_group", False) and (registered is not None or attention == "eager"):
-        AttentionInterface.register(attention, _by_group(registered, in_chunks=attention == "sdpa"))
+        AttentionInterface.register(attention, _by_group(registered, is_sdpa=attention == "sdpa"))
 
 
-def _by_group(registered: Attention | None, *, in_chunks: bool) -> Attention:
+def _by_group(registered: Attention | None, *, is_sdpa: bool) -> Attention:
     def attend(
         module: torch.nn.Module,
         query: torch.Tensor,
@@ -44,19 +45,39 @@ def _by_group(registered: Attention | None, *, in_chunks: bool) -> Attention:
         layer = getattr(key, "paged_layer", None)
         if not isinstance(layer, KVCacheLayer) or attention_mask is None:
             return attention(module, query, key, value, attention_mask, *arguments, **options)
-        plain = query.device.type == "cpu" and key.shape == value.shape and options.get("position_bias") is None
+        plain = is_sdpa and not arguments and options.get("position_bias") is None
+        scaling, window = options.get("scaling"), layer.window
         outputs = []
-        for group in layer.window.groups:
+        for group in window.groups:
             rows = slice(group.first, group.end)
-            keys, values = layer.gather(group)
-            if in_chunks and plain and layer.window.causal:
-                return attend_in_chunk(query, keys, values, layer.window.start, options.get("scaling")), None
+            keys, values = (key, value) if window.is_whole else layer.gather(group)
+            if plain and window.causal and query.device.type == "cpu" and keys.shape == values.shape:
+                return attend_in_chunk(query, keys, values, window.start, scaling), None
             mask = attention_mask[rows, ..., : group.length]
-            outputs.append(attention(module, query[rows], keys, values, mask, *arguments, **options)[0])
-        return torch.cat(outputs), None
+            if plain and mask.dtype == torch.bool and query.shape[1] > keys.shape[1]:
+                outputs.append(_attend_folded(query[rows], keys, values, mask, scaling))
+            else:
+                outputs.append(attention(module, query[rows], keys, values, mask, *arguments, **options)[0])
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs), None
 
     attend.by_group = True  # type: ignore[attr-defined]
     return attend
+
+
+def _attend_folded(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scaling: float | None
+) -> torch.Tensor:
+    """Return the attention [rows, tokens, heads, head size] of queries [rows, heads, tokens, head size] to keys and
+    values of fewer heads, as queries of more tokens. The library repeats keys and values for each head that shares
+    them (before 5.2x for single tokens too), which takes longer than the attention."""
+    rows, heads, tokens, size = query.shape
+    key_heads = key.shape[1]
+    if tokens > 1:
+        mask = mask.repeat(1, 1, heads // key_heads, 1)
+    folded = torch.nn.functional.scaled_dot_product_attention(
+        query.reshape(rows, key_heads, -1, size), key, value, attn_mask=mask, scale=scaling
+    )
+    return folded.reshape(rows, heads, tokens, -1).transpose(1, 2)
 
 
 def _eager(module: torch.nn.Module) -> Attention:

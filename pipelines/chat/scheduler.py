@@ -1,7 +1,8 @@
 """Which sequences run next: they wait, are prefilled, decode together, and leave. It tracks capacity, not tensors.
 
 A step prefills chunks of waiting prompts, then every running sequence decodes one token: a long prompt delays the
-others by a chunk, not by its whole length. Where the KV cache has no page for another token, the sequences that came
+others by a chunk, not by its whole length. Prompts that wait share a forward pass; one that begins like another of the
+pass waits for its pages. Where the KV cache has no page for another token, the sequences that came
 last are preempted: they wait again, with their tokens, and are prefilled once more.
 
 Sequences wait in the order of their tiers, and in each as they came. Those of the tier "flex" run while nobody else
@@ -11,14 +12,18 @@ waits: they give up their places to others, and are preempted first.
 import time
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Final
 
 from pipelines.chat.kv_cache import KVCache
-from pipelines.chat.kv_pages import Lease
+from pipelines.chat.kv_pages import PAGE, Lease
 from pipelines.chat.length_rules import LengthRules
 from pipelines.chat.sequence import Sequence
 from pipelines.device.failures import OutOfTime
 from pipelines.protocol.tiers import RANK
+
+MOST_SCORES: Final = 2**22  # of tokens with keys, those of other prompts too, in a pass that prompts share
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +36,19 @@ class PrefillChunk:
 
 
 class Scheduler:
-    """The sequences of one checkpoint: those that wait, one whose prompt is prefilled, and those that decode."""
+    """The sequences of one checkpoint: those that wait, those whose prompts are prefilled, and those that decode."""
 
-    def __init__(self, kv_cache: KVCache, max_batch: int, rules: LengthRules | None = None) -> None:
+    def __init__(
+        self, kv_cache: KVCache, max_batch: int, rules: LengthRules | None = None, *, packs: bool = False
+    ) -> None:
+        """`packs`: prompts may share a forward pass."""
         self._kv_cache = kv_cache
         self._rules = rules or LengthRules()
+        self._packs = packs
         self._max_batch = max_batch
         self._max_running = max_batch  # fewer for a while after a preemption
         self._waiting: deque[Sequence] = deque()
-        self._prefilling: Sequence | None = None
+        self._prefilling: list[Sequence] = []  # between two steps one, or more after a failure
         self.running: list[Sequence] = []  # by tier; in each, those that came first are first
 
     @property
@@ -50,7 +59,7 @@ class Scheduler:
     @property
     def scheduled(self) -> list[Sequence]:
         """Return all that have pages, the last to give theirs up in front."""
-        return sorted([*self.running, *([self._prefilling] if self._prefilling else [])], key=_rank)
+        return sorted([*self.running, *self._prefilling], key=_rank)
 
     @property
     def promised_tokens(self) -> int:
@@ -61,14 +70,19 @@ class Scheduler:
         """Let a sequence wait for its prefill."""
         self._waiting.insert(bisect_right(self._waiting, _rank(sequence), key=_rank), sequence)
 
-    def schedule_prefill(self, max_tokens: int) -> PrefillChunk | None:
-        """Return the next chunk of a prompt; None if none waits, or there is no memory for it. Raises MemoryError where
-        there never will be."""
-        sequence = self._next_prefill() if max_tokens > 0 else None
-        if sequence is None:
-            return None
-        start = sequence.num_cached_tokens
-        return PrefillChunk(sequence, start, sequence.tokens[start : start + max_tokens])
+    def schedule_prefill(self, max_tokens: int) -> list[PrefillChunk]:
+        """Return the chunks of the next pass over prompts; none if none waits, or there is no memory for it. Raises
+        MemoryError where there never will be."""
+        chunks: list[PrefillChunk] = []
+        begun = deque(self._prefilling)
+        while max_tokens >= (PAGE if chunks else 1) and (self._packs or not chunks):
+            sequence = begun.popleft() if begun else self._next_waiting(chunks)
+            if sequence is None:
+                break
+            start = sequence.num_cached_tokens
+            chunks.append(PrefillChunk(sequence, start, sequence.tokens[start : start + max_tokens]))
+            max_tokens -= len(chunks[-1].tokens)
+        return chunks
 
     def finish_prefill(self, chunk: PrefillChunk) -> bool:
         """Note that a chunk is cached. Returns True if it was the last of its prompt: the sequence decodes from now
@@ -78,7 +92,7 @@ class Scheduler:
         self._kv_cache.share(sequence.lease, sequence.tokens, sequence.num_cached_tokens)
         if sequence.num_cached_tokens < len(sequence.tokens):
             return False
-        self._prefilling = None
+        self._prefilling.remove(sequence)
         insort(self.running, sequence, key=_rank)
         return True
 
@@ -123,7 +137,7 @@ class Scheduler:
             sequence.request.fail(error)
             self._release(sequence)
         self.running.clear()
-        self._prefilling = None
+        self._prefilling.clear()
 
     def remove_ended(self) -> None:
         """Fail the sequences that have run for too long, and drop them with those that were cancelled."""
@@ -132,9 +146,9 @@ class Scheduler:
             if sequence.request.timed_out(now):
                 sequence.request.fail(OutOfTime())
         self._waiting = deque(sequence for sequence in self._waiting if not sequence.request.done)
-        if self._prefilling and self._prefilling.request.done:
-            self._release(self._prefilling)
-            self._prefilling = None
+        for sequence in [each for each in self._prefilling if each.request.done]:
+            self._prefilling.remove(sequence)
+            self._release(sequence)
         self.remove_finished()
 
     def remove_finished(self) -> None:
@@ -144,27 +158,39 @@ class Scheduler:
             self._release(sequence)
             self._max_running = min(self._max_running + 1, self._max_batch)
 
-    def _next_prefill(self) -> Sequence | None:
-        """Return the sequence whose prefill goes on, or the next that waits while there is room for it."""
-        if self._prefilling is not None or not self._waiting:
-            return self._prefilling
+    def _next_waiting(self, chunks: Collection[PrefillChunk]) -> Sequence | None:
+        """Return the next sequence that waits, while there is room for it, and for it beside the chunks of a pass."""
+        if not self._waiting:
+            return None
         sequence = self._waiting[0]
-        if len(self.running) >= self._max_running and not self._gives_way(sequence):
+        if len(self.running) + len(self._prefilling) >= self._max_running and not self._gives_way(sequence):
             return None
         scope = (sequence.request.scope, self._is_long(sequence))
         while True:
             sequence.lease, sequence.num_cached_tokens = self._kv_cache.begin(scope, sequence.tokens)
-            if self._kv_cache.reserve(sequence.lease, len(sequence.tokens)):
-                self._prefilling = self._waiting.popleft()
+            if self._goes_beside(chunks, sequence) and self._kv_cache.reserve(sequence.lease, len(sequence.tokens)):
+                self._prefilling.append(self._waiting.popleft())
                 sequence.request.start(sequence.num_cached_tokens)
                 return sequence
             self._release(sequence)
-            if not self._gives_way(sequence):
+            if chunks or not self._gives_way(sequence):
                 break
-        if not self.running:
-            self._prefilling = self._waiting.popleft()
+        if not self.running and not self._prefilling:
+            self._prefilling.append(self._waiting.popleft())
             raise MemoryError(f"{len(sequence.tokens)} tokens of context do not fit into memory")
         return None
+
+    def _goes_beside(self, chunks: Collection[PrefillChunk], sequence: Sequence) -> bool:
+        """Return whether a sequence may share the pass of these chunks. Not if it begins as another of them does, by a
+        page or more that are not computed yet: it would find them in the next pass."""
+        known = sequence.num_cached_tokens + PAGE
+        begins = sequence.tokens[:known]
+        for chunk in chunks:
+            if chunk.sequence.lease.scope == sequence.lease.scope and chunk.sequence.tokens[:known] == begins:
+                return False
+        texts = [*(chunk.sequence for chunk in chunks), sequence]
+        new = sum(len(each.tokens) - each.num_cached_tokens for each in texts)
+        return not chunks or new * sum(len(each.tokens) for each in texts) <= MOST_SCORES
 
     def _gives_way(self, sequence: Sequence) -> bool:
         """Preempt a sequence of the tier "flex" for one of another tier. Return whether there was one."""
@@ -174,10 +200,7 @@ class Scheduler:
         return True
 
     def _preempt(self, sequence: Sequence) -> None:
-        if sequence is self._prefilling:
-            self._prefilling = None
-        else:
-            self.running.remove(sequence)
+        (self._prefilling if sequence in self._prefilling else self.running).remove(sequence)
         self._wait_again(sequence)
 
     def _is_long(self, sequence: Sequence) -> bool:

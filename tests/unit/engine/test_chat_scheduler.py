@@ -26,11 +26,12 @@ class Scheduled:
     """A scheduler whose sequences decode a token a step, in a cache of so many tokens that has no layers."""
 
     def __init__(
-        self, capacity_tokens: int, max_batch: int = MAX_BATCH, rules: LengthRules | None = None, chunk: int = CHUNK
-    ) -> None:
+        self, capacity_tokens: int, max_batch: int = MAX_BATCH, rules: LengthRules | None = None, chunk: int = CHUNK,
+        packs: bool = False,
+    ) -> None:  # fmt: skip
         self.chunk = chunk
         self.cache = KVCache(layers=0, capacity_tokens=capacity_tokens)
-        self.scheduler = Scheduler(self.cache, max_batch, rules)
+        self.scheduler = Scheduler(self.cache, max_batch, rules, packs=packs)
         self.events: list[ChatEvent] = []
 
     def add(
@@ -58,11 +59,12 @@ class Scheduled:
     def prefill(self) -> Iterator[tuple[Sequence, int, int]]:
         """The chunks of one step: sequence, start, tokens."""
         budget = self.chunk
-        while chunk := self.scheduler.schedule_prefill(budget):
-            budget -= len(chunk.tokens)
-            yield chunk.sequence, chunk.start, len(chunk.tokens)
-            if self.scheduler.finish_prefill(chunk):
-                chunk.sequence.tokens.append(0)
+        while chunks := self.scheduler.schedule_prefill(budget):
+            for chunk in chunks:
+                budget -= len(chunk.tokens)
+                yield chunk.sequence, chunk.start, len(chunk.tokens)
+                if self.scheduler.finish_prefill(chunk):
+                    chunk.sequence.tokens.append(0)
 
     def step(self) -> list[Sequence]:
         """The sequences that decode."""
@@ -94,6 +96,64 @@ def test_choices_of_a_request_share_its_beginning() -> None:
     assert list(scheduled.prefill()) == [(first, 0, 40), (second, PAGE, 40 - PAGE)]
     assert [type(event) for event in scheduled.events] == [Started]
     assert first.request.cached_tokens == 0
+
+
+def test_prompts_that_wait_share_a_pass_as_far_as_the_chunk_goes() -> None:
+    scheduled = Scheduled(capacity_tokens=4096, packs=True, chunk=100)
+    sequences = [scheduled.add(30, scope=str(number))[0] for number in range(4)]
+    chunks = scheduled.scheduler.schedule_prefill(100)
+    assert [(each.sequence, each.start, len(each.tokens)) for each in chunks] == [
+        (sequence, 0, 30) for sequence in sequences[:3]
+    ], "ten tokens of the fourth would cost a pass"
+    assert scheduled.scheduler.scheduled == sequences[:3]
+    assert all(map(scheduled.scheduler.finish_prefill, chunks))
+    assert scheduled.scheduler.running == sequences[:3]
+
+
+def test_a_long_prompt_shares_its_last_pass_and_keeps_its_place() -> None:
+    scheduled = Scheduled(capacity_tokens=4096, packs=True)
+    (long,), (other,), (last,) = (scheduled.add(count, scope=str(count)) for count in (100, 20, 60))
+    expected = [[(long, 0, 64)], [(long, 64, 36)], [(other, 0, 20), (last, 0, 44)], [(last, 44, 16)]]
+    for passes in expected:
+        chunks = scheduled.scheduler.schedule_prefill(CHUNK)
+        assert [(each.sequence, each.start, len(each.tokens)) for each in chunks][: len(passes)] == passes
+        for chunk in chunks[len(passes) :]:
+            pytest.fail(f"{chunk} shares the pass")
+        for chunk in chunks:
+            scheduled.scheduler.finish_prefill(chunk)
+
+
+def test_prompts_that_begin_alike_wait_for_the_pages_of_the_first() -> None:
+    scheduled = Scheduled(capacity_tokens=4096, packs=True, chunk=400)
+    first, second, third = (scheduled.add(100)[0] for _ in range(3))
+    (stranger,) = scheduled.add(100, scope="another key")
+    for sequence, number in ((second, 1), (third, 2)):
+        sequence.tokens[70:] = [number] * 30
+    passes = []
+    while chunks := scheduled.scheduler.schedule_prefill(400):
+        passes.append([(each.sequence, each.start) for each in chunks])
+        for chunk in chunks:
+            scheduled.scheduler.finish_prefill(chunk)
+    assert passes == [[(first, 0)], [(second, 64), (third, 64), (stranger, 0)]]
+
+
+def test_a_pass_that_runs_out_of_memory_is_given_up_from_its_end() -> None:
+    scheduled = Scheduled(capacity_tokens=4096, packs=True, chunk=400)
+    sequences = [scheduled.add(40, scope=str(number))[0] for number in range(4)]
+    assert len(scheduled.scheduler.schedule_prefill(400)) == 4
+    scheduled.scheduler.preempt(keep=2)
+    assert scheduled.scheduler.scheduled == sequences[:2]
+    assert not sequences[2].lease.pages
+    sequences[1].request.done = True
+    scheduled.scheduler.remove_ended()
+    assert scheduled.step() == [sequences[0], sequences[2]]
+
+
+def test_prompts_whose_scores_would_be_many_do_not_share_a_pass() -> None:
+    scheduled = Scheduled(capacity_tokens=2**20, packs=True, chunk=2**20)
+    (long,), (short,) = scheduled.add(6000, scope="a"), scheduled.add(100, scope="b")
+    assert [each.sequence for each in scheduled.scheduler.schedule_prefill(2**20)] == [long]
+    assert not short.lease.pages
 
 
 def test_a_turn_prefills_only_what_is_new_and_only_for_the_same_key() -> None:

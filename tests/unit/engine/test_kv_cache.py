@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from pipelines.chat.kv_cache import CacheWindow, KVCache, KVCacheLayer
+from pipelines.chat.kv_cache import CacheWindow, KVCache, KVCacheLayer, split_by_length
 from pipelines.chat.kv_pages import PAGE, Lease
 
 LAYERS = 3
@@ -15,8 +15,8 @@ LAYERS = 3
 def prefill(cache: KVCache, lease: Lease, start: int, tokens: list[int]) -> Iterator[list[float]]:
     """Write tokens from `start` on, as numbers; what each layer attends to."""
     end = start + len(tokens)
-    slots = torch.tensor([lease.pages[place // PAGE] * PAGE + place % PAGE for place in range(start, end)])
-    cache.set_window(CacheWindow(slots, cache.group([lease], [end], apart=False), start))
+    slots = torch.tensor([lease.slot(place) for place in range(start, end)])
+    cache.set_window(CacheWindow(slots, cache.group([lease], [end], [(0, 1)]), start))
     states = torch.tensor(tokens, dtype=torch.float32).reshape(1, 1, -1, 1)
     for layer in cache.cache.layers:
         keys, values = layer.update(states, -states)
@@ -130,6 +130,17 @@ def test_rows_of_much_different_length_are_apart() -> None:
     leases = [cache.begin(None, [])[0] for _ in lengths]
     for lease, length in zip(leases, lengths, strict=True):
         assert cache.reserve(lease, length)
-    groups = cache.group(leases, lengths, apart=True)
+    groups = cache.group(leases, lengths, split_by_length(lengths, apart=True))
     assert [(group.first, group.end) for group in groups] == [(0, 2), (2, 4), (4, 6)]
-    assert len(cache.group(leases, lengths, apart=False)) == 1
+    assert split_by_length(lengths, apart=False) == [(0, 6)]
+
+
+def test_prompts_of_one_pass_have_their_pages_one_after_another() -> None:
+    cache = KVCache(0, capacity_tokens=2**20)
+    leases = [cache.begin(None, [])[0] for _ in range(3)]
+    for lease, length in zip(leases, (70, 10, 40), strict=True):
+        assert cache.reserve(lease, length)
+    packed = cache.pack(leases, [33, 10, 40])
+    assert packed.table is not None
+    assert packed.table.tolist() == [*leases[0].pages[:2], *leases[1].pages, *leases[2].pages]
+    assert (packed.first, packed.end, packed.length) == (0, 1, 5 * PAGE)

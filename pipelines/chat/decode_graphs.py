@@ -1,0 +1,203 @@
+"""Decode steps as CUDA graphs: launching a step kernel by kernel takes the host ten times as long as the GPU computes.
+
+A graph repeats what was launched once, with the same shapes and places. So a step has a shape, of rows and pages that
+are rounded up, and its inputs lie where its graph reads them. Rows beyond those asked for repeat the last one, and
+write what it writes. A shape is captured when it comes for the second time; a graph is of no use once the buffers of
+the KV cache have moved.
+"""
+
+import sys
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+
+import torch
+
+from pipelines.chat.kv_cache import Bounds, KVCache, RowGroup, page_table
+from pipelines.chat.kv_pages import PAGE, Lease
+from pipelines.device.failures import answers, is_device_error, is_out_of_memory
+
+MOST_GRAPHS: Final = 48  # that are kept, the last used; each takes some megabytes
+MOST_SHAPES: Final = 4096  # that are counted
+FEWEST_PAGES: Final = 8  # of a row
+MOST_GATHERED_BYTES: Final = 2**29  # of one layer: a step over more keeps the GPU busy by itself
+
+Shape = tuple[tuple[int, int], ...]  # rows and pages of each group
+
+
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """One token of each row: its number, its position and where it goes, all [rows]; and what rows attend to."""
+
+    ids: torch.Tensor
+    positions: torch.Tensor
+    slots: torch.Tensor
+    groups: tuple[RowGroup, ...]
+    start: int  # tokens before that of the longest row
+
+
+Rows = tuple[Sequence[int], Sequence[int], Sequence[int]]  # their ids, positions and slots
+Decode = Callable[[StepInputs], torch.Tensor]  # to logits [rows, vocabulary]
+Run = Callable[[], None]
+Capture = Callable[[Run], Run]  # to what repeats it; RuntimeError where it can't be captured
+
+
+class CudaCapture:
+    """Captures runs as CUDA graphs, which share the memory of their intermediate results: they follow each other. Torch
+    frees that memory with the last of them, after which no other can join it."""
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+    def __call__(self, run: Run) -> Run:
+        """Run it twice: libraries choose kernels and make workspaces at the first time, which no graph may contain."""
+        here, graph = torch.cuda.current_stream(), torch.cuda.CUDAGraph()
+        self._stream.wait_stream(here)
+        with torch.cuda.stream(self._stream):
+            run()
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                run()
+            finally:
+                graph.capture_end()
+        here.wait_stream(self._stream)
+        return graph.replay
+
+
+class DecodeGraphs:
+    """The captured steps of one model. One thread uses it, and reads a step's logits before the next step."""
+
+    def __init__(
+        self, decode: Decode, kv_cache: KVCache, device: torch.device, new_capture: Callable[[], Capture]
+    ) -> None:
+        self._run, self._kv_cache, self._device = decode, kv_cache, device
+        self._new_capture = new_capture
+        self._steps: OrderedDict[Shape, _CapturedStep] = OrderedDict()
+        self._asked: Counter[Shape] = Counter()
+        self._logits: dict[int, torch.Tensor] = {}  # by rows; steps of as many rows share them
+        self._moves = -1  # of the buffers that the graphs know
+        self.refused: str | None = None  # why no step is captured
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether no step is captured."""
+        return not self._steps
+
+    def decode(self, rows: Rows, leases: Sequence[Lease], bounds: Sequence[Bounds]) -> torch.Tensor | None:
+        """Return the logits of a step whose rows are in these groups, or None: it is not captured."""
+        if self.refused is not None:
+            return None
+        if self._moves != self._kv_cache.moves:
+            self._forget()
+        shape = _shape(rows, bounds)
+        step = self._steps.get(shape) or self._captured(shape, rows, leases, bounds)
+        if step is None:
+            return None
+        self._steps.move_to_end(shape)
+        return step.replay(rows, leases, bounds)
+
+    def _captured(
+        self, shape: Shape, rows: Rows, leases: Sequence[Lease], bounds: Sequence[Bounds]
+    ) -> "_CapturedStep | None":
+        if not self._is_due(shape):
+            return None
+        step = _CapturedStep(shape, self._device)
+        step.fill(rows, leases, bounds)
+        try:
+            step.capture(self._run, self._capture, self._logits)
+        except RuntimeError as error:
+            self._forget()
+            if is_out_of_memory(error):
+                return None  # a step that is launched may have room
+            if is_device_error(error) and not answers(self._device):
+                raise
+            self.refused = str(error).strip().partition("\n")[0]
+            print(f"Decode steps are launched kernel by kernel, as they can't be captured: {self.refused}",
+                  file=sys.stderr)  # fmt: skip
+            return None
+        self._moves = self._kv_cache.moves
+        self._steps[shape] = step
+        if len(self._steps) > MOST_GRAPHS:
+            self._steps.popitem(last=False)
+        return step
+
+    def _is_due(self, shape: Shape) -> bool:
+        """Return whether a shape has come before, and is not so large that the GPU waits for nobody."""
+        if len(self._asked) > MOST_SHAPES:
+            self._asked.clear()
+        self._asked[shape] += 1
+        gathered = sum(rows * pages for rows, pages in shape) * PAGE * self._kv_cache.layer_token_bytes()
+        return self._asked[shape] > 1 and 0 < gathered <= MOST_GATHERED_BYTES
+
+    def _forget(self) -> None:
+        self._steps.clear()
+        self._logits.clear()
+        self._capture = self._new_capture()
+        self._moves = self._kv_cache.moves
+
+
+class _CapturedStep:
+    """A step of one shape. Its inputs are one tensor, so that one copy fills all of them."""
+
+    def __init__(self, shape: Shape, device: torch.device) -> None:
+        self._shape = shape
+        count = sum(rows for rows, _ in shape)
+        sizes = [count, count, count, *(rows * pages for rows, pages in shape)]
+        self._host = torch.zeros(sum(sizes), dtype=torch.long, pin_memory=device.type == "cuda")
+        self._device = torch.zeros(sum(sizes), dtype=torch.long, device=device)
+        ids, positions, slots, *tables = torch.split(self._device, sizes)
+        firsts = [*accumulate((rows for rows, _ in shape), initial=0)]
+        groups = tuple(
+            RowGroup(first, first + rows, pages * PAGE, table)
+            for first, (rows, pages), table in zip(firsts, shape, tables, strict=False)
+        )
+        self._inputs = StepInputs(ids, positions, slots, groups, start=0)
+
+    def fill(self, rows: Rows, leases: Sequence[Lease], bounds: Sequence[Bounds]) -> None:
+        """Put the inputs where the graph reads them. The logits of the step before have been read, and with them the
+        host's copy of its inputs."""
+        padded = [[*range(first, end), *[end - 1] * (most - (end - first))]
+                  for (first, end), (most, _) in zip(bounds, self._shape, strict=True)]  # fmt: skip
+        values = [each[row] for each in rows for group in padded for row in group]
+        for group, (_, pages) in zip(padded, self._shape, strict=True):
+            values += page_table([leases[row] for row in group], pages)
+        self._host.copy_(torch.tensor(values))
+        self._device.copy_(self._host, non_blocking=True)
+
+    def capture(self, decode: Decode, capture: Capture, kept: dict[int, torch.Tensor]) -> None:
+        """Capture the step for the inputs that it has; its logits go to those that are kept for as many rows."""
+        count = len(self._inputs.ids)
+
+        def run() -> None:
+            logits = decode(self._inputs)
+            if count not in kept:
+                kept[count] = torch.empty_like(logits)
+            kept[count].copy_(logits)
+
+        self._replay = capture(run)
+        self._logits = kept[count]
+
+    def replay(self, rows: Rows, leases: Sequence[Lease], bounds: Sequence[Bounds]) -> torch.Tensor:
+        """Return the logits [rows, vocabulary]. The next step overwrites them."""
+        self.fill(rows, leases, bounds)
+        self._replay()
+        asked = [self._logits[group.first : group.first + end - first]
+                 for group, (first, end) in zip(self._inputs.groups, bounds, strict=True)]  # fmt: skip
+        return asked[0] if len(asked) == 1 else torch.cat(asked)
+
+
+def _shape(rows: Rows, bounds: Sequence[Bounds]) -> Shape:
+    """Return the shape of a step, rounded up so that rows that grow, come and go keep it for a while."""
+    _, positions, _ = rows
+    return tuple(
+        (_rounded(end - first), max(FEWEST_PAGES, _rounded(positions[first] // PAGE + 1))) for first, end in bounds
+    )
+
+
+def _rounded(count: int) -> int:
+    """Return the next of 1, 2, 3, 4, 6, 8, 12, 16, ..."""
+    power = 1 << (count - 1).bit_length()
+    return power * 3 // 4 if power > 2 and count <= power * 3 // 4 else power

@@ -1,0 +1,207 @@
+"""Captured decode steps and prompts that share a pass: the same logits, whatever rows come and go."""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from pipelines.chat import decode_graphs
+from pipelines.chat.checkpoint import ChatCheckpoint, load_chat
+from pipelines.chat.decode_graphs import MOST_GRAPHS, Run
+from pipelines.chat.kv_pages import Lease
+from pipelines.chat.model_runner import Chunk, ModelRunner
+from pipelines.protocol.chat import ChatSpec
+from tests.engines.device import DEVICE
+from tests.support.tiny_chat_checkpoints import make_qwen
+
+CLOSE = 1e-4
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> ChatCheckpoint:
+    folder = tmp_path_factory.mktemp("weights") / "qwen"
+    make_qwen(folder)
+    return load_chat(ChatSpec("qwen", folder), DEVICE)
+
+
+@pytest.fixture(autouse=True)
+def inference() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+class Captures:
+    """Repeats a run by running it again, and counts."""
+
+    def __init__(self) -> None:
+        self.made = self.repeated = 0
+
+    def __call__(self, run: Run) -> Run:
+        self.made += 1
+        run()
+
+        def repeat() -> None:
+            self.repeated += 1
+            run()
+
+        return repeat
+
+
+def new_runner(checkpoint: ChatCheckpoint) -> ModelRunner:
+    return ModelRunner(
+        checkpoint.model, DEVICE, checkpoint.tokens.vocab_size, checkpoint.batching.rules, capacity_tokens=2**16
+    )
+
+
+def text(count: int, seed: int) -> list[int]:
+    return [random.Random(seed).randrange(5, 60) for _ in range(count)]
+
+
+def begin(runner: ModelRunner, lengths: list[int], room: int = 1) -> list[Lease]:
+    """Rows with these prompts, each computed by itself."""
+    leases = []
+    for number, length in enumerate(lengths):
+        lease, _ = runner.kv_cache.begin(None, [])
+        assert runner.kv_cache.reserve(lease, length + room)
+        runner.prefill([Chunk(text(length, number), lease, 0, length)])
+        leases.append(lease)
+    return leases
+
+
+def test_captured_steps_have_the_logits_of_launched_ones_as_rows_grow_come_and_go(checkpoint: ChatCheckpoint) -> None:
+    plain, captured = new_runner(checkpoint), new_runner(checkpoint)
+    captures = Captures()
+    captured.use_graphs(lambda: captures)
+    asked = [[40], [40], [90, 40, 7], [91, 41, 8], [92, 42], [1200, 640, 70, 9, 9], [1200, 640, 70, 9, 9],
+             [1210, 660, 60, 20, 3], [90, 40, 7]]  # fmt: skip
+    for lengths in asked:
+        logits = []
+        for runner in (plain, captured):
+            leases = begin(runner, lengths)
+            logits.append(runner.decode(text(len(lengths), 99), leases, lengths).clone())
+            for lease in leases:
+                runner.kv_cache.release(lease)
+        assert logits[1].shape == logits[0].shape
+        assert (logits[1] - logits[0]).abs().max() < CLOSE, lengths
+    assert captures.made >= 3
+    assert captures.repeated >= 5
+    assert len(asked) - captures.repeated <= 4, "the first of each shape is launched"
+
+
+def test_steps_of_a_text_are_few_shapes(checkpoint: ChatCheckpoint) -> None:
+    runner, captures = new_runner(checkpoint), Captures()
+    runner.use_graphs(lambda: captures)
+    leases = begin(runner, [20, 20, 20], room=500)
+    for step in range(400):
+        runner.decode([5, 6, 7], leases, [20 + step] * 3)
+    assert captures.made - captures.repeated < 0
+    shapes = 3  # to 256 tokens, 384 and 512
+    moves = runner.kv_cache.moves
+    assert shapes <= captures.made <= shapes + moves
+
+
+def test_what_moves_the_buffers_forgets_the_graphs(checkpoint: ChatCheckpoint) -> None:
+    """And what captures them: the memory that graphs share goes with the last of them."""
+    runner, captures, begun = new_runner(checkpoint), Captures(), []
+
+    def new_capture() -> Captures:
+        begun.append(captures)
+        return captures
+
+    runner.use_graphs(new_capture)
+    for made in (1, 2):
+        leases = begin(runner, [30])
+        for _ in range(3):
+            runner.decode([5], leases, [30])
+        assert captures.made == made
+        assert len(begun) == made
+        runner.kv_cache.release(leases[0])
+        runner.kv_cache.clear()
+
+
+def test_the_least_used_graph_goes_first(checkpoint: ChatCheckpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert MOST_GRAPHS > 2
+    monkeypatch.setattr(decode_graphs, "MOST_GRAPHS", 2)
+    runner, captures = new_runner(checkpoint), Captures()
+    runner.use_graphs(lambda: captures)
+    leases = begin(runner, [30] * 4)
+    for rows in (1, 1, 2, 2, 1, 4, 4):  # the third shape takes the place of two rows
+        runner.decode([5] * rows, leases[:rows], [30] * rows)
+    assert captures.made == 3
+    runner.decode([5], leases[:1], [30])
+    assert captures.made == 3
+    runner.decode([5, 5], leases[:2], [30] * 2)
+    assert captures.made == 4
+
+
+def test_a_step_that_cannot_be_captured_is_launched_from_then_on(
+    checkpoint: ChatCheckpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = []
+
+    def refuse(run: Run) -> Run:
+        calls.append(run)
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    runner, plain = new_runner(checkpoint), new_runner(checkpoint)
+    runner.use_graphs(lambda: refuse)
+    leases, others = begin(runner, [30]), begin(plain, [30])
+    expected = plain.decode([5], others, [30])
+    for _ in range(3):
+        assert (runner.decode([5], leases, [30]) - expected).abs().max() < CLOSE
+    assert len(calls) == 1
+    assert not runner.has_captured
+    assert "operation not permitted" in capsys.readouterr().err
+
+
+def test_a_step_without_memory_for_its_graph_is_launched(checkpoint: ChatCheckpoint) -> None:
+    full = True
+    captures = Captures()
+
+    def capture(run: Run) -> Run:
+        if full:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return captures(run)
+
+    runner = new_runner(checkpoint)
+    runner.use_graphs(lambda: capture)
+    leases = begin(runner, [30])
+    for _ in range(3):
+        runner.decode([5], leases, [30])
+    full = False
+    runner.decode([5], leases, [30])
+    assert captures.made == 1
+
+
+def test_prompts_that_share_a_pass_have_the_logits_that_they_have_alone(checkpoint: ChatCheckpoint) -> None:
+    """One of them continues a text, one ends with its page."""
+    alone, together = new_runner(checkpoint), new_runner(checkpoint)
+    for runner in (alone, together):
+        runner.kv_cache.set_capacity(2**16)
+    starts, lengths = (40, 0, 0, 0), (75, 1, 64, 33)
+    chunks, results = {}, {}
+    for runner in (alone, together):
+        leases = [runner.kv_cache.begin(None, [])[0] for _ in lengths]
+        for number, (lease, start, length) in enumerate(zip(leases, starts, lengths, strict=True)):
+            assert runner.kv_cache.reserve(lease, length + 1)
+            if start:
+                runner.prefill([Chunk(text(length, number)[:start], lease, 0, length)])
+        chunks[runner] = [
+            Chunk(text(length, number)[start:], lease, start, length)
+            for number, (lease, start, length) in enumerate(zip(leases, starts, lengths, strict=True))
+        ]
+    results[together] = together.prefill(chunks[together])
+    results[alone] = torch.cat([alone.prefill([chunk]) for chunk in chunks[alone]])
+    assert (results[together] - results[alone]).abs().max() < CLOSE
+    order = [0, 2, 3, 1]  # the longest first
+    after = [
+        runner.decode([7] * 4, [chunks[runner][row].lease for row in order], [lengths[row] for row in order])
+        for runner in (together, alone)
+    ]
+    assert (after[0] - after[1]).abs().max() < CLOSE, "what they wrote is the same too"
+
+
+def test_a_load_finds_that_prompts_may_share_a_pass(checkpoint: ChatCheckpoint) -> None:
+    assert checkpoint.batching.packs
+    assert not checkpoint.batching.graphs, "there is no real GPU here"
