@@ -1,0 +1,46 @@
+"""Quantizing rows to float8 in one kernel, in Triton, which torch for GPUs brings.
+
+torch's own operations take five launches and as many copies of the rows; what `torch.compile` makes of them took 110 to
+190 µs for 4,608 rows on an H100, as long as the product in float8 saves, of which the host took 80.
+"""
+
+from typing import Final
+
+import torch
+import triton
+import triton.language as tl
+
+BLOCK: Final = 4096  # features that are read at once
+WARPS: Final = 8
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _quantize_row(inputs, values, scales, features, LARGEST: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
+    row = tl.program_id(0).to(tl.int64) * features
+    places = tl.arange(0, BLOCK)
+    most = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, features, BLOCK):
+        here = start + places
+        read = tl.load(inputs + row + here, mask=here < features, other=0.0)
+        most = tl.maximum(most, tl.abs(read.to(tl.float32)))
+    scale = tl.maximum(tl.max(most, axis=0) / LARGEST, 1e-30)
+    for start in range(0, features, BLOCK):
+        here = start + places
+        read = tl.load(inputs + row + here, mask=here < features, other=0.0).to(tl.float32)
+        scaled = tl.minimum(tl.maximum(read / scale, -LARGEST), LARGEST)
+        tl.store(values + row + here, scaled.to(tl.float8e4nv), mask=here < features)
+    tl.store(scales + tl.program_id(0), scale)
+
+
+def quantize_rows(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return float8 values of shape (rows, features), and the float32 scale of each row, (rows, 1), to multiply them
+    by."""
+    rows = rows.contiguous()
+    count, features = rows.shape
+    values = torch.empty_like(rows, dtype=torch.float8_e4m3fn)
+    scales = torch.empty(count, 1, dtype=torch.float32, device=rows.device)
+    largest = torch.finfo(values.dtype).max
+    block = min(BLOCK, triton.next_power_of_2(features))
+    with torch.cuda.device(rows.device):
+        _quantize_row[(count,)](rows, values, scales, features, largest, block, num_warps=WARPS)
+    return values, scales
