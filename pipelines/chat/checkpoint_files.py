@@ -14,6 +14,7 @@ from transformers import (
     AutoProcessor,
     AutoTokenizer,
     BitsAndBytesConfig,
+    FineGrainedFP8Config,
     TorchAoConfig,
 )
 from transformers.integrations.mistral.tokenizer import convert_tekken_tokenizer
@@ -23,6 +24,7 @@ from pipelines.catalog.chat_files import GGUF, MLX, missing_packages, quantized_
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.folder_problems import PICKLES
 from pipelines.catalog.weight_headers import BrokenFile, read_header
+from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.memory import compute_dtype
 from pipelines.device.quantizers import NF4, lacking, torchao_config
 from pipelines.device.weight_names import TELLING, check_loaded
@@ -37,9 +39,10 @@ EYES = "mmproj"  # how files are named that hold what a model sees images with, 
 KEEP_PACKED = {
     "gguf": "the package kernels keeps them packed on a GPU",
     "mxfp4": "the packages kernels and triton keep them packed on a GPU",
-    "fp8": "a GPU that computes in fp8 (Ada, Hopper or later) keeps them packed",
-    "mxfp8": "a GPU that computes in fp8 (Ada, Hopper or later) keeps them packed",
+    "fp8": "the package kernels keeps them packed on a GPU that computes in fp8 (Ada, Hopper or later)",
+    "mxfp8": "the package kernels keeps them packed on a GPU that computes in fp8 (Ada, Hopper or later)",
 }
+FLOAT8 = frozenset({"fp8", "mxfp8"})  # in blocks, as the library reads them
 OWN_CLASSES = {"local_files_only": True, "trust_remote_code": False}  # classes of transformers, whatever auto_map names
 
 
@@ -98,7 +101,7 @@ def open_checkpoint(spec: ChatSpec, device: torch.device) -> tuple[Any, Any, Any
         use_safetensors=True,
         **TELLING,
         dtype=compute_dtype(spec.dtype, device),
-        **_quantized(spec),
+        **_quantized(spec, device),
         **({} if device.type == "cpu" else {"device_map": device.type}),
     )
     notes = check_loaded(spec.path, "model", model, info)
@@ -115,10 +118,14 @@ def _tokenizer(folder: Path, file: dict[str, str]) -> Any:
     return AutoTokenizer.from_pretrained(folder, **OWN_CLASSES, **file, mistral_format=False)
 
 
-def _quantized(spec: ChatSpec) -> dict[str, Any]:
-    """Return the arguments of `from_pretrained` that quantize the weights. Raises CheckpointError."""
+def _quantized(spec: ChatSpec, device: torch.device) -> dict[str, Any]:
+    """Return the arguments of `from_pretrained` that quantize the weights, or multiply out what nothing here computes
+    with: without its kernels the library loads float8 weights, and fails at their first product. Raises
+    CheckpointError."""
     if spec.quantize == "none":
-        return {}
+        if spec.path.suffix == GGUF or quantized_by(spec.path) not in FLOAT8 or _computes_in_float8(device):
+            return {}
+        return {"quantization_config": FineGrainedFP8Config(dequantize=True)}
     if spec.path.suffix == GGUF or quantized_by(spec.path):
         raise CheckpointError(f"{spec.path}: `quantize` is of no use, since its weights are quantized already")
     try:
@@ -128,6 +135,21 @@ def _quantized(spec: ChatSpec) -> dict[str, Any]:
         return {"quantization_config": TorchAoConfig(torchao_config(spec.quantize))}
     except ImportError as error:
         raise lacking("quantize", spec.quantize) from error
+
+
+def _computes_in_float8(device: torch.device) -> bool:
+    """Return whether the library finds its kernels for float8 weights on this machine."""
+    if device.type != "cuda":
+        return False
+    try:
+        from transformers.integrations.finegrained_fp8 import load_finegrained_fp8_kernel
+
+        load_finegrained_fp8_kernel()
+    except Exception as error:  # no package, no kernel for this torch, or no network to load one from
+        if is_device_error(error) or is_out_of_memory(error):
+            raise
+        return False
+    return True
 
 
 def _config(path: Path, folder: Path, file: dict[str, str]) -> Any:

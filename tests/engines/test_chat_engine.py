@@ -232,7 +232,7 @@ async def test_one_that_never_fits_into_memory_fails_alone(chat_job: Job) -> Non
 
 async def test_one_that_never_fits_is_refused_where_answers_are_written_one_at_a_time(tmp_path: Path) -> None:
     engine = ChatEngine(DEVICE, cache_bytes=128 * 2 * 2 * 16 * 4)  # keys and values of 128 tokens, in one of two layers
-    spec = ChatSpec("lfm2", make_lfm2(tmp_path / "lfm2"))
+    spec = ChatSpec("lfm2", make_lfm2(tmp_path / "lfm2"), dtype="float32")
     assert (await engine.load(spec)).context == 128
     too_long, short = (
         ChatJob(content, spec, ({"role": "user", "content": content},), 0, 60.0, max_tokens=3)

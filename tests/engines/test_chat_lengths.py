@@ -16,6 +16,7 @@ from tests.engines.device import DEVICE
 from tests.support.tiny_long_chats import ONE_AT_A_TIME, TOGETHER
 
 TOKENS = 16
+OF_EXPERTS = {"phimoe", "gpt-oss", "deepseek"}
 PROMPTS = (2, 25, 95, 170, 600)  # below, at and beyond each threshold, and one that attends apart from the others
 
 
@@ -33,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 def jobs(folder: Path, label: str) -> list[ChatJob]:
-    spec = ChatSpec(folder.name, folder, context=2048)
+    spec = ChatSpec(folder.name, folder, context=2048, dtype="float32")
     job = ChatJob("", spec, (), seed=0, time_limit_s=240, max_tokens=TOKENS, sampling=letters())
     texts = ["".join("abcdefghij"[(i * i + length) % 10] for i in range(length)) for length in PROMPTS]
     return [
@@ -57,8 +58,10 @@ def bare(folder: Path, job: ChatJob) -> str:
 @pytest.mark.daily("phi-longrope", "gpt-oss", "qwen3.5")
 @pytest.mark.parametrize("name", [*TOGETHER, *ONE_AT_A_TIME])
 async def test_an_answer_of_any_length_is_the_bare_models(name: str, folder: Callable[[str], Path]) -> None:
+    if DEVICE.type == "cuda" and name in OF_EXPERTS:
+        pytest.skip("the library counts the tokens of experts by a kernel that the simulated GPU lacks")
     engine = ChatEngine(DEVICE, cache_bytes=2**26)
-    checkpoint = await engine.load(ChatSpec(name, folder(name), context=2048))
+    checkpoint = await engine.load(ChatSpec(name, folder(name), context=2048, dtype="float32"))
     assert (checkpoint.batching.why_alone is None) == (name in TOGETHER), checkpoint.batching.why_alone
     expected = [bare(folder(name), job) for job in jobs(folder(name), "bare")]
     together = await asyncio.gather(*(run(engine, job) for job in jobs(folder(name), "together")))
