@@ -21,7 +21,7 @@ try:
 
     import torch
 
-    from benchmarks.gpu import ceilings, hidden_costs, images, options, several, swap
+    from benchmarks.gpu import ceilings, decoding, hidden_costs, images, options, several, swap
     from benchmarks.gpu.machine import Machine
     from benchmarks.gpu.report import PART_S, Report
 except ModuleNotFoundError as missing:
@@ -30,6 +30,7 @@ except ModuleNotFoundError as missing:
 
 PARTS: dict[str, Callable[[Machine, Report], Awaitable[None]]] = {
     "chats": hidden_costs.chats,
+    "decoding": decoding.decoding,
     "waits": hidden_costs.waits,
     "ceilings": ceilings.ceilings,
     "steps": ceilings.steps,
