@@ -21,6 +21,7 @@ from pipelines.device.failures import answers, is_device_error, is_out_of_memory
 
 MOST_GRAPHS: Final = 48  # that are kept, the last used; each takes some megabytes
 MOST_SHAPES: Final = 4096  # that are counted
+RETRIED_AFTER: Final = 256  # steps of a shape whose graph has found no memory
 FEWEST_PAGES: Final = 8  # of a row
 MOST_GATHERED_BYTES: Final = 2**29  # of one layer: a step over more keeps the GPU busy by itself
 
@@ -50,7 +51,9 @@ class CudaCapture:
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        # torch hands its streams out in turn, again and again: one of this priority is no stream that weights are
+        # copied by meanwhile, which would be captured too
+        self._stream = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
 
     def __call__(self, run: Run) -> Run:
         """Run it twice: libraries choose kernels and make workspaces at the first time, which no graph may contain."""
@@ -111,7 +114,8 @@ class DecodeGraphs:
         except RuntimeError as error:
             self._forget()
             if is_out_of_memory(error):
-                return None  # a step that is launched may have room
+                self._asked[shape] = -RETRIED_AFTER  # a step that is launched may have room
+                return None
             if is_device_error(error) and not answers(self._device):
                 raise
             self.refused = str(error).strip().partition("\n")[0]
@@ -146,9 +150,8 @@ class _CapturedStep:
         self._shape = shape
         count = sum(rows for rows, _ in shape)
         sizes = [count, count, count, *(rows * pages for rows, pages in shape)]
-        self._host = torch.zeros(sum(sizes), dtype=torch.long, pin_memory=device.type == "cuda")
-        self._device = torch.zeros(sum(sizes), dtype=torch.long, device=device)
-        ids, positions, slots, *tables = torch.split(self._device, sizes)
+        self._values = torch.zeros(sum(sizes), dtype=torch.long, device=device)
+        ids, positions, slots, *tables = torch.split(self._values, sizes)
         firsts = [*accumulate((rows for rows, _ in shape), initial=0)]
         groups = tuple(
             RowGroup(first, first + rows, pages * PAGE, table)
@@ -157,15 +160,13 @@ class _CapturedStep:
         self._inputs = StepInputs(ids, positions, slots, groups, start=0)
 
     def fill(self, rows: Rows, leases: Sequence[Lease], bounds: Sequence[Bounds]) -> None:
-        """Put the inputs where the graph reads them. The logits of the step before have been read, and with them the
-        host's copy of its inputs."""
+        """Put the inputs where the graph reads them."""
         padded = [[*range(first, end), *[end - 1] * (most - (end - first))]
                   for (first, end), (most, _) in zip(bounds, self._shape, strict=True)]  # fmt: skip
         values = [each[row] for each in rows for group in padded for row in group]
         for group, (_, pages) in zip(padded, self._shape, strict=True):
             values += page_table([leases[row] for row in group], pages)
-        self._host.copy_(torch.tensor(values))
-        self._device.copy_(self._host, non_blocking=True)
+        self._values.copy_(torch.tensor(values))
 
     def capture(self, decode: Decode, capture: Capture, kept: dict[int, torch.Tensor]) -> None:
         """Capture the step for the inputs that it has; its logits go to those that are kept for as many rows."""

@@ -155,11 +155,15 @@ def test_a_step_that_cannot_be_captured_is_launched_from_then_on(
     assert "operation not permitted" in capsys.readouterr().err
 
 
-def test_a_step_without_memory_for_its_graph_is_launched(checkpoint: ChatCheckpoint) -> None:
-    full = True
+def test_a_step_without_memory_for_its_graph_is_launched_for_a_while(
+    checkpoint: ChatCheckpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode_graphs, "RETRIED_AFTER", 3)
+    full, asked = True, []
     captures = Captures()
 
     def capture(run: Run) -> Run:
+        asked.append(run)
         if full:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return captures(run)
@@ -167,8 +171,9 @@ def test_a_step_without_memory_for_its_graph_is_launched(checkpoint: ChatCheckpo
     runner = new_runner(checkpoint)
     runner.use_graphs(lambda: capture)
     leases = begin(runner, [30])
-    for _ in range(3):
+    for _ in range(6):
         runner.decode([5], leases, [30])
+    assert len(asked) == 1
     full = False
     runner.decode([5], leases, [30])
     assert captures.made == 1
