@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import torch
 
+from pipelines.chat.decode_graphs import CAPTURES
 from pipelines.chat.length_rules import LengthRules, read_rules
 from pipelines.chat.model_runner import Chunk, ModelRunner
 from pipelines.device.failures import is_device_error, is_out_of_memory
@@ -49,7 +50,7 @@ def find_batching(model: Any, device: torch.device, vocab_size: int, context: in
             ):
                 counts = rules.long_from is not None or rules.scale_step is not None  # the length of each pass
                 packs = not counts and _holds(_packs, runner, vocab_size)
-                graphs = not counts and device.type == "cuda" and _holds(_repeats, runner, vocab_size)
+                graphs = not counts and device.type in CAPTURES and _holds(_repeats, runner, vocab_size)
                 return Batching(rules, runner.kv_cache.token_bytes(), by_group, packs, graphs)
         except OF_MODELS as error:
             if is_out_of_memory(error) or is_device_error(error):

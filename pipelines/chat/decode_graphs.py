@@ -70,14 +70,14 @@ class CudaCapture:
         return graph.replay
 
 
+CAPTURES: Final[dict[str, Callable[[], Capture]]] = {"cuda": CudaCapture}  # by kind of device
+
+
 class DecodeGraphs:
     """The captured steps of one model. One thread uses it, and reads a step's logits before the next step."""
 
-    def __init__(
-        self, decode: Decode, kv_cache: KVCache, device: torch.device, new_capture: Callable[[], Capture]
-    ) -> None:
+    def __init__(self, decode: Decode, kv_cache: KVCache, device: torch.device) -> None:
         self._run, self._kv_cache, self._device = decode, kv_cache, device
-        self._new_capture = new_capture
         self._steps: OrderedDict[Shape, _CapturedStep] = OrderedDict()
         self._asked: Counter[Shape] = Counter()
         self._logits: dict[int, torch.Tensor] = {}  # by rows; steps of as many rows share them
@@ -139,7 +139,7 @@ class DecodeGraphs:
     def _forget(self) -> None:
         self._steps.clear()
         self._logits.clear()
-        self._capture = self._new_capture()
+        self._capture = CAPTURES[self._device.type]()
         self._moves = self._kv_cache.moves
 
 

@@ -1,13 +1,13 @@
 """The model's forward pass over sequences that share a batch: chunked prefill, then one token a row and step."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
 import torch
 
-from pipelines.chat.decode_graphs import Capture, CudaCapture, DecodeGraphs, StepInputs
+from pipelines.chat.decode_graphs import DecodeGraphs, StepInputs
 from pipelines.chat.kv_cache import CacheWindow, KVCache, split_by_length
 from pipelines.chat.kv_pages import PAGE, Lease
 from pipelines.chat.length_rules import LengthRules
@@ -59,9 +59,9 @@ class ModelRunner:
         self._graphs: DecodeGraphs | None = None
         attend_by_group(config._attn_implementation)
 
-    def use_graphs(self, new_capture: Callable[[], Capture] = CudaCapture) -> None:
+    def use_graphs(self) -> None:
         """Capture decode steps from now on."""
-        self._graphs = DecodeGraphs(self._decode, self.kv_cache, self._device, new_capture)
+        self._graphs = DecodeGraphs(self._decode, self.kv_cache, self._device)
 
     @property
     def has_captured(self) -> bool:

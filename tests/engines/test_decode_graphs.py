@@ -1,19 +1,26 @@
 """Captured decode steps and prompts that share a pass: the same logits, whatever rows come and go."""
 
+import asyncio
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
 from pipelines.chat import decode_graphs
 from pipelines.chat.checkpoint import ChatCheckpoint, load_chat
-from pipelines.chat.decode_graphs import MOST_GRAPHS, Run
+from pipelines.chat.decode_graphs import CAPTURES, MOST_GRAPHS, Run
+from pipelines.chat.engine import ChatEngine
 from pipelines.chat.kv_pages import Lease
 from pipelines.chat.model_runner import Chunk, ModelRunner
-from pipelines.protocol.chat import ChatSpec
+from pipelines.protocol.chat import ChatFinished, ChatJob, ChatSampling, ChatSpec
+from tests.engines.chat_jobs import run
+from tests.engines.chat_jobs import text as text_of
 from tests.engines.device import DEVICE
+from tests.support.recorded_steps import Captures
 from tests.support.tiny_chat_checkpoints import make_qwen
+from tests.support.tiny_long_chats import TOGETHER
 
 CLOSE = 1e-4
 
@@ -31,21 +38,11 @@ def inference() -> Iterator[None]:
         yield
 
 
-class Captures:
-    """Repeats a run by running it again, and counts."""
-
-    def __init__(self) -> None:
-        self.made = self.repeated = 0
-
-    def __call__(self, run: Run) -> Run:
-        self.made += 1
-        run()
-
-        def repeat() -> None:
-            self.repeated += 1
-            run()
-
-        return repeat
+@pytest.fixture
+def captures(monkeypatch: pytest.MonkeyPatch) -> Captures:
+    made = Captures()
+    monkeypatch.setitem(CAPTURES, DEVICE.type, lambda: made)
+    return made
 
 
 def new_runner(checkpoint: ChatCheckpoint) -> ModelRunner:
@@ -69,10 +66,11 @@ def begin(runner: ModelRunner, lengths: list[int], room: int = 1) -> list[Lease]
     return leases
 
 
-def test_captured_steps_have_the_logits_of_launched_ones_as_rows_grow_come_and_go(checkpoint: ChatCheckpoint) -> None:
+def test_captured_steps_have_the_logits_of_launched_ones_as_rows_grow_come_and_go(
+    checkpoint: ChatCheckpoint, captures: Captures
+) -> None:
     plain, captured = new_runner(checkpoint), new_runner(checkpoint)
-    captures = Captures()
-    captured.use_graphs(lambda: captures)
+    captured.use_graphs()
     asked = [[40], [40], [90, 40, 7], [91, 41, 8], [92, 42], [1200, 640, 70, 9, 9], [1200, 640, 70, 9, 9],
              [1210, 660, 60, 20, 3], [90, 40, 7]]  # fmt: skip
     for lengths in asked:
@@ -89,9 +87,9 @@ def test_captured_steps_have_the_logits_of_launched_ones_as_rows_grow_come_and_g
     assert len(asked) - captures.repeated <= 4, "the first of each shape is launched"
 
 
-def test_steps_of_a_text_are_few_shapes(checkpoint: ChatCheckpoint) -> None:
-    runner, captures = new_runner(checkpoint), Captures()
-    runner.use_graphs(lambda: captures)
+def test_steps_of_a_text_are_few_shapes(checkpoint: ChatCheckpoint, captures: Captures) -> None:
+    runner = new_runner(checkpoint)
+    runner.use_graphs()
     leases = begin(runner, [20, 20, 20], room=500)
     for step in range(400):
         runner.decode([5, 6, 7], leases, [20 + step] * 3)
@@ -101,30 +99,33 @@ def test_steps_of_a_text_are_few_shapes(checkpoint: ChatCheckpoint) -> None:
     assert shapes <= captures.made <= shapes + moves
 
 
-def test_what_moves_the_buffers_forgets_the_graphs(checkpoint: ChatCheckpoint) -> None:
+def test_what_moves_the_buffers_forgets_the_graphs(checkpoint: ChatCheckpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what captures them: the memory that graphs share goes with the last of them."""
-    runner, captures, begun = new_runner(checkpoint), Captures(), []
+    begun: list[Captures] = []
 
     def new_capture() -> Captures:
-        begun.append(captures)
-        return captures
+        begun.append(Captures())
+        return begun[-1]
 
-    runner.use_graphs(new_capture)
+    monkeypatch.setitem(CAPTURES, DEVICE.type, new_capture)
+    runner = new_runner(checkpoint)
+    runner.use_graphs()
     for made in (1, 2):
         leases = begin(runner, [30])
         for _ in range(3):
             runner.decode([5], leases, [30])
-        assert captures.made == made
-        assert len(begun) == made
+        assert [each.made for each in begun] == [1] * made
         runner.kv_cache.release(leases[0])
         runner.kv_cache.clear()
 
 
-def test_the_least_used_graph_goes_first(checkpoint: ChatCheckpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_least_used_graph_goes_first(
+    checkpoint: ChatCheckpoint, captures: Captures, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert MOST_GRAPHS > 2
     monkeypatch.setattr(decode_graphs, "MOST_GRAPHS", 2)
-    runner, captures = new_runner(checkpoint), Captures()
-    runner.use_graphs(lambda: captures)
+    runner = new_runner(checkpoint)
+    runner.use_graphs()
     leases = begin(runner, [30] * 4)
     for rows in (1, 1, 2, 2, 1, 4, 4):  # the third shape takes the place of two rows
         runner.decode([5] * rows, leases[:rows], [30] * rows)
@@ -136,7 +137,7 @@ def test_the_least_used_graph_goes_first(checkpoint: ChatCheckpoint, monkeypatch
 
 
 def test_a_step_that_cannot_be_captured_is_launched_from_then_on(
-    checkpoint: ChatCheckpoint, capsys: pytest.CaptureFixture[str]
+    checkpoint: ChatCheckpoint, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     calls = []
 
@@ -144,8 +145,9 @@ def test_a_step_that_cannot_be_captured_is_launched_from_then_on(
         calls.append(run)
         raise RuntimeError("operation not permitted when stream is capturing")
 
+    monkeypatch.setitem(CAPTURES, DEVICE.type, lambda: refuse)
     runner, plain = new_runner(checkpoint), new_runner(checkpoint)
-    runner.use_graphs(lambda: refuse)
+    runner.use_graphs()
     leases, others = begin(runner, [30]), begin(plain, [30])
     expected = plain.decode([5], others, [30])
     for _ in range(3):
@@ -168,8 +170,9 @@ def test_a_step_without_memory_for_its_graph_is_launched_for_a_while(
             raise torch.OutOfMemoryError("CUDA out of memory")
         return captures(run)
 
+    monkeypatch.setitem(CAPTURES, DEVICE.type, lambda: capture)
     runner = new_runner(checkpoint)
-    runner.use_graphs(lambda: capture)
+    runner.use_graphs()
     leases = begin(runner, [30])
     for _ in range(6):
         runner.decode([5], leases, [30])
@@ -210,3 +213,42 @@ def test_prompts_that_share_a_pass_have_the_logits_that_they_have_alone(checkpoi
 def test_a_load_finds_that_prompts_may_share_a_pass(checkpoint: ChatCheckpoint) -> None:
     assert checkpoint.batching.packs
     assert not checkpoint.batching.graphs, "there is no real GPU here"
+
+
+CAPTURED = set(TOGETHER) - {"phi-longrope", "phimoe", "llama4"}
+
+
+@pytest.mark.daily("gemma3", "llama4")
+@pytest.mark.parametrize("name", TOGETHER)
+def test_a_load_finds_whose_steps_a_graph_repeats(name: str, tmp_path: Path, captures: Captures) -> None:
+    """Not those whose code reads numbers of a step, or counts its tokens in Python."""
+    batching = load_chat(ChatSpec(name, TOGETHER[name](tmp_path / name), dtype="float32"), DEVICE).batching
+    assert batching.graphs == (name in CAPTURED), (batching, captures.made)
+
+
+async def test_answers_by_graphs_are_those_of_launched_steps(tmp_path: Path, captures: Captures) -> None:
+    """With all that a request may ask for, more of them than there are rows, and a cache too small for all."""
+    spec = ChatSpec("qwen", make_qwen(tmp_path / "qwen"), max_batch=3, dtype="float32")
+    jobs = [
+        ChatJob(
+            f"{number}", spec, ({"role": "user", "content": "abc" * number},), seed=number, time_limit_s=240,
+            max_tokens=20 + 3 * number, n=1 + number % 2,
+            sampling=ChatSampling(temperature=number % 3 / 2, frequency_penalty=0.5 * (number % 2)),
+        )
+        for number in range(1, 9)
+    ]  # fmt: skip
+    tokens = 3 * 128 * 2 * 2 * 2 * 16 * 4
+    by_graphs, launched = ChatEngine(DEVICE, cache_bytes=tokens), ChatEngine(DEVICE, cache_bytes=tokens)
+    assert (await by_graphs.load(spec)).batching.graphs
+    del CAPTURES[DEVICE.type]
+    assert not (await launched.load(spec)).batching.graphs
+    expected = [[text_of(events, choice) for choice in range(job.n)]
+                for job, events in zip(jobs, [await run(launched, job) for job in jobs], strict=True)]  # fmt: skip
+    captures.repeated = 0
+    CAPTURES[DEVICE.type] = lambda: captures
+    together = await asyncio.gather(*(run(by_graphs, job) for job in jobs))
+    assert all(isinstance(events[-1], ChatFinished) for events in together)
+    written = [[text_of(events, choice) for choice in range(job.n)]
+               for job, events in zip(jobs, together, strict=True)]  # fmt: skip
+    assert written == expected
+    assert captures.repeated > 20
