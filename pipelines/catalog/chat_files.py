@@ -15,6 +15,7 @@ GGUF: Final = ".gguf"
 ORIGINAL: Final = "consolidated"  # weights of Mistral's once more, under names of its own
 MLX: Final = "mlx"  # which names itself nowhere in a config
 MXFP4_BYTES: Final = 17 / 32  # of a weight in the file; without a kernel for it the library makes two bytes of it
+FLOAT8: Final = frozenset({"fp8", "mxfp8"})  # methods, for which the library takes kernels from the package `kernels`
 KEPT: Final = re.compile(r"embed|lm_head|(^|\.)vision|visual")  # of weights that are quantized while they are loaded
 PROCESSORS: Final = ("preprocessor_config.json", "processor_config.json")
 # By quant_method in config.json: the packages that transformers needs to load such weights
@@ -64,23 +65,19 @@ def missing_packages(checkpoint: Path) -> tuple[str, ...]:
     return tuple(name for name in NEEDED.get(quantized_by(checkpoint) or "", ()) if not _is_installed(name))
 
 
-def is_multiplied_out(checkpoint: Path) -> bool:
-    """Tell whether its weights take more in memory than in its files, as no kernel here computes with them."""
-    if checkpoint.suffix == GGUF:
-        return True
-    return quantized_by(checkpoint) == "mxfp4" and not (_is_installed("kernels") and _is_installed("triton"))
-
-
 def loaded_bytes(checkpoint: Path, quantize: Quantize = "none") -> int:
     """Return the bytes of its weights on a device, if they are quantized so while they are loaded. 0 for one that is
     not there."""
     if checkpoint.suffix == GGUF:
         return _multiplied_out(checkpoint) if checkpoint.is_file() else 0
+    method = quantized_by(checkpoint)
     files = _without_copies(checkpoint.glob("*.safetensors"))
     if quantize != "none":
         return int(sum(_quantized(file, quantize) for file in files))
-    sizes = [file.stat().st_size for file in files]
-    return int(sum(sizes) * (2 / MXFP4_BYTES if is_multiplied_out(checkpoint) else 1))
+    if method in FLOAT8 and not _is_installed("kernels"):
+        return sum(map(_without_float8, files))
+    is_packed = method != "mxfp4" or (_is_installed("kernels") and _is_installed("triton"))
+    return int(sum(file.stat().st_size for file in files) * (1 if is_packed else 2 / MXFP4_BYTES))
 
 
 def _quantized(file: Path, quantize: Quantize) -> float:
@@ -102,6 +99,15 @@ def _multiplied_out(file: Path) -> int:
         return 2 * sum(tensor.weights for tensor in read_header(file).tensors)
     except BrokenFile:
         return file.stat().st_size
+
+
+def _without_float8(file: Path) -> int:
+    """Return the bytes of a file's weights with those of float8 in bfloat16."""
+    try:
+        tensors = read_header(file).tensors
+    except BrokenFile:
+        return file.stat().st_size
+    return sum(2 * tensor.weights if tensor.dtype.startswith("F8") else tensor.bytes for tensor in tensors)
 
 
 def _without_copies(files: Iterable[Path]) -> list[Path]:

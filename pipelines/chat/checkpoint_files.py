@@ -20,7 +20,7 @@ from transformers import (
 from transformers.integrations.mistral.tokenizer import convert_tekken_tokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
-from pipelines.catalog.chat_files import GGUF, MLX, missing_packages, quantized_by
+from pipelines.catalog.chat_files import FLOAT8, GGUF, MLX, missing_packages, quantized_by
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.folder_problems import PICKLES
 from pipelines.catalog.weight_headers import BrokenFile, read_header
@@ -42,7 +42,6 @@ KEEP_PACKED = {
     "fp8": "the package kernels keeps them packed on a GPU that computes in fp8 (Ada, Hopper or later)",
     "mxfp8": "the package kernels keeps them packed on a GPU that computes in fp8 (Ada, Hopper or later)",
 }
-FLOAT8 = frozenset({"fp8", "mxfp8"})  # in blocks, as the library reads them
 OWN_CLASSES = {"local_files_only": True, "trust_remote_code": False}  # classes of transformers, whatever auto_map names
 
 

@@ -36,6 +36,21 @@ def test_weights_that_no_kernel_computes_with_count_as_they_are_multiplied_out(
     assert loaded_bytes(folder) == expected
 
 
+@pytest.mark.parametrize(("installed", "expected"), [(True, 160 + 20 + 16), (False, 320 + 20 + 16)])
+def test_float8_counts_twice_where_its_kernels_are_missing(
+    tmp_path: Path, installed: bool, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": {"quant_method": "fp8"}}))
+    tensors = {
+        "up_proj.weight": torch.zeros(16, 10).to(torch.float8_e4m3fn), "up_proj.weight_scale_inv": torch.zeros(1, 5),
+        "norm.weight": torch.zeros(8, dtype=torch.bfloat16),
+    }  # fmt: skip
+    save_file(tensors, tmp_path / "model.safetensors")
+    monkeypatch.setattr("pipelines.catalog.chat_files._is_installed", lambda _: installed)
+    header = (tmp_path / "model.safetensors").stat().st_size - (160 + 20 + 16)
+    assert loaded_bytes(tmp_path) == expected + (header if installed else 0)
+
+
 @pytest.mark.parametrize(("quantize", "product"), [("int8", 1.0), ("int4", 0.6), ("nf4", 0.6)])
 def test_weights_that_are_quantized_count_as_they_are_kept(tmp_path: Path, quantize: Quantize, product: float) -> None:
     shapes = {
