@@ -184,10 +184,10 @@ class Scheduler:
         """Return whether a sequence may share the pass of these chunks. Not if it begins as another of them does, by a
         page or more that are not computed yet: it would find them in the next pass."""
         known = sequence.num_cached_tokens + PAGE
-        begins = sequence.tokens[:known]
-        for chunk in chunks:
-            if chunk.sequence.lease.scope == sequence.lease.scope and chunk.sequence.tokens[:known] == begins:
-                return False
+        begins = (sequence.lease.scope, sequence.tokens[:known])
+        begun = [(chunk.sequence.lease.scope, chunk.sequence.tokens[:known]) for chunk in chunks]
+        if len(sequence.tokens) > known and begins in begun:
+            return False
         texts = [*(chunk.sequence for chunk in chunks), sequence]
         new = sum(len(each.tokens) - each.num_cached_tokens for each in texts)
         return not chunks or new * sum(len(each.tokens) for each in texts) <= MOST_SCORES

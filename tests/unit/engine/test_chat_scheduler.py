@@ -137,6 +137,12 @@ def test_prompts_that_begin_alike_wait_for_the_pages_of_the_first() -> None:
     assert passes == [[(first, 0)], [(second, 64), (third, 64), (stranger, 0)]]
 
 
+def test_choices_of_a_prompt_that_fills_no_page_share_its_pass() -> None:
+    scheduled = Scheduled(capacity_tokens=4096, packs=True, chunk=400)
+    choices = scheduled.add(PAGE, choices=3)
+    assert [each.sequence for each in scheduled.scheduler.schedule_prefill(400)] == choices
+
+
 def test_a_pass_that_runs_out_of_memory_is_given_up_from_its_end() -> None:
     scheduled = Scheduled(capacity_tokens=4096, packs=True, chunk=400)
     sequences = [scheduled.add(40, scope=str(number))[0] for number in range(4)]
