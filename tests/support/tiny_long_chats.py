@@ -83,7 +83,7 @@ def make_gemma3n(folder: Path) -> Path:
     """The last two of four layers use the keys and values of those before."""
     return _save(
         folder, "Gemma3n", "Gemma3nTextConfig", num_hidden_layers=4, num_kv_shared_layers=2, num_key_value_heads=2,
-        head_dim=16, sliding_window=24, hidden_size_per_layer_input=8, vocab_size_per_layer_input=64, laurel_rank=4,
+        head_dim=16, sliding_window=24, hidden_size_per_layer_input=8, vocab_size_per_layer_input=512, laurel_rank=4,
         activation_sparsity_pattern=[0.0] * 4, intermediate_size=[128] * 4,
         layer_types=["sliding_attention", "full_attention"] * 2,
     )  # fmt: skip
