@@ -9,6 +9,7 @@ from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.chat.batching import Batching, find_batching
 from pipelines.chat.chat_template import ChatTemplates
 from pipelines.chat.checkpoint_files import check_files, open_checkpoint
+from pipelines.chat.decode_graphs import CAPTURES
 from pipelines.chat.kv_pages import PAGE
 from pipelines.chat.syntax.families import TABLE
 from pipelines.chat.syntax.output_syntax import OutputSyntax
@@ -56,8 +57,10 @@ class ChatCheckpoint:
         alone = [f"answers one at a time: {why}"] if why else []
         if self.processor and not why:
             alone = ["answers to chats with images one at a time"]
+        launched = self.device.type in CAPTURES and not why and not self.batching.graphs
+        slow = ["its decode steps are launched kernel by kernel: no CUDA graph repeats them"] if launched else []
         tools = self.templates.choose(tools=True).traits.tools is not None
-        return ChatFound(self.context, self.processor is not None, tools, why, (*self.notes, *alone))
+        return ChatFound(self.context, self.processor is not None, tools, why, (*self.notes, *alone, *slow))
 
     @property
     def is_quantized(self) -> bool:

@@ -222,8 +222,9 @@ CAPTURED = set(TOGETHER) - {"phi-longrope", "phimoe", "llama4"}
 @pytest.mark.parametrize("name", TOGETHER)
 def test_a_load_finds_whose_steps_a_graph_repeats(name: str, tmp_path: Path, captures: Captures) -> None:
     """Not those whose code reads numbers of a step, or counts its tokens in Python."""
-    batching = load_chat(ChatSpec(name, TOGETHER[name](tmp_path / name), dtype="float32"), DEVICE).batching
-    assert batching.graphs == (name in CAPTURED), (batching, captures.made)
+    checkpoint = load_chat(ChatSpec(name, TOGETHER[name](tmp_path / name), dtype="float32"), DEVICE)
+    assert checkpoint.batching.graphs == (name in CAPTURED), (checkpoint.batching, captures.made)
+    assert any("kernel by kernel" in note for note in checkpoint.found.notes) == (name not in CAPTURED)
 
 
 async def test_answers_by_graphs_are_those_of_launched_steps(tmp_path: Path, captures: Captures) -> None:
