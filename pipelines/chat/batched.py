@@ -18,7 +18,7 @@ from pipelines.chat.checkpoint import ChatCheckpoint
 from pipelines.chat.cpu_threads import choose_thread_count
 from pipelines.chat.decode_step import sample_step
 from pipelines.chat.kv_pages import PAGE
-from pipelines.chat.model_runner import Chunk, ModelRunner
+from pipelines.chat.model_runner import PACKED_SCORES, Chunk, ModelRunner
 from pipelines.chat.scheduler import Scheduler
 from pipelines.chat.sequence import Sequence
 
@@ -37,8 +37,9 @@ class BatchedGenerator:
         self._runner.by_group = batching.by_group
         if batching.graphs:
             self._runner.use_graphs()
+        most_scores = PACKED_SCORES.get(checkpoint.device.type, 0) if batching.packs else 0
         self._scheduler = Scheduler(
-            self._runner.kv_cache, checkpoint.spec.max_batch, batching.rules, packs=batching.packs
+            self._runner.kv_cache, checkpoint.spec.max_batch, batching.rules, most_scores=most_scores
         )
         self._threads: int | None = None  # of the CPU; measured before the first step
 

@@ -14,6 +14,7 @@ from pipelines.chat.length_rules import LengthRules
 from pipelines.chat.paged_attention import attend_by_group
 
 PREFILL_CHUNK = {"cpu": 256, "cuda": 2048}  # tokens of prompts between two decode steps of the running rows
+PACKED_SCORES = {"cpu": 2**17, "cuda": 2**22}  # of a pass that prompts share
 Mask = torch.Tensor | Mapping[str, torch.Tensor]
 
 

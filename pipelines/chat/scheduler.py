@@ -14,7 +14,6 @@ from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Final
 
 from pipelines.chat.kv_cache import KVCache
 from pipelines.chat.kv_pages import PAGE, Lease
@@ -22,8 +21,6 @@ from pipelines.chat.length_rules import LengthRules
 from pipelines.chat.sequence import Sequence
 from pipelines.device.failures import OutOfTime
 from pipelines.protocol.tiers import RANK
-
-MOST_SCORES: Final = 2**22  # of tokens with keys, those of other prompts too, in a pass that prompts share
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +36,13 @@ class Scheduler:
     """The sequences of one checkpoint: those that wait, those whose prompts are prefilled, and those that decode."""
 
     def __init__(
-        self, kv_cache: KVCache, max_batch: int, rules: LengthRules | None = None, *, packs: bool = False
+        self, kv_cache: KVCache, max_batch: int, rules: LengthRules | None = None, most_scores: int = 0
     ) -> None:
-        """`packs`: prompts may share a forward pass."""
+        """`most_scores`, of tokens with keys, may a pass have that prompts share: those of other prompts are computed
+        for nothing. 0: none do."""
         self._kv_cache = kv_cache
         self._rules = rules or LengthRules()
-        self._packs = packs
+        self._most_scores = most_scores
         self._max_batch = max_batch
         self._max_running = max_batch  # fewer for a while after a preemption
         self._waiting: deque[Sequence] = deque()
@@ -75,7 +73,7 @@ class Scheduler:
         MemoryError where there never will be."""
         chunks: list[PrefillChunk] = []
         begun = deque(self._prefilling)
-        while max_tokens >= (PAGE if chunks else 1) and (self._packs or not chunks):
+        while max_tokens >= (PAGE if chunks else 1) and (self._most_scores or not chunks):
             sequence = begun.popleft() if begun else self._next_waiting(chunks)
             if sequence is None:
                 break
@@ -190,7 +188,7 @@ class Scheduler:
             return False
         texts = [*(chunk.sequence for chunk in chunks), sequence]
         new = sum(len(each.tokens) - each.num_cached_tokens for each in texts)
-        return not chunks or new * sum(len(each.tokens) for each in texts) <= MOST_SCORES
+        return not chunks or new * sum(len(each.tokens) for each in texts) <= self._most_scores
 
     def _gives_way(self, sequence: Sequence) -> bool:
         """Preempt a sequence of the tier "flex" for one of another tier. Return whether there was one."""

@@ -27,11 +27,11 @@ class Scheduled:
 
     def __init__(
         self, capacity_tokens: int, max_batch: int = MAX_BATCH, rules: LengthRules | None = None, chunk: int = CHUNK,
-        packs: bool = False,
+        most_scores: int = 0,
     ) -> None:  # fmt: skip
         self.chunk = chunk
         self.cache = KVCache(layers=0, capacity_tokens=capacity_tokens)
-        self.scheduler = Scheduler(self.cache, max_batch, rules, packs=packs)
+        self.scheduler = Scheduler(self.cache, max_batch, rules, most_scores)
         self.events: list[ChatEvent] = []
 
     def add(
@@ -99,7 +99,7 @@ def test_choices_of_a_request_share_its_beginning() -> None:
 
 
 def test_prompts_that_wait_share_a_pass_as_far_as_the_chunk_goes() -> None:
-    scheduled = Scheduled(capacity_tokens=4096, packs=True, chunk=100)
+    scheduled = Scheduled(capacity_tokens=4096, most_scores=2**22, chunk=100)
     sequences = [scheduled.add(30, scope=str(number))[0] for number in range(4)]
     chunks = scheduled.scheduler.schedule_prefill(100)
     assert [(each.sequence, each.start, len(each.tokens)) for each in chunks] == [
@@ -111,7 +111,7 @@ def test_prompts_that_wait_share_a_pass_as_far_as_the_chunk_goes() -> None:
 
 
 def test_a_long_prompt_shares_its_last_pass_and_keeps_its_place() -> None:
-    scheduled = Scheduled(capacity_tokens=4096, packs=True)
+    scheduled = Scheduled(capacity_tokens=4096, most_scores=2**22)
     (long,), (other,), (last,) = (scheduled.add(count, scope=str(count)) for count in (100, 20, 60))
     expected = [[(long, 0, 64)], [(long, 64, 36)], [(other, 0, 20), (last, 0, 44)], [(last, 44, 16)]]
     for passes in expected:
@@ -124,7 +124,7 @@ def test_a_long_prompt_shares_its_last_pass_and_keeps_its_place() -> None:
 
 
 def test_prompts_that_begin_alike_wait_for_the_pages_of_the_first() -> None:
-    scheduled = Scheduled(capacity_tokens=4096, packs=True, chunk=400)
+    scheduled = Scheduled(capacity_tokens=4096, most_scores=2**22, chunk=400)
     first, second, third = (scheduled.add(100)[0] for _ in range(3))
     (stranger,) = scheduled.add(100, scope="another key")
     for sequence, number in ((second, 1), (third, 2)):
@@ -138,13 +138,13 @@ def test_prompts_that_begin_alike_wait_for_the_pages_of_the_first() -> None:
 
 
 def test_choices_of_a_prompt_that_fills_no_page_share_its_pass() -> None:
-    scheduled = Scheduled(capacity_tokens=4096, packs=True, chunk=400)
+    scheduled = Scheduled(capacity_tokens=4096, most_scores=2**22, chunk=400)
     choices = scheduled.add(PAGE, choices=3)
     assert [each.sequence for each in scheduled.scheduler.schedule_prefill(400)] == choices
 
 
 def test_a_pass_that_runs_out_of_memory_is_given_up_from_its_end() -> None:
-    scheduled = Scheduled(capacity_tokens=4096, packs=True, chunk=400)
+    scheduled = Scheduled(capacity_tokens=4096, most_scores=2**22, chunk=400)
     sequences = [scheduled.add(40, scope=str(number))[0] for number in range(4)]
     assert len(scheduled.scheduler.schedule_prefill(400)) == 4
     scheduled.scheduler.preempt(keep=2)
@@ -156,8 +156,8 @@ def test_a_pass_that_runs_out_of_memory_is_given_up_from_its_end() -> None:
 
 
 def test_prompts_whose_scores_would_be_many_do_not_share_a_pass() -> None:
-    scheduled = Scheduled(capacity_tokens=2**20, packs=True, chunk=2**20)
-    (long,), (short,) = scheduled.add(6000, scope="a"), scheduled.add(100, scope="b")
+    scheduled = Scheduled(capacity_tokens=2**20, most_scores=400**2, chunk=2**20)
+    (long,), (short,) = scheduled.add(301, scope="a"), scheduled.add(100, scope="b")
     assert [each.sequence for each in scheduled.scheduler.schedule_prefill(2**20)] == [long]
     assert not short.lease.pages
 
