@@ -129,7 +129,7 @@ ONE_BY_ONE = {
 TOKENS = {
     **dict.fromkeys(("sd15", "sd15-inpaint", "instruct-pix2pix", "lcm"), 75),
     **dict.fromkeys(("sdxl", "sdxl-turbo", "sdxl-inpaint", "sdxl-refiner"), 75),
-    **dict.fromkeys(("flux", "flux-schnell", "flux-fill", "kontext", "chroma"), 511),
+    **dict.fromkeys(("flux", "flux-schnell", "flux-control", "flux-fill", "kontext", "chroma"), 511),
     **dict.fromkeys(("z-image", "klein", "klein-base"), 493),
     **{"sd3": 255, "lumina2": 92, "cogview4": 1023, "aura-flow": 255, "sana": 298, "sana-sprint": 298},
     **{"pixart": 299, "hidream": 128, "qwen-image": 512, "glm-image": None},
@@ -149,7 +149,7 @@ TOKENS = {
 }
 READ_ALL = {  # in windows, or up to the longest that the class lets through
     *("sd15", "sd15-inpaint", "lcm", "sdxl", "sdxl-turbo", "sdxl-inpaint", "sdxl-refiner", "sd3", "flux"),
-    *("flux-schnell", "flux-fill", "kontext", "chroma", "qwen-image", "qwen-edit", "qwen-edit-plus"),
+    *("flux-schnell", "flux-control", "flux-fill", "kontext", "chroma", "qwen-image", "qwen-edit", "qwen-edit-plus"),
     *("ovis-image", "kandinsky5", "bria", "fibo", "fibo-edit", "kolors", "kolors-pag", "depth2img", "unclip"),
     *("unclip-img2img", "sdxl-pix2pix", "sd15-pag", "sdxl-pag", "sd3-pag", "qwen-layered"),
 }

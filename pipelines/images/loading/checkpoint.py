@@ -119,7 +119,8 @@ class Checkpoint:
         """Return the task by which tiles of a larger image are redrawn. A checkpoint that only inpaints, or has no
         image-to-image class, repaints them under a full mask."""
         tasks = self.task_classes
-        only_inpaints = tasks.get(Task.INPAINT) is self.pipeline_class is not tasks.get(Task.REDRAW)
+        own = [task for task, drawn_by in tasks.items() if drawn_by is self.pipeline_class]
+        only_inpaints = own == [Task.INPAINT]
         return Task.INPAINT if only_inpaints or Task.REDRAW not in tasks else Task.REDRAW
 
     def starts_late(self, task: Task) -> bool:
