@@ -9,9 +9,10 @@ from pipelines.device.failures import is_device_error
 
 
 def sample_step(rows: list[Sequence], logits: torch.Tensor) -> None:
-    """Append the rows' next tokens, out of their logits [rows, vocabulary] in float32, which are overwritten."""
+    """Append the rows' next tokens, out of their logits [rows, vocabulary] in float32, which are overwritten. Once they
+    are sampled nothing needs the device's memory any more: a step that ran out of it is repeated."""
     original = {
-        i: logits[i : i + 1].clone()
+        i: logits[i : i + 1].to("cpu", copy=True)
         for i, row in enumerate(rows)
         if row.constraint and row.constraint.near_limit(row.remaining_tokens)
     }
