@@ -69,7 +69,7 @@ def _attend_folded(
 ) -> torch.Tensor:
     """Return the attention [rows, tokens, heads, head size] of queries [rows, heads, tokens, head size] to keys and
     values of fewer heads, as queries of more tokens. The library repeats keys and values for each head that shares
-    them (before 5.2x for single tokens too), which takes longer than the attention."""
+    them, in some versions for single tokens too, and that takes longer than the attention."""
     rows, heads, tokens, size = query.shape
     key_heads = key.shape[1]
     if tokens > 1:
