@@ -61,11 +61,11 @@ def _digest(module: torch.nn.Module) -> str:
 
 
 def _parts(tensor: Any) -> Iterator[torch.Tensor]:
-    """Yield the plain tensors that a quantized one consists of; a plain one itself."""
+    """Yield the plain tensors that a quantized or divided one consists of; a plain one itself."""
     if hasattr(tensor, "__tensor_flatten__"):
         for name in tensor.__tensor_flatten__()[0]:
             yield from _parts(getattr(tensor, name))
-    else:
+    elif isinstance(tensor, torch.Tensor):  # not the mesh of devices that one is divided over
         yield tensor.detach().as_subclass(torch.Tensor)
 
 
