@@ -1,8 +1,9 @@
 """Chat: what a decode step takes, launched kernel by kernel and as a graph, and prompts one by one and in one pass."""
 
+import functools
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -45,30 +46,34 @@ async def decoding(machine: Machine, report: Report) -> None:
 
 def _measure(machine: Machine, report: Report, runner: ModelRunner, rows: int, length: int, *, captured: bool) -> None:
     facts: dict[str, Any] = {"rows": rows, "length": length}
-    texts, chunks = torch.randint(5, 200, (rows, length)).tolist(), list[Chunk]()
-    for text in texts:
-        lease, _ = runner.kv_cache.begin(None, [])
-        assert runner.kv_cache.reserve(lease, length + ROOM)
-        chunks += [
-            Chunk(text[start : start + runner.prefill_chunk], lease, start, length)
-            for start in range(0, length, runner.prefill_chunk)
-        ]
+    texts = torch.randint(5, 200, (rows, length)).tolist()
+    leases = [runner.kv_cache.begin(None, [])[0] for _ in texts]
+    assert all(runner.kv_cache.reserve(lease, length + ROOM) for lease in leases)
+    chunks = [
+        Chunk(text[start : start + runner.prefill_chunk], lease, start, length)
+        for text, lease in zip(texts, leases, strict=True)
+        for start in range(0, length, runner.prefill_chunk)
+    ]
     if not captured:
         together = max(1, runner.prefill_chunk // length)
         for name, count in (("one by one", 1), ("in shared passes", together)):
             passes = [chunks[first : first + count] for first in range(0, len(chunks), count)]
-            taken = machine.timed(lambda todo=passes: [runner.prefill(each) for each in todo], 1)  # type: ignore[misc]
+            taken = machine.timed(functools.partial(_prefill, runner, passes), 1)
             report.add(f"prompts {name}", 1e3 * taken, "ms", **facts)
-    leases = list({id(chunk.lease): chunk.lease for chunk in chunks}.values())
     lengths = [length] * rows
 
     def step() -> None:
         runner.decode([5] * rows, leases, lengths).argmax(dim=-1).tolist()
         lengths[:] = [each + 1 for each in lengths]
 
-    first, taken = _seconds(step, 3), _seconds(step, 3 if machine.tiny else 40)
+    first, steps = _seconds(step, 3), _seconds(step, 3 if machine.tiny else 40)
     name = "a step as a graph" if captured else "a step"
-    report.add(name, 1e3 * statistics.median(taken), "ms", first_ms=1e3 * max(first), **facts)
+    report.add(name, 1e3 * statistics.median(steps), "ms", first_ms=1e3 * max(first), **facts)
+
+
+def _prefill(runner: ModelRunner, passes: Sequence[Sequence[Chunk]]) -> None:
+    for chunks in passes:
+        runner.prefill(chunks)
 
 
 def _generate(machine: Machine, report: Report, model: Any, rows: int, length: int) -> None:

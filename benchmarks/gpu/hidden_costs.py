@@ -4,7 +4,6 @@ import collections
 import functools
 import traceback
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from benchmarks.gpu.engine import serving
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.networks import flux_pipeline, networks
 from benchmarks.gpu.report import Report
+from pipelines.chat.decode_graphs import CudaCapture
 
 KV_HEADS = 4  # fewer than eight: where cuDNN's attention was seen to corrupt greedy answers on a B200
 ROUNDING = 2.0  # of what plain arithmetic in the same format is off from float32: kernels round in other orders
@@ -99,18 +99,7 @@ async def graphs(machine: Machine, report: Report) -> None:
             plain_s = machine.timed(functools.partial(denoiser, **inputs))
             report.add(f"{network.name}: a step", plain_s, "s")
             if machine.is_gpu and not machine.tiny:
-                graph_s = machine.timed(_captured(denoiser, inputs))
+                graph_s = machine.timed(CudaCapture()(functools.partial(denoiser, **inputs)))
                 report.add(f"{network.name}: a step as a graph", graph_s, "s", gain=plain_s / graph_s)
         del denoiser
         machine.free()
-
-
-def _captured(denoiser: Any, inputs: dict[str, Any]) -> Callable[[], None]:
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    with torch.cuda.stream(stream):
-        denoiser(**inputs)
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        denoiser(**inputs)
-    return graph.replay

@@ -2,13 +2,14 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 from pipelines.catalog.quantized_bytes import quantized_bytes
-from pipelines.catalog.weight_headers import BrokenFile, read_header
+from pipelines.catalog.weight_headers import BrokenFile, Tensor, read_header
 from pipelines.protocol.images import Quantize
 
 GGUF: Final = ".gguf"
@@ -69,45 +70,38 @@ def loaded_bytes(checkpoint: Path, quantize: Quantize = "none") -> int:
     """Return the bytes of its weights on a device, if they are quantized so while they are loaded. 0 for one that is
     not there."""
     if checkpoint.suffix == GGUF:
-        return _multiplied_out(checkpoint) if checkpoint.is_file() else 0
-    method = quantized_by(checkpoint)
+        return int(_sum(checkpoint, _multiplied_out)) if checkpoint.is_file() else 0
     files = _without_copies(checkpoint.glob("*.safetensors"))
     if quantize != "none":
-        return int(sum(_quantized(file, quantize) for file in files))
+        return int(sum(_sum(file, partial(_quantized, quantize)) for file in files))
+    method = quantized_by(checkpoint)
     if method in FLOAT8 and not _is_installed("kernels"):
-        return sum(map(_without_float8, files))
+        return int(sum(_sum(file, _without_float8) for file in files))
     is_packed = method != "mxfp4" or (_is_installed("kernels") and _is_installed("triton"))
     return int(sum(file.stat().st_size for file in files) * (1 if is_packed else 2 / MXFP4_BYTES))
 
 
-def _quantized(file: Path, quantize: Quantize) -> float:
-    """Return the bytes of a file's weights: embeddings, norms and the output layer stay as they are."""
+def _sum(file: Path, bytes_of: Callable[[Tensor], float]) -> float:
+    """Return the sum over a file's tensors; the size of a broken one."""
     try:
-        tensors = read_header(file).tensors
-    except BrokenFile:
-        return file.stat().st_size
-    return sum(
-        tensor.bytes
-        if len(tensor.shape) != 2 or KEPT.search(tensor.name)
-        else quantized_bytes(tensor, quantize, tensor.bytes / max(1, tensor.weights))
-        for tensor in tensors
-    )
-
-
-def _multiplied_out(file: Path) -> int:
-    try:
-        return 2 * sum(tensor.weights for tensor in read_header(file).tensors)
+        return sum(map(bytes_of, read_header(file).tensors))
     except BrokenFile:
         return file.stat().st_size
 
 
-def _without_float8(file: Path) -> int:
-    """Return the bytes of a file's weights with those of float8 in bfloat16."""
-    try:
-        tensors = read_header(file).tensors
-    except BrokenFile:
-        return file.stat().st_size
-    return sum(2 * tensor.weights if tensor.dtype.startswith("F8") else tensor.bytes for tensor in tensors)
+def _multiplied_out(tensor: Tensor) -> int:
+    return 2 * tensor.weights
+
+
+def _without_float8(tensor: Tensor) -> int:
+    return _multiplied_out(tensor) if tensor.dtype.startswith("F8") else tensor.bytes
+
+
+def _quantized(quantize: Quantize, tensor: Tensor) -> float:
+    """Return the bytes of a tensor: embeddings, norms and the output layer stay as they are."""
+    if len(tensor.shape) != 2 or KEPT.search(tensor.name):
+        return tensor.bytes
+    return quantized_bytes(tensor, quantize, tensor.bytes / max(1, tensor.weights))
 
 
 def _without_copies(files: Iterable[Path]) -> list[Path]:

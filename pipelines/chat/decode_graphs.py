@@ -82,7 +82,7 @@ class DecodeGraphs:
         self._asked: Counter[Shape] = Counter()
         self._logits: dict[int, torch.Tensor] = {}  # by rows; steps of as many rows share them
         self._moves = -1  # of the buffers that the graphs know
-        self.refused: str | None = None  # why no step is captured
+        self._refused = False  # once a step could not be captured
 
     @property
     def is_empty(self) -> bool:
@@ -91,7 +91,7 @@ class DecodeGraphs:
 
     def decode(self, rows: Rows, leases: Sequence[Lease], bounds: Sequence[Bounds]) -> torch.Tensor | None:
         """Return the logits of a step whose rows are in these groups, or None: it is not captured."""
-        if self.refused is not None:
+        if self._refused:
             return None
         if self._moves != self._kv_cache.moves:
             self._forget()
@@ -118,11 +118,10 @@ class DecodeGraphs:
                 return None
             if is_device_error(error) and not answers(self._device):
                 raise
-            self.refused = str(error).strip().partition("\n")[0]
-            print(f"Decode steps are launched kernel by kernel, as they can't be captured: {self.refused}",
-                  file=sys.stderr)  # fmt: skip
+            self._refused = True
+            why = str(error).strip().partition("\n")[0]
+            print(f"Decode steps are launched kernel by kernel, as they can't be captured: {why}", file=sys.stderr)
             return None
-        self._moves = self._kv_cache.moves
         self._steps[shape] = step
         if len(self._steps) > MOST_GRAPHS:
             self._steps.popitem(last=False)
