@@ -33,8 +33,10 @@ BY_NAMES: Final = (
     (re.compile(r"\.weight_scale_2$"), "nvfp4"),
     (re.compile(r"\.(qweight|weight_packed)$"), "a format with packed weights"),
 )
+GGUF_READ: Final = re.compile(r"F32|F16|BF16|Q4_[01]|Q5_[01]|Q8_0|Q[2-6]_K|IQ4_(NL|XS)")  # the library multiplies out
 USUAL_BLOCK: Final = 128
 REMEDY: Final = "use the bf16 or fp8 file"
+GGUF_REMEDY: Final = "use a file of Q8_0, or of K types such as Q4_K_M"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +57,11 @@ class Quantization:
 
 
 def read_quantization(file: Path, *, denoiser_alone: bool = False) -> Quantization:
-    """Read the header of a single file, or of its denoiser. Says nothing of a GGUF file, whose weights the library
-    multiplies out. Raises BrokenFile."""
+    """Read the header of a single file, or of its denoiser. A GGUF file's weights are multiplied out by the library,
+    but for some types. Raises BrokenFile."""
     if file.suffix != ".safetensors":
-        return Quantization({}, frozenset())
+        unread = _unread_types(file) if file.suffix == ".gguf" else None
+        return Quantization({}, frozenset(), unread)
     header = read_header(file)
     if denoiser_alone:
         header = replace(header, tensors=tuple(denoiser_tensors(header.tensors)))
@@ -66,6 +69,13 @@ def read_quantization(file: Path, *, denoiser_alone: bool = False) -> Quantizati
     if unread := next(_unread_formats(header, layers), None):
         return Quantization({}, frozenset(_companions(header.tensors)), f"{file}: {unread}")
     return _by_names(file, header.tensors, layers)
+
+
+def _unread_types(file: Path) -> str | None:
+    for tensor in read_header(file).tensors:
+        if not GGUF_READ.fullmatch(tensor.dtype):
+            return f"{file}: {tensor.name} is of {tensor.dtype}, which is not supported: {GGUF_REMEDY}"
+    return None
 
 
 def blocks_of(shape: Sequence[int], scale: Sequence[int], block: int | None = None) -> tuple[int, ...] | None:

@@ -18,10 +18,10 @@ def inspect_file(
 ) -> tuple[Said, tuple[str, ...]]:
     """Read the sampling that a single file names, with notes on the parts that are not used. Raises BrokenFile, and
     CheckpointError for values that can't be followed or read."""
+    check_is_denoiser(path, folder if is_base else None)
     quantization = read_quantization(path, denoiser_alone=is_base)
     if quantization.problem is not None:
         raise CheckpointError(quantization.problem)
-    check_is_denoiser(path, folder if is_base else None)
     if folder is None:
         return Said(), ()
     class_name = index.get("_class_name", "")

@@ -99,12 +99,69 @@ def test_a_truncated_file_is_named_with_its_bytes(tmp_path: Path) -> None:
     assert problems == (f"{file}: truncated, it has {whole - 5} of {whole} bytes",)
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff" * 100, b"GGUF" + b"\xff" * 100])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "empty, so the download or the copy is not whole"),
+        (b"\xff" * 100, "or a broken one"),
+        (b"GGUF" + b"\xff" * 100, r"or a broken one|a \.gguf file under another name: rename it"),
+        (b"\n<!DOCTYPE html><html>Sign in</html>", "a web page in place of the weights"),
+        (b'{"error": "Invalid credentials"}', "a message in place of the weights"),
+        (b"PK\x03\x04" + bytes(100), "a pickle under another name, which can run code"),
+        (b"\x80\x02}q\x00.", "a pickle under another name, which can run code"),
+        (b"version https://git-lfs.github.com/spec/v1", "git lfs pull"),
+    ],
+)
 @pytest.mark.parametrize("name", ["x.safetensors", "x.gguf"])
-def test_files_of_another_format_are_refused(tmp_path: Path, name: str, content: bytes) -> None:
+def test_files_of_another_format_are_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(BrokenFile, match="or a broken one"):
+    with pytest.raises(BrokenFile, match=message):
         read_header(tmp_path / name)
+    (problem,) = inspect_checkpoint(tmp_path / name).problems
+    assert re.search(message, problem)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b'{"__metadata__": ["x"]}',
+        b'{"__metadata__": null}',
+        *(b'{"a": {"dtype": %s, "shape": [2], "data_offsets": [0, 4]}}' % each for each in (b"null", b"3")),
+        *(b'{"a": {"dtype": "I8", "shape": %s, "data_offsets": [0, 4]}}' % each for each in (b'"2"', b"[{}]", b"[-2]")),
+        b'{"a": {"dtype": "F16", "shape": [2], "data_offsets": [4, 0]}}',
+        b"[" * 100_000,
+    ],
+)
+def test_a_header_with_values_of_another_kind_is_a_broken_one(tmp_path: Path, header: bytes) -> None:
+    file = tmp_path / "x.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(100))
+    assert inspect_checkpoint(file).problems == (f"{file}: not a safetensors file, or a broken one",)
+
+
+def test_a_folder_in_place_of_a_file_is_no_weights(tmp_path: Path) -> None:
+    folder = flux_folder(tmp_path / "flux")
+    (folder / WEIGHTS).unlink()
+    (folder / WEIGHTS).mkdir()
+    assert f"{folder / WEIGHTS}: it can't be read: Is a directory" in inspect_checkpoint(folder).problems
+
+
+def test_a_download_that_aria2_has_not_finished_is_refused(tmp_path: Path) -> None:
+    """It has its full length from the beginning, and zeros for what is to come."""
+    folder = flux_folder(tmp_path / "flux")
+    (folder / f"{WEIGHTS}.aria2").write_bytes(b"x")
+    (problem,) = inspect_checkpoint(folder).problems
+    assert "a download that is not finished" in problem
+    with pytest.raises(CheckpointError, match="a download that is not finished"):
+        estimate_bytes(CheckpointSpec("flux", folder, None, "alpha", "img2img", 1), 4)
+
+
+def test_types_of_gguf_that_the_library_does_not_multiply_out_are_named(tmp_path: Path) -> None:
+    file = gguf_file(tmp_path / "x.gguf")
+    content = file.read_bytes()
+    place = content.index(b"double_blocks.0.weight") + len(b"double_blocks.0.weight") + 4 + 2 * 8
+    file.write_bytes(content[:place] + (18).to_bytes(4, "little") + content[place + 4 :])
+    problems = inspect_checkpoint(file, flux_folder(tmp_path / "flux")).problems
+    assert f"{file}: double_blocks.0.weight is of IQ3_XXS, which is not supported: use a file of Q8_0" in problems[0]
 
 
 def test_a_gguf_header(tmp_path: Path) -> None:
