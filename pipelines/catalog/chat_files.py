@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pipelines.catalog.quantized_bytes import quantized_bytes
-from pipelines.catalog.weight_headers import BrokenFile, Tensor, read_header
+from pipelines.catalog.weight_headers import WEIGHT_FILES, BrokenFile, Tensor, read_header
 from pipelines.protocol.images import Quantize
 
 GGUF: Final = ".gguf"
@@ -71,7 +71,7 @@ def loaded_bytes(checkpoint: Path, quantize: Quantize = "none") -> int:
     not there."""
     if checkpoint.suffix == GGUF:
         return int(_sum(checkpoint, _multiplied_out)) if checkpoint.is_file() else 0
-    files = _without_copies(checkpoint.glob("*.safetensors"))
+    files = _without_copies(checkpoint.glob(WEIGHT_FILES))
     if quantize != "none":
         return int(sum(_sum(file, partial(_quantized, quantize)) for file in files))
     method = quantized_by(checkpoint)

@@ -16,7 +16,7 @@ from pipelines.catalog.modular import index_file, missing_part, plain_index
 from pipelines.catalog.quantization import is_quantized
 from pipelines.catalog.quantized_bytes import quantized_bytes
 from pipelines.catalog.upscalers import UpscalerLayout, layout_of
-from pipelines.catalog.weight_headers import BrokenFile, Tensor, read_header
+from pipelines.catalog.weight_headers import WEIGHT_FILES, BrokenFile, Tensor, read_header
 from pipelines.protocol.images import CheckpointSpec, Control, Offload, Quantize, Runtime
 
 SINGLE_FILES = (".safetensors", ".gguf")
@@ -97,7 +97,7 @@ def check_files(spec: CheckpointSpec) -> Path:
         raise CheckpointError(other_kind(folder))
     if code := next(folder.rglob("*.py"), None):
         raise CheckpointError(f"{code}: checkpoints may not bring code; remove it if the pipeline works without")
-    if spec.path.is_dir() and not any(folder.rglob("*.safetensors")):
+    if spec.path.is_dir() and not any(folder.rglob(WEIGHT_FILES)):
         pickled = next((file for pattern in PICKLES for file in folder.rglob(pattern)), None)
         content = f"only pickles such as {pickled.name}, which can run code" if pickled else "no weights"
         raise CheckpointError(f"{folder}: {content}; convert the checkpoint to safetensors")
@@ -345,14 +345,14 @@ def describe(spec: CheckpointSpec, digests: Digests) -> str:
 
 def default_variant(folder: Path) -> list[Path]:
     """Return a component's files, without variants such as fp16 of files that are also there without one."""
-    matches = [(file, WEIGHTS.fullmatch(file.name)) for file in sorted(folder.glob("*.safetensors"))]
+    matches = [(file, WEIGHTS.fullmatch(file.name)) for file in sorted(folder.glob(WEIGHT_FILES))]
     default = {match["stem"] for _, match in matches if match and not match["variant"]}
     return [file for file, match in matches if not (match and match["variant"] and match["stem"] in default)]
 
 
 def single_variant(folder: Path) -> str | None:
     """Return the variant of a folder's weights, such as "fp16", if all of them are of one."""
-    matches = [WEIGHTS.fullmatch(file.name) for file in folder.glob("*.safetensors")]
+    matches = [WEIGHTS.fullmatch(file.name) for file in folder.glob(WEIGHT_FILES)]
     variants = {match["variant"] for match in matches if match}
     only = variants.pop() if len(variants) == 1 else None
     return only[1:] if only else None

@@ -32,7 +32,7 @@ from pipelines.catalog.refused_classes import why_refused
 from pipelines.catalog.said_by_files import Said
 from pipelines.catalog.single_files import inspect_file
 from pipelines.catalog.upscalers import UpscalerLayout, layout_of
-from pipelines.catalog.weight_headers import BrokenFile, Tensor, read_header
+from pipelines.catalog.weight_headers import WEIGHT_FILES, BrokenFile, Tensor, read_header
 from pipelines.families.generic import Call
 from pipelines.families.registry import family_of
 from pipelines.families.task import Task
@@ -230,7 +230,7 @@ def foreign_parts(index: Mapping[str, Any], folder: Path | None, source: Pipelin
 
 def _variants(folder: Path | None, index: Mapping[str, Any]) -> tuple[str, ...]:
     names = component_names(index) if folder else []
-    files = [file for name in names if folder for file in (folder / name).glob("*.safetensors")]
+    files = [file for name in names if folder for file in (folder / name).glob(WEIGHT_FILES)]
     matches = [WEIGHTS.fullmatch(file.name) for file in files]
     return tuple(sorted({match["variant"][1:] for match in matches if match and match["variant"]}))
 

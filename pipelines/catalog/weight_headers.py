@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+# Not the hidden ones: macOS puts a `._x` beside each file that it copies to another file system
+WEIGHT_FILES: Final = "[!.]*.safetensors"
 MAX_HEADER_BYTES: Final = 100_000_000  # safetensors' own limit
 OTHER_CONTENTS: Final = (  # by how the file begins: what is downloaded or renamed in place of weights
     (rb"version https://git-lfs", "a pointer of git-lfs in place of the weights: `git lfs pull` brings them"),

@@ -23,7 +23,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, 
 from pipelines.catalog.chat_files import FLOAT8, GGUF, MLX, missing_packages, quantized_by
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.folder_problems import PICKLES
-from pipelines.catalog.weight_headers import BrokenFile, read_header
+from pipelines.catalog.weight_headers import WEIGHT_FILES, BrokenFile, read_header
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.memory import compute_dtype
 from pipelines.device.quantizers import NF4, lacking, torchao_config
@@ -65,7 +65,7 @@ def check_files(path: Path) -> None:
 
 
 def _check_weights(path: Path) -> None:
-    files = [file for file in sorted(path.glob("*.safetensors")) if not file.name.startswith(ADAPTER)]
+    files = [file for file in sorted(path.glob(WEIGHT_FILES)) if not file.name.startswith(ADAPTER)]
     if (path / f"{ADAPTER}config.json").is_file() and not files:
         raise CheckpointError(f"{path}: a LoRA adapter and no whole model; merge it into the one that it was made for")
     if not (path / "config.json").is_file():

@@ -29,6 +29,7 @@ from server.catalog.toml import KeyPath, error_at, read_toml
 from server.money import parse_money
 
 RESERVED = ("catalog.toml", "presets.toml", "chat.toml")
+CATALOG_FILES = "[!.]*.toml"  # not the hidden ones that editors and macOS put beside them
 EXTREME_RATIOS = ("4:1", "1:4", "8:1", "1:8")
 MAX_REFERENCES = 16  # of a call
 CREATED = 1_760_000_000  # the date of the API; OpenAI's model objects must have one
@@ -159,7 +160,7 @@ def load_catalog(configs: Path, weights: Path) -> Catalog:
     presets = _read_presets(configs / "presets.toml", errors)
     files = {
         path: read_toml(path, CheckpointFile, errors)
-        for path in sorted(configs.glob("*.toml"))
+        for path in sorted(configs.glob(CATALOG_FILES))
         if path.name not in RESERVED
     }
     if shared is None or errors:

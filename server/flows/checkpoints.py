@@ -19,6 +19,7 @@ from pipelines.catalog.inspection import Inspection, inspect_checkpoint
 from pipelines.catalog.manifest import Checked, manifest_of, verify, write_manifest
 from pipelines.catalog.modular import index_file
 from pipelines.catalog.suggestion import Setting, Suggestion, suggest
+from pipelines.catalog.weight_headers import WEIGHT_FILES
 from pipelines.protocol.images import CheckpointSpec
 from server.catalog.images import Catalog, CatalogError, ImageModel, load_catalog
 from server.catalog.new_file import NewFile, NewModel, catalog_text, name_for
@@ -194,7 +195,7 @@ class CheckpointManager:
         """Return the adapters of each model that takes them by request, by its name: those of its folder."""
         folders = {model.name: model.checkpoint.runtime.lora_folder for model in self._catalog().models.values()}
         return {
-            name: [read_adapter(file) for file in sorted(folder.glob("*.safetensors"))]
+            name: [read_adapter(file) for file in sorted(folder.glob(WEIGHT_FILES))]
             for name, folder in folders.items()
             if folder is not None
         }
@@ -299,7 +300,7 @@ class CheckpointManager:
     def _on_disk(self) -> Iterator[Path]:
         for path in sorted(self._weights.iterdir()) if self._weights.is_dir() else []:
             is_folder = index_file(path).is_file() or path.name.startswith(HUB_CACHE)
-            if is_folder or path.suffix in SINGLE_FILES:
+            if not path.name.startswith(".") and (is_folder or path.suffix in SINGLE_FILES):
                 yield path
 
     def _paths_of(self, model: ImageModel) -> list[Path]:

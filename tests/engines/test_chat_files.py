@@ -41,6 +41,7 @@ def test_code_beside_a_class_of_the_library_is_not_executed(folder: Path, tmp_pa
     tokenizer = json.loads((folder / "tokenizer_config.json").read_text())
     tokenizer["auto_map"] = {"AutoTokenizer": [None, "tokenization_own.T"]}
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    (folder / "._model.safetensors").write_bytes(b"\x00\x05\x16\x07Mac OS X")
     assert load_chat(ChatSpec("copy", folder), DEVICE).batching.why_alone is None
     assert not (tmp_path / "ran").exists()
 

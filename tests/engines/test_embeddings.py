@@ -55,6 +55,7 @@ def test_an_embedding_is_a_word_of_prompts(families: Path, tmp_path: Path, layou
     torch.manual_seed(0)
     vectors = torch.randn(width) if layout == "one vector" else torch.randn(3, width)
     save_file({"emb_params" if layout == "one vector" else layout: vectors}, tmp_path / "cat.safetensors")
+    (tmp_path / "._cat.safetensors").write_bytes(b"\x00\x05\x16\x07Mac OS X")
     checkpoint = load_checkpoint(spec_of(families / "sd15", tmp_path), DEVICE)
     tokens = "1 token" if layout == "one vector" else "3 tokens"
     assert f"the embedding <cat> takes {tokens} of a prompt, in text_encoder" in checkpoint.notes

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.file_kinds import EMBEDDING, kind_by_header
-from pipelines.catalog.weight_headers import BrokenFile, read_header
+from pipelines.catalog.weight_headers import WEIGHT_FILES, BrokenFile, read_header
 
 PAIRS: Final = tuple((f"text_encoder{number}", f"tokenizer{number}") for number in ("", "_2", "_3"))
 OF_ENCODER: Final[Mapping[str, int]] = {"clip_l": 0, "clip_g": 1, "t5": -1, "t5xxl": -1}  # by the name in the file
@@ -25,7 +25,7 @@ def load_embeddings(pipeline: Any, folder: Path) -> tuple[str, ...]:
     takes in a prompt. Raises CheckpointError for a class that takes none, and for files that can't be used."""
     if not hasattr(pipeline, "load_textual_inversion"):
         raise CheckpointError(f"runtime.embedding_folder: {type(pipeline).__name__} takes no embeddings")
-    return tuple(_load(pipeline, file) for file in sorted(folder.glob("*.safetensors")))
+    return tuple(_load(pipeline, file) for file in sorted(folder.glob(WEIGHT_FILES)))
 
 
 def _load(pipeline: Any, file: Path) -> str:

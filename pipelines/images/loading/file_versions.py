@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from pipelines.catalog.weight_headers import WEIGHT_FILES
+
 READ_BYTES: Final = 2**20
 
 
@@ -55,7 +57,7 @@ class FileHashes:
     def of_folder(self, folder: Path) -> str:
         """Return the hash of its weights: that of one file, or of the hashes of several. Files that change meanwhile
         count as nothing."""
-        versions = [FileVersion.find(file) for file in sorted(folder.glob("*.safetensors"))]
+        versions = [FileVersion.find(file) for file in sorted(folder.glob(WEIGHT_FILES))]
         hashes = [self.read(version) or "" for version in versions if version is not None]
         if len(hashes) == 1:
             return hashes[0]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.catalog.weight_headers import WEIGHT_FILES
 from pipelines.images.drawing.looks import NO_CHANGE, ONE_COLOUR, difference, is_plain
 from pipelines.images.warmup.control_checks import Draw
 from pipelines.protocol.images import CheckpointSpec, EncodedImage, ImageJob
@@ -31,7 +32,7 @@ class AdapterChecker:
         """Try the adapters of the folder, and return the capabilities with those that work. Raises CheckpointError if
         there are adapters and none fits."""
         folder = self.spec.runtime.lora_folder
-        files = sorted(folder.glob("*.safetensors")) if folder is not None else []
+        files = sorted(folder.glob(WEIGHT_FILES)) if folder is not None else []
         if not files:
             return capabilities
         plain = await self.draw(self.job)

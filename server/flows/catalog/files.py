@@ -8,7 +8,7 @@ from pathlib import Path
 import structlog
 
 from pipelines.catalog.digests import Digests
-from server.catalog.images import Catalog, CatalogError, load_catalog
+from server.catalog.images import CATALOG_FILES, Catalog, CatalogError, load_catalog
 from server.flows.catalog.edit import write_text
 
 TellRead = Callable[[int, int], None]  # bytes that were read, of how many
@@ -19,7 +19,7 @@ log = structlog.stdlib.get_logger("darkroom.catalog")
 def read_files(folder: Path) -> dict[str, str]:
     """Return the text of each catalog file, by its name. Raises CatalogError."""
     try:
-        return {file.name: file.read_text() for file in sorted(folder.glob("*.toml"))}
+        return {file.name: file.read_text() for file in sorted(folder.glob(CATALOG_FILES))}
     except (OSError, UnicodeDecodeError) as error:
         raise CatalogError(f"{folder}: {error}") from error
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pipelines.catalog.conditioning import find_task
 from pipelines.catalog.plan import in_own_steps
+from pipelines.catalog.weight_headers import WEIGHT_FILES
 from pipelines.families.task import Task
 from pipelines.protocol.images import Background, CheckpointSpec, Encoding, ImageFormat, ImageJob, RawImage, Sampling
 from pipelines.protocol.messages import Capabilities, ControlledWith
@@ -200,7 +201,7 @@ def offered_loras(model: ImageModel, capabilities: Capabilities | None) -> list[
     """Return the names of the adapters that a request may use, without those that failed in warmup. Reads a folder."""
     folder = model.checkpoint.runtime.lora_folder
     unsupported = capabilities.unsupported_adapters if capabilities is not None else ()
-    return sorted({file.stem for file in folder.glob("*.safetensors")} - {*unsupported}) if folder else []
+    return sorted({file.stem for file in folder.glob(WEIGHT_FILES)} - {*unsupported}) if folder else []
 
 
 def offered_schedulers(model: ImageModel, capabilities: Capabilities | None) -> list[str]:

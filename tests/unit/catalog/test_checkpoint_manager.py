@@ -113,6 +113,20 @@ def test_the_list_has_what_is_served_and_what_lies_there(
     assert found["flux"].bytes == sum(file.stat().st_size for file in files)
 
 
+def test_the_hidden_files_that_macos_puts_beside_others_are_nothing(
+    manager: CheckpointManager, folders: tuple[Path, Path]
+) -> None:
+    configs, weights = folders
+    files = [file for file in (weights / "flux").rglob("*.safetensors") if file.is_file()]
+    for file in [*files, configs / "starter-alpha.toml", weights / "flux" / "flux.safetensors"]:
+        file.with_name(f"._{file.name}").write_bytes(b"\x00\x05\x16\x07Mac OS X\xff")
+    assert manager.inspect("flux")[0].problems == ()
+    assert manager.list_all()
+    assert manager.add("flux", price="0.10").models
+    (configs / ".#catalog.toml").symlink_to("nowhere")  # as Emacs locks a file
+    assert manager.list_all()
+
+
 def test_removing_deletes_the_file_and_what_nothing_else_needs(
     manager: CheckpointManager, folders: tuple[Path, Path]
 ) -> None:
