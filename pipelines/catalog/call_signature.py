@@ -114,9 +114,16 @@ class PipelineSource:
     def components(self, class_name: str) -> frozenset[str]:
         """Return the names of the components that the class's constructor takes, as diffusers tells them from settings:
         they have no default, or are listed as optional."""
-        required = (name for name, each in self.constructor(class_name).items() if each.default is Parameter.empty)
+        return self.required_components(class_name) | self._optional(class_name)
+
+    def _optional(self, class_name: str) -> frozenset[str]:
         classes = (self._find(name) for name in (class_name, *self.ancestors(class_name)))
-        return frozenset(required).union(*(_optional_components(found) for found in classes if found is not None))
+        return frozenset().union(*(_optional_components(found) for found in classes if found is not None))
+
+    def required_components(self, class_name: str) -> frozenset[str]:
+        """Return the names of the components without which the class is not made, as diffusers tells them."""
+        required = (name for name, each in self.constructor(class_name).items() if each.default is Parameter.empty)
+        return frozenset(required) - self._optional(class_name)
 
     def loads_single_files(self, class_name: str) -> bool:
         """Return whether the class, or one that it derives from, loads all components from one file."""

@@ -44,11 +44,26 @@ def has_weights(library: str, class_name: str) -> bool | None:
     return class_name in _models() if library == "diffusers" else None
 
 
+def is_known(library: str, class_name: str) -> bool:
+    """Return whether a library has a class; true of libraries other than diffusers, and of what prepares images, which
+    no list has."""
+    return library != "diffusers" or "Processor" in class_name or f'"{class_name}"' in _listed()
+
+
+@cache
+def _listed() -> str:
+    """Return the text of the list from which diffusers loads its classes."""
+    return (_library() / "__init__.py").read_text(encoding="utf-8")
+
+
+def _library() -> Path:
+    spec = importlib.util.find_spec("diffusers")
+    return Path((spec.submodule_search_locations or [""])[0]) if spec is not None else Path()
+
+
 @cache
 def _models() -> frozenset[str]:
     """Return the names of the models of the installed diffusers, from the lists by which it loads its modules."""
-    spec = importlib.util.find_spec("diffusers")
-    root = Path((spec.submodule_search_locations or [""])[0]) if spec is not None else Path()
-    tree = ast.parse((root / "models" / "__init__.py").read_text(encoding="utf-8"))
+    tree = ast.parse((_library() / "models" / "__init__.py").read_text(encoding="utf-8"))
     texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
     return frozenset(text for text in texts if CLASS_NAME.fullmatch(text))

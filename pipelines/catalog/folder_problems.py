@@ -2,14 +2,24 @@
 
 import difflib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 from pipelines.catalog.components import has_weights
 from pipelines.catalog.file_kinds import part_by_class
 
 PICKLES = ("*.bin", "*.ckpt", "*.pt", "*.pth", "*.pkl")
 HUB_CACHE = "models--"  # how the folder of a repository begins in the cache of huggingface_hub
+STEMS: Final = {
+    "diffusers": "diffusion_pytorch_model",
+    "transformers": "model",
+}  # of the files that a library looks for
+SHARD: Final = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")
+LFS_POINTER: Final = b"version https://git-lfs"
+MOST_OF_A_POINTER: Final = 1000  # bytes
+PARSED_BYTES: Final = 2**20  # of larger ones, such as a tokenizer's words, only both ends are read
 
 
 def other_kind(folder: Path) -> str:
@@ -60,24 +70,62 @@ def part_problems(part: Path, entry: Sequence[str], files: Sequence[Path]) -> It
     if not any(part.iterdir()):
         yield f"{part}: empty, so the download or the copy is not whole"
         return
-    if weighs is False or (weighs is None and not files and not (part / "config.json").exists()):
+    yield from _unread_files(part)
+    if str(entry[1]).endswith("Scheduler") and not (file := part / "scheduler_config.json").is_file():
+        yield f"{file}: missing"
+    config = part / "config.json"
+    if weighs is False or (weighs is None and not files and not config.exists()):
         return
-    if (config := part / "config.json").is_file():
-        try:
-            json.loads(_text(config))
-        except ValueError:
-            yield f"{config}: not valid JSON"
-    else:
+    if not config.is_file():
         yield f"{config}: missing"
+    elif _text(config).lstrip()[:1] != "{" and _is_json(config):
+        yield f"{config}: no JSON object"
+    yield from _weight_problems(part, entry[0], files)
+
+
+def _unread_files(part: Path) -> Iterator[str]:
+    """Yield the files that are no text in JSON, or none of their own."""
+    for file in sorted(part.iterdir()):
+        if file.name.startswith(".") or file.suffix == ".safetensors" or not file.is_file():
+            continue
+        size = file.stat().st_size
+        if size <= MOST_OF_A_POINTER and file.read_bytes().startswith(LFS_POINTER):
+            yield f"{file}: a pointer of git-lfs in place of the file: `git lfs pull` brings it"
+        elif file.suffix == ".json" and not _is_json(file):
+            yield f"{file}: not valid JSON"
+
+
+def _is_json(file: Path) -> bool:
+    with file.open("rb") as stream:
+        if file.stat().st_size > PARSED_BYTES:
+            return stream.read(100).lstrip()[:1] in {b"{", b"["}
+        try:
+            json.loads(stream.read())
+        except ValueError:
+            return False
+    return True
+
+
+def _weight_problems(part: Path, library: str, files: Sequence[Path]) -> Iterator[str]:
+    """Yield the files of weights that are missing, or that the library does not look for."""
     present = {file.name for file in files}
+    stem = STEMS.get(library)
     indices = list(part.glob("*.safetensors.index*.json"))
     for index in indices:
         shards = _named_shards(index)
-        if (missing := sorted(shards - present)) and (shards & present or not present):
+        if not shards and _is_json(index):
+            yield f"{index}: names no shards"
+        is_read = library == "diffusers" and index.name == f"{stem}.safetensors.index.json"  # before a whole file
+        if (missing := sorted(shards - present)) and (is_read or shards & present or not present):
             yield f"{part / missing[0]}: missing, {index.name} names it"
     if not files and not indices:
         pickled = next((file.name for pattern in PICKLES for file in part.glob(pattern)), None)
         yield f"{part}: no weights" + (f" but {pickled}, which can run code: convert it" if pickled else "")
+    if files and not indices and all(SHARD.search(name) for name in present):
+        index_name = SHARD.sub(".safetensors.index.json", files[0].name)
+        yield f"{part / index_name}: missing, which says what is in which shard"
+    if files and stem is not None and not any(re.match(rf"{stem}[.-]", name) for name in present):
+        yield f"{part}: no {stem}.safetensors but {files[0].name}, which is not looked for: rename it"
 
 
 def _named_shards(index: Path) -> set[str]:

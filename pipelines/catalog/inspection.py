@@ -18,11 +18,12 @@ from pipelines.catalog.checkpoint_files import (
     default_variant,
     denoiser_name,
     find_snapshot,
+    find_variant,
     model_index,
     read_config,
     read_json,
 )
-from pipelines.catalog.components import component_names
+from pipelines.catalog.components import component_names, is_known, is_left_out
 from pipelines.catalog.conditioning import MODES
 from pipelines.catalog.file_layout import beside_denoiser, denoiser_tensors, missing_parts
 from pipelines.catalog.folder_problems import part_problems
@@ -102,8 +103,8 @@ def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None
     folder = path if path.is_dir() else base or config
     problems: list[str] = []
     index: dict[str, Any] = {}
+    spec = CheckpointSpec(path.name, path, config, "", "img2img", 1, base=base)
     try:
-        spec = CheckpointSpec(path.name, path, config, "", "img2img", 1, base=base)
         index = model_index(check_files(spec))
     except CheckpointError as error:
         lacks_config = folder is None and is_whole(path)
@@ -124,10 +125,10 @@ def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None
     signature = modular.inputs if modular is not None else signature
     if class_name and signature is None:
         problems.append(f"{folder}: the installed diffusers has no pipeline {class_name}")
-    if class_name and (why := why_refused(class_name, source)) is not None:
-        problems.append(f"{folder}: {why}")
-    problems += foreign_parts(index, folder, source)
+    problems += class_problems(index, folder, source)
     problems += quantization_problems(folder, index) if folder is not None else ()
+    if index and not problems and folder != config:
+        problems += _of_variants(spec)
     denoiser_config = read_json(folder / denoiser_name(index) / "config.json") if folder else {}
     codec = read_config(folder, "vae") if folder else {}
     tasks = modular.tasks if modular is not None else _tasks(class_name or "", signature or {}, codec, source)
@@ -215,9 +216,18 @@ def _part(name: str, class_name: str, tensors: list[Tensor]) -> Part:
     )
 
 
-def foreign_parts(index: Mapping[str, Any], folder: Path | None, source: PipelineSource) -> Iterator[str]:
-    """Yield the components that can't be loaded, as messages: those of libraries that are not here, and nulls. A folder
-    of diffusers' own pipelines may be a library too."""
+def class_problems(index: Mapping[str, Any], folder: Path | None, source: PipelineSource) -> Iterator[str]:
+    """Yield what keeps a pipeline from being made of the components that the index names, as messages."""
+    class_name = str(index.get("_class_name"))
+    why = why_refused(class_name, source) if index else None
+    problems = [f"{folder}: {why}"] if why is not None else []
+    problems += _foreign_parts(index, folder, source)
+    yield from problems or _absent_parts(index, folder, source)
+
+
+def _foreign_parts(index: Mapping[str, Any], folder: Path | None, source: PipelineSource) -> Iterator[str]:
+    """Yield the components that can't be loaded, as messages: those of libraries and classes that are not here, and
+    nulls. A folder of diffusers' own pipelines may be a library too."""
     components = source.components(str(index.get("_class_name")))
     for name in (name for name, entry in index.items() if entry is None and name in components):
         yield f"{folder}/model_index.json: {name} is null, which diffusers does not read: write [null, null]"
@@ -226,6 +236,25 @@ def foreign_parts(index: Mapping[str, Any], folder: Path | None, source: Pipelin
         own = source.folder is not None and (source.folder / "pipelines" / str(library)).is_dir()
         if library not in OWN_LIBRARIES and library is not None and not own:
             yield f"{folder}: {name} is of the library {library}, whose code is not loaded"
+        elif not is_known(str(library), class_of(index[name])):
+            class_name = class_of(index[name])
+            yield f"{folder}: {name} is of the class {class_name}, which the installed diffusers does not have"
+
+
+def _absent_parts(index: Mapping[str, Any], folder: Path | None, source: PipelineSource) -> Iterator[str]:
+    """Yield the components without which the pipeline's class is not made, as messages."""
+    class_name = str(index.get("_class_name"))
+    for name in sorted(source.required_components(class_name)):
+        if name not in index or is_left_out(index[name]):
+            named = "leaves out" if name in index else "does not name"
+            yield f"{folder}/model_index.json {named} {name}, which {class_name} needs"
+
+
+def _of_variants(spec: CheckpointSpec) -> Iterator[str]:
+    try:
+        find_variant(spec)
+    except CheckpointError as error:
+        yield str(error)
 
 
 def _variants(folder: Path | None, index: Mapping[str, Any]) -> tuple[str, ...]:

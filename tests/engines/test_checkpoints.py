@@ -72,6 +72,9 @@ def test_shards_all_count(copied: CheckpointSpec) -> None:
     size = estimate_bytes(copied, 4)
     weights = next((copied.path / "unet").glob("*.safetensors"))
     tensors = sorted(load_file(weights).items())
+    shards = [f"{weights.stem}-0000{number}-of-00002.safetensors" for number in (1, 2)]
+    places = {name: shards[place % 2] for place, (name, _) in enumerate(tensors)}
+    (weights.parent / f"{weights.stem}.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
     for number, half in enumerate((dict(tensors[::2]), dict(tensors[1::2])), 1):
         for variant in ("", ".fp16"):
             save_file(half, weights.with_name(f"{weights.stem}{variant}-0000{number}-of-00002.safetensors"))

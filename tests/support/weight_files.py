@@ -1,6 +1,7 @@
 """Checkpoint folders and files that are only looked at: configs, and weights of zeros."""
 
 import json
+import shutil
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,19 +14,24 @@ INDEX = {
     "_class_name": "FluxPipeline",
     "scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"],
     "text_encoder": ["transformers", "CLIPTextModel"],
+    "text_encoder_2": ["transformers", "T5EncoderModel"],
     "tokenizer": ["transformers", "CLIPTokenizer"],
+    "tokenizer_2": ["transformers", "T5TokenizerFast"],
     "transformer": ["diffusers", "FluxTransformer2DModel"],
     "vae": ["diffusers", "AutoencoderKL"],
 }
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "scheduler/scheduler_config.json": {"_class_name": "FlowMatchEulerDiscreteScheduler"},
     "text_encoder/config.json": {},
+    "text_encoder_2/config.json": {},
     "tokenizer/tokenizer_config.json": {},
+    "tokenizer_2/tokenizer_config.json": {},
     "transformer/config.json": {"guidance_embeds": True},
     "vae/config.json": {"block_out_channels": [8, 8, 8, 8]},
 }
 WEIGHTS = {
-    "text_encoder/model.safetensors": 100,
+    "text_encoder/model.safetensors": 30,
+    "text_encoder_2/model.safetensors": 70,
     "transformer/diffusion_pytorch_model.safetensors": 1000,
     "vae/diffusion_pytorch_model.safetensors": 10,
 }
@@ -55,6 +61,9 @@ def sd_folder(folder: Path, scheduler: str = "EulerDiscreteScheduler", **config:
     }
     flux_folder(folder, index=index, scheduler={"_class_name": scheduler, **config}, transformer={"sample_size": 64})
     (folder / "transformer").rename(folder / "unet")
+    for name in ("text_encoder_2", "tokenizer_2"):
+        shutil.rmtree(folder / name)
+    save_file({"weight": np.zeros(100, np.float16)}, folder / "text_encoder" / "model.safetensors")
     return folder
 
 

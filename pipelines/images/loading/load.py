@@ -24,9 +24,8 @@ from pipelines.catalog.checkpoint_files import (
     own_parts,
 )
 from pipelines.catalog.components import is_left_out
-from pipelines.catalog.inspection import foreign_parts
+from pipelines.catalog.inspection import class_problems
 from pipelines.catalog.modular import index_file
-from pipelines.catalog.refused_classes import why_refused
 from pipelines.catalog.said_by_files import Said
 from pipelines.catalog.single_files import inspect_file
 from pipelines.catalog.weight_headers import BrokenFile
@@ -91,10 +90,8 @@ def load_checkpoint(
     pipeline_class = pipeline_class_of(index)
     if pipeline_class is None:
         raise CheckpointError(f"{index_file(folder)}: diffusers {diffusers.__version__} has no class {name}")
-    if foreign := next(foreign_parts(index, folder, PipelineSource()), None):
-        raise CheckpointError(foreign)
-    if (why := why_refused(name, PipelineSource())) is not None:
-        raise CheckpointError(f"{folder}: {why}")
+    if problem := next(class_problems(index, folder, PipelineSource()), None):
+        raise CheckpointError(problem)
     said, of_file = _of_single_file(spec, folder, index)
     import_quantizers(folder, index)
     found = shared.find(resolved, dtype, device)

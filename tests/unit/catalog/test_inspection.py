@@ -43,7 +43,8 @@ def test_parts_and_their_bytes(tmp_path: Path) -> None:
     found = inspect_checkpoint(flux_folder(tmp_path / "flux"))
     assert found.problems == ()
     assert {part.name: part.weights for part in found.parts if part.weights} == {
-        "text_encoder": 100,
+        "text_encoder": 30,
+        "text_encoder_2": 70,
         "transformer": 1000,
         "vae": 10,
     }
@@ -70,6 +71,62 @@ def write_index(folder: Path, index: dict[str, Any]) -> None:
             "gone: missing, x.safetensors.index.json names it",
         ),
         (lambda folder: (folder / "own.py").write_text(""), "may not bring code"),
+        (
+            lambda folder: (folder / "vae/diffusion_pytorch_model.safetensors").rename(folder / "vae/my.safetensors"),
+            "vae: no diffusion_pytorch_model.safetensors but my.safetensors, which is not looked for: rename it",
+        ),
+        (
+            lambda folder: (folder / "vae/diffusion_pytorch_model.safetensors").rename(
+                folder / "vae/diffusion_pytorch_model-00001-of-00001.safetensors"
+            ),
+            "vae/diffusion_pytorch_model.safetensors.index.json: missing, which says what is in which shard",
+        ),
+        (
+            lambda folder: (folder / "vae/diffusion_pytorch_model.safetensors.index.json").write_text("{"),
+            "diffusion_pytorch_model.safetensors.index.json: not valid JSON",
+        ),
+        (
+            lambda folder: (folder / "vae/diffusion_pytorch_model.safetensors.index.json").write_text("[]"),
+            "diffusion_pytorch_model.safetensors.index.json: names no shards",
+        ),
+        (
+            lambda folder: (folder / "vae/diffusion_pytorch_model.safetensors.index.json").write_text(
+                '{"weight_map": {"a": "diffusion_pytorch_model-00001-of-00001.safetensors"}}'
+            ),
+            "vae/diffusion_pytorch_model-00001-of-00001.safetensors: missing",
+        ),
+        (
+            lambda folder: (folder / "vae/diffusion_pytorch_model.safetensors").rename(
+                folder / "vae/diffusion_pytorch_model.fp16.safetensors"
+            )
+            and shutil.copy(
+                folder / "transformer/diffusion_pytorch_model.safetensors",
+                folder / "vae/diffusion_pytorch_model.ema.safetensors",
+            ),
+            "but the variants ema, fp16; keep one",
+        ),
+        (lambda folder: (folder / "tokenizer_2/tokenizer.json").write_text("<html>"), "tokenizer.json: not valid JSON"),
+        (
+            lambda folder: (folder / "tokenizer_2/spiece.model").write_bytes(b"version https://git-lfs.github.com/v1"),
+            "spiece.model: a pointer of git-lfs in place of the file",
+        ),
+        (lambda folder: (folder / "vae/config.json").write_text("[]"), "vae/config.json: no JSON object"),
+        (
+            lambda folder: (folder / "scheduler/scheduler_config.json").rename(folder / "scheduler/config.json"),
+            "scheduler/scheduler_config.json: missing",
+        ),
+        (
+            lambda folder: write_index(folder, {name: each for name, each in INDEX.items() if name != "vae"}),
+            "model_index.json does not name vae, which FluxPipeline needs",
+        ),
+        (
+            lambda folder: write_index(folder, {**INDEX, "transformer": [None, None]}),
+            "model_index.json leaves out transformer, which FluxPipeline needs",
+        ),
+        (
+            lambda folder: write_index(folder, {**INDEX, "vae": ["diffusers", "AutoencoderMagic"]}),
+            "vae is of the class AutoencoderMagic, which the installed diffusers does not have",
+        ),
         (
             lambda folder: write_index(folder, {**INDEX, "_class_name": "MagicPipeline"}),
             "the installed diffusers has no pipeline MagicPipeline",

@@ -28,11 +28,12 @@ def catalog_of(folders: tuple[Path, Path]) -> Catalog:
 
 
 def whole_file(file: Path, weights: int = 1000) -> Path:
-    """A denoiser of so many weights, its average over the training, the text encoder and the codec."""
+    """A denoiser of so many weights, its average over the training, the text encoders and the codec."""
     tensors = {
         "model.diffusion_model.a.weight": np.zeros(weights, np.float16),
         "model_ema.a.weight": np.zeros(weights, np.float16),
-        "cond_stage_model.transformer.a.weight": np.zeros(100, np.float16),
+        "cond_stage_model.transformer.a.weight": np.zeros(30, np.float16),
+        "text_encoders.t5xxl.transformer.a.weight": np.zeros(70, np.float16),
         "first_stage_model.a.weight": np.zeros(10, np.float16),
     }
     save_file(tensors, file)
