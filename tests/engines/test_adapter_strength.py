@@ -136,6 +136,24 @@ def test_the_strength_of_peft_is_in_its_config(checkpoint: Load, tmp_path: Path,
     assert_equal(found, {name: delta * (8 if name == first else 16) / RANK for name, delta in deltas.items()})
 
 
+@pytest.mark.parametrize("family", ["sd15", "flux"])
+def test_peft_may_have_wrapped_a_pipeline(checkpoint: Load, tmp_path: Path, family: str) -> None:
+    model = checkpoint(family)
+    part = "unet" if family == "sd15" else "transformer"
+    tensors, deltas = random_pairs(layers_of(model.denoiser), Naming(f"base_model.model.{part}.", PEFT, alpha=False))
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"r": RANK, "lora_alpha": 16}))
+    _, found = loaded(model, save(tensors, tmp_path / "adapter_model.safetensors"))
+    assert_equal(found, {name: delta * 16 / RANK for name, delta in deltas.items()})
+
+
+@pytest.mark.parametrize("family", ["flux", "z-image"])
+def test_a_prefix_of_whole_files_is_one_of_adapters_too(checkpoint: Load, tmp_path: Path, family: str) -> None:
+    model = checkpoint(family)
+    tensors, deltas = random_pairs(layers_of(model.denoiser), Naming("model.diffusion_model.", PEFT))
+    _, found = loaded(model, save(tensors, tmp_path / "style.safetensors"))
+    assert_equal(found, deltas)
+
+
 def test_the_strength_of_diffusers_is_in_the_header(checkpoint: Load, tmp_path: Path) -> None:
     model = checkpoint("flux")
     tensors, deltas = random_pairs(layers_of(model.denoiser), NAMINGS["diffusers"])

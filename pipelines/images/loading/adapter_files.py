@@ -17,7 +17,9 @@ from pipelines.catalog.checkpoint_files import CheckpointError
 
 PEFT_FILE, PEFT_CONFIG, PEFT_PREFIX = "adapter_model.safetensors", "adapter_config.json", "base_model.model."
 # In what trainers call layers by the model's own names: before those of the denoiser, and of text encoders.
-DENOISER_PREFIXES: Final = ("lora_unet_", "lora_transformer_", "diffusion_model.", "lycoris_", PEFT_PREFIX)
+DENOISER_PREFIXES: Final = (
+    "lora_unet_", "lora_transformer_", "diffusion_model.", "model.diffusion_model.", "lycoris_", PEFT_PREFIX,
+)  # fmt: skip
 ENCODER_PREFIXES: Final = {
     "text_encoder": ("text_encoder.", "lora_te_", "lora_te1_"),
     "text_encoder_2": ("text_encoder_2.", "lora_te2_"),
@@ -145,6 +147,7 @@ def by_own_names(file: AdapterFile, layers: Mapping[str, Mapping[str, torch.nn.M
     for layer in (*file.contents.pairs, *file.contents.kronecker):
         for component, names in known.items():
             prefixes = ENCODER_PREFIXES.get(component, (f"{component}.", *DENOISER_PREFIXES, ""))
+            prefixes = (f"{PEFT_PREFIX}{component}.", *prefixes)
             plain = (layer.removeprefix(prefix) for prefix in prefixes if layer.startswith(prefix))
             options = (each.replace(".", "_").removeprefix(cut) for each in plain for cut in ("", "text_model_"))
             if (name := next((names[each] for each in options if each in names), None)) is not None:
