@@ -9,10 +9,18 @@ from typing import Any
 
 from pipelines.catalog.components import component_names, is_component
 from pipelines.catalog.digests import Digests
-from pipelines.catalog.file_kinds import LANGUAGE_MODEL, TEXT_ENCODER, VAE, FileKind, other_kind_of
+from pipelines.catalog.file_kinds import (
+    DENOISER,
+    LANGUAGE_MODEL,
+    TEXT_ENCODER,
+    VAE,
+    FileKind,
+    other_kind_of,
+)
 from pipelines.catalog.file_layout import denoiser_tensors, missing_parts
 from pipelines.catalog.folder_problems import HUB_CACHE, PICKLES, other_kind, part_problems, similar_names
 from pipelines.catalog.modular import index_file, missing_part, plain_index
+from pipelines.catalog.part_configs import differences, other_kind_of_part
 from pipelines.catalog.quantization import is_quantized
 from pipelines.catalog.quantized_bytes import quantized_bytes
 from pipelines.catalog.upscalers import UpscalerLayout, layout_of
@@ -25,7 +33,7 @@ VISION = ("vision_model.", "visual_projection.")  # of an image encoder beside o
 WEIGHTS = re.compile(r"(?P<stem>[^.]+?)(?P<variant>\.[^.]+?)?(-\d{5}-of-\d{5})?\.safetensors")
 
 
-FITTING: Mapping[str, tuple[FileKind, ...]] = {"vae": (VAE,), "denoiser": ()}  # kinds of files, by a part's key
+FITTING: Mapping[str, tuple[FileKind, ...]] = {"vae": (VAE,), "denoiser": (DENOISER,)}  # kinds, by a part's key
 
 
 class CheckpointError(Exception):
@@ -170,6 +178,10 @@ def weight_files(spec: CheckpointSpec) -> dict[str, list[Path]]:
     own = own_parts(spec.parts, index)
     if missing := [part for part in parts if part not in own and not (folder / part).is_dir()]:
         raise CheckpointError(missing_part(folder, missing[0]))
+    for part, path in own.items():
+        changed = differences(read_json(path / "config.json"), read_json(folder / part / "config.json"), folder / part)
+        if problem := next(changed, None):
+            raise CheckpointError(f"{part}: {path}: {problem}")
     found = {part: default_variant(folder / part) for part in parts}
     for part, files in found.items():
         if part in own:
@@ -203,7 +215,12 @@ def _own_part(key: str, path: Path, name: str, index: Mapping[str, Any]) -> Path
     if (path / "model_index.json").is_file():
         path = path / name
     if path.is_dir():
-        class_name = str(read_json(path / "config.json").get("_class_name") or index[name][1] or "")
+        config = read_json(path / "config.json")
+        if (other := other_kind_of_part(config, FITTING.get(key, (TEXT_ENCODER, LANGUAGE_MODEL)))) is not None:
+            raise CheckpointError(f"{key}: {path}: {other}")
+        class_name = str(config.get("_class_name") or index[name][1] or "")
+        if key == "denoiser" and class_name != index[name][1]:
+            raise CheckpointError(f"{key}: {path}: a {class_name}, and the pipeline draws with a {index[name][1]}")
         if problem := next(part_problems(path, [str(index[name][0]), class_name], default_variant(path)), None):
             raise CheckpointError(f"{key}: {problem}")
         return path

@@ -1,5 +1,6 @@
 """Parts of one's own in place of a checkpoint's: autoencoders, text encoders and denoisers, from folders and files."""
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -144,6 +145,9 @@ def test_other_checkpoints_of_the_folder_keep_their_own_parts(sdxl: Path, other:
         ("text_encoder_3", lambda folder: folder / "text_encoder", "StableDiffusionXLPipeline has no text_encoder_3"),
         ("vae", lambda folder: folder / "model_index.json", "neither a folder nor a .safetensors file"),
         ("vae", lambda folder: folder / "tokenizer", "config.json: missing"),
+        ("vae", lambda folder: folder / "text_encoder", "vae: .*a text encoder alone"),
+        ("vae", lambda folder: folder / "unet", "vae: .*a denoiser alone"),
+        ("denoiser", lambda folder: folder / "vae", "denoiser: .*a VAE alone"),
     ],
 )  # fmt: skip
 def test_what_can_not_be_the_part_is_refused_with_the_key(sdxl: Path, key: str, make: object, message: str) -> None:
@@ -152,6 +156,36 @@ def test_what_can_not_be_the_part_is_refused_with_the_key(sdxl: Path, key: str, 
         load_checkpoint(spec, DEVICE)
     with pytest.raises(CheckpointError, match=message):
         estimate_bytes(spec, 4)
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "value"),
+    [
+        ("vae", "scaling_factor", 1.5305),
+        ("vae", "shift_factor", 0.0609),
+        ("vae", "latent_channels", 16),
+        ("text_encoder", "hidden_size", 768),
+        ("unet", "cross_attention_dim", 768),
+    ],
+)
+def test_a_part_that_would_draw_something_else_is_refused(
+    sdxl: Path, tmp_path: Path, part: str, key: str, value: float
+) -> None:
+    shutil.copytree(sdxl / part, tmp_path / "part")
+    config = json.loads((sdxl / part / "config.json").read_text())
+    (tmp_path / "part" / "config.json").write_text(json.dumps({**config, key: value}))
+    spec = spec_of(sdxl, **{"denoiser" if part == "unet" else part: tmp_path / "part"})
+    with pytest.raises(
+        CheckpointError, match=rf"its {key} is {value}, and that of .*/{part} .*: it is of another kind"
+    ):
+        estimate_bytes(spec, 4)
+
+
+def test_a_denoiser_of_another_class_is_named(sdxl: Path, tmp_path: Path) -> None:
+    (tmp_path / "part").mkdir()
+    (tmp_path / "part" / "config.json").write_text('{"_class_name": "FluxTransformer2DModel"}')
+    with pytest.raises(CheckpointError, match="a FluxTransformer2DModel, and the pipeline draws with a UNet2DCond"):
+        estimate_bytes(spec_of(sdxl, denoiser=tmp_path / "part"), 4)
 
 
 def test_an_autoencoder_of_other_latents_is_refused(sdxl: Path, tmp_path: Path) -> None:
