@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.catalog.components import component_names, is_component
+from pipelines.catalog.control_problems import control_problem
 from pipelines.catalog.digests import Digests
 from pipelines.catalog.file_kinds import (
     DENOISER,
@@ -274,6 +275,9 @@ def control_bytes(controls: Iterable[Control], item_bytes: int) -> int:
     """Return the bytes of the controls' networks and their image encoders at `item_bytes` a weight. Raises
     CheckpointError for files that can't be loaded."""
     networks = [control for control in controls if control.kind != "map"]
+    for control in networks:
+        if (problem := control_problem(control, read_json(control.path / "config.json"))) is not None:
+            raise CheckpointError(problem)
     paths = {path: None for control in networks for path in (control.path, control.image_encoder) if path is not None}
     weights = 0
     for path in paths:

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +14,8 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from pipelines.catalog.checkpoint_files import CheckpointError, control_bytes, estimate_bytes
+from pipelines.catalog.checkpoint_files import CheckpointError, control_bytes, estimate_bytes, read_json
+from pipelines.catalog.control_problems import why_it_does_not_fit
 from pipelines.device.memory import compute_dtype
 from pipelines.images.engine import ImageEngine
 from pipelines.images.loading.load import load_checkpoint
@@ -241,6 +243,77 @@ async def test_what_a_control_does_not_work_with_is_refused_by_field(
     event = await last_event(ImageEngine(DEVICE), job)
     assert isinstance(event, Failed)
     assert (event.code, event.param) == ("unsupported", "controls")
+
+
+async def test_an_ip_adapter_for_faces_is_refused_before_it_changes_the_denoiser(
+    controlled: Callable[[str], CheckpointSpec], tmp_path: Path
+) -> None:
+    """Its loader would leave LoRA layers in there, also for images without it, and where its own images fail."""
+    spec = controlled("sd15")
+    style = next(each for each in spec.controls if each.kind == "ip-adapter")
+    width = load_checkpoint(replace(spec, controls=()), DEVICE).denoiser.down_blocks[-1].attentions[0].inner_dim
+    factors = {
+        f"ip_adapter.0.to_{each}_lora.{way}.weight": torch.ones((4, width) if way == "down" else (width, 4))
+        for each in ("q", "k", "v", "out")
+        for way in ("down", "up")
+    }
+    file = tmp_path / "faceid.safetensors"
+    save_file({**load_file(style.path), **factors}, file)
+    with pytest.raises(CheckpointError, match=r"ip_adapters: .*: an IP-Adapter for faces \(FaceID\)"):
+        await ImageEngine(DEVICE).prepare(replace(spec, controls=(replace(style, path=file),)))
+    engine = ImageEngine(DEVICE)
+    plain = await drawn(engine, controlled_job(spec, seed=1))
+    save_file(load_file(style.path), file)
+    spec = replace(spec, controls=(replace(style, path=file),))
+    await drawn(engine, controlled_job(spec, "style", seed=1))
+    save_file({**load_file(style.path), **factors}, file)  # while it is served
+    assert isinstance(await last_event(engine, controlled_job(spec, "style", seed=1)), Failed)
+    assert difference(await last_event(engine, controlled_job(spec, seed=1)), plain) == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "make", "message"),
+    [
+        ("controlnet", lambda folder: folder / "gone", "controlnets: .*gone: there is no such folder"),
+        ("controlnet", lambda folder: folder / "sd15", "sd15: a whole checkpoint: name the folder of one network"),
+        ("controlnet", lambda folder: folder / "ip" / "style.safetensors", "a file: name a diffusers folder"),
+        ("controlnet", lambda folder: pickled(folder / "edges"), "no weights but diffusion_pytorch_model.bin"),
+        ("ip-adapter", lambda folder: folder / "ip", "ip_adapters: .*ip: a folder: name the .safetensors file"),
+        ("ip-adapter", lambda folder: folder / "edges" / "diffusion_pytorch_model.safetensors", "a ControlNet"),
+    ],
+)  # fmt: skip
+def test_files_that_are_no_such_control_are_named_with_the_key(
+    controlled: Callable[[str], CheckpointSpec], tmp_path: Path, kind: Any, make: Any, message: str
+) -> None:
+    spec = controlled("sd15")
+    folder = Path(shutil.copytree(spec.path.parent, tmp_path / "copy"))
+    control = Control("x", kind, make(folder), image_encoder=folder / "encoder" if kind == "ip-adapter" else None)
+    with pytest.raises(CheckpointError, match=message):
+        estimate_bytes(replace(spec, controls=(control,)), 4)
+
+
+def pickled(folder: Path) -> Path:
+    (folder / "diffusion_pytorch_model.safetensors").rename(folder / "diffusion_pytorch_model.bin")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"cross_attention_dim": 2048}, "its cross_attention_dim is 2048, and that of .*unet 32"),
+        ({"_class_name": "ControlNetUnionModel"}, "it is for several kinds of maps: name the one"),
+        ({"cross_attention_dim": None, "joint_attention_dim": 4096}, "for another kind of checkpoint"),
+    ],
+)
+def test_a_control_of_another_kind_of_checkpoint_is_told_by_its_config(
+    controlled: Callable[[str], CheckpointSpec], change: dict[str, Any], message: str
+) -> None:
+    spec = controlled("sd15")
+    unet, edges = spec.path / "unet", spec.path.parent / "edges"
+    config = read_json(edges / "config.json") | change
+    reason = why_it_does_not_fit(spec.controls[0], config, read_json(unet / "config.json"), unet)
+    assert reason is not None
+    assert re.search(message, reason)
 
 
 @pytest.mark.nightly

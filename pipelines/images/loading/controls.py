@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from PIL import Image
 
+from pipelines.catalog.control_problems import ip_adapter_problem
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.images.loading.file_versions import FileHashes, FileVersion
 from pipelines.images.loading.parts import LOAD_LOCK
@@ -203,6 +204,8 @@ class Controls:
         encoder, processor = self._encoder(adapters[0].name)
         pipeline.register_modules(image_encoder=encoder, feature_extractor=processor)
         files = self.adapter_files(adapters)
+        if (problem := next(filter(None, map(ip_adapter_problem, files)), None)) is not None:
+            raise ValueError(problem)  # one that was replaced since the checkpoint was loaded
         arguments: dict[str, Any] = {
             "pretrained_model_name_or_path_or_dict": [str(file.parent) for file in files],
             "subfolder": [""] * len(files),

@@ -6,7 +6,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.catalog.checkpoint_files import CheckpointError, check_files, denoiser_name, model_index, read_json
+from pipelines.catalog.control_problems import why_it_does_not_fit
 from pipelines.images.drawing.looks import NO_CHANGE, difference
 from pipelines.protocol.images import (
     CheckpointSpec,
@@ -86,10 +87,18 @@ class ControlChecker:
 
     async def _try(self, control: Control) -> str | None:
         """Try a control, and return the reason why it does not work; None if it works."""
+        if control.kind != "ip-adapter" and (why := self._why_it_does_not_fit(control)) is not None:
+            return why
         drawn = await self.draw(self._with(self.job, [control]))
         if isinstance(drawn, str):
             return drawn
         return None if difference(self.plain[0], drawn[0]) > 0 else NO_CHANGE
+
+    def _why_it_does_not_fit(self, control: Control) -> str | None:
+        folder = check_files(self.spec)
+        denoiser = folder / denoiser_name(model_index(folder))
+        config, own = (read_json(each / "config.json") for each in (control.path, denoiser))
+        return why_it_does_not_fit(control, config, own, denoiser)
 
     async def _ways(
         self,
