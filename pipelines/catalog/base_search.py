@@ -17,6 +17,7 @@ from pipelines.catalog.checkpoint_files import (
 )
 from pipelines.catalog.file_kinds import kind_by_header, other_kind_of
 from pipelines.catalog.file_layout import DENOISER_PREFIX, beside_denoiser, denoiser_tensors
+from pipelines.catalog.folder_problems import SHARD
 from pipelines.catalog.quantization import read_quantization
 from pipelines.catalog.weight_headers import BrokenFile, Tensor, read_header
 
@@ -40,6 +41,8 @@ def nearest_base(file: Path, folders: Iterable[Path]) -> tuple[Path, int, int] |
     tenth, or has half of its tensors by their names and shapes."""
     tensors = _weights(file)
     weights = sum(tensor.weights for tensor in tensors)
+    if file.suffix not in SINGLE_FILES or weights == 0 or SHARD.search(file.name):
+        return None  # nothing that could be named beside a folder
     named = {(tensor.name.removeprefix(DENOISER_PREFIX), tensor.shape) for tensor in tensors}
     found = []
     for folder in folders:

@@ -19,7 +19,7 @@ from pipelines.catalog.file_kinds import (
     other_kind_of,
 )
 from pipelines.catalog.file_layout import denoiser_tensors, missing_parts
-from pipelines.catalog.folder_problems import HUB_CACHE, PICKLES, other_kind, part_problems, similar_names
+from pipelines.catalog.folder_problems import HUB_CACHE, PICKLES, SHARD, other_kind, part_problems, similar_names
 from pipelines.catalog.modular import index_file, missing_part, plain_index
 from pipelines.catalog.part_configs import differences, other_kind_of_part
 from pipelines.catalog.quantization import is_quantized
@@ -97,6 +97,8 @@ def check_files(spec: CheckpointSpec) -> Path:
     folder = spec.path if spec.path.is_dir() else spec.base or spec.config
     if folder is None and spec.path.suffix in SINGLE_FILES and (kind := _other_kind_of_file(spec.path)) is not None:
         raise CheckpointError(f"{spec.path}: {kind}")
+    if spec.path.is_file() and (why := _why_no_single_file(spec.path)) is not None:
+        raise CheckpointError(f"{spec.path}: {why}")
     if folder is None or (spec.path.is_file() and spec.path.suffix not in SINGLE_FILES):
         raise CheckpointError(
             f"{spec.path}: neither a diffusers folder, nor a .safetensors or .gguf file with `base` (the folder that "
@@ -111,6 +113,17 @@ def check_files(spec: CheckpointSpec) -> Path:
         content = f"only pickles such as {pickled.name}, which can run code" if pickled else "no weights"
         raise CheckpointError(f"{folder}: {content}; convert the checkpoint to safetensors")
     return folder
+
+
+def _why_no_single_file(file: Path) -> str | None:
+    """Return why a file is none by its name: one of several shards, or one with another ending."""
+    if SHARD.search(file.name):
+        return "one of several files of a model: name their folder, with the key `denoiser` if it is a denoiser's"
+    try:
+        is_named_otherwise = file.suffix not in SINGLE_FILES and bool(read_header(file).tensors)
+    except BrokenFile:
+        return None
+    return f"a .safetensors file under another name: call it {file.stem}.safetensors" if is_named_otherwise else None
 
 
 def _other_kind_of_file(file: Path) -> FileKind | None:

@@ -9,6 +9,8 @@ from pipelines.catalog.components import component_names, has_weights
 from pipelines.catalog.weight_headers import Tensor
 
 DENOISER_PREFIX: Final = "model.diffusion_model."  # of its tensors in files that could have other components too
+# What trainers leave before all names of a denoiser that was saved out of something else
+WRAPPERS: Final = re.compile(r"((module|_orig_mod|net|unet|transformer|diffusion_model)\.)+")
 AVERAGE: Final = "model_ema."  # of the denoiser's weights over the training, which is not loaded
 CODEC: Final = ("first_stage_model.", "vae.")
 BESIDE: Final = (*CODEC, "cond_stage_model.", "conditioner.", "text_encoders.", "text_encoder.")
@@ -54,6 +56,13 @@ def denoiser_tensors(tensors: Iterable[Tensor]) -> list[Tensor]:
     """Return the tensors of a single file that are its denoiser's."""
     listed = [tensor for tensor in tensors if not is_statement(tensor)]
     return [tensor for tensor in listed if tensor.name.startswith(DENOISER_PREFIX)] or listed
+
+
+def wrapper(names: Iterable[str]) -> str:
+    """Return what stands before all names of a denoiser, such as "net."; an empty text if nothing does."""
+    listed = list(names)
+    found = WRAPPERS.match(listed[0]) if listed else None
+    return found[0] if found is not None and all(name.startswith(found[0]) for name in listed) else ""
 
 
 def beside_denoiser(tensors: Iterable[Tensor]) -> tuple[str, ...]:

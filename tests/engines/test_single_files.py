@@ -64,6 +64,11 @@ def prefixed(weights: Weights, path: Path) -> None:
     save_file({f"model.diffusion_model.{name}": weight for name, weight in weights.items()}, path)
 
 
+def wrapped(before: str) -> Callable[[Weights, Path], None]:
+    """As trainers save a part of what they train, or a compiled one."""
+    return lambda weights, path: save_file({f"{before}{name}": weight for name, weight in weights.items()}, path)
+
+
 def float8(weights: Weights, path: Path) -> None:
     save_file({name: weight.to(torch.float8_e4m3fn) for name, weight in weights.items()}, path)
 
@@ -127,6 +132,8 @@ def draw(spec: CheckpointSpec) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]
         (scaled_float8, "scaled.safetensors", 3),
         (scaled_float8_by_row, "by-row.safetensors", 3),
         (quantized(KIND.BF16), "bf16.gguf", 0.5),
+        (wrapped("net."), "net.safetensors", 0),
+        (wrapped("module._orig_mod."), "compiled.safetensors", 0),
         (quantized(KIND.Q8_0), "q8_0.gguf", 1),
         (quantized(KIND.Q5_1), "q5_1.gguf", 3),
         (quantized(KIND.Q5_0), "q5_0.gguf", 3),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.catalog.base_search import find_bases
+from pipelines.catalog.base_search import find_bases, nearest_base
 from pipelines.catalog.checkpoint_files import CheckpointError, estimate_bytes, find_snapshot
 from pipelines.catalog.inspection import inspect_checkpoint
 from pipelines.catalog.suggestion import suggest
@@ -193,6 +193,20 @@ def test_a_header_with_values_of_another_kind_is_a_broken_one(tmp_path: Path, he
     file = tmp_path / "x.safetensors"
     file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(100))
     assert inspect_checkpoint(file).problems == (f"{file}: not a safetensors file, or a broken one",)
+
+
+@pytest.mark.parametrize("name", ["dream.sft", "dream.SAFETENSORS", "dream"])
+def test_a_file_under_another_name_is_told_its_own(tmp_path: Path, name: str) -> None:
+    denoiser_file(tmp_path / "x.safetensors").rename(tmp_path / name)
+    problems = inspect_checkpoint(tmp_path / name, flux_folder(tmp_path / "flux")).problems
+    assert problems == (f"{tmp_path / name}: a .safetensors file under another name: call it dream.safetensors",)
+
+
+def test_one_of_several_shards_is_no_checkpoint(tmp_path: Path) -> None:
+    file = denoiser_file(tmp_path / "flux-00001-of-00003.safetensors")
+    (problem,) = inspect_checkpoint(file).problems
+    assert "one of several files of a model: name their folder, with the key `denoiser`" in problem
+    assert nearest_base(file, [flux_folder(tmp_path / "flux")]) is None
 
 
 def test_a_folder_in_place_of_a_file_is_no_weights(tmp_path: Path) -> None:
