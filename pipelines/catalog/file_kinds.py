@@ -55,6 +55,10 @@ IMAGE_ENCODER: Final = FileKind(
 CONTROLNET: Final = FileKind(
     "a ControlNet", "name its diffusers folder, which has a config.json, in [[controlnets]] of a checkpoint"
 )
+CONTROL_LORA: Final = FileKind("a control-LoRA of a ControlNet", "nothing here takes it: take the whole ControlNet")
+LLLITE: Final = FileKind("a ControlNet-LLLite", "nothing here takes it: take a ControlNet of that kind of map")
+PULID: Final = FileKind("a PuLID adapter", "it draws from a face's embedding, which calls here do not have")
+REDUX: Final = FileKind("FLUX.1 Redux", "it prepares embeddings for another pipeline, and nothing here takes it")
 T2I_ADAPTER: Final = FileKind("a T2I-Adapter", "name its diffusers folder in [[t2i_adapters]] of a checkpoint")
 IP_ADAPTER: Final = FileKind("an IP-Adapter", "name it in [[ip_adapters]] of a checkpoint")
 CONTROLNET_FOLDER: Final = FileKind("a ControlNet", "name it in [[controlnets]] of a checkpoint")
@@ -70,6 +74,7 @@ OTHER_UPSCALER: Final = FileKind(
     "an upscaler", "its network is not ESRGAN's or Real-ESRGAN's, or enlarges nothing, and no other is loaded"
 )
 MOTION: Final = FileKind("a motion module", "it draws videos, and Darkroom images")
+VIDEO: Final = FileKind("a video checkpoint", "it draws videos, and Darkroom images")
 SVDQUANT: Final = FileKind(
     "an SVDQuant checkpoint", "its kernels are code of a hub, which nothing here runs: use the bf16 or fp8 file"
 )
@@ -135,7 +140,8 @@ SHARE: Final = 0.9  # of a file's tensors that are of the kind
 SVDQUANT_NAMES: Final = re.compile(
     r"(^|\.)(single_)?transformer_blocks\..*\.(wscales|smooth_factor|proj_down|qweight)$"
 )
-VISION: Final = r"vision_model\.|visual_projection\.|vision_tower\."
+VISION: Final = r"vision_model\.|visual_projection\.|vision_tower\.|visual\."
+LAYERS: Final = r"layers\.\d+\.(\w*attn|attention|\w*mlp|feed_forward|\w*layer_?norm|\w*_norm|mixer|block_sparse_moe)"
 TEXT: Final = (
     r"(text_encoders?|cond_stage_model|conditioner)\.|clip_[lgh]\.|t5xxl\.|text_model\.|text_projection|logit_scale|"
     r"shared\.|encoder\.(block\.|layers\.\d+\.(self_attn|layer_norm|mlp)|final_layer_norm\.|embed_tokens)|"
@@ -143,21 +149,26 @@ TEXT: Final = (
     r"transformer\.(resblocks|text_model|shared|encoder\.block)\.|spiece_model"
 )
 ANYWHERE: Final = (  # one tensor is enough
+    (re.compile(r"^lora_controlnet$"), CONTROL_LORA),
+    (re.compile(r"^lllite_"), LLLITE),
+    (re.compile(r"^(pulid_|id_adapter_attn_layers\.)"), PULID),
+    (re.compile(r"^redux_(up|down)\."), REDUX),
+    (re.compile(r"(^|\.)time_stack\."), VIDEO),
     (
         re.compile(
-            r"^(control_model|controlnet|input_hint_block|zero_convs|control_(blocks|layers|transformer_blocks))\.|"
+            r"^(control_model|controlnet|input_hint_block|zero_convs|control_\w+)\.|"
             r"controlnet_(cond_embedding|down_blocks|blocks|x_embedder|mode)"
         ),
         CONTROLNET,
     ),
-    (re.compile(r"^(ip_adapter|image_proj(_model)?|adapter_modules)\."), IP_ADAPTER),
+    (re.compile(r"^(ip_adapter|image_proj(_model)?|adapter_modules)\.|(^|\.)ip_adapter_\w+_proj"), IP_ADAPTER),
     (re.compile(r"^(vision_model\.)?embeddings\.patch_embedding\."), IMAGE_ENCODER),
     (re.compile(r"motion_modules\.|temporal_transformer\."), MOTION),
     (re.compile(r"^(adapter\.)?body\.\d+\.(block1|block2|resnets|in_conv)\."), T2I_ADAPTER),
     (
         re.compile(
             r"^(model\.1\.sub\.\d+\.|body\.\d+\.(rdb1|RDB1|residual_group)\.|RRDB_trunk\.|layers\.\d+\.residual_group\.|"
-            r"(conv_up|upconv)\d\.)"
+            r"(conv_up|upconv)\d\.|conv_first\.|feats\.\d+\.|block_\d+\.c\d_r\.|residual_layer\.\d+\.|tail\.\d+\.)"
         ),
         UPSCALER,
     ),
@@ -171,14 +182,14 @@ WHOLLY: Final = (  # nearly all tensors
     (re.compile(rf"^({VISION}|{TEXT})"), IMAGE_ENCODER),
     (
         re.compile(
-            r"^((model|language_model|lm_head|visual|score|multi_modal_projector)\.|layers\.\d+\.|norm\.|embed_tokens\.|"
-            r"tekken_model)"
+            rf"^((model\.)?(language_model|visual|vision_\w+|norm|embed_tokens)\.|model\.layers\.\d+\.|{LAYERS}|"
+            r"(lm_head|score|multi_modal_projector)\.|tekken_model)"
         ),
         LANGUAGE_MODEL,
     ),
-    (re.compile(r"^(taesd_(en|de)coder\.|(en|de)coder\.(layers\.)?\d+\.|\d+\.)"), TINY_VAE),
+    (re.compile(r"^(taesd_(en|de)coder\.|(en|de)coder\.(layers\.)?\d+\.|\d+\.(weight|bias|conv|skip)\b)"), TINY_VAE),
     (re.compile(r"^body\.\d+\.(weight|bias)$"), UPSCALER),
-    (re.compile(r"^(encoder|decoder|(post_)?quant_conv|conv[12]|bn|loss)\."), VAE),
+    (re.compile(r"^(encoder|decoder|(post_)?quant_conv|conv[12]|bn|loss|model_ema)\."), VAE),
 )
 
 

@@ -211,6 +211,58 @@ KINDS: Mapping[str, tuple[Shapes, str, str]] = {
         "no other is loaded",
     ),
     "compact": ({"body.0.weight": (8, 3, 3, 3), "body.1.weight": (8,)}, "an upscaler", "enlarges"),
+    "dat": (
+        {"conv_first.weight": (8, 3, 3, 3), "before_RG.1.weight": (8,), "layers.0.blocks.0.attn.qkv.weight": (24, 8)},
+        "an upscaler",
+        "no other is loaded",
+    ),
+    "plksr": ({"feats.0.weight": (8, 3, 3, 3), "feats.1.lk.conv.weight": (4, 4, 17, 17)}, "an upscaler", "no other"),
+    "edsr": ({"head.0.weight": (8, 3, 3, 3), "tail.0.0.weight": (32, 8, 3, 3)}, "an upscaler", "no other"),
+    "lllite": (
+        {"lllite_unet_input_blocks_4_1_transformer_blocks_0_attn1_to_q.conditioning1.0.weight": (16, 3, 4, 4)},
+        "a ControlNet-LLLite",
+        "take a ControlNet",
+    ),
+    "control-lora": (
+        {"lora_controlnet": (1,), "input_blocks.1.0.in_layers.2.up": (8, 4), "input_hint_block.0.weight": (8, 3, 3, 3)},
+        "a control-LoRA",
+        "take the whole ControlNet",
+    ),
+    "ip-adapter-xlabs": (
+        {
+            "ip_adapter_proj_model.proj.weight": (8, 8),
+            "double_blocks.0.processor.ip_adapter_double_stream_k_proj.weight": (8, 8),
+        },
+        "an IP-Adapter",
+        "[[ip_adapters]]",
+    ),
+    "pulid": (
+        {"pulid_ca.0.norm1.weight": (8,), "pulid_encoder.latents": (1, 5, 8)},
+        "a PuLID adapter",
+        "a face's embedding",
+    ),
+    "redux": (
+        {"redux_up.weight": (8, 8), "redux_down.weight": (8, 8)},
+        "FLUX.1 Redux",
+        "prepares embeddings",
+    ),
+    "video": (
+        {
+            "model.diffusion_model.input_blocks.1.1.time_stack.0.attn1.to_q.weight": (8, 8),
+            "model.diffusion_model.input_blocks.1.0.in_layers.0.weight": (8,),
+        },
+        "a video checkpoint",
+        "draws videos",
+    ),
+    "open-clip-with-vision": (
+        {
+            "visual.transformer.resblocks.0.attn.in_proj_weight": (24, 8),
+            "visual.conv1.weight": (8, 3, 4, 4),
+            "token_embedding.weight": (99, 8),
+        },
+        "an image encoder",
+        "image_encoder",
+    ),
     "motion": (
         {"down_blocks.0.motion_modules.0.temporal_transformer.norm.weight": (8,)},
         "a motion module",
@@ -238,6 +290,10 @@ DENOISERS: Mapping[str, Shapes] = {
         "x_embedder.weight": (8, 8),
     },
     "qwen": {"transformer_blocks.0.attn.to_q.weight": (8, 8), "img_in.weight": (8, 8), "txt_in.weight": (8, 8)},
+    "aura-flow": {"model.double_layers.0.attn.w1q.weight": (8, 8), "model.init_x_linear.weight": (8, 8)},
+    "wrapped": {"net.transformer_blocks.0.attn.to_q.weight": (8, 8), "net.img_in.weight": (8, 8)},
+    "detector": {"model.0.conv.weight": (8, 3, 3, 3), "model.22.dfl.conv.weight": (1, 8, 1, 1)},
+    "head": {"layers.0.weight": (8, 8), "layers.7.weight": (1, 8)},
     "unknown": {"blocks.0.attention.weight": (8, 8), "patch.weight": (8, 8)},
     "whole": {
         "model.diffusion_model.out.2.weight": (8, 8),
