@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
+from pipelines.catalog.call_signature import PipelineSource
+from pipelines.families.generic import SUFFIXES, family_stem
 from pipelines.families.registry import all_families
 
 WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")  # of names such as dreamshaperXL_lightning4Step
@@ -47,6 +49,16 @@ def read_name(name: str) -> NamedAfter:
         count if 1 <= count <= 50 else None,
         PREDICTS_V.search(text) is not None,
     )
+
+
+def named_class(name: str, class_name: str, source: PipelineSource) -> str | None:
+    """Return the pipeline class that a file's name suggests in place of another one, by a word that is in the class's
+    name: trainings for other calls may have the same shapes. None if there is no such class, or if both draw with the
+    same weights."""
+    stem = family_stem(class_name)
+    words = (word.capitalize() for word in WORDS.findall(name))
+    found = (f"{stem}{word}Pipeline" for word in words if word not in SUFFIXES.values())
+    return next(filter(source.has, found), None)
 
 
 @cache

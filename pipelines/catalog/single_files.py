@@ -10,6 +10,7 @@ from pipelines.catalog.checkpoint_files import CheckpointError, class_of, denois
 from pipelines.catalog.file_layout import beside_denoiser, unread_prefixes
 from pipelines.catalog.quantization import read_quantization
 from pipelines.catalog.said_by_files import Beside, Said, read_said
+from pipelines.catalog.said_by_names import named_class
 from pipelines.catalog.weight_headers import read_header
 
 
@@ -37,4 +38,7 @@ def inspect_file(
     unused = beside_denoiser(tensors) if is_base else unread_prefixes(index, tensors)
     listed = " and ".join(f"{prefix}*" for prefix in unused)
     notes = (f"its {listed} are not used, but the parts of {folder.name}",) if unused else ()
+    other = named_class(path.stem, class_name, source) if is_base else None
+    if other is not None:
+        notes = (*notes, f"its name is that of a {other}, and {folder.name} draws as a {class_name}: check it")
     return said, (*said.notes, *notes)

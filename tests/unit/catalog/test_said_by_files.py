@@ -21,7 +21,7 @@ from server.errors import BadRequest
 from server.flows.catalog.edit import edited_text
 from server.flows.checkpoints import CheckpointManager
 from server.schemas.checkpoint_reports import report_of
-from tests.support.weight_files import INDEX, flux_folder, sd_folder
+from tests.support.weight_files import INDEX, denoiser_file, flux_folder, sd_folder
 from tests.unit.catalog.test_checkpoint_manager import run
 
 ZERO_SNR = {"prediction_type": "v_prediction", "rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
@@ -99,6 +99,23 @@ def test_cosxl_gets_the_scheduler_of_edm_with_its_sigmas(tmp_path: Path) -> None
         "prediction_type": "v_prediction", "sigma_data": 1.0, "sigma_max": 120.0, "sigma_min": 0.002,
         "sigma_schedule": "exponential",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("flux1-kontext-dev", "FluxKontextPipeline"),
+        ("flux1-dev-Kontext_fp8", "FluxKontextPipeline"),
+        ("flux1-dev", None),
+        ("fluxInpaint", None),  # it draws with the same weights
+    ],
+)
+def test_a_name_of_another_pipeline_is_told(tmp_path: Path, name: str, other: str | None) -> None:
+    """Kontext's denoiser has the shapes of FLUX.1 [dev]'s, which draws something else with it."""
+    file = denoiser_file(tmp_path / f"{name}.safetensors")
+    found = inspect_checkpoint(file, flux_folder(tmp_path / "flux"))
+    told = f"its name is that of a {other}, and flux draws as a FluxPipeline: check it"
+    assert (found.problems, found.notes) == ((), (told,) if other else ())
 
 
 def test_a_flow_has_one_prediction(tmp_path: Path) -> None:
