@@ -29,6 +29,7 @@ from pipelines.catalog.file_layout import beside_denoiser, denoiser_tensors, mis
 from pipelines.catalog.folder_problems import part_problems
 from pipelines.catalog.libraries import missing_libraries, quantization_problems
 from pipelines.catalog.modular import missing_part, modular_class
+from pipelines.catalog.quantization import read_quantization
 from pipelines.catalog.refused_classes import why_refused
 from pipelines.catalog.said_by_files import Said
 from pipelines.catalog.single_files import inspect_file
@@ -160,8 +161,23 @@ def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None
 
 def _of_upscaler(path: Path, layout: UpscalerLayout) -> Inspection:
     network = _part("unet", f"{layout.network}, {layout.scale}x", list(read_header(path).tensors))
+    problems = [f"{path}: {layout.problem}"] if layout.problem is not None else []
+    problems += filter(None, [read_quantization(path).problem])
     return Inspection(
-        path, None, None, None, layout.network, (network,), (), (), (), "upscale", UPSCALES, {}, layout.index, {}
+        path,
+        None,
+        None,
+        None,
+        layout.network,
+        (network,),
+        (),
+        tuple(problems),
+        (),
+        "upscale",
+        UPSCALES,
+        {},
+        layout.index,
+        {},
     )
 
 

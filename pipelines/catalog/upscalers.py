@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -45,6 +46,29 @@ class UpscalerLayout:
     def index(self) -> dict[str, Any]:
         """Return what a diffusers folder of the network would have in model_index.json."""
         return {"_class_name": self.network, "unet": ["darkroom", self.network]}
+
+    @property
+    def problem(self) -> str | None:
+        """Return why the network can't be filled from the file, by the names of its tensors; None if it can."""
+        found, wanted = set(self.names.values()), set(_names(self))
+        if more := sorted(name for name, own in self.names.items() if own not in wanted):
+            return f"an upscaler, but no {self.network}, which has no {more[0]}: no other network is loaded"
+        return f"an upscaler without {min(wanted - found)}: it is not whole" if wanted - found else None
+
+
+def _names(layout: UpscalerLayout) -> Iterator[str]:
+    """Yield the names of all weights of a network, as Real-ESRGAN has them."""
+    if layout.network == "SRVGGNetCompact":
+        for place in range(0, 2 * layout.blocks + 3, 2):
+            yield from (f"body.{place}.weight", f"body.{place}.bias")
+        yield from (f"body.{place}.weight" for place in range(1, 2 * layout.blocks + 2, 2))
+        return
+    doublings = round(math.log2(layout.scale * layout.unshuffle))
+    ups = (f"conv_up{number}" for number in range(1, doublings + 1))
+    places = product(range(layout.blocks), range(1, 4), range(1, 6))
+    body = (f"body.{block}.rdb{dense}.conv{place}" for block, dense, place in places)
+    for name in ("conv_first", *body, "conv_body", *ups, "conv_hr", "conv_last"):
+        yield from (f"{name}.weight", f"{name}.bias")
 
 
 def upscaler_layout(tensors: Iterable[Tensor]) -> UpscalerLayout | None:

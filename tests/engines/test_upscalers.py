@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch.nn import functional
 
 from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.catalog.inspection import inspect_checkpoint
 from pipelines.images.engine import ImageEngine
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.protocol.images import (
@@ -170,3 +171,32 @@ async def test_a_call_is_cancelled_between_tiles(tmp_path: Path) -> None:
     assert isinstance(events[-1], Failed)
     assert events[-1].code == "cancelled"
     engine.close()
+
+
+@pytest.mark.parametrize(
+    ("weights", "reason"),
+    [
+        (
+            {**X4, "model.1.sub.0.RDB1.conv1x1.weight": torch.zeros(4, 8, 1, 1)},
+            "no RRDBNet, which has no model.1.sub.0",
+        ),
+        ({name: weight for name, weight in X4.items() if name != "model.0.bias"}, "without conv_first.bias"),
+        ({**compact(4), "tail.weight": torch.zeros(3, 3)}, "no SRVGGNetCompact, which has no tail.weight"),
+        ({name: weight for name, weight in compact(2).items() if name != "body.3.weight"}, "without body.3.weight"),
+        ({name: weight.to(torch.int8) for name, weight in X4.items()}, "is of I8, without a scale"),
+    ],
+    ids=["plus", "half", "other", "half compact", "int8"],
+)
+def test_what_the_load_would_refuse_is_told_before(tmp_path: Path, weights: Weights, reason: str) -> None:
+    spec = saved(tmp_path / "x.safetensors", weights)
+    (problem,) = inspect_checkpoint(spec.path).problems
+    assert reason in problem
+    with pytest.raises(CheckpointError):
+        load_checkpoint(spec, CPU)
+
+
+@pytest.mark.parametrize(
+    "weights", [X4, later_names(X4), real_names(X4), compact(2)], ids=["first", "later", "real", "compact"]
+)
+def test_whole_files_of_every_layout_have_no_problem(tmp_path: Path, weights: Weights) -> None:
+    assert inspect_checkpoint(saved(tmp_path / "x.safetensors", weights).path).problems == ()
