@@ -10,23 +10,21 @@ from typing import Any, Final
 
 from llguidance import LLMatcher
 
-from pipelines.chat.schemas import Schema, rewritten
+from pipelines.chat.schemas import DEFINITIONS, Schema, of_kinds, rewritten
 from pipelines.chat.tokens import TokenTable
 
 LENIENT: Final = {"lenient": True, "coerce_one_of": True}  # the library's: it warns of a keyword in place of failing
 KINDS: Final = frozenset({"string", "number", "integer", "boolean", "object", "array", "null"})
 NULLABLE: Final = frozenset({"const", "default"})  # null is a value there, and no absence
 UNIMPLEMENTED: Final = re.compile(r"Unimplemented keys: (\[.*\])")
-WIDEST: Final = {"type": "object"}
+WIDEST: Final = {"type": "object", "additionalProperties": True}
 
 
 def enforceable(table: TokenTable, schema: Mapping[str, Any]) -> tuple[Schema, tuple[str, ...]]:
     """Return the schema without what can't be enforced, and the keywords that are not."""
     plain = rewritten(schema, _without_nothing)
-    if warnings := _warnings(table, plain):
+    if (warnings := _warnings(table, rewritten(plain, _all_required))) is not None:
         return plain, _keywords(warnings)
-    if warnings is not None:
-        return plain, ()
     dropped: set[str] = set()
 
     def drop(one: Schema) -> Schema:
@@ -37,11 +35,32 @@ def enforceable(table: TokenTable, schema: Mapping[str, Any]) -> tuple[Schema, t
                 dropped.add(keyword)
         return one
 
-    loose = rewritten(plain, drop)
+    def leave_out(one: Schema) -> Schema:
+        """Return the schema without properties that no value fits."""
+        required, properties = one.get("required"), one.get("properties")
+        if not isinstance(properties, Mapping):
+            return one
+        kept = required if isinstance(required, list) else ()
+        fits = {name: part for name, part in properties.items() if name in kept or _fits(table, part, plain)}
+        return {**one, "properties": fits}
+
+    loose = rewritten(rewritten(plain, drop), leave_out)
     warnings = _warnings(table, loose)
     if warnings is None:
         return dict(WIDEST), ("schema",)
     return loose, tuple(sorted({*dropped, *_keywords(warnings)}))
+
+
+def _all_required(schema: Schema) -> Schema:
+    """Return the schema with all properties required: the grammar library says nothing of others that no value fits."""
+    properties = schema.get("properties")
+    return {**schema, "required": list(properties)} if isinstance(properties, Mapping) else schema
+
+
+def _fits(table: TokenTable, part: Any, root: Schema) -> bool:
+    """Return whether a property of this schema can have a value."""
+    named = {key: root[key] for key in DEFINITIONS if key in root}
+    return _warnings(table, {**named, **_all_required({"type": "object", "properties": {"a": part}})}) is not None
 
 
 def _warnings(table: TokenTable, schema: Schema) -> list[str] | None:
@@ -63,10 +82,16 @@ def _keywords(warnings: list[str]) -> tuple[str, ...]:
 
 
 def _without_nothing(schema: Schema) -> Schema:
-    """Return the schema without keywords that are null, as serialisers of other languages write them, and types that
-    there are not."""
+    """Return the schema without keywords that are null, as serialisers of other languages write them, types that there
+    are not, and those that no value of its enum has."""
     present = {name: value for name, value in schema.items() if value is not None or name in NULLABLE}
     kinds = present.get("type")
-    if isinstance(kinds, str) and kinds not in KINDS:
-        del present["type"]
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    if isinstance(kinds, list):
+        known = [kind for kind in kinds if kind in KINDS]
+        values = present.get("enum")
+        if not known or (values and isinstance(values, list) and not of_kinds(values, known)):
+            del present["type"]
+        elif known != kinds:
+            present["type"] = known
     return present

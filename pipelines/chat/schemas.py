@@ -5,17 +5,22 @@ its own ends at one. Bounds of a schema's own stay as they are. Pure.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-MAPS = ("properties", "patternProperties", "$defs", "definitions")
-LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+DEFINITIONS = ("$defs", "definitions")
+MAPS = ("properties", "patternProperties", *DEFINITIONS)
+COMBINING = ("anyOf", "oneOf", "allOf")
+LISTS = (*COMBINING, "prefixItems")
 SINGLES = ("items", "additionalProperties")
 OPEN = frozenset({"additionalProperties", "patternProperties", "unevaluatedProperties"})
 COMBINED = frozenset({"$ref", "anyOf", "oneOf", "allOf", "if"})  # beside `properties`: their properties count too
 BOUNDED = frozenset({"maxLength", "pattern", "format", "enum", "const"})
 
+KINDS = {str: "string", bool: "boolean", type(None): "null", float: "number", dict: "object"}
+
 MAX_REFERENCES = 8  # from one to the next: a circle has no end
+MAX_PARTS = 64  # that one schema combines
 
 Schema = dict[str, Any]
 
@@ -84,8 +89,37 @@ def _is_free_string(schema: Mapping[str, Any]) -> bool:
 
 
 def properties_alone(schema: Mapping[str, Any]) -> dict[str, Schema]:
-    """Return the schemas of an object's properties, each as `alone` has it."""
-    return {name: alone(part, schema) for name, part in (schema.get("properties") or {}).items()}
+    """Return the schemas of an object's properties, each as `alone` has it, with those of the schemas it combines."""
+    found: dict[str, list[Any]] = {}
+    for part in _combined(schema, schema, COMBINING):
+        properties = part.get("properties")
+        for name, one in properties.items() if isinstance(properties, Mapping) else ():
+            known = found.setdefault(name, [])
+            known += [one] if one not in known else []
+    return {name: alone(each[0] if len(each) == 1 else {"anyOf": each}, schema) for name, each in found.items()}
+
+
+def required_of(schema: Mapping[str, Any]) -> set[str]:
+    """Return the names of the properties that an object of this schema must have."""
+    lists = [part.get("required") for part in _combined(schema, schema, ("allOf",))]
+    return {name for names in lists if isinstance(names, list) for name in names}
+
+
+def takes_others(schema: Mapping[str, Any]) -> bool:
+    """Return whether an object may have properties that its schema does not name, and says so."""
+    return any(part.get(key) for part in _combined(schema, schema, COMBINING) for key in OPEN)
+
+
+def _combined(schema: Any, root: Mapping[str, Any], keys: Sequence[str]) -> list[Schema]:
+    """Return the schema and those that it combines by these keywords, without references."""
+    found: list[Schema] = []
+    waiting = [schema]
+    while waiting and len(found) < MAX_PARTS:
+        one = resolved(waiting.pop(0), root)
+        if isinstance(one, Mapping):
+            found.append(dict(one))
+            waiting += [part for key in keys if isinstance(one.get(key), list) for part in one[key]]
+    return found
 
 
 def alone(part: Any, root: Mapping[str, Any]) -> Schema:
@@ -93,7 +127,19 @@ def alone(part: Any, root: Mapping[str, Any]) -> Schema:
     found = resolved(part, root)
     found = dict(found) if isinstance(found, Mapping) else {}
     refers = '"$ref"' in json.dumps(found)
-    return found | ({key: root[key] for key in ("$defs", "definitions") if key in root} if refers else {})
+    return found | ({key: root[key] for key in DEFINITIONS if key in root} if refers else {})
+
+
+def of_kinds(values: Sequence[Any], kinds: Collection[str]) -> list[Any]:
+    """Return the values that are of these types of JSON."""
+    return [value for value in values if kinds_of(value) & set(kinds)]
+
+
+def kinds_of(value: Any) -> set[str]:
+    """Return the names of a value's types: an integer is a number too."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return {"integer", "number"}
+    return {KINDS.get(type(value), "array")}
 
 
 def resolved(schema: Any, root: Mapping[str, Any]) -> Any:

@@ -2,11 +2,11 @@
 
 import json
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pipelines.chat.schemas import alone, properties_alone
+from pipelines.chat.schemas import alone, properties_alone, required_of, takes_others
 from pipelines.chat.syntax.arguments import ArgumentReader, ArgumentStyle, Schema, json_string
 from pipelines.chat.syntax.literal_reader import LiteralReader
 from pipelines.chat.syntax.rules import Rules, quoted
@@ -28,9 +28,10 @@ class LiteralArguments(ArgumentStyle):
     def _object(self, rules: Rules, schema: Schema, depth: int) -> str:
         properties = properties_alone(schema)
         if not properties:
-            return '"{" "}"' if schema.get("additionalProperties") is False else self._any(rules)
+            return '"{" "}"' if schema.get("additionalProperties") is False else f"{self._any(rules)}_object"
         values = {key: f"{self._key(key)} {self._value(rules, value, depth)}" for key, value in properties.items()}
-        return f'"{{" {_listed(rules, values, schema.get("required") or [])} "}}"'
+        other = f"{self.any_key} {self._any(rules)}" if takes_others(schema) else ""
+        return f'"{{" {_listed(rules, values, required_of(schema), other)} "}}"'
 
     def _value(self, rules: Rules, schema: Schema, depth: int = MAX_DEPTH) -> str:
         kinds, options = schema.get("type"), schema.get("anyOf") or schema.get("oneOf") or []
@@ -109,12 +110,13 @@ class PythonArguments(LiteralArguments):
 
     def reader(self, schema: Schema, tail: str) -> ArgumentReader:
         """Return a reader that gives arguments without a name the schema's names."""
-        return LiteralReader(("'", '"'), list(schema.get("properties") or {}), opened=True)
+        return LiteralReader(("'", '"'), list(properties_alone(schema)), opened=True)
 
     def rule(self, rules: Rules, schema: Schema) -> str:
         """Return the arguments in the schema's order."""
         values = {key: f'"{key}=" {self._value(rules, value)}' for key, value in properties_alone(schema).items()}
-        return f'{_listed(rules, values, schema.get("required") or [])} ")"'
+        other = f"/[A-Za-z_][A-Za-z0-9_]*=/ {self._any(rules)}" if takes_others(schema) else ""
+        return f'{_listed(rules, values, required_of(schema), other)} ")"'
 
     def written(self, arguments: Mapping[str, Any]) -> str:
         """Return keyword arguments and the closing parenthesis."""
@@ -195,10 +197,11 @@ def _python(value: Any) -> str:
     return f"[{', '.join(map(_python, value))}]" if isinstance(value, list) else repr(value)
 
 
-def _listed(rules: Rules, values: dict[str, str], required: list[str]) -> str:
-    """Return the values in their order with commas between them, whichever of those that are not required come."""
-    rest = ""  # what may follow when something came before
-    first = ""  # the same when nothing came
+def _listed(rules: Rules, values: dict[str, str], required: Collection[str], other: str) -> str:
+    """Return the values in their order with commas between them, whichever of those that are not required come, and
+    behind them any number of an `other` one, if there is one."""
+    rest = f"(/, ?/ {rules.add(other)})*" if other else ""  # what may follow when something came before
+    first = f"({rules.add(other)} {rest})?" if other else ""  # the same when nothing came
     for key, value in reversed(values.items()):
         name = rules.add(value)
         if key in required:

@@ -5,12 +5,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from pipelines.chat.schemas import alone, properties_alone
+from pipelines.chat.schemas import alone, properties_alone, required_of, takes_others
 from pipelines.chat.syntax.arguments import ArgumentReader, ArgumentStyle, Schema
 from pipelines.chat.syntax.rules import Rules
-from pipelines.chat.syntax.tags import may_be_text, read_value
+from pipelines.chat.syntax.tags import bare, may_be_text, read_value, values_of
 
 MINIMAX: Final = "]<]minimax[>["
+ANYTHING: Final = "any_nested"  # the name of its rule
 ITEM: Final = "item"  # the tag of an array's values
 MAX_DEPTH: Final = 4  # of tags in tags: a schema may contain itself
 TAG: Final = re.compile(re.escape(MINIMAX) + r"<(/?)([^<>]+)>")
@@ -86,12 +87,13 @@ def _tags(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _object(rules: Rules, schema: Schema, depth: int) -> str:
-    required = schema.get("required") or []
+    required = required_of(schema)
     tags = [
         f"({_tag(rules, key, value, depth - 1)}){'' if key in required else '?'}"
         for key, value in properties_alone(schema).items()
     ]
-    return " ".join([*tags, "/[ \\n]{0,2}/"])
+    others = [f"({_any_tag(rules)})*"] if takes_others(schema) else []
+    return " ".join([*tags, *others, "/[ \\n]{0,2}/"])
 
 
 def _tag(rules: Rules, name: str, schema: Schema, depth: int) -> str:
@@ -102,8 +104,8 @@ def _tag(rules: Rules, name: str, schema: Schema, depth: int) -> str:
         each = [{**schema, "type": one} for one in kind]
     if each and depth:
         return f"({' | '.join(rules.add(_tag(rules, name, one, depth - 1)) for one in each)})"
-    if texts := [rules.literal(text) for text in schema.get("enum", ()) if isinstance(text, str)]:
-        return f"{opening} ({' | '.join(texts)}) {closing}"
+    if values := values_of(schema):
+        return f"{opening} ({' | '.join(rules.literal(bare(value)) for value in values)}) {closing}"
     if kind == "object" and schema.get("properties") and depth:
         return f"{opening} {_object(rules, schema, depth)} {closing}"
     if kind == "array" and depth:
@@ -118,11 +120,17 @@ def _tag(rules: Rules, name: str, schema: Schema, depth: int) -> str:
 
 def _anything(rules: Rules) -> str:
     """Return the expression of text and of tags with anything in them."""
-    name, mark = "any_nested", rules.literal(MINIMAX)
-    if not any(line.startswith(f"{name}: ") for line in rules.lines):
-        tags = f"{mark} /<[^<>\\/][^<>]*>/ {name} {mark} /<\\/[^<>]+>/"
-        rules.lines.append(f"{name}: ({rules.free(MINIMAX)} | {tags})*")
-    return name
+    _any_tag(rules)
+    return ANYTHING
+
+
+def _any_tag(rules: Rules) -> str:
+    """Return the expression of a tag of any name with anything in it."""
+    mark = rules.literal(MINIMAX)
+    tag = f"{mark} /<[^<>\\/][^<>]*>/ {ANYTHING} {mark} /<\\/[^<>]+>/"
+    if not any(line.startswith(f"{ANYTHING}: ") for line in rules.lines):
+        rules.lines.append(f"{ANYTHING}: ({rules.free(MINIMAX)} | {tag})*")
+    return tag
 
 
 def _written(name: str, value: Any) -> str:
@@ -131,5 +139,5 @@ def _written(name: str, value: Any) -> str:
     elif isinstance(value, list):
         inner = "".join(_written(ITEM, item) for item in value)
     else:
-        inner = value if isinstance(value, str) else json.dumps(value)
+        inner = bare(value)
     return f"{MINIMAX}<{name}>{inner}{MINIMAX}</{name}>"

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.chat.schemas import alone, properties_alone
+from pipelines.chat.schemas import alone, of_kinds, properties_alone, required_of, takes_others
 from pipelines.chat.syntax.arguments import ArgumentReader, ArgumentStyle, Schema, json_string
-from pipelines.chat.syntax.rules import Rules
+from pipelines.chat.syntax.rules import Rules, quoted
 
 PYTHON_WORDS = {"True": True, "False": False, "None": None}
 SAYS_STRING = ("true", "string")
+ANY_KEY = '/[^<>"\\n]{1,64}/'
 KINDS_OF_JSON = ("string", "number", "boolean", "null", "object", "array")
 KINDS = {str: "string", bool: "boolean", type(None): "null", dict: "object", list: "array"}  # others are numbers
 
@@ -31,13 +32,13 @@ class TagArguments(ArgumentStyle):
 
     def rule(self, rules: Rules, schema: Schema) -> str:
         """Return the arguments in the schema's order, those that are not required if the model wants them."""
-        required = schema.get("required") or []
-        space = "/[ \\n]{0,2}/"
+        required, space = required_of(schema), "/[ \\n]{0,2}/"
         tags = [
             f"({space} ({self._tag(rules, key, value)})){'' if key in required else '?'}"
             for key, value in properties_alone(schema).items()
         ]
-        return f"{' '.join(tags)} {space}"
+        others = [f"({space} ({self._tag(rules, '', {})}))*"] if takes_others(schema) else []
+        return f"{' '.join([*tags, *others])} {space}"
 
     def written(self, arguments: Mapping[str, Any]) -> str:
         """Return a tag for each argument, on lines of their own where the family has lines."""
@@ -45,7 +46,7 @@ class TagArguments(ArgumentStyle):
         return gap + "".join(self._written(key, value) + gap for key, value in arguments.items())
 
     def _written(self, key: str, value: Any) -> str:
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        text = bare(value)
         kind = KINDS.get(type(value), "number")
         return f"{self._opening(key, kind)}{self.space}{text}{self.space}{self.closing}"
 
@@ -58,18 +59,22 @@ class TagArguments(ArgumentStyle):
         return (self.space + self.closing,)
 
     def _tag(self, rules: Rules, key: str, value: Schema) -> str:
-        """Return the tag of a value; where tags name types, one for each type that the value may have."""
+        """Return the tag of a value, without a key of any value; where tags name types, one for each type that the
+        value may have."""
         named = "{type}" in self.opening or "{string}" in self.opening
         variants = _variants(value) if named else [("string" if may_be_text(value) else _kind(value), value)]
         return " | ".join(rules.add(self._typed(rules, key, kind, schema)) for kind, schema in variants)
 
     def _typed(self, rules: Rules, key: str, kind: str, value: Schema) -> str:
-        opening = " /\\n?/ ".join(map(rules.literal, self._opening(key, kind).split("\n")))
+        before, after = self._opening("{key}", kind).split("{key}")
+        lines = " /\\n?/ ".join(rules.literal(line) for line in after.split("\n"))
+        opening = f"{rules.literal(before)} {quoted(key) or ANY_KEY} {lines}"
         space = "/\\n?/" if self.space else ""
         closing = rules.literal(self.closing)
         if kind != "string":
             return f"{opening} {space} {rules.json(value)} {space} {closing}"
-        if options := [rules.literal(option) for option in value.get("enum", ()) if isinstance(option, str)]:
+        if values := values_of(value):
+            options = [rules.literal(bare(one)) for one in values]
             return f"{opening} {space} ({' | '.join(options)}) {space} {closing}"
         return f"{opening} {space} {rules.until(self.closing)}"
 
@@ -81,6 +86,7 @@ class TagReader(ArgumentReader):
         self._opening = re.compile(r"\s*" + _pattern(style.opening))
         self._style = style
         self._properties = properties_alone(schema)
+        self._others = alone(schema.get("additionalProperties"), schema)
         self._tail = tail
         self._text = ""
         self._key: str | None = None  # of the value that is open
@@ -120,13 +126,16 @@ class TagReader(ArgumentReader):
 
     def _open(self, opened: re.Match[str]) -> str:
         self._key = key = opened["key"]
-        schema = self._properties.get(key, {})
+        schema = self._schema(key)
         said = opened.groupdict().get("string")
         self._is_string = said in SAYS_STRING if said else may_be_text(schema)
         self._streams = said in SAYS_STRING or (not said and schema.get("type") == "string")
         self._first = True
         comma, self._begun = (", " if self._begun else "{"), "{"
         return comma + json_string(key) + ": " + ('"' if self._streams else "")
+
+    def _schema(self, key: str) -> Schema:
+        return self._properties.get(key, self._others)
 
     def _stream(self) -> str:
         """Return what is certain of an open string: the space before its closing tag is none of it."""
@@ -143,17 +152,19 @@ class TagReader(ArgumentReader):
         return text
 
     def _close(self, text: str) -> str:
-        text, self_key = self._without_space(text).removesuffix(self._style.space), self._key or ""
+        text, key = self._without_space(text).removesuffix(self._style.space), self._key or ""
         self._key = None
         if self._streams:
             return json_string(text)[1:-1] + '"'
-        value = read_value(text, self._properties.get(self_key, {}), is_string=self._is_string)
+        value = read_value(text, self._schema(key), is_string=self._is_string)
         return json.dumps(value, ensure_ascii=False)
 
 
 def read_value(text: str, schema: Schema, *, is_string: bool) -> Any:
     """Return the value that stands between tags: what is no JSON of another type is a string."""
     word = text.strip()
+    if listed := [value for value in values_of(schema) or () if word == bare(value)]:
+        return listed[0]
     if word in PYTHON_WORDS and not (is_string and schema.get("type") == "string"):
         return PYTHON_WORDS[word]
     try:
@@ -161,6 +172,11 @@ def read_value(text: str, schema: Schema, *, is_string: bool) -> Any:
     except ValueError:
         return text
     return text if is_string and not _declared(value, schema) else value
+
+
+def bare(value: Any) -> str:
+    """Return a value as it stands between tags."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def may_be_text(schema: Schema) -> bool:
@@ -172,10 +188,15 @@ def may_be_text(schema: Schema) -> bool:
         return bool(kinds == "string")
     options = schema.get("anyOf") or schema.get("oneOf") or ()
     if options:
-        return any(may_be_text(option) for option in options)
-    return not schema.keys() & {"$ref", "allOf", "properties", "items", "enum", "const"} or any(
-        isinstance(option, str) for option in schema.get("enum", ())
-    )
+        return any(may_be_text(option) for option in options if isinstance(option, Mapping)) or True in options
+    if (values := values_of(schema)) is not None:
+        return any(isinstance(value, str) for value in values)
+    return not schema.keys() & {"$ref", "allOf", "properties", "items"}
+
+
+def values_of(schema: Schema) -> list[Any] | None:
+    """Return the values that the schema lists; None if it lists none."""
+    return [schema["const"]] if "const" in schema else schema.get("enum")
 
 
 def _kind(schema: Schema) -> str:
@@ -190,11 +211,20 @@ def _variants(schema: Schema) -> list[tuple[str, Schema]]:
     kinds, options = schema.get("type"), schema.get("anyOf") or schema.get("oneOf")
     if options:
         found = [pair for option in options for pair in _variants(alone(option, schema))]
-    elif isinstance(kinds, str) or not (kinds or may_be_text(schema)):
+    elif isinstance(kinds, str) or not (kinds or may_be_text(schema) or values_of(schema)):
         return [("number" if kinds == "integer" else kinds or _kind(schema), schema)]
     else:
-        found = [(kind, {**schema, "type": kind}) for kind in kinds or KINDS_OF_JSON]
+        found = [(kind, one) for kind in kinds or KINDS_OF_JSON if (one := _of_kind(schema, kind))]
     return [("number" if kind == "integer" else kind, one) for kind, one in found]
+
+
+def _of_kind(schema: Schema, kind: str) -> dict[str, Any] | None:
+    """Return the schema of those of its values that are of one type; None if it has none of them."""
+    values = values_of(schema)
+    if values is None:
+        return {**schema, "type": kind}
+    found = of_kinds(values, [kind])
+    return {"type": kind, "enum": found} if found else None
 
 
 def _declared(value: Any, schema: Schema) -> bool:
