@@ -19,7 +19,8 @@ JSON_HEAD: Final = (  # in any spelling of the keys, with ids and types before a
     rf'\{{\s*{OTHER_KEYS}"(?:name|tool_name)"\s*:\s*{JSON_NAME}\s*,\s*{OTHER_KEYS}'
     r'"(?:arguments|parameters|args)"\s*:\s*(?=\{)'
 )
-PLAIN_NAME: Final = r"(?P<name>[\w.\-/]+?)"
+NAME: Final = r"[\w.:\-/]+"  # of a function, as requests may have it
+PLAIN_NAME: Final = rf"(?P<name>{NAME}?)"
 
 
 @dataclass(frozen=True, slots=True)

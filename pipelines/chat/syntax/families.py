@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from pipelines.chat.syntax import harmony, headed
-from pipelines.chat.syntax.calls import CallFormat
+from pipelines.chat.syntax.calls import NAME, PLAIN_NAME, CallFormat
 from pipelines.chat.syntax.known import Known, json_call
 from pipelines.chat.syntax.literals import GemmaArguments, PythonArguments
 from pipelines.chat.syntax.nested import MINIMAX, NestedArguments
@@ -52,7 +52,7 @@ def _dsml(outer: str) -> CallFormat:
 def _mistral(head: str) -> CallFormat:
     return CallFormat(
         head=head,
-        head_pattern=r"(?P<name>[\w.\-/]+?)\s*(?:\[CALL_ID\]\s*\w+\s*)?\[ARGS\]\s*(?=\{)",
+        head_pattern=PLAIN_NAME + r"\s*(?:\[CALL_ID\]\s*\w+\s*)?\[ARGS\]\s*(?=\{)",
         begin="[TOOL_CALLS]",
         separator="",
         closing_pattern=r"(?=\[TOOL_CALLS\])",
@@ -111,7 +111,7 @@ TABLE: Final[Mapping[str, Known]] = {
             end="<｜tool▁call▁end｜>",
             outer_begin="<｜tool▁calls▁begin｜>",
             outer_end="<｜tool▁calls▁end｜>",
-            head_pattern=r"(?:function\s*)?<｜tool▁sep｜>(?P<name>[\w.\-/]+?)\s*(?:```json\s*)?(?=\{)",
+            head_pattern=r"(?:function\s*)?<｜tool▁sep｜>" + PLAIN_NAME + r"\s*(?:```json\s*)?(?=\{)",
         ),
         ("<｜tool▁sep｜>", "```json"),
     ),
@@ -130,7 +130,7 @@ TABLE: Final[Mapping[str, Known]] = {
     "kimi": Known(
         CallFormat(
             head="functions.{name}:{number}<|tool_call_argument_begin|>",
-            head_pattern=r"(?:functions\.)?(?P<name>[\w.\-/]+?)(?::\d+)?\s*<\|tool_call_argument_begin\|>\s*(?=\{)",
+            head_pattern=r"(?:functions\.)?" + PLAIN_NAME + r"(?::\d+)?\s*<\|tool_call_argument_begin\|>\s*(?=\{)",
             begin="<|tool_call_begin|>",
             end="<|tool_call_end|>",
             outer_begin="<|tool_calls_section_begin|>",
@@ -181,11 +181,11 @@ TABLE: Final[Mapping[str, Known]] = {
     "glm": Known(
         CallFormat(
             head="{name}",
-            head_pattern=r"(?P<name>[\w.\-/]+)\s*(?=<arg_key>)",
+            head_pattern=PLAIN_NAME + r"\s*(?=<arg_key>)",
             arguments=TagArguments("<arg_key>{key}</arg_key>\n<arg_value>", "</arg_value>"),
             begin="<tool_call>",
             end="</tool_call>",
-            lead_pattern=r"[\w.\-/]+\s*<",
+            lead_pattern=NAME + r"\s*<",
             name_alone=True,
         ),
         ("<arg_key>",),
@@ -217,13 +217,13 @@ TABLE: Final[Mapping[str, Known]] = {
             arguments=TagArguments('<param name="{key}">', "</param>"),
             begin='<function name="',
             end="</function>",
-            lead_pattern=r'[\w.\-/]+">',
+            lead_pattern=NAME + r'">',
             name_alone=True,
         ),
         ('<function name="', '<param name="'),
     ),
     "function-json": Known(
-        CallFormat(head="{name}>", begin="<function=", end="</function>", separator="", lead_pattern=r"[\w.\-/]+>"),
+        CallFormat(head="{name}>", begin="<function=", end="</function>", separator="", lead_pattern=NAME + r">"),
         ("<function=",),
     ),
     "lfm2": Known(
@@ -245,7 +245,7 @@ TABLE: Final[Mapping[str, Known]] = {
             outer_begin="<|python_start|>",
             outer_end="<|python_end|>",
             lead="[",
-            opening_pattern=r"\s*(?:<\|python_start\|>\s*|\A)(?=\[[\w.\-/]+\()",
+            opening_pattern=r"\s*(?:<\|python_start\|>\s*|\A)(?=\[\s*" + NAME + r"\()",
         ),
         ("<|python_start|>",),
         model_types=("llama4", "llama4_text"),
@@ -257,7 +257,7 @@ TABLE: Final[Mapping[str, Known]] = {
             arguments=PythonArguments(),
             outer_begin="<function_calls>",
             outer_end="</function_calls>",
-            lead_pattern=r"[\w.\-/]+\(",
+            lead_pattern=NAME + r"\(",
         ),
         ("<function_calls>",),
         model_types=("olmo3",),
@@ -296,6 +296,7 @@ TABLE: Final[Mapping[str, Known]] = {
             outer_end="```",
             lead="[",
             opening_pattern=r"\s*Action:\s*```json\s*(?=\[)",
+            closing_pattern=r"(?<=\]\s*)```",  # arguments may have fences of their own
         ),
         ("Action:", "```json"),
         model_types=("cohere",),

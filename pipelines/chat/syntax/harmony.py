@@ -7,8 +7,8 @@
 from typing import Final
 
 from pipelines.chat.syntax.call_rules import CallRules
-from pipelines.chat.syntax.calls import CallFormat, ParserFields
-from pipelines.chat.syntax.rules import Rules
+from pipelines.chat.syntax.calls import NAME, CallFormat, ParserFields
+from pipelines.chat.syntax.rules import Rules, lark
 
 START: Final = r"(?:(?:<\|end\|>)?\s*<\|start\|>assistant)?"
 HEADER_END: Final = r"(?:<\|constrain\|>[^<]*)?<\|message\|>"
@@ -17,7 +17,7 @@ CALL: Final = rf"{START}\s*(?:<\|channel\|>(?:commentary|analysis)\s*)?to="
 
 CALLS: Final = CallFormat(
     head="{name}",
-    head_pattern=r"(?:functions\.)?(?P<name>[\w.\-]+)[^{]*?<\|message\|>\s*(?=\{)",
+    head_pattern=rf"(?:functions\.)?(?P<name>{NAME})" + r"[^{]*?<\|message\|>\s*(?=\{)",
     opening_pattern=CALL,
     closing_pattern=r"<\|end\|>|<\|return\|>|<\|call\|>|(?=<\|start\|>)",
     begin="<|channel|>",
@@ -62,10 +62,10 @@ def call(calls: CallRules) -> str:
     """Return thoughts and one call."""
     rules, options = calls.rules, []
     channel, message = rules.literal("<|channel|>"), rules.literal("<|message|>")
-    kind = f"(({rules.literal('<|constrain|>')})? /(json|code)[ ]?/)? {message}"
+    kind = f"((/[ ]?/ {rules.literal('<|constrain|>')} | / /) /(json|code)[ ]?/ | /[ ]?/) {message}"
     for tool in calls.tools:
-        before = f"{channel} /(commentary|analysis) to=functions\\.{tool.name}[ ]?/ {kind}"
-        behind = f"/ to=functions\\.{tool.name}/ {channel} /commentary[ ]?/ {kind}"
+        before = f"{channel} /(commentary|analysis) to=functions\\.{lark(tool.name)}/ {kind}"
+        behind = f"/ to=functions\\.{lark(tool.name)}/ {channel} /commentary/ {kind}"
         value = f'"{{\\"input\\": " @{tool.grammar}' if tool.grammar else calls.form.arguments.rule(rules, tool.schema)
         options += [f"{before} {value}", f"{behind} {value}"]
     ended = "" if rules.ends("<|call|>") else f" ({rules.literal('<|call|>')})?"

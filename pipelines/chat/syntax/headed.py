@@ -7,7 +7,7 @@ chat templates of the families.
 from collections.abc import Mapping
 from typing import Final
 
-from pipelines.chat.syntax.calls import CallFormat
+from pipelines.chat.syntax.calls import NAME, PLAIN_NAME, CallFormat
 from pipelines.chat.syntax.known import Known, json_call
 from pipelines.chat.syntax.tags import TagArguments
 from pipelines.chat.syntax.thoughts import Thoughts
@@ -16,7 +16,7 @@ TABLE: Final[Mapping[str, Known]] = {
     "solar": Known(
         CallFormat(
             head="{id}<|tool_call:name|>{name}<|tool_call:args|>",
-            head_pattern=r"\w*\s*<\|tool_call:name\|>(?P<name>[\w.\-/]+?)\s*<\|tool_call:args\|>\s*(?=\{)",
+            head_pattern=r"\w*\s*<\|tool_call:name\|>" + PLAIN_NAME + r"\s*<\|tool_call:args\|>\s*(?=\{)",
             begin="<|tool_call:begin|>",
             end="<|tool_call:end|>",
             outer_begin="<|tool_calls|>",
@@ -38,7 +38,7 @@ TABLE: Final[Mapping[str, Known]] = {
             outer_begin="<atem:function_calls>",
             outer_end="</atem:function_calls>",
             lead="<atem:invoke",
-            opening_pattern=r"\s*(?:to=[\w.\-/]+<\|message\|>)?\s*<atem:function_calls>",
+            opening_pattern=r"\s*(?:to=" + NAME + r"<\|message\|>)?\s*<atem:function_calls>",
         ),
         ("<atem:function_calls>",),
         model_types=("muse_glimmer", "muse_glimmer_text"),
@@ -75,10 +75,10 @@ TABLE: Final[Mapping[str, Known]] = {
             head="{name}\n",
             separator=">>>",
             answer="all\n",
-            opening_pattern=r"(?:\A\s*|>>>)(?!all\n)(?=[\w.\-/]+\n\s*\{)",
-            closing_pattern=r"(?=>>>)",
+            opening_pattern=r"(?:\A|>>>)\s*(?!all\n)(?=" + NAME + r"\n\s*\{)",
+            closing_pattern=r"(?<=\}\s*)(?=>>>)",  # arguments may have doctests in them
         ),
         (">>>all\\n",),
-        marker=r"(?:\A\s*|>>>)all\n",
+        marker=r"(?:\A|>>>)\s*all\n",
     ),
 }

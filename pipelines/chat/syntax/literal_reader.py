@@ -4,12 +4,15 @@ The JSON of a literal differs from it in quotes, in unquoted keys, and in three 
 """
 
 import re
+import sys
 from typing import Final
 
 from pipelines.chat.syntax.arguments import ArgumentReader, json_string
 
 WORDS: Final = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
 NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
+HEXADECIMAL: Final = re.compile("[0-9a-fA-F]*")
+DIGITS: Final = {"x": 2, "u": 4, "U": 8}  # of an escape
 STRUCTURE: Final = frozenset("()[]{}=:,\"'")  # all else may be in a key, such as $filter
 OPENING: Final = {"(": "[", "[": "[", "{": "{"}
 CLOSING: Final = {")": "]", "]": "]", "}": "}"}
@@ -55,12 +58,18 @@ class LiteralReader(ArgumentReader):
         return json_string(character)[1:-1]
 
     def _escape(self) -> str | None:
-        if len(self._text) < 2:
+        """Return the character that Python's escape stands for; a backslash that begins none is one itself."""
+        digits = DIGITS.get(self._text[1:2], 0)
+        if len(self._text) < 2 or (len(self._text) < 2 + digits and HEXADECIMAL.fullmatch(self._text[2:])):
             return None
-        character, self._text = self._text[1], self._text[2:]
-        if character in 'nrtbfu"\\/':
-            return "\\" + character
-        return character if character == "'" else json_string("\\" + character)[1:-1]
+        letter, code = self._text[1], self._text[2 : 2 + digits]
+        if digits and HEXADECIMAL.fullmatch(code) and int(code, 16) <= sys.maxunicode:
+            self._text = self._text[2 + digits :]
+            return f"\\u{code}" if digits == 4 else json_string(chr(int(code, 16)))[1:-1]
+        self._text = self._text[2:]
+        if letter in 'nrtbf"\\/':
+            return "\\" + letter
+        return letter if letter == "'" else json_string("\\" + letter)[1:-1]
 
     def _outside(self) -> str | None:
         for quote in self._quotes:
