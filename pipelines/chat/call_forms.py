@@ -6,7 +6,8 @@ import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pipelines.chat.content import join, with_text
+from pipelines.chat.call_results import as_users, pair_results
+from pipelines.chat.content import with_text
 from pipelines.chat.syntax.calls import CallFormat
 from pipelines.chat.template_traits import CallTraits, TemplateTraits
 
@@ -19,7 +20,7 @@ def shape_calls(messages: Sequence[Message], traits: TemplateTraits, written: Ca
     writes them, if that is known."""
     if traits.calls is None:
         return [_as_text(message, traits, written) for message in messages]
-    split = [part for message in _split(messages, traits.calls) for part in _beside(message, traits)]
+    split = [part for message in _split(pair_results(messages), traits.calls) for part in _beside(message, traits)]
     return list(_with_ids(split, traits.calls))
 
 
@@ -31,9 +32,7 @@ def _as_text(message: Message, traits: TemplateTraits, written: CallFormat | Non
             return with_text(rest, written.written((call["name"], call["arguments"]) for call in calls))
         return with_text(rest, "\n".join(json.dumps(call, ensure_ascii=False) for call in calls))
     if message["role"] == "tool" and not traits.tool_role:
-        name = message.get("name")
-        head = f"Result of {name}:\n" if name else "Result of the tool:\n"
-        return {"role": "user", "content": join(head, message["content"], separator="")}
+        return as_users(message)
     return message
 
 
@@ -107,4 +106,6 @@ def _function(function: Mapping[str, Any], form: CallTraits) -> dict[str, Any]:
     arguments = function.get("arguments", {})
     if form.arguments == "text" and not isinstance(arguments, str):
         arguments = json.dumps(arguments, ensure_ascii=False)
+    elif form.arguments == "object" and not isinstance(arguments, Mapping):
+        arguments = {"INVALID_JSON": arguments}  # templates go through the items of an object
     return {**function, "arguments": arguments}

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pipelines.chat.call_forms import shape_calls
-from pipelines.chat.content import as_parts, as_text
+from pipelines.chat.content import as_parts, as_text, join
 from pipelines.chat.syntax.calls import CallFormat
 from pipelines.chat.template_traits import TemplateTraits
 from pipelines.chat.turns import shape_turns
@@ -18,8 +18,15 @@ def shape(messages: Sequence[Message], traits: TemplateTraits, written: CallForm
     Content is a text or parts, never None. Thoughts are in `reasoning_content`, arguments are objects where they are
     valid.
     """
-    turns = shape_turns(shape_calls(messages, traits, written), traits)
+    said = [message for message in messages if not _is_empty(message)] or messages
+    turns = shape_turns(shape_calls(said, traits, written), traits)
     return [_with_thoughts(_with_content(message, traits), traits) for message in turns]
+
+
+def _is_empty(message: Message) -> bool:
+    """Return whether this is an answer that was cut before its first word: some templates refuse those."""
+    says = any(message.get(key) for key in ("content", "tool_calls", "reasoning_content"))
+    return message["role"] == "assistant" and not says
 
 
 def _with_content(message: Message, traits: TemplateTraits) -> Message:
@@ -31,6 +38,9 @@ def _with_thoughts(message: Message, traits: TemplateTraits) -> Message:
     """Return the message with its thoughts where this template has them. One that showed none in a probe may still
     show some, if an option says so: it gets them too."""
     thoughts = message.get("reasoning_content")
+    if thoughts and message.get("tool_calls") and traits.calls and not traits.calls.text_and_thoughts:
+        thoughts = as_text(join(thoughts, message["content"]))
+        message = {**message, "content": [] if traits.parts else "", "reasoning_content": thoughts}
     if not thoughts or traits.reasoning in (None, "reasoning_content"):
         return message
     rest = {name: value for name, value in message.items() if name != "reasoning_content"}

@@ -154,7 +154,7 @@ def _template_call(call: dict[str, Any]) -> dict[str, Any]:
     once more."""
     function = dict(call["function"])
     try:
-        arguments = json.loads(function.get("arguments") or "{}")
+        arguments = json.loads(function.get("arguments") or "{}") or {}
     except ValueError:
         return {**call, "function": function}
     if isinstance(arguments, dict):

@@ -226,6 +226,11 @@ def _find_thinking(prober: Prober) -> None:
     switch = prober.traits.switch
     thinks = {switch: SWITCHES[switch][1]} if switch else {}
     prober.learn(effort=_find_effort(prober, thinks), reasoning=_find_reasoning(prober, thinks))
+    calls, key = prober.traits.calls, prober.traits.reasoning
+    if calls and key and key != "part":
+        alone, both = (_thoughtful(calls, {key: "qzthought"}, text) for text in ("", "qzbeside"))
+        taken = prober.shows(user("qza"), *both, **thinks) or not prober.shows(user("qza"), *alone, **thinks)
+        prober.learn(calls=replace(calls, text_and_thoughts=taken))
 
 
 def _find_reasoning(prober: Prober, thinks: Mapping[str, Any]) -> str | None:
@@ -242,8 +247,8 @@ def _find_reasoning(prober: Prober, thinks: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _thoughtful(calls: CallTraits, fields: Mapping[str, Any]) -> list[Message]:
-    first, *results = _call(calls)
+def _thoughtful(calls: CallTraits, fields: Mapping[str, Any], text: str = "") -> list[Message]:
+    first, *results = _call(calls, text=text)
     return [{**first, **fields}, *results]
 
 

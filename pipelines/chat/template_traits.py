@@ -27,6 +27,7 @@ class CallTraits:
     arguments: Literal["object", "text"] = "object"
     several: bool = True  # in one message
     text: bool = True  # that stands beside them is shown
+    text_and_thoughts: bool = True  # may both stand beside them
     shown: str = ""  # a probe's call as the template writes it
 
 

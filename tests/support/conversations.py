@@ -16,6 +16,11 @@ def call(call_id: str, **arguments: str) -> Message:
     return {"id": call_id, "type": "function", "function": function}
 
 
+def cut_call(call_id: str, city: str) -> Message:
+    """A call whose arguments ran out of tokens, and are no JSON."""
+    return {"id": call_id, "type": "function", "function": {"name": "get_weather", "arguments": f'{{"city": "{city}'}}
+
+
 def result(call_id: str, content: str) -> Message:
     return said("tool", content, tool_call_id=call_id)
 
@@ -49,4 +54,17 @@ CONVERSATIONS = {
     "a greeting first": [said("assistant", "say1"), said("user", "say2")],
     "two answers": [said("user", "say1"), said("assistant", "say2"), said("assistant", "say3"), said("user", "say4")],
     "instructions alone": [said("developer", "say1")],
+    "a call that was cut off": [
+        said("user", "say1"), said("assistant", None, tool_calls=[cut_call(ID, "say2")]), result(ID, "say3"),
+        said("user", "say4"),
+    ],
+    "a result whose call was left out": [result(ID, "say1"), said("user", "say2")],
+    "a call without a result": [
+        said("user", "say1"), said("assistant", None, tool_calls=[call(ID, city="say2")]), said("user", "say3"),
+    ],
+    "a word between a call and its result": [
+        said("system", "say1"), said("user", "say2"), said("assistant", None, tool_calls=[call(ID, city="say3")]),
+        said("system", "say4"), result(ID, "say5"), said("user", "say6"),
+    ],
+    "an answer that was cut off": [said("user", "say1"), said("assistant", ""), said("user", "say2")],
 }  # fmt: skip

@@ -63,6 +63,13 @@ def test_text_beside_a_call_is_in_the_prompt(family: str) -> None:
     assert all(word in shown for word in ("say1", "say3", "say4"))
 
 
+def test_text_and_thoughts_beside_a_call_are_in_the_prompt_of_a_family_that_takes_one_of_them() -> None:
+    called = said("assistant", "say2", reasoning_content="say3", tool_calls=[call(ID, city="say4")])
+    shown = prompt("gpt-oss", said("user", "say1"), called, result(ID, "say5"), tools=True)
+    assert "<|channel|>analysis<|message|>say3\n\nsay2<|end|>" in shown
+    assert all(word in shown for word in ("say1", "say4", "say5"))
+
+
 def test_ids_are_what_a_family_accepts_and_tell_which_result_is_which() -> None:
     two = CONVERSATIONS["two calls"]
     shown = prompt("mistral-nemo", *two, tools=True)

@@ -1,0 +1,73 @@
+"""Calls of earlier turns and their results side by side, as chat templates want them. Pure.
+
+Clients cut their histories, and users speak before a tool is done: results lose their calls and calls their results.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pipelines.chat.content import join
+
+Message = dict[str, Any]
+NO_RESULT: Final = "(no result)"
+
+
+def pair_results(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages with its results behind every message with calls.
+
+    A call that others than its result follow gets one that says that there is none. The result of no call is the
+    user's.
+    """
+    owners, missing = _owners(messages)
+    paired: list[Message] = []
+    for index, message in enumerate(messages):
+        if message["role"] == "tool":
+            paired += [] if index in owners else [as_users(message)]
+            continue
+        paired.append(message)
+        if calls := message.get("tool_calls"):
+            results = [at for at, (owner, _) in owners.items() if owner == index]
+            paired += [{**messages[at], "tool_call_id": owners[at][1]} for at in results]
+            if len(messages) > index + 1 + len(results):
+                names = {str(call.get("id", "")): call["function"]["name"] for call in calls}
+                paired += [_no_result(call_id, names[call_id]) for call_id in missing[index]]
+    return paired
+
+
+def as_users(message: Message) -> Message:
+    """Return a result as a message of the user."""
+    name = message.get("name")
+    head = f"Result of {name}:\n" if name else "Result of the tool:\n"
+    return {"role": "user", "content": join(head, message["content"], separator="")}
+
+
+def _owners(messages: Sequence[Message]) -> tuple[dict[int, tuple[int, str]], dict[int, list[str]]]:
+    """Return for each result the index of the message with its call, and the call's id; and for each message with
+    calls the ids of those without a result."""
+    owners: dict[int, tuple[int, str]] = {}
+    ids: dict[int, list[str]] = {}
+    missing: dict[int, list[str]] = {}
+    for index, message in enumerate(messages):
+        if calls := message.get("tool_calls"):
+            ids[index] = [str(call.get("id", "")) for call in calls]
+            missing[index] = list(ids[index])
+        elif message["role"] == "tool":
+            own = str(message.get("tool_call_id", ""))
+            latest = [*reversed(ids)]
+            owner = next((at for known in (missing, ids) for at in latest if own in known[at]), None)
+            if owner is None and latest and missing[latest[0]]:  # of an id that the client made up
+                owner, own = latest[0], missing[latest[0]][0]
+            if owner is not None:
+                owners[index] = owner, own
+                missing[owner] = _without(missing[owner], own)
+    return owners, missing
+
+
+def _without(ids: list[str], one: str) -> list[str]:
+    """Return the ids without the first of these."""
+    at = ids.index(one) if one in ids else len(ids)
+    return ids[:at] + ids[at + 1 :]
+
+
+def _no_result(call_id: str, name: str) -> Message:
+    return {"role": "tool", "tool_call_id": call_id, "name": name, "content": NO_RESULT}
