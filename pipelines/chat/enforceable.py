@@ -10,12 +10,11 @@ from typing import Any, Final
 
 from llguidance import LLMatcher
 
-from pipelines.chat.schemas import DEFINITIONS, Schema, of_kinds, rewritten
+from pipelines.chat.schemas import DEFINITIONS, NULLABLE, Schema, of_kinds, rewritten
 from pipelines.chat.tokens import TokenTable
 
 LENIENT: Final = {"lenient": True, "coerce_one_of": True}  # the library's: it warns of a keyword in place of failing
 KINDS: Final = frozenset({"string", "number", "integer", "boolean", "object", "array", "null"})
-NULLABLE: Final = frozenset({"const", "default"})  # null is a value there, and no absence
 UNIMPLEMENTED: Final = re.compile(r"Unimplemented keys: (\[.*\])")
 WIDEST: Final = {"type": "object", "additionalProperties": True}
 

@@ -21,7 +21,12 @@ TOOL: Final = {
         "parameters": {"type": "object", "properties": {"qzargument": ARGUMENT}, "required": ["qzargument"]},
     },
 }
-BARE: Final = {"type": "object", "properties": {"qzargument": {"enum": ["a"]}, "qzother": {"type": "object"}}}
+ARGUMENTS: Final = {
+    "qzargument": {"enum": ["a"]},
+    "qzother": {"type": "object"},
+    "qzlist": {"type": ["string", "null"]},
+}
+BARE: Final = {"type": "object", "properties": ARGUMENTS}
 BARE_TOOLS: Final = (
     {"type": "function", "function": {"name": "qztool", "parameters": {"type": "object"}}},
     {"type": "function", "function": {"name": "qzbare", "parameters": BARE}},

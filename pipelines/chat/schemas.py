@@ -15,6 +15,7 @@ LISTS = (*COMBINING, "prefixItems")
 SINGLES = ("items", "additionalProperties")
 OPEN = frozenset({"additionalProperties", "patternProperties", "unevaluatedProperties"})
 COMBINED = frozenset({"$ref", "anyOf", "oneOf", "allOf", "if"})  # beside `properties`: their properties count too
+NULLABLE = frozenset({"const", "default"})  # null is a value there, and no absence
 BOUNDED = frozenset({"maxLength", "pattern", "format", "enum", "const"})
 
 KINDS = {str: "string", bool: "boolean", type(None): "null", float: "number", dict: "object"}

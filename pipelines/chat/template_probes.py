@@ -93,7 +93,7 @@ def _find_tools(prober: Prober, prefer_parts: bool) -> bool:
 def _completed(prober: Prober, place: ToolTraits) -> ToolTraits:
     """Return the place with how complete tools must be: the least that shows a bare one."""
     tools, prober.tools = prober.tools, BARE_TOOLS
-    for level in (0, 1, 2):
+    for level in (0, 1, 2, 3):
         prober.learn(tools=replace(place, complete=level))
         prompt = prober.attempt(user("qza")) or ""
         if all(mark in prompt for mark in ("qztool", "qzbare", "qzargument")):

@@ -16,7 +16,7 @@ class ToolTraits:
 
     name: str
     form: ToolForm = "variable"  # "text": a variable with functions as JSON text; "system": that text in the message
-    complete: int = 0  # 1: tools need a description and properties; 2: so do their arguments
+    complete: int = 0  # 1: tools need a description and properties; 2: so do their arguments; 3: of one type each
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pipelines.chat.schemas import COMBINED, NULLABLE, Schema, properties_alone, resolved, rewritten
 from pipelines.chat.template_traits import ToolTraits
 
 Tool = Mapping[str, Any]
@@ -29,12 +30,41 @@ def with_system_tools(messages: list[Message], place: ToolTraits, tools: Sequenc
 
 def complete(tool: Tool, level: int) -> dict[str, Any]:
     """Return a tool in which everything has a description, if an empty one, and every object its properties. `level`:
-    0 for what is there, 1 for the tool itself, 2 for its arguments too."""
+    0 for what is there, 1 for the tool itself, 2 for its arguments too, 3 with one type for each."""
+    function = dict(tool["function"])
+    if isinstance(function.get("parameters"), Mapping):
+        function["parameters"] = rewritten(_with_properties(function["parameters"]), _plain)
     if not level:
-        return dict(tool)
-    function = {"description": "", **tool["function"]}
+        return {**tool, "function": function}
+    function = {"description": "", **function}
     parameters = {"type": "object", "properties": {}, "required": [], **(function.get("parameters") or {})}
+    parameters = rewritten(parameters, _of_one_type) if level > 2 else parameters
     return {**tool, "function": {**function, "parameters": _complete(parameters) if level > 1 else parameters}}
+
+
+def _with_properties(schema: Schema) -> Schema:
+    """Return the schema with the properties that it has by reference or in a union: many templates show no others."""
+    if schema.get("properties") or not schema.keys() & COMBINED:
+        return dict(schema)
+    return {**resolved(schema, schema), "properties": properties_alone(schema)}
+
+
+def _plain(schema: Schema) -> Schema:
+    """Return the schema without nulls and booleans in the place of something else, which templates stumble over."""
+    plain = {name: value for name, value in schema.items() if value is not None or name in NULLABLE}
+    if isinstance(plain.get("items"), bool):
+        del plain["items"]
+    if "properties" in plain:
+        properties = plain["properties"] if isinstance(plain["properties"], Mapping) else {}
+        plain["properties"] = {name: part if isinstance(part, Mapping) else {} for name, part in properties.items()}
+    return plain
+
+
+def _of_one_type(schema: Schema) -> Schema:
+    kinds = schema.get("type")
+    if not isinstance(kinds, list):
+        return schema
+    return {**schema, "type": next((kind for kind in kinds if kind != "null"), "null")}
 
 
 def _complete(schema: Any) -> Any:

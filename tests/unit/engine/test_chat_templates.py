@@ -63,6 +63,28 @@ def test_text_beside_a_call_is_in_the_prompt(family: str) -> None:
     assert all(word in shown for word in ("say1", "say3", "say4"))
 
 
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}}
+ODD_PARAMETERS: dict[str, Any] = {
+    "types": {"type": "object", "properties": {"city": {"type": ["string", "null"]}}},
+    "nulls": {"type": "object", "properties": {"city": {"type": "string", "description": None}}, "required": None},
+    "no properties": {"type": "object", "properties": None, "title": "city"},
+    "PHP's empty object": {"type": "object", "properties": [], "title": "city"},
+    "anything": {"type": "object", "properties": {"city": True, "all": {"type": "array", "items": True}}},
+    "a reference": {"$ref": "#/$defs/City", "$defs": {"City": CITY}},
+    "a union": {"anyOf": [CITY, {"type": "object", "properties": {"zip": {"type": "string"}}}]},
+}
+
+
+@pytest.mark.parametrize("name", ODD_PARAMETERS)
+@pytest.mark.parametrize("family", WITH_TOOLS)
+def test_arguments_of_any_schema_are_in_the_prompt(family: str, name: str) -> None:
+    use, parameters = templates(family).choose(tools=True), ODD_PARAMETERS[name]
+    tool = {"type": "function", "function": {"name": "get_weather", "description": "d", "parameters": parameters}}
+    shown = use.render(*template_input(use, Conversation([said("user", "Hi")], (tool,))))
+    assert "get_weather" in shown
+    assert "city" in shown or name in ("no properties", "PHP's empty object")
+
+
 def test_text_and_thoughts_beside_a_call_are_in_the_prompt_of_a_family_that_takes_one_of_them() -> None:
     called = said("assistant", "say2", reasoning_content="say3", tool_calls=[call(ID, city="say4")])
     shown = prompt("gpt-oss", said("user", "say1"), called, result(ID, "say5"), tools=True)
