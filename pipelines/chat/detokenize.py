@@ -2,6 +2,7 @@
 
 import codecs
 from dataclasses import replace
+from typing import Final
 
 from pipelines.chat.output_parser import OutputParser
 from pipelines.chat.sampling import SampledToken
@@ -17,6 +18,8 @@ from pipelines.protocol.chat import (
     ToolCallDelta,
     TopToken,
 )
+
+CONTINUATION: Final = frozenset(bytes([byte]) for byte in range(0x80, 0xC0))  # bytes inside a character of UTF-8
 
 
 class Detokenizer:
@@ -118,11 +121,21 @@ class ChoiceOutput:
                     self._max_calls is None or index < self._max_calls
                 ):
                     deltas.append(ToolCallDelta(self._choice, index, arguments, call_id, name))
-            if isinstance(piece, MarkerPiece):  # the last token may be the text behind it
-                self._logprobs = [one for one in self._logprobs[-1:] if one.data not in self._special]
+            if isinstance(piece, MarkerPiece):
+                self._logprobs = self._behind_marker()
             elif not isinstance(piece, TextPiece):
                 self._logprobs.clear()  # only text has them
         return deltas
+
+    def _behind_marker(self) -> list[TokenLogprob]:
+        """Return the tokens of the text behind a marker, which ends in a special token or with the last character."""
+        tokens = self._logprobs
+        if special := [index for index, token in enumerate(tokens) if token.data in self._special]:
+            return tokens[special[-1] + 1 :]
+        first = len(tokens) - 1
+        while first > 0 and tokens[first].data[:1] in CONTINUATION:
+            first -= 1
+        return tokens[max(0, first) :]
 
     def _text_delta(self, text: str) -> list[ChatDelta]:
         return [TextDelta(self._choice, text, self._take_logprobs(text.encode()))] if text else []

@@ -169,6 +169,7 @@ def read_value(text: str, schema: Schema, *, is_string: bool) -> Any:
         return PYTHON_WORDS[word]
     try:
         value = json.loads(word)
+        json.dumps(value, allow_nan=False)  # NaN, and 1e400, are no JSON
     except ValueError:
         return text
     return text if is_string and not _declared(value, schema) else value

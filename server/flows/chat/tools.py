@@ -1,5 +1,6 @@
 """Checks of function tools and JSON schemas for all protocols, which raise BadRequest, and the arguments of calls."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -87,6 +88,7 @@ def read_arguments(text: str) -> dict[str, Any]:
     by the name INVALID_JSON."""
     try:
         value = from_json(text or "{}")
+        json.dumps(value, allow_nan=False)  # what JSON can't say, such as 1e400, would spoil the whole answer
     except ValueError:
         value = None
     return value if isinstance(value, dict) else {"INVALID_JSON": text}

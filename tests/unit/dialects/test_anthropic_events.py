@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+import pytest
 from pydantic import TypeAdapter
 
 from pipelines.protocol.chat import (
@@ -94,7 +95,8 @@ async def test_an_end_says_why() -> None:
     assert empty["content"] == []
 
 
-async def test_arguments_that_are_cut_off_are_shown() -> None:
-    events = await written(ToolCallDelta(0, 0, '{"a', "call_1", "look"), ChoiceFinished(0, "length"))
+@pytest.mark.parametrize("arguments", ['{"a', '{"a": 1e999}', '{"a": NaN}', "[]"])
+async def test_arguments_that_are_no_object_are_shown(arguments: str) -> None:
+    events = await written(ToolCallDelta(0, 0, arguments, "call_1", "look"), ChoiceFinished(0, "length"))
     (call,) = (await folded(events))["content"]
-    assert call["input"] == {"INVALID_JSON": '{"a'}
+    assert call["input"] == {"INVALID_JSON": arguments}

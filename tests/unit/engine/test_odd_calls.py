@@ -51,6 +51,16 @@ def test_escapes_in_single_quotes_are_pythons(written: str, city: str) -> None:
     assert Model("lfm2").write(script, tools=TOOLS)[2] == [{"city": city}]
 
 
+@pytest.mark.parametrize("number", ["NaN", "1e999", "-Infinity"])
+def test_arguments_that_are_no_json_are_texts(number: str) -> None:
+    calls = TABLE["function-xml"].calls
+    parser = OutputParser({**calls.parser_fields(), **CONTENT}, "", TOOLS, calls)
+    argument = f"<parameter=days>\n{number}\n</parameter>"
+    written = f"<tool_call>\n<function=get_weather>\n{argument}\n</function>\n</tool_call>"
+    pieces = [*parser.feed(written), *parser.flush()]
+    assert "".join(piece.arguments for piece in pieces if isinstance(piece, ToolCallPiece)) == f'{{"days": "{number}"}}'
+
+
 def test_a_list_of_calls_may_begin_with_space() -> None:
     script = '<|python_start|>[\n  get_weather(city="Paris", days=3)\n]<|python_end|>'
     assert Model("llama4-pythonic").write(script, tools=TOOLS)[1:3] == ("", [{"city": "Paris", "days": 3}])

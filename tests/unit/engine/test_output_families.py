@@ -231,17 +231,18 @@ def test_a_string_in_single_quotes_can_be_closed() -> None:
     assert len(path) < 20
 
 
-@pytest.mark.parametrize("name", ["harmony", "hermes", "muse"])
-def test_the_tokens_of_logprobs_are_the_text(name: str) -> None:
+@pytest.mark.parametrize("word", ["It", "日", "😀"])
+@pytest.mark.parametrize("name", ["functionary", "harmony", "hermes", "muse"])
+def test_the_tokens_of_logprobs_are_the_text(name: str, word: str) -> None:
     model = Model(name)
     markers = marker_text(model.syntax.fields, None)
     visible = frozenset(token for token, text in model.table.special.items() if text in markers)
     output = ChoiceOutput(0, model.table, ("STOP",), OutputParser(model.syntax.fields, ""), visible)
-    script = f"{CASES[name][1]}{BEFORE_ANSWER.get(name, '')}It rains é. ST STOP"
+    script = f"{CASES[name][1]}{BEFORE_ANSWER.get(name, '')}{word} rains é. ST STOP"
     tokens = model.tokenizer.encode(script, add_special_tokens=False)
     deltas = [delta for token in tokens for delta in output.feed(SampledToken(token, -1.0))] + output.flush()
     texts = [delta for delta in deltas if isinstance(delta, TextDelta)]
-    assert "".join(delta.text for delta in texts) == "It rains é. ST "
+    assert "".join(delta.text for delta in texts) == f"{word} rains é. ST "
     assert [b"".join(one.data for one in delta.logprobs).decode() for delta in texts] == [delta.text for delta in texts]
 
 
