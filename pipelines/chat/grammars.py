@@ -6,6 +6,7 @@ what that grammar allows, up to the end of the call.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -29,6 +30,7 @@ JSON_STYLE: Final = {
     "item_separator": ", ",
     "key_separator": ": ",
 }  # as json.dumps writes
+EXCERPT: Final = re.compile(r"^ *\d+ \|", re.MULTILINE)  # of the grammar, in the library's messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,5 +175,6 @@ def _lark(*rules: str, **others: str) -> str:
 def _check(table: TokenTable, grammar: str, param: str, what: str = "JSON schema") -> None:
     failed, messages = LLMatcher.validate_grammar_with_warnings(grammar, table.grammar)
     if failed:
-        reason = messages[0].strip().splitlines()[0]
+        lines = [line.strip() for line in EXCERPT.split(messages[0])[0].splitlines()]
+        reason = " ".join(line for line in lines if line.strip("^"))
         raise InvalidRequest(Failed("invalid_value", f"This {what} can't be enforced: {reason}.", param=param))

@@ -8,7 +8,7 @@ from server.schemas.chat_messages import LenientModel, Message
 from server.schemas.chat_tools import ChatTool, ToolChoice
 from server.schemas.hosted_fields import NO_EFFECT as NO_EFFECT_OF_HOSTING
 from server.schemas.hosted_fields import HostedFields, OrEmpty, OrFalse, OrNone
-from server.schemas.local_models import MinP, RepetitionPenalty, TemplateOptions, TopK
+from server.schemas.local_models import MaxTokens, MinP, RepetitionPenalty, TemplateOptions, TopK
 
 MAX_STOPS = 4
 MAX_TOOLS = 128
@@ -101,8 +101,8 @@ class ChatBody(HostedFields):
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
     logit_bias: dict[TokenId, Annotated[float, Field(ge=-100, le=100)]] = Field(default_factory=dict)
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: MaxTokens = None
+    max_completion_tokens: MaxTokens = None
     stop: Annotated[StopList, BeforeValidator(_as_list, json_schema_input_type=Stop | StopList)] = Field(
         default_factory=list
     )

@@ -19,6 +19,11 @@ def _top_k(value: object) -> object:
     return 0 if value == -1 else value
 
 
+def _max_tokens(value: object) -> object:
+    """Return no limit, for which LM Studio and llama.cpp have -1."""
+    return None if value == -1 else value
+
+
 def _template_options(value: object) -> object:
     for name in value if isinstance(value, Mapping) else ():
         if name in RESERVED:
@@ -27,6 +32,7 @@ def _template_options(value: object) -> object:
 
 
 TopK = Annotated[int, BeforeValidator(_top_k), Field(ge=0)]
+MaxTokens = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_max_tokens)]
 MinP = Annotated[float, Field(ge=0, le=1)]
 RepetitionPenalty = Annotated[float, Field(gt=0, le=10)]
 TemplateOptions = Annotated[dict[str, Any], BeforeValidator(_template_options), Field(max_length=32)]

@@ -68,6 +68,7 @@ def test_every_field_reaches_the_request() -> None:
     assert (call.max_tokens, call.stop, call.n, call.seed) == (5, ("end",), 3, -1)
     assert (call.logprobs, call.top_logprobs, call.include_usage) == (True, 2, True)
     assert parse_chat(body(max_tokens=5, max_completion_tokens=5)).max_tokens == 5
+    assert parse_chat(body(max_tokens=-1)).max_tokens is None  # LM Studio's word for no limit
 
 
 def test_every_role_is_accepted_and_fields_that_sdks_add_are_removed() -> None:

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from pipelines.chat.constraints import Constraint
+from pipelines.chat.failures import InvalidRequest
 from pipelines.chat.grammars import build_grammar
 from pipelines.chat.syntax.families import TABLE
-from pipelines.protocol.chat import ChatJob, ChatSpec
+from pipelines.protocol.chat import ChatJob, ChatSpec, JsonFormat
 from tests.support.chat_outputs import CASES, CITY
 from tests.unit.engine.test_output_families import HEADED, Model
 
@@ -88,3 +89,11 @@ def test_arguments_are_found_wherever_a_schema_has_them(name: str, choice: str) 
     script = TABLE[name].calls.written([("go", arguments)])
     for what, schema in ROOTS.items():
         assert model.write(script, tools=_tool(schema), tool_choice=choice)[1:3] == ("", [arguments]), what
+
+
+def test_a_pattern_that_can_not_be_enforced_is_named() -> None:
+    model, pattern = Model("hermes"), {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(?!x).$"}}}
+    job = ChatJob("j", ChatSpec("m", Path("m")), (), 0, 1.0, format=JsonFormat(pattern))
+    with pytest.raises(InvalidRequest) as raised:
+        build_grammar(model.table, job, model.syntax, "free")
+    assert "regex parse error: ^(?!x).$ error: look-around, " in raised.value.failed.message
