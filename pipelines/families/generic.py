@@ -101,12 +101,17 @@ class Family:
         """Return the pipeline, ready to draw exactly this size. It is of this call alone."""
         return pipeline
 
+    # The number of px that both sides are rounded to, where neither the pipeline's parts nor its check say so
+    multiple_px: ClassVar[int | None] = None
+
     def size_multiple(self, pipeline: Any) -> int:
         """Return the number of px that both sides of an image must be multiples of: a latent of a U-Net, a patch of 2 x
         2 of a transformer, or twice or four times as much where the pipeline's own check refuses less.
 
         Nothing is drawn. A check that refuses all of these sizes has another reason, and so says nothing about them.
         """
+        if self.multiple_px is not None:
+            return self.multiple_px
         latent_px = int(getattr(pipeline, "vae_scale_factor", 8))
         assumed = latent_px if hasattr(pipeline, "unet") else 2 * latent_px
         multiples = [assumed * 2**power for power in range(LARGEST.bit_length())]
@@ -141,17 +146,22 @@ class Family:
         needs_none = references is not None and references.default is not Parameter.empty
         return task is Task.TEXT or (task is Task.NATIVE and needs_none)
 
+    # What the names of the classes end in, behind what tells their tasks apart
+    name_ending: ClassVar[str] = "Pipeline"
+    # False of a class whose latents are of another form than `starts_late` can see
+    may_start_late: ClassVar[bool] = True
+
     def siblings(self, class_name: str) -> Mapping[Task, str]:
         """Return the names that classes for other tasks on the same weights would have: beside XPipeline,
         XImg2ImgPipeline and XInpaintPipeline."""
-        stem = family_stem(class_name)
-        return {task: f"{stem}{suffix}Pipeline" for task, suffix in SUFFIXES.items()}
+        stem = family_stem(class_name, self.name_ending)
+        return {task: f"{stem}{suffix}{self.name_ending}" for task, suffix in SUFFIXES.items()}
 
     def starts_late(self, call: Call, methods: Container[str]) -> bool:
         """Return whether a call that only draws from text can start from an image's latents
         (pipelines/images/denoising/late_start.py): it prepares them itself, and does not pack them into rows."""
         takes_latents = self.own_task(call) is Task.TEXT and {"latents", "num_inference_steps"} <= call.keys()
-        return takes_latents and "prepare_latents" in methods and "_pack_latents" not in methods
+        return self.may_start_late and takes_latents and "prepare_latents" in methods and "_pack_latents" not in methods
 
     # -- codecs
 
@@ -188,9 +198,9 @@ class Family:
         return False
 
 
-def family_stem(class_name: str) -> str:
+def family_stem(class_name: str, ending: str = "Pipeline") -> str:
     """Return X of XPipeline, XImg2ImgPipeline and XInpaintPipeline."""
-    stem = class_name.removesuffix("Pipeline")
+    stem = class_name.removesuffix(ending)
     for suffix in SUFFIXES.values():
         stem = stem.removesuffix(suffix)
     return stem
