@@ -44,11 +44,16 @@ def has_weights(library: str, class_name: str) -> bool | None:
     return class_name in _models() if library == "diffusers" else None
 
 
+def installed_folder(package: str) -> Path | None:
+    """Return the folder of a package without importing it; None if it is not installed."""
+    spec = importlib.util.find_spec(package)
+    return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
+
+
 @cache
 def _models() -> frozenset[str]:
     """Return the names of the models of the installed diffusers, from the lists by which it loads its modules."""
-    spec = importlib.util.find_spec("diffusers")
-    root = Path((spec.submodule_search_locations or [""])[0]) if spec is not None else Path()
+    root = installed_folder("diffusers") or Path()
     tree = ast.parse((root / "models" / "__init__.py").read_text(encoding="utf-8"))
     texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
     return frozenset(text for text in texts if CLASS_NAME.fullmatch(text))
