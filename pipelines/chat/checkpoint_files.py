@@ -2,20 +2,18 @@
 
 import re
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     AutoProcessor,
     AutoTokenizer,
-    BitsAndBytesConfig,
     FineGrainedFP8Config,
-    TorchAoConfig,
 )
 from transformers.integrations.mistral.tokenizer import convert_tekken_tokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
@@ -26,7 +24,7 @@ from pipelines.catalog.folder_problems import PICKLES
 from pipelines.catalog.weight_headers import BrokenFile, read_header
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.memory import compute_dtype
-from pipelines.device.quantizers import NF4, lacking, torchao_config
+from pipelines.device.quantizers import quantizing_config
 from pipelines.device.weight_names import TELLING, check_loaded
 from pipelines.protocol.chat import ChatSpec
 
@@ -127,13 +125,7 @@ def _quantized(spec: ChatSpec, device: torch.device) -> dict[str, Any]:
         return {"quantization_config": FineGrainedFP8Config(dequantize=True)}
     if spec.path.suffix == GGUF or quantized_by(spec.path):
         raise CheckpointError(f"{spec.path}: `quantize` is of no use, since its weights are quantized already")
-    try:
-        if spec.quantize == "nf4":
-            import_module("bitsandbytes")
-            return {"quantization_config": BitsAndBytesConfig(**NF4)}
-        return {"quantization_config": TorchAoConfig(torchao_config(spec.quantize))}
-    except ImportError as error:
-        raise lacking("quantize", spec.quantize) from error
+    return {"quantization_config": quantizing_config(transformers, spec.quantize, "quantize")}
 
 
 def _computes_in_float8(device: torch.device) -> bool:
