@@ -86,7 +86,8 @@ class StagedCopy:
         """Wait until everything has arrived."""
         while self._arriving:
             self._empty_buffer()
-        self._wait_for_stream()
+        if self._stream is not None:
+            self._stream.synchronize()
         self._events = [None, None]
 
     def _chunks(self, source: torch.Tensor) -> Iterator[tuple[int, int]]:
@@ -102,18 +103,13 @@ class StagedCopy:
 
     def _record(self) -> None:
         if self._stream is not None:
-            event = self._events[self._next] = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record(self._stream)
+            self._events[self._next] = self._stream.record_event()
 
     def _wait_for_kernels(self) -> None:
         """Wait for the kernels that are queued now: they may still write weights that are copied from the GPU, such as
         those that were just quantized."""
         if self._stream is not None and self._leaves_gpu:
             self._stream.wait_stream(torch.cuda.default_stream(self._gpu))
-
-    def _wait_for_stream(self) -> None:
-        if self._stream is not None:
-            self._stream.synchronize()
 
     def _on_stream(self) -> AbstractContextManager[object]:
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
