@@ -108,16 +108,10 @@ class Controls:
         strengths."""
         maps = [self._as_read(at_drawn_size(each.image), each) for each in nets]
         strengths = [each.strength for each in nets]
-        if T2I_STRENGTH in accepted:
-            return (
-                {"image": maps, T2I_STRENGTH: strengths}
-                if len(nets) > 1
-                else {"image": maps[0], T2I_STRENGTH: strengths[0]}
-            )
         modes = [self.by_name[each.name].mode for each in nets]
         arguments: dict[str, list[Any]] = {
             "control_image" if "control_image" in accepted else "image": maps,
-            "controlnet_conditioning_scale": strengths,
+            T2I_STRENGTH if T2I_STRENGTH in accepted else "controlnet_conditioning_scale": strengths,
             **({"control_mode": modes} if any(mode is not None for mode in modes) else {}),
         }
         return arguments if len(nets) > 1 else {name: values[0] for name, values in arguments.items()}
