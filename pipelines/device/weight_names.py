@@ -12,6 +12,7 @@ from typing import Any, Final
 import torch
 
 from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.device.memory import plain_tensors
 from pipelines.families.registry import all_families
 
 RUNNING_STATISTICS: Final = ("running_mean", "running_var")  # buffers that no constructor can compute
@@ -76,13 +77,7 @@ def check_names(
 def unfilled(model: torch.nn.Module) -> list[str]:
     """Return the weights for which nothing was in the files: libraries build a model without memory, and fill it
     then."""
-    return [name for name, weight in model.named_parameters() if _is_empty(weight)]
-
-
-def _is_empty(weight: Any) -> bool:
-    """Return whether a weight has no memory. One that a library quantizes consists of other tensors, which have it."""
-    parts = weight.__tensor_flatten__()[0] if hasattr(weight, "__tensor_flatten__") else ()
-    return any(_is_empty(getattr(weight, part)) for part in parts) if parts else bool(weight.is_meta)
+    return [name for name, weight in model.named_parameters() if any(part.is_meta for part in plain_tensors(weight))]
 
 
 def _missing(model: torch.nn.Module, names: Iterable[str]) -> set[str]:

@@ -14,6 +14,7 @@ from pipelines.catalog.checkpoint_files import (
     fullest_device_bytes,
 )
 from pipelines.catalog.conditioning import MODES
+from pipelines.device.memory import plain_tensors
 from pipelines.device.staged_copy import move_modules
 from pipelines.families.generic import Family
 from pipelines.families.registry import family_of
@@ -29,7 +30,6 @@ from pipelines.images.loading.shared_parts import Sizes, sizes_of
 from pipelines.images.modular import is_modular
 from pipelines.images.parallel.encoders import on_device, text_encoders
 from pipelines.images.parallel.group import SharedDenoiser
-from pipelines.images.parallel.shards import local_bytes
 from pipelines.images.prompts.cache import PromptCache
 from pipelines.images.prompts.long_prompts import offered as long_prompts_offered
 from pipelines.images.tasks import UnsupportedTask, controlnet_class
@@ -197,10 +197,10 @@ class Checkpoint:
     @property
     def weights_bytes(self) -> int:
         """Return the bytes of the weights on the device."""
-        modules = {name: part for name, part in self.components.items() if isinstance(part, torch.nn.Module)}
-        sizes = {
-            name: [local_bytes(weight) for weight in (*part.parameters(), *part.buffers())]
-            for name, part in modules.items()
+        sizes = {  # those of what a quantized weight consists of, which itself does not count them
+            name: [each.nbytes for weight in (*part.parameters(), *part.buffers()) for each in plain_tensors(weight)]
+            for name, part in self.components.items()
+            if isinstance(part, torch.nn.Module)
         }
         return fullest_device_bytes(sizes, self.runtime) + self.controls.bytes
 
