@@ -115,7 +115,7 @@ def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None
     if path.is_file():
         try:
             said, notes = inspect_file(path, folder, index, source, is_base=folder is not None and folder == base)
-        except (BrokenFile, CheckpointError) as error:
+        except CheckpointError as error:
             problems[:0] = [str(error)] if str(error) not in problems else []
         if not problems and base is not None and (why := other_size(path, base)) is not None:
             problems.append(why)

@@ -24,7 +24,11 @@ GGUF_STRING, GGUF_ARRAY = 8, 9
 ORIGINAL_SHAPE: Final = "comfy.gguf.orig_shape."  # before a tensor's name, where it is stored in rows of another length
 
 
-class BrokenFile(Exception):
+class CheckpointError(Exception):
+    """A checkpoint can't be served. The message names the file or key, and the right value."""
+
+
+class BrokenFile(CheckpointError):
     """The file is no weight file, or not a whole one. The message names it."""
 
 

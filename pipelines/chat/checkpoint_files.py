@@ -21,7 +21,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, 
 from pipelines.catalog.chat_files import FLOAT8, GGUF, MLX, missing_packages, quantized_by
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.folder_problems import PICKLES
-from pipelines.catalog.weight_headers import BrokenFile, read_header
+from pipelines.catalog.weight_headers import read_header
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.memory import compute_dtype
 from pipelines.device.quantizers import quantizing_config
@@ -75,10 +75,7 @@ def _check_weights(path: Path) -> None:
         remedy = f"name its file: {packed.name}" if packed else "convert the checkpoint to safetensors"
         raise CheckpointError(f"{path}: {weights}; {remedy}")
     for file in files:
-        try:
-            read_header(file)
-        except BrokenFile as error:
-            raise CheckpointError(str(error)) from error
+        read_header(file)
 
 
 def open_checkpoint(spec: ChatSpec, device: torch.device) -> tuple[Any, Any, Any, list[str]]:
