@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 from PIL import Image
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from pipelines.device.transfer import Transfer, sum_of
 from pipelines.images.prompts import long_prompts
@@ -191,14 +192,8 @@ def _plain(code: types.CodeType) -> Iterator[Hashable]:
 
 def _copy(result: Any) -> Any:
     """Copy a result: the pipelines may change it in place."""
-    if isinstance(result, torch.Tensor):
-        return result.clone()
-    return type(result)(map(_copy, result)) if isinstance(result, list | tuple) else result
+    return tree_map_only(torch.Tensor, torch.clone, result)
 
 
-def _tensors(result: Any) -> Iterator[torch.Tensor]:
-    if isinstance(result, torch.Tensor):
-        yield result
-    elif isinstance(result, list | tuple):
-        for item in result:
-            yield from _tensors(item)
+def _tensors(result: Any) -> list[torch.Tensor]:
+    return [each for each in tree_leaves(result) if torch.is_tensor(each)]
