@@ -134,7 +134,8 @@ class ClassifyEngine:
             emit(Classified(scores, time.monotonic() - started_at))
         except Exception as error:
             exit_if_lost(error, self._device)
-            emit(_to_failed_event(job, error))
+            detail = "".join(traceback.format_exception(error))
+            emit(Failed("engine_failed", f"The classifier '{job.checkpoint.name}' failed.", detail))
 
     def unload_except(self, specs: Iterable[ClassifierSpec]) -> None:
         """Drop the other classifiers, after the jobs that are queued now."""
@@ -189,8 +190,3 @@ def _to_image(image: RawImage | EncodedImage) -> Image.Image:
         return to_image(image).convert("RGB")
     with Image.open(io.BytesIO(image.data)) as opened:
         return flattened(opened)
-
-
-def _to_failed_event(job: ClassifyJob, error: Exception) -> Failed:
-    detail = "".join(traceback.format_exception(error))
-    return Failed("engine_failed", f"The classifier '{job.checkpoint.name}' failed.", detail)

@@ -130,10 +130,6 @@ class Controls:
             raise UnsupportedTask("it takes no IP-Adapter for such an image", "controls")
         return {"ip_adapter_image": [to_image(each.image) for each in adapters]}
 
-    def adapter_files(self, inputs: Sequence[ControlInput]) -> list[Path]:
-        """Return the files of the IP-Adapters among the inputs."""
-        return [self.by_name[each.name].path for each in self.of_kind(("ip-adapter",), inputs)]
-
     def read(self, inputs: Sequence[ControlInput]) -> None:
         """Read the IP-Adapters that a run will load, before it has the device."""
         for active in self._wanted(self.of_kind(("ip-adapter",), inputs)):
@@ -196,7 +192,7 @@ class Controls:
         """Load IP-Adapters into the pipeline's denoiser. It looks for no image encoder if it has one."""
         encoder, processor = self._encoder(adapters[0].name)
         pipeline.register_modules(image_encoder=encoder, feature_extractor=processor)
-        files = self.adapter_files(adapters)
+        files = [self.by_name[each.name].path for each in adapters]
         arguments: dict[str, Any] = {
             "pretrained_model_name_or_path_or_dict": [str(file.parent) for file in files],
             "subfolder": [""] * len(files),
