@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pipelines.catalog.components import installed_folder
 from pipelines.catalog.conditioning import MODES
-from pipelines.families.generic import Call
+from pipelines.families.generic import Call, Config, Family
 from pipelines.families.task import Task
 from pipelines.protocol.images import CheckpointSpec
 from pipelines.protocol.messages import Capabilities
@@ -23,16 +23,22 @@ COMPUTED = object()  # a default that is no constant
 GIVEN_UP = "DeprecatedPipelineMixin"
 
 
-def announce(spec: CheckpointSpec, tasks: Container[Task], *, negative_prompt: bool, guidance: bool) -> Capabilities:
-    """Return the capabilities that the pipeline classes announce, before they are tried."""
+def announce(
+    family: Family, call: Call, tasks: Container[Task], spec: CheckpointSpec, config: Config, denoiser_config: Config
+) -> Capabilities:
+    """Return the capabilities that the pipeline classes announce, before they are tried, without those of its codec.
+    `call` is that of the checkpoint's own class, `config` that of the pipeline."""
     return Capabilities(
         text=Task.TEXT in tasks,
         references=spec.max_references if MODES[spec.conditioning].task in tasks else 0,
         mask=Task.INPAINT in tasks,
         second_pass=Task.REDRAW in tasks or Task.INPAINT in tasks,
-        negative_prompt=negative_prompt,
-        guidance=guidance,
+        negative_prompt=family.takes_negative_prompt(call, config),
+        guidance=family.takes_guidance(call, config, denoiser_config),
         any_steps=True,
+        prompt="prompt" in call,
+        layers=family.layers is not None,
+        at_once=family.at_once,
     )
 
 

@@ -6,7 +6,7 @@ wrong or not to be had. Nothing here needs torch: the catalog asks before anythi
 """
 
 import inspect
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter
 from types import MappingProxyType
@@ -162,6 +162,16 @@ class Family:
         (pipelines/images/denoising/late_start.py): it prepares them itself, and does not pack them into rows."""
         takes_latents = self.own_task(call) is Task.TEXT and {"latents", "num_inference_steps"} <= call.keys()
         return self.may_start_late and takes_latents and "prepare_latents" in methods and "_pack_latents" not in methods
+
+    def drawn_by(
+        self, class_name: str, call: Call, methods: Container[str], has: Callable[[str], bool]
+    ) -> dict[Task, str]:
+        """Return the names of the classes that draw each task on the weights of a class: itself, then those of its
+        siblings that the library `has`, then itself again where it starts late."""
+        own = [self.own_task(call), *([Task.TEXT] if self.draws_text(call) else [])]
+        siblings = {task: name for task, name in self.siblings(class_name).items() if has(name)}
+        late = (Task.REDRAW, Task.INPAINT) if self.starts_late(call, methods) else ()
+        return dict.fromkeys(late, class_name) | siblings | dict.fromkeys(own, class_name)
 
     # -- codecs
 
