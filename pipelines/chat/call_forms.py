@@ -6,11 +6,10 @@ import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pipelines.chat.content import join, with_text
+from pipelines.chat.content import Message, join, with_text
 from pipelines.chat.syntax.calls import CallFormat
 from pipelines.chat.template_traits import CallTraits, TemplateTraits
 
-Message = dict[str, Any]
 ALPHANUMERICS = string.ascii_letters + string.digits
 
 
