@@ -51,12 +51,14 @@ class Family:
     # Guidance is an input of the denoiser: it costs no second pass, and a checkpoint of few steps keeps it
     embeds_guidance: ClassVar[bool] = False
 
+    # What a call is given where there is no negative prompt
+    no_negative_prompt: ClassVar[str | None] = None
     # Arguments that every call is given, where it takes them
     always: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
     def guidance(self, scale: float, negative_prompt: str, steps: int) -> dict[str, Any]:
         """Return the arguments for guidance and a negative prompt, which may be empty, in a call of so many steps."""
-        return {self.guidance_argument: scale, "negative_prompt": negative_prompt or None}
+        return {self.guidance_argument: scale, "negative_prompt": negative_prompt or self.no_negative_prompt}
 
     def takes_guidance(self, call: Call, config: Config, denoiser_config: Config) -> bool:
         """Return whether guidance has an effect. Distilled pipelines accept it and ignore it. `config` is that of the
