@@ -84,13 +84,13 @@ class Suggestion:
         }
 
 
-def suggest(inspection: Inspection, source: PipelineSource | None = None) -> Suggestion:
+def suggest(inspection: Inspection) -> Suggestion:
     """Suggest the values to write into the checkpoint's catalog file."""
     if inspection.conditioning == "upscale":
         area = Value(UPSCALER_TILE_PX, "of a tile of the image that is sent: a larger one takes more memory")
         once = Value(1, "a tile takes one pass")
         return Suggestion("upscale", once, Value(1.0, "it has none"), area, area, "redraw", Noise())
-    source = source or PipelineSource()
+    source = PipelineSource()
     few = next(_signs_of_few_steps(inspection), None)
     area = _native_area(inspection, source)
     return Suggestion(

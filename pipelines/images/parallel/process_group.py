@@ -62,8 +62,7 @@ class ProcessGroup:
 
     def send(self, tensor: torch.Tensor) -> None:
         """Send a tensor from rank 0 to all others."""
-        if tensor.numel():
-            dist.broadcast(_bytes(tensor.detach().contiguous()), src=0)
+        self.fill(tensor.detach().contiguous())
 
     def fill(self, tensor: torch.Tensor) -> torch.Tensor:
         """Receive a tensor of rank 0 into a contiguous one, and return that."""
