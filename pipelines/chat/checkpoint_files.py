@@ -25,7 +25,7 @@ from pipelines.catalog.weight_headers import read_header
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.memory import compute_dtype
 from pipelines.device.quantizers import quantizing_config
-from pipelines.device.weight_names import TELLING, check_loaded
+from pipelines.device.weight_names import load_model
 from pipelines.protocol.chat import ChatSpec
 
 TEKKEN = "tekken.json"  # a tokenizer of Mistral's
@@ -88,17 +88,17 @@ def open_checkpoint(spec: ChatSpec, device: torch.device) -> tuple[Any, Any, Any
     tokenizer = processor.tokenizer if processor else _tokenizer(folder, file)
     reads_text = kind in MODEL_FOR_CAUSAL_LM_MAPPING or kind not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
     model_class = AutoModelForCausalLM if reads_text and not sees else AutoModelForImageTextToText
-    model, info = model_class.from_pretrained(
+    model, notes = load_model(
+        model_class,
         folder,
-        **OWN_CLASSES,
+        "model",
+        spec.path,
+        trust_remote_code=False,
         **file,
-        use_safetensors=True,
-        **TELLING,
         dtype=compute_dtype(spec.dtype, device),
         **_quantized(spec, device),
         **({} if device.type == "cpu" else {"device_map": device.type}),
     )
-    notes = check_loaded(spec.path, "model", model, info)
     if spec.vision and not sees:
         notes.append("without images: transformers has no class of this model that reads them")
     return processor, tokenizer, model, [*notes, *_notes(spec.path, model)]

@@ -25,7 +25,7 @@ from transformers import (
 from pipelines.device.failures import exit_if_lost, watch_device
 from pipelines.device.memory import free_memory, with_memory
 from pipelines.device.staged_copy import move_modules
-from pipelines.device.weight_names import TELLING, check_loaded
+from pipelines.device.weight_names import load_model
 from pipelines.protocol.backgrounds import flattened
 from pipelines.protocol.classify import Classified, ClassifierSpec, ClassifyEvent, ClassifyJob
 from pipelines.protocol.images import EncodedImage, Failed, Queued, RawImage, Started
@@ -171,12 +171,9 @@ def load_classifier(spec: ClassifierSpec, device: torch.device) -> Classifier:
     texts = spec.reads == "prompts"
     model_class: Any = AutoModelForSequenceClassification if texts else AutoModelForImageClassification
     processor: Any = AutoTokenizer if texts else AutoImageProcessor
-    model, info = model_class.from_pretrained(
-        spec.path, local_files_only=True, use_safetensors=True, dtype=torch.float32, **TELLING
-    )
-    notes = check_loaded(spec.path, "model", model, info)
+    model, notes = load_model(model_class, spec.path, "model", dtype=torch.float32)
     reads = processor.from_pretrained(spec.path, local_files_only=True)
-    return Classifier(model.to(device).eval(), reads, device, tuple(notes))
+    return Classifier(model.to(device), reads, device, tuple(notes))
 
 
 def _positions(config: Any) -> int:
