@@ -159,8 +159,9 @@ class EncoderCode(NamedTuple):
                 return
             function = inspect.unwrap(function)
             methods[name] = (repr(function.__defaults__), *_plain(function.__code__))
-            for used in _names(function.__code__):
-                visit(used)
+            for part in _code_objects(function.__code__):
+                for used in part.co_names:
+                    visit(used)
 
         visit("encode_prompt")
         return cls(hashlib.sha256(repr(sorted(methods.items())).encode()).hexdigest(), tuple(sorted(names)))
@@ -176,10 +177,6 @@ def _code_objects(code: types.CodeType) -> Iterator[types.CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _code_objects(constant)
-
-
-def _names(code: types.CodeType) -> set[str]:
-    return {name for part in _code_objects(code) for name in part.co_names}
 
 
 def _plain(code: types.CodeType) -> Iterator[Hashable]:
