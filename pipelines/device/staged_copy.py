@@ -86,8 +86,7 @@ class StagedCopy:
         """Wait until everything has arrived."""
         while self._arriving:
             self._empty_buffer()
-        if self._stream is not None:
-            self._stream.synchronize()
+        self._wait_for_stream()
         self._events = [None, None]
 
     def _chunks(self, source: torch.Tensor) -> Iterator[tuple[int, int]]:
@@ -110,6 +109,10 @@ class StagedCopy:
         those that were just quantized."""
         if self._stream is not None and self._leaves_gpu:
             self._stream.wait_stream(torch.cuda.default_stream(self._gpu))
+
+    def _wait_for_stream(self) -> None:
+        if self._stream is not None:
+            self._stream.synchronize()
 
     def _on_stream(self) -> AbstractContextManager[object]:
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
