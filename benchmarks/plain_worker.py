@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import numpy as np
 
 from pipelines import worker
-from pipelines.images.encode import encode
+from pipelines.images.job_files import encode
 from pipelines.protocol.chat import (
     Admitted,
     ChatEvent,

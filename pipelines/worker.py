@@ -201,9 +201,7 @@ async def _load(connection: Connection, engine: AnyEngine, checkpoints: tuple[Sp
         else:
             capabilities = found if isinstance(found, Capabilities) else None
             chat = found if isinstance(found, ChatFound) else None
-            failed_checks = (
-                [f"without {what}" for what in capabilities.failed_checks] if capabilities is not None else []
-            )
+            failed_checks = [f"without {what}" for what in capabilities.failed_checks] if capabilities else []
             notes = found.notes if isinstance(found, Capabilities | ChatFound) else found or ()
             detail = "; ".join([str(spec.path), *notes, *failed_checks])
             connection.send(CheckpointState(spec, "loaded", detail, capabilities, time.monotonic() - began, chat))

@@ -36,7 +36,7 @@ class Contents(NamedTuple):
     kronecker: frozenset[str]  # layers of LoKr
     others: Mapping[str, int]  # how many layers of other kinds, which diffusers does not take
     decomposed: bool  # a DoRA by kohya's names, whose magnitudes diffusers drops
-    replaced: tuple[str, ...]  # weights of the model itself
+    replaced: tuple[str, ...]  # weights of the model itself: norm_q of transformer_blocks.0.attn.norm_q.weight
     unused: tuple[str, ...]  # what belongs to no layer and changes none
 
     @property
@@ -98,7 +98,7 @@ def sort_contents(names: Iterable[str]) -> Contents:
         kronecker,
         {kind: count for kind, count in others.items() if count},
         decomposed,
-        tuple(_short(name) for name in replaced),
+        tuple(name.split(".")[-2] for name in replaced),
         tuple(sorted({_unused(name) for name in unused})),
     )
 
@@ -118,11 +118,6 @@ def _is_of_other_kind(name: str) -> bool:
     return name.endswith((".hada_w1_b", ".hada_w2_a", ".hada_w2_b")) or any(
         mark.search(name) for mark in OTHER_KINDS.values()
     )
-
-
-def _short(name: str) -> str:
-    """Return the last part of a layer's name: `norm_q` of transformer_blocks.0.attn.norm_q.weight."""
-    return name.split(".")[-2]
 
 
 def _unused(name: str) -> str:

@@ -136,5 +136,5 @@ def _denoiser(folder: Path) -> list[Tensor]:
         snapshot = find_snapshot(folder)
         files = default_variant(snapshot / denoiser_name(model_index(snapshot)))
         return [tensor for file in files for tensor in read_header(file).tensors]
-    except (CheckpointError, BrokenFile):
+    except CheckpointError:
         return []

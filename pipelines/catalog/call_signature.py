@@ -5,7 +5,6 @@ checkpoint manager, which has its source, agree.
 """
 
 import ast
-import importlib.util
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -13,8 +12,9 @@ from inspect import Parameter
 from pathlib import Path
 from typing import Any, Final
 
+from pipelines.catalog.components import installed_folder
 from pipelines.catalog.conditioning import MODES
-from pipelines.families.generic import Call
+from pipelines.families.generic import Call, Config, Family
 from pipelines.families.task import Task
 from pipelines.protocol.images import CheckpointSpec
 from pipelines.protocol.messages import Capabilities
@@ -23,16 +23,22 @@ COMPUTED = object()  # a default that is no constant
 GIVEN_UP = "DeprecatedPipelineMixin"
 
 
-def announce(spec: CheckpointSpec, tasks: Container[Task], *, negative_prompt: bool, guidance: bool) -> Capabilities:
-    """Return the capabilities that the pipeline classes announce, before they are tried."""
+def announce(
+    family: Family, call: Call, tasks: Container[Task], spec: CheckpointSpec, config: Config, denoiser_config: Config
+) -> Capabilities:
+    """Return the capabilities that the pipeline classes announce, before they are tried, without those of its codec.
+    `call` is that of the checkpoint's own class, `config` that of the pipeline."""
     return Capabilities(
         text=Task.TEXT in tasks,
         references=spec.max_references if MODES[spec.conditioning].task in tasks else 0,
         mask=Task.INPAINT in tasks,
         second_pass=Task.REDRAW in tasks or Task.INPAINT in tasks,
-        negative_prompt=negative_prompt,
-        guidance=guidance,
+        negative_prompt=family.takes_negative_prompt(call, config),
+        guidance=family.takes_guidance(call, config, denoiser_config),
         any_steps=True,
+        prompt="prompt" in call,
+        layers=family.layers is not None,
+        at_once=family.at_once,
     )
 
 
@@ -46,18 +52,12 @@ UPSCALES: Final = Capabilities(  # of an upscaler
 class PipelineSource:
     """A library's pipelines, by default those of the installed diffusers."""
 
-    folder: Path | None = field(default_factory=lambda: _installed("diffusers"))
+    folder: Path | None = field(default_factory=lambda: installed_folder("diffusers"))
 
     def parameters(self, class_name: str) -> Call | None:
         """Return the parameters of the class's call, its own or an inherited one; None if there is no such pipeline."""
         found = self._method(class_name, "__call__")
         return None if found is None else _parameters(found)
-
-    def has_own_call(self, class_name: str) -> bool:
-        """Return whether the class has a call of its own, and not one that it inherits."""
-        found = self._find(class_name)
-        names = (node.name for node in found.body if isinstance(node, ast.FunctionDef)) if found is not None else ()
-        return "__call__" in names
 
     def constructor(self, class_name: str) -> Call:
         """Return the parameters of the class's constructor, which are its parts, with their types as text; none if
@@ -78,26 +78,16 @@ class PipelineSource:
 
     def ancestors(self, class_name: str) -> frozenset[str]:
         """Return the names of the classes that a pipeline derives from, up to the first that is no pipeline."""
-        found = self._find(class_name)
-        own = {base.id for base in found.bases if isinstance(base, ast.Name)} if found is not None else set()
-        return frozenset(own).union(*(self.ancestors(base) for base in own))
+        return frozenset(base for found in self._lineage(class_name) for base in _bases(found))
 
     def is_given_up(self, class_name: str) -> bool:
         """Return whether the library keeps the class without maintaining it."""
         folder = self._folders.get(class_name, "")
         return folder.startswith("deprecated") or GIVEN_UP in self.ancestors(class_name)
 
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """Return the names of all classes with a call, by the alphabet."""
-        return tuple(sorted(name for name in self._folders if self._method(name, "__call__") is not None))
-
     def methods(self, class_name: str) -> frozenset[str]:
         """Return the names of the class's methods, its own and those of the pipelines that it derives from."""
-        if (found := self._find(class_name)) is None:
-            return frozenset()
-        own = {node.name for node in found.body if isinstance(node, ast.FunctionDef)}
-        return frozenset(own).union(*(self.methods(base.id) for base in found.bases if isinstance(base, ast.Name)))
+        return frozenset(method.name for method in self._methods(class_name))
 
     def default_sample_size(self, class_name: str) -> int | None:
         """Return the side in latents that the class draws unless it is told: a constant of its constructor. None if
@@ -117,8 +107,7 @@ class PipelineSource:
         return self.required_components(class_name) | self._optional(class_name)
 
     def _optional(self, class_name: str) -> frozenset[str]:
-        classes = (self._find(name) for name in (class_name, *self.ancestors(class_name)))
-        return frozenset().union(*(_optional_components(found) for found in classes if found is not None))
+        return frozenset().union(*map(_optional_components, self._lineage(class_name)))
 
     def required_components(self, class_name: str) -> frozenset[str]:
         """Return the names of the components without which the class is not made, as diffusers tells them."""
@@ -127,9 +116,7 @@ class PipelineSource:
 
     def loads_single_files(self, class_name: str) -> bool:
         """Return whether the class, or one that it derives from, loads all components from one file."""
-        found = self._find(class_name)
-        bases = [base.id for base in found.bases if isinstance(base, ast.Name)] if found is not None else []
-        return "FromSingleFileMixin" in bases or any(self.loads_single_files(base) for base in bases)
+        return "FromSingleFileMixin" in self.ancestors(class_name)
 
     def scheduler_keys(self, class_name: str) -> frozenset[str]:
         """Return the keys of a scheduler's config that the class takes, those of its constructor; none if there is no
@@ -146,13 +133,18 @@ class PipelineSource:
 
     def _method(self, class_name: str, method: str) -> ast.FunctionDef | None:
         """Return the class's method, its own or an inherited one."""
-        if (found := self._find(class_name)) is None:
-            return None
-        for node in found.body:
-            if isinstance(node, ast.FunctionDef) and node.name == method:
-                return node
-        inherited = (self._method(base.id, method) for base in found.bases if isinstance(base, ast.Name))
-        return next((each for each in inherited if each is not None), None)
+        return next((each for each in self._methods(class_name) if each.name == method), None)
+
+    def _methods(self, class_name: str) -> Iterator[ast.FunctionDef]:
+        for found in self._lineage(class_name):
+            yield from (node for node in found.body if isinstance(node, ast.FunctionDef))
+
+    def _lineage(self, class_name: str) -> Iterator[ast.ClassDef]:
+        """Yield the class and the pipelines that it derives from, each before its own bases."""
+        if (found := self._find(class_name)) is not None:
+            yield found
+            for base in _bases(found):
+                yield from self._lineage(base)
 
     def _find(self, class_name: str) -> ast.ClassDef | None:
         if self.folder is None or class_name not in self._folders:
@@ -170,6 +162,10 @@ class PipelineSource:
             return {}
         tree = ast.parse((self.folder / "pipelines" / "__init__.py").read_text(encoding="utf-8"))
         return dict(_listed(tree))
+
+
+def _bases(found: ast.ClassDef) -> list[str]:
+    return [base.id for base in found.bases if isinstance(base, ast.Name)]
 
 
 def _optional_components(found: ast.ClassDef) -> frozenset[str]:
@@ -190,11 +186,6 @@ def _constructor_names(tree: ast.AST, class_name: str) -> Iterator[str]:
         if isinstance(node, ast.ClassDef) and node.name == class_name:
             own = (each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__")
             yield from (argument.arg for init in own for argument in init.args.args if argument.arg != "self")
-
-
-def _installed(package: str) -> Path | None:
-    spec = importlib.util.find_spec(package)
-    return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
 
 
 def _listed(tree: ast.AST) -> Iterator[tuple[str, str]]:

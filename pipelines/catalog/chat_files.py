@@ -1,13 +1,13 @@
 """What the files of a chat checkpoint say without loading it: whether it sees images, and the memory that it takes."""
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from pipelines.catalog.checkpoint_files import read_json
+from pipelines.catalog.libraries import is_installed
 from pipelines.catalog.quantized_bytes import quantized_bytes
 from pipelines.catalog.weight_headers import WEIGHT_FILES, BrokenFile, Tensor, read_header
 from pipelines.protocol.images import Quantize
@@ -36,24 +36,15 @@ NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def read_config(checkpoint: Path) -> Mapping[str, Any]:
-    """Return config.json of a folder; empty if it has none that can be read."""
-    try:
-        config = json.loads((checkpoint / "config.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return config if isinstance(config, dict) else {}
-
-
 def sees_images(checkpoint: Path) -> bool:
     """Tell whether it has a part that reads images, and the files that prepare them."""
     has_processor = any((checkpoint / name).is_file() for name in PROCESSORS)
-    return has_processor and isinstance(read_config(checkpoint).get("vision_config"), dict)
+    return has_processor and isinstance(read_json(checkpoint / "config.json").get("vision_config"), dict)
 
 
 def quantized_by(checkpoint: Path) -> str | None:
     """Return the method by which its weights are quantized, if they are."""
-    found = read_config(checkpoint)
+    found = read_json(checkpoint / "config.json")
     config = found.get("quantization_config") or found.get("quantization")
     if not isinstance(config, dict):
         return None
@@ -63,7 +54,7 @@ def quantized_by(checkpoint: Path) -> str | None:
 
 def missing_packages(checkpoint: Path) -> tuple[str, ...]:
     """Return the packages without which its quantized weights can't be loaded."""
-    return tuple(name for name in NEEDED.get(quantized_by(checkpoint) or "", ()) if not _is_installed(name))
+    return tuple(name for name in NEEDED.get(quantized_by(checkpoint) or "", ()) if not is_installed(name))
 
 
 def loaded_bytes(checkpoint: Path, quantize: Quantize = "none") -> int:
@@ -75,9 +66,9 @@ def loaded_bytes(checkpoint: Path, quantize: Quantize = "none") -> int:
     if quantize != "none":
         return int(sum(_sum(file, partial(_quantized, quantize)) for file in files))
     method = quantized_by(checkpoint)
-    if method in FLOAT8 and not _is_installed("kernels"):
+    if method in FLOAT8 and not is_installed("kernels"):
         return int(sum(_sum(file, _without_float8) for file in files))
-    is_packed = method != "mxfp4" or (_is_installed("kernels") and _is_installed("triton"))
+    is_packed = method != "mxfp4" or (is_installed("kernels") and is_installed("triton"))
     return int(sum(file.stat().st_size for file in files) * (1 if is_packed else 2 / MXFP4_BYTES))
 
 
@@ -108,10 +99,3 @@ def _without_copies(files: Iterable[Path]) -> list[Path]:
     listed = list(files)
     usual = [file for file in listed if not file.name.startswith(ORIGINAL)]
     return usual or listed
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        return find_spec(package) is not None
-    except ModuleNotFoundError:  # of the package around it
-        return False

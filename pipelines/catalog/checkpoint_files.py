@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from pipelines.catalog.quantization import is_quantized
 from pipelines.catalog.quantized_bytes import quantized_bytes
 from pipelines.catalog.upscalers import UpscalerLayout, layout_of
 from pipelines.catalog.weight_headers import WEIGHT_FILES, BrokenFile, Tensor, read_header
+from pipelines.catalog.weight_headers import CheckpointError as CheckpointError
 from pipelines.protocol.images import CheckpointSpec, Control, Offload, Quantize, Runtime
 
 SINGLE_FILES = (".safetensors", ".gguf")
@@ -35,10 +36,6 @@ WEIGHTS = re.compile(r"(?P<stem>[^.]+?)(?P<variant>\.[^.]+?)?(-\d{5}-of-\d{5})?\
 
 
 FITTING: Mapping[str, tuple[FileKind, ...]] = {"vae": (VAE,), "denoiser": (DENOISER,)}  # kinds, by a part's key
-
-
-class CheckpointError(Exception):
-    """A checkpoint can't be served. The message names the file or key, and the right value."""
 
 
 def find_snapshot(path: Path) -> Path:
@@ -69,11 +66,8 @@ def index_of(spec: CheckpointSpec) -> dict[str, Any]:
 def upscaler_of(spec: CheckpointSpec) -> UpscalerLayout:
     """Return the layout of an upscaler's file. Raises CheckpointError for another file."""
     _check_path(spec.path)
-    try:
-        layout = layout_of(spec.path) if spec.path.suffix == ".safetensors" and spec.path.is_file() else None
-        kind = _other_kind_of_file(spec.path) if layout is None and spec.path.suffix in SINGLE_FILES else None
-    except BrokenFile as error:
-        raise CheckpointError(str(error)) from error
+    layout = layout_of(spec.path) if spec.path.suffix == ".safetensors" and spec.path.is_file() else None
+    kind = other_kind_of(spec.path) if layout is None and spec.path.suffix in SINGLE_FILES else None
     if layout is None:
         raise CheckpointError(f"{spec.path}: {kind if kind is not None else 'no upscaler in one .safetensors file'}")
     return layout
@@ -95,7 +89,7 @@ def check_files(spec: CheckpointSpec) -> Path:
     """Return the folder with model_index.json, after the checks that need no loading. Raises CheckpointError."""
     _check_path(spec.path)
     folder = spec.path if spec.path.is_dir() else spec.base or spec.config
-    if folder is None and spec.path.suffix in SINGLE_FILES and (kind := _other_kind_of_file(spec.path)) is not None:
+    if folder is None and spec.path.suffix in SINGLE_FILES and (kind := other_kind_of(spec.path)) is not None:
         raise CheckpointError(f"{spec.path}: {kind}")
     if spec.path.is_file() and (why := _why_no_single_file(spec.path)) is not None:
         raise CheckpointError(f"{spec.path}: {why}")
@@ -124,13 +118,6 @@ def _why_no_single_file(file: Path) -> str | None:
     except BrokenFile:
         return None
     return f"a .safetensors file under another name: call it {file.stem}.safetensors" if is_named_otherwise else None
-
-
-def _other_kind_of_file(file: Path) -> FileKind | None:
-    try:
-        return other_kind_of(file)
-    except BrokenFile as error:
-        raise CheckpointError(str(error)) from error
 
 
 def model_index(folder: Path) -> dict[str, Any]:
@@ -188,7 +175,7 @@ def weight_files(spec: CheckpointSpec) -> dict[str, list[Path]]:
         return denoiser
     parts = [part for part in component_names(index) if part not in denoiser]
     if folder == spec.config:
-        parts = list(missing_parts(index, list(_tensors(spec.path)), denoiser_name(index)))
+        parts = list(missing_parts(index, read_header(spec.path).tensors, denoiser_name(index)))
     own = own_parts(spec.parts, index)
     if missing := [part for part in parts if part not in own and not (folder / part).is_dir()]:
         raise CheckpointError(missing_part(folder, missing[0]))
@@ -297,7 +284,7 @@ def control_bytes(controls: Iterable[Control], item_bytes: int) -> int:
         files = default_variant(path) if path.is_dir() else [path]
         if not files or not files[0].is_file():
             raise CheckpointError(f"{path}: there is no such file, or no .safetensors file in it")
-        tensors = [tensor for file in files for tensor in _tensors(file)]
+        tensors = [tensor for file in files for tensor in read_header(file).tensors]
         seeing = [tensor for tensor in tensors if tensor.name.startswith(VISION)]
         weights += sum(tensor.weights for tensor in seeing or tensors)  # of texts and images, that of images alone
     return weights * item_bytes
@@ -308,7 +295,7 @@ def stored_as_float8(spec: CheckpointSpec) -> bool:
     another `quantize`. Weights with scales beside them are multiplied out as they are read."""
     if spec.runtime.quantize != "none" or spec.path.suffix != ".safetensors" or spec.base is None:
         return False
-    tensors = denoiser_tensors(_tensors(spec.path))
+    tensors = denoiser_tensors(read_header(spec.path).tensors)
     float8 = sum(tensor.weights for tensor in tensors if tensor.dtype.startswith("F8"))
     return not is_quantized(spec.path, denoiser_alone=True) and 2 * float8 > sum(tensor.weights for tensor in tensors)
 
@@ -318,7 +305,7 @@ def component_bytes(spec: CheckpointSpec, item_bytes: int, quantize: Quantize) -
     CheckpointError for files that can't be loaded."""
     denoiser = denoiser_name(index_of(spec))
     found = {
-        part: [(tensor, file) for file in files for tensor in _tensors(file)]
+        part: [(tensor, file) for file in files for tensor in read_header(file).tensors]
         for part, files in weight_files(spec).items()
     }
     if spec.base is not None:  # other components in the file are not loaded
@@ -372,7 +359,7 @@ def describe(spec: CheckpointSpec, digests: Digests) -> str:
     files = sorted(file for part in weight_files(spec).values() for file in part)
     digest = hashlib.sha256(b"".join(bytes.fromhex(each) for each in digests.of_files(files)))
     size = sum(file.stat().st_size for file in files)
-    types = "/".join(sorted({tensor.dtype for file in files for tensor in _tensors(file)}))
+    types = "/".join(sorted({tensor.dtype for file in files for tensor in read_header(file).tensors}))
     parts = ", ".join(component_names(index))
     return f"{index['_class_name']} ({parts}), {size / 1e6:.1f} MB of {types}, sha256 {digest.hexdigest()[:16]}"
 
@@ -390,10 +377,3 @@ def single_variant(folder: Path) -> str | None:
     variants = {match["variant"] for match in matches if match}
     only = variants.pop() if len(variants) == 1 else None
     return only[1:] if only else None
-
-
-def _tensors(file: Path) -> Iterator[Tensor]:
-    try:
-        yield from read_header(file).tensors
-    except BrokenFile as error:
-        raise CheckpointError(str(error)) from error

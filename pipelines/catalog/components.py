@@ -57,8 +57,13 @@ def _listed() -> str:
 
 
 def _library() -> Path:
-    spec = importlib.util.find_spec("diffusers")
-    return Path((spec.submodule_search_locations or [""])[0]) if spec is not None else Path()
+    return installed_folder("diffusers") or Path()
+
+
+def installed_folder(package: str) -> Path | None:
+    """Return the folder of a package without importing it; None if it is not installed."""
+    spec = importlib.util.find_spec(package)
+    return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
 
 
 @cache

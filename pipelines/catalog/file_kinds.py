@@ -83,10 +83,7 @@ CLASSIFIER: Final = FileKind("an image classifier", "name its transformers folde
 
 def part_by_class(class_name: str) -> FileKind | None:
     """Return what the folder of one part is, by the class in its config; None for one that is not known."""
-    for pattern, kind in BY_CLASS:
-        if pattern.search(class_name):
-            return kind
-    return None
+    return next((kind for pattern, kind in BY_CLASS if pattern.search(class_name)), None)
 
 
 def other_kind_of(file: Path) -> FileKind | None:

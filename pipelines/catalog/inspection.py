@@ -1,7 +1,7 @@
 """A checkpoint's class, parts and capabilities, from its configs and the headers of its files: no weights are read,
 nothing is imported, so it takes a fraction of a second."""
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -117,7 +117,7 @@ def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None
     if path.is_file():
         try:
             said, notes = inspect_file(path, folder, index, source, is_base=folder is not None and folder == base)
-        except (BrokenFile, CheckpointError) as error:
+        except CheckpointError as error:
             problems[:0] = [str(error)] if str(error) not in problems else []
         if not problems and base is not None and (why := other_size(path, base)) is not None:
             problems.append(why)
@@ -136,9 +136,9 @@ def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None
     conditioning: Conditioning = "native" if Task.NATIVE in tasks else "img2img"
     capabilities = None
     if class_name and signature:
-        promised = _capabilities(class_name, signature, index, denoiser_config, conditioning, tasks)
-        takes_apart = family_of(class_name).layers is not None
-        capabilities = replace(promised, transparent=draws_alpha(codec), layers=takes_apart)
+        spec = CheckpointSpec("", path, None, "", conditioning, MODES[conditioning].max_references)
+        announced = announce(family_of(class_name), signature, tasks, spec, index, denoiser_config)
+        capabilities = replace(announced, transparent=draws_alpha(codec))
     return Inspection(
         path=path,
         folder=folder,
@@ -283,29 +283,8 @@ def _variants(folder: Path | None, index: Mapping[str, Any]) -> tuple[str, ...]:
 def _tasks(class_name: str, signature: Call, codec: Mapping[str, Any], source: PipelineSource) -> frozenset[Task]:
     """Return the tasks that a class and its siblings draw. A codec with means has latents of another scale, at which no
     image can start late."""
-    family = family_of(class_name)
-    tasks = {sibling for sibling, name in family.siblings(class_name).items() if source.has(name)}
-    tasks.add(family.own_task(signature))
-    if family.draws_text(signature):
-        tasks.add(Task.TEXT)
-    if family.starts_late(signature, source.methods(class_name)) and codec.get("latents_mean") is None:
-        tasks |= {Task.REDRAW, Task.INPAINT}
-    return frozenset(tasks)
-
-
-def _capabilities(
-    class_name: str, signature: Call, index: Mapping[str, Any], denoiser: Mapping[str, Any],
-    conditioning: Conditioning, tasks: Container[Task],
-) -> Capabilities:  # fmt: skip
-    """Return the capabilities that the classes announce, without those of colours."""
-    family = family_of(class_name)
-    spec = CheckpointSpec("", Path(), None, "", conditioning, MODES[conditioning].max_references)
-    return announce(
-        spec,
-        tasks,
-        negative_prompt=family.takes_negative_prompt(signature, index),
-        guidance=family.takes_guidance(signature, index, denoiser),
-    )
+    methods = source.methods(class_name) if codec.get("latents_mean") is None else ()
+    return frozenset(family_of(class_name).drawn_by(class_name, signature, methods, source.has))
 
 
 def codec_scale(folder: Path) -> int:

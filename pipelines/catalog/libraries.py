@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pipelines.catalog.checkpoint_files import class_of, read_json
-from pipelines.catalog.components import component_names
+from pipelines.catalog.components import component_names, installed_folder
 from pipelines.families.registry import family_of
 
 # Packages by quantization methods, as `quant_method` in a part's config names them
@@ -32,7 +32,7 @@ EXTRAS: Final = {"gguf": "gguf", "torchvision": "vision", "sentencepiece": "visi
 def missing_libraries(path: Path, folder: Path | None, index: Mapping[str, Any]) -> tuple[str, ...]:
     """List the libraries that a checkpoint's parts need and that are not installed, by the names that pip takes.
     `folder` has the parts."""
-    return tuple(library for library in needed_libraries(path, folder, index) if not _installed(library))
+    return tuple(library for library in needed_libraries(path, folder, index) if not is_installed(library))
 
 
 def needed_libraries(path: Path, folder: Path | None, index: Mapping[str, Any]) -> tuple[str, ...]:
@@ -44,7 +44,7 @@ def needed_libraries(path: Path, folder: Path | None, index: Mapping[str, Any]) 
 def missing_quantizers(folder: Path, index: Mapping[str, Any]) -> tuple[str, ...]:
     """List those without which a part's weights can't be read at all."""
     needed = (library for _, method in quantized_parts(folder, index) for library in QUANTIZERS.get(method, ()))
-    return tuple(library for library in dict.fromkeys(needed) if not _installed(library))
+    return tuple(library for library in dict.fromkeys(needed) if not is_installed(library))
 
 
 def how_to_install(libraries: Iterable[str]) -> str:
@@ -105,7 +105,8 @@ def module_of(library: str) -> str:
     return MODULES.get(library, library)
 
 
-def _installed(library: str) -> bool:
+def is_installed(library: str) -> bool:
+    """Return whether a package or module is installed."""
     try:
         return importlib.util.find_spec(module_of(library)) is not None
     except ModuleNotFoundError:  # of the package that it is in
@@ -116,8 +117,8 @@ def _installed(library: str) -> bool:
 def _methods(library: str) -> frozenset[str]:
     """Return the quantization methods that a library loads, from its table of their configs; none of another
     library."""
-    spec = importlib.util.find_spec(library) if library in {"diffusers", "transformers"} else None
-    file = Path((spec.submodule_search_locations or [""])[0]) / "quantizers" / "auto.py" if spec is not None else None
+    folder = installed_folder(library) if library in {"diffusers", "transformers"} else None
+    file = folder / "quantizers" / "auto.py" if folder is not None else None
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if file is not None and file.is_file() else ():
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "AUTO_QUANTIZATION_CONFIG_MAPPING":
             names = (key.value for key in ast.walk(node.value) if isinstance(key, ast.Constant))

@@ -17,7 +17,8 @@ CONFLICTS: Final[tuple[tuple[str, Callable[[Runtime], bool], str, Callable[[Runt
         "it casts the weights before every layer, so that almost nothing is compiled; 'fp8' computes in float8",
     ),
     (
-        "compile", lambda r: r.compile, "cache.method = 'taylorseer'", lambda r: _method(r) == "taylorseer",
+        "compile", lambda r: r.compile, "cache.method = 'taylorseer'",
+        lambda r: r.cache is not None and r.cache.method == "taylorseer",
         "it breaks every block into three graphs; 'first-block' does not",
     ),
     (
@@ -115,7 +116,3 @@ def _name(quantize: Quantize, offload: Offload) -> str:
 def _divided(runtime: Runtime) -> bool:
     """Return whether several devices compute a forward pass."""
     return runtime.gpus > 1 and runtime.parallel in {"context", "tensor"}
-
-
-def _method(runtime: Runtime) -> str | None:
-    return runtime.cache.method if runtime.cache else None

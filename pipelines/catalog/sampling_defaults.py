@@ -1,8 +1,9 @@
 """How the makers of a chat checkpoint sample from it, as its generation_config.json says. Pure."""
 
-import json
 from pathlib import Path
 from typing import Final
+
+from pipelines.catalog.checkpoint_files import read_json
 
 BOUNDS: Final = {  # by field of `ChatSampling`
     "temperature": (0.0, 2.0),
@@ -15,12 +16,7 @@ BOUNDS: Final = {  # by field of `ChatSampling`
 
 def read_sampling_defaults(folder: Path) -> dict[str, float]:
     """Return the fields that the folder sets, without those that make no sense; none for a folder without the file."""
-    try:
-        values = json.loads((folder / "generation_config.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(values, dict):
-        return {}
+    values = read_json(folder / "generation_config.json")
     greedy = {"temperature": 0} if values.get("do_sample") is False else {}
     found = {name: values.get(name) for name in BOUNDS} | greedy
     return {

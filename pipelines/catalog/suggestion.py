@@ -84,13 +84,13 @@ class Suggestion:
         }
 
 
-def suggest(inspection: Inspection, source: PipelineSource | None = None) -> Suggestion:
+def suggest(inspection: Inspection) -> Suggestion:
     """Suggest the values to write into the checkpoint's catalog file."""
     if inspection.conditioning == "upscale":
         area = Value(UPSCALER_TILE_PX, "of a tile of the image that is sent: a larger one takes more memory")
         once = Value(1, "a tile takes one pass")
         return Suggestion("upscale", once, Value(1.0, "it has none"), area, area, "redraw", Noise())
-    source = source or PipelineSource()
+    source = PipelineSource()
     few = next(_signs_of_few_steps(inspection), None)
     area = _native_area(inspection, source)
     return Suggestion(
@@ -110,7 +110,7 @@ def _noise(inspection: Inspection, source: PipelineSource) -> Noise:
     suggests. A folder has a scheduler's config of its own."""
     if inspection.path.is_dir():
         return Noise()
-    said, named = inspection.said, _named(inspection)
+    said, named = inspection.said, _named(inspection.path)
     scheduler = read_config(inspection.folder, "scheduler") if inspection.folder is not None else {}
     own = said.scheduler or str(scheduler.get("_class_name", ""))
     config, found = dict(said.config), [said.found] if said.found else []
@@ -129,7 +129,7 @@ def _noise(inspection: Inspection, source: PipelineSource) -> Noise:
 
 
 def _steps(inspection: Inspection, few: str | None) -> Value:
-    named = _named(inspection)
+    named = _named(inspection.path)
     if named.distilled is not None and named.steps is not None:
         return Value(named.steps, named.found)
     in_card = _in_cards(inspection, "num_inference_steps")
@@ -193,16 +193,12 @@ def _signs_of_few_steps(inspection: Inspection) -> Iterator[str]:
     trailing = scheduler.get("timestep_spacing") == "trailing" and scheduler.get("prediction_type") == "epsilon"
     if trailing and not scheduler.get("rescale_betas_zero_snr"):
         yield "the scheduler's config: timestep_spacing is trailing"
-    if (named := _named(inspection)).distilled is not None:
+    if (named := _named(inspection.path)).distilled is not None:
         yield named.found
 
 
-def _named(inspection: Inspection) -> NamedAfter:
-    """Read the name of the checkpoint, or of the download that it is in."""
-    return _read_name(inspection.path)
-
-
-def _read_name(path: Path) -> NamedAfter:
+def _named(path: Path) -> NamedAfter:
+    """Read the name of a checkpoint, or of the download that it is in."""
     cache = cache_of(path)
     return read_name(f"{cache.name if cache is not None else ''} {path.stem if path.is_file() else path.name}")
 
@@ -243,7 +239,7 @@ def _cards(inspection: Inspection) -> Iterator[tuple[str, str, Path]]:
     yield "README.md of the checkpoint", read_card(own), inspection.path
     if inspection.folder is None or inspection.folder == own:
         return
-    if _named(inspection).distilled is None or _read_name(inspection.folder).distilled is not None:
+    if _named(inspection.path).distilled is None or _named(inspection.folder).distilled is not None:
         name = "base" if inspection.base is not None else "folder of configs"
         yield f"README.md of the {name}{UNSURE}", read_card(inspection.folder), inspection.folder
 

@@ -80,10 +80,8 @@ def upscaler_layout(tensors: Iterable[Tensor]) -> UpscalerLayout | None:
     places = sorted({int(match[1]) for tensor in used if (match := LATER.match(_plain(tensor.name)))} - {0})
     names = {tensor.name: _renamed(_plain(tensor.name), places) for tensor in used}
     shapes = {names[tensor.name]: tensor.shape for tensor in used}
-    for layout in (*_rrdb(shapes, names), *_compact(shapes, names)):
-        if layout.names.keys() and 1 < layout.scale <= LARGEST_SCALE:
-            return layout
-    return None
+    layouts = (*_rrdb(shapes, names), *_compact(shapes, names))
+    return next((each for each in layouts if each.names and 1 < each.scale <= LARGEST_SCALE), None)
 
 
 def layout_of(file: Path) -> UpscalerLayout | None:

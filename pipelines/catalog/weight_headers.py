@@ -42,7 +42,11 @@ NOT_READ: Final = (  # raised by the content of a file of another kind
 )  # fmt: skip
 
 
-class BrokenFile(Exception):
+class CheckpointError(Exception):
+    """A checkpoint can't be served. The message names the file or key, and the right value."""
+
+
+class BrokenFile(CheckpointError):
     """The file is no weight file, or not a whole one. The message names it."""
 
 

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pipelines.chat.call_results import as_users, pair_results
-from pipelines.chat.content import with_text
+from pipelines.chat.content import Message, with_text
 from pipelines.chat.syntax.calls import CallFormat
 from pipelines.chat.template_traits import CallTraits, TemplateTraits
 
-Message = dict[str, Any]
 ALPHANUMERICS = string.ascii_letters + string.digits
 
 

@@ -2,20 +2,18 @@
 
 import re
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     AutoProcessor,
     AutoTokenizer,
-    BitsAndBytesConfig,
     FineGrainedFP8Config,
-    TorchAoConfig,
 )
 from transformers.integrations.mistral.tokenizer import convert_tekken_tokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
@@ -23,11 +21,11 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, 
 from pipelines.catalog.chat_files import FLOAT8, GGUF, MLX, missing_packages, quantized_by
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.folder_problems import PICKLES
-from pipelines.catalog.weight_headers import WEIGHT_FILES, BrokenFile, read_header
+from pipelines.catalog.weight_headers import WEIGHT_FILES, read_header
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.memory import compute_dtype
-from pipelines.device.quantizers import NF4, lacking, torchao_config
-from pipelines.device.weight_names import TELLING, check_loaded
+from pipelines.device.quantizers import quantizing_config
+from pipelines.device.weight_names import load_model
 from pipelines.protocol.chat import ChatSpec
 
 TEKKEN = "tekken.json"  # a tokenizer of Mistral's
@@ -77,10 +75,7 @@ def _check_weights(path: Path) -> None:
         remedy = f"name its file: {packed.name}" if packed else "convert the checkpoint to safetensors"
         raise CheckpointError(f"{path}: {weights}; {remedy}")
     for file in files:
-        try:
-            read_header(file)
-        except BrokenFile as error:
-            raise CheckpointError(str(error)) from error
+        read_header(file)
 
 
 def open_checkpoint(spec: ChatSpec, device: torch.device) -> tuple[Any, Any, Any, list[str]]:
@@ -93,17 +88,17 @@ def open_checkpoint(spec: ChatSpec, device: torch.device) -> tuple[Any, Any, Any
     tokenizer = processor.tokenizer if processor else _tokenizer(folder, file)
     reads_text = kind in MODEL_FOR_CAUSAL_LM_MAPPING or kind not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
     model_class = AutoModelForCausalLM if reads_text and not sees else AutoModelForImageTextToText
-    model, info = model_class.from_pretrained(
+    model, notes = load_model(
+        model_class,
         folder,
-        **OWN_CLASSES,
+        "model",
+        spec.path,
+        trust_remote_code=False,
         **file,
-        use_safetensors=True,
-        **TELLING,
         dtype=compute_dtype(spec.dtype, device),
         **_quantized(spec, device),
         **({} if device.type == "cpu" else {"device_map": device.type}),
     )
-    notes = check_loaded(spec.path, "model", model, info)
     if spec.vision and not sees:
         notes.append("without images: transformers has no class of this model that reads them")
     return processor, tokenizer, model, [*notes, *_notes(spec.path, model)]
@@ -127,13 +122,7 @@ def _quantized(spec: ChatSpec, device: torch.device) -> dict[str, Any]:
         return {"quantization_config": FineGrainedFP8Config(dequantize=True)}
     if spec.path.suffix == GGUF or quantized_by(spec.path):
         raise CheckpointError(f"{spec.path}: `quantize` is of no use, since its weights are quantized already")
-    try:
-        if spec.quantize == "nf4":
-            import_module("bitsandbytes")
-            return {"quantization_config": BitsAndBytesConfig(**NF4)}
-        return {"quantization_config": TorchAoConfig(torchao_config(spec.quantize))}
-    except ImportError as error:
-        raise lacking("quantize", spec.quantize) from error
+    return {"quantization_config": quantizing_config(transformers, spec.quantize, "quantize")}
 
 
 def _computes_in_float8(device: torch.device) -> bool:

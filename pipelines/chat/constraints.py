@@ -83,11 +83,8 @@ def path_to_end(tokenizer: LLTokenizer, matcher: LLMatcher, endings: Sequence[li
     `endings` end free text. Characters of many kinds lead out of most patterns. Zeros make the shortest numbers; where
     they lead nowhere, as with multiples of seven, other digits are tried.
     """
-    for turn in (None, 0, 7):
-        path = _path(tokenizer, matcher.deep_copy(), endings, turn)
-        if path is not None:
-            return path
-    return None
+    paths = (_path(tokenizer, matcher.deep_copy(), endings, turn) for turn in (None, 0, 7))
+    return next((path for path in paths if path is not None), None)
 
 
 def _path(

@@ -1,15 +1,12 @@
 """A conversation in the form that the template at hand takes: the one place that knows what templates want. Pure."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from pipelines.chat.call_forms import shape_calls
-from pipelines.chat.content import as_parts, as_text, join
+from pipelines.chat.content import Message, as_parts, as_text, join
 from pipelines.chat.syntax.calls import CallFormat
 from pipelines.chat.template_traits import TemplateTraits
 from pipelines.chat.turns import shape_turns
-
-Message = dict[str, Any]
 
 
 def shape(messages: Sequence[Message], traits: TemplateTraits, written: CallFormat | None = None) -> list[Message]:

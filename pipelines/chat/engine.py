@@ -110,9 +110,12 @@ class ChatEngine:
 
     def _split_cache(self) -> None:
         """Split the memory in equal parts between the checkpoints that have loaded and keep anything there."""
-        loaded = (task.result() for task in self._checkpoints.values() if task.done() and not task.exception())
-        keeping = sum(checkpoint.batching.token_bytes > 0 for checkpoint in loaded)
+        keeping = sum(checkpoint.batching.token_bytes > 0 for checkpoint in self._loaded().values())
         self._cache_share.bytes = self._cache_bytes // max(1, keeping)
+
+    def _loaded(self) -> dict[ChatSpec, ChatCheckpoint]:
+        ended = {spec: task for spec, task in self._checkpoints.items() if task.done() and not task.cancelled()}
+        return {spec: task.result() for spec, task in ended.items() if task.exception() is None}
 
     async def prepare(self, spec: ChatSpec) -> ChatFound:
         """Load a checkpoint before the first job. Returns what it is. Raises CheckpointError."""
@@ -129,7 +132,7 @@ class ChatEngine:
 
     async def sleep(self) -> None:
         """Move all weights to the host's memory; those that can't be moved are read from the disk next time."""
-        loaded = {spec: task.result() for spec, task in self._checkpoints.items() if is_successful(task)}
+        loaded = self._loaded()
         for spec in loaded:
             del self._checkpoints[spec]
         await self._loop.run_in_executor(self._loader, self._leave_device, loaded)
@@ -204,11 +207,6 @@ class ChatEngine:
         task.done = True
         if task.request is not None:
             task.request.done = True  # the device thread drops it before its next step
-
-
-def is_successful(task: asyncio.Task[ChatCheckpoint]) -> bool:
-    """Return whether a load has ended without an error."""
-    return task.done() and not task.cancelled() and task.exception() is None
 
 
 async def _result(loading: asyncio.Future[ChatCheckpoint]) -> ChatCheckpoint:

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from pipelines.chat.template_traits import TemplateTraits
@@ -81,21 +82,9 @@ class Prober:
         return {**message, "content": [{"type": "text", "text": content}] if content else []}
 
 
-def system(mark: str) -> Message:
-    """Return a message of this role."""
-    return {"role": "system", "content": mark}
+def message(role: str, mark: str, **others: Any) -> Message:
+    """Return a message of a role."""
+    return {"role": role, "content": mark, **others}
 
 
-def developer(mark: str) -> Message:
-    """Return a message of this role."""
-    return {"role": "developer", "content": mark}
-
-
-def user(mark: str) -> Message:
-    """Return a message of this role."""
-    return {"role": "user", "content": mark}
-
-
-def assistant(mark: str, **others: Any) -> Message:
-    """Return a message of this role."""
-    return {"role": "assistant", "content": mark, **others}
+system, developer, user, assistant = (partial(message, role) for role in ("system", "developer", "user", "assistant"))

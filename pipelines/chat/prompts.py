@@ -70,10 +70,8 @@ def encode_prompt(checkpoint: ChatCheckpoint, conversation: Conversation) -> Pro
         raise InvalidRequest(Failed("invalid_value", message, param="messages")) from error
     if checkpoint.processor is None:
         return Prompt(tuple(encoded["input_ids"]))
-    if not _has_images(conversation.messages):
-        return Prompt(tuple(encoded["input_ids"][0].tolist()))
-    inputs = {name: value for name, value in encoded.items() if name not in ("input_ids", "attention_mask")}
-    return Prompt(tuple(encoded["input_ids"][0].tolist()), inputs)
+    others = {name: value for name, value in encoded.items() if name not in ("input_ids", "attention_mask")}
+    return Prompt(tuple(encoded["input_ids"][0].tolist()), others if _has_images(conversation.messages) else {})
 
 
 def template_use(checkpoint: ChatCheckpoint, conversation: Conversation) -> TemplateUse:

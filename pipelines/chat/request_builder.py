@@ -71,14 +71,11 @@ def _sequence(
     sampling = job.sampling.with_defaults(request.checkpoint.spec.defaults)
     seen = frozenset(request.prompt if sampling.repetition_penalty != 1.0 else ())
     logprobs = job.top_logprobs if job.logprobs else None
-    sampler = SamplerState(sampling, job.seed + choice, logprobs, _ends(request), seen)
+    ends = tuple(token for token in request.ends if token < tokens.vocab_size)
+    sampler = SamplerState(sampling, job.seed + choice, logprobs, ends, seen)
     constraint = Constraint(tokens, grammar) if grammar else None
     output = _output(request, choice, prompt_text)
     return Sequence(request, choice, sampler, output, constraint, max_new_tokens, list(request.prompt))
-
-
-def _ends(request: Request) -> tuple[int, ...]:
-    return tuple(token for token in request.ends if token < request.checkpoint.tokens.vocab_size)
 
 
 def _output(request: Request, choice: int, prompt_text: str) -> ChoiceOutput:

@@ -61,7 +61,7 @@ def sample(
     `masks` are bool over the vocabulary, true for allowed tokens. Logprobs are the model's own, before bias, penalties
     and mask.
     """
-    logprobs = [_logprobs(logits[i], row) for i, row in enumerate(rows)]
+    logprobs = [None if row.top_logprobs is None else logits[i].log_softmax(dim=-1) for i, row in enumerate(rows)]
     for i, (row, mask) in enumerate(zip(rows, masks, strict=True)):
         _apply_bias_and_penalties(logits[i], row)
         if mask is None and row.counts.total() < row.sampling.min_tokens:
@@ -75,10 +75,6 @@ def sample(
     for row, token in zip(rows, tokens, strict=True):
         row.take(token)
     return sampled
-
-
-def _logprobs(logits: torch.Tensor, row: SamplerState) -> torch.Tensor | None:
-    return None if row.top_logprobs is None else torch.log_softmax(logits, dim=-1)
 
 
 def _apply_bias_and_penalties(logits: torch.Tensor, row: SamplerState) -> None:

@@ -20,6 +20,7 @@ from pipelines.chat.probing import (
     TemplateRefused,
     assistant,
     developer,
+    message,
     system,
     user,
 )
@@ -125,7 +126,7 @@ def _find_instructions(prober: Prober) -> None:
         leads=frozenset(
             (one, other)
             for one, other in product(roles, roles)
-            if prober.shows({"role": one, "content": "qza"}, {"role": other, "content": "qzb"}, user("qzc"))
+            if prober.shows(message(one, "qza"), message(other, "qzb"), user("qzc"))
         ),
         late=frozenset(role for role in roles if all(prober.shows(*late) for late in _late(role))),
     )
@@ -133,7 +134,7 @@ def _find_instructions(prober: Prober) -> None:
 
 def _late(role: str) -> list[list[Message]]:
     """Return conversations in which this role speaks later: behind an answer, behind a user, last."""
-    begin, late = [system("qza"), user("qzb")], {"role": role, "content": "qzlate"}
+    begin, late = [system("qza"), user("qzb")], message(role, "qzlate")
     return [
         [*begin, assistant("qzc"), late, user("qzd")],
         [*begin, late, assistant("qzc"), user("qzd")],
@@ -147,7 +148,7 @@ def _knows_developer(prober: Prober) -> bool:
     if not prober.shows(developer("qza"), user("qzb")):
         return False
     known = prober.text(developer("qza"), user("qzb"))
-    others = {role: prober.attempt({"role": role, "content": "qza"}, user("qzb")) for role in ("system", UNKNOWN)}
+    others = {role: prober.attempt(message(role, "qza"), user("qzb")) for role in ("system", UNKNOWN)}
     return all(
         prompt is None or prompt not in (known, known.replace("developer", role)) for role, prompt in others.items()
     )

@@ -5,13 +5,13 @@ What they say is kept: it joins the message beside it.
 """
 
 from collections.abc import Sequence
+from functools import reduce
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
-from pipelines.chat.content import join
+from pipelines.chat.content import Message, join
 from pipelines.chat.template_traits import TemplateTraits
 
-Message = dict[str, Any]
 INSTRUCTIONS: Final = frozenset({"system", "developer"})
 CONTINUE: Final = "Please continue."  # of a user, where a template wants one and nobody spoke
 NOTED: Final = "OK."  # of the assistant, likewise
@@ -42,10 +42,7 @@ def _merge_leading(leading: list[Message], traits: TemplateTraits) -> list[Messa
     pairs = [(one["role"], other["role"]) for one, other in pairwise(leading)]
     if all(pair in traits.leads for pair in pairs):
         return leading
-    merged = leading[0]
-    for message in leading[1:]:
-        merged = {**merged, "content": join(merged["content"], message["content"])}
-    return [{**merged, "role": "system"}]
+    return [{**leading[0], "role": "system", "content": reduce(join, (each["content"] for each in leading))}]
 
 
 def _fold_late(messages: list[Message], traits: TemplateTraits) -> list[Message]:
@@ -76,9 +73,7 @@ def _with_waiting(before: list[Message], waiting: Message | None) -> list[Messag
 
 def _begin_with(instructions: list[Message], rest: list[Message]) -> list[Message]:
     """Return the messages with the instructions at the beginning of the first one of the user."""
-    said = instructions[0]["content"]
-    for message in instructions[1:]:
-        said = join(said, message["content"])
+    said = reduce(join, (each["content"] for each in instructions))
     at = next((i for i, message in enumerate(rest) if message["role"] == "user"), None)
     if at is None:
         return [{"role": "user", "content": said}, *rest]

@@ -25,7 +25,7 @@ from transformers import (
 from pipelines.device.failures import exit_if_lost, watch_device
 from pipelines.device.memory import free_memory, with_memory
 from pipelines.device.staged_copy import move_modules
-from pipelines.device.weight_names import TELLING, check_loaded
+from pipelines.device.weight_names import load_model
 from pipelines.protocol.backgrounds import flattened
 from pipelines.protocol.classify import Classified, ClassifierSpec, ClassifyEvent, ClassifyJob
 from pipelines.protocol.images import EncodedImage, Failed, Queued, RawImage, Started
@@ -134,7 +134,8 @@ class ClassifyEngine:
             emit(Classified(scores, time.monotonic() - started_at))
         except Exception as error:
             exit_if_lost(error, self._device)
-            emit(_to_failed_event(job, error))
+            detail = "".join(traceback.format_exception(error))
+            emit(Failed("engine_failed", f"The classifier '{job.checkpoint.name}' failed.", detail))
 
     def unload_except(self, specs: Iterable[ClassifierSpec]) -> None:
         """Drop the other classifiers, after the jobs that are queued now."""
@@ -170,12 +171,9 @@ def load_classifier(spec: ClassifierSpec, device: torch.device) -> Classifier:
     texts = spec.reads == "prompts"
     model_class: Any = AutoModelForSequenceClassification if texts else AutoModelForImageClassification
     processor: Any = AutoTokenizer if texts else AutoImageProcessor
-    model, info = model_class.from_pretrained(
-        spec.path, local_files_only=True, use_safetensors=True, dtype=torch.float32, **TELLING
-    )
-    notes = check_loaded(spec.path, "model", model, info)
+    model, notes = load_model(model_class, spec.path, "model", dtype=torch.float32)
     reads = processor.from_pretrained(spec.path, local_files_only=True)
-    return Classifier(model.to(device).eval(), reads, device, tuple(notes))
+    return Classifier(model.to(device), reads, device, tuple(notes))
 
 
 def _positions(config: Any) -> int:
@@ -189,8 +187,3 @@ def _to_image(image: RawImage | EncodedImage) -> Image.Image:
         return to_image(image).convert("RGB")
     with Image.open(io.BytesIO(image.data)) as opened:
         return flattened(opened)
-
-
-def _to_failed_event(job: ClassifyJob, error: Exception) -> Failed:
-    detail = "".join(traceback.format_exception(error))
-    return Failed("engine_failed", f"The classifier '{job.checkpoint.name}' failed.", detail)

@@ -11,13 +11,11 @@ M_ARENA_MAX: Final = -8  # of glibc's malloc.h
 def share_one_arena() -> None:
     """Let all threads share one arena: they take turns to draw, and glibc would keep for each the memory that its
     images freed. The operator's own number, in MALLOC_ARENA_MAX, stays."""
-    mallopt = getattr(LIBC, "mallopt", None)
-    if mallopt is not None and "MALLOC_ARENA_MAX" not in os.environ:
-        mallopt(M_ARENA_MAX, 1)
+    if hasattr(LIBC, "mallopt") and "MALLOC_ARENA_MAX" not in os.environ:
+        LIBC.mallopt(M_ARENA_MAX, 1)
 
 
 def return_freed_memory() -> None:
     """Give all pages that hold nothing back to the system. A gigabyte takes about a tenth of a second."""
-    malloc_trim = getattr(LIBC, "malloc_trim", None)
-    if malloc_trim is not None:
-        malloc_trim(0)
+    if hasattr(LIBC, "malloc_trim"):
+        LIBC.malloc_trim(0)

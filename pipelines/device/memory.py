@@ -1,13 +1,14 @@
-"""Memory budgets of the device and the host, and the dtype of weights."""
+"""Memory budgets of the device and the host, and the dtype of weights and what has their memory."""
 
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pipelines.catalog.memory import CHAT_CACHE_SHARE, host_memory_bytes, weights_budget
 from pipelines.device.failures import clear_frames, is_out_of_memory, watch_device
@@ -105,6 +106,15 @@ def free_on_failure(device: torch.device, work: Callable[..., Result], *argument
         clear_frames(error)  # they hold what was loaded
         watch_device(device, free_memory, device)
         raise
+
+
+def plain_tensors(weight: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors that have a weight's memory: those that a quantized or divided one consists of, else itself."""
+    if is_traceable_wrapper_subclass(weight):
+        for name in weight.__tensor_flatten__()[0]:
+            yield from plain_tensors(getattr(weight, name))
+    elif isinstance(weight, torch.Tensor):  # not the mesh of devices that one is divided over
+        yield weight.detach().as_subclass(torch.Tensor)
 
 
 def compute_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:

@@ -14,14 +14,7 @@ import torch  # noqa: F401 (brings libgomp into the process)
 
 Result = TypeVar("Result")
 SOFT: Final = 1  # omp_pause_soft of OpenMP 5.0: settings are kept, threads are not
-
-
-def _find_pause() -> Callable[[int], int]:
-    pause: Callable[[int], int] = getattr(ctypes.CDLL(None), "omp_pause_resource_all", lambda _: 0)
-    return pause
-
-
-_PAUSE: Final = _find_pause()
+_PAUSE: Final[Callable[[int], int]] = getattr(ctypes.CDLL(None), "omp_pause_resource_all", lambda _: 0)
 
 
 def release_openmp_threads() -> None:

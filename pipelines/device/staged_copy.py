@@ -102,8 +102,7 @@ class StagedCopy:
 
     def _record(self) -> None:
         if self._stream is not None:
-            event = self._events[self._next] = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record(self._stream)
+            self._events[self._next] = self._stream.record_event()
 
     def _wait_for_kernels(self) -> None:
         """Wait for the kernels that are queued now: they may still write weights that are copied from the GPU, such as

@@ -14,16 +14,11 @@ class CudaTimeline:
 
     def catch_up(self) -> None:
         """Block until at most one turn is queued on the GPU."""
-        self._launched.append(_event())
+        self._launched.append(torch.cuda.current_stream().record_event())
         if len(self._launched) > 1:
             self._launched.popleft().synchronize()
 
     def mark(self) -> Callable[[], None]:
         """Mark the work that has been launched, and return a function that blocks until the GPU has computed it."""
-        return _event().synchronize
-
-
-def _event() -> torch.cuda.Event:
-    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    event.record()
-    return event
+        event: torch.cuda.Event = torch.cuda.current_stream().record_event()
+        return event.synchronize

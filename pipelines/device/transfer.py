@@ -12,8 +12,7 @@ class Transfer:
         if tensor.device.type == "cuda":
             self._host = torch.empty_like(tensor, device="cpu", pin_memory=True)
             self._host.copy_(tensor, non_blocking=True)
-            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._arrived.record()
+            self._arrived = torch.cuda.current_stream().record_event()
 
     def wait(self) -> torch.Tensor:
         """Return the copy, once it is there. Blocks."""

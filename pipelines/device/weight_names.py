@@ -4,6 +4,7 @@ Libraries draw the weights that files lack at random, or leave them empty, and d
 then computes something else than it was trained for. Every loader says here what it found.
 """
 
+import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any, Final
 import torch
 
 from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.catalog.weight_headers import read_header
+from pipelines.device.memory import plain_tensors
 from pipelines.families.registry import all_families
 
 RUNNING_STATISTICS: Final = ("running_mean", "running_var")  # buffers that no constructor can compute
@@ -34,6 +37,24 @@ QUANTIZERS: Final = re.compile(r"(absmax|quant_map|quant_state|SCB|weight_format
 
 # Arguments of `from_pretrained` by which it goes on to the end and says what did not fit, for `check_loaded`
 TELLING: Final[Mapping[str, bool]] = {"output_loading_info": True, "ignore_mismatched_sizes": True}
+
+
+def load_model(kind: Any, folder: Path, part: str, told: Path | None = None, **options: Any) -> tuple[Any, list[str]]:
+    """Load a model by its library, from safetensors on the disk alone, and check its weights as `check_loaded` does.
+    `told` is the path that messages name, by default the folder. Returns it, and notes for the operator."""
+    model, info = kind.from_pretrained(folder, local_files_only=True, use_safetensors=True, **TELLING, **options)
+    extra = _unlisted(folder, options.get("variant"))
+    return model.eval(), check_loaded(told or folder, part, model, info, extra)
+
+
+def _unlisted(folder: Path, variant: str | None) -> set[str]:
+    """Return the names in shards that their index leaves out. Diffusers goes by the index, transformers by the
+    shards."""
+    index = folder / f"diffusion_pytorch_model.safetensors.index{f'.{variant}' if variant else ''}.json"
+    if not index.is_file():
+        return set()
+    listed: dict[str, str] = json.loads(index.read_text())["weight_map"]
+    return {each.name for shard in set(listed.values()) for each in read_header(folder / shard).tensors} - listed.keys()
 
 
 def check_loaded(
@@ -76,13 +97,7 @@ def check_names(
 def unfilled(model: torch.nn.Module) -> list[str]:
     """Return the weights for which nothing was in the files: libraries build a model without memory, and fill it
     then."""
-    return [name for name, weight in model.named_parameters() if _is_empty(weight)]
-
-
-def _is_empty(weight: Any) -> bool:
-    """Return whether a weight has no memory. One that a library quantizes consists of other tensors, which have it."""
-    parts = weight.__tensor_flatten__()[0] if hasattr(weight, "__tensor_flatten__") else ()
-    return any(_is_empty(getattr(weight, part)) for part in parts) if parts else bool(weight.is_meta)
+    return [name for name, weight in model.named_parameters() if any(part.is_meta for part in plain_tensors(weight))]
 
 
 def _missing(model: torch.nn.Module, names: Iterable[str]) -> set[str]:

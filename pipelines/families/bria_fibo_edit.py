@@ -1,7 +1,7 @@
 """Bria FIBO Edit: it takes prompts in JSON, and would stretch references to sizes of its own."""
 
 import json
-from typing import Any
+from typing import ClassVar
 
 from pipelines.families.generic import Family
 
@@ -13,10 +13,7 @@ class BriaFiboEdit(Family):
 
     classes = ("BriaFiboEdit*",)
     reads_any_size = True
-
-    def size_arguments(self, width_px: int, height_px: int) -> dict[str, Any]:
-        """Return the size, and the arguments that keep the call from stretching the references."""
-        return {"width": width_px, "height": height_px, "_auto_resize": False}
+    always: ClassVar = {"_auto_resize": False}
 
     def prompt(self, text: str, references: int) -> str:
         """Return the prompt as it is if it is JSON with an instruction, else as the instruction of one."""

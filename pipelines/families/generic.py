@@ -6,7 +6,7 @@ wrong or not to be had. Nothing here needs torch: the catalog asks before anythi
 """
 
 import inspect
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter
 from types import MappingProxyType
@@ -51,12 +51,14 @@ class Family:
     # Guidance is an input of the denoiser: it costs no second pass, and a checkpoint of few steps keeps it
     embeds_guidance: ClassVar[bool] = False
 
+    # What a call is given where there is no negative prompt
+    no_negative_prompt: ClassVar[str | None] = None
     # Arguments that every call is given, where it takes them
     always: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
     def guidance(self, scale: float, negative_prompt: str, steps: int) -> dict[str, Any]:
         """Return the arguments for guidance and a negative prompt, which may be empty, in a call of so many steps."""
-        return {self.guidance_argument: scale, "negative_prompt": negative_prompt or None}
+        return {self.guidance_argument: scale, "negative_prompt": negative_prompt or self.no_negative_prompt}
 
     def takes_guidance(self, call: Call, config: Config, denoiser_config: Config) -> bool:
         """Return whether guidance has an effect. Distilled pipelines accept it and ignore it. `config` is that of the
@@ -101,12 +103,17 @@ class Family:
         """Return the pipeline, ready to draw exactly this size. It is of this call alone."""
         return pipeline
 
+    # The number of px that both sides are rounded to, where neither the pipeline's parts nor its check say so
+    multiple_px: ClassVar[int | None] = None
+
     def size_multiple(self, pipeline: Any) -> int:
         """Return the number of px that both sides of an image must be multiples of: a latent of a U-Net, a patch of 2 x
         2 of a transformer, or twice or four times as much where the pipeline's own check refuses less.
 
         Nothing is drawn. A check that refuses all of these sizes has another reason, and so says nothing about them.
         """
+        if self.multiple_px is not None:
+            return self.multiple_px
         latent_px = int(getattr(pipeline, "vae_scale_factor", 8))
         assumed = latent_px if hasattr(pipeline, "unet") else 2 * latent_px
         multiples = [assumed * 2**power for power in range(LARGEST.bit_length())]
@@ -141,17 +148,32 @@ class Family:
         needs_none = references is not None and references.default is not Parameter.empty
         return task is Task.TEXT or (task is Task.NATIVE and needs_none)
 
+    # What the names of the classes end in, behind what tells their tasks apart
+    name_ending: ClassVar[str] = "Pipeline"
+    # False of a class whose latents are of another form than `starts_late` can see
+    may_start_late: ClassVar[bool] = True
+
     def siblings(self, class_name: str) -> Mapping[Task, str]:
         """Return the names that classes for other tasks on the same weights would have: beside XPipeline,
         XImg2ImgPipeline and XInpaintPipeline."""
-        stem = family_stem(class_name)
-        return {task: f"{stem}{suffix}Pipeline" for task, suffix in SUFFIXES.items()}
+        stem = family_stem(class_name, self.name_ending)
+        return {task: f"{stem}{suffix}{self.name_ending}" for task, suffix in SUFFIXES.items()}
 
     def starts_late(self, call: Call, methods: Container[str]) -> bool:
         """Return whether a call that only draws from text can start from an image's latents
         (pipelines/images/denoising/late_start.py): it prepares them itself, and does not pack them into rows."""
         takes_latents = self.own_task(call) is Task.TEXT and {"latents", "num_inference_steps"} <= call.keys()
-        return takes_latents and "prepare_latents" in methods and "_pack_latents" not in methods
+        return self.may_start_late and takes_latents and "prepare_latents" in methods and "_pack_latents" not in methods
+
+    def drawn_by(
+        self, class_name: str, call: Call, methods: Container[str], has: Callable[[str], bool]
+    ) -> dict[Task, str]:
+        """Return the names of the classes that draw each task on the weights of a class: itself, then those of its
+        siblings that the library `has`, then itself again where it starts late."""
+        own = [self.own_task(call), *([Task.TEXT] if self.draws_text(call) else [])]
+        siblings = {task: name for task, name in self.siblings(class_name).items() if has(name)}
+        late = (Task.REDRAW, Task.INPAINT) if self.starts_late(call, methods) else ()
+        return dict.fromkeys(late, class_name) | siblings | dict.fromkeys(own, class_name)
 
     # -- codecs
 
@@ -188,9 +210,9 @@ class Family:
         return False
 
 
-def family_stem(class_name: str) -> str:
+def family_stem(class_name: str, ending: str = "Pipeline") -> str:
     """Return X of XPipeline, XImg2ImgPipeline and XInpaintPipeline."""
-    stem = class_name.removesuffix("Pipeline")
+    stem = class_name.removesuffix(ending)
     for suffix in SUFFIXES.values():
         stem = stem.removesuffix(suffix)
     return stem

@@ -1,9 +1,8 @@
 """Ideogram 4: it is guided step by step."""
 
-from collections.abc import Container
 from typing import Any
 
-from pipelines.families.generic import Call, Family
+from pipelines.families.generic import Family
 
 
 class Ideogram4(Family):
@@ -12,11 +11,8 @@ class Ideogram4(Family):
 
     classes = ("Ideogram4*",)
     guidance_argument = "guidance_schedule"
+    may_start_late = False  # its latents are rows of patches
 
     def guidance(self, scale: float, negative_prompt: str, steps: int) -> dict[str, Any]:
         """Return the schedule: the same scale at each step."""
         return {"guidance_schedule": [scale] * steps}
-
-    def starts_late(self, call: Call, methods: Container[str]) -> bool:
-        """Return False: its latents are rows of patches."""
-        return False

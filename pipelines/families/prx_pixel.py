@@ -1,8 +1,5 @@
 """PRX without a codec."""
 
-from collections.abc import Container
-
-from pipelines.families.generic import Call
 from pipelines.families.prx import PRX
 
 
@@ -11,7 +8,4 @@ class PRXPixel(PRX):
 
     classes = ("PRXPixel*",)
     output_type = "np"
-
-    def starts_late(self, call: Call, methods: Container[str]) -> bool:
-        """Return False: there is no codec."""
-        return False
+    may_start_late = False  # there is no codec

@@ -1,6 +1,6 @@
 """Qwen-Image: classifier-free guidance is `true_cfg_scale`, and acts only beside a negative prompt."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pipelines.families.generic import Family, Mark
 
@@ -10,9 +10,6 @@ class QwenImage(Family):
 
     classes = ("QwenImage*",)
     guidance_argument = "true_cfg_scale"
+    no_negative_prompt = " "  # without one, even a blank one, there would be no guidance
     # References have a timestep of their own, which the weights say by a tensor and the folder by its config
     marks: ClassVar = {"__index_timestep_zero__": Mark("Qwen-Image-Edit-2511", "zero_cond_t")}
-
-    def guidance(self, scale: float, negative_prompt: str, steps: int) -> dict[str, Any]:
-        """Return the arguments for guidance. Without a negative prompt, even a blank one, there would be none."""
-        return {"true_cfg_scale": scale, "negative_prompt": negative_prompt or " "}

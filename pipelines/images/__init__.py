@@ -7,7 +7,7 @@
                        needs no device, outside of turns
     next turn          scheduler.select_next: in the order of fairness
     forward pass       merging: the run that has the turn takes along all that wait with arguments of equal shapes
-    pixels -> file     encode; the last file of a job finishes it
+    pixels -> file     job_files; the last file of a job finishes it
 
 - engine: the loop above, on the event loop
 - scheduling/: which run has the device next, and which sample may start
@@ -19,7 +19,6 @@
 - warmup/: the images that a checkpoint draws before it serves
 - families/: the differences between the families of pipelines
 - contact_sheet: several images on one, for the operator
-- job_files: from pixels to the files of a job; the last one finishes it
-- encode: pixels to PNG, JPEG or WebP with metadata
+- job_files: from pixels to PNG, JPEG or WebP files of a job; the last one finishes it
 - failures: from an exception to the last event of a job
 """

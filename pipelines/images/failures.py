@@ -20,7 +20,12 @@ def to_failed(error: BaseException, job: ImageJob) -> Failed:
         case Cancelled():
             return Failed("cancelled", "The job was cancelled; nothing was charged.")
         case OutOfTime():
-            return Failed("timed_out", out_of_time(str(error), job))
+            message = (
+                f"The job ran past the time limit of {job.time_limit_s:g} s {error}; nothing was charged. Ask for "
+                "fewer steps, a smaller size or fewer images; this server's operator sets the limit "
+                "(DARKROOM_JOB_TIME_LIMIT_S)."
+            )
+            return Failed("timed_out", message)
         case UnsupportedTask():
             return Failed("unsupported", f"This model's checkpoint can't do that: {error}.", detail, error.param)
         case NoTransparency():
@@ -48,15 +53,6 @@ def to_failed(error: BaseException, job: ImageJob) -> Failed:
         message = "The device ran out of memory; nothing was charged. Try a smaller size or fewer references."
         return Failed("out_of_memory", message, detail)
     return Failed("engine_failed", "The image could not be drawn; nothing was charged.", detail)
-
-
-def out_of_time(reached: str, job: ImageJob) -> str:
-    """Return the message for the caller: how far the job came, and which requests end in time. `reached` is in
-    words."""
-    return (
-        f"The job ran past the time limit of {job.time_limit_s:g} s {reached}; nothing was charged. Ask for fewer "
-        "steps, a smaller size or fewer images; this server's operator sets the limit (DARKROOM_JOB_TIME_LIMIT_S)."
-    )
 
 
 def invalid_image(error: InvalidImage, job: ImageJob) -> str:

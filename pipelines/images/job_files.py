@@ -6,11 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+from PIL import Image
+
 from pipelines.catalog.estimate import Speeds
 from pipelines.images.denoising.step_observer import Pixels
-from pipelines.images.encode import encode
 from pipelines.images.scheduling.batching import EngineJob, Row
-from pipelines.protocol.images import EncodedImage, Finished, Preview
+from pipelines.protocol.finished_image import encode_file
+from pipelines.protocol.images import EncodedImage, Encoding, Finished, Preview
 from pipelines.protocol.pixels import pixels_digest
 
 
@@ -81,6 +83,13 @@ class JobFiles:
         files = tuple(active.files[index] for index in range(active.job.n))
         unit_s = self._speeds.unit_s(active.job.checkpoint)
         active.emit(Finished(files, active.device_s, unit_s, active.merged, active.found))
+
+
+def encode(pixels: Pixels, encoding: Encoding, metadata: Mapping[str, Any], seed: int) -> EncodedImage:
+    """Encode an image, with the generation parameters as metadata. Raises NoTransparency."""
+    data = encode_file(Image.fromarray(pixels), encoding, {**metadata, "seed": seed})
+    height, width = pixels.shape[:2]
+    return EncodedImage(data, f"image/{encoding.format}", width, height, seed)
 
 
 def metadata_of(row: Row) -> dict[str, Any]:

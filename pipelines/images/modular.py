@@ -1,15 +1,14 @@
 """Modular pipelines of diffusers, in the form of its other pipelines.
 
-They are made of blocks, and differ in four things, which the classes made here hide: their components are set after
-they are made, their arguments are their blocks' inputs, their call returns the blocks' state, and nothing is called
-after a step. So the step of the run's own scheduler calls back. What turns and shared passes need sits in the denoiser
-and the codec, which are the same modules.
+They are made of blocks, and differ in three things, which the classes made here hide: their components are set after
+they are made, their arguments are their blocks' inputs, and their call returns the blocks' state. What turns and shared
+passes need sits in the denoiser and the codec, which are the same modules; nothing is called after a step, so that the
+steps of the run's own scheduler are watched (step_observer.py).
 """
 
-import functools
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from inspect import Parameter
 from pathlib import Path
@@ -25,7 +24,6 @@ from pipelines.catalog.modular import blocks_tasks
 from pipelines.families.registry import family_of
 from pipelines.families.task import Task
 
-CALLBACK: Final = "callback_on_step_end"
 GUIDANCE: Final = "guidance_scale"
 OVERLAY: Final = "mask_overlay_kwargs"  # an input of blocks that paste what a mask leaves out
 IMAGES: Final = ("images", "image")  # how blocks call what they have drawn
@@ -100,7 +98,7 @@ def _callable_class(modular: type[Any], blocks_class: type[Any], present: frozen
     is_guided = "guider" in {spec.name for spec in blocks.expected_components}
     extra = [family_of(modular.__name__).guidance_argument] if is_guided else []
     taken = {each.name for each in inputs}
-    inputs += [_parameter(name) for name in (*extra, CALLBACK) if name not in taken]
+    inputs += [_parameter(name) for name in extra if name not in taken]
     __init__.__signature__ = _signature([_parameter(name) for name in (*names, *settings)])  # type: ignore[attr-defined]
     __call__.__signature__ = _signature(inputs)  # type: ignore[attr-defined]
     own = {
@@ -140,10 +138,7 @@ def _from_folder(cls: type[Any], /, folder: Path, **options: Any) -> Any:
 
 
 def _draw(pipeline: Any, modular: type[Any], arguments: dict[str, Any]) -> SimpleNamespace:
-    """Run the blocks, with the step callback called by the scheduler, and return what they drew as other pipelines
-    do."""
-    if (callback := arguments.pop(CALLBACK, None)) is not None:
-        _call_after_steps(pipeline, callback)
+    """Run the blocks, and return what they drew as other pipelines do."""
     if getattr(pipeline, "guider", None) is not None:
         _guide(pipeline, arguments)
     if "mask_image" in arguments and OVERLAY in {each.name for each in pipeline.blocks.inputs}:
@@ -160,22 +155,6 @@ def _guide(pipeline: Any, arguments: dict[str, Any]) -> None:
         pipeline.guider = pipeline.guider.new(guidance_scale=scale)
     if "negative_prompt" in inputs:
         arguments.setdefault("negative_prompt", "")
-
-
-def _call_after_steps(pipeline: Any, callback: Callable[..., Any]) -> None:
-    """Let each step of the pipeline's scheduler, which is of this run alone, call back with its latents."""
-    step, count = pipeline.scheduler.step, 0
-
-    @functools.wraps(step)  # blocks look at its parameters
-    def observed(model_output: Any, timestep: Any, sample: Any, *args: Any, **kwargs: Any) -> Any:
-        nonlocal count
-        result = step(model_output, timestep, sample, *args, **kwargs)
-        latents = result[0] if isinstance(result, tuple) else result.prev_sample
-        callback(pipeline, count, timestep, {"latents": latents})
-        count += 1
-        return result
-
-    pipeline.scheduler.step = observed
 
 
 def _set_progress(blocks: Any, options: Mapping[str, Any]) -> None:

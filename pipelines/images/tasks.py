@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -42,16 +43,10 @@ def task_classes(own: type[Any]) -> Mapping[Task, type[Any]]:
     """
     if is_modular(own):
         return modular_tasks(own)
-    call, family = inspect.signature(own.__call__).parameters, family_of(own.__name__)
-    classes = {family.own_task(call): own}
-    if family.draws_text(call):
-        classes[Task.TEXT] = own
-    for sibling, name in family.siblings(own.__name__).items():
-        if (found := getattr(diffusers, name, None)) is not None:
-            classes.setdefault(sibling, found)
-    if family.starts_late(call, dir(own)):
-        classes = {Task.REDRAW: own, Task.INPAINT: own} | classes
-    return MappingProxyType(classes)
+    call, has = inspect.signature(own.__call__).parameters, partial(hasattr, diffusers)
+    names = family_of(own.__name__).drawn_by(own.__name__, call, dir(own), has)
+    others = {task: getattr(diffusers, name) for task, name in names.items() if name != own.__name__}
+    return MappingProxyType(dict.fromkeys(names, own) | others)
 
 
 def check_conditioning(spec: CheckpointSpec, own: type[Any], tasks: Mapping[Task, type[Any]]) -> None:

@@ -65,7 +65,7 @@ def test_a_model_that_is_code_alone_is_refused(folder: Path) -> None:
 def test_quantized_weights_name_the_packages_that_are_missing(
     folder: Path, config: dict[str, object], packages: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipelines.catalog.chat_files._is_installed", lambda name: name == "accelerate")
+    monkeypatch.setattr("pipelines.catalog.chat_files.is_installed", lambda name: name == "accelerate")
     set_config(folder, quantization_config=config)
     with pytest.raises(CheckpointError, match=f"for which packages are missing: {packages}$"):
         load_chat(ChatSpec("copy", folder), DEVICE)

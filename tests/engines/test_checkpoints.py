@@ -215,7 +215,7 @@ def test_a_tokenizer_in_a_model_file_names_what_reads_it(
     folder = make_family("pixart", tmp_path / "pixart")
     (folder / "tokenizer" / "tokenizer.json").unlink()
     (folder / "tokenizer" / "spiece.model").write_bytes(b"\x00")
-    monkeypatch.setattr("pipelines.catalog.libraries._installed", lambda library: library in installed)
+    monkeypatch.setattr("pipelines.catalog.libraries.is_installed", lambda library: library in installed)
     assert inspect_checkpoint(folder).needs == tuple(named.split(" and "))
     with pytest.raises(CheckpointError, match=rf"PixArtSigmaPipeline needs {named}, not installed here: .*\[vision\]"):
         load_checkpoint(family_spec("pixart", tmp_path, "img2img"), DEVICE)
@@ -223,4 +223,4 @@ def test_a_tokenizer_in_a_model_file_names_what_reads_it(
 
 def test_libraries_are_found_by_the_names_that_pip_takes() -> None:
     installed = ["torch", "protobuf", "no-such-library", "no-such-package.module"]
-    assert [library for library in installed if libraries._installed(library)] == ["torch", "protobuf"]
+    assert [library for library in installed if libraries.is_installed(library)] == ["torch", "protobuf"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pipelines.images.encode import encode
+from pipelines.images.job_files import encode
 from pipelines.protocol.finished_image import DESCRIPTION
 from pipelines.protocol.images import Encoding, ImageFormat
 from tests.support.marks import DRAWN, EDITED, xmp_source

@@ -17,8 +17,8 @@ from pipelines.device.memory import Budgets
 from pipelines.images.denoising.step_observer import Pixels
 from pipelines.images.drawing.pipeline import ImagePipeline
 from pipelines.images.drawing.run import due_preview
-from pipelines.images.encode import encode
 from pipelines.images.engine import ImageEngine
+from pipelines.images.job_files import encode
 from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.checkpoint_cache import InsufficientMemory, LoadedCheckpoint
 from pipelines.images.scheduling.scheduler import DeviceTurn

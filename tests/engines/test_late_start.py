@@ -26,6 +26,7 @@ def started_late(pipeline: Any, *, steps: int, run: int, mask: Image.Image | Non
     done: list[int] = []
 
     def count(_: Any, index: int, __: Any, tensors: dict[str, Any]) -> dict[str, Any]:
+        late.restore(tensors["latents"])
         done.append(index)
         return tensors
 
@@ -34,7 +35,7 @@ def started_late(pipeline: Any, *, steps: int, run: int, mask: Image.Image | Non
         "generator": torch.Generator().manual_seed(3), "callback_on_step_end": count, **fields,
     }  # fmt: skip
     with torch.inference_mode():
-        drawn = pipeline(**late.wrap_callback(arguments)).images
+        drawn = pipeline(**arguments).images
     assert len(done) == run
     return drawn
 

@@ -27,8 +27,7 @@ def choose(template: str, model_type: str, vocabulary: set[str], shown: str) -> 
     marked = list(_marked(template))
     if shown:
         return next((name for name in (*marked, *TABLE) if reads(name, shown)), None)
-    typed = (name for name, known in TABLE.items() if model_type in known.model_types
-             and all(token in vocabulary for token in known.tokens))  # fmt: skip
+    typed = (name for name, known in TABLE.items() if known.fits(model_type, vocabulary))
     return next(iter((*marked, *typed)), None)
 
 

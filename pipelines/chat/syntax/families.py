@@ -5,11 +5,13 @@ Several families may write alike: a name is of the first that did, or of what is
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from pipelines.chat.syntax import harmony, headed
 from pipelines.chat.syntax.calls import NAME, PLAIN_NAME, CallFormat
-from pipelines.chat.syntax.known import Known, json_call
+from pipelines.chat.syntax.known import JSON_CALL, Known
 from pipelines.chat.syntax.literals import GemmaArguments, PythonArguments
 from pipelines.chat.syntax.nested import MINIMAX, NestedArguments
 from pipelines.chat.syntax.tags import TagArguments
@@ -27,7 +29,7 @@ BARE: Final = CallFormat(  # Llama 3's JSON; any model can be constrained to it
     lead='{"name"',
     repeats=False,
 )
-HERMES: Final = json_call(begin="<tool_call>", end="</tool_call>", lead="{")  # and Qwen, Granite 4, SmolLM3
+HERMES: Final = JSON_CALL(begin="<tool_call>", end="</tool_call>", lead="{")  # and Qwen, Granite 4, SmolLM3
 FUNCTION_XML: Final = CallFormat(
     head="<function={name}>",
     arguments=XML,
@@ -37,6 +39,7 @@ FUNCTION_XML: Final = CallFormat(
     lead="<function=",
     opening_pattern=r"\s*(?:<tool_call>\s*|(?:\A|(?<=\n)|(?<=</think>\s*)))(?=<function=)",  # some leave the tag out
 )
+PYTHON_CALL: Final = partial(CallFormat, head="{name}(", arguments=PythonArguments())
 
 
 def _dsml(outer: str) -> CallFormat:
@@ -60,7 +63,7 @@ def _mistral(head: str) -> CallFormat:
 
 
 TABLE: Final[Mapping[str, Known]] = {
-    "harmony": Known(harmony.CALLS, ("<|channel|>", "<|message|>"), model_types=("gpt_oss",)),
+    "harmony": Known(harmony.CALLS, ("<|channel|>", "<|message|>"), model_types=("gpt_oss",), tokens=()),
     **headed.TABLE,
     "gemma4": Known(
         CallFormat(
@@ -68,7 +71,6 @@ TABLE: Final[Mapping[str, Known]] = {
         ),
         ("<|tool_call>call:",),
         model_types=("gemma4", "gemma4_text"),
-        tokens=("<|tool_call>",),
     ),
     "mistral-call-id": Known(
         _mistral("{name}[CALL_ID]{id}[ARGS]"),
@@ -81,15 +83,9 @@ TABLE: Final[Mapping[str, Known]] = {
         tokens=("[ARGS]",),
     ),
     "mistral-list": Known(
-        CallFormat(
-            head='{"name": "{name}", "arguments": ',
-            tail=', "id": "{id}"}',
-            outer_begin="[TOOL_CALLS]",
-            lead="[",
-        ),
+        JSON_CALL(tail=', "id": "{id}"}', outer_begin="[TOOL_CALLS]", lead="["),
         ("[TOOL_CALLS]",),
         model_types=("mistral", "mixtral"),
-        tokens=("[TOOL_CALLS]",),
     ),
     "deepseek-dsml": Known(
         _dsml("function_calls"),
@@ -137,7 +133,6 @@ TABLE: Final[Mapping[str, Known]] = {
             outer_end="<|tool_calls_section_end|>",
         ),
         ("<|tool_call_argument_begin|>",),
-        tokens=("<|tool_call_argument_begin|>",),
     ),
     "minimax": Known(
         CallFormat(
@@ -150,7 +145,6 @@ TABLE: Final[Mapping[str, Known]] = {
         ),
         ("<minimax:tool_call>", "<invoke"),
         model_types=("minimax_m2",),
-        tokens=("<minimax:tool_call>",),
     ),
     "minimax-nested": Known(
         CallFormat(
@@ -166,17 +160,9 @@ TABLE: Final[Mapping[str, Known]] = {
         tokens=(MINIMAX,),
     ),
     "seed": Known(
-        CallFormat(
-            head="<function={name}>",
-            arguments=XML,
-            tail="</function>",
-            begin="<seed:tool_call>",
-            end="</seed:tool_call>",
-            lead="<function=",
-        ),
+        replace(FUNCTION_XML, begin="<seed:tool_call>", end="</seed:tool_call>", opening_pattern=""),
         ("<seed:tool_call>",),
         model_types=("seed_oss",),
-        tokens=("<seed:tool_call>",),
     ),
     "glm": Known(
         CallFormat(
@@ -209,7 +195,6 @@ TABLE: Final[Mapping[str, Known]] = {
         FUNCTION_XML,
         ("<function=", "<parameter="),
         model_types=("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "nemotron_h"),
-        tokens=("<tool_call>",),
     ),
     "function-params": Known(
         CallFormat(
@@ -227,21 +212,12 @@ TABLE: Final[Mapping[str, Known]] = {
         ("<function=",),
     ),
     "lfm2": Known(
-        CallFormat(
-            head="{name}(",
-            arguments=PythonArguments(),
-            outer_begin="<|tool_call_start|>",
-            outer_end="<|tool_call_end|>",
-            lead="[",
-        ),
+        PYTHON_CALL(outer_begin="<|tool_call_start|>", outer_end="<|tool_call_end|>", lead="["),
         ("<|tool_list_start|>",),
         model_types=("lfm2", "lfm2_moe", "lfm2_vl"),
-        tokens=("<|tool_call_start|>",),
     ),
     "llama4-pythonic": Known(
-        CallFormat(
-            head="{name}(",
-            arguments=PythonArguments(),
+        PYTHON_CALL(
             outer_begin="<|python_start|>",
             outer_end="<|python_end|>",
             lead="[",
@@ -249,19 +225,11 @@ TABLE: Final[Mapping[str, Known]] = {
         ),
         ("<|python_start|>",),
         model_types=("llama4", "llama4_text"),
-        tokens=("<|python_start|>",),
     ),
     "function-calls": Known(
-        CallFormat(
-            head="{name}(",
-            arguments=PythonArguments(),
-            outer_begin="<function_calls>",
-            outer_end="</function_calls>",
-            lead_pattern=NAME + r"\(",
-        ),
+        PYTHON_CALL(outer_begin="<function_calls>", outer_end="</function_calls>", lead_pattern=NAME + r"\("),
         ("<function_calls>",),
         model_types=("olmo3",),
-        tokens=("<function_calls>",),
     ),
     "apertus": Known(
         CallFormat(
@@ -274,7 +242,6 @@ TABLE: Final[Mapping[str, Known]] = {
         ),
         ("<|tools_prefix|>",),
         model_types=("apertus",),
-        tokens=("<|tools_prefix|>",),
     ),
     "command-r7b": Known(
         CallFormat(
@@ -286,7 +253,6 @@ TABLE: Final[Mapping[str, Known]] = {
         ),
         ("<|START_ACTION|>",),
         model_types=("cohere2",),
-        tokens=("<|START_ACTION|>",),
     ),
     "command-r": Known(
         CallFormat(
@@ -300,18 +266,19 @@ TABLE: Final[Mapping[str, Known]] = {
         ),
         ("Action:", "```json"),
         model_types=("cohere",),
+        tokens=(),
     ),
     "tool-calls-list": Known(
-        json_call(outer_begin="<tool_calls>", outer_end="</tool_calls>", lead="["), ("<tool_calls>[",)
+        JSON_CALL(outer_begin="<tool_calls>", outer_end="</tool_calls>", lead="["), ("<tool_calls>[",)
     ),
-    "function-call-mark": Known(json_call(begin="<|function_call|>", lead="{"), ("<|function_call|>",)),
+    "function-call-mark": Known(JSON_CALL(begin="<|function_call|>", lead="{"), ("<|function_call|>",)),
     "tool-calls": Known(
-        json_call(outer_begin="<tool_calls>", outer_end="</tool_calls>", lead="{"), ("<tool_calls>\\n{",)
+        JSON_CALL(outer_begin="<tool_calls>", outer_end="</tool_calls>", lead="{"), ("<tool_calls>\\n{",)
     ),
-    "toolcall-list": Known(json_call(outer_begin="<TOOLCALL>", outer_end="</TOOLCALL>", lead="["), ("<TOOLCALL>",)),
-    "functools": Known(json_call(outer_begin="functools", lead="["), ("functools[",)),
+    "toolcall-list": Known(JSON_CALL(outer_begin="<TOOLCALL>", outer_end="</TOOLCALL>", lead="["), ("<TOOLCALL>",)),
+    "functools": Known(JSON_CALL(outer_begin="functools", lead="["), ("functools[",)),
     "phi4": Known(
-        json_call(
+        JSON_CALL(
             outer_begin="<|tool_call|>", outer_end="<|/tool_call|>", lead="[", opening_pattern=r"\s*<\|tool_call\|>"
         ),
         ("<|/tool_call|>",),
@@ -319,12 +286,11 @@ TABLE: Final[Mapping[str, Known]] = {
         tokens=("<|/tool_call|>",),
     ),
     "granite3": Known(
-        json_call(
+        JSON_CALL(
             outer_begin="<|tool_call|>", lead="[", opening_pattern=r"\s*(?:<\|tool_call\|>|<tool_call>\s*(?=\[))"
         ),
         ("<|tool_call|>",),
         model_types=("granite", "granitemoe"),
-        tokens=("<|tool_call|>",),
     ),
     "hermes": Known(
         HERMES,
@@ -340,7 +306,6 @@ TABLE: Final[Mapping[str, Known]] = {
             "qwen2_5_vl",
             "qwen3_vl",
         ),
-        tokens=("<tool_call>",),
     ),
-    "json": Known(BARE, ('"parameters"',), model_types=("llama", "mllama")),
+    "json": Known(BARE, ('"parameters"',), model_types=("llama", "mllama"), tokens=()),
 }

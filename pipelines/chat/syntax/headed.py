@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from pipelines.chat.syntax.calls import NAME, PLAIN_NAME, CallFormat
-from pipelines.chat.syntax.known import Known, json_call
+from pipelines.chat.syntax.known import JSON_CALL, Known
 from pipelines.chat.syntax.tags import TagArguments
 from pipelines.chat.syntax.thoughts import Thoughts
 
@@ -62,7 +62,7 @@ TABLE: Final[Mapping[str, Known]] = {
         marker=r"<\|open\|>response<\|sep\|>|<\|close\|>(?:response|message)<\|sep\|>",
     ),
     "gigachat": Known(
-        json_call(
+        JSON_CALL(
             begin="function call<|role_sep|>\n",
             lead="{",
             opening_pattern=r"\s*function call<\|role_sep\|>\s*(?=\{)",

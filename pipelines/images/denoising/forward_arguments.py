@@ -102,7 +102,7 @@ def merge(passes: Sequence[Mapping[str, Any]], layouts: Sequence[Layout]) -> dic
     """Return the arguments of one pass for several whose keys are equal."""
     masked = {TEXT, MASK} if _is_masked(passes[0], layouts[0]) else set()
     merged = {name: _concatenate([each[name] for each in passes], layouts) for name in passes[0].keys() - masked}
-    return merged | _pad_text(passes) if masked else merged
+    return merged | pad_text(passes) if masked else merged
 
 
 def _is_masked(arguments: Mapping[str, Any], layout: Layout) -> bool:
@@ -110,10 +110,10 @@ def _is_masked(arguments: Mapping[str, Any], layout: Layout) -> bool:
     return MASK in arguments and isinstance(text, torch.Tensor) and text.dim() == 3 and _has_rows(text, layout)
 
 
-def _pad_text(passes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Pad prompts to the length of the longest, and mask the padding."""
+def pad_text(passes: Sequence[Mapping[str, Any]], length: int = 0) -> dict[str, Any]:
+    """Pad prompts to the length of the longest, or to this one, and mask the padding."""
     texts, masks = [each[TEXT] for each in passes], [each[MASK] for each in passes]
-    longest = max(text.shape[1] for text in texts)
+    longest = max(length, *(text.shape[1] for text in texts))
     if all(text.shape[1] == longest for text in texts) and all(mask is None for mask in masks):
         return {TEXT: torch.cat(texts), MASK: None}
     whole = [text.new_ones(text.shape[:2], dtype=torch.bool) for text in texts]

@@ -7,15 +7,12 @@ part that it leaves out is put back at every step, noised as far as the step is.
 
 import copy
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from PIL import Image
 
 from pipelines.images.tasks import UnsupportedTask
-
-Callback = Callable[..., Any]
 
 
 class LateStart:
@@ -49,26 +46,6 @@ class LateStart:
 
         pipeline.prepare_latents = prepare_latents
         pipeline.scheduler.set_timesteps = set_timesteps
-
-    def wrap_callback(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Wrap the call's step callback, so that the part that the mask leaves out is put back after it."""
-        if self._mask is None:
-            return arguments
-        if "callback_on_step_end" in arguments:
-            after_step: Callback = arguments["callback_on_step_end"]
-
-            def on_step_end(pipeline: Any, index: int, timestep: Any, tensors: dict[str, Any]) -> Any:
-                self._restore(tensors["latents"])
-                return after_step(pipeline, index, timestep, tensors)
-
-            return {**arguments, "callback_on_step_end": on_step_end}
-        callback: Callback = arguments["callback"]
-
-        def on_step(index: int, timestep: Any, latents: torch.Tensor) -> None:
-            self._restore(latents)
-            callback(index, timestep, latents)
-
-        return {**arguments, "callback": on_step}
 
     def _set_latents(self, latents: Any) -> None:
         if not isinstance(latents, torch.Tensor) or latents.dim() != 4:
@@ -104,8 +81,8 @@ class LateStart:
         clean, noise = self._factors[step]
         return clean * self._clean + noise * self._noise
 
-    def _restore(self, latents: torch.Tensor) -> None:
-        """Put back the part that the mask leaves out, after a step."""
+    def restore(self, latents: torch.Tensor) -> None:
+        """Put back the part that the mask leaves out. Call it after each step with its latents."""
         self._steps += 1
         if self._painted is not None:
             kept = self._noised(self._steps).to(latents.dtype)

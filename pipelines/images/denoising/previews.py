@@ -44,7 +44,7 @@ class PreviewMap:
         if grid is None or not grid[2].isfinite().all():
             return
         rows, columns, tokens = grid
-        patch = _patch(height, rows)
+        patch = max(1, round(height / rows / PATCH_PX))  # preview pixels along a side of the area of one latent
         small = Image.fromarray(pixels).resize((columns * patch, rows * patch), Image.Resampling.BOX)
         colours = torch.from_numpy(np.asarray(small).copy()).float().div(255)
         colours = colours.view(rows, patch, columns, patch, channels).permute(0, 2, 1, 3, 4).reshape(rows * columns, -1)
@@ -130,11 +130,6 @@ def _tokens(latents: torch.Tensor, height: int, width: int) -> tuple[int, int, t
     fitting = [rows for rows in near if rows and count % rows == 0]
     rows = min(fitting, key=lambda each: abs(each - exact), default=0)
     return (rows, count // rows, flat) if rows else None
-
-
-def _patch(height: int, rows: int) -> int:
-    """Return the preview pixels along a side of the area of one latent."""
-    return max(1, round(height / rows / PATCH_PX))
 
 
 def _with_constant(tokens: torch.Tensor) -> torch.Tensor:

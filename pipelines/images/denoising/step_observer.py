@@ -4,6 +4,7 @@ Nothing here reads a value from the device unless a preview is due: a read waits
 after every step that would leave a GPU idle while the next step's kernels are launched.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -29,6 +30,7 @@ class StepObserver:
         self._preview_map = preview_map
         self._size = size
         self._canvas = canvas  # previews of the second pass, instead of the latents of one tile
+        self.restore: Callable[[torch.Tensor], None] = lambda _: None  # changes a step's latents, in place
         self._latents: list[torch.Tensor] = []  # after the last two steps
         self._scheduler: Any = None
         self._timestep: Any = None
@@ -55,6 +57,7 @@ class StepObserver:
     def _watch(self, scheduler: Any) -> None:
         step = scheduler.step
 
+        @functools.wraps(step)  # pipelines look at its parameters
         def observed(model_output: Any, timestep: Any, *args: Any, **kwargs: Any) -> Any:
             stepped = step(model_output, timestep, *args, **kwargs)
             self._after_step(scheduler, timestep, stepped[0])
@@ -69,6 +72,7 @@ class StepObserver:
 
     def _after_step(self, scheduler: Any, timestep: Any, latents: torch.Tensor | None) -> None:
         if latents is not None:
+            self.restore(latents)
             self._latents = [*self._latents[-1:], latents]
         self._scheduler, self._timestep = scheduler, timestep
         self._on_step(self._canvas or self._predicted)

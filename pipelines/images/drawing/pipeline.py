@@ -270,9 +270,9 @@ class ImagePipeline:
             images.setdefault("control_image", self._at_drawn_size(self._own_map))
         part = None if strength is None else partial(sampling.steps, strength)
         steps = sampling.steps if part is None else part.steps
-        late = None
         if part is not None and self.checkpoint.starts_late(task):
             late = LateStart(pipeline, images.pop("image"), part.run, images.pop("mask_image", None))
+            observer.restore = late.restore
         if missing := [name for name in images if name not in accepted]:
             raise UnsupportedTask(f"{type(pipeline).__name__} takes no {missing[0]}")
         prompt = family.prompt(self.job.prompt, len(self.job.references) if task is Task.NATIVE else 0)
@@ -291,8 +291,6 @@ class ImagePipeline:
             **images,
         }
         arguments = {name: value for name, value in arguments.items() if name in accepted and value is not None}
-        if late is not None:
-            arguments = late.wrap_callback(arguments)
         self.on_call(size)
         sums = sums_of_decoded(pipeline)
         prompts = {"prompt": prompt, "negative_prompt": sampling.negative_prompt}

@@ -103,7 +103,5 @@ class Run:
 
 def due_preview(job: ImageJob, step: int, steps: int) -> int | None:
     """Return the number of the preview that is due after a step, if one is. They divide the steps evenly."""
-    for number in range(job.previews):
-        if step == max(1, round(steps * (number + 1) / (job.previews + 1))):
-            return number
-    return None
+    due = [max(1, round(steps * (number + 1) / (job.previews + 1))) for number in range(job.previews)]
+    return due.index(step) if step in due else None

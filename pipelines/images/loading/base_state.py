@@ -7,6 +7,8 @@ from typing import Any, Final
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 
+from pipelines.device.memory import plain_tensors
+
 WHOLE: Final = 2**16  # bytes up to which a tensor is digested as it is
 WORDS: Final = 1024  # of 64 bits, that stand for a larger one
 INTEGERS: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of a number
@@ -53,20 +55,11 @@ def changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
 def _digest(module: torch.nn.Module) -> str:
     digest = hashlib.blake2b(type(module).__name__.encode(), digest_size=16)
     for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
-        for part in _parts(tensor):
+        for part in plain_tensors(tensor):
             digest.update(f"{name} {part.dtype} {tuple(part.shape)}".encode())
             for numbers in _numbers(part):
                 digest.update(numbers.cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
-
-
-def _parts(tensor: Any) -> Iterator[torch.Tensor]:
-    """Yield the plain tensors that a quantized or divided one consists of; a plain one itself."""
-    if hasattr(tensor, "__tensor_flatten__"):
-        for name in tensor.__tensor_flatten__()[0]:
-            yield from _parts(getattr(tensor, name))
-    elif isinstance(tensor, torch.Tensor):  # not the mesh of devices that one is divided over
-        yield tensor.detach().as_subclass(torch.Tensor)
 
 
 def _numbers(tensor: torch.Tensor) -> Iterator[torch.Tensor]:

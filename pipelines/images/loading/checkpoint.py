@@ -14,6 +14,7 @@ from pipelines.catalog.checkpoint_files import (
     fullest_device_bytes,
 )
 from pipelines.catalog.conditioning import MODES
+from pipelines.device.memory import plain_tensors
 from pipelines.device.staged_copy import move_modules
 from pipelines.families.generic import Family
 from pipelines.families.registry import family_of
@@ -29,9 +30,8 @@ from pipelines.images.loading.shared_parts import Sizes, sizes_of
 from pipelines.images.modular import is_modular
 from pipelines.images.parallel.encoders import on_device, text_encoders
 from pipelines.images.parallel.group import SharedDenoiser
-from pipelines.images.parallel.shards import local_bytes
 from pipelines.images.prompts.cache import PromptCache
-from pipelines.images.prompts.long_prompts import offered as long_prompts_offered
+from pipelines.images.prompts.long_prompts import offered
 from pipelines.images.tasks import UnsupportedTask, controlnet_class
 from pipelines.protocol.images import (
     CheckpointSpec,
@@ -154,17 +154,10 @@ class Checkpoint:
         """Return the capabilities that the checkpoint's classes announce. Warmup tries them."""
         if self.is_upscaler:
             return UPSCALES
-        accepted = inspect.signature(self.pipeline_class.__call__).parameters
-        announced = announce(
-            self.spec,
-            self.task_classes,
-            negative_prompt=self.family.takes_negative_prompt(accepted, self.config),
-            guidance=self.family.takes_guidance(accepted, self.config, self.denoiser.config),
-        )
-        announced = replace(announced, at_once=self.family.at_once, layers=self.family.layers is not None)
-        long_prompts = long_prompts_offered(self.pipeline_class, self.components)
-        announced = replace(announced, prompt="prompt" in accepted, long_prompts=long_prompts)
-        return self._with_controls(replace(announced, transparent=draws_alpha(self._codec_config)))
+        call = inspect.signature(self.pipeline_class.__call__).parameters
+        announced = announce(self.family, call, self.task_classes, self.spec, self.config, self.denoiser.config)
+        long_prompts, transparent = offered(self.pipeline_class, self.components), draws_alpha(self._codec_config)
+        return self._with_controls(replace(announced, long_prompts=long_prompts, transparent=transparent))
 
     def _with_controls(self, announced: Capabilities) -> Capabilities:
         """Add the controls that the classes announce to the capabilities."""
@@ -197,10 +190,10 @@ class Checkpoint:
     @property
     def weights_bytes(self) -> int:
         """Return the bytes of the weights on the device."""
-        modules = {name: part for name, part in self.components.items() if isinstance(part, torch.nn.Module)}
-        sizes = {
-            name: [local_bytes(weight) for weight in (*part.parameters(), *part.buffers())]
-            for name, part in modules.items()
+        sizes = {  # those of what a quantized weight consists of, which itself does not count them
+            name: [each.nbytes for weight in (*part.parameters(), *part.buffers()) for each in plain_tensors(weight)]
+            for name, part in self.components.items()
+            if isinstance(part, torch.nn.Module)
         }
         return fullest_device_bytes(sizes, self.runtime) + self.controls.bytes
 

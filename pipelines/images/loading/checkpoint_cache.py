@@ -259,7 +259,9 @@ class CheckpointCache:
         used = _used_bytes(present.values(), new)
         room = min(budget, used + self._free_bytes()) if on_device else budget
         evictions: list[WeightsKey] = []
-        for key in sorted(present.keys() - pinned.keys(), key=lambda key: _eviction_order(present[key])):
+        # the longest unused first, and those with `runtime.resident` after all others
+        by_use = sorted(present.items(), key=lambda each: (each[1].checkpoint.spec.runtime.resident, each[1].used_at))
+        for key in (key for key, _ in by_use if key not in pinned):
             if used + size > room and not present[key].ref_count:
                 evictions.append(key)
                 used = _used_bytes((other for name, other in present.items() if name not in evictions), new)
@@ -314,8 +316,3 @@ def _used_bytes(checkpoints: Iterable[LoadedCheckpoint], new: Sizes) -> int:
     listed = list(checkpoints)
     used = sum(each.bytes for each in listed)
     return used - counted_twice([new, *(each.part_sizes for each in listed)])
-
-
-def _eviction_order(loaded: LoadedCheckpoint) -> tuple[bool, float]:
-    """Return the key by which LRU sorts, checkpoints with `runtime.resident` last."""
-    return loaded.checkpoint.spec.runtime.resident, loaded.used_at

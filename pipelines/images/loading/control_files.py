@@ -13,10 +13,9 @@ import transformers
 from pipelines.catalog.checkpoint_files import CheckpointError, control_bytes, single_variant
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.staged_copy import move_modules
-from pipelines.device.weight_names import TELLING, check_loaded
+from pipelines.device.weight_names import load_model
 from pipelines.images.loading.controls import NETS, Controls
 from pipelines.images.loading.file_versions import FileHashes
-from pipelines.images.loading.parts import unlisted
 from pipelines.protocol.images import CheckpointSpec, Control
 
 ENCODERS = ("VisionModel", "VisionModelWithProjection")  # how the classes of image encoders end
@@ -66,11 +65,7 @@ def _load_net(control: Control, dtype: torch.dtype) -> tuple[torch.nn.Module, li
         raise CheckpointError(f"{key}: {control.path}/config.json: {name} is no {called} of diffusers")
     with _named(key, control.path):
         variant = single_variant(control.path)
-        net, info = kind.from_pretrained(
-            control.path, torch_dtype=dtype, local_files_only=True, use_safetensors=True, variant=variant,
-            **TELLING,
-        )  # fmt: skip
-        return net.eval(), check_loaded(control.path, control.name, net, info, unlisted(control.path, variant))
+        return load_model(kind, control.path, control.name, torch_dtype=dtype, variant=variant)
 
 
 def _load_encoder(folder: Path, dtype: torch.dtype) -> tuple[torch.nn.Module, Any, list[str]]:
@@ -82,13 +77,12 @@ def _load_encoder(folder: Path, dtype: torch.dtype) -> tuple[torch.nn.Module, An
     if kind is None:
         raise CheckpointError(f"ip_adapters: {folder}/config.json: {names[0]} is no image encoder of transformers")
     with _named("ip_adapters", folder):
-        options: dict[str, Any] = {"local_files_only": True, "use_safetensors": True, **TELLING}
+        options: dict[str, Any] = {}
         if names[0] == "CLIPModel":
             both = transformers.CLIPConfig.from_pretrained(folder, local_files_only=True)
             both.vision_config.projection_dim = both.projection_dim  # some name it for both encoders alone
             options["config"] = both.vision_config
-        encoder, info = kind.from_pretrained(folder, dtype=dtype, **options)
-        notes = check_loaded(folder, "image_encoder", encoder, info)
+        encoder, notes = load_model(kind, folder, "image_encoder", dtype=dtype, **options)
         return encoder, _image_processor(folder, encoder), notes
 
 

@@ -109,16 +109,10 @@ class Controls:
         strengths."""
         maps = [self._as_read(at_drawn_size(each.image), each) for each in nets]
         strengths = [each.strength for each in nets]
-        if T2I_STRENGTH in accepted:
-            return (
-                {"image": maps, T2I_STRENGTH: strengths}
-                if len(nets) > 1
-                else {"image": maps[0], T2I_STRENGTH: strengths[0]}
-            )
         modes = [self.by_name[each.name].mode for each in nets]
         arguments: dict[str, list[Any]] = {
             "control_image" if "control_image" in accepted else "image": maps,
-            "controlnet_conditioning_scale": strengths,
+            T2I_STRENGTH if T2I_STRENGTH in accepted else "controlnet_conditioning_scale": strengths,
             **({"control_mode": modes} if any(mode is not None for mode in modes) else {}),
         }
         return arguments if len(nets) > 1 else {name: values[0] for name, values in arguments.items()}
@@ -136,10 +130,6 @@ class Controls:
         if "ip_adapter_image" not in accepted:
             raise UnsupportedTask("it takes no IP-Adapter for such an image", "controls")
         return {"ip_adapter_image": [to_image(each.image) for each in adapters]}
-
-    def adapter_files(self, inputs: Sequence[ControlInput]) -> list[Path]:
-        """Return the files of the IP-Adapters among the inputs."""
-        return [self.by_name[each.name].path for each in self.of_kind(("ip-adapter",), inputs)]
 
     def read(self, inputs: Sequence[ControlInput]) -> None:
         """Read the IP-Adapters that a run will load, before it has the device."""
@@ -203,7 +193,7 @@ class Controls:
         """Load IP-Adapters into the pipeline's denoiser. It looks for no image encoder if it has one."""
         encoder, processor = self._encoder(adapters[0].name)
         pipeline.register_modules(image_encoder=encoder, feature_extractor=processor)
-        files = self.adapter_files(adapters)
+        files = [self.by_name[each.name].path for each in adapters]
         if (problem := next(filter(None, map(ip_adapter_problem, files)), None)) is not None:
             raise ValueError(problem)  # one that was replaced since the checkpoint was loaded
         arguments: dict[str, Any] = {

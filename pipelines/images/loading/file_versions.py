@@ -3,11 +3,10 @@
 import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
+from pipelines.catalog.manifest import sha256_of
 from pipelines.catalog.weight_headers import WEIGHT_FILES
-
-READ_BYTES: Final = 2**20
 
 
 class FileVersion(NamedTuple):
@@ -42,16 +41,13 @@ class FileHashes:
 
     def read(self, version: FileVersion) -> str | None:
         """Read the file whole, so that the page cache has it, and keep its hash if it is this version still."""
-        digest = hashlib.sha256()
         try:
-            with version.path.open("rb", buffering=0) as file:
-                while part := file.read(READ_BYTES):
-                    digest.update(part)
+            digest = sha256_of(version.path)
         except OSError:
             return None
         if FileVersion.find(version.path) != version:
             return None
-        self.known[version] = f"sha256:{digest.hexdigest()}"
+        self.known[version] = f"sha256:{digest}"
         return self.known[version]
 
     def of_folder(self, folder: Path) -> str:

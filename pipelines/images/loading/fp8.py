@@ -106,8 +106,7 @@ def _replace_layer(denoiser: Any, name: str, check: torch.Tensor) -> torch.Tenso
     with torch.no_grad():
         exact = layer(rows).float()
         error: torch.Tensor = (quantized(rows).float() - exact).norm() / exact.norm().clamp(min=1e-12)
-    parent, _, attribute = name.rpartition(".")
-    _replace(denoiser.get_submodule(parent), attribute, quantized)
+    denoiser.set_submodule(name, quantized)
     return error
 
 
@@ -174,11 +173,3 @@ def _quantizer(kind: str) -> tuple[Callable[[torch.Tensor], tuple[torch.Tensor, 
         why = str(error).strip().partition("\n")[0][:MOST_OF_AN_ERROR]
         return _quantize, f"; activations are quantized without a compiler, which may be slower than 'none': {why}"
     return quantize_rows, ""
-
-
-def _replace(parent: nn.Module, attribute: str, layer: nn.Module) -> None:
-    """Replace a layer, also where it is an item of a list."""
-    if isinstance(parent, nn.ModuleList | nn.Sequential):
-        parent[int(attribute)] = layer
-    else:
-        setattr(parent, attribute, layer)

@@ -7,7 +7,6 @@ pipelines of all tasks share the same modules.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import diffusers
@@ -28,7 +27,6 @@ from pipelines.catalog.inspection import class_problems
 from pipelines.catalog.modular import index_file
 from pipelines.catalog.said_by_files import Said
 from pipelines.catalog.single_files import inspect_file
-from pipelines.catalog.weight_headers import BrokenFile
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.memory import Budgets, compute_dtype
 from pipelines.device.staged_copy import move_modules
@@ -92,7 +90,11 @@ def load_checkpoint(
         raise CheckpointError(f"{index_file(folder)}: diffusers {diffusers.__version__} has no class {name}")
     if problem := next(class_problems(index, folder, PipelineSource()), None):
         raise CheckpointError(problem)
-    said, of_file = _of_single_file(spec, folder, index)
+    said, of_file = (
+        inspect_file(spec.path, folder, index, PipelineSource(), is_base=spec.base is not None)
+        if spec.path.is_file()
+        else (Said(), ())
+    )
     import_quantizers(folder, index)
     found = shared.find(resolved, dtype, device)
     encoders_device = group.second if runtime.gpus > 1 and runtime.parallel == "encoders" else None
@@ -129,17 +131,6 @@ def load_checkpoint(
         notes + controls.notes, controls, merger=merger, split=split, encoders_device=encoders_device,
         identity=identity_of(components, device, runtime.gpus, dtype),
     )  # fmt: skip
-
-
-def _of_single_file(spec: CheckpointSpec, folder: Path, index: dict[str, Any]) -> tuple[Said, tuple[str, ...]]:
-    """Return the sampling that a single file names, with notes for the operator; nothing of a folder. Raises
-    CheckpointError for a mark that can't be followed."""
-    if not spec.path.is_file():
-        return Said(), ()
-    try:
-        return inspect_file(spec.path, folder, index, PipelineSource(), is_base=spec.base is not None)
-    except BrokenFile as error:
-        raise CheckpointError(str(error)) from error
 
 
 def _read(

@@ -10,8 +10,8 @@ import transformers
 
 from pipelines.catalog.checkpoint_files import CheckpointError, read_json, single_variant
 from pipelines.catalog.file_layout import CODEC, DENOISER_PREFIX
-from pipelines.device.weight_names import TELLING, check_loaded, check_names
-from pipelines.images.loading.parts import LIBRARIES, unlisted
+from pipelines.device.weight_names import TELLING, check_loaded, check_names, load_model
+from pipelines.images.loading.parts import LIBRARIES
 from pipelines.images.loading.scaled_weights import load_unscaled
 from pipelines.images.loading.single_file_names import fit
 
@@ -42,11 +42,9 @@ def _from_folder(
     """Load a part's folder by the class that its config names; a text encoder by that of the pipeline, which may be the
     half of what is in there."""
     kind = _kind(name, str(read_json(path / "config.json").get("_class_name") or ""), index)
-    variant = single_variant(path)
     key = "torch_dtype" if issubclass(kind, diffusers.ModelMixin) else "dtype"
-    options = {key: dtype, "variant": variant, "local_files_only": True, "use_safetensors": True, **TELLING, **method}
-    part, info = kind.from_pretrained(path, **options)
-    return part.eval(), check_loaded(path, name, part, info, unlisted(path, variant))
+    options: dict[str, Any] = {key: dtype, "variant": single_variant(path), **method}
+    return load_model(kind, path, name, **options)
 
 
 def _from_file(

@@ -5,7 +5,6 @@ A pipeline's `from_pretrained` would load them too, and not tell which weights i
 """
 
 import inspect
-import json
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,8 +16,7 @@ import transformers
 
 from pipelines.catalog.checkpoint_files import WEIGHTS
 from pipelines.catalog.components import component_names
-from pipelines.catalog.weight_headers import read_header
-from pipelines.device.weight_names import TELLING, check_loaded
+from pipelines.device.weight_names import load_model
 
 # Held while modules are built, adapters included: the libraries change what torch does for all threads meanwhile, and
 # another thread's weights would come out without memory.
@@ -39,12 +37,11 @@ def load_parts(
         if name in options or not (folder / name).is_dir():
             continue
         own = {"quantization_config": methods[name]} if name in methods else {}
-        own |= {key: options[key] for key in ("local_files_only", "device_map") if key in options}
+        own |= {key: options[key] for key in ("device_map",) if key in options}
         own["torch_dtype" if issubclass(kind, diffusers.ModelMixin) else "dtype"] = options["torch_dtype"]
         own["variant"] = _own_variant(folder / name, variant)
-        part, info = kind.from_pretrained(folder / name, use_safetensors=True, **TELLING, **own)
-        notes += check_loaded(folder, name, part, info, unlisted(folder / name, own["variant"]))
-        parts[name] = part
+        parts[name], of_part = load_model(kind, folder / name, name, folder, **own)
+        notes += of_part
     return parts, notes
 
 
@@ -64,13 +61,3 @@ def _own_variant(folder: Path, variant: str | None) -> str | None:
     """Return the variant, if the component has it: the others are loaded from their plain files."""
     matches = (WEIGHTS.fullmatch(file.name) for file in folder.iterdir())
     return variant if any(match and match["variant"] == f".{variant}" for match in matches) else None
-
-
-def unlisted(folder: Path, variant: str | None) -> set[str]:
-    """Return the names in shards that their index leaves out. Diffusers goes by the index, transformers by the
-    shards."""
-    index = folder / f"diffusion_pytorch_model.safetensors.index{f'.{variant}' if variant else ''}.json"
-    if not index.is_file():
-        return set()
-    listed: dict[str, str] = json.loads(index.read_text())["weight_map"]
-    return {each.name for shard in set(listed.values()) for each in read_header(folder / shard).tensors} - listed.keys()

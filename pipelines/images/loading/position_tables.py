@@ -8,7 +8,7 @@ import re
 from typing import Any, Final
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 POSITIONS: Final = re.compile("rope|rotary|posembed", re.IGNORECASE)  # of the names of classes without weights
 
@@ -27,4 +27,4 @@ def bring_position_tables(denoiser: torch.nn.Module, device: torch.device) -> No
 
 
 def _moved(tables: Any, device: torch.device) -> Any:
-    return tree_map(lambda each: each.to(device) if torch.is_tensor(each) else each, tables)
+    return tree_map_only(torch.Tensor, lambda each: each.to(device), tables)

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
+import diffusers
 import torch
 
 from pipelines.catalog.checkpoint_files import CheckpointError, component_bytes, control_bytes, is_text_encoder
 from pipelines.catalog.runtime import FP8_CAPABILITY, check_conflicts, choose_runtime
 from pipelines.device.memory import compute_dtype, free_memory
-from pipelines.device.quantizers import NF4, lacking, torchao_config
+from pipelines.device.quantizers import quantizing_config
 from pipelines.device.staged_copy import move_modules
 from pipelines.images.loading.adapter_loading import load_adapter
 from pipelines.images.loading.compilation import compile_denoiser, fuse_projections
@@ -28,16 +29,8 @@ def loading_options(runtime: Runtime, denoiser: str) -> dict[str, Any]:
     """Return the arguments of `from_pretrained`. `denoiser` is the component's name: "unet" or "transformer"."""
     if runtime.quantize == "none" or runtime.quantize in QUANTIZED_HERE:
         return {}
-    from diffusers import BitsAndBytesConfig, PipelineQuantizationConfig, TorchAoConfig
-
-    try:
-        if runtime.quantize == "nf4":
-            config: Any = BitsAndBytesConfig(**NF4)
-        else:
-            config = TorchAoConfig(torchao_config(runtime.quantize))
-    except ImportError as error:
-        raise lacking("runtime.quantize", runtime.quantize) from error
-    return {"quantization_config": PipelineQuantizationConfig(quant_mapping={denoiser: config})}
+    config = quantizing_config(diffusers, runtime.quantize, "runtime.quantize")
+    return {"quantization_config": diffusers.PipelineQuantizationConfig(quant_mapping={denoiser: config})}
 
 
 def resolve(

@@ -17,6 +17,7 @@ from diffusers.loaders.single_file_model import (
     SINGLE_FILE_LOADABLE_CLASSES,
     _get_single_file_loadable_mapping_class,
 )
+from torch.utils._pytree import tree_leaves
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.file_layout import CODEC, DENOISER_PREFIX, TEXT_ENCODERS, is_statement
@@ -50,18 +51,14 @@ class StandIn(torch.Tensor):
     ) -> Any:
         compute: Callable[..., Any] = super().__torch_function__
         result = compute(func, types, args, dict(kwargs or {}))
-        origins = frozenset[str]().union(*(each.origins for each in _stand_ins([*args, *(kwargs or {}).values()])))
-        for made in _stand_ins([result]):
+        origins = frozenset[str]().union(*(each.origins for each in _stand_ins((args, kwargs))))
+        for made in _stand_ins(result):
             made.origins = origins
         return result
 
 
-def _stand_ins(values: Sequence[Any]) -> Iterator[StandIn]:
-    for value in values:
-        if isinstance(value, StandIn):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _stand_ins(value)
+def _stand_ins(values: Any) -> list[StandIn]:
+    return [each for each in tree_leaves(values) if isinstance(each, StandIn)]
 
 
 @dataclass(frozen=True, slots=True)

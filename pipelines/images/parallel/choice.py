@@ -1,9 +1,7 @@
 """Chooses how a checkpoint is divided over the devices of its worker, and refuses those that can't be. Nothing is
 loaded for it."""
 
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import diffusers
@@ -14,6 +12,7 @@ from pipelines.catalog.checkpoint_files import (
     denoiser_name,
     is_text_encoder,
     model_index,
+    read_json,
 )
 from pipelines.catalog.components import component_names
 from pipelines.catalog.runtime import check_conflicts
@@ -50,8 +49,8 @@ def choose_parallel(spec: CheckpointSpec, devices: int) -> Runtime:
         raise CheckpointError(
             f"runtime.gpus: ControlNets and IP-Adapters do not work with parallel = {runtime.parallel!r}"
         )
-    heads = _heads(folder / part)
-    if heads is not None and heads % runtime.gpus:
+    heads = read_json(folder / part / "config.json").get("num_attention_heads")
+    if isinstance(heads, int) and heads % runtime.gpus:
         raise CheckpointError(f"runtime.gpus: {runtime.gpus} does not divide the {heads} attention heads")
     return runtime
 
@@ -93,12 +92,3 @@ def _wrong_worker(gpus: int, devices: int) -> str:
         f"runtime.gpus: it takes {gpus} GPUs, and its image worker has {devices}; DARKROOM_ENGINES gives a worker "
         "several (docs/guides/operating.md)"
     )
-
-
-def _heads(folder: Path) -> int | None:
-    """Return the number of attention heads, by the denoiser's config; None if it does not say."""
-    try:
-        heads = json.loads((folder / "config.json").read_text()).get("num_attention_heads")
-    except (OSError, ValueError):  # loading says what is wrong with it
-        return None
-    return heads if isinstance(heads, int) else None

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.nn.functional import pad
 
-from pipelines.images.denoising.forward_arguments import MASK, TEXT
+from pipelines.images.denoising.forward_arguments import MASK, TEXT, pad_text
 
 IMAGE = "hidden_states"  # (rows, tokens, channels)
 
@@ -32,10 +31,5 @@ def divide(arguments: Mapping[str, Any], parts: int) -> dict[str, Any] | None:
     text = arguments.get(TEXT)
     if not isinstance(text, torch.Tensor) or text.shape[1] % parts == 0:
         return dict(arguments)
-    return _pad_text(arguments, text, -text.shape[1] % parts) if MASK in arguments else None
-
-
-def _pad_text(arguments: Mapping[str, Any], text: torch.Tensor, missing: int) -> dict[str, Any]:
-    mask = arguments[MASK]
-    mask = text.new_ones(text.shape[:2], dtype=torch.bool) if mask is None else mask.bool()
-    return {**arguments, TEXT: pad(text, (0, 0, 0, missing)), MASK: pad(mask, (0, missing))}
+    length = -(-text.shape[1] // parts) * parts
+    return {**arguments, **pad_text([arguments], length)} if MASK in arguments else None

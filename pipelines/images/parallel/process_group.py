@@ -62,13 +62,12 @@ class ProcessGroup:
 
     def send(self, tensor: torch.Tensor) -> None:
         """Send a tensor from rank 0 to all others."""
-        if tensor.numel():
-            dist.broadcast(_bytes(tensor.detach().contiguous()), src=0)
+        self.fill(tensor.detach().contiguous())
 
     def fill(self, tensor: torch.Tensor) -> torch.Tensor:
         """Receive a tensor of rank 0 into a contiguous one, and return that."""
         if tensor.numel():
-            dist.broadcast(_bytes(tensor), src=0)
+            dist.broadcast(tensor.reshape(-1).view(torch.uint8), src=0)  # as bytes: backends do not know all dtypes
         return tensor
 
     def receive_all(self, forms: Sequence[Form]) -> list[torch.Tensor]:
@@ -90,8 +89,3 @@ def open_store(size: int) -> tuple[Store, int]:
 def join_store(port: int, size: int) -> Store:
     """Return the store of rank 0, for another rank."""
     return TCPStore("127.0.0.1", port, size, is_master=False, timeout=LIMIT)
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor as bytes: the backends do not know all dtypes."""
-    return tensor.reshape(-1).view(torch.uint8)

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pipelines.images.parallel.packing import replace_weights
 from pipelines.images.parallel.process_group import ProcessGroup
@@ -69,13 +68,3 @@ def _part(whole: torch.Tensor, dim: int, blocks: list[int], group: ProcessGroup)
     """Return this rank's part of every block."""
     pieces = [block.chunk(group.size, dim)[group.rank] for block in torch.split(whole, blocks, dim)]
     return torch.cat(pieces, dim)
-
-
-def local_bytes(weight: torch.Tensor) -> int:
-    """Return the bytes that a weight takes on this rank's device. A tensor that wraps others, as those of torchao, does
-    not count their bytes, so they are added here."""
-    if not is_traceable_wrapper_subclass(weight):
-        return weight.nbytes
-    names, _ = weight.__tensor_flatten__()
-    parts = [getattr(weight, name) for name in names]  # DTensor has its mesh among them
-    return sum(local_bytes(part) for part in parts if isinstance(part, torch.Tensor))

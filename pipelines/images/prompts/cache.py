@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 from PIL import Image
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from pipelines.device.transfer import Transfer, sum_of
 from pipelines.images.prompts import long_prompts
@@ -158,8 +159,9 @@ class EncoderCode(NamedTuple):
                 return
             function = inspect.unwrap(function)
             methods[name] = (repr(function.__defaults__), *_plain(function.__code__))
-            for used in _names(function.__code__):
-                visit(used)
+            for part in _code_objects(function.__code__):
+                for used in part.co_names:
+                    visit(used)
 
         visit("encode_prompt")
         return cls(hashlib.sha256(repr(sorted(methods.items())).encode()).hexdigest(), tuple(sorted(names)))
@@ -177,10 +179,6 @@ def _code_objects(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _code_objects(constant)
 
 
-def _names(code: types.CodeType) -> set[str]:
-    return {name for part in _code_objects(code) for name in part.co_names}
-
-
 def _plain(code: types.CodeType) -> Iterator[Hashable]:
     """Yield the parts of a method's code, without line numbers, and without the docstring, which differs by
     pipeline."""
@@ -191,14 +189,8 @@ def _plain(code: types.CodeType) -> Iterator[Hashable]:
 
 def _copy(result: Any) -> Any:
     """Copy a result: the pipelines may change it in place."""
-    if isinstance(result, torch.Tensor):
-        return result.clone()
-    return type(result)(map(_copy, result)) if isinstance(result, list | tuple) else result
+    return tree_map_only(torch.Tensor, torch.clone, result)
 
 
-def _tensors(result: Any) -> Iterator[torch.Tensor]:
-    if isinstance(result, torch.Tensor):
-        yield result
-    elif isinstance(result, list | tuple):
-        for item in result:
-            yield from _tensors(item)
+def _tensors(result: Any) -> list[torch.Tensor]:
+    return [each for each in tree_leaves(result) if torch.is_tensor(each)]

@@ -1,6 +1,7 @@
 """Whether a waiting image may start: there is room for it, and it joins others or goes before them."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from pipelines.catalog.weights import WeightsKey, weights_key, weights_state
@@ -57,24 +58,15 @@ class Started(Protocol):
         """Return the run's state at the scheduler."""
 
 
+@dataclass(frozen=True, slots=True)
 class Admission:
-    """Decides which images may start. `runs` are all that have started, `drawing` those that still need the device,
-    `one_by_one` the weights of which two images at once come out wrong: the engine's own sets. The memory that all hold
-    between turns stays below `held_bytes`."""
+    """Decides which images may start. The collections are the engine's own."""
 
-    def __init__(
-        self,
-        runs: Collection[Started],
-        drawing: Collection[Started],
-        one_by_one: Collection[WeightsKey],
-        limits: RowLimits,
-        held_bytes: int,
-    ) -> None:
-        self._runs = runs
-        self._drawing = drawing
-        self._one_by_one = one_by_one
-        self._limits = limits
-        self._held_bytes = held_bytes
+    _runs: Collection[Started]  # all that have started
+    _drawing: Collection[Started]  # those that still need the device
+    _one_by_one: Collection[WeightsKey]  # weights of which two images at once come out wrong
+    _limits: RowLimits
+    _held_bytes: int  # that the memory which all hold between turns stays below
 
     def may_start(self, row: Row, loaded: InMemory | None, ahead: int) -> bool:
         """Return whether there is room for its tensors, and it joins others or is one of the first: `ahead` run before

@@ -14,11 +14,8 @@ from pipelines.images.drawing.looks import NO_CHANGE, NOT_NUMBERS, ONE_COLOUR, d
 from pipelines.images.warmup.check_jobs import (
     MASK,
     OTHER_PROMPT,
-    PROMPT,
     REFERENCE,
     TEXT,
-    TRANSPARENT,
-    TWO_PASSES,
     TWO_REFERENCES,
     Check,
     CheckJobs,
@@ -26,7 +23,6 @@ from pipelines.images.warmup.check_jobs import (
     guided,
     negated,
     painted,
-    transparent,
     with_other_second,
 )
 from pipelines.images.warmup.control_checks import ControlChecker, Draw
@@ -34,7 +30,6 @@ from pipelines.protocol.images import CheckpointSpec, EncodedImage, ImageJob
 from pipelines.protocol.messages import Capabilities, FailedCheck
 
 A_PROMPT: Final = "a prompt"
-LONG_PROMPT: Final = ", and ".join([PROMPT] * 120)  # 1500 tokens or more
 AT_ONCE: Final = "two images at once"
 ROUNDING: Final = 4.0  # of 255, the mean by which sharing passes may change an image in low precision
 Images = tuple[EncodedImage, ...]
@@ -72,9 +67,9 @@ class CapabilityChecker:
         short = shown.job
         capabilities = await self._try_inputs(capabilities, check, small.job, shown)
         capabilities = await self._try_guidance(capabilities, small)
-        capabilities = await self._try_transparent(capabilities, short)
-        capabilities = await self._try_two_passes(capabilities, short)
-        capabilities = await self._try_long_prompt(capabilities, short)
+        for option in self.jobs.options(capabilities, short):
+            if isinstance(failed := await self.try_job(option.job), str):
+                capabilities = _withdraw(capabilities, option, failed)
         capabilities = await self._try_two(capabilities, small.job, small.images[0])
         capabilities = await self._try_two_edits(capabilities, check, small.job, short)
         capabilities = await self._try_schedulers(capabilities, short)
@@ -205,33 +200,6 @@ class CapabilityChecker:
             await self._change(negated(little.job), little.images), str
         )
         return replace(capabilities, negative_prompt_above=0.0 if works else 1.0)
-
-    async def _try_transparent(self, capabilities: Capabilities, job: ImageJob) -> Capabilities:
-        """Try a transparent background, which needs images with an alpha channel."""
-        if not capabilities.transparent:
-            return capabilities
-        check = Check(TRANSPARENT, transparent(job), {"transparent": False})
-        drawn = await self._images(check.job)
-        return _withdraw(capabilities, check, drawn) if isinstance(drawn, str) else capabilities
-
-    async def _try_two_passes(self, capabilities: Capabilities, job: ImageJob) -> Capabilities:
-        """Try a larger image, whose second pass takes some of a checkpoint's own steps if it can't take others."""
-        if not capabilities.second_pass:
-            return capabilities
-        check = Check(TWO_PASSES, self.jobs.two_passes(capabilities, job), {"second_pass": False})
-        shown = await self.try_job(check.job)
-        return _withdraw(capabilities, check, shown) if isinstance(shown, str) else capabilities
-
-    async def _try_long_prompt(self, capabilities: Capabilities, job: ImageJob) -> Capabilities:
-        """Try a prompt that is longer than any class reads: in windows, or up to the longest that the class lets
-        through, which the denoiser need not take."""
-        if "chunk" not in capabilities.long_prompts:
-            return capabilities
-        long = replace(job, prompt=LONG_PROMPT, sampling=replace(job.sampling, long_prompt="chunk"))
-        shown = await self.try_job(long)
-        if not isinstance(shown, str):
-            return capabilities
-        return _withdraw(capabilities, Check("all of a long prompt", long, {"long_prompts": ("refuse", "tell")}), shown)
 
     async def _try_two(self, capabilities: Capabilities, job: ImageJob, alone: EncodedImage) -> Capabilities:
         """Try two images at once, which share forward passes. Each must be much nearer to the same image drawn alone

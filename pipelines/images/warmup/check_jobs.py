@@ -15,13 +15,13 @@ from pipelines.protocol.messages import Capabilities, ControlledWith
 MIN_SIDE: Final = 4  # in multiples of multiple_px
 FIRST_STEPS: Final = 2  # the first of them includes what is built and allocated only once
 PROMPT: Final = "a red house on green grass under a blue sky"
+LONG_PROMPT: Final = ", and ".join([PROMPT] * 120)  # 1500 tokens or more
 OTHER_PROMPT: Final = "a portrait of an old man at night, in black and white"
 TEXT: Final = "text"
 REFERENCE: Final = "a reference"
 TWO_REFERENCES: Final = "two references"
 MASK: Final = "a mask"
 TWO_PASSES: Final = "a second pass"
-TRANSPARENT: Final = "a transparent background"
 ENLARGED: Final = "an enlarged image"
 
 
@@ -67,6 +67,19 @@ class CheckJobs:
         yield Check(TWO_REFERENCES, two, {"references": 1}, lambda has: has.references > 1)
         yield Check(MASK, masked, {"mask": False}, lambda has: has.mask)
         yield Check("an image that is no square", self._wide(shown), {"any_ratio": False})
+
+    def options(self, capabilities: Capabilities, job: ImageJob) -> Iterator[Check]:
+        """Yield an image for each of what else a call may ask for: a background; a second pass, which takes some of a
+        checkpoint's own steps if it can't take others; and a prompt that is longer than any class reads: in windows, or
+        up to the longest that the class lets through, which the denoiser need not take."""
+        if capabilities.transparent:
+            seen_through = replace(job, encoding=replace(job.encoding, background="transparent"))
+            yield Check("a transparent background", seen_through, {"transparent": False})
+        if capabilities.second_pass:
+            yield Check(TWO_PASSES, self.two_passes(capabilities, job), {"second_pass": False})
+        if "chunk" in capabilities.long_prompts:
+            long = replace(job, prompt=LONG_PROMPT, sampling=replace(job.sampling, long_prompt="chunk"))
+            yield Check("all of a long prompt", long, {"long_prompts": ("refuse", "tell")})
 
     def with_way(self, way: ControlledWith, steps: int) -> ImageJob:
         """Return a job for a control beside a prompt, a reference or a mask."""
@@ -149,11 +162,6 @@ def negated(job: ImageJob) -> ImageJob:
     return replace(
         job, sampling=replace(job.sampling, negative_prompt=f"{job.sampling.negative_prompt} blurred".strip())
     )
-
-
-def transparent(job: ImageJob) -> ImageJob:
-    """Return the job with a transparent background."""
-    return replace(job, encoding=replace(job.encoding, background="transparent"))
 
 
 def with_other_second(job: ImageJob) -> ImageJob:

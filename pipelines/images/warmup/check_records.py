@@ -13,10 +13,10 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 
@@ -34,6 +34,7 @@ LIBRARIES: Final = (
 CONTENT_BYTES: Final = 2**20  # up to which a file that has no weights counts by its content too
 WEIGHTS: Final = (".safetensors", ".gguf")
 MOST_RECORDS: Final = 500
+Found = TypeVar("Found")
 PASSES: Final = ".passes.json"
 
 
@@ -85,14 +86,7 @@ class CheckRecords:
         """Read the capabilities that were found, `unit_s` included. Returns None if there is no record that can be
         read."""
         path = self._path(subject)
-        try:
-            found = _to_capabilities(json.loads(path.read_text())["abilities"])
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            print(f"{path} can't be read, so the checkpoint is tried anew: {error}", file=sys.stderr, flush=True)
-            return None
-        return found
+        return _read(path, lambda record: _to_capabilities(record["abilities"]), "the checkpoint is tried")
 
     def write(self, subject: Subject, found: Capabilities) -> None:
         """Write a record, in place of an older one. A checkpoint whose record can't be written is tried anew next
@@ -102,13 +96,7 @@ class CheckRecords:
     def read_passes(self, subject: Subject) -> list[Passes]:
         """Read what its forward passes have cost; nothing without a record that can be read."""
         path = self._path(subject, PASSES)
-        try:
-            return [_to_passes(each) for each in json.loads(path.read_text())]
-        except FileNotFoundError:
-            return []
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            print(f"{path} can't be read, so sharing is measured anew: {error}", file=sys.stderr, flush=True)
-            return []
+        return _read(path, lambda record: list(map(_to_passes, record)), "sharing is measured") or []
 
     def write_passes(self, subject: Subject, passes: Iterable[Passes]) -> None:
         """Keep what its forward passes have cost, in place of an older record."""
@@ -133,6 +121,17 @@ class CheckRecords:
         written = [(file.stat().st_mtime_ns, file) for file in self._folder.glob("*.json")]
         for _, file in sorted(written)[: max(0, len(written) - MOST_RECORDS)]:
             file.unlink(missing_ok=True)
+
+
+def _read(path: Path, parse: Callable[[Any], Found], otherwise: str) -> Found | None:
+    """Return what a record says; None if there is none, or none that can be read."""
+    try:
+        return parse(json.loads(path.read_text()))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        print(f"{path} can't be read, so {otherwise} anew: {error}", file=sys.stderr, flush=True)
+        return None
 
 
 def _to_passes(record: dict[str, Any]) -> Passes:
@@ -200,7 +199,4 @@ def _code() -> str:
 
 
 def _digest(parts: Iterable[bytes]) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
-    return digest.hexdigest()[:32]
+    return hashlib.sha256(b"".join(parts)).hexdigest()[:32]

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncGenerator, Callable, Coroutine, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,29 +45,21 @@ class _Found:
     subject: Subject | None = None
 
 
+@dataclass(eq=False)
 class Warmup:
     """The engine's, on its event loop. `submit` draws, `find` gives a checkpoint that is in memory; without `records`
     nothing is kept."""
 
-    def __init__(
-        self,
-        device: torch.device,
-        submit: Submit,
-        find: Find,
-        speeds: Speeds,
-        limits: RowLimits,
-        records: CheckRecords | None = None,
-    ) -> None:
-        self._device = device
-        self._submit = submit
-        self._find = find
-        self._speeds = speeds
-        self._limits = limits
-        self._records = records
-        self._found: dict[CapabilitiesKey, _Found] = {}
-        self._errors: dict[str, BaseException] = {}  # of trials, until they are told
-        self._timings: dict[WeightsKey, list[Timing]] = {}  # of trials
-        self._writes: set[asyncio.Task[None]] = set()
+    _device: torch.device
+    _submit: Submit
+    _find: Find
+    _speeds: Speeds
+    _limits: RowLimits
+    _records: CheckRecords | None = None
+    _found: dict[CapabilitiesKey, _Found] = field(default_factory=dict)
+    _errors: dict[str, BaseException] = field(default_factory=dict)  # of trials, until they are told
+    _timings: dict[WeightsKey, list[Timing]] = field(default_factory=dict)  # of trials
+    _writes: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def list_files(self, spec: CheckpointSpec) -> Sequence[str]:
         """List the files for `run`, before the checkpoint is loaded."""

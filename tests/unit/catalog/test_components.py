@@ -118,14 +118,14 @@ def quantized(folder: Path, **config: Any) -> Path:
 def test_the_library_of_a_quantized_part_is_named_with_its_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, library: str
 ) -> None:
-    monkeypatch.setattr(libraries, "_installed", lambda _: False)
+    monkeypatch.setattr(libraries, "is_installed", lambda _: False)
     inspection = inspect_checkpoint(quantized(tmp_path / "x", quant_method=method))
     assert (inspection.problems, inspection.needs) == ((), (library,))
     assert how_to_install(inspection.needs) == f"pip install --constraint constraints.txt {library}"
 
 
 def test_four_bits_without_a_name_are_of_bitsandbytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libraries, "_installed", lambda _: False)
+    monkeypatch.setattr(libraries, "is_installed", lambda _: False)
     assert inspect_checkpoint(quantized(tmp_path / "x", load_in_4bit=True)).needs == ("bitsandbytes",)
 
 

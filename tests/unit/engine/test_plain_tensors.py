@@ -3,7 +3,7 @@
 import torch
 from torch.testing._internal.two_tensor import TwoTensor
 
-from pipelines.images.parallel.shards import local_bytes
+from pipelines.device.memory import plain_tensors
 
 
 def test_a_tensor_that_wraps_others_takes_what_they_take() -> None:
@@ -11,5 +11,5 @@ def test_a_tensor_that_wraps_others_takes_what_they_take() -> None:
     values, scale = torch.zeros(8, 16), torch.ones(8, 16)
     wrapped = TwoTensor(values, TwoTensor(scale, scale.clone()))
     assert wrapped.nbytes == values.nbytes
-    assert local_bytes(wrapped) == 3 * values.nbytes
-    assert local_bytes(values) == values.nbytes
+    assert [each.nbytes for each in plain_tensors(wrapped)] == 3 * [values.nbytes]
+    assert [each.nbytes for each in plain_tensors(values)] == [values.nbytes]
