@@ -2,7 +2,7 @@
 Idempotency-Key, so that it runs and is charged once."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from sqlalchemy import case, delete, func, or_, select, update
@@ -67,27 +67,10 @@ class BatchStore(Store):
     def create(self, batch: Batch, lines: Sequence[BatchLine]) -> None:
         """Add a batch with its lines."""
         with self._database.write() as session:
-            session.add(
-                BatchRow(
-                    id=batch.id,
-                    key_id=batch.key_id,
-                    endpoint=batch.endpoint,
-                    source=batch.source,
-                    base=batch.base,
-                    state=batch.state,
-                    total=batch.total,
-                    labels=dict(batch.labels),
-                    created_at=batch.created_at,
-                    expires_at=batch.expires_at,
-                )
-            )
+            counted = {"completed", "failed"}  # by the lines
+            session.add(BatchRow(**{name: value for name, value in asdict(batch).items() if name not in counted}))
             session.flush()
-            session.add_all(
-                BatchLineRow(
-                    batch_id=batch.id, position=line.position, custom_id=line.custom_id, url=line.url, body=line.body
-                )
-                for line in lines
-            )
+            session.add_all(BatchLineRow(batch_id=batch.id, **asdict(line)) for line in lines)
 
     def find(self, batch_id: str, key_id: str | None) -> Batch | None:
         """Return this key's batch, None if there is none. Without a key, that of any."""
@@ -173,10 +156,7 @@ class BatchStore(Store):
         chosen = query.where(BatchLineRow.batch_id == batch_id, BatchLineRow.position > after)
         with self._database.read() as session:
             rows = session.scalars(chosen.order_by(BatchLineRow.position).limit(limit))
-            return [
-                BatchLine(row.position, row.custom_id, row.url, row.body, row.status, row.request_id, row.answer)
-                for row in rows
-            ]
+            return [row.to(BatchLine) for row in rows]
 
 
 def _counted(session: Session, rows: Sequence[BatchRow]) -> list[Batch]:
@@ -190,20 +170,4 @@ def _counted(session: Session, rows: Sequence[BatchRow]) -> list[Batch]:
 
 
 def _batch(row: BatchRow, completed: int = 0, failed: int = 0) -> Batch:
-    state: BatchState = row.state  # type: ignore[assignment]  # the database checks it
-    return Batch(
-        id=row.id,
-        key_id=row.key_id,
-        endpoint=row.endpoint,
-        source=row.source,
-        base=row.base,
-        labels=row.labels,
-        total=row.total,
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-        state=state,
-        cancelling_at=row.cancelling_at,
-        ended_at=row.ended_at,
-        completed=completed,
-        failed=failed,
-    )
+    return row.to(Batch, completed=completed, failed=failed)

@@ -5,7 +5,7 @@ a crash a call is either charged and replayable, or neither.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
 from sqlalchemy import Select, delete, select, tuple_, update
@@ -252,18 +252,8 @@ class CallStore(Store):
         return update(CallRow).where(*same_route, *expired).values(idempotency_key=None)
 
     def _row(self, call: CallId, state: State) -> CallRow:
-        return CallRow(
-            id=call.id,
-            key_id=call.key_id,
-            endpoint=call.endpoint,
-            fingerprint=call.fingerprint,
-            idempotency_key=call.idempotency_key,
-            owner=self._owner,
-            state=state,
-            replayable=False,
-            delivered=False,
-            created_at=self._database.clock.now(),
-        )
+        now, nobody = self._database.clock.now(), {"replayable": False, "delivered": False}
+        return CallRow(**asdict(call), owner=self._owner, state=state, created_at=now, **nobody)
 
 
 def match_retry(records: Sequence[CandidateT], *, another_expected: bool) -> CandidateT | None:
@@ -295,17 +285,4 @@ def _with_models() -> Select[CallRow, str | None]:
 
 def call_record(row: CallRow, model: str | None = None) -> CallRecord:
     """Return the row as a value."""
-    call = CallId(row.id, row.key_id, row.endpoint, row.fingerprint, row.idempotency_key)
-    state: State = row.state  # type: ignore[assignment]  # the database checks it
-    return CallRecord(
-        call=call,
-        state=state,
-        status=row.status,
-        answer=row.answer,
-        replayable=row.replayable,
-        delivered=row.delivered,
-        created_at=row.created_at,
-        owner=row.owner,
-        ended_at=row.ended_at,
-        model=model,
-    )
+    return row.to(CallRecord, call=row.to(CallId), model=model)

@@ -5,7 +5,7 @@ A call is claimed before it does anything. Claims of one key wait for each other
 two gateways at once can't both run under one Idempotency-Key.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, delete, func, or_, select, update
@@ -80,18 +80,7 @@ class ClaimStore(Store):
                     raise ClaimRefused(counts, per_minute=False)
                 if limits.per_minute is not None and counts.begun >= limits.per_minute:
                     raise ClaimRefused(counts, per_minute=True)
-            session.add(
-                ClaimRow(
-                    id=call.id,
-                    key_id=call.key_id,
-                    endpoint=call.endpoint,
-                    fingerprint=call.fingerprint,
-                    idempotency_key=call.idempotency_key,
-                    owner=self._owner,
-                    counted=limits is not None,
-                    begun_at=now,
-                )
-            )
+            session.add(ClaimRow(**asdict(call), owner=self._owner, counted=limits is not None, begun_at=now))
             return KeyCounts(counts.running_elsewhere, counts.begun + (limits is not None), counts.reset_s or WINDOW_S)
 
     def end(self, *call_ids: str) -> None:

@@ -118,12 +118,7 @@ class GatewayStore(Store):
             now = self._database.lease_now(session)
             alive = set(session.scalars(select(GatewayRow.owner).where(~lapsed(GatewayRow.lease_until, now))))
             rows = session.scalars(select(GatewayRow).order_by(GatewayRow.started_at, GatewayRow.owner))
-            return [
-                GatewayReport(
-                    row.owner, row.url, row.started_at, row.lease_until, row.owner in alive, row.catalog_version
-                )
-                for row in rows
-            ]
+            return [row.to(GatewayReport, alive=row.owner in alive) for row in rows]
 
     def _add(self, session: Session) -> None:
         now = self._database.lease_now(session)

@@ -1,7 +1,7 @@
 """The refusals of the moderation policy, for the operator to review."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 
 from sqlalchemy import select
@@ -50,33 +50,9 @@ def list_refusals(
         query = query.where(RefusalRow.key_id == key_id)
     with database.read() as session:
         rows = read_numbered(session, query, RefusalRow, Page(limit, order, after))
-    return [_refusal(row) for row in rows[:limit]]
+    return [row.to(Refusal, created_at=datetime.fromtimestamp(row.created_at, UTC)) for row in rows[:limit]]
 
 
 def _row(refusal: Refusal) -> RefusalRow:
-    return RefusalRow(
-        call_id=refusal.call_id,
-        key_id=refusal.key_id,
-        endpoint=refusal.endpoint,
-        model=refusal.model,
-        stage=refusal.stage,
-        policy=refusal.policy,
-        category=refusal.category,
-        evidence=refusal.evidence[:MAX_EVIDENCE],
-        created_at=refusal.created_at.timestamp(),
-    )
-
-
-def _refusal(row: RefusalRow) -> Refusal:
-    return Refusal(
-        call_id=row.call_id,
-        key_id=row.key_id,
-        endpoint=row.endpoint,
-        model=row.model,
-        stage=row.stage,
-        policy=row.policy,
-        category=row.category,
-        evidence=row.evidence,
-        created_at=datetime.fromtimestamp(row.created_at, UTC),
-        id=row.id,
-    )
+    written = {"evidence": refusal.evidence[:MAX_EVIDENCE], "created_at": refusal.created_at.timestamp(), "id": None}
+    return RefusalRow(**asdict(refusal) | written)

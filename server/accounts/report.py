@@ -71,15 +71,7 @@ def entries(
     with database.read() as session:
         rows = read_numbered(session, query, EntryRow, page)
     return [
-        Entry(
-            id=row.id,
-            call_id=row.call_id,
-            key_id=row.key_id,
-            model=row.model,
-            amount_units=row.amount,
-            created_at=datetime.fromtimestamp(row.created_at, UTC),
-            team_id=row.team_id,
-        )
+        row.to(Entry, amount_units=row.amount, created_at=datetime.fromtimestamp(row.created_at, UTC))
         for row in rows[: page.limit]
     ]
 

@@ -5,7 +5,7 @@ ended, or was cancelled, is not ended again. So after a crash, a response shows 
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import CTE, ColumnElement, Select, delete, literal, or_, select, update
@@ -16,7 +16,7 @@ from server.accounts.dated_ahead import is_near, redate
 from server.accounts.db import PAGE, Database
 from server.accounts.gateways import live_owners
 from server.accounts.paging import Page, read_page
-from server.accounts.response_items import Side, StoredItem
+from server.accounts.response_items import StoredItem
 from server.accounts.response_tables import FileRow, ItemRow, ResponseRow
 from server.accounts.store import Store, Write
 
@@ -93,23 +93,9 @@ class ResponseStore(Store):
 
     def begin(self, response: StoredResponse, inputs: Sequence[StoredItem]) -> None:
         """Record a response that runs, with its input items."""
-        row = ResponseRow(
-            id=response.id,
-            key_id=response.key_id,
-            previous_id=response.previous_id,
-            state=response.state,
-            owner=self._owner,
-            background=response.background,
-            echo=dict(response.echo),
-            idempotency_key=response.idempotency_key,
-            fingerprint=response.fingerprint,
-            stored=response.stored,
-            delivered=False,
-            conversation_id=response.conversation_id,
-            created_at=response.created_at,
-        )
+        known = {name: value for name, value in asdict(response).items() if value is not None}  # JSON has a null too
         with self._database.write() as session:
-            session.add(row)
+            session.add(ResponseRow(**known | {"owner": self._owner, "delivered": False}))
             session.flush()
             session.add_all(_item_row(response.id, response.key_id, i, item) for i, item in enumerate(inputs))
             names = {name for item in inputs for name in item.files}
@@ -200,7 +186,7 @@ class ResponseStore(Store):
             items = select(ItemRow).where(ItemRow.response_id.in_(ids), ItemRow.side == "input").order_by(ItemRow.id)
             inputs: dict[str, list[StoredItem]] = {each: [] for each in ids}
             for item in session.scalars(items):
-                inputs[item.response_id].append(_item(item))
+                inputs[item.response_id].append(item.to(StoredItem))
             return [(_response(each), inputs[each.id]) for each in rows]
 
     def find_keyed(self, idempotency_key: str, key_id: str) -> tuple[StoredResponse, list[StoredItem]] | None:
@@ -239,7 +225,7 @@ class ResponseStore(Store):
             rows = session.execute(_chain_query(response_id, key_id)).all()
         if not rows:
             return None
-        return rows[-1][0], [_item(row) for _, row in rows if row is not None]
+        return rows[-1][0], [row.to(StoredItem) for _, row in rows if row is not None]
 
     def find_items(self, item_ids: Iterable[str], key_id: str) -> dict[str, StoredItem]:
         """Return items of this key by id; unknown ids are left out."""
@@ -247,7 +233,7 @@ class ResponseStore(Store):
         own = (ItemRow.item_id.in_(set(item_ids)), ItemRow.key_id == key_id)
         query = select(ItemRow).where(*own, stored).order_by(ItemRow.id)
         with self._database.read() as session:
-            return {row.item_id: _item(row) for row in session.scalars(query)}
+            return {row.item_id: row.to(StoredItem) for row in session.scalars(query)}
 
     def name(self, response_id: str, key_id: str, title: str | None) -> bool:
         """Give a stored response a title, or take it away. False when there is none."""
@@ -315,7 +301,7 @@ def _with_items(session: Session, *conditions: ColumnElement[bool]) -> tuple[Sto
     rows = session.execute(joined.where(*conditions).order_by(ItemRow.position)).all()
     if not rows:
         return None
-    return _response(rows[0][0]), [_item(row) for _, row in rows if row is not None]
+    return _response(rows[0][0]), [row.to(StoredItem) for _, row in rows if row is not None]
 
 
 def _chain_query(response_id: str, key_id: str) -> Select[str, ItemRow]:
@@ -351,38 +337,8 @@ def _delete(session: Session, query: Select[str]) -> int:
 
 
 def _item_row(response_id: str, key_id: str, position: int, item: StoredItem) -> ItemRow:
-    return ItemRow(
-        response_id=response_id,
-        key_id=key_id,
-        item_id=item.id,
-        side=item.side,
-        position=position,
-        body=dict(item.body),
-        image=item.image,
-    )
-
-
-def _item(row: ItemRow) -> StoredItem:
-    side: Side = "input" if row.side == "input" else "output"
-    return StoredItem(side, row.body, row.image)
+    return ItemRow(response_id=response_id, key_id=key_id, item_id=item.id, position=position, **asdict(item))
 
 
 def _response(row: ResponseRow) -> StoredResponse:
-    return StoredResponse(
-        id=row.id,
-        key_id=row.key_id,
-        previous_id=row.previous_id,
-        state=row.state,
-        background=row.background,
-        echo=row.echo,
-        created_at=int(row.created_at),
-        owner=row.owner,
-        ended=row.ended,
-        events=row.events,
-        idempotency_key=row.idempotency_key,
-        fingerprint=row.fingerprint,
-        stored=row.stored,
-        delivered=row.delivered,
-        conversation_id=row.conversation_id,
-        title=row.title,
-    )
+    return row.to(StoredResponse, created_at=int(row.created_at))

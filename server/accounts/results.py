@@ -101,9 +101,7 @@ class ResultStore(Store):
             row = session.get(ResultRow, name)
         if row is None or row.deleted_at is not None:
             return None
-        return StoredResult(
-            row.name, row.media_type, row.width_px, row.height_px, row.size_bytes, row.sha256, row.position
-        )
+        return row.to(StoredResult)
 
     def recorded(self, names: Collection[str]) -> set[str]:
         """Return which of these files have a record and must not be deleted."""
@@ -224,6 +222,4 @@ def _result(row: ResultRow, hold: HoldRow) -> Result:
     origin = None
     if row.prompt is not None:
         origin = Origin(row.seed, row.prompt, row.parameters or {}, row.parents or ())
-    sizes = (row.width_px, row.height_px, row.size_bytes)
-    call = (row.call_id, row.key_id, hold.model, hold.endpoint)
-    return Result(row.name, *call, row.media_type, *sizes, row.created_at, origin, row.favourite)
+    return row.to(Result, model=hold.model, endpoint=hold.endpoint, origin=origin)

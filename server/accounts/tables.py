@@ -1,6 +1,7 @@
 """The rows. Times are Unix seconds in floats, so that every database compares them the same way."""
 
-from typing import Any
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import (
     JSON,
@@ -18,11 +19,20 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+ValueT = TypeVar("ValueT", bound="DataclassInstance")
 AutoInteger = BigInteger().with_variant(Integer, "sqlite")  # SQLite autoincrements INTEGER PRIMARY KEY only
 
 
 class Base(DeclarativeBase):
     """All tables."""
+
+    def to(self, kind: type[ValueT], **others: Any) -> ValueT:
+        """Return a dataclass with the columns of its fields' names. `others` are fields that no column is."""
+        names = {each.name for each in fields(kind)} - others.keys()
+        return kind(**{name: getattr(self, name) for name in names}, **others)
 
 
 class KeyRow(Base):
