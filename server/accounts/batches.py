@@ -10,9 +10,9 @@ from sqlalchemy.orm import Session
 
 from server.accounts.batch_tables import BatchLineRow, BatchRow
 from server.accounts.dated_ahead import MARGIN_S, redate
-from server.accounts.db import PAGE, Database
+from server.accounts.db import PAGE
 from server.accounts.gateways import live_owners
-from server.accounts.paging import Page, read_page
+from server.accounts.paging import Page, read_own
 from server.accounts.store import Store
 
 BatchState = Literal["in_progress", "cancelling", "completed", "cancelled", "expired"]
@@ -56,14 +56,6 @@ class Batch:
 class BatchStore(Store):
     """The batches that one server process (`owner`) reads, writes and runs."""
 
-    def __init__(self, database: Database, owner: str) -> None:
-        super().__init__(database)
-        self._owner = owner
-
-    def now(self) -> float:
-        """Return the time by the database's clock."""
-        return self._database.clock.now()
-
     def create(self, batch: Batch, lines: Sequence[BatchLine]) -> None:
         """Add a batch with its lines."""
         with self._database.write() as session:
@@ -81,11 +73,9 @@ class BatchStore(Store):
     def page(self, key_id: str | None, page: Page) -> list[Batch]:
         """Return this key's batches by age, and one more than the page has room for if there are more. Without a key,
         those of all. Raises UnknownEntry."""
+        query = select(BatchRow) if key_id is None else select(BatchRow).where(BatchRow.key_id == key_id)
         with self._database.read() as session:
-            after = session.get(BatchRow, page.after) if page.after is not None else None
-            after = after if after is not None and key_id in {None, after.key_id} else None
-            query = select(BatchRow) if key_id is None else select(BatchRow).where(BatchRow.key_id == key_id)
-            return _counted(session, read_page(session, query, [BatchRow.created_at, BatchRow.id], page, after))
+            return _counted(session, read_own(session, query, [BatchRow.created_at, BatchRow.id], page, key_id))
 
     def cancel(self, batch_id: str, key_id: str) -> None:
         """Ask for the end of a batch. One that has ended stays as it is."""

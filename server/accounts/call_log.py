@@ -9,7 +9,7 @@ from sqlalchemy import delete, func, select, update
 from server.accounts.dated_ahead import has_been, redate
 from server.accounts.db import PAGE
 from server.accounts.operator_tables import CallLogRow
-from server.accounts.paging import ALWAYS, Page, Period, read_page
+from server.accounts.paging import ALWAYS, Page, Period, read_own
 from server.accounts.store import Store
 from server.accounts.tables import KeyRow
 
@@ -85,10 +85,7 @@ class CallLog(Store):
         if wanted.outcome is not None:
             query = query.where(OUTCOMES[wanted.outcome])
         with self._database.read() as session:
-            after = session.get(row, page.after) if page.after is not None else None
-            if after is not None and wanted.key_id not in {None, after.key_id}:
-                after = None
-            rows = read_page(session, query, [row.created_at, row.id], page, after)
+            rows = read_own(session, query, [row.created_at, row.id], page, wanted.key_id)
             named = select(KeyRow.id, KeyRow.name).where(KeyRow.id.in_({each.key_id for each in rows}))
             names = dict(session.execute(named).all())
             return [each.to(LoggedCall, key_name=names.get(each.key_id, "")) for each in rows]

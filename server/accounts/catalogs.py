@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from sqlalchemy import exists, func, select, update
 from sqlalchemy.orm import Session
 
-from server.accounts.db import Database
 from server.accounts.gateways import lapsed
 from server.accounts.store import Store
 from server.accounts.tables import CatalogRow, GatewayRow
@@ -54,10 +53,6 @@ class TurnLost(Exception):
 
 class CatalogStore(Store):
     """The versions, as one gateway (`owner`) sees and makes them."""
-
-    def __init__(self, database: Database, owner: str) -> None:
-        super().__init__(database)
-        self._owner = owner
 
     def current(self) -> CatalogVersion | None:
         """Return the current version; None before the first gateway of a cluster has started."""

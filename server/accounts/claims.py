@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, delete, func, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from server.accounts.calls import CallId
-from server.accounts.db import REQUEST_LIMIT_S, Database
+from server.accounts.db import REQUEST_LIMIT_S
 from server.accounts.gateways import live_owners
 from server.accounts.ledger import lock_key
 from server.accounts.store import Store
@@ -60,10 +60,6 @@ class ClaimRefused(Exception):
 
 class ClaimStore(Store):
     """The claims of all gateways, as one of them (`owner`) makes them."""
-
-    def __init__(self, database: Database, owner: str) -> None:
-        super().__init__(database)
-        self._owner = owner
 
     def begin(self, call: CallId, limits: ClaimLimits | None, *, find_equal: bool) -> KeyCounts:
         """Claim the call for this gateway; `limits` None does not count it. With `find_equal` an equal call without an

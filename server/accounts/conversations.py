@@ -52,7 +52,7 @@ class ConversationStore(Store):
             if (session.scalar(count) or 0) >= MAX_CONVERSATIONS:
                 raise TooMany("conversations")
             _check_new(session, key_id, items, 0)
-            now = self._database.clock.now()
+            now = self.now()
             row = ConversationRow(
                 id=conversation.id,
                 key_id=key_id,
@@ -76,7 +76,7 @@ class ConversationStore(Store):
             row = _own(session, conversation_id, key_id)
             if row is None:
                 return None
-            row.labels, row.used_at = dict(metadata), self._database.clock.now()
+            row.labels, row.used_at = dict(metadata), self.now()
             return _conversation(row)
 
     def delete(self, conversation_id: str, key_id: str) -> bool:
@@ -99,7 +99,7 @@ class ConversationStore(Store):
             if count + len(items) > MAX_ITEMS:
                 raise TooMany("items")
             _check_new(session, key_id, items, size_bytes)
-            row.used_at = self._database.clock.now()
+            row.used_at = self.now()
             _add(session, conversation_id, None, items)
         return True
 
@@ -138,7 +138,7 @@ class ConversationStore(Store):
             if row is None or item is None:
                 return None
             session.delete(item)
-            row.used_at = self._database.clock.now()
+            row.used_at = self.now()
             return _conversation(row)
 
     def delete_expired(self, max_age_s: float, limit: int = PAGE) -> int:

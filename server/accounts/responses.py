@@ -15,7 +15,7 @@ from server.accounts.conversations import add_rounds
 from server.accounts.dated_ahead import is_near, redate
 from server.accounts.db import PAGE, Database
 from server.accounts.gateways import live_owners
-from server.accounts.paging import Page, read_page
+from server.accounts.paging import Page, read_own
 from server.accounts.response_items import StoredItem
 from server.accounts.response_tables import FileRow, ItemRow, ResponseRow
 from server.accounts.store import Store, Write
@@ -87,8 +87,7 @@ class ResponseStore(Store):
     """The response records that one server process (`owner`) reads and writes."""
 
     def __init__(self, database: Database, owner: str) -> None:
-        super().__init__(database)
-        self._owner = owner
+        super().__init__(database, owner)
         self._unrecorded: dict[str, ResponseEnd] = {}
 
     def begin(self, response: StoredResponse, inputs: Sequence[StoredItem]) -> None:
@@ -124,14 +123,14 @@ class ResponseStore(Store):
     def finish(self, response_id: str, state: str, ended: Mapping[str, Any], *, delivered: bool) -> bool:
         """Record the end, and add its items to its conversation. False when it had ended before, or was deleted."""
         running = (ResponseRow.id == response_id, ResponseRow.state.in_(RUNNING))
-        values = {"state": state, "ended": dict(ended), "delivered": delivered, "ended_at": self._database.clock.now()}
+        values = {"state": state, "ended": dict(ended), "delivered": delivered, "ended_at": self.now()}
         statement = update(ResponseRow).where(*running).values(**values)
         if state in {"failed", "cancelled"}:
             statement = statement.values(idempotency_key=None)
         with self._database.write() as session:
             ended_now = session.scalars(statement.returning(ResponseRow.id)).all()
             if state in {"completed", "incomplete"}:
-                add_rounds(session, ended_now, self._database.clock.now())
+                add_rounds(session, ended_now, self.now())
         return bool(ended_now)
 
     def finish_later(self, response_id: str, end: ResponseEnd) -> None:
@@ -178,10 +177,7 @@ class ResponseStore(Store):
         if root is not None:
             query = query.where(row.id.in_(select(_tree(root, key_id).c.id)))
         with self._database.read() as session:
-            after = session.get(row, page.after) if page.after is not None else None
-            if after is not None and after.key_id != key_id:
-                after = None
-            rows = read_page(session, query, [row.created_at, row.id], page, after)
+            rows = read_own(session, query, [row.created_at, row.id], page, key_id)
             ids = [each.id for each in rows]
             items = select(ItemRow).where(ItemRow.response_id.in_(ids), ItemRow.side == "input").order_by(ItemRow.id)
             inputs: dict[str, list[StoredItem]] = {each: [] for each in ids}
@@ -270,7 +266,7 @@ class ResponseStore(Store):
         is completed as it is: a retry is not charged again."""
         images = (ItemRow.response_id == ResponseRow.id, ItemRow.side == "output", ItemRow.image.is_not(None))
         charged = select(ItemRow.id).where(*images).exists()
-        now = self._database.clock.now()
+        now = self.now()
         orphans = update(ResponseRow).where(ResponseRow.state.in_(RUNNING), which).values(ended_at=now)
         with self._database.write() as session:
             completed = orphans.where(charged).values(state="completed", ended={"completed_at": int(now)})

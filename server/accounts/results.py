@@ -9,8 +9,8 @@ from sqlalchemy.orm import Session
 
 from server.accounts.dated_ahead import redate
 from server.accounts.db import PAGE, Database
-from server.accounts.paging import ALWAYS, Page, Period, read_page
-from server.accounts.report import call_problems
+from server.accounts.paging import ALWAYS, Page, Period, read_own
+from server.accounts.report import call_problems, holds
 from server.accounts.result_tables import ResultRow
 from server.accounts.store import Store, Write
 from server.accounts.tables import HoldRow
@@ -89,7 +89,7 @@ class ResultStore(Store):
         """Return the write that records a call's images, for the transaction that charges it."""
 
         def write(session: Session) -> None:
-            key_id, now = session.get_one(HoldRow, call_id).key_id, self._database.clock.now()
+            key_id, now = session.get_one(HoldRow, call_id).key_id, self.now()
             for result in results:
                 session.add(ResultRow(**asdict(result), call_id=call_id, key_id=key_id, created_at=now))
 
@@ -124,10 +124,7 @@ class ResultStore(Store):
         if wanted.parent is not None:  # a list of names, as JSON
             query = query.where(cast(row.parents, Text).contains(f'"{wanted.parent}"', autoescape=True))
         with self._database.read() as session:
-            after = session.get(row, page.after) if page.after is not None else None
-            if after is not None and after.key_id != wanted.key_id:
-                after = None
-            rows = read_page(session, query, [row.created_at, row.name], page, after)
+            rows = read_own(session, query, [row.created_at, row.name], page, wanted.key_id)
             of_rows = select(HoldRow).where(HoldRow.call_id.in_({each.call_id for each in rows}))
             holds = {hold.call_id: hold for hold in session.scalars(of_rows)}
             return [_result(each, holds[each.call_id]) for each in rows]
@@ -152,7 +149,7 @@ class ResultStore(Store):
         """Forget an image and its origin; its charge stays. Returns False if there is none."""
         row = ResultRow
         mine = (row.name == name, row.key_id == key_id, row.deleted_at.is_(None))
-        values = {**FORGOTTEN, "deleted_at": self._database.clock.now()}
+        values = {**FORGOTTEN, "deleted_at": self.now()}
         with self._database.write() as session:
             return session.scalar(update(row).where(*mine).values(**values).returning(row.name)) is not None
 
@@ -184,14 +181,11 @@ def check(database: Database, stored: Callable[[str], bool] | None = None) -> li
     no_hold = ~select(HoldRow.call_id).where(HoldRow.call_id == ResultRow.call_id).exists()
     with database.read() as session:
         problems = [
-            *call_problems(
-                session, of_images & (HoldRow.state == "captured") & no_result, "is captured and has no result"
-            ),
-            *call_problems(session, (HoldRow.state == "void") & ~no_result, "is void and has results"),
-            *call_problems(session, (HoldRow.state == "held") & ~no_result, "is still held and has results"),
+            *call_problems(session, holds("captured", of_images, no_result), "is captured and has no result"),
+            *call_problems(session, holds("void", ~no_result), "is void and has results"),
+            *call_problems(session, holds("held", ~no_result), "is still held and has results"),
+            *call_problems(session, select(ResultRow.call_id).where(no_hold), "has a result and no hold"),
         ]
-        orphans = session.scalars(select(ResultRow.call_id).where(no_hold))
-        problems += [f"call {call_id} has a result and no hold" for call_id in orphans]
         if stored is not None:
             names = session.scalars(select(ResultRow.name).where(ResultRow.deleted_at.is_(None))).yield_per(PAGE)
             problems += [f"result {name} has no file" for name in names if not stored(name)]

@@ -34,10 +34,6 @@ class WebhookStore(Store):
 
         return write
 
-    def now(self) -> float:
-        """Return the time by the clock that all servers of the database have."""
-        return self._database.clock.now()
-
     def any_due(self, now: float) -> bool:
         """Return whether `claim_due` would find any. It does not wait for the writer."""
         with self._database.read() as session:

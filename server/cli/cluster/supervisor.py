@@ -69,7 +69,7 @@ class Supervisor:
     def catalog(self) -> CatalogContent | None:
         """Return the catalog that the gateways serve, for a box that joins to compare its weights with."""
         with self._database() as database:
-            current = CatalogStore(database, "").current()
+            current = CatalogStore(database).current()
         return current.content if current is not None else None
 
     def admit(self, name: str) -> None:

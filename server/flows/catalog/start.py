@@ -29,7 +29,7 @@ def catalog_at_start(settings: Settings, send: TellRead = lambda _done, _total: 
     database = Database(settings.database_url)
     try:
         database.migrate()
-        current = _current(settings, CatalogStore(database, ""), send)
+        current = _current(settings, CatalogStore(database), send)
     finally:
         database.dispose()
     catalog = parse(current.content.files, settings.model_configs, settings.weights)
