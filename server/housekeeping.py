@@ -13,7 +13,7 @@ import structlog
 from server.accounts.db import PAGE
 from server.accounts.store import Store
 from server.backends.engines import cluster_member, read_roster
-from server.errors import ApiError
+from server.errors import ApiError, StartError
 from server.services import Services
 from server.settings import Settings
 
@@ -27,31 +27,24 @@ THUMBNAIL_DAYS = 7
 OTHERS = 0o077  # the bits of a file's mode that are not its owner's
 
 
-class HomeInUse(Exception):
-    """Another server runs on this home."""
-
-
-class DatabaseInUse(Exception):
-    """Another server runs on this SQLite file."""
+class InUse(StartError):
+    """Another server runs on this home, or on this SQLite file."""
 
 
 def lock_home(home: Path) -> IO[str]:
-    """Lock the home until the file is closed or the process dies. Raises HomeInUse."""
-    home.mkdir(parents=True, exist_ok=True)
-    try:
-        return _locked(home / "lock")
-    except BlockingIOError as error:
-        message = f"Another Darkroom server already runs on {home}. Stop it, or set DARKROOM_HOME to another folder."
-        raise HomeInUse(message) from error
+    """Lock the home until the file is closed or the process dies. Raises InUse."""
+    message = f"Another Darkroom server already runs on {home}. Stop it, or set DARKROOM_HOME to another folder."
+    return _locked(home / "lock", message)
 
 
-def _locked(path: Path) -> IO[str]:
+def _locked(path: Path, message: str) -> IO[str]:
+    path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.open("w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except BlockingIOError as error:
         lock.close()
-        raise
+        raise InUse(message) from error
     return lock
 
 
@@ -66,20 +59,16 @@ def make_private(home: Path) -> None:
 
 def lock_database(settings: Settings) -> IO[str] | None:
     """Lock the SQLite file until this is closed or the process dies: its home is not the only place from which a server
-    may use it. None for PostgreSQL. Raises DatabaseInUse."""
+    may use it. None for PostgreSQL. Raises InUse."""
     url = settings.database_url
     if url.get_backend_name() != "sqlite" or not url.database:
         return None
     path = Path(url.database)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        return _locked(path.with_name(f"{path.name}.server-lock"))
-    except BlockingIOError as error:
-        message = (
-            f"Another Darkroom server already uses the database {path}. A SQLite file has one server: stop the other "
-            "one, or use PostgreSQL (docs/guides/cluster.md)."
-        )
-        raise DatabaseInUse(message) from error
+    message = (
+        f"Another Darkroom server already uses the database {path}. A SQLite file has one server: stop the other one, "
+        "or use PostgreSQL (docs/guides/cluster.md)."
+    )
+    return _locked(path.with_name(f"{path.name}.server-lock"), message)
 
 
 async def recover_after_crash(services: Services) -> None:

@@ -153,18 +153,15 @@ def restore(
 ) -> None:
     """Put a backup in place of what is there, which is moved to a folder of the home. The server may not run."""
     from server.flows.operators.backup import check_backup, restore_backup
-    from server.housekeeping import HomeInUse, lock_home
+    from server.housekeeping import lock_home
 
     settings = read_settings()
     if check:
         found = check_backup(settings, file)  # without a lock: the server may run
         typer.echo(f"{file} is whole: {found.images} images and the database, schema {found.schema}.")
         return
-    try:
-        with lock_home(settings.home):
-            restored = restore_backup(settings, file, keep_catalog=keep_catalog)
-    except HomeInUse as error:
-        fail(str(error))
+    with lock_home(settings.home):
+        restored = restore_backup(settings, file, keep_catalog=keep_catalog)
     typer.echo(f"Restored {restored.images} images and the database, schema {restored.schema}.")
     if restored.left_out:
         fail(f"Not restored: {'; '.join(restored.left_out)}.")

@@ -34,7 +34,7 @@ from server.data_folders import write_starters
 from server.errors import StartError
 from server.flows.catalog.start import catalog_at_start
 from server.flows.operators.doctor import port_problem
-from server.housekeeping import DatabaseInUse, HomeInUse, lock_database, lock_home, make_private
+from server.housekeeping import lock_database, lock_home, make_private
 from server.http.proxy_headers import TRUSTED_BY_DEFAULT, ProxyHeadersMiddleware, trusted_networks
 from server.secret_files import read_secret, write_secret
 from server.services import Services
@@ -113,8 +113,6 @@ def _check_start(settings: Settings, console: Console) -> Catalog:
     try:
         with lock_home(settings.home), lock_database(settings) or nullcontext():
             pass  # for an early, readable error; the server itself takes the locks again
-    except (DatabaseInUse, HomeInUse) as error:
-        raise StartError(str(error)) from error
     except OSError as error:
         raise StartError(f"{error.filename or settings.home}: {error.strerror}. {CHOOSE_HOME}") from error
     return catalog
