@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from sqlalchemy import select
 
 from server.accounts.db import Database
-from server.accounts.paging import Order, Page, read_numbered
+from server.accounts.paging import FIRST_PAGE, Page, read_numbered
 from server.accounts.tables import RefusalRow
 
 MAX_EVIDENCE = 200
@@ -36,21 +36,14 @@ def record_refusals(database: Database, refusals: Sequence[Refusal]) -> None:
         session.add_all(_row(refusal) for refusal in refusals)
 
 
-def list_refusals(
-    database: Database,
-    key_id: str | None = None,
-    limit: int = 100,
-    *,
-    order: Order = "desc",
-    after: str | None = None,
-) -> list[Refusal]:
-    """List at most `limit` refusals, newest first unless asked otherwise. Raises UnknownEntry."""
+def list_refusals(database: Database, key_id: str | None = None, page: Page = FIRST_PAGE) -> list[Refusal]:
+    """List refusals, and one more than the page has room for if there are more. Raises UnknownEntry."""
     query = select(RefusalRow)
     if key_id is not None:
         query = query.where(RefusalRow.key_id == key_id)
     with database.read() as session:
-        rows = read_numbered(session, query, RefusalRow, Page(limit, order, after))
-    return [row.to(Refusal, created_at=datetime.fromtimestamp(row.created_at, UTC)) for row in rows[:limit]]
+        rows = read_numbered(session, query, RefusalRow, page)
+    return [row.to(Refusal, created_at=datetime.fromtimestamp(row.created_at, UTC)) for row in rows]
 
 
 def _row(refusal: Refusal) -> RefusalRow:

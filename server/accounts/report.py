@@ -64,15 +64,14 @@ def entries(
     model: str | None = None,
     period: Period = ALWAYS,
 ) -> list[Entry]:
-    """List the charges of a page. Raises UnknownEntry."""
+    """List charges, and one more than the page has room for if there are more. Raises UnknownEntry."""
     query = select(EntryRow).where(*period.bounds(EntryRow.created_at))
     for column, value in ((EntryRow.key_id, key_id), (EntryRow.team_id, team_id), (EntryRow.model, model)):
         query = query if value is None else query.where(column == value)
     with database.read() as session:
         rows = read_numbered(session, query, EntryRow, page)
     return [
-        row.to(Entry, amount_units=row.amount, created_at=datetime.fromtimestamp(row.created_at, UTC))
-        for row in rows[: page.limit]
+        row.to(Entry, amount_units=row.amount, created_at=datetime.fromtimestamp(row.created_at, UTC)) for row in rows
     ]
 
 

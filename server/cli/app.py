@@ -216,7 +216,7 @@ def ledger(
             "amount": "Amount",
         }  # fmt: skip
         limit = limit_of(entries, exported=as_json or as_csv)
-        rows = cut(charges(database, key_id, since, to, limit + 1), limit)
+        rows = cut(charges(database, key_id, since, to, limit), limit)
         show_rows("Charges (CNY)", headings, rows, as_json=as_json, as_csv=as_csv)
         if not (as_json or as_csv):
             show(tokens_table(database, key_id))

@@ -17,7 +17,7 @@ from fastapi import FastAPI
 from rich.console import Console
 from rich.markup import escape
 
-from server.accounts.db import Database
+from server.accounts.db import opened
 from server.accounts.keys import create_key, has_keys
 from server.app import create_app
 from server.catalog.images import Catalog, CatalogError
@@ -149,14 +149,11 @@ def _server_config(settings: Settings, app: FastAPI) -> uvicorn.Config:
 
 def create_first_key(settings: Settings, catalog: Catalog) -> None:
     """Create a key with every group at the first start, in a file that only the owner can read."""
-    database = Database(settings.database_url)
-    try:
+    with opened(settings.database_url) as database:
         database.migrate()
         if has_keys(database):
             return
         _, secret = create_key(database, "dev", catalog.groups)
-    finally:
-        database.dispose()
     (settings.home / "dev-key").unlink(missing_ok=True)
     write_secret(settings.home / "dev-key", secret)
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
-from server.accounts.db import Database
+from server.accounts.db import opened
 from server.backends.open_storage import open_storage
 from server.catalog.images import CatalogError
 from server.cli.cluster.box import Box, compare_weights, examine_box, memory_labels
@@ -50,7 +50,7 @@ def start_cluster(settings: Settings, path: Path, name: str, labels: Mapping[str
     config = read_config(path, tuple(catalog.models))
     make_token(settings.home)
     set_environment(settings.home)
-    console, box = _console(), examine_box(settings)
+    console, box = Console(highlight=False, soft_wrap=True), examine_box(settings)
     secrets = derive_secrets(read_token(settings.home))
     prepare_books(settings, config, secrets, console)
     with console.status("Starting Ray, engines and gateways ..."):
@@ -73,7 +73,7 @@ def join_cluster(settings: Settings, head: str, name: str, labels: Mapping[str, 
     """Join this box to a cluster, for `darkroom cluster join`. Raises StartError."""
     require_ray()
     set_environment(settings.home)
-    console, box = _console(), examine_box(settings)
+    console, box = Console(highlight=False, soft_wrap=True), examine_box(settings)
     with console.status("Joining ..."):
         node = start_node(settings.home, name, head, 0, ip, _labels(settings, name, labels))
     try:
@@ -140,10 +140,6 @@ def _node(settings: Settings) -> RayNode:
     return node
 
 
-def _console() -> Console:
-    return Console(highlight=False, soft_wrap=True)
-
-
 def prepare_books(settings: Settings, config: ClusterConfig, secrets: ClusterSecrets, console: Console) -> None:
     """Prepare the database, at this version's schema with a catalog and a first key, and check that the storage
     answers. The home gets the secret of webhooks, for `darkroom keys webhook-secret`. Raises StartError."""
@@ -153,7 +149,8 @@ def prepare_books(settings: Settings, config: ClusterConfig, secrets: ClusterSec
     try:
         with console.status("Asking the storage and the database ..."):
             _try_storage(config.storage)
-            _migrate(config.database)
+            with opened(config.database) as database:
+                database.migrate()
         with reading_shown(console) as send:
             create_first_key(as_gateway, catalog_at_start(as_gateway, send).catalog)
         create_webhook_secret(as_gateway)
@@ -163,14 +160,6 @@ def prepare_books(settings: Settings, config: ClusterConfig, secrets: ClusterSec
         reason = error.reason if isinstance(error, DatabaseBusy) else _line(error)
         url = make_url(config.database).render_as_string(hide_password=True)
         raise StartError(f"database: {url} can't be used: {reason}") from error
-
-
-def _migrate(url: str) -> None:
-    database = Database(url)
-    try:
-        database.migrate()
-    finally:
-        database.dispose()
 
 
 def _try_storage(url: str) -> None:
