@@ -79,9 +79,8 @@ class BatchStore(Store):
 
     def cancel(self, batch_id: str, key_id: str) -> None:
         """Ask for the end of a batch. One that has ended stays as it is."""
-        with self._database.write() as session:
-            running = (BatchRow.id == batch_id, BatchRow.key_id == key_id, BatchRow.state == "in_progress")
-            session.execute(update(BatchRow).where(*running).values(state="cancelling", cancelling_at=self.now()))
+        running = (BatchRow.id == batch_id, BatchRow.key_id == key_id, BatchRow.state == "in_progress")
+        self._write(update(BatchRow).where(*running).values(state="cancelling", cancelling_at=self.now()))
 
     def claim(self) -> list[Batch]:
         """Take the batches that no server runs, and return all that this one runs."""
@@ -121,15 +120,13 @@ class BatchStore(Store):
     def record(self, batch_id: str, line: BatchLine) -> None:
         """Record the answer of a line, unless it has one."""
         values = {"status": line.status, "request_id": line.request_id, "answer": line.answer}
-        with self._database.write() as session:
-            row = (BatchLineRow.batch_id == batch_id, BatchLineRow.position == line.position)
-            session.execute(update(BatchLineRow).where(*row, BatchLineRow.status.is_(None)).values(**values))
+        row = (BatchLineRow.batch_id == batch_id, BatchLineRow.position == line.position)
+        self._write(update(BatchLineRow).where(*row, BatchLineRow.status.is_(None)).values(**values))
 
     def end(self, batch_id: str, state: EndState) -> None:
         """End a batch that runs."""
-        with self._database.write() as session:
-            running = (BatchRow.id == batch_id, BatchRow.state.in_(RUNNING))
-            session.execute(update(BatchRow).where(*running).values(state=state, ended_at=self.now()))
+        running = (BatchRow.id == batch_id, BatchRow.state.in_(RUNNING))
+        self._write(update(BatchRow).where(*running).values(state=state, ended_at=self.now()))
 
     def delete_older(self, max_age_s: float, limit: int = PAGE) -> int:
         """Delete batches that have ended and are older than this; returns how many. If as many as `limit`, there may be

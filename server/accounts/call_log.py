@@ -122,6 +122,4 @@ class CallLog(Store):
         more."""
         kept = CallLogRow.prompt.is_not(None) | CallLogRow.parameters.is_not(None)
         page = select(CallLogRow.id).where(kept).limit(limit)
-        with self._database.write() as session:
-            forgotten = update(CallLogRow).where(CallLogRow.id.in_(page)).values(prompt=None, parameters=None)
-            return len(session.scalars(forgotten.returning(CallLogRow.id)).all())
+        return self._write(update(CallLogRow).where(CallLogRow.id.in_(page)).values(prompt=None, parameters=None))

@@ -194,8 +194,7 @@ class CallStore(Store):
         values: dict[str, Any] = {"delivered": True}
         if not still_replayable:
             values |= {"replayable": False, "idempotency_key": None}
-        with self._database.write() as session:
-            session.execute(update(CallRow).where(CallRow.id == call_id).values(**values))
+        self._write(update(CallRow).where(CallRow.id == call_id).values(**values))
 
     def fail_orphans(self, running: Collection[str] = ()) -> int:
         """Record as failed each call that is marked running but no server runs: its hold is no longer held, and its
@@ -205,10 +204,7 @@ class CallStore(Store):
         lost = CallRow.owner.not_in(live_owners()) | ((CallRow.owner == self._owner) & CallRow.id.not_in(running))
         orphans = (CallRow.state == "running", lost, ~held)
         values = {"state": "failed", "status": 500, "answer": SERVER_DIED, "idempotency_key": None}
-        with self._database.write() as session:
-            now = self.now()
-            statement = update(CallRow).where(*orphans).values(**values, ended_at=now).returning(CallRow.id)
-            return len(session.scalars(statement).all())
+        return self._write(update(CallRow).where(*orphans).values(**values, ended_at=self.now()))
 
     def delete_expired(self, limit: int = PAGE) -> int:
         """Delete records that are past their retention; returns how many. If as many as `limit`, there may be more."""

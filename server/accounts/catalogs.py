@@ -95,8 +95,7 @@ class CatalogStore(Store):
 
     def end_turn(self) -> None:
         """End this gateway's turn: its change is made, or given up."""
-        with self._database.write() as session:
-            session.execute(update(GatewayRow).where(GatewayRow.owner == self._owner).values(changing=None))
+        self._write(update(GatewayRow).where(GatewayRow.owner == self._owner).values(changing=None))
 
     def goes_on(self, change: str) -> bool:
         """Return whether a live gateway still makes the change."""
@@ -119,8 +118,7 @@ class CatalogStore(Store):
 
     def serves(self, version: int) -> None:
         """Note the version that this gateway serves."""
-        with self._database.write() as session:
-            session.execute(update(GatewayRow).where(GatewayRow.owner == self._owner).values(catalog_version=version))
+        self._write(update(GatewayRow).where(GatewayRow.owner == self._owner).values(catalog_version=version))
 
     def _lock(self, session: Session) -> None:
         """Let changes of the catalogs' rows wait for each other, until the transaction ends."""

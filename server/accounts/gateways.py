@@ -74,8 +74,7 @@ class GatewayStore(Store):
 
     def leave(self) -> None:
         """Remove this server at its end: the work that it has left behind may be given up at once."""
-        with self._database.write() as session:
-            session.execute(delete(GatewayRow).where(GatewayRow.owner == self.owner))
+        self._write(delete(GatewayRow).where(GatewayRow.owner == self.owner))
 
     def remove_dead(self) -> int:
         """Remove the others whose lease had run out at the last look already; returns how many."""

@@ -122,8 +122,7 @@ class Ledger(Store):
     def void(self, call_id: str, reason: str) -> bool:
         """Release the hold. Returns False when this owner holds none for the call."""
         statement = self._void_statement(reason, HoldRow.call_id == call_id, HoldRow.owner == self._owner)
-        with self._database.write() as session:
-            return _count_updated(session, statement) == 1
+        return self._write(statement) == 1
 
     def renew(self, running: Collection[str]) -> int:
         """Extend the leases of this owner's holds for these calls; returns how many. Its other holds expire: their
@@ -150,9 +149,7 @@ class Ledger(Store):
 
     def void_orphans(self) -> int:
         """Void the holds of servers that do not run any more; returns how many."""
-        with self._database.write() as session:
-            dead = HoldRow.owner.not_in(live_owners())
-            return _count_updated(session, self._void_statement("server_died", dead))
+        return self._write(self._void_statement("server_died", HoldRow.owner.not_in(live_owners())))
 
     def _check_budgets(self, session: Session, key: KeyRow, price_units: int) -> None:
         held = held_sum(session, key.id)

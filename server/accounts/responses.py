@@ -102,9 +102,8 @@ class ResponseStore(Store):
 
     def start(self, response_id: str) -> None:
         """Change a queued response to in_progress."""
-        with self._database.write() as session:
-            queued = (ResponseRow.id == response_id, ResponseRow.state == "queued")
-            session.execute(update(ResponseRow).where(*queued).values(state="in_progress"))
+        queued = (ResponseRow.id == response_id, ResponseRow.state == "queued")
+        self._write(update(ResponseRow).where(*queued).values(state="in_progress"))
 
     def output_write(self, response: StoredResponse, position: int, item: StoredItem) -> Write:
         """Return the write that records a finished item. `position` continues the numbering of the inputs."""
@@ -157,9 +156,7 @@ class ResponseStore(Store):
 
     def save_events(self, response_id: str, events: Sequence[Mapping[str, Any]]) -> None:
         """Record the events that were sent, so that the stream can be read again."""
-        statement = update(ResponseRow).where(ResponseRow.id == response_id).values(events=list(events))
-        with self._database.write() as session:
-            session.execute(statement)
+        self._write(update(ResponseRow).where(ResponseRow.id == response_id).values(events=list(events)))
 
     def find(self, response_id: str, key_id: str) -> tuple[StoredResponse, list[StoredItem]] | None:
         """Return a stored response of this key, with all its items in order; None if there is none."""
@@ -234,9 +231,7 @@ class ResponseStore(Store):
     def name(self, response_id: str, key_id: str, title: str | None) -> bool:
         """Give a stored response a title, or take it away. False when there is none."""
         mine = (ResponseRow.id == response_id, ResponseRow.key_id == key_id, ResponseRow.stored)
-        with self._database.write() as session:
-            named = update(ResponseRow).where(*mine).values(title=title).returning(ResponseRow.id)
-            return session.scalar(named) is not None
+        return self._write(update(ResponseRow).where(*mine).values(title=title)) > 0
 
     def find_tree(self, response_id: str, key_id: str) -> list[str]:
         """Return the ids of a stored response and of all that continue it, the last ones first."""

@@ -141,17 +141,14 @@ class ResultStore(Store):
         """Make an image a favourite, or an image like others. Returns False if there is none."""
         row = ResultRow
         mine = (row.name == name, row.key_id == key_id, row.deleted_at.is_(None))
-        with self._database.write() as session:
-            marked = update(row).where(*mine).values(favourite=favourite).returning(row.name)
-            return session.scalar(marked) is not None
+        return self._write(update(row).where(*mine).values(favourite=favourite)) > 0
 
     def delete(self, name: str, key_id: str) -> bool:
         """Forget an image and its origin; its charge stays. Returns False if there is none."""
         row = ResultRow
         mine = (row.name == name, row.key_id == key_id, row.deleted_at.is_(None))
         values = {**FORGOTTEN, "deleted_at": self.now()}
-        with self._database.write() as session:
-            return session.scalar(update(row).where(*mine).values(**values).returning(row.name)) is not None
+        return self._write(update(row).where(*mine).values(**values)) > 0
 
     def expire(self, max_age_s: float, limit: int = PAGE) -> int:
         """Mark results older than this as deleted, so that a sweep removes their files. Their charges stay. Returns how
@@ -168,9 +165,7 @@ class ResultStore(Store):
         """Remove prompts and parameters that were kept before; returns how many. If as many as `limit`, there may be
         more."""
         page = select(ResultRow.name).where(ResultRow.prompt.is_not(None)).limit(limit)
-        with self._database.write() as session:
-            forgotten = update(ResultRow).where(ResultRow.name.in_(page)).values(**FORGOTTEN)
-            return len(session.scalars(forgotten.returning(ResultRow.name)).all())
+        return self._write(update(ResultRow).where(ResultRow.name.in_(page)).values(**FORGOTTEN))
 
 
 def check(database: Database, stored: Callable[[str], bool] | None = None) -> list[str]:

@@ -1,7 +1,9 @@
 """The common part of stores: blocking methods, which an event loop runs in the database's threads."""
 
 from collections.abc import Callable
+from typing import Any, cast
 
+from sqlalchemy import CursorResult, Delete, Update
 from sqlalchemy.orm import Session
 
 from server.accounts.db import Database
@@ -19,6 +21,12 @@ class Store:
         self.in_reader = database.in_reader
         self.in_writer = database.in_writer
         self.in_patient_writer = database.in_patient_writer
+
+    def _write(self, statement: Update | Delete) -> int:
+        """Run one statement in a transaction of its own, and return how many rows it has changed."""
+        with self._database.write() as session:
+            unseen = statement.execution_options(synchronize_session=False)  # nothing else is in the session
+            return cast(CursorResult[Any], session.execute(unseen)).rowcount
 
     def now(self) -> float:
         """Return the time by the clock that all servers of the database have."""
