@@ -22,12 +22,12 @@ class Store:
         self.in_writer = database.in_writer
         self.in_patient_writer = database.in_patient_writer
 
+    def now(self) -> float:
+        """Return the time by the clock that all servers of the database have."""
+        return self._database.clock.now()
+
     def _write(self, statement: Update | Delete) -> int:
         """Run one statement in a transaction of its own, and return how many rows it has changed."""
         with self._database.write() as session:
             unseen = statement.execution_options(synchronize_session=False)  # nothing else is in the session
             return cast(CursorResult[Any], session.execute(unseen)).rowcount
-
-    def now(self) -> float:
-        """Return the time by the clock that all servers of the database have."""
-        return self._database.clock.now()
