@@ -67,14 +67,14 @@ def settings_page() -> str:
         "once, at start. The defaults suit one machine. `darkroom serve` also takes `--host` and `--port`. If you",
         "misspell a variable, the start names it.",
     ]
-    values: dict[str, Any] = {}
+    meanings, values = attribute_docstrings(Settings), dict[str, Any]()
     for name, field in Settings.model_fields.items():
         values[name] = field.get_default(call_default_factory=True, validated_data=values)
         if name in SECTIONS:
             lines += ["", f"## {SECTIONS[name]}", "", "| variable | default | meaning |", "| --- | --- | --- |"]
         choices = _choices(field.annotation)
         allowed = f" One of {', '.join(f'`{choice}`' for choice in choices)}." if choices else ""
-        meaning = f"{_cell(field.description or '')}{allowed}"
+        meaning = f"{_cell(meanings[name])}{allowed}"
         lines.append(f"| `{PREFIX}{name.upper()}` | {_default(field, values)} | {meaning} |")
     return "\n".join(lines) + "\n"
 

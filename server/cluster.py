@@ -32,7 +32,7 @@ from server.cli.cluster.token import ClusterSecrets, derive_secrets
 from server.cli.environment import read_catalog
 from server.cli.serve import prepare_app, require_checkpoints
 from server.errors import StartError
-from server.housekeeping import HomeInUse, lock_home
+from server.housekeeping import InUse, lock_home
 from server.http.proxy_headers import TRUSTED_BY_DEFAULT, ProxyHeadersMiddleware, trusted_networks
 from server.services import Services
 from server.settings import Settings
@@ -124,7 +124,7 @@ class Gateway:
             try:
                 self._home = lock_home(own / f"gateway-{index}" / "replica")
                 break
-            except HomeInUse:
+            except InUse:
                 continue
         cluster = ray.get_runtime_context().gcs_address
         home = own / f"gateway-{index}"

@@ -13,7 +13,7 @@ import structlog
 from server.accounts.db import PAGE
 from server.accounts.store import Store
 from server.backends.engines import cluster_member, read_roster
-from server.errors import ApiError
+from server.errors import ApiError, StartError
 from server.services import Services
 from server.settings import Settings
 
@@ -27,31 +27,24 @@ THUMBNAIL_DAYS = 7
 OTHERS = 0o077  # the bits of a file's mode that are not its owner's
 
 
-class HomeInUse(Exception):
-    """Another server runs on this home."""
-
-
-class DatabaseInUse(Exception):
-    """Another server runs on this SQLite file."""
+class InUse(StartError):
+    """Another server runs on this home, or on this SQLite file."""
 
 
 def lock_home(home: Path) -> IO[str]:
-    """Lock the home until the file is closed or the process dies. Raises HomeInUse."""
-    home.mkdir(parents=True, exist_ok=True)
-    try:
-        return _locked(home / "lock")
-    except BlockingIOError as error:
-        message = f"Another Darkroom server already runs on {home}. Stop it, or set DARKROOM_HOME to another folder."
-        raise HomeInUse(message) from error
+    """Lock the home until the file is closed or the process dies. Raises InUse."""
+    message = f"Another Darkroom server already runs on {home}. Stop it, or set DARKROOM_HOME to another folder."
+    return _locked(home / "lock", message)
 
 
-def _locked(path: Path) -> IO[str]:
+def _locked(path: Path, message: str) -> IO[str]:
+    path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.open("w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except BlockingIOError as error:
         lock.close()
-        raise
+        raise InUse(message) from error
     return lock
 
 
@@ -66,35 +59,32 @@ def make_private(home: Path) -> None:
 
 def lock_database(settings: Settings) -> IO[str] | None:
     """Lock the SQLite file until this is closed or the process dies: its home is not the only place from which a server
-    may use it. None for PostgreSQL. Raises DatabaseInUse."""
+    may use it. None for PostgreSQL. Raises InUse."""
     url = settings.database_url
     if url.get_backend_name() != "sqlite" or not url.database:
         return None
     path = Path(url.database)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        return _locked(path.with_name(f"{path.name}.server-lock"))
-    except BlockingIOError as error:
-        message = (
-            f"Another Darkroom server already uses the database {path}. A SQLite file has one server: stop the other "
-            "one, or use PostgreSQL (docs/guides/cluster.md)."
-        )
-        raise DatabaseInUse(message) from error
+    message = (
+        f"Another Darkroom server already uses the database {path}. A SQLite file has one server: stop the other one, "
+        "or use PostgreSQL (docs/guides/cluster.md)."
+    )
+    return _locked(path.with_name(f"{path.name}.server-lock"), message)
 
 
 async def recover_after_crash(services: Services) -> None:
     """Tell the others that this server runs, and give up the calls that dead servers left."""
-    others = await services.stores.gateways.in_patient_writer(services.stores.gateways.register)
+    stores = services.stores
+    others = await stores.gateways.in_patient_writer(stores.gateways.register)
     if others and None in {services.settings.gateway_url, *(other.url for other in others)}:
         log.warning(
             "other servers use this database: set DARKROOM_GATEWAY_URL for each of them (docs/guides/cluster.md)"
         )
-    if voided := await services.stores.ledger.in_patient_writer(services.stores.ledger.void_orphans):
+    if voided := await stores.ledger.in_patient_writer(stores.ledger.void_orphans):
         log.warning("voided the holds of a server that died", holds=voided)
-    await services.stores.calls.in_patient_writer(services.stores.calls.fail_orphans)
-    if finished := await services.stores.responses.in_patient_writer(services.stores.responses.finish_orphans):
+    await stores.calls.in_patient_writer(stores.calls.fail_orphans)
+    if finished := await stores.responses.in_patient_writer(stores.responses.finish_orphans):
         log.warning("ended the responses of a server that died", responses=finished)
-    if await services.stores.gateways.in_reader(services.stores.gateways.does_chores):
+    if await stores.gateways.in_reader(stores.gateways.does_chores):
         await _sweep_files(services)
 
 
@@ -153,22 +143,21 @@ async def _every(seconds: float, work: Callable[[], Awaitable[object]], *, at_on
 
 async def _renew_leases(services: Services) -> None:
     """Renew leases, then sweep: however long the database was busy, no hold of a running call is swept."""
-    gateways, ledger, calls, responses = (
-        services.stores.gateways, services.stores.ledger, services.stores.calls, services.stores.responses,
-    )  # fmt: skip
+    stores, running = services.stores, services.running.calls
+    gateways, ledger, calls, responses = stores.gateways, stores.ledger, stores.calls, stores.responses
     if not await gateways.in_patient_writer(gateways.renew):
         log.error("this server had not renewed its lease in time: others have given up what it ran")
-    await ledger.in_patient_writer(ledger.renew, services.running.calls.ids())
+    await ledger.in_patient_writer(ledger.renew, running.ids())
     if await gateways.in_reader(gateways.does_chores):
         if dead := await gateways.in_patient_writer(gateways.remove_dead):
             log.warning("servers have died", servers=dead)
         await ledger.in_patient_writer(ledger.void_orphans)
         await responses.in_patient_writer(responses.finish_orphans)
-        if lapsed := await ledger.in_patient_writer(ledger.sweep, services.running.calls.ids()):
+        if lapsed := await ledger.in_patient_writer(ledger.sweep, running.ids()):
             log.warning("voided holds whose lease ran out", holds=lapsed)
-        if services.stores.claims is not None:
-            await services.stores.claims.in_patient_writer(services.stores.claims.delete_ended)
-    await calls.in_patient_writer(calls.fail_orphans, services.running.calls.ids())
+        if stores.claims is not None:
+            await stores.claims.in_patient_writer(stores.claims.delete_ended)
+    await calls.in_patient_writer(calls.fail_orphans, running.ids())
     await _end_lost(services)
 
 
@@ -214,9 +203,8 @@ async def _sweep_files(services: Services) -> None:
     while (page := await storage.in_thread(next, pages, None)) is not None:
         for start in range(0, len(page), PAGE):
             names = page[start : start + PAGE]
-            known = await results.in_reader(results.recorded, names) | await responses.in_reader(
-                responses.needed, names
-            )
+            known = await results.in_reader(results.recorded, names)
+            known |= await responses.in_reader(responses.needed, names)
             known |= await conversations.in_reader(conversations.needed, names)
             unknown = [name for name in names if name not in known]
             await storage.in_thread(storage.delete, unknown)

@@ -58,8 +58,4 @@ def list_changes(database: Database, wanted: AuditFilter, page: Page) -> list[Au
         *wanted.period.bounds(AuditRow.created_at),
     )
     with database.read() as session:
-        return [_entry(row) for row in read_numbered(session, query, AuditRow, page)]
-
-
-def _entry(row: AuditRow) -> AuditEntry:
-    return AuditEntry(row.id, row.operator, row.action, row.target, row.details, row.created_at)
+        return [row.to(AuditEntry) for row in read_numbered(session, query, AuditRow, page)]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import JSON, CheckConstraint, Float, ForeignKey, Index, Integer, String, Text
+from sqlalchemy import JSON, CheckConstraint, ForeignKey, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from server.accounts.tables import Base
@@ -26,12 +26,12 @@ class BatchRow(Base):
     base: Mapped[str] = mapped_column(String(300))  # the server's address, as the client has it
     state: Mapped[str] = mapped_column(String(20), index=True)
     owner: Mapped[str | None] = mapped_column(String(40))  # the server that runs it
-    total: Mapped[int] = mapped_column(Integer)
+    total: Mapped[int]
     labels: Mapped[dict[str, Any]] = mapped_column(JSON)  # the client's metadata
-    created_at: Mapped[float] = mapped_column(Float, index=True)
-    expires_at: Mapped[float] = mapped_column(Float)
-    cancelling_at: Mapped[float | None] = mapped_column(Float)
-    ended_at: Mapped[float | None] = mapped_column(Float)
+    created_at: Mapped[float] = mapped_column(index=True)
+    expires_at: Mapped[float]
+    cancelling_at: Mapped[float | None]
+    ended_at: Mapped[float | None]
 
 
 class BatchLineRow(Base):
@@ -41,10 +41,10 @@ class BatchLineRow(Base):
     __table_args__ = (Index("ix_batch_lines_ended", "batch_id", "status"),)
 
     batch_id: Mapped[str] = mapped_column(ForeignKey("batches.id"), primary_key=True)
-    position: Mapped[int] = mapped_column(Integer, primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True)
     custom_id: Mapped[str] = mapped_column(String(200))
     url: Mapped[str] = mapped_column(String(60))
     body: Mapped[str] = mapped_column(Text)
-    status: Mapped[int | None] = mapped_column(Integer)  # of HTTP; None until it has ended
+    status: Mapped[int | None]  # of HTTP; None until it has ended
     request_id: Mapped[str | None] = mapped_column(String(80))
     answer: Mapped[str | None] = mapped_column(Text)

@@ -2,7 +2,7 @@
 Idempotency-Key, so that it runs and is charged once."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from sqlalchemy import case, delete, func, or_, select, update
@@ -10,9 +10,9 @@ from sqlalchemy.orm import Session
 
 from server.accounts.batch_tables import BatchLineRow, BatchRow
 from server.accounts.dated_ahead import MARGIN_S, redate
-from server.accounts.db import PAGE, Database
+from server.accounts.db import PAGE
 from server.accounts.gateways import live_owners
-from server.accounts.paging import Page, read_page
+from server.accounts.paging import Page, read_own
 from server.accounts.store import Store
 
 BatchState = Literal["in_progress", "cancelling", "completed", "cancelled", "expired"]
@@ -56,38 +56,13 @@ class Batch:
 class BatchStore(Store):
     """The batches that one server process (`owner`) reads, writes and runs."""
 
-    def __init__(self, database: Database, owner: str) -> None:
-        super().__init__(database)
-        self._owner = owner
-
-    def now(self) -> float:
-        """Return the time by the database's clock."""
-        return self._database.clock.now()
-
     def create(self, batch: Batch, lines: Sequence[BatchLine]) -> None:
         """Add a batch with its lines."""
         with self._database.write() as session:
-            session.add(
-                BatchRow(
-                    id=batch.id,
-                    key_id=batch.key_id,
-                    endpoint=batch.endpoint,
-                    source=batch.source,
-                    base=batch.base,
-                    state=batch.state,
-                    total=batch.total,
-                    labels=dict(batch.labels),
-                    created_at=batch.created_at,
-                    expires_at=batch.expires_at,
-                )
-            )
+            counted = {"completed", "failed"}  # by the lines
+            session.add(BatchRow(**{name: value for name, value in asdict(batch).items() if name not in counted}))
             session.flush()
-            session.add_all(
-                BatchLineRow(
-                    batch_id=batch.id, position=line.position, custom_id=line.custom_id, url=line.url, body=line.body
-                )
-                for line in lines
-            )
+            session.add_all(BatchLineRow(batch_id=batch.id, **asdict(line)) for line in lines)
 
     def find(self, batch_id: str, key_id: str | None) -> Batch | None:
         """Return this key's batch, None if there is none. Without a key, that of any."""
@@ -98,17 +73,14 @@ class BatchStore(Store):
     def page(self, key_id: str | None, page: Page) -> list[Batch]:
         """Return this key's batches by age, and one more than the page has room for if there are more. Without a key,
         those of all. Raises UnknownEntry."""
+        query = select(BatchRow) if key_id is None else select(BatchRow).where(BatchRow.key_id == key_id)
         with self._database.read() as session:
-            after = session.get(BatchRow, page.after) if page.after is not None else None
-            after = after if after is not None and key_id in {None, after.key_id} else None
-            query = select(BatchRow) if key_id is None else select(BatchRow).where(BatchRow.key_id == key_id)
-            return _counted(session, read_page(session, query, [BatchRow.created_at, BatchRow.id], page, after))
+            return _counted(session, read_own(session, query, [BatchRow.created_at, BatchRow.id], page, key_id))
 
     def cancel(self, batch_id: str, key_id: str) -> None:
         """Ask for the end of a batch. One that has ended stays as it is."""
-        with self._database.write() as session:
-            running = (BatchRow.id == batch_id, BatchRow.key_id == key_id, BatchRow.state == "in_progress")
-            session.execute(update(BatchRow).where(*running).values(state="cancelling", cancelling_at=self.now()))
+        running = (BatchRow.id == batch_id, BatchRow.key_id == key_id, BatchRow.state == "in_progress")
+        self._write(update(BatchRow).where(*running).values(state="cancelling", cancelling_at=self.now()))
 
     def claim(self) -> list[Batch]:
         """Take the batches that no server runs, and return all that this one runs."""
@@ -148,15 +120,13 @@ class BatchStore(Store):
     def record(self, batch_id: str, line: BatchLine) -> None:
         """Record the answer of a line, unless it has one."""
         values = {"status": line.status, "request_id": line.request_id, "answer": line.answer}
-        with self._database.write() as session:
-            row = (BatchLineRow.batch_id == batch_id, BatchLineRow.position == line.position)
-            session.execute(update(BatchLineRow).where(*row, BatchLineRow.status.is_(None)).values(**values))
+        row = (BatchLineRow.batch_id == batch_id, BatchLineRow.position == line.position)
+        self._write(update(BatchLineRow).where(*row, BatchLineRow.status.is_(None)).values(**values))
 
     def end(self, batch_id: str, state: EndState) -> None:
         """End a batch that runs."""
-        with self._database.write() as session:
-            running = (BatchRow.id == batch_id, BatchRow.state.in_(RUNNING))
-            session.execute(update(BatchRow).where(*running).values(state=state, ended_at=self.now()))
+        running = (BatchRow.id == batch_id, BatchRow.state.in_(RUNNING))
+        self._write(update(BatchRow).where(*running).values(state=state, ended_at=self.now()))
 
     def delete_older(self, max_age_s: float, limit: int = PAGE) -> int:
         """Delete batches that have ended and are older than this; returns how many. If as many as `limit`, there may be
@@ -173,10 +143,7 @@ class BatchStore(Store):
         chosen = query.where(BatchLineRow.batch_id == batch_id, BatchLineRow.position > after)
         with self._database.read() as session:
             rows = session.scalars(chosen.order_by(BatchLineRow.position).limit(limit))
-            return [
-                BatchLine(row.position, row.custom_id, row.url, row.body, row.status, row.request_id, row.answer)
-                for row in rows
-            ]
+            return [row.to(BatchLine) for row in rows]
 
 
 def _counted(session: Session, rows: Sequence[BatchRow]) -> list[Batch]:
@@ -190,20 +157,4 @@ def _counted(session: Session, rows: Sequence[BatchRow]) -> list[Batch]:
 
 
 def _batch(row: BatchRow, completed: int = 0, failed: int = 0) -> Batch:
-    state: BatchState = row.state  # type: ignore[assignment]  # the database checks it
-    return Batch(
-        id=row.id,
-        key_id=row.key_id,
-        endpoint=row.endpoint,
-        source=row.source,
-        base=row.base,
-        labels=row.labels,
-        total=row.total,
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-        state=state,
-        cancelling_at=row.cancelling_at,
-        ended_at=row.ended_at,
-        completed=completed,
-        failed=failed,
-    )
+    return row.to(Batch, completed=completed, failed=failed)

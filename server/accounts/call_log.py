@@ -1,7 +1,7 @@
 """A row for each request that runs a model, however it ended. Money is the ledger's: the price here is a copy."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from sqlalchemy import delete, func, select, update
@@ -9,7 +9,7 @@ from sqlalchemy import delete, func, select, update
 from server.accounts.dated_ahead import has_been, redate
 from server.accounts.db import PAGE
 from server.accounts.operator_tables import CallLogRow
-from server.accounts.paging import ALWAYS, Page, Period, read_page
+from server.accounts.paging import ALWAYS, Page, Period, read_own
 from server.accounts.store import Store
 from server.accounts.tables import KeyRow
 
@@ -53,9 +53,6 @@ class LoggedCall:
     parameters: Mapping[str, Any] | None = None
 
 
-COLUMNS = [name for name in LoggedCall.__dataclass_fields__ if name != "key_name"]
-
-
 @dataclass(frozen=True, slots=True)
 class CallFilter:
     """A filter of calls. None is any."""
@@ -72,10 +69,10 @@ class CallLog(Store):
 
     def add(self, call: LoggedCall) -> None:
         """Add the row of a call."""
-        row = CallLogRow(**{name: getattr(call, name) for name in COLUMNS})
-        row.parameters = None if call.parameters is None else dict(call.parameters)
+        values = asdict(call)
+        del values["key_name"]  # its key's, which may change
         with self._database.write() as session:
-            session.add(row)
+            session.add(CallLogRow(**values))
 
     def page(self, wanted: CallFilter, page: Page) -> list[LoggedCall]:
         """List calls, and one more than the page has room for if there are more. Raises UnknownEntry."""
@@ -88,13 +85,10 @@ class CallLog(Store):
         if wanted.outcome is not None:
             query = query.where(OUTCOMES[wanted.outcome])
         with self._database.read() as session:
-            after = session.get(row, page.after) if page.after is not None else None
-            if after is not None and wanted.key_id not in {None, after.key_id}:
-                after = None
-            rows = read_page(session, query, [row.created_at, row.id], page, after)
+            rows = read_own(session, query, [row.created_at, row.id], page, wanted.key_id)
             named = select(KeyRow.id, KeyRow.name).where(KeyRow.id.in_({each.key_id for each in rows}))
             names = dict(session.execute(named).all())
-            return [_call(each, names.get(each.key_id, "")) for each in rows]
+            return [each.to(LoggedCall, key_name=names.get(each.key_id, "")) for each in rows]
 
     def find(self, call_id: str, key_id: str | None = None) -> LoggedCall | None:
         """Return a call by the request's id or the job's, None if there is none. `key_id` None is any key."""
@@ -104,7 +98,7 @@ class CallLog(Store):
         if key_id is not None:
             query = query.where(row.key_id == key_id)
         with self._database.read() as session:
-            return next((_call(each, name) for each, name in session.execute(query.limit(1))), None)
+            return next((each.to(LoggedCall, key_name=name) for each, name in session.execute(query.limit(1))), None)
 
     def last_used(self) -> dict[str, float]:
         """Return the time of each key's last call that is still in the log, in Unix seconds."""
@@ -128,10 +122,4 @@ class CallLog(Store):
         more."""
         kept = CallLogRow.prompt.is_not(None) | CallLogRow.parameters.is_not(None)
         page = select(CallLogRow.id).where(kept).limit(limit)
-        with self._database.write() as session:
-            forgotten = update(CallLogRow).where(CallLogRow.id.in_(page)).values(prompt=None, parameters=None)
-            return len(session.scalars(forgotten.returning(CallLogRow.id)).all())
-
-
-def _call(row: CallLogRow, key_name: str) -> LoggedCall:
-    return LoggedCall(key_name=key_name, **{name: getattr(row, name) for name in COLUMNS})
+        return self._write(update(CallLogRow).where(CallLogRow.id.in_(page)).values(prompt=None, parameters=None))

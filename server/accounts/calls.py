@@ -5,10 +5,10 @@ a crash a call is either charged and replayable, or neither.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
-from sqlalchemy import Select, delete, select, tuple_, update
+from sqlalchemy import delete, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -16,7 +16,7 @@ from server.accounts.dated_ahead import is_near, redate
 from server.accounts.db import PAGE, Database
 from server.accounts.db_errors import is_duplicate
 from server.accounts.gateways import live_owners
-from server.accounts.paging import Page
+from server.accounts.paging import Page, read_own
 from server.accounts.store import Store, Write
 from server.accounts.tables import CallRow, HoldRow
 
@@ -101,34 +101,27 @@ class CallStore(Store):
     """The call records that one server process (`owner`) reads and writes. Each can be looked up for `retention_s`."""
 
     def __init__(self, database: Database, owner: str, retention_s: float) -> None:
-        super().__init__(database)
-        self._owner = owner
+        super().__init__(database, owner)
         self._retention_s = retention_s
 
     def find(self, call_id: str, key_id: str) -> CallRecord | None:
         """Return this key's call of this id with its model, None if there is none."""
         with self._database.read() as session:
-            query = _with_models().where(CallRow.id == call_id, CallRow.key_id == key_id)
-            return next((call_record(row, model) for row, model in session.execute(query)), None)
+            query = select(CallRow, HoldRow.model).outerjoin(HoldRow, HoldRow.call_id == CallRow.id)
+            mine = query.where(CallRow.id == call_id, CallRow.key_id == key_id)
+            return next((call_record(row, model) for row, model in session.execute(mine)), None)
 
-    def page(
-        self, key_id: str, endpoints: Collection[str], state: State | None, page: Page
-    ) -> Sequence[CallRecord] | None:
-        """Return this key's calls by age, and one more than `page` has room for if there are more. None if `page.after`
-        is no call of this key."""
-        query = _with_models().where(CallRow.key_id == key_id, CallRow.endpoint.in_(endpoints))
+    def page(self, key_id: str, endpoints: Collection[str], state: State | None, page: Page) -> list[CallRecord]:
+        """Return this key's calls by age, and one more than `page` has room for if there are more. Raises
+        UnknownEntry."""
+        query = select(CallRow).where(CallRow.key_id == key_id, CallRow.endpoint.in_(endpoints))
         if state is not None:
             query = query.where(CallRow.state == state)
-        age = (CallRow.created_at, CallRow.id)
         with self._database.read() as session:
-            if page.after is not None:
-                after = session.get(CallRow, page.after)
-                if after is None or after.key_id != key_id:
-                    return None
-                here = (after.created_at, after.id)
-                query = query.where(tuple_(*age) < here if page.order == "desc" else tuple_(*age) > here)
-            ordered = query.order_by(*(column.desc() if page.order == "desc" else column for column in age))
-            return [call_record(row, model) for row, model in session.execute(ordered.limit(page.limit + 1))]
+            rows = read_own(session, query, [CallRow.created_at, CallRow.id], page, key_id)
+            held = select(HoldRow.call_id, HoldRow.model).where(HoldRow.call_id.in_({row.id for row in rows}))
+            models = dict(session.execute(held).all())
+            return [call_record(row, models.get(row.id)) for row in rows]
 
     def find_keyed(self, key_id: str, endpoint: str, idempotency_key: str) -> CallRecord | None:
         """Return the call with this Idempotency-Key, None if there is none within the retention."""
@@ -160,20 +153,11 @@ class CallStore(Store):
 
     def success_write(self, call_id: str, answer: Mapping[str, Any], *, delivered: bool) -> Write:
         """Return the write that records the result, if the call still runs."""
-        values = {
-            "state": "succeeded",
-            "status": 200,
-            "answer": dict(answer),
-            "replayable": True,
-            "delivered": delivered,
-        }
+        running = update(CallRow).where(CallRow.id == call_id, CallRow.state == "running")
+        ended = running.values(state="succeeded", status=200, answer=dict(answer), replayable=True, delivered=delivered)
 
         def write(session: Session) -> None:
-            session.execute(
-                update(CallRow)
-                .where(CallRow.id == call_id, CallRow.state == "running")
-                .values(**values, ended_at=self._database.clock.now())
-            )
+            session.execute(ended.values(ended_at=self.now()))
 
         return write
 
@@ -190,7 +174,7 @@ class CallStore(Store):
             if row.state != "running":
                 return
             row.state, row.status, row.answer = failure.state, failure.status, dict(failure.error)
-            row.replayable, row.delivered, row.ended_at = failure.replayable, delivered, self._database.clock.now()
+            row.replayable, row.delivered, row.ended_at = failure.replayable, delivered, self.now()
             if not failure.replayable:
                 row.idempotency_key = None
 
@@ -198,7 +182,7 @@ class CallStore(Store):
         """Record a call that had no row while it ran, for retries: its answer or its error. Raises
         IdempotencyKeyInUse."""
         row = self._row(call, "succeeded" if status == 200 else "failed")
-        row.status, row.answer, row.replayable, row.ended_at = status, dict(answer), True, self._database.clock.now()
+        row.status, row.answer, row.replayable, row.ended_at = status, dict(answer), True, self.now()
         with self._database.write() as session:
             session.execute(self._free_idempotency_key(call))
             session.add(row)
@@ -210,8 +194,7 @@ class CallStore(Store):
         values: dict[str, Any] = {"delivered": True}
         if not still_replayable:
             values |= {"replayable": False, "idempotency_key": None}
-        with self._database.write() as session:
-            session.execute(update(CallRow).where(CallRow.id == call_id).values(**values))
+        self._write(update(CallRow).where(CallRow.id == call_id).values(**values))
 
     def fail_orphans(self, running: Collection[str] = ()) -> int:
         """Record as failed each call that is marked running but no server runs: its hold is no longer held, and its
@@ -221,10 +204,7 @@ class CallStore(Store):
         lost = CallRow.owner.not_in(live_owners()) | ((CallRow.owner == self._owner) & CallRow.id.not_in(running))
         orphans = (CallRow.state == "running", lost, ~held)
         values = {"state": "failed", "status": 500, "answer": SERVER_DIED, "idempotency_key": None}
-        with self._database.write() as session:
-            now = self._database.clock.now()
-            statement = update(CallRow).where(*orphans).values(**values, ended_at=now).returning(CallRow.id)
-            return len(session.scalars(statement).all())
+        return self._write(update(CallRow).where(*orphans).values(**values, ended_at=self.now()))
 
     def delete_expired(self, limit: int = PAGE) -> int:
         """Delete records that are past their retention; returns how many. If as many as `limit`, there may be more."""
@@ -252,18 +232,8 @@ class CallStore(Store):
         return update(CallRow).where(*same_route, *expired).values(idempotency_key=None)
 
     def _row(self, call: CallId, state: State) -> CallRow:
-        return CallRow(
-            id=call.id,
-            key_id=call.key_id,
-            endpoint=call.endpoint,
-            fingerprint=call.fingerprint,
-            idempotency_key=call.idempotency_key,
-            owner=self._owner,
-            state=state,
-            replayable=False,
-            delivered=False,
-            created_at=self._database.clock.now(),
-        )
+        now, nobody = self.now(), {"replayable": False, "delivered": False}
+        return CallRow(**asdict(call), owner=self._owner, state=state, created_at=now, **nobody)
 
 
 def match_retry(records: Sequence[CandidateT], *, another_expected: bool) -> CandidateT | None:
@@ -289,23 +259,6 @@ def _flush_new(session: Session, call: CallId) -> None:
         raise IdempotencyKeyInUse(call.id) from error
 
 
-def _with_models() -> Select[CallRow, str | None]:
-    return select(CallRow, HoldRow.model).outerjoin(HoldRow, HoldRow.call_id == CallRow.id)
-
-
 def call_record(row: CallRow, model: str | None = None) -> CallRecord:
     """Return the row as a value."""
-    call = CallId(row.id, row.key_id, row.endpoint, row.fingerprint, row.idempotency_key)
-    state: State = row.state  # type: ignore[assignment]  # the database checks it
-    return CallRecord(
-        call=call,
-        state=state,
-        status=row.status,
-        answer=row.answer,
-        replayable=row.replayable,
-        delivered=row.delivered,
-        created_at=row.created_at,
-        owner=row.owner,
-        ended_at=row.ended_at,
-        model=model,
-    )
+    return row.to(CallRecord, call=row.to(CallId), model=model)

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from sqlalchemy import exists, func, select, update
 from sqlalchemy.orm import Session
 
-from server.accounts.db import Database
 from server.accounts.gateways import lapsed
 from server.accounts.store import Store
 from server.accounts.tables import CatalogRow, GatewayRow
@@ -55,10 +54,6 @@ class TurnLost(Exception):
 class CatalogStore(Store):
     """The versions, as one gateway (`owner`) sees and makes them."""
 
-    def __init__(self, database: Database, owner: str) -> None:
-        super().__init__(database)
-        self._owner = owner
-
     def current(self) -> CatalogVersion | None:
         """Return the current version; None before the first gateway of a cluster has started."""
         with self._database.read() as session:
@@ -100,8 +95,7 @@ class CatalogStore(Store):
 
     def end_turn(self) -> None:
         """End this gateway's turn: its change is made, or given up."""
-        with self._database.write() as session:
-            session.execute(update(GatewayRow).where(GatewayRow.owner == self._owner).values(changing=None))
+        self._write(update(GatewayRow).where(GatewayRow.owner == self._owner).values(changing=None))
 
     def goes_on(self, change: str) -> bool:
         """Return whether a live gateway still makes the change."""
@@ -124,8 +118,7 @@ class CatalogStore(Store):
 
     def serves(self, version: int) -> None:
         """Note the version that this gateway serves."""
-        with self._database.write() as session:
-            session.execute(update(GatewayRow).where(GatewayRow.owner == self._owner).values(catalog_version=version))
+        self._write(update(GatewayRow).where(GatewayRow.owner == self._owner).values(catalog_version=version))
 
     def _lock(self, session: Session) -> None:
         """Let changes of the catalogs' rows wait for each other, until the transaction ends."""

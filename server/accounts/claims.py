@@ -5,14 +5,14 @@ A call is claimed before it does anything. Claims of one key wait for each other
 two gateways at once can't both run under one Idempotency-Key.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, delete, func, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from server.accounts.calls import CallId
-from server.accounts.db import REQUEST_LIMIT_S, Database
+from server.accounts.db import REQUEST_LIMIT_S
 from server.accounts.gateways import live_owners
 from server.accounts.ledger import lock_key
 from server.accounts.store import Store
@@ -61,10 +61,6 @@ class ClaimRefused(Exception):
 class ClaimStore(Store):
     """The claims of all gateways, as one of them (`owner`) makes them."""
 
-    def __init__(self, database: Database, owner: str) -> None:
-        super().__init__(database)
-        self._owner = owner
-
     def begin(self, call: CallId, limits: ClaimLimits | None, *, find_equal: bool) -> KeyCounts:
         """Claim the call for this gateway; `limits` None does not count it. With `find_equal` an equal call without an
         Idempotency-Key is looked for, too. Raises ClaimedElsewhere and ClaimRefused."""
@@ -80,18 +76,7 @@ class ClaimStore(Store):
                     raise ClaimRefused(counts, per_minute=False)
                 if limits.per_minute is not None and counts.begun >= limits.per_minute:
                     raise ClaimRefused(counts, per_minute=True)
-            session.add(
-                ClaimRow(
-                    id=call.id,
-                    key_id=call.key_id,
-                    endpoint=call.endpoint,
-                    fingerprint=call.fingerprint,
-                    idempotency_key=call.idempotency_key,
-                    owner=self._owner,
-                    counted=limits is not None,
-                    begun_at=now,
-                )
-            )
+            session.add(ClaimRow(**asdict(call), owner=self._owner, counted=limits is not None, begun_at=now))
             return KeyCounts(counts.running_elsewhere, counts.begun + (limits is not None), counts.reset_s or WINDOW_S)
 
     def end(self, *call_ids: str) -> None:

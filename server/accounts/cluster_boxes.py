@@ -37,8 +37,7 @@ class ClusterBoxStore(Store):
 
     def keep(self, nodes: Collection[str]) -> None:
         """Forget all other boxes: a node that has ended never comes back under its id."""
-        with self._database.write() as session:
-            session.execute(delete(ClusterBoxRow).where(ClusterBoxRow.node.not_in(nodes)))
+        self._write(delete(ClusterBoxRow).where(ClusterBoxRow.node.not_in(nodes)))
 
     def _set(self, nodes: Collection[str], *, drained: bool) -> None:
         with self._database.write() as session:

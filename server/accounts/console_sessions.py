@@ -40,8 +40,7 @@ class ConsoleSessions(Store):
 
     def close(self, cookie: str) -> None:
         """Delete the session of this cookie."""
-        with self._database.write() as session:
-            session.execute(delete(ConsoleSessionRow).where(ConsoleSessionRow.cookie_hash == hash_secret(cookie)))
+        self._write(delete(ConsoleSessionRow).where(ConsoleSessionRow.cookie_hash == hash_secret(cookie)))
 
 
 def _lasts(now: float) -> ColumnElement[bool]:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import JSON, Float, ForeignKey, String
+from sqlalchemy import JSON, ForeignKey, String
 from sqlalchemy.orm import Mapped, mapped_column
 
 from server.accounts.tables import AutoInteger, Base
@@ -16,8 +16,8 @@ class ConversationRow(Base):
     id: Mapped[str] = mapped_column(String(60), primary_key=True)
     key_id: Mapped[str] = mapped_column(ForeignKey("keys.id"), index=True)
     labels: Mapped[dict[str, str]] = mapped_column("metadata", JSON)
-    created_at: Mapped[float] = mapped_column(Float)
-    used_at: Mapped[float] = mapped_column(Float, index=True)
+    created_at: Mapped[float]
+    used_at: Mapped[float] = mapped_column(index=True)
 
 
 class ConversationItemRow(Base):

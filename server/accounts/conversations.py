@@ -5,7 +5,7 @@ A response that ends in a conversation adds its items in the transaction that re
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 from sqlalchemy import Text, cast, delete, func, select
@@ -52,7 +52,7 @@ class ConversationStore(Store):
             if (session.scalar(count) or 0) >= MAX_CONVERSATIONS:
                 raise TooMany("conversations")
             _check_new(session, key_id, items, 0)
-            now = self._database.clock.now()
+            now = self.now()
             row = ConversationRow(
                 id=conversation.id,
                 key_id=key_id,
@@ -76,7 +76,7 @@ class ConversationStore(Store):
             row = _own(session, conversation_id, key_id)
             if row is None:
                 return None
-            row.labels, row.used_at = dict(metadata), self._database.clock.now()
+            row.labels, row.used_at = dict(metadata), self.now()
             return _conversation(row)
 
     def delete(self, conversation_id: str, key_id: str) -> bool:
@@ -99,7 +99,7 @@ class ConversationStore(Store):
             if count + len(items) > MAX_ITEMS:
                 raise TooMany("items")
             _check_new(session, key_id, items, size_bytes)
-            row.used_at = self._database.clock.now()
+            row.used_at = self.now()
             _add(session, conversation_id, None, items)
         return True
 
@@ -112,7 +112,7 @@ class ConversationStore(Store):
             own = ConversationItemRow.conversation_id == conversation_id
             query = select(ConversationItemRow).where(own).order_by(ConversationItemRow.id).limit(MAX_ITEMS)
             rows = list(session.scalars(query))
-            return [_item(row) for row in rows], [_item(row) for row in rows if row.response_id is None]
+            return [row.to(StoredItem) for row in rows], [row.to(StoredItem) for row in rows if row.response_id is None]
 
     def page(self, conversation_id: str, key_id: str, page: Page) -> list[StoredItem] | None:
         """Return a page, and one more item if there are more. None if there is no such conversation. Raises
@@ -122,13 +122,13 @@ class ConversationStore(Store):
                 return None
             after = _find_item(session, conversation_id, page.after) if page.after else None
             query = select(ConversationItemRow).where(ConversationItemRow.conversation_id == conversation_id)
-            return [_item(row) for row in read_page(session, query, [ConversationItemRow.id], page, after)]
+            return [row.to(StoredItem) for row in read_page(session, query, [ConversationItemRow.id], page, after)]
 
     def find_item(self, conversation_id: str, key_id: str, item_id: str) -> StoredItem | None:
         """Return an item of this key's conversation, None if there is none."""
         with self._database.read() as session:
             row = _own(session, conversation_id, key_id) and _find_item(session, conversation_id, item_id)
-            return _item(row) if row else None
+            return row.to(StoredItem) if row else None
 
     def delete_item(self, conversation_id: str, key_id: str, item_id: str) -> Conversation | None:
         """Delete an item, and return the conversation without it. None when there is no such item."""
@@ -138,7 +138,7 @@ class ConversationStore(Store):
             if row is None or item is None:
                 return None
             session.delete(item)
-            row.used_at = self._database.clock.now()
+            row.used_at = self.now()
             return _conversation(row)
 
     def delete_expired(self, max_age_s: float, limit: int = PAGE) -> int:
@@ -166,21 +166,13 @@ def add_rounds(session: Session, response_ids: Sequence[str], now: float) -> Non
             continue
         conversation.used_at = now
         rows = session.scalars(select(ItemRow).where(ItemRow.response_id == response.id).order_by(ItemRow.position))
-        items = [StoredItem("input" if row.side == "input" else "output", row.body, row.image) for row in rows]
-        _add(session, conversation.id, response.id, items)
+        _add(session, conversation.id, response.id, [row.to(StoredItem) for row in rows])
 
 
 def _add(session: Session, conversation_id: str, response_id: str | None, items: Sequence[StoredItem]) -> None:
     for item in items:
-        row = ConversationItemRow(
-            conversation_id=conversation_id,
-            item_id=item.id,
-            response_id=response_id,
-            side=item.side,
-            body=dict(item.body),
-            image=item.image,
-        )
-        session.add(row)
+        names = {"conversation_id": conversation_id, "item_id": item.id, "response_id": response_id}
+        session.add(ConversationItemRow(**names, **asdict(item)))
         session.flush()  # each gets its number in this order
     for name in {name for item in items if item.side == "input" for name in item.files}:
         session.merge(ConversationFileRow(name=name, conversation_id=conversation_id))
@@ -218,7 +210,3 @@ def _delete(session: Session, ids: Sequence[str]) -> None:
 
 def _conversation(row: ConversationRow) -> Conversation:
     return Conversation(row.id, row.labels, int(row.created_at))
-
-
-def _item(row: ConversationItemRow) -> StoredItem:
-    return StoredItem("input" if row.side == "input" else "output", row.body, row.image)

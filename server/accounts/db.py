@@ -296,6 +296,16 @@ class Database:
         )
 
 
+@contextmanager
+def opened(url: str | URL) -> Iterator[Database]:
+    """Open a database while this is entered."""
+    database = Database(url)
+    try:
+        yield database
+    finally:
+        database.dispose()
+
+
 def _schema_version(session: Session) -> str | None:
     if not inspect(session.connection()).has_table("alembic_version"):
         return None

@@ -74,8 +74,7 @@ class GatewayStore(Store):
 
     def leave(self) -> None:
         """Remove this server at its end: the work that it has left behind may be given up at once."""
-        with self._database.write() as session:
-            session.execute(delete(GatewayRow).where(GatewayRow.owner == self.owner))
+        self._write(delete(GatewayRow).where(GatewayRow.owner == self.owner))
 
     def remove_dead(self) -> int:
         """Remove the others whose lease had run out at the last look already; returns how many."""
@@ -118,12 +117,7 @@ class GatewayStore(Store):
             now = self._database.lease_now(session)
             alive = set(session.scalars(select(GatewayRow.owner).where(~lapsed(GatewayRow.lease_until, now))))
             rows = session.scalars(select(GatewayRow).order_by(GatewayRow.started_at, GatewayRow.owner))
-            return [
-                GatewayReport(
-                    row.owner, row.url, row.started_at, row.lease_until, row.owner in alive, row.catalog_version
-                )
-                for row in rows
-            ]
+            return [row.to(GatewayReport, alive=row.owner in alive) for row in rows]
 
     def _add(self, session: Session) -> None:
         now = self._database.lease_now(session)

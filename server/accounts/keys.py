@@ -3,7 +3,6 @@
 import hashlib
 import secrets
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, TypedDict
@@ -97,26 +96,15 @@ def create_key(
 ) -> tuple[Key, str]:
     """Create a key, and return it with its secret, which can't be read again. `by` is the operator, for the audit."""
     secret = _new_secret()
+    unset = {**dict.fromkeys(KeyChanges.__annotations__), "keepalive": False, "note": "", "team_id": ""}
     row = KeyRow(
         id=f"key_{uuid.uuid4().hex[:20]}",
-        name=name,
         secret_hash=hash_secret(secret),
         tail=secret[-4:],
-        groups=sorted(groups),
-        budget=budget,
         created_at=database.clock.now(),
-        expires_at=None,
         revoked_at=None,
-        max_running=None,
-        per_minute=None,
-        keepalive=False,
-        monthly_budget=None,
-        note="",
-        team_id="",
-        person=None,
+        **unset | {"name": name, "groups": sorted(groups), "budget": budget} | _columns(limits or {}),
     )
-    for field, value in _columns(limits or {}).items():
-        setattr(row, field, value)
     with database.write() as session:
         session.add(row)
         audit(session, by, "key.create", row.id, **_described(row))
@@ -246,7 +234,7 @@ def _check_budget(session: Session, row: KeyRow, budget: int | None) -> None:
         raise ValueError(f"This key has spent {format_money(spent)} CNY already: its budget can't be less.")
 
 
-def _columns(changes: KeyChanges) -> Mapping[str, Any]:
+def _columns(changes: KeyChanges) -> dict[str, Any]:
     """Return the changes as the row has them."""
     columns: dict[str, Any] = dict(changes)
     if "groups" in columns:
@@ -263,23 +251,13 @@ def _described(row: KeyRow) -> dict[str, Any]:
 
 def _key(row: KeyRow, now: float) -> Key:
     rotating = row.previous_until is not None and now < row.previous_until <= now + LONGEST_OVERLAP_S
-    return Key(
-        id=row.id,
-        name=row.name,
-        tail=row.tail,
+    return row.to(
+        Key,
         groups=frozenset(row.groups),
-        budget=row.budget,
-        created_at=datetime.fromtimestamp(row.created_at, UTC),
+        created_at=_to_datetime(row.created_at),
         expires_at=_to_datetime(row.expires_at),
         revoked_at=_to_datetime(row.revoked_at),
-        max_running=row.max_running,
-        per_minute=row.per_minute,
-        keepalive=row.keepalive,
-        monthly_budget=row.monthly_budget,
-        note=row.note,
         rotating_until=_to_datetime(row.previous_until) if rotating else None,
-        team_id=row.team_id,
-        person=row.person,
     )
 
 

@@ -56,18 +56,13 @@ class BilledCall:
     price_units: int
 
 
-def _no_op(_: object) -> None:
-    return None
-
-
 class Ledger(Store):
     """The ledger as one server process (`owner`) uses it. `crash_hook` is called at each crash point, for tests."""
 
     def __init__(
-        self, database: Database, owner: str, lease_s: float = 60, crash_hook: Callable[[str], None] = _no_op
+        self, database: Database, owner: str, lease_s: float = 60, crash_hook: Callable[[str], None] = lambda _: None
     ) -> None:
-        super().__init__(database)
-        self._owner = owner
+        super().__init__(database, owner)
         self._lease_s = lease_s
         self._crash_hook = crash_hook
         self._seen_expired: dict[str, float] = {}  # at the last sweep: call ids and until when their leases were
@@ -89,7 +84,7 @@ class Ledger(Store):
                     owner=self._owner,
                     lease_until=self._database.lease_now(session) + self._lease_s,
                     state="held",
-                    created_at=self._database.clock.now(),
+                    created_at=self.now(),
                 )
             )
             for write in writes:
@@ -102,7 +97,7 @@ class Ledger(Store):
         committed after all, nothing more is written.
         """
         with self._database.write() as session:
-            now = self._database.clock.now()
+            now = self.now()
             hold = session.get(HoldRow, call_id)
             if hold is None:
                 raise HoldLost(call_id)
@@ -127,8 +122,7 @@ class Ledger(Store):
     def void(self, call_id: str, reason: str) -> bool:
         """Release the hold. Returns False when this owner holds none for the call."""
         statement = self._void_statement(reason, HoldRow.call_id == call_id, HoldRow.owner == self._owner)
-        with self._database.write() as session:
-            return _count_updated(session, statement) == 1
+        return self._write(statement) == 1
 
     def renew(self, running: Collection[str]) -> int:
         """Extend the leases of this owner's holds for these calls; returns how many. Its other holds expire: their
@@ -155,15 +149,13 @@ class Ledger(Store):
 
     def void_orphans(self) -> int:
         """Void the holds of servers that do not run any more; returns how many."""
-        with self._database.write() as session:
-            dead = HoldRow.owner.not_in(live_owners())
-            return _count_updated(session, self._void_statement("server_died", dead))
+        return self._write(self._void_statement("server_died", HoldRow.owner.not_in(live_owners())))
 
     def _check_budgets(self, session: Session, key: KeyRow, price_units: int) -> None:
         held = held_sum(session, key.id)
         limits = [(key.budget, key.settled, False)]
         if key.monthly_budget is not None:
-            settled = settled_in_month(KeyMonthRow.key_id == key.id, self._database.clock.now())
+            settled = settled_in_month(KeyMonthRow.key_id == key.id, self.now())
             limits.append((key.monthly_budget, session.scalars(select(settled)).one(), True))
         for limit, spent, monthly in limits:
             if limit is not None and (available := limit - spent - held) < price_units:
@@ -176,14 +168,14 @@ class Ledger(Store):
         team = session.scalars(locked.execution_options(populate_existing=True)).one()
         if team.monthly_budget is None:
             return
-        settled = settled_in_month(KeyMonthRow.team_id == team_id, self._database.clock.now())
+        settled = settled_in_month(KeyMonthRow.team_id == team_id, self.now())
         spent, held = session.execute(select(settled, held_of(HoldRow.team_id == team_id))).one()
         if (available := team.monthly_budget - spent - held) < price_units:
             raise InsufficientBudget(available, price_units, monthly=True, team=team.name)
 
     def _void_statement(self, reason: str, *conditions: ColumnElement[bool]) -> Update:
         statement = update(HoldRow).where(HoldRow.state == "held", *conditions)
-        return statement.values(state="void", reason=reason[:60], settled_at=self._database.clock.now())
+        return statement.values(state="void", reason=reason[:60], settled_at=self.now())
 
 
 def held_sum(session: Session, key_id: str) -> int:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Boolean, Float, ForeignKey, Index, Integer, String, Text
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from server.accounts.tables import AutoInteger, Base
@@ -17,8 +17,8 @@ class OperatorRow(Base):
     name: Mapped[str] = mapped_column(String(200))
     secret_hash: Mapped[str] = mapped_column(String(64), unique=True)
     tail: Mapped[str] = mapped_column(String(4))
-    created_at: Mapped[float] = mapped_column(Float)
-    revoked_at: Mapped[float | None] = mapped_column(Float)
+    created_at: Mapped[float]
+    revoked_at: Mapped[float | None]
 
 
 class AuditRow(Base):
@@ -31,7 +31,7 @@ class AuditRow(Base):
     action: Mapped[str] = mapped_column(String(60))
     target: Mapped[str] = mapped_column(String(300))
     details: Mapped[dict[str, Any]] = mapped_column(JSON)
-    created_at: Mapped[float] = mapped_column(Float, index=True)
+    created_at: Mapped[float] = mapped_column(index=True)
 
 
 class CallLogRow(Base):
@@ -45,18 +45,18 @@ class CallLogRow(Base):
     key_id: Mapped[str] = mapped_column(ForeignKey("keys.id"))
     endpoint: Mapped[str] = mapped_column(String(100))
     model: Mapped[str | None] = mapped_column(String(200))
-    status: Mapped[int] = mapped_column(Integer)
+    status: Mapped[int]
     code: Mapped[str | None] = mapped_column(String(100))
     message: Mapped[str | None] = mapped_column(String(1000))
     param: Mapped[str | None] = mapped_column(String(200))
-    seconds: Mapped[float] = mapped_column(Float)
-    queue_s: Mapped[float | None] = mapped_column(Float)
-    run_s: Mapped[float | None] = mapped_column(Float)
+    seconds: Mapped[float]
+    queue_s: Mapped[float | None]
+    run_s: Mapped[float | None]
     price: Mapped[int] = mapped_column(BigInteger)
-    images: Mapped[int] = mapped_column(Integer)
+    images: Mapped[int]
     prompt_tokens: Mapped[int | None] = mapped_column(BigInteger)
     completion_tokens: Mapped[int | None] = mapped_column(BigInteger)
-    replayed: Mapped[bool] = mapped_column(Boolean)
+    replayed: Mapped[bool]
     prompt: Mapped[str | None] = mapped_column(Text)
     parameters: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
-    created_at: Mapped[float] = mapped_column(Float, index=True)
+    created_at: Mapped[float] = mapped_column(index=True)

@@ -47,27 +47,27 @@ def create_operator(database: Database, name: str, *, by: str) -> tuple[Operator
             raise NameTaken(name)
         session.add(row)
         audit(session, by, "operator.create", row.id, name=name)
-    return _operator(row), secret
+    return row.to(Operator), secret
 
 
 def authenticate_operator(database: Database, secret: str) -> Operator | None:
     """Return the operator of a secret; None when it is unknown or revoked."""
     with database.read() as session:
         row = session.scalar(select(OperatorRow).where(OperatorRow.secret_hash == hash_secret(secret)))
-    return None if row is None or row.revoked_at is not None else _operator(row)
+    return None if row is None or row.revoked_at is not None else row.to(Operator)
 
 
 def find_operator(database: Database, operator_id: str) -> Operator | None:
     """Return the operator with this id; None when it is unknown or revoked."""
     with database.read() as session:
         row = session.get(OperatorRow, operator_id)
-    return None if row is None or row.revoked_at is not None else _operator(row)
+    return None if row is None or row.revoked_at is not None else row.to(Operator)
 
 
 def list_operators(database: Database) -> list[Operator]:
     """List all operators, oldest first."""
     with database.read() as session:
-        return [_operator(row) for row in session.scalars(select(OperatorRow).order_by(OperatorRow.created_at))]
+        return [row.to(Operator) for row in session.scalars(select(OperatorRow).order_by(OperatorRow.created_at))]
 
 
 def revoke_operator(database: Database, id_or_name: str, *, by: str) -> Operator | None:
@@ -79,8 +79,4 @@ def revoke_operator(database: Database, id_or_name: str, *, by: str) -> Operator
             return None
         row.revoked_at = time.time()
         audit(session, by, "operator.revoke", row.id, name=row.name)
-    return _operator(row)
-
-
-def _operator(row: OperatorRow) -> Operator:
-    return Operator(row.id, row.name, row.tail, row.created_at, row.revoked_at)
+    return row.to(Operator)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar
 
-from sqlalchemy import ColumnElement, Select, tuple_
+from sqlalchemy import ColumnElement, Select, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 RowT = TypeVar("RowT")
@@ -64,6 +64,15 @@ def read_page(
         query = query.where(tuple_(*age) < here if page.order == "desc" else tuple_(*age) > here)
     ordered = query.order_by(*(column.desc() if page.order == "desc" else column for column in age))
     return list(session.scalars(ordered.limit(page.limit + 1)))
+
+
+def read_own(
+    session: Session, query: Select[RowT], age: Sequence[InstrumentedAttribute[Any]], page: Page, key_id: str | None
+) -> list[RowT]:
+    """Read a page as `read_page` does, after a row of this key; None is any. The last of `age` is the primary key."""
+    named = select(age[0].class_).where(age[-1] == page.after)
+    mine = named if key_id is None else named.filter_by(key_id=key_id)
+    return read_page(session, query, age, page, session.scalar(mine) if page.after is not None else None)
 
 
 def read_numbered(session: Session, query: Select[RowT], table: type[RowT], page: Page) -> list[RowT]:

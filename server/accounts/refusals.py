@@ -1,13 +1,13 @@
 """The refusals of the moderation policy, for the operator to review."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 
 from sqlalchemy import select
 
 from server.accounts.db import Database
-from server.accounts.paging import Order, Page, read_numbered
+from server.accounts.paging import FIRST_PAGE, Page, read_numbered
 from server.accounts.tables import RefusalRow
 
 MAX_EVIDENCE = 200
@@ -36,47 +36,16 @@ def record_refusals(database: Database, refusals: Sequence[Refusal]) -> None:
         session.add_all(_row(refusal) for refusal in refusals)
 
 
-def list_refusals(
-    database: Database,
-    key_id: str | None = None,
-    limit: int = 100,
-    *,
-    order: Order = "desc",
-    after: str | None = None,
-) -> list[Refusal]:
-    """List at most `limit` refusals, newest first unless asked otherwise. Raises UnknownEntry."""
+def list_refusals(database: Database, key_id: str | None = None, page: Page = FIRST_PAGE) -> list[Refusal]:
+    """List refusals, and one more than the page has room for if there are more. Raises UnknownEntry."""
     query = select(RefusalRow)
     if key_id is not None:
         query = query.where(RefusalRow.key_id == key_id)
     with database.read() as session:
-        rows = read_numbered(session, query, RefusalRow, Page(limit, order, after))
-    return [_refusal(row) for row in rows[:limit]]
+        rows = read_numbered(session, query, RefusalRow, page)
+    return [row.to(Refusal, created_at=datetime.fromtimestamp(row.created_at, UTC)) for row in rows]
 
 
 def _row(refusal: Refusal) -> RefusalRow:
-    return RefusalRow(
-        call_id=refusal.call_id,
-        key_id=refusal.key_id,
-        endpoint=refusal.endpoint,
-        model=refusal.model,
-        stage=refusal.stage,
-        policy=refusal.policy,
-        category=refusal.category,
-        evidence=refusal.evidence[:MAX_EVIDENCE],
-        created_at=refusal.created_at.timestamp(),
-    )
-
-
-def _refusal(row: RefusalRow) -> Refusal:
-    return Refusal(
-        call_id=row.call_id,
-        key_id=row.key_id,
-        endpoint=row.endpoint,
-        model=row.model,
-        stage=row.stage,
-        policy=row.policy,
-        category=row.category,
-        evidence=row.evidence,
-        created_at=datetime.fromtimestamp(row.created_at, UTC),
-        id=row.id,
-    )
+    written = {"evidence": refusal.evidence[:MAX_EVIDENCE], "created_at": refusal.created_at.timestamp(), "id": None}
+    return RefusalRow(**asdict(refusal) | written)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy import ColumnElement, Select, exists, func, or_, select
 from sqlalchemy.orm import Session
 
 from server.accounts.dated_ahead import has_been
@@ -48,9 +48,9 @@ class Entry:
 
 def balances(database: Database) -> list[Balance]:
     """Return the balance of every key, oldest first."""
-    holds = select(HoldRow.key_id, func.sum(HoldRow.price)).where(HoldRow.state == "held").group_by(HoldRow.key_id)
+    sums = select(HoldRow.key_id, func.sum(HoldRow.price)).where(HoldRow.state == "held").group_by(HoldRow.key_id)
     with database.read() as session:
-        held = {row[0]: int(row[1]) for row in session.execute(holds)}
+        held = {row[0]: int(row[1]) for row in session.execute(sums)}
         rows = session.scalars(select(KeyRow).order_by(KeyRow.created_at)).all()
     return [Balance(row.id, row.name, row.budget, row.settled, held.get(row.id, 0), row.team_id) for row in rows]
 
@@ -64,23 +64,14 @@ def entries(
     model: str | None = None,
     period: Period = ALWAYS,
 ) -> list[Entry]:
-    """List the charges of a page. Raises UnknownEntry."""
+    """List charges, and one more than the page has room for if there are more. Raises UnknownEntry."""
     query = select(EntryRow).where(*period.bounds(EntryRow.created_at))
     for column, value in ((EntryRow.key_id, key_id), (EntryRow.team_id, team_id), (EntryRow.model, model)):
         query = query if value is None else query.where(column == value)
     with database.read() as session:
         rows = read_numbered(session, query, EntryRow, page)
     return [
-        Entry(
-            id=row.id,
-            call_id=row.call_id,
-            key_id=row.key_id,
-            model=row.model,
-            amount_units=row.amount,
-            created_at=datetime.fromtimestamp(row.created_at, UTC),
-            team_id=row.team_id,
-        )
-        for row in rows[: page.limit]
+        row.to(Entry, amount_units=row.amount, created_at=datetime.fromtimestamp(row.created_at, UTC)) for row in rows
     ]
 
 
@@ -95,17 +86,22 @@ def last_charges(database: Database) -> dict[str, float]:
 def check(database: Database) -> list[str]:
     """Return one line for each inconsistency of the ledger; none when it is clean."""
     no_entry = ~select(EntryRow.id).where(EntryRow.call_id == HoldRow.call_id).exists()
-    captured, void = HoldRow.state == "captured", HoldRow.state == "void"
+    unlike = or_(
+        EntryRow.amount != HoldRow.price, EntryRow.key_id != HoldRow.key_id, EntryRow.team_id != HoldRow.team_id
+    )
+    unequal = select(EntryRow.call_id).join(HoldRow, HoldRow.call_id == EntryRow.call_id).where(unlike)
+    # A foreign key forbids these, but a copied or edited database may have some
+    orphans = select(EntryRow.call_id).where(~exists().where(HoldRow.call_id == EntryRow.call_id))
     with database.read() as session:
-        expired = (HoldRow.state == "held") & lapsed(HoldRow.lease_until, database.lease_now(session))
+        expired = holds("held", lapsed(HoldRow.lease_until, database.lease_now(session)))
         problems = [
-            *call_problems(session, captured & no_entry, "is captured and has no entry"),
-            *call_problems(session, void & ~no_entry, "is void and has an entry"),
-            *call_problems(session, (HoldRow.state == "held") & ~no_entry, "is still held and has an entry"),
+            *call_problems(session, holds("captured", no_entry), "is captured and has no entry"),
+            *call_problems(session, holds("void", ~no_entry), "is void and has an entry"),
+            *call_problems(session, holds("held", ~no_entry), "is still held and has an entry"),
             *call_problems(session, expired, "is held past its lease; a running server voids it within a minute"),
-            *_wrong_amounts(session),
+            *call_problems(session, unequal, "has an entry of another price, key or team than its hold"),
             *(total.line for total in _wrong_totals(session)),
-            *_orphans(session),
+            *call_problems(session, orphans, "has an entry and no hold"),
         ]
     problems += [
         f"key {balance.key_id} is over its budget by {-balance.available_units}"
@@ -115,19 +111,14 @@ def check(database: Database) -> list[str]:
     return problems
 
 
-def call_problems(session: Session, condition: ColumnElement[bool], problem: str) -> list[str]:
-    """Return a line for each call whose hold meets the condition."""
-    return [f"call {call_id} {problem}" for call_id in session.scalars(select(HoldRow.call_id).where(condition))]
+def holds(state: str, *conditions: ColumnElement[bool]) -> Select[str]:
+    """Return the query of the calls whose holds have this state and meet the conditions."""
+    return select(HoldRow.call_id).where(HoldRow.state == state, *conditions)
 
 
-def _wrong_amounts(session: Session) -> list[str]:
-    different = or_(
-        EntryRow.amount != HoldRow.price, EntryRow.key_id != HoldRow.key_id, EntryRow.team_id != HoldRow.team_id
-    )
-    query = select(EntryRow.call_id).join(HoldRow, HoldRow.call_id == EntryRow.call_id).where(different)
-    return [
-        f"call {call_id} has an entry of another price, key or team than its hold" for call_id in session.scalars(query)
-    ]
+def call_problems(session: Session, call_ids: Select[str], problem: str) -> list[str]:
+    """Return a line for each of these calls."""
+    return [f"call {call_id} {problem}" for call_id in session.scalars(call_ids)]
 
 
 def mend_totals(database: Database) -> int:
@@ -192,12 +183,3 @@ def charged_months(session: Session) -> Iterator[float]:
     while first is not None:
         yield month_start(first)
         first = session.scalar(select(func.min(EntryRow.created_at)).where(EntryRow.created_at >= month_end(first)))
-
-
-def _orphans(session: Session) -> list[str]:
-    """Return the entries without a hold. A foreign key forbids them, but a copied or edited database may have some."""
-    unknown = ~select(HoldRow.call_id).where(HoldRow.call_id == EntryRow.call_id).exists()
-    return [
-        f"call {call_id} has an entry and no hold"
-        for call_id in session.scalars(select(EntryRow.call_id).where(unknown))
-    ]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import JSON, Boolean, CheckConstraint, Float, ForeignKey, Integer, String, UniqueConstraint, true
+from sqlalchemy import JSON, CheckConstraint, ForeignKey, String, UniqueConstraint, true
 from sqlalchemy.orm import Mapped, mapped_column
 
 from server.accounts.tables import AutoInteger, Base
@@ -28,7 +28,7 @@ class ResponseRow(Base):
     previous_id: Mapped[str | None] = mapped_column(String(60), index=True)
     state: Mapped[str] = mapped_column(String(12), index=True)
     owner: Mapped[str] = mapped_column(String(40))
-    background: Mapped[bool] = mapped_column(Boolean)
+    background: Mapped[bool]
     echo: Mapped[dict[str, Any]] = mapped_column(JSON)  # the request's fields that the response object repeats
     ended: Mapped[dict[str, Any] | None] = mapped_column(JSON)  # the fields that are known at its end only
     events: Mapped[list[dict[str, Any]] | None] = mapped_column(JSON)  # of a background response, for a later stream
@@ -36,11 +36,11 @@ class ResponseRow(Base):
     fingerprint: Mapped[str | None] = mapped_column(String(64), index=True)
     conversation_id: Mapped[str | None] = mapped_column(String(60))
     title: Mapped[str | None] = mapped_column(String(200))  # that its person gave
-    stored: Mapped[bool] = mapped_column(Boolean, server_default=true())
+    stored: Mapped[bool] = mapped_column(server_default=true())
     # a client was connected when it ended
-    delivered: Mapped[bool] = mapped_column("heard", Boolean, server_default=true())
-    created_at: Mapped[float] = mapped_column(Float, index=True)
-    ended_at: Mapped[float | None] = mapped_column(Float)
+    delivered: Mapped[bool] = mapped_column("heard", server_default=true())
+    created_at: Mapped[float] = mapped_column(index=True)
+    ended_at: Mapped[float | None]
 
 
 class ItemRow(Base):
@@ -54,7 +54,7 @@ class ItemRow(Base):
     key_id: Mapped[str] = mapped_column(ForeignKey("keys.id"))
     item_id: Mapped[str] = mapped_column(String(200), index=True)
     side: Mapped[str] = mapped_column(String(6))
-    position: Mapped[int] = mapped_column(Integer)
+    position: Mapped[int]
     body: Mapped[dict[str, Any]] = mapped_column(JSON)
     image: Mapped[str | None] = mapped_column("picture", String(60))  # the stored file of an image_generation_call
 

@@ -5,7 +5,7 @@ ended, or was cancelled, is not ended again. So after a crash, a response shows 
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import CTE, ColumnElement, Select, delete, literal, or_, select, update
@@ -15,8 +15,8 @@ from server.accounts.conversations import add_rounds
 from server.accounts.dated_ahead import is_near, redate
 from server.accounts.db import PAGE, Database
 from server.accounts.gateways import live_owners
-from server.accounts.paging import Page, read_page
-from server.accounts.response_items import Side, StoredItem
+from server.accounts.paging import Page, read_own
+from server.accounts.response_items import StoredItem
 from server.accounts.response_tables import FileRow, ItemRow, ResponseRow
 from server.accounts.store import Store, Write
 
@@ -87,29 +87,14 @@ class ResponseStore(Store):
     """The response records that one server process (`owner`) reads and writes."""
 
     def __init__(self, database: Database, owner: str) -> None:
-        super().__init__(database)
-        self._owner = owner
+        super().__init__(database, owner)
         self._unrecorded: dict[str, ResponseEnd] = {}
 
     def begin(self, response: StoredResponse, inputs: Sequence[StoredItem]) -> None:
         """Record a response that runs, with its input items."""
-        row = ResponseRow(
-            id=response.id,
-            key_id=response.key_id,
-            previous_id=response.previous_id,
-            state=response.state,
-            owner=self._owner,
-            background=response.background,
-            echo=dict(response.echo),
-            idempotency_key=response.idempotency_key,
-            fingerprint=response.fingerprint,
-            stored=response.stored,
-            delivered=False,
-            conversation_id=response.conversation_id,
-            created_at=response.created_at,
-        )
+        known = {name: value for name, value in asdict(response).items() if value is not None}  # JSON has a null too
         with self._database.write() as session:
-            session.add(row)
+            session.add(ResponseRow(**known | {"owner": self._owner, "delivered": False}))
             session.flush()
             session.add_all(_item_row(response.id, response.key_id, i, item) for i, item in enumerate(inputs))
             names = {name for item in inputs for name in item.files}
@@ -117,9 +102,8 @@ class ResponseStore(Store):
 
     def start(self, response_id: str) -> None:
         """Change a queued response to in_progress."""
-        with self._database.write() as session:
-            queued = (ResponseRow.id == response_id, ResponseRow.state == "queued")
-            session.execute(update(ResponseRow).where(*queued).values(state="in_progress"))
+        queued = (ResponseRow.id == response_id, ResponseRow.state == "queued")
+        self._write(update(ResponseRow).where(*queued).values(state="in_progress"))
 
     def output_write(self, response: StoredResponse, position: int, item: StoredItem) -> Write:
         """Return the write that records a finished item. `position` continues the numbering of the inputs."""
@@ -138,14 +122,14 @@ class ResponseStore(Store):
     def finish(self, response_id: str, state: str, ended: Mapping[str, Any], *, delivered: bool) -> bool:
         """Record the end, and add its items to its conversation. False when it had ended before, or was deleted."""
         running = (ResponseRow.id == response_id, ResponseRow.state.in_(RUNNING))
-        values = {"state": state, "ended": dict(ended), "delivered": delivered, "ended_at": self._database.clock.now()}
+        values = {"state": state, "ended": dict(ended), "delivered": delivered, "ended_at": self.now()}
         statement = update(ResponseRow).where(*running).values(**values)
         if state in {"failed", "cancelled"}:
             statement = statement.values(idempotency_key=None)
         with self._database.write() as session:
             ended_now = session.scalars(statement.returning(ResponseRow.id)).all()
             if state in {"completed", "incomplete"}:
-                add_rounds(session, ended_now, self._database.clock.now())
+                add_rounds(session, ended_now, self.now())
         return bool(ended_now)
 
     def finish_later(self, response_id: str, end: ResponseEnd) -> None:
@@ -172,9 +156,7 @@ class ResponseStore(Store):
 
     def save_events(self, response_id: str, events: Sequence[Mapping[str, Any]]) -> None:
         """Record the events that were sent, so that the stream can be read again."""
-        statement = update(ResponseRow).where(ResponseRow.id == response_id).values(events=list(events))
-        with self._database.write() as session:
-            session.execute(statement)
+        self._write(update(ResponseRow).where(ResponseRow.id == response_id).values(events=list(events)))
 
     def find(self, response_id: str, key_id: str) -> tuple[StoredResponse, list[StoredItem]] | None:
         """Return a stored response of this key, with all its items in order; None if there is none."""
@@ -192,15 +174,12 @@ class ResponseStore(Store):
         if root is not None:
             query = query.where(row.id.in_(select(_tree(root, key_id).c.id)))
         with self._database.read() as session:
-            after = session.get(row, page.after) if page.after is not None else None
-            if after is not None and after.key_id != key_id:
-                after = None
-            rows = read_page(session, query, [row.created_at, row.id], page, after)
+            rows = read_own(session, query, [row.created_at, row.id], page, key_id)
             ids = [each.id for each in rows]
             items = select(ItemRow).where(ItemRow.response_id.in_(ids), ItemRow.side == "input").order_by(ItemRow.id)
             inputs: dict[str, list[StoredItem]] = {each: [] for each in ids}
             for item in session.scalars(items):
-                inputs[item.response_id].append(_item(item))
+                inputs[item.response_id].append(item.to(StoredItem))
             return [(_response(each), inputs[each.id]) for each in rows]
 
     def find_keyed(self, idempotency_key: str, key_id: str) -> tuple[StoredResponse, list[StoredItem]] | None:
@@ -239,7 +218,7 @@ class ResponseStore(Store):
             rows = session.execute(_chain_query(response_id, key_id)).all()
         if not rows:
             return None
-        return rows[-1][0], [_item(row) for _, row in rows if row is not None]
+        return rows[-1][0], [row.to(StoredItem) for _, row in rows if row is not None]
 
     def find_items(self, item_ids: Iterable[str], key_id: str) -> dict[str, StoredItem]:
         """Return items of this key by id; unknown ids are left out."""
@@ -247,14 +226,12 @@ class ResponseStore(Store):
         own = (ItemRow.item_id.in_(set(item_ids)), ItemRow.key_id == key_id)
         query = select(ItemRow).where(*own, stored).order_by(ItemRow.id)
         with self._database.read() as session:
-            return {row.item_id: _item(row) for row in session.scalars(query)}
+            return {row.item_id: row.to(StoredItem) for row in session.scalars(query)}
 
     def name(self, response_id: str, key_id: str, title: str | None) -> bool:
         """Give a stored response a title, or take it away. False when there is none."""
         mine = (ResponseRow.id == response_id, ResponseRow.key_id == key_id, ResponseRow.stored)
-        with self._database.write() as session:
-            named = update(ResponseRow).where(*mine).values(title=title).returning(ResponseRow.id)
-            return session.scalar(named) is not None
+        return self._write(update(ResponseRow).where(*mine).values(title=title)) > 0
 
     def find_tree(self, response_id: str, key_id: str) -> list[str]:
         """Return the ids of a stored response and of all that continue it, the last ones first."""
@@ -284,7 +261,7 @@ class ResponseStore(Store):
         is completed as it is: a retry is not charged again."""
         images = (ItemRow.response_id == ResponseRow.id, ItemRow.side == "output", ItemRow.image.is_not(None))
         charged = select(ItemRow.id).where(*images).exists()
-        now = self._database.clock.now()
+        now = self.now()
         orphans = update(ResponseRow).where(ResponseRow.state.in_(RUNNING), which).values(ended_at=now)
         with self._database.write() as session:
             completed = orphans.where(charged).values(state="completed", ended={"completed_at": int(now)})
@@ -315,7 +292,7 @@ def _with_items(session: Session, *conditions: ColumnElement[bool]) -> tuple[Sto
     rows = session.execute(joined.where(*conditions).order_by(ItemRow.position)).all()
     if not rows:
         return None
-    return _response(rows[0][0]), [_item(row) for _, row in rows if row is not None]
+    return _response(rows[0][0]), [row.to(StoredItem) for _, row in rows if row is not None]
 
 
 def _chain_query(response_id: str, key_id: str) -> Select[str, ItemRow]:
@@ -351,38 +328,8 @@ def _delete(session: Session, query: Select[str]) -> int:
 
 
 def _item_row(response_id: str, key_id: str, position: int, item: StoredItem) -> ItemRow:
-    return ItemRow(
-        response_id=response_id,
-        key_id=key_id,
-        item_id=item.id,
-        side=item.side,
-        position=position,
-        body=dict(item.body),
-        image=item.image,
-    )
-
-
-def _item(row: ItemRow) -> StoredItem:
-    side: Side = "input" if row.side == "input" else "output"
-    return StoredItem(side, row.body, row.image)
+    return ItemRow(response_id=response_id, key_id=key_id, item_id=item.id, position=position, **asdict(item))
 
 
 def _response(row: ResponseRow) -> StoredResponse:
-    return StoredResponse(
-        id=row.id,
-        key_id=row.key_id,
-        previous_id=row.previous_id,
-        state=row.state,
-        background=row.background,
-        echo=row.echo,
-        created_at=int(row.created_at),
-        owner=row.owner,
-        ended=row.ended,
-        events=row.events,
-        idempotency_key=row.idempotency_key,
-        fingerprint=row.fingerprint,
-        stored=row.stored,
-        delivered=row.delivered,
-        conversation_id=row.conversation_id,
-        title=row.title,
-    )
+    return row.to(StoredResponse, created_at=int(row.created_at))

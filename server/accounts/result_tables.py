@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Boolean, Float, ForeignKey, Index, Integer, String, Text, false
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, String, Text, false
 from sqlalchemy.orm import Mapped, mapped_column
 
 from server.accounts.tables import Base
@@ -17,15 +17,15 @@ class ResultRow(Base):
     name: Mapped[str] = mapped_column(String(60), primary_key=True)
     call_id: Mapped[str] = mapped_column(ForeignKey("holds.call_id"), index=True)
     key_id: Mapped[str] = mapped_column(ForeignKey("keys.id"))
-    position: Mapped[int] = mapped_column(Integer)
+    position: Mapped[int]
     media_type: Mapped[str] = mapped_column(String(40))
-    width_px: Mapped[int] = mapped_column(Integer)
-    height_px: Mapped[int] = mapped_column(Integer)
+    width_px: Mapped[int]
+    height_px: Mapped[int]
     size_bytes: Mapped[int] = mapped_column(BigInteger)
     sha256: Mapped[str] = mapped_column(String(64), index=True)  # finds the image that a client sends back as a file
-    created_at: Mapped[float] = mapped_column(Float, index=True)
-    deleted_at: Mapped[float | None] = mapped_column(Float)  # since then, its file may be deleted
-    favourite: Mapped[bool] = mapped_column(Boolean, server_default=false())
+    created_at: Mapped[float] = mapped_column(index=True)
+    deleted_at: Mapped[float | None]  # since then, its file may be deleted
+    favourite: Mapped[bool] = mapped_column(server_default=false())
     # the rest only while prompts are kept, and until it is deleted
     seed: Mapped[int | None] = mapped_column(BigInteger)
     prompt: Mapped[str | None] = mapped_column(Text)

@@ -9,8 +9,8 @@ from sqlalchemy.orm import Session
 
 from server.accounts.dated_ahead import redate
 from server.accounts.db import PAGE, Database
-from server.accounts.paging import ALWAYS, Page, Period, read_page
-from server.accounts.report import call_problems
+from server.accounts.paging import ALWAYS, Page, Period, read_own
+from server.accounts.report import call_problems, holds
 from server.accounts.result_tables import ResultRow
 from server.accounts.store import Store, Write
 from server.accounts.tables import HoldRow
@@ -89,7 +89,7 @@ class ResultStore(Store):
         """Return the write that records a call's images, for the transaction that charges it."""
 
         def write(session: Session) -> None:
-            key_id, now = session.get_one(HoldRow, call_id).key_id, self._database.clock.now()
+            key_id, now = session.get_one(HoldRow, call_id).key_id, self.now()
             for result in results:
                 session.add(ResultRow(**asdict(result), call_id=call_id, key_id=key_id, created_at=now))
 
@@ -101,9 +101,7 @@ class ResultStore(Store):
             row = session.get(ResultRow, name)
         if row is None or row.deleted_at is not None:
             return None
-        return StoredResult(
-            row.name, row.media_type, row.width_px, row.height_px, row.size_bytes, row.sha256, row.position
-        )
+        return row.to(StoredResult)
 
     def recorded(self, names: Collection[str]) -> set[str]:
         """Return which of these files have a record and must not be deleted."""
@@ -126,10 +124,7 @@ class ResultStore(Store):
         if wanted.parent is not None:  # a list of names, as JSON
             query = query.where(cast(row.parents, Text).contains(f'"{wanted.parent}"', autoescape=True))
         with self._database.read() as session:
-            after = session.get(row, page.after) if page.after is not None else None
-            if after is not None and after.key_id != wanted.key_id:
-                after = None
-            rows = read_page(session, query, [row.created_at, row.name], page, after)
+            rows = read_own(session, query, [row.created_at, row.name], page, wanted.key_id)
             of_rows = select(HoldRow).where(HoldRow.call_id.in_({each.call_id for each in rows}))
             holds = {hold.call_id: hold for hold in session.scalars(of_rows)}
             return [_result(each, holds[each.call_id]) for each in rows]
@@ -146,17 +141,14 @@ class ResultStore(Store):
         """Make an image a favourite, or an image like others. Returns False if there is none."""
         row = ResultRow
         mine = (row.name == name, row.key_id == key_id, row.deleted_at.is_(None))
-        with self._database.write() as session:
-            marked = update(row).where(*mine).values(favourite=favourite).returning(row.name)
-            return session.scalar(marked) is not None
+        return self._write(update(row).where(*mine).values(favourite=favourite)) > 0
 
     def delete(self, name: str, key_id: str) -> bool:
         """Forget an image and its origin; its charge stays. Returns False if there is none."""
         row = ResultRow
         mine = (row.name == name, row.key_id == key_id, row.deleted_at.is_(None))
-        values = {**FORGOTTEN, "deleted_at": self._database.clock.now()}
-        with self._database.write() as session:
-            return session.scalar(update(row).where(*mine).values(**values).returning(row.name)) is not None
+        values = {**FORGOTTEN, "deleted_at": self.now()}
+        return self._write(update(row).where(*mine).values(**values)) > 0
 
     def expire(self, max_age_s: float, limit: int = PAGE) -> int:
         """Mark results older than this as deleted, so that a sweep removes their files. Their charges stay. Returns how
@@ -173,9 +165,7 @@ class ResultStore(Store):
         """Remove prompts and parameters that were kept before; returns how many. If as many as `limit`, there may be
         more."""
         page = select(ResultRow.name).where(ResultRow.prompt.is_not(None)).limit(limit)
-        with self._database.write() as session:
-            forgotten = update(ResultRow).where(ResultRow.name.in_(page)).values(**FORGOTTEN)
-            return len(session.scalars(forgotten.returning(ResultRow.name)).all())
+        return self._write(update(ResultRow).where(ResultRow.name.in_(page)).values(**FORGOTTEN))
 
 
 def check(database: Database, stored: Callable[[str], bool] | None = None) -> list[str]:
@@ -186,14 +176,11 @@ def check(database: Database, stored: Callable[[str], bool] | None = None) -> li
     no_hold = ~select(HoldRow.call_id).where(HoldRow.call_id == ResultRow.call_id).exists()
     with database.read() as session:
         problems = [
-            *call_problems(
-                session, of_images & (HoldRow.state == "captured") & no_result, "is captured and has no result"
-            ),
-            *call_problems(session, (HoldRow.state == "void") & ~no_result, "is void and has results"),
-            *call_problems(session, (HoldRow.state == "held") & ~no_result, "is still held and has results"),
+            *call_problems(session, holds("captured", of_images, no_result), "is captured and has no result"),
+            *call_problems(session, holds("void", ~no_result), "is void and has results"),
+            *call_problems(session, holds("held", ~no_result), "is still held and has results"),
+            *call_problems(session, select(ResultRow.call_id).where(no_hold), "has a result and no hold"),
         ]
-        orphans = session.scalars(select(ResultRow.call_id).where(no_hold))
-        problems += [f"call {call_id} has a result and no hold" for call_id in orphans]
         if stored is not None:
             names = session.scalars(select(ResultRow.name).where(ResultRow.deleted_at.is_(None))).yield_per(PAGE)
             problems += [f"result {name} has no file" for name in names if not stored(name)]
@@ -224,6 +211,4 @@ def _result(row: ResultRow, hold: HoldRow) -> Result:
     origin = None
     if row.prompt is not None:
         origin = Origin(row.seed, row.prompt, row.parameters or {}, row.parents or ())
-    sizes = (row.width_px, row.height_px, row.size_bytes)
-    call = (row.call_id, row.key_id, hold.model, hold.endpoint)
-    return Result(row.name, *call, row.media_type, *sizes, row.created_at, origin, row.favourite)
+    return row.to(Result, model=hold.model, endpoint=hold.endpoint, origin=origin)

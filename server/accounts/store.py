@@ -1,7 +1,9 @@
 """The common part of stores: blocking methods, which an event loop runs in the database's threads."""
 
 from collections.abc import Callable
+from typing import Any, cast
 
+from sqlalchemy import CursorResult, Delete, Update
 from sqlalchemy.orm import Session
 
 from server.accounts.db import Database
@@ -10,11 +12,22 @@ Write = Callable[[Session], None]  # runs inside another store's transaction
 
 
 class Store:
-    """Reads and writes one kind of record. All its methods block, but for the coroutines `in_reader`, `in_writer` and
-    `in_patient_writer`, which are the database's."""
+    """Reads and writes one kind of record, for one server process (`owner`; none for a reader). All its methods block,
+    but for the coroutines `in_reader`, `in_writer` and `in_patient_writer`, which are the database's."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, owner: str = "") -> None:
         self._database = database
+        self._owner = owner
         self.in_reader = database.in_reader
         self.in_writer = database.in_writer
         self.in_patient_writer = database.in_patient_writer
+
+    def now(self) -> float:
+        """Return the time by the clock that all servers of the database have."""
+        return self._database.clock.now()
+
+    def _write(self, statement: Update | Delete) -> int:
+        """Run one statement in a transaction of its own, and return how many rows it has changed."""
+        with self._database.write() as session:
+            unseen = statement.execution_options(synchronize_session=False)  # nothing else is in the session
+            return cast(CursorResult[Any], session.execute(unseen)).rowcount

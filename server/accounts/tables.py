@@ -1,11 +1,11 @@
 """The rows. Times are Unix seconds in floats, so that every database compares them the same way."""
 
-from typing import Any
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from sqlalchemy import (
     JSON,
     BigInteger,
-    Boolean,
     CheckConstraint,
     Float,
     ForeignKey,
@@ -18,11 +18,22 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+ValueT = TypeVar("ValueT", bound="DataclassInstance")
 AutoInteger = BigInteger().with_variant(Integer, "sqlite")  # SQLite autoincrements INTEGER PRIMARY KEY only
 
 
 class Base(DeclarativeBase):
     """All tables."""
+
+    type_annotation_map: ClassVar = {float: Float}  # SQLAlchemy's own choice is another one in every version
+
+    def to(self, kind: type[ValueT], **others: Any) -> ValueT:
+        """Return a dataclass with the columns of its fields' names. `others` are fields that no column is."""
+        names = {each.name for each in fields(kind)} - others.keys()
+        return kind(**{name: getattr(self, name) for name in names}, **others)
 
 
 class KeyRow(Base):
@@ -36,16 +47,16 @@ class KeyRow(Base):
     tail: Mapped[str] = mapped_column(String(4))
     groups: Mapped[list[str]] = mapped_column(JSON)
     budget: Mapped[int | None] = mapped_column(BigInteger)
-    created_at: Mapped[float] = mapped_column(Float)
-    expires_at: Mapped[float | None] = mapped_column(Float)
-    revoked_at: Mapped[float | None] = mapped_column(Float)
-    max_running: Mapped[int | None] = mapped_column(Integer)
-    per_minute: Mapped[int | None] = mapped_column(Integer)
-    keepalive: Mapped[bool] = mapped_column(Boolean, server_default=false())
+    created_at: Mapped[float]
+    expires_at: Mapped[float | None]
+    revoked_at: Mapped[float | None]
+    max_running: Mapped[int | None]
+    per_minute: Mapped[int | None]
+    keepalive: Mapped[bool] = mapped_column(server_default=false())
     monthly_budget: Mapped[int | None] = mapped_column(BigInteger)
     note: Mapped[str] = mapped_column(String(500), server_default="")
     previous_hash: Mapped[str | None] = mapped_column(String(64), index=True)  # of the secret before a rotation
-    previous_until: Mapped[float | None] = mapped_column(Float)
+    previous_until: Mapped[float | None]
     settled: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))  # the sum of its entries
     team_id: Mapped[str] = mapped_column(String(40), server_default="")
     person: Mapped[str | None] = mapped_column(String(600), index=True, unique=True)  # who signs in with it
@@ -59,7 +70,7 @@ class TeamRow(Base):
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
     name: Mapped[str] = mapped_column(String(200), unique=True)
     monthly_budget: Mapped[int | None] = mapped_column(BigInteger)
-    created_at: Mapped[float] = mapped_column(Float)
+    created_at: Mapped[float]
 
 
 class KeyMonthRow(Base):
@@ -70,7 +81,7 @@ class KeyMonthRow(Base):
     __table_args__ = (Index("ix_key_months_team", "team_id", "month"),)
 
     key_id: Mapped[str] = mapped_column(ForeignKey("keys.id"), primary_key=True)
-    month: Mapped[float] = mapped_column(Float, primary_key=True)
+    month: Mapped[float] = mapped_column(primary_key=True)
     team_id: Mapped[str] = mapped_column(String(40), primary_key=True, server_default="")
     settled: Mapped[int] = mapped_column(BigInteger)
 
@@ -90,11 +101,11 @@ class HoldRow(Base):
     model: Mapped[str] = mapped_column(String(200))
     price: Mapped[int] = mapped_column(BigInteger)
     owner: Mapped[str] = mapped_column(String(40))
-    lease_until: Mapped[float] = mapped_column(Float)
+    lease_until: Mapped[float]
     state: Mapped[str] = mapped_column(String(10), index=True)
     reason: Mapped[str | None] = mapped_column(String(60))
-    created_at: Mapped[float] = mapped_column(Float)
-    settled_at: Mapped[float | None] = mapped_column(Float)
+    created_at: Mapped[float]
+    settled_at: Mapped[float | None]
     team_id: Mapped[str] = mapped_column(String(40), server_default="")
 
 
@@ -109,7 +120,7 @@ class EntryRow(Base):
     key_id: Mapped[str] = mapped_column(ForeignKey("keys.id"))
     model: Mapped[str] = mapped_column(String(200))
     amount: Mapped[int] = mapped_column(BigInteger)
-    created_at: Mapped[float] = mapped_column(Float)
+    created_at: Mapped[float]
     team_id: Mapped[str] = mapped_column(String(40), server_default="")
 
 
@@ -144,12 +155,12 @@ class CallRow(Base):
     idempotency_key: Mapped[str | None] = mapped_column(String(255))
     owner: Mapped[str] = mapped_column(String(40))
     state: Mapped[str] = mapped_column(String(10), index=True)
-    status: Mapped[int | None] = mapped_column(Integer)
+    status: Mapped[int | None]
     answer: Mapped[dict[str, Any] | None] = mapped_column(JSON)
-    replayable: Mapped[bool] = mapped_column("kept", Boolean)  # a retry gets this answer; `kept` on disk
-    delivered: Mapped[bool] = mapped_column("heard", Boolean)  # a client was connected when it ended
-    created_at: Mapped[float] = mapped_column(Float, index=True)
-    ended_at: Mapped[float | None] = mapped_column(Float)
+    replayable: Mapped[bool] = mapped_column("kept")  # a retry gets this answer; `kept` on disk
+    delivered: Mapped[bool] = mapped_column("heard")  # a client was connected when it ended
+    created_at: Mapped[float] = mapped_column(index=True)
+    ended_at: Mapped[float | None]
 
 
 class ClusterBoxRow(Base):
@@ -158,7 +169,7 @@ class ClusterBoxRow(Base):
     __tablename__ = "cluster_boxes"
 
     node: Mapped[str] = mapped_column(String(60), primary_key=True)
-    drained: Mapped[bool] = mapped_column(Boolean)
+    drained: Mapped[bool]
 
 
 class GatewayRow(Base):
@@ -172,10 +183,10 @@ class GatewayRow(Base):
 
     owner: Mapped[str] = mapped_column(String(40), primary_key=True)
     url: Mapped[str | None] = mapped_column(String(200))
-    started_at: Mapped[float] = mapped_column(Float)
-    lease_until: Mapped[float] = mapped_column(Float)
+    started_at: Mapped[float]
+    lease_until: Mapped[float]
     changing: Mapped[str | None] = mapped_column(String(60))
-    catalog_version: Mapped[int | None] = mapped_column(Integer)
+    catalog_version: Mapped[int | None]
 
 
 class CatalogRow(Base):
@@ -187,12 +198,12 @@ class CatalogRow(Base):
 
     __tablename__ = "catalogs"
 
-    version: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     files: Mapped[dict[str, str]] = mapped_column(JSON)
     weights: Mapped[dict[str, str]] = mapped_column(JSON)
     edits: Mapped[list[dict[str, str]]] = mapped_column(JSON)
     change: Mapped[str] = mapped_column(String(60))
-    created_at: Mapped[float] = mapped_column(Float)
+    created_at: Mapped[float]
 
 
 class ConsoleSessionRow(Base):
@@ -202,7 +213,7 @@ class ConsoleSessionRow(Base):
 
     cookie_hash: Mapped[str] = mapped_column(String(64), primary_key=True)
     subject: Mapped[str] = mapped_column(String(100))
-    ends_at: Mapped[float] = mapped_column(Float, index=True)
+    ends_at: Mapped[float] = mapped_column(index=True)
 
 
 class ClaimRow(Base):
@@ -219,9 +230,9 @@ class ClaimRow(Base):
     fingerprint: Mapped[str] = mapped_column(String(64))
     idempotency_key: Mapped[str | None] = mapped_column(String(255))
     owner: Mapped[str] = mapped_column(String(40))
-    counted: Mapped[bool] = mapped_column(Boolean)
-    begun_at: Mapped[float] = mapped_column(Float)
-    ended_at: Mapped[float | None] = mapped_column(Float)
+    counted: Mapped[bool]
+    begun_at: Mapped[float]
+    ended_at: Mapped[float | None]
 
 
 class WebhookRow(Base):
@@ -231,8 +242,8 @@ class WebhookRow(Base):
 
     call_id: Mapped[str] = mapped_column(String(40), primary_key=True)
     url: Mapped[str] = mapped_column(String(2000))
-    attempts: Mapped[int] = mapped_column(Integer)
-    next_at: Mapped[float] = mapped_column(Float, index=True)
+    attempts: Mapped[int]
+    next_at: Mapped[float] = mapped_column(index=True)
 
 
 class RefusalRow(Base):
@@ -249,4 +260,4 @@ class RefusalRow(Base):
     policy: Mapped[str] = mapped_column(String(100))
     category: Mapped[str] = mapped_column(String(100))
     evidence: Mapped[str] = mapped_column(String(200))
-    created_at: Mapped[float] = mapped_column(Float)
+    created_at: Mapped[float]

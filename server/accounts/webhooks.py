@@ -34,10 +34,6 @@ class WebhookStore(Store):
 
         return write
 
-    def now(self) -> float:
-        """Return the time by the clock that all servers of the database have."""
-        return self._database.clock.now()
-
     def any_due(self, now: float) -> bool:
         """Return whether `claim_due` would find any. It does not wait for the writer."""
         with self._database.read() as session:
@@ -65,20 +61,17 @@ class WebhookStore(Store):
 
     def retry_at(self, call_id: str, attempts: int, next_at: float) -> None:
         """Note that a webhook failed, and is tried again at `next_at`."""
-        with self._database.write() as session:
-            row = update(WebhookRow).where(WebhookRow.call_id == call_id)
-            session.execute(row.values(attempts=attempts, next_at=next_at))
+        row = update(WebhookRow).where(WebhookRow.call_id == call_id)
+        self._write(row.values(attempts=attempts, next_at=next_at))
 
     def remove_orphans(self) -> None:
         """Remove the webhooks whose calls are not known any more."""
         known = select(CallRow.id).where(CallRow.id == WebhookRow.call_id).exists()
-        with self._database.write() as session:
-            session.execute(delete(WebhookRow).where(~known))
+        self._write(delete(WebhookRow).where(~known))
 
     def remove(self, call_id: str) -> None:
         """Remove a webhook that was delivered or given up."""
-        with self._database.write() as session:
-            session.execute(delete(WebhookRow).where(WebhookRow.call_id == call_id))
+        self._write(delete(WebhookRow).where(WebhookRow.call_id == call_id))
 
 
 def _is_due(now: float) -> ColumnElement[bool]:

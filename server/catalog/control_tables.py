@@ -16,21 +16,6 @@ ControlName = Annotated[
 ]
 
 
-class ControlNetTable(Strict):
-    """[[controlnets]]: `pipelines.protocol.images.Control`."""
-
-    name: ControlName
-    """What requests send."""
-    checkpoint: Annotated[str, Field(min_length=1)]
-    """A diffusers folder."""
-    map: Annotated[str, Field(min_length=1, max_length=100)]
-    """The kind of map that it follows, for people: `canny`."""
-    strength: Annotated[float, Field(gt=0, le=2)] = 1.0
-    """Strength of a request that does not say its own."""
-    mode: Annotated[int, Field(ge=0)] | None = None
-    """For a ControlNet of several kinds: the number of this one."""
-
-
 class T2IAdapterTable(Strict):
     """[[t2i_adapters]]: `pipelines.protocol.images.Control`."""
 
@@ -39,9 +24,16 @@ class T2IAdapterTable(Strict):
     checkpoint: Annotated[str, Field(min_length=1)]
     """A diffusers folder."""
     map: Annotated[str, Field(min_length=1, max_length=100)]
-    """The kind of map that it follows, for people: `sketch`."""
+    """The kind of map that it follows, for people: `canny`, `sketch`."""
     strength: Annotated[float, Field(gt=0, le=2)] = 1.0
     """Strength of a request that does not say its own."""
+
+
+class ControlNetTable(T2IAdapterTable):
+    """[[controlnets]]: the same, and which of its kinds."""
+
+    mode: Annotated[int, Field(ge=0)] | None = None
+    """For a ControlNet of several kinds: the number of this one."""
 
 
 class IPAdapterTable(Strict):

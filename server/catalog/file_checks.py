@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from server.catalog.control_tables import ControlNetTable, IPAdapterTable, T2IAdapterTable
+from server.catalog.control_tables import IPAdapterTable, T2IAdapterTable
 from server.catalog.schema import LOCAL_KEYS, CatalogFile, CheckpointFile, CheckpointTable, UpstreamTable
 
 OF_DRAWING = {*LOCAL_KEYS, "quality", "references"} - {"checkpoint", "runtime", "enlarge"}  # not of an upscaler
@@ -86,7 +86,7 @@ def _validate_upstream(file: CheckpointTable, upstream: UpstreamTable) -> Iterat
 
 
 def _validate_controls(file: CheckpointTable) -> Iterator[tuple[str, str]]:
-    tables: list[ControlNetTable | T2IAdapterTable | IPAdapterTable] = [*file.controlnets, *file.t2i_adapters]
+    tables: list[T2IAdapterTable | IPAdapterTable] = [*file.controlnets, *file.t2i_adapters]
     names = [each.name for each in (*tables, *file.ip_adapters)]
     keys = ("controlnets", "t2i_adapters", "ip_adapters")
     key = next((key for key in keys if getattr(file, key)), "control_map")

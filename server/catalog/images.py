@@ -157,15 +157,15 @@ def load_catalog(configs: Path, weights: Path) -> Catalog:
         raise CatalogError(f"{configs}: there is no such folder; DARKROOM_MODEL_CONFIGS names the catalog")
     errors: list[str] = []
     shared = read_toml(configs / "catalog.toml", CatalogFile, errors)
-    presets = _read_presets(configs / "presets.toml", errors)
+    presets = read_toml(configs / "presets.toml", Presets, errors)
     files = {
         path: read_toml(path, CheckpointFile, errors)
         for path in sorted(configs.glob(CATALOG_FILES))
         if path.name not in RESERVED
     }
-    if shared is None or errors:
+    if shared is None or presets is None or errors:
         raise CatalogError("\n".join(errors))
-    reading = _Reading(shared, presets, weights, errors)
+    reading = _Reading(shared, presets.model_dump(by_alias=True), weights, errors)
     for path, file in files.items():
         if file is not None:
             reading.add(path, file)
@@ -187,11 +187,6 @@ def tier_of_name(name: str) -> Tier:
     if "4k-count" in name:
         return "4K"
     return "2K" if "hd-count" in name else "1K"
-
-
-def _read_presets(path: Path, errors: list[str]) -> dict[str, dict[str, tuple[int, int]]]:
-    table = read_toml(path, Presets, errors)
-    return table.model_dump(by_alias=True) if table else {}
 
 
 @dataclass(slots=True)

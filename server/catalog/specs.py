@@ -1,6 +1,5 @@
 """From a table of a catalog file to the spec of its checkpoint."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -15,8 +14,6 @@ from pipelines.protocol.images import (
     Lora,
     Runtime,
     SamplingDefaults,
-    Scalar,
-    SchedulerConfig,
     StepCache,
 )
 from pipelines.protocol.upstream import ImageUpstream
@@ -34,6 +31,7 @@ def checkpoint_spec(file: CheckpointTable, family: str, weights: Path, largest_p
     runtime = _runtime(file.runtime, weights)
     named = {key: getattr(file, key) for key in PART_KEYS}
     parts = tuple((key, find_snapshot(weights / name)) for key, name in named.items() if name is not None)
+    read = (path, base, config, runtime.embedding_folder, *(part for _, part in parts))
     enlarges, area_px = conditioning == "upscale", file.native_area_px
     redraws = file.enlarge == "redraw" and not enlarges
     if enlarges and "native_area_px" not in file.model_fields_set:
@@ -41,7 +39,7 @@ def checkpoint_spec(file: CheckpointTable, family: str, weights: Path, largest_p
     if enlarges and runtime.dtype == "auto":
         runtime = replace(runtime, dtype="float32")  # less than that is seen in smooth areas
     return CheckpointSpec(
-        name=_checkpoint_name(checkpoint),
+        name=checkpoint.removesuffix(".safetensors").removesuffix(".gguf"),
         path=path,
         config=config,
         family=family,
@@ -52,7 +50,7 @@ def checkpoint_spec(file: CheckpointTable, family: str, weights: Path, largest_p
         sampling=_sampling(file.sampling),
         runtime=runtime,
         refined=redraws and needs_two_passes(largest_px, area_px, file.max_area_px),
-        version=_version(path, base, config, runtime.embedding_folder, *(part for _, part in parts)),
+        version=max(files_version(each) for each in read if each is not None),
         base=base,
         sheet=file.sheet,
         enlarge=file.enlarge,
@@ -112,21 +110,9 @@ def _controls(file: CheckpointTable, weights: Path) -> tuple[Control, ...]:
     return tuple(replace(each, version=files_version(each.path)) for each in (*nets, *adapters))
 
 
-def _version(*paths: Path | None) -> int:
-    return max(files_version(path) for path in paths if path is not None)
-
-
-def _checkpoint_name(checkpoint: str) -> str:
-    return checkpoint.removesuffix(".safetensors").removesuffix(".gguf")
-
-
 def _sampling(table: SamplingTable) -> SamplingDefaults:
-    return SamplingDefaults(**table.model_dump() | {"scheduler_config": _sorted_config(table.scheduler_config)})
-
-
-def _sorted_config(config: Mapping[str, Scalar]) -> SchedulerConfig:
-    """Return a scheduler's config as specs have it."""
-    return tuple(sorted(config.items()))
+    config = tuple(sorted(table.scheduler_config.items()))
+    return SamplingDefaults(**table.model_dump() | {"scheduler_config": config})
 
 
 def _runtime(table: RuntimeTable | Literal["auto"], weights: Path) -> Runtime:

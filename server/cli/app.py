@@ -153,18 +153,15 @@ def restore(
 ) -> None:
     """Put a backup in place of what is there, which is moved to a folder of the home. The server may not run."""
     from server.flows.operators.backup import check_backup, restore_backup
-    from server.housekeeping import HomeInUse, lock_home
+    from server.housekeeping import lock_home
 
     settings = read_settings()
     if check:
         found = check_backup(settings, file)  # without a lock: the server may run
         typer.echo(f"{file} is whole: {found.images} images and the database, schema {found.schema}.")
         return
-    try:
-        with lock_home(settings.home):
-            restored = restore_backup(settings, file, keep_catalog=keep_catalog)
-    except HomeInUse as error:
-        fail(str(error))
+    with lock_home(settings.home):
+        restored = restore_backup(settings, file, keep_catalog=keep_catalog)
     typer.echo(f"Restored {restored.images} images and the database, schema {restored.schema}.")
     if restored.left_out:
         fail(f"Not restored: {'; '.join(restored.left_out)}.")
@@ -219,7 +216,7 @@ def ledger(
             "amount": "Amount",
         }  # fmt: skip
         limit = limit_of(entries, exported=as_json or as_csv)
-        rows = cut(charges(database, key_id, since, to, limit + 1), limit)
+        rows = cut(charges(database, key_id, since, to, limit), limit)
         show_rows("Charges (CNY)", headings, rows, as_json=as_json, as_csv=as_csv)
         if not (as_json or as_csv):
             show(tokens_table(database, key_id))

@@ -31,7 +31,7 @@ def list_all(key: KeyFilter = None, entries: Limit = None, as_json: JsonFlag = F
 
     database = open_database(read_settings())
     limit = limit_of(entries, exported=as_json or as_csv)
-    found = cut(BatchStore(database, "").page(find_key_id(key), Page(limit)), limit)
+    found = cut(BatchStore(database).page(find_key_id(key), Page(limit)), limit)
     names = key_names(database)
     rows = [asdict(batch) | {"key_name": names.get(batch.key_id, "")} for batch in found]
     show_rows("Batches", HEADINGS, rows, as_json=as_json, as_csv=as_csv)
@@ -42,7 +42,7 @@ def show(batch: BatchArgument, as_json: JsonFlag = False, as_csv: CsvFlag = Fals
     """Say how far a batch is, and list its lines that failed; with --json or --csv, all lines."""
     from server.accounts.batches import BatchStore
 
-    store = BatchStore(open_database(read_settings()), "")
+    store = BatchStore(open_database(read_settings()))
     found = _find(store, batch)
     lines = store.answered(batch, -1, ALL, all_lines=as_json or as_csv)
     rows = [_line(line) for line in lines if as_json or as_csv or (line.status or 0) >= 400]
@@ -61,7 +61,7 @@ def cancel(batch: BatchArgument) -> None:
     from server.accounts.batches import BatchStore
 
     database = open_database(read_settings())
-    store = BatchStore(database, "")
+    store = BatchStore(database)
     found = _find(store, batch)
     store.cancel(batch, found.key_id)
     record_change(database, user(), "batch.cancel", batch, key_id=found.key_id)

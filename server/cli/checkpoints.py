@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from server.cli.environment import read_settings
 from server.cli.printing import CsvFlag, JsonFlag
 from server.errors import ApiError, StartError
 
 if TYPE_CHECKING:
     from server.flows.checkpoints import CheckpointManager
-    from server.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, help="Inspect, add, list, verify, compare and remove image checkpoints.")
 
@@ -80,7 +80,7 @@ def list_all(as_json: JsonFlag = False, as_csv: CsvFlag = False) -> None:
     from server.cli.printing import show, show_rows
     from server.schemas.checkpoints import CheckpointCard
 
-    cards = checkpoint_cards(_settings())
+    cards = checkpoint_cards(read_settings())
     if not (as_json or as_csv):
         show(checkpoints_table(cards))
         return
@@ -94,7 +94,7 @@ def adapters() -> None:
     from server.cli.checkpoint_tables import adapters_table
     from server.cli.printing import show
 
-    show(adapters_table(_settings()))
+    show(adapters_table(read_settings()))
 
 
 @app.command()
@@ -155,7 +155,7 @@ def comparison_grid(
         }
     else:
         raise StartError("Name the models or checkpoints to compare, or a sheet with --from.")
-    output.write_bytes(request(_settings(), "POST", "/admin/checkpoints/proof", body).content)
+    output.write_bytes(request(read_settings(), "POST", "/admin/checkpoints/proof", body).content)
     typer.echo(f"Wrote {output}. `darkroom checkpoints proof --from {output}` draws it again.")
 
 
@@ -212,16 +212,10 @@ def _number(text: str) -> int | float | str:
     return text
 
 
-def _settings() -> "Settings":
-    from server.cli.environment import read_settings
-
-    return read_settings()
-
-
 def _manager() -> "CheckpointManager":
     from server.flows.checkpoints import CheckpointManager
 
-    settings = _settings()
+    settings = read_settings()
     return CheckpointManager(settings.model_configs, settings.weights)
 
 

@@ -1,5 +1,6 @@
 """`darkroom keys`: create, list, change, rotate and revoke API keys."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -47,6 +48,7 @@ HEADINGS = {
 
 @app.command("create")
 def create(
+    context: typer.Context,
     name: Annotated[str, typer.Argument(help="A name for the key, shown in lists and in the ledger.")],
     group: Groups = None,
     team: Team = None,
@@ -64,7 +66,7 @@ def create(
     from server.schemas.keys import CreateKey
     from server.schemas.validation import validate
 
-    fields = _fields(group, team, budget, monthly_budget, days, max_running, per_minute, keepalive, note)
+    fields = _fields(context.params)
     created = _admin(with_groups=True).create(validate(CreateKey, {**fields, "name": name}, strict=True), by=user())
     typer.echo(
         f"Created {created.id} ({created.name}) for {', '.join(created.groups)}. Its secret is shown only now; clients "
@@ -83,6 +85,7 @@ def list_all(as_json: JsonFlag = False, as_csv: CsvFlag = False) -> None:
 
 @app.command("set")
 def change(
+    context: typer.Context,
     key: KeyArgument,
     name: Annotated[str | None, typer.Option(help="Another name.")] = None,
     group: Groups = None,
@@ -99,7 +102,7 @@ def change(
     from server.schemas.keys import ChangeKey
     from server.schemas.validation import validate
 
-    sent = _fields(group, team, budget, monthly_budget, days, max_running, per_minute, keepalive, note)
+    sent = _fields(context.params)
     if name is not None:
         sent["name"] = name
     changed = _admin(with_groups=True).change(key, validate(ChangeKey, sent, strict=True), sent, by=user())
@@ -160,27 +163,17 @@ def _admin(*, with_groups: bool = False) -> "KeyAdmin":
     return KeyAdmin(open_database(settings), read_catalog(settings).groups if with_groups else ())
 
 
-def _fields(
-    group: list[str] | None,
-    team: str | None,
-    budget: str | None,
-    monthly_budget: str | None,
-    days: str | None,
-    max_running: int | None,
-    per_minute: int | None,
-    keepalive: bool | None,
-    note: str | None,
-) -> dict[str, Any]:
-    """Return the options that were given, as the HTTP routes take them: null takes a limit away."""
-    groups = [name.strip() for text in group or () for name in text.split(",") if name.strip()]
-    fields: dict[str, Any] = {"groups": groups or None, "keepalive": keepalive, "note": note}
-    fields = {name: value for name, value in fields.items() if value is not None}
-    for name, text in (("team", team), ("budget", budget), ("monthly_budget", monthly_budget)):
-        if text is not None:
-            fields[name] = None if text == "none" else text
-    for name, limit in (("max_running", max_running), ("per_minute", per_minute)):
-        if limit is not None:
-            fields[name] = limit or None
+def _fields(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those options of a command that were given, as the HTTP routes take them: null takes a limit away."""
+    given = {name: value for name, value in options.items() if value is not None}
+    fields: dict[str, Any] = {name: given[name] for name in ("keepalive", "note") if name in given}
+    for name in given.keys() & {"team", "budget", "monthly_budget"}:
+        fields[name] = None if given[name] == "none" else given[name]
+    for name in given.keys() & {"max_running", "per_minute"}:
+        fields[name] = given[name] or None
+    if groups := [name.strip() for text in given.get("group", ()) for name in text.split(",") if name.strip()]:
+        fields["groups"] = groups
+    days = given.get("days")
     if days == "never":
         fields["expires_at"] = None
     elif days is not None:

@@ -90,7 +90,7 @@ def calls(
     outcome: Outcome | None = one_of(get_args(Outcome), status, "status") if status else None
     wanted = CallFilter(find_key_id(key), outcome, model, code, read_period(since, to))
     limit = limit_of(entries, exported=as_json or as_csv)
-    found = cut(CallLog(database).page(wanted, Page(limit, "desc", None)), limit)
+    found = cut(CallLog(database).page(wanted, Page(limit)), limit)
     headings = {
         "created_at": "Time", "id": "Request", "job": "Job", "key_name": "Key", "model": "Model", "status": "Status",
         "code": "Error", "param": "Field", "message": "Message", "queue_s": "Queue (s)", "run_s": "Run (s)",
@@ -117,7 +117,7 @@ def audit(
 
     wanted = AuditFilter(operator, None, target, read_period(since, to))
     limit = limit_of(entries, exported=as_json or as_csv)
-    found = cut(list_changes(open_database(read_settings()), wanted, Page(limit, "desc", None)), limit)
+    found = cut(list_changes(open_database(read_settings()), wanted, Page(limit)), limit)
     headings = {"created_at": "Time", "operator": "Operator", "action": "Action", "target": "Of", "details": "Details"}
     rows = [audit_record(entry).model_dump() for entry in found]
     show_rows("Changes", headings, rows, as_json=as_json, as_csv=as_csv)
@@ -127,12 +127,13 @@ def moderation(
     key: KeyFilter = None, entries: Limit = None, as_json: JsonFlag = False, as_csv: CsvFlag = False
 ) -> None:
     """List what the moderation policy refused, and why."""
+    from server.accounts.paging import Page
     from server.accounts.refusals import list_refusals
     from server.flows.operators.reports import key_names, refusal_entries
 
     database = open_database(read_settings())
     limit = limit_of(entries, exported=as_json or as_csv)
-    refused = cut(list_refusals(database, find_key_id(key), limit + 1), limit)
+    refused = cut(list_refusals(database, find_key_id(key), Page(limit)), limit)
     found = refusal_entries(refused, key_names(database))
     headings = {
         "created_at": "Time", "key_name": "Key", "call_id": "Call", "model": "Model", "stage": "Stage",

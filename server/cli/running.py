@@ -18,22 +18,18 @@ policy = typer.Typer(no_args_is_help=True, help="The moderation policy of the ru
 @jobs.command("list")
 def list_jobs(as_json: JsonFlag = False, as_csv: CsvFlag = False) -> None:
     """List the image calls, the responses and the chats with an Idempotency-Key that run or wait."""
-    from server.cli.admin_client import request
-
     headings = {
         "id": "Id", "kind": "Kind", "key_name": "Key", "model": "Model", "state": "State", "service_tier": "Tier",
         "position": "Place", "step": "Step", "steps": "of", "estimated_s": "Ends in (s)", "created_at": "Began",
     }  # fmt: skip
-    rows = request(read_settings(), "GET", "/admin/jobs").json()["data"]
+    rows = _ask("GET", "/admin/jobs")["data"]
     show_rows("Jobs", headings, rows, as_json=as_json, as_csv=as_csv)
 
 
 @jobs.command()
 def cancel(job: Annotated[str, typer.Argument(help="The job's id, as `jobs list` shows it.")]) -> None:
     """End any key's job. It is not charged, unless it was already."""
-    from server.cli.admin_client import request
-
-    request(read_settings(), "DELETE", f"/admin/jobs/{quote(job, safe='')}")
+    _ask("DELETE", f"/admin/jobs/{quote(job, safe='')}")
     typer.echo(f"Ended {job}.")
 
 
@@ -55,9 +51,7 @@ def wake(
 
 
 def _change_sleep(route: str, body: dict[str, Any]) -> None:
-    from server.cli.admin_client import request
-
-    for worker in request(read_settings(), "POST", route, body).json()["data"]:
+    for worker in _ask("POST", route, body)["data"]:
         place = f" ({worker['place']})" if worker["place"] else ""
         later = f", sleeps after {worker['jobs']} jobs" if worker["sleeps_after_jobs"] else ""
         back = f", back in about {worker['wake_s']:g} s" if worker["wake_s"] else ""
@@ -67,17 +61,13 @@ def _change_sleep(route: str, body: dict[str, Any]) -> None:
 @policy.command("show")
 def show_policy() -> None:
     """Name the rules and the classifiers of the policy in use."""
-    from server.cli.admin_client import request
-
-    _print_policy(request(read_settings(), "GET", "/admin/moderation").json())
+    _print_policy(_ask("GET", "/admin/moderation"))
 
 
 @policy.command("reload")
 def reload_policy() -> None:
     """Make the running server read its policy file again. If anything in it is invalid, nothing changes."""
-    from server.cli.admin_client import request
-
-    _print_policy(request(read_settings(), "POST", "/admin/moderation/reload").json())
+    _print_policy(_ask("POST", "/admin/moderation/reload"))
 
 
 @policy.command("test")
@@ -87,18 +77,15 @@ def try_policy(
     draft: Annotated[Path | None, typer.Option(help="A policy file to try, in place of the one in use.")] = None,
 ) -> None:
     """Say what the policy finds in a text. Nothing is recorded. Fails if it finds something."""
-    from server.cli.admin_client import request
-
-    settings = read_settings()
     body: dict[str, Any] = {"text": text, "group": group}
     if draft is not None:
         try:
             body["policy_toml"] = draft.read_text()
         except OSError as error:
             fail(f"{draft} can't be read: {error.strerror}.")
-    elif request(settings, "GET", "/admin/moderation").json()["path"] is None:
+    elif _ask("GET", "/admin/moderation")["path"] is None:
         fail("The server has no policy (DARKROOM_MODERATION). `--draft` tries one from a file.")
-    found = request(settings, "POST", "/admin/moderation/test", body).json()
+    found = _ask("POST", "/admin/moderation/test", body)
     for finding in found["findings"]:
         typer.echo(f"{finding['policy']} ({finding['category']}): {finding['evidence']}")
     if found["flagged"]:
@@ -111,3 +98,10 @@ def _print_policy(summary: dict[str, Any]) -> None:
     for kind in ("rules", "classifiers"):
         if summary[kind]:
             typer.echo(f"{kind.capitalize()}: {', '.join(summary[kind])}")
+
+
+def _ask(method: str, route: str, body: dict[str, Any] | None = None) -> Any:
+    """Return what the running server answers."""
+    from server.cli.admin_client import request
+
+    return request(read_settings(), method, route, body).json()

@@ -17,7 +17,7 @@ from fastapi import FastAPI
 from rich.console import Console
 from rich.markup import escape
 
-from server.accounts.db import Database
+from server.accounts.db import opened
 from server.accounts.keys import create_key, has_keys
 from server.app import create_app
 from server.catalog.images import Catalog, CatalogError
@@ -34,7 +34,7 @@ from server.data_folders import write_starters
 from server.errors import StartError
 from server.flows.catalog.start import catalog_at_start
 from server.flows.operators.doctor import port_problem
-from server.housekeeping import DatabaseInUse, HomeInUse, lock_database, lock_home, make_private
+from server.housekeeping import lock_database, lock_home, make_private
 from server.http.proxy_headers import TRUSTED_BY_DEFAULT, ProxyHeadersMiddleware, trusted_networks
 from server.secret_files import read_secret, write_secret
 from server.services import Services
@@ -113,8 +113,6 @@ def _check_start(settings: Settings, console: Console) -> Catalog:
     try:
         with lock_home(settings.home), lock_database(settings) or nullcontext():
             pass  # for an early, readable error; the server itself takes the locks again
-    except (DatabaseInUse, HomeInUse) as error:
-        raise StartError(str(error)) from error
     except OSError as error:
         raise StartError(f"{error.filename or settings.home}: {error.strerror}. {CHOOSE_HOME}") from error
     return catalog
@@ -151,14 +149,11 @@ def _server_config(settings: Settings, app: FastAPI) -> uvicorn.Config:
 
 def create_first_key(settings: Settings, catalog: Catalog) -> None:
     """Create a key with every group at the first start, in a file that only the owner can read."""
-    database = Database(settings.database_url)
-    try:
+    with opened(settings.database_url) as database:
         database.migrate()
         if has_keys(database):
             return
         _, secret = create_key(database, "dev", catalog.groups)
-    finally:
-        database.dispose()
     (settings.home / "dev-key").unlink(missing_ok=True)
     write_secret(settings.home / "dev-key", secret)
 

@@ -17,7 +17,7 @@ from server.cli.environment import read_catalog
 from server.cli.printing import add_row
 from server.flows.operators.periods import read_period
 from server.flows.operators.reports import key_names, ledger_entries
-from server.money import format_money
+from server.money import format_money, optional_money
 from server.settings import Settings
 
 MODEL_HEADINGS = {
@@ -71,26 +71,15 @@ def balances_table(database: Database, key_id: str | None) -> Table:
     table = Table("Key", "Name", "Budget", "Spent", "Held", "Available", title="Balances (CNY)")
     for row in report.balances(database):
         if key_id in {None, row.key_id}:
-            limits = [
-                "no limit" if amount is None else format_money(amount)
-                for amount in (row.budget_units, row.available_units)
-            ]
-            add_row(
-                table,
-                row.key_id,
-                row.name,
-                limits[0],
-                format_money(row.spent_units),
-                format_money(row.held_units),
-                limits[1],
-            )
+            amounts = (row.budget_units, row.spent_units, row.held_units, row.available_units)
+            add_row(table, row.key_id, row.name, *(optional_money(each) or "no limit" for each in amounts))
     return table
 
 
 def charges(
     database: Database, key_id: str | None, since: str | None, to: str | None, limit: int
 ) -> list[dict[str, Any]]:
-    """List the charges of all keys or one, at most `limit`, the newest first."""
+    """List the charges of all keys or one, the newest first: `limit` of them, and one more if there are more."""
     found = report.entries(database, key_id, Page(limit), period=read_period(since, to))
     return [entry.model_dump() for entry in ledger_entries(found, key_names(database), team_names(database))]
 

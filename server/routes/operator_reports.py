@@ -100,8 +100,7 @@ async def list_charges(
     teams = await database.in_reader(team_names, database)
 
     def fetch(page: Page) -> list[LedgerEntry]:
-        wanted = replace(page, limit=page.limit + 1)
-        found = report.entries(database, key_id, wanted, team_id=team_id, model=model, period=period)
+        found = report.entries(database, key_id, page, team_id=team_id, model=model, period=period)
         return ledger_entries(found, names, teams)
 
     return fetch
@@ -147,8 +146,7 @@ async def refusals(services: ServicesDep, key_id: KeyIdDep) -> Fetch:
     names = await database.in_reader(key_names, database)
 
     def fetch(page: Page) -> list[RefusalEntry]:
-        found = list_refusals(database, key_id, page.limit + 1, order=page.order, after=page.after)
-        return refusal_entries(found, names)
+        return refusal_entries(list_refusals(database, key_id, page), names)
 
     return fetch
 

@@ -92,12 +92,14 @@ def _string_or_object(value: object) -> str | None:
     return "object" if isinstance(value, dict | BaseModel) else None
 
 
+STRING_OR_OBJECT = Discriminator(
+    _string_or_object, custom_error_type="string_or_object", custom_error_message="a string or an object"
+)
+Mode = Annotated[Literal["none", "auto", "required"], Tag("string")]
 ToolChoice = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag("string")]
+    Mode
     | Annotated[
         Annotated[ChosenFunction | ChosenCustomTool | AllowedChoice, Field(discriminator="type")], Tag("object")
     ],
-    Discriminator(
-        _string_or_object, custom_error_type="string_or_object", custom_error_message="a string or an object"
-    ),
+    STRING_OR_OBJECT,
 ]

@@ -6,7 +6,7 @@ from pydantic import Field, RootModel
 from typing_extensions import TypedDict
 
 from server.schemas.chat_messages import LenientModel
-from server.schemas.response_answers import InputItem
+from server.schemas.response_answers import InputItem, InputItemList
 from server.schemas.response_items import Item
 from server.schemas.responses import Metadata
 
@@ -53,11 +53,5 @@ class ConversationItem(RootModel[InputItem]):
     """One item."""
 
 
-class ConversationItemList(TypedDict):
+class ConversationItemList(InputItemList):
     """A page of items. Continue with `after` = `last_id` while `has_more` is true."""
-
-    object: Literal["list"]
-    data: list[InputItem]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool

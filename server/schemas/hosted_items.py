@@ -10,6 +10,16 @@ from pydantic import Field
 from server.schemas.chat_messages import BoundedText, LenientModel
 
 Id = Annotated[str, Field(min_length=1, max_length=200)]
+ShellCallType = Literal["local_shell_call", "shell_call", "apply_patch_call"]
+ShellOutputType = Literal["local_shell_call_output", "shell_call_output", "apply_patch_call_output"]
+UnreadType = Literal[
+    "web_search_call",
+    "mcp_list_tools",
+    "mcp_approval_request",
+    "mcp_approval_response",
+    "tool_search_call",
+    "tool_search_output",
+]
 
 
 class CodeOutput(LenientModel):
@@ -62,7 +72,7 @@ class McpCall(LenientModel):
 class ShellCall(LenientModel):
     """Commands or changes of files, which the client ran by the tools of these names."""
 
-    type: Literal["local_shell_call", "shell_call", "apply_patch_call"]
+    type: ShellCallType
     id: Id | None = None
     call_id: Id
     status: str | None = None
@@ -73,7 +83,7 @@ class ShellCall(LenientModel):
 class ShellOutput(LenientModel):
     """The output of a shell's commands. A local shell's has its call's id as `id`."""
 
-    type: Literal["local_shell_call_output", "shell_call_output", "apply_patch_call_output"]
+    type: ShellOutputType
     id: Id | None = None
     call_id: Id | None = None
     status: str | None = None
@@ -83,14 +93,7 @@ class ShellOutput(LenientModel):
 class UnreadItem(LenientModel):
     """An item that says nothing without its outcome, which the answer after it has. It is not part of the prompt."""
 
-    type: Literal[
-        "web_search_call",
-        "mcp_list_tools",
-        "mcp_approval_request",
-        "mcp_approval_response",
-        "tool_search_call",
-        "tool_search_output",
-    ]
+    type: UnreadType
     id: Id | None = None
     call_id: Id | None = None
     status: str | None = None

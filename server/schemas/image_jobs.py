@@ -5,6 +5,7 @@ from typing import Literal
 from server.schemas.answer import Answer, OmittedIfNone
 from server.schemas.errors import ErrorDetail
 from server.schemas.images import ImageAnswer
+from server.schemas.listing import Listed, Listing
 
 JobState = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 
@@ -24,14 +25,13 @@ class ImagePreview(Answer):
     b64_json: str
 
 
-class ImageJobState(Answer):
+class ImageJobState(Listed):
     """GET /v1/images/jobs/{id}. `result` is the answer that the call got or would have got, `error` its error.
 
     While it runs: `position` is 0 on the device and else its place in the queue, `estimated_s` the seconds until it
     should have ended. `previews` are there if they were asked for.
     """
 
-    id: str
     object: Literal["image.job"] = "image.job"
     created: int
     model: str | None = None
@@ -44,11 +44,5 @@ class ImageJobState(Answer):
     error: ErrorDetail | None = None
 
 
-class ImageJobList(Answer):
+class ImageJobList(Listing[ImageJobState]):
     """GET /v1/images/jobs: a page, without results."""
-
-    object: Literal["list"] = "list"
-    data: list[ImageJobState]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool

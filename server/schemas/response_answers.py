@@ -8,6 +8,7 @@ from typing_extensions import TypedDict
 from pipelines.protocol.images import Background
 from pipelines.protocol.tiers import ServiceTier
 from server.schemas.errors import ErrorDetail
+from server.schemas.hosted_items import ShellCallType, ShellOutputType, UnreadType
 from server.schemas.response_object import ResponseStatus
 from server.schemas.response_tools import AllowedTools, HostedTool, NamedCustomTool, NamedFunction, Tool
 from server.schemas.responses import JsonObject, JsonSchema, PlainText
@@ -277,23 +278,7 @@ class OtherToolItem(TypedDict):
     """An item of a tool that this server does not run, with the fields that were sent."""
 
     id: str
-    type: Literal[
-        "code_interpreter_call",
-        "file_search_call",
-        "mcp_call",
-        "local_shell_call",
-        "shell_call",
-        "apply_patch_call",
-        "local_shell_call_output",
-        "shell_call_output",
-        "apply_patch_call_output",
-        "web_search_call",
-        "mcp_list_tools",
-        "mcp_approval_request",
-        "mcp_approval_response",
-        "tool_search_call",
-        "tool_search_output",
-    ]
+    type: Literal["code_interpreter_call", "file_search_call", "mcp_call", ShellCallType, ShellOutputType, UnreadType]
     status: NotRequired[str]
 
 

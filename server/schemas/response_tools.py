@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Discriminator, Field, Tag
+from pydantic import Field, Tag
 
 from pipelines.protocol.images import LongPrompt
 from server.errors import BadRequest
 from server.schemas.chat_messages import FUNCTION_NAME, BoundedText, LenientModel
-from server.schemas.chat_tools import FreeText, GrammarText
+from server.schemas.chat_tools import STRING_OR_OBJECT, FreeText, GrammarText, Mode
 from server.schemas.hosted_fields import OrNone
 from server.schemas.images import OutputFormat, Seed, SizeName, Word
 
@@ -184,19 +184,13 @@ class AllowedTools(LenientModel):
     tools: Annotated[list[NamedTool], Field(min_length=1)]
 
 
-def _word_or_object(value: object) -> str | None:
-    if isinstance(value, str):
-        return "word"
-    return "object" if isinstance(value, dict | BaseModel) else None
-
-
 ToolChoice = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag("word")]
+    Mode
     | Annotated[
         Annotated[NamedFunction | NamedCustomTool | HostedTool | AllowedTools, Field(discriminator="type")],
         Tag("object"),
     ],
-    Discriminator(_word_or_object, custom_error_type="string_or_object", custom_error_message="a word or an object"),
+    STRING_OR_OBJECT,
 ]
 
 

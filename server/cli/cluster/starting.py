@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import typer
@@ -11,7 +11,7 @@ from rich.console import Console
 from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
-from server.accounts.db import Database
+from server.accounts.db import opened
 from server.backends.open_storage import open_storage
 from server.catalog.images import CatalogError
 from server.cli.cluster.box import Box, compare_weights, examine_box, memory_labels
@@ -41,6 +41,8 @@ JOIN_LIMIT_S = 60.0
 POLL_EVERY_S = 0.5
 PLACED_S = 20.0  # after which an engine is somewhere, if there is a place for it
 
+Status = dict[str, Any]  # as `Supervisor.status` says it
+
 
 def start_cluster(settings: Settings, path: Path, name: str, labels: Mapping[str, str], ip: str | None) -> None:
     """Start a cluster on its first box, for `darkroom cluster up`. Raises StartError."""
@@ -50,7 +52,7 @@ def start_cluster(settings: Settings, path: Path, name: str, labels: Mapping[str
     config = read_config(path, tuple(catalog.models))
     make_token(settings.home)
     set_environment(settings.home)
-    console, box = _console(), examine_box(settings)
+    console, box = Console(highlight=False, soft_wrap=True), examine_box(settings)
     secrets = derive_secrets(read_token(settings.home))
     prepare_books(settings, config, secrets, console)
     with console.status("Starting Ray, engines and gateways ..."):
@@ -73,7 +75,7 @@ def join_cluster(settings: Settings, head: str, name: str, labels: Mapping[str, 
     """Join this box to a cluster, for `darkroom cluster join`. Raises StartError."""
     require_ray()
     set_environment(settings.home)
-    console, box = _console(), examine_box(settings)
+    console, box = Console(highlight=False, soft_wrap=True), examine_box(settings)
     with console.status("Joining ..."):
         node = start_node(settings.home, name, head, 0, ip, _labels(settings, name, labels))
     try:
@@ -93,10 +95,10 @@ def join_cluster(settings: Settings, head: str, name: str, labels: Mapping[str, 
     console.print(f"This box is {name} of the cluster at {node.address}.", markup=False)
 
 
-def read_status(settings: Settings) -> dict[str, Any]:
+def read_status(settings: Settings) -> Status:
     """Read the cluster's status, for `darkroom cluster status`. Raises StartError."""
     with connected(_node(settings).address) as ray:
-        status: dict[str, Any] = ray.get(find_supervisor(ray).status.remote(), timeout=JOIN_LIMIT_S)
+        status: Status = ray.get(find_supervisor(ray).status.remote(), timeout=JOIN_LIMIT_S)
     return status
 
 
@@ -109,12 +111,12 @@ def drain_node(settings: Settings, name: str, limit_s: float) -> None:
         except ray.exceptions.RayTaskError as error:
             raise StartError(str(error.cause)) from error
 
-        def is_empty() -> bool:
-            status = ray.get(supervisor.status.remote(), timeout=JOIN_LIMIT_S)
+        def is_empty(status: Status) -> bool:
             boxes = {node["name"] for node in status["nodes"] if name in {node["name"], node["address"]}}
             return not any(each["node"] in boxes for each in (*status["engines"], *status["gateways"]))
 
-        _wait(is_empty, limit_s, f"{name} is drained no further: jobs still run there after {limit_s:.0f} s.")
+        message = f"{name} is drained no further: jobs still run there after {limit_s:.0f} s."
+        _wait(ray, supervisor, is_empty, limit_s, message)
     typer.echo(f"Nothing of Darkroom runs on {name} any more: `darkroom cluster down` there stops it.")
 
 
@@ -140,10 +142,6 @@ def _node(settings: Settings) -> RayNode:
     return node
 
 
-def _console() -> Console:
-    return Console(highlight=False, soft_wrap=True)
-
-
 def prepare_books(settings: Settings, config: ClusterConfig, secrets: ClusterSecrets, console: Console) -> None:
     """Prepare the database, at this version's schema with a catalog and a first key, and check that the storage
     answers. The home gets the secret of webhooks, for `darkroom keys webhook-secret`. Raises StartError."""
@@ -153,7 +151,8 @@ def prepare_books(settings: Settings, config: ClusterConfig, secrets: ClusterSec
     try:
         with console.status("Asking the storage and the database ..."):
             _try_storage(config.storage)
-            _migrate(config.database)
+            with opened(config.database) as database:
+                database.migrate()
         with reading_shown(console) as send:
             create_first_key(as_gateway, catalog_at_start(as_gateway, send).catalog)
         create_webhook_secret(as_gateway)
@@ -163,14 +162,6 @@ def prepare_books(settings: Settings, config: ClusterConfig, secrets: ClusterSec
         reason = error.reason if isinstance(error, DatabaseBusy) else _line(error)
         url = make_url(config.database).render_as_string(hide_password=True)
         raise StartError(f"database: {url} can't be used: {reason}") from error
-
-
-def _migrate(url: str) -> None:
-    database = Database(url)
-    try:
-        database.migrate()
-    finally:
-        database.dispose()
 
 
 def _try_storage(url: str) -> None:
@@ -193,30 +184,23 @@ def _labels(settings: Settings, name: str, labels: Mapping[str, str]) -> dict[st
     return {**labels, NODE: name, **memory_labels(settings)}
 
 
-def _start_supervisor(ray: Any, config: ClusterConfig, box: Box, secrets: ClusterSecrets) -> dict[str, Any]:
+def _start_supervisor(ray: Any, config: ClusterConfig, box: Box, secrets: ClusterSecrets) -> Status:
     from server.backends.cluster.roster import NAMESPACE, SUPERVISOR
     from server.cli.cluster.supervisor import MAX_CALLS, Supervisor
 
     options = {"name": SUPERVISOR, "namespace": NAMESPACE, "lifetime": "detached", "num_cpus": 0}
     options |= {"max_restarts": -1, "max_concurrency": MAX_CALLS, "label_selector": {HEAD: "true"}}
     supervisor = ray.remote(Supervisor).options(**options).remote(config, box, secrets)
-    status: dict[str, Any] = {}
     began = time.monotonic()
 
-    def is_up() -> bool:
-        nonlocal status
-        status = ray.get(supervisor.status.remote(), timeout=JOIN_LIMIT_S)
+    def is_up(status: Status) -> bool:
         answering = [gateway for gateway in status["gateways"] if gateway.get("url") and _serves(gateway["url"])]
         here = any(engine["kind"] == "image" and engine["node"] for engine in status["engines"])
         others_first = not here and time.monotonic() > began + PLACED_S  # no GPU for an engine before boxes join
         return others_first or len(answering) == len(status["gateways"])
 
-    _wait(
-        is_up,
-        READY_LIMIT_S,
-        "The cluster is not ready; `darkroom cluster status` and the logs in Ray's folder say more.",
-    )
-    return status
+    message = "The cluster is not ready; `darkroom cluster status` and the logs in Ray's folder say more."
+    return _wait(ray, supervisor, is_up, READY_LIMIT_S, message)
 
 
 def _serves(url: str) -> bool:
@@ -226,28 +210,27 @@ def _serves(url: str) -> bool:
         return False
 
 
-def _compare(ray: Any, supervisor: Any, box: Box, name: str) -> dict[str, Any]:
+def _compare(ray: Any, supervisor: Any, box: Box, name: str) -> Status:
     """Compare this box with the first one, and return the cluster's status. Raises StartError for a box that is not
     like the first one, or has another's name."""
     if differences := box.differences(ray.get(supervisor.box.remote(), timeout=JOIN_LIMIT_S)):
         raise StartError("This box is not like the first one:\n  " + "\n  ".join(differences))
-    status: dict[str, Any] = {}
 
-    def is_only() -> bool:
+    def is_only(status: Status) -> bool:
         """Return whether no other box has this name. A box that has crashed and is back at once is listed twice, until
         Ray has missed it."""
-        nonlocal status
-        status = ray.get(supervisor.status.remote(), timeout=JOIN_LIMIT_S)
         same = [node for node in status["nodes"] if node["name"] == name and node["state"] != "gone"]
         return len(same) < 2
 
-    _wait(is_only, JOIN_LIMIT_S, f"Another box of the cluster is called {name}: give this one a --name.")
-    return status
+    message = f"Another box of the cluster is called {name}: give this one a --name."
+    return _wait(ray, supervisor, is_only, JOIN_LIMIT_S, message)
 
 
-def _wait(condition: Callable[[], bool], limit_s: float, message: str) -> None:
+def _wait(ray: Any, supervisor: Any, condition: Callable[[Status], bool], limit_s: float, message: str) -> Status:
+    """Wait until the cluster's status meets the condition, and return it. Raises StartError with the message."""
     deadline = time.monotonic() + limit_s
-    while not condition():
+    while not condition(status := ray.get(supervisor.status.remote(), timeout=JOIN_LIMIT_S)):
         if time.monotonic() > deadline:
             raise StartError(message)
         time.sleep(POLL_EVERY_S)
+    return cast(Status, status)

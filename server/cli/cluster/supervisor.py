@@ -6,8 +6,7 @@ no actor restarts by itself, and none of its calls is ever repeated. It runs on 
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,7 @@ from ray.exceptions import RayError
 
 from server.accounts.catalogs import CatalogContent, CatalogStore
 from server.accounts.cluster_boxes import ClusterBoxStore
-from server.accounts.db import Database
+from server.accounts.db import opened
 from server.backends.cluster.engine_actor import OPTIONS as ENGINE_OPTIONS
 from server.backends.cluster.engine_actor import EngineActor
 from server.backends.cluster.roster import NAMESPACE, SUPERVISOR, Engine, Roster
@@ -68,14 +67,14 @@ class Supervisor:
 
     def catalog(self) -> CatalogContent | None:
         """Return the catalog that the gateways serve, for a box that joins to compare its weights with."""
-        with self._database() as database:
-            current = CatalogStore(database, "").current()
+        with opened(self._config.database) as database:
+            current = CatalogStore(database).current()
         return current.content if current is not None else None
 
     def admit(self, name: str) -> None:
         """Let a box be used from now on: it has compared itself with the first one. Raises DatabaseBusy."""
         ids = {node.id for node in list_nodes() if node.is_alive and node.name == name}
-        with self._database() as database:
+        with opened(self._config.database) as database:
             ClusterBoxStore(database).admit(ids)
         with self._lock:
             self._admitted |= ids
@@ -84,7 +83,7 @@ class Supervisor:
         """Read which boxes are used: at the start the first box; after a restart of this actor, those of the
         database."""
         nodes = [node for node in list_nodes() if node.is_alive]
-        with self._database() as database:
+        with opened(self._config.database) as database:
             store = ClusterBoxStore(database)
             store.keep([node.id for node in nodes])
             known = store.read()
@@ -93,14 +92,6 @@ class Supervisor:
         self._admitted |= {*first, *known.admitted}
         self._drained |= known.drained
         self._is_read = True
-
-    @contextmanager
-    def _database(self) -> Iterator[Database]:
-        database = Database(self._config.database)
-        try:
-            yield database
-        finally:
-            database.dispose()
 
     def roster(self) -> Roster:
         """Return the engines that servers use: of image engines, those that have been there once."""
@@ -126,7 +117,7 @@ class Supervisor:
         ids = {node.id for node in list_nodes() if node.is_alive and name in {node.name, node.address}}
         if not ids:
             raise ValueError(f"no box that runs is called {name}")
-        with self._database() as database:
+        with opened(self._config.database) as database:
             ClusterBoxStore(database).drain(ids)
         with self._lock:
             self._drained |= ids
@@ -208,7 +199,7 @@ class Supervisor:
     def _survey(self, nodes: Sequence[Node], surveyor: Surveyor) -> list[Node]:
         """Return the boxes with labels of their memory for weights; those that fit are used from now on."""
         if fitting := surveyor.poll(nodes, self.catalog) - self._admitted:
-            with self._database() as database:
+            with opened(self._config.database) as database:
                 ClusterBoxStore(database).admit(fitting)
             self._admitted |= fitting
         memory = {id_: found.memory for id_, found in surveyor.found.items()}

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pipelines.catalog.digests import Digests
 from server.accounts.catalogs import CatalogContent, CatalogStore, CatalogVersion
-from server.accounts.db import Database
+from server.accounts.db import opened
 from server.catalog.images import Catalog, CatalogError, load_catalog
 from server.errors import StartError
 from server.flows.catalog.files import TellRead, compare_sums, parse, read_files, weight_sums
@@ -26,12 +26,9 @@ def catalog_at_start(settings: Settings, send: TellRead = lambda _done, _total: 
     if settings.gateway_url is None:
         return StartCatalog(load_catalog(settings.model_configs, settings.weights))
     _check_cluster(settings)
-    database = Database(settings.database_url)
-    try:
+    with opened(settings.database_url) as database:
         database.migrate()
-        current = _current(settings, CatalogStore(database, ""), send)
-    finally:
-        database.dispose()
+        current = _current(settings, CatalogStore(database), send)
     catalog = parse(current.content.files, settings.model_configs, settings.weights)
     sums = weight_sums(catalog, settings.weights, Digests(settings.weight_digests), send)
     try:

@@ -4,7 +4,7 @@ import base64
 
 from server.accounts.calls import CallRecord, CallStore
 from server.accounts.keys import Key
-from server.accounts.paging import Page
+from server.accounts.paging import Page, UnknownEntry
 from server.backends.storage import Storage
 from server.errors import NotFound, RunsElsewhere
 from server.flows.images.results import load_answer
@@ -51,9 +51,10 @@ class ImageJobs:
     async def list(self, key: Key, state: JobState | None, page: Page) -> ImageJobList:
         """Return a page of this key's calls, without results. Raises NotFound for an unknown `after`."""
         stored = "running" if state == "queued" else state
-        records = await self._store.in_reader(self._store.page, key.id, ENDPOINTS, stored, page)
-        if records is None:
-            raise _not_found(page.after or "", "after")
+        try:
+            records = await self._store.in_reader(self._store.page, key.id, ENDPOINTS, stored, page)
+        except UnknownEntry:
+            raise _not_found(page.after or "", "after") from None
         shown = [self._listed_state(record) for record in records[: page.limit]]
         data = [job for job in shown if state is None or job.state == state]
         return ImageJobList(

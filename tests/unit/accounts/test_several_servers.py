@@ -16,7 +16,7 @@ from server.accounts.responses import ResponseStore, StoredResponse
 from server.accounts.results import ResultStore
 from server.accounts.schema import newest_schema
 from server.errors import StartError
-from server.housekeeping import DatabaseInUse, lock_database
+from server.housekeeping import InUse, lock_database
 from server.settings import Settings
 from tests.unit.accounts.conftest import BOTH
 from tests.unit.accounts.helpers import GROUPS, call, capture, clean, result, server
@@ -51,7 +51,7 @@ def test_a_sqlite_file_has_one_server(tmp_path: Path) -> None:
     settings = [Settings(home=tmp_path / home, database=f"sqlite:///{file}") for home in ("one", "two")]
     first = lock_database(settings[0])
     assert first is not None
-    with first, pytest.raises(DatabaseInUse, match=r"already uses the database .*books\.db"):
+    with first, pytest.raises(InUse, match=r"already uses the database .*books\.db"):
         lock_database(settings[1])
     second = lock_database(settings[1])
     assert second is not None
