@@ -62,7 +62,7 @@ from server.routes import (
 )
 from server.services import Services
 from server.settings import Settings
-from server.telemetry.engine_metrics import EngineReport
+from server.telemetry.engine_metrics import EngineCollector, EngineReport
 
 log = structlog.stdlib.get_logger("darkroom.serving")
 
@@ -93,7 +93,7 @@ def create_app(
     """Build the ASGI app, and all that it stands on. `on_ready` is called once, when all workers are ready. Raises
     CatalogError and StartError."""
     services = build_services(settings, catalog_at_start(settings))
-    services.telemetry.metrics.track_engines(lambda: _reports(services))
+    services.telemetry.metrics.registry.register(EngineCollector(lambda: _reports(services)))
 
     link = None if services.cluster is None else services.cluster.link
     forwarder = None if link is None else Forwarder(services.stores.gateways, link, services.stores.database.clock)
