@@ -41,6 +41,7 @@ UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+SIDEWAYS = {UPRIGHT[orientation] for orientation in (5, 6, 7, 8)}  # they swap width and height
 # Pillow warns of odd metadata; sizes are checked below.
 warnings.filterwarnings("ignore", module="PIL")
 
@@ -236,13 +237,7 @@ def _find_painted(image: Image.Image, facts: Facts) -> Image.Image:
 
 
 def _turned(size: tuple[int, int], method: Image.Transpose) -> tuple[int, int]:
-    turned = method in {
-        Image.Transpose.TRANSPOSE,
-        Image.Transpose.ROTATE_270,
-        Image.Transpose.TRANSVERSE,
-        Image.Transpose.ROTATE_90,
-    }
-    return (size[1], size[0]) if turned else size
+    return (size[1], size[0]) if method in SIDEWAYS else size
 
 
 def _wrong_mask_size(size: tuple[int, int], original: tuple[int, int]) -> ImageError:
