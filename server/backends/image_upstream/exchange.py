@@ -11,10 +11,11 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 import httpx
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
 from pipelines.protocol.images import Failed
 from pipelines.protocol.upstream import ImageUpstream
+from server.backends.event_objects import Json, json_object
 from server.backends.image_upstream.answers import RETRY_S, UpstreamError, failure, failure_in_stream
 from server.backends.image_upstream.requests import ImageExchange
 from server.backends.upstream import UpstreamClient
@@ -23,7 +24,6 @@ MAX_IMAGE_BYTES = 64 * 1024**2  # of an image in base64: twice what 4K takes as 
 MAX_ERROR_BYTES = 256 * 1024
 JOB_HEADER = "x-darkroom-job"
 CONFLICT, UNAVAILABLE = 409, 503
-Json = dict[str, Any]
 TOKENS: Final = ("prompt_tokens", "negative_prompt_tokens")  # what of the prompts was read
 OnPreview = Callable[[int, int, bytes], Awaitable[None]]  # image of the request, number of its preview, the file
 OnBegun = Callable[[str], None]  # with the id of another Darkroom's call
@@ -132,11 +132,7 @@ async def _transport_errors(upstream: ImageUpstream) -> AsyncIterator[None]:
 async def _refusal(upstream: ImageUpstream, response: httpx.Response) -> UpstreamError:
     """Return the error of a status that is not 200. Those of proxies may be no JSON."""
     text = await _read(upstream, response, MAX_ERROR_BYTES)
-    try:
-        body = from_json(text)
-    except ValueError:
-        body = None
-    if not isinstance(body, dict):
+    if (body := json_object(text)) is None:
         body = {"error": {"message": text.decode(errors="replace")[:200]}}
     failed, status = failure(upstream.model, response.status_code, response.headers, body), response.status_code
     return UpstreamError(failed, cut=status == CONFLICT and failed.code == "upstream_busy", away=status == UNAVAILABLE)
@@ -193,11 +189,7 @@ def _decode(upstream: ImageUpstream, text: object) -> bytes:
 
 
 def _parse(upstream: ImageUpstream, text: bytes) -> Json:
-    try:
-        value = from_json(text)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
+    if (value := json_object(text)) is None:
         raise _invalid(upstream, "something that is no JSON object")
     return value
 
