@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from pipelines.protocol.images import Finished, ImageJob, Preview
 from server.accounts.results import Origin, SentImages, StoredResult, write_origins
-from server.backends.decoding.data_uri import decode_data_uri
+from server.backends.decoding.data_uri import decode_data_uri, is_data_uri
 from server.backends.decoding.messages import ImageError
 from server.backends.storage import NAME, Storage
 from server.catalog.images import Catalog, ImageModel
@@ -139,19 +139,15 @@ def _result_name(source: Source) -> str | None:
     """Return the name of the result whose URL this may be; None if it is no such URL."""
     if isinstance(source, StoredImage):
         return source.name
-    if isinstance(source, bytes) or _is_data_uri(source):
+    if isinstance(source, bytes) or is_data_uri(source):
         return None
     name = source.partition("?")[0].rpartition("/")[2]
     return name if NAME.fullmatch(name) else None
 
 
-def _is_data_uri(source: str) -> bool:
-    return source[:5].lower() == "data:"
-
-
 def _hash(source: Source) -> str | None:
     """Return the SHA-256 of an image that came with the request; None for a URL."""
-    if isinstance(source, str) and _is_data_uri(source):
+    if isinstance(source, str) and is_data_uri(source):
         try:
             source = decode_data_uri(source)
         except ImageError:  # raw base64 is no data URI, and never a result here
