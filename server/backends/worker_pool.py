@@ -285,12 +285,8 @@ class WorkerPool:
         if wake_s := host.wake_s(spec):
             return wake_s
         key = weights_key(spec)
-        cached_checkpoints = host.cached_checkpoints
-        found = (
-            [each for each in cached_checkpoints.checkpoints if weights_key(each.spec) == key]
-            if cached_checkpoints
-            else []
-        )
+        cached = host.cached_checkpoints
+        found = [each for each in (cached.checkpoints if cached else ()) if weights_key(each.spec) == key]
         if any(each.on_device for each in found):
             return 0.0
         if found:
@@ -298,7 +294,7 @@ class WorkerPool:
         loaded = [state for other in self.hosts for state in other.checkpoints.values() if _has_weights(state, key)]
         load_s = max((state.load_s for state in loaded if state.load_s is not None), default=FIRST_LOAD_S)
         size = self.current.bytes.get(key, 0)
-        fits = cached_checkpoints is None or cached_checkpoints.device_bytes + size <= cached_checkpoints.budget_bytes
+        fits = cached is None or cached.device_bytes + size <= cached.budget_bytes
         return load_s if fits else 2 * load_s
 
 

@@ -117,7 +117,7 @@ class Forwarder:
         async with self._link.send(url, request, self._clock.now()) as answer:
             headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
             await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-            async for chunk in answer.chunks():
+            async for chunk in answer.response.aiter_raw():  # in the encoding in which it was sent
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
