@@ -23,7 +23,7 @@ def to_response(body: ChatBody, model: str, tool: ImageTool) -> ResponseBody:
     limit = body.max_completion_tokens or body.max_tokens
     values = {
         "model": model,
-        "input": _to_items(body.messages),
+        "input": [item for index, message in enumerate(body.messages) for item in _items(message, index)],
         "tools": [*map(_client_tool, body.tools), tool.model_dump(exclude_none=True)],
         "tool_choice": IMAGE_TOOL,
         "temperature": body.temperature,
@@ -36,11 +36,6 @@ def to_response(body: ChatBody, model: str, tool: ImageTool) -> ResponseBody:
         "store": False,
     }
     return validate(ResponseBody, values, strict=True)
-
-
-def _to_items(messages: Sequence[ChatMessage]) -> list[Json]:
-    """Return the messages as input items."""
-    return [item for index, message in enumerate(messages) for item in _items(message, index)]
 
 
 def _client_tool(tool: ChatTool) -> Json:
