@@ -76,17 +76,11 @@ def ledger_entries(entries: Sequence[Entry], names: Mapping[str, str], teams: Ma
 
 def refusal_entries(refusals: Sequence[Refusal], names: Mapping[str, str]) -> list[RefusalEntry]:
     """Return refusals as rows. `names` are of the keys."""
-    return [
-        RefusalEntry(
-            **{
-                **asdict(refusal),
-                "id": str(refusal.id),
-                "created_at": refusal.created_at.timestamp(),
-                "key_name": names.get(refusal.key_id, ""),
-            }
-        )
-        for refusal in refusals
-    ]
+    rows = []
+    for refusal in refusals:
+        values = {"id": str(refusal.id), "created_at": refusal.created_at.timestamp()}
+        rows.append(RefusalEntry(**{**asdict(refusal), **values, "key_name": names.get(refusal.key_id, "")}))
+    return rows
 
 
 def audit_record(entry: AuditEntry) -> AuditRecord:
