@@ -32,7 +32,7 @@ from server.http.forwarding import BodyRecorder, Forwarder, listen
 from server.http.last_newline import LastNewlineMiddleware
 from server.http.observability import ObservabilityMiddleware
 from server.http.openapi_document import DocumentedApp, describe
-from server.http.own_calls import OwnCalls
+from server.http.own_calls import send_own
 from server.routes import (
     account,
     admin,
@@ -138,7 +138,7 @@ async def _running(services: Services, on_ready: Callable[[Services], None], app
                 asyncio.create_task(run_maintenance(services), name="maintenance"),
                 asyncio.create_task(_signal_ready(engines, services, on_ready), name="signal ready"),
             ]
-            tasks.append(asyncio.create_task(services.batches.runner.run(OwnCalls(app).send), name="batches"))
+            tasks.append(asyncio.create_task(services.batches.runner.run(partial(send_own, app)), name="batches"))
             if settings.cluster is not None:
                 tasks.append(asyncio.create_task(follow_cluster(services), name="follow the cluster"))
             shutdown.push_async_callback(_cancel_tasks, tasks)

@@ -70,7 +70,7 @@ class ObservabilityMiddleware:
                 log.exception("unhandled error", path=scope["path"])
                 if status:
                     raise
-                await send_error(_to_api_error(error, request_id), scope, send_with_headers)
+                await send_error(_to_api_error(error, request_id), scope, receive, send_with_headers)
             finally:
                 self._account(scope, trace, status or CLIENT_LEFT, started_at, replayed=replayed)
                 if span is not None:
