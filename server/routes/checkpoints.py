@@ -17,7 +17,7 @@ from server.flows.comparison_grid import Recipe
 from server.http import examples
 from server.http.bodies import JsonBody
 from server.http.deps import ServicesDep, wants_async
-from server.http.openapi import PREFER, Json, answer, errors, header_docs, returns
+from server.http.openapi import PREFER, errors, later, returns
 from server.http.operators import OperatorName, operator
 from server.schemas.checkpoint_reports import adapter_card, report_of
 from server.schemas.checkpoints import (
@@ -45,12 +45,7 @@ Verified = Annotated[VerifyRequest, Depends(JsonBody(VerifyRequest, examples.VER
 Removed = Annotated[RemoveRequest, Depends(JsonBody(RemoveRequest, examples.REMOVE))]
 Grid = Annotated[ProofRequest, Depends(JsonBody(ProofRequest, examples.GRID))]
 GridId = Annotated[str, Path(description="The `id` of the comparison.")]
-LATER: dict[int | str, Json] = {
-    202: {
-        **answer("It is drawn: its state is at `Location`.", GridState),
-        "headers": header_docs(["Location", "Preference-Applied"]),
-    }
-}
+LATER = later("It is drawn: its state is at `Location`.", GridState)
 router = APIRouter(prefix="/admin/checkpoints", dependencies=[Depends(operator)])
 
 
@@ -129,10 +124,8 @@ async def add(body: Added, services: ServicesDep, by: OperatorName) -> NewCheckp
     fields: dict[str, Any] = body.model_dump(exclude={"checkpoint"})
     async with services.served.catalog.lock:
         added = await asyncio.to_thread(lambda: services.operations.checkpoints.add(body.checkpoint, **fields))
-    details = {"models": list(added.models), "checkpoint": body.checkpoint}
-    await services.stores.database.in_writer(
-        record_change, services.stores.database, by, "checkpoint.add", str(added.file), **details
-    )
+    details, database = {"models": list(added.models), "checkpoint": body.checkpoint}, services.stores.database
+    await database.in_writer(record_change, database, by, "checkpoint.add", str(added.file), **details)
     return NewCheckpoint(
         file=str(added.file),
         text=added.text,
@@ -172,11 +165,9 @@ async def remove(body: Removed, services: ServicesDep, by: OperatorName) -> Remo
         deleted = await asyncio.to_thread(
             lambda: services.operations.checkpoints.remove(body.model, delete_files=body.delete_files)
         )
-    details = {"deleted": [str(path) for path in deleted]}
-    await services.stores.database.in_writer(
-        record_change, services.stores.database, by, "checkpoint.remove", body.model, **details
-    )
-    return Removal(deleted=[str(path) for path in deleted])
+    names, database = [str(path) for path in deleted], services.stores.database
+    await database.in_writer(record_change, database, by, "checkpoint.remove", body.model, deleted=names)
+    return Removal(deleted=names)
 
 
 @router.post(

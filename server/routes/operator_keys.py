@@ -1,10 +1,11 @@
 """/admin/keys and /admin/operators: who may use the server, and who may change it. They need an admin key."""
 
-from typing import Annotated, Any
+from dataclasses import asdict
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Request
 
-from server.accounts.operators import NameTaken, Operator, create_operator, list_operators, revoke_operator
+from server.accounts.operators import NameTaken, create_operator, list_operators, revoke_operator
 from server.errors import Conflict, NotFound
 from server.flows.operators.keys import KeyAdmin
 from server.http import examples
@@ -113,7 +114,7 @@ async def operators(services: ServicesDep) -> OperatorList:
     Lists the admin keys beside that of the server's home, which has the name `admin`.
     """
     found = await services.stores.database.in_reader(list_operators, services.stores.database)
-    return OperatorList.of([OperatorEntry(**_values(each)) for each in found], len(found))
+    return OperatorList.of([OperatorEntry(**asdict(each)) for each in found], len(found))
 
 
 @router.post(
@@ -131,7 +132,7 @@ async def new_operator(body: NewOperator, services: ServicesDep, by: OperatorNam
         created, secret = await database.in_writer(create_operator, database, body.name, by=by)
     except NameTaken as error:
         raise Conflict(f"There is an operator '{body.name}' already.", 1, code="name_taken") from error
-    return OperatorWithSecret(**_values(created), secret=secret)
+    return OperatorWithSecret(**asdict(created), secret=secret)
 
 
 @router.delete(
@@ -147,8 +148,4 @@ async def end_operator(name: OperatorRef, services: ServicesDep, by: OperatorNam
     revoked = await services.stores.database.in_writer(revoke_operator, services.stores.database, name, by=by)
     if revoked is None:
         raise NotFound(f"There is no operator '{name[:60]}'.", param="name", code="operator_not_found")
-    return OperatorEntry(**_values(revoked))
-
-
-def _values(operator: Operator) -> dict[str, Any]:
-    return {name: getattr(operator, name) for name in ("id", "name", "tail", "created_at", "revoked_at")}
+    return OperatorEntry(**asdict(revoked))
