@@ -81,11 +81,6 @@ class WorkerPool:
         return self._local
 
     @property
-    def jobs(self) -> int:
-        """Return how many jobs wait or run."""
-        return sum(host.jobs for host in self.hosts)
-
-    @property
     def alive(self) -> tuple[ImageHost, ...]:
         """Return the hosts of the workers that take jobs now, without other servers."""
         return tuple(host for host in self._local if host.takes_jobs and not host.sharing.leaving)

@@ -5,7 +5,7 @@ import base64
 import hashlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from sqlalchemy.orm import Session
 
@@ -72,15 +72,16 @@ def build_result(
         service_tier=None if request.service_tier is None else job.tier,
         size=shape.size,
         usage=_usage(job),
-        parameters={
-            "seed": job.seed,
-            **{name: value for name, value in job.metadata.items() if _is_shown(name, value)},
-            **finished.found,
-            "batch": "merged" if finished.merged else "exact",
-        },
+        parameters={"seed": job.seed, **_drawn_with(job, finished)},
     )
     encoded = {result.name: image.data for image, result in zip(finished.images, stored, strict=True)}
     return ImageResult(job.id, answer, tuple(encoded), format_, encoded)
+
+
+def _drawn_with(job: ImageJob, finished: Finished) -> dict[str, Any]:
+    """Return the values of the job that an answer shows, and those that drawing has found."""
+    shown = {name: value for name, value in job.metadata.items() if name not in FILE_ONLY and value is not None}
+    return shown | dict(finished.found) | {"batch": "merged" if finished.merged else "exact"}
 
 
 def truncated_of(request: ImageRequest, result: ImageResult) -> str:
@@ -109,8 +110,7 @@ def origins_write(
         values |= {"references": len(request.references), "masked": request.mask is not None}
     if "original_prompt" in job.metadata:
         values["original_prompt"] = request.prompt
-    shown = {name: value for name, value in job.metadata.items() if _is_shown(name, value)}
-    parameters = values | shown | dict(finished.found) | {"batch": "merged" if finished.merged else "exact"}
+    parameters = values | _drawn_with(job, finished)
     origins = {
         name: Origin(image.seed, job.prompt, parameters)
         for name, image in zip(result.files, finished.images, strict=True)
@@ -153,10 +153,6 @@ def _hash(source: Source) -> str | None:
         except ImageError:  # raw base64 is no data URI, and never a result here
             return None
     return hashlib.sha256(source).hexdigest() if isinstance(source, bytes) else None
-
-
-def _is_shown(name: str, value: object) -> bool:
-    return name not in FILE_ONLY and value is not None
 
 
 def _with_bytes(storage: Storage, result: ImageResult, name: str, item: ImageItem) -> ImageItem:
