@@ -265,10 +265,8 @@ class WorkerPool:
             end_s[host.name] = self._load_s(host, job.checkpoint) + self.left_s(host, run_s) + run_s
         soonest_s = min(end_s.values())
         quick = [host for host in hosts if end_s[host.name] <= AS_SOON * soonest_s]
-        return min(quick, key=lambda host: (self.left_s(host), not self._is_placed(host, job.checkpoint)))
-
-    def _is_placed(self, host: ImageHost, spec: CheckpointSpec) -> bool:
-        return spec in self.current.placement.get(host.name, ())
+        placement = self.current.placement
+        return min(quick, key=lambda host: (self.left_s(host), job.checkpoint not in placement.get(host.name, ())))
 
     def _duration_s(self, host: ImageHost, job: ImageJob) -> float:
         unit_s = host.unit_s(job.checkpoint) or self.unit_s(job.checkpoint) or FIRST_UNIT_S

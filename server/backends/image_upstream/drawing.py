@@ -80,11 +80,13 @@ class UpstreamDrawing:
         self, exchange: ImageExchange, upstream: ImageUpstream, files: Files, seen: _Seen
     ) -> Sequence[EncodedImage]:
         job, images = seen.job, []
+        size = (job.width_px, job.height_px)
         answered = await self._send(exchange, upstream, files, seen)
         seen.found |= answered.found
         for i, data in enumerate(answered.images):
             seed = (job.seed + exchange.first + i) % SEED_MODULUS
-            images.append(await self._finish(job, upstream, data, seed))
+            content = await self._convert(job, upstream, data, size, seed)
+            images.append(EncodedImage(content, f"image/{job.encoding.format}", *size, seed))
             seen.images += 1
             seen.report()
         return images
@@ -137,11 +139,6 @@ class UpstreamDrawing:
                 await cancel(self._client, upstream, exchange, files, jobs[-1] if jobs else None)
         except (TimeoutError, httpx.HTTPError) as error:
             log.warning("a call could not be cancelled at an upstream", model=upstream.model, error=str(error))
-
-    async def _finish(self, job: ImageJob, upstream: ImageUpstream, data: bytes, seed: int) -> EncodedImage:
-        size = (job.width_px, job.height_px)
-        content = await self._convert(job, upstream, data, size, seed)
-        return EncodedImage(content, f"image/{job.encoding.format}", *size, seed)
 
     async def _preview(self, seen: _Seen, upstream: ImageUpstream, index: int, number: int, data: bytes) -> None:
         job = seen.job
