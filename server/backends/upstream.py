@@ -216,8 +216,7 @@ def _with_error(name: str, chunk: Json) -> Json:
 
 
 def _ended_early(upstream: Upstream) -> EngineFailure:
-    message = f"The server behind model `{upstream.model}` ended its stream early."
-    return EngineFailure(message, code="upstream_failed")
+    return EngineFailure(f"The server behind model `{upstream.model}` ended its stream early.", code="upstream_failed")
 
 
 def _choices(chunk: Json) -> Iterator[tuple[Any, bool]]:

@@ -198,8 +198,7 @@ class ReferenceLoader:
 
 def deleted_from_chain() -> BadRequest:
     """Return the error of a chain, one of whose images was deleted."""
-    message = "An image of this chain has been deleted; begin a new one."
-    return BadRequest(message, param="previous_response_id")
+    return BadRequest("An image of this chain has been deleted; begin a new one.", param="previous_response_id")
 
 
 def _check_form(reference: Reference) -> None:

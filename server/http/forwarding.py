@@ -228,8 +228,7 @@ def _bind(url: str) -> socket.socket:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
     except OSError as error:
-        message = f"DARKROOM_GATEWAY_URL is {url}, but this machine can't listen there: {error}."
-        raise StartError(message) from error
+        raise StartError(f"DARKROOM_GATEWAY_URL is {url}, but this machine can't listen there: {error}.") from error
     bound.setblocking(False)
     return bound
 

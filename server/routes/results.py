@@ -155,5 +155,4 @@ async def _mark(request: Request, services: Services, key_id: str, name: str, *,
 
 
 def _no_image(name: str) -> NotFound:
-    message = f"There is no image '{name[:60]}' of this key; it may have been deleted."
-    return NotFound(message, code="result_not_found")
+    return NotFound(f"There is no image '{name[:60]}' of this key; it may have been deleted.", code="result_not_found")

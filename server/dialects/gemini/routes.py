@@ -153,8 +153,7 @@ async def count_tokens(model: ModelName, request: Request, key: Caller, services
     sent = await asyncio.to_thread(partial(validate, CountTokensBody, known, strict=True))
     body = sent.generate_content_request or GenerateBody(contents=sent.contents)
     if not body.contents:
-        message = "Missing required parameter: 'contents'."
-        raise BadRequest(message, param="contents", code="missing_required_parameter")
+        raise BadRequest("Missing required parameter: 'contents'.", param="contents", code="missing_required_parameter")
     chat = find_chat_model(
         services.served.catalog.current, _chat_name(services.served.catalog.current, model), key.groups
     )

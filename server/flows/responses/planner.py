@@ -202,8 +202,7 @@ def check_combinations(body: ResponseBody, model: ChatModel) -> None:
         message = "'conversation' needs 'store': true: what the response says is stored in the conversation."
         raise BadRequest(message, param="conversation", code="invalid_parameter_combination")
     if not body.input and body.previous_response_id is None and body.conversation is None:
-        message = "Invalid 'input': it must not be empty."
-        raise BadRequest(message, param="input", code="string_below_min_length")
+        raise BadRequest("Invalid 'input': it must not be empty.", param="input", code="string_below_min_length")
 
 
 def _new_texts(body: ResponseBody, inputs: Sequence[StoredItem]) -> list[str]:
