@@ -5,7 +5,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -38,7 +38,7 @@ class _Job:
     stage: Stage = "waiting"
     ended_at: float | None = None
     outcome: CatalogDiff | ApiError | None = None
-    task: asyncio.Task[None] | None = None
+    task: asyncio.Task[None] = field(init=False)
 
     def send(self, stage: Stage) -> None:
         self.stage = stage
@@ -72,8 +72,7 @@ class CatalogJobs:
     async def wait(self, job_id: str) -> CatalogDiff:
         """Wait for the end of a job, and return the changes that it made. Raises the job's ApiError."""
         job = self._find(job_id)
-        if job.task is not None:
-            await asyncio.wait({job.task})
+        await asyncio.wait({job.task})
         if isinstance(job.outcome, CatalogDiff):
             return job.outcome
         raise job.outcome or EngineFailure("The change was cut off by the server's end.")
