@@ -51,19 +51,15 @@ class Files:
 
 
 async def send(
-    client: UpstreamClient,
-    upstream: ImageUpstream,
-    exchange: ImageExchange,
-    files: Files,
-    on_preview: OnPreview,
-    on_begun: OnBegun,
+    client: UpstreamClient, exchange: ImageExchange, files: Files, on_preview: OnPreview, on_begun: OnBegun
 ) -> Answered:
     """Send one request, and return its images. Raises UpstreamError.
 
     Cancelling it closes the connection, by which a server knows that nobody waits any more. Another Darkroom goes on
     all the same, since the request has an Idempotency-Key: see `cancel`.
     """
-    async with _transport_errors(upstream), _post(client, upstream, exchange, files) as response:
+    upstream = exchange.upstream
+    async with _transport_errors(upstream), _post(client, exchange, files) as response:
         limit = exchange.count * MAX_IMAGE_BYTES
         if response.status_code != httpx.codes.OK:
             raise await _refusal(upstream, response)
@@ -75,24 +71,20 @@ async def send(
         return Answered(await asyncio.to_thread(_images, upstream, body, exchange.count), {})
 
 
-async def cancel(
-    client: UpstreamClient, upstream: ImageUpstream, exchange: ImageExchange, files: Files, job: str | None
-) -> None:
+async def cancel(client: UpstreamClient, exchange: ImageExchange, files: Files, job: str | None) -> None:
     """End another Darkroom's call. Without its id, the same request is sent once more, which joins it and tells the id.
     Raises httpx.HTTPError where that server is away."""
     if job is None:
-        async with _post(client, upstream, exchange, files) as response:
+        async with _post(client, exchange, files) as response:
             job = response.headers.get(JOB_HEADER)
     if job is not None:
-        url = f"{upstream.base_url}/images/jobs/{quote(job, safe='')}/cancel"
-        await client.http.post(url, headers=client.headers(upstream))
+        url = f"{exchange.upstream.base_url}/images/jobs/{quote(job, safe='')}/cancel"
+        await client.http.post(url, headers=client.headers(exchange.upstream))
 
 
 @asynccontextmanager
-async def _post(
-    client: UpstreamClient, upstream: ImageUpstream, exchange: ImageExchange, files: Files
-) -> AsyncIterator[httpx.Response]:
-    headers = {**client.headers(upstream), "Idempotency-Key": exchange.idempotency_key}
+async def _post(client: UpstreamClient, exchange: ImageExchange, files: Files) -> AsyncIterator[httpx.Response]:
+    headers = {**client.headers(exchange.upstream), "Idempotency-Key": exchange.idempotency_key}
     arguments: dict[str, Any]
     if files.references:
         path, arguments = "edits", {"data": _form(exchange.fields), "files": files.parts()}
@@ -100,9 +92,8 @@ async def _post(
         content = await asyncio.to_thread(to_json, exchange.fields)
         path, arguments = "generations", {"content": content}
         headers["Content-Type"] = "application/json"
-    async with client.http.stream(
-        "POST", f"{upstream.base_url}/images/{path}", headers=headers, **arguments
-    ) as response:
+    url = f"{exchange.upstream.base_url}/images/{path}"
+    async with client.http.stream("POST", url, headers=headers, **arguments) as response:
         yield response
 
 

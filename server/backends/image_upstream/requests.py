@@ -43,6 +43,7 @@ OUR_FIELDS = {
 class ImageExchange:
     """One request of a job: the images from `first` on, `count` of them. An edit if the job has references."""
 
+    upstream: ImageUpstream
     fields: Mapping[str, Any]
     first: int
     count: int
@@ -87,10 +88,10 @@ def exchanges_of(job: ImageJob, upstream: ImageUpstream, capabilities: Capabilit
     servers treat a seed and several images in different ways, so each image is a request of its own."""
     if upstream.api == "darkroom":
         fields = {**_common(job, upstream, capabilities), **_of_darkroom(job, capabilities)}
-        return [ImageExchange(fields, 0, job.n, f"{job.id}-upstream")]
+        return [ImageExchange(upstream, fields, 0, job.n, f"{job.id}-upstream")]
     common = {**_common(job, upstream, capabilities), **_of_others(job, upstream, capabilities)}
     return [
-        ImageExchange({**common, "seed": (job.seed + i) % SEED_MODULUS}, i, 1, f"{job.id}-upstream-{i}")
+        ImageExchange(upstream, {**common, "seed": (job.seed + i) % SEED_MODULUS}, i, 1, f"{job.id}-upstream-{i}")
         for i in range(job.n)
     ]
 
