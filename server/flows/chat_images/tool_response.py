@@ -15,6 +15,7 @@ from server.schemas.validation import validate
 Json = dict[str, Any]
 DATA_URI = re.compile(r"data:[^,]*;base64,", re.IGNORECASE)
 MIN_OUTPUT_TOKENS = 16  # of a response
+SHARED = {"temperature", "top_p", "presence_penalty", "frequency_penalty", "stream", "service_tier"}  # with a response
 IMAGE_TOOL = {"type": "image_generation"}
 
 
@@ -26,13 +27,8 @@ def to_response(body: ChatBody, model: str, tool: ImageTool) -> ResponseBody:
         "input": [item for index, message in enumerate(body.messages) for item in _items(message, index)],
         "tools": [*map(_client_tool, body.tools), tool.model_dump(exclude_none=True)],
         "tool_choice": IMAGE_TOOL,
-        "temperature": body.temperature,
-        "top_p": body.top_p,
-        "presence_penalty": body.presence_penalty,
-        "frequency_penalty": body.frequency_penalty,
+        **body.model_dump(include=SHARED),
         "max_output_tokens": None if limit is None else max(MIN_OUTPUT_TOKENS, limit),
-        "stream": body.stream,
-        "service_tier": body.service_tier,
         "store": False,
     }
     return validate(ResponseBody, values, strict=True)
