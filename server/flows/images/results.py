@@ -5,6 +5,7 @@ import base64
 import hashlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import asdict
 from typing import Any, Literal
 
 from sqlalchemy.orm import Session
@@ -66,11 +67,8 @@ def build_result(
             ImageItem(url=f"{request.results_base}/{result.name}", revised_prompt=revised, seed=image.seed)
             for image, result in zip(finished.images, stored, strict=True)
         ],
-        background=shape.background,
-        output_format=shape.output_format,
-        quality=shape.quality,
+        **asdict(shape),
         service_tier=None if request.service_tier is None else job.tier,
-        size=shape.size,
         usage=_usage(job),
         parameters={"seed": job.seed, **_drawn_with(job, finished)},
     )
