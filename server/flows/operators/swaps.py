@@ -22,6 +22,7 @@ from server.state.background_tasks import BackgroundTasks
 
 log = structlog.stdlib.get_logger("darkroom.swap")
 
+OF_JOB = CatalogJob.model_fields.keys() - {"object", "state", "change", "error"}  # fields that a job has by their names
 MAX_JOBS = 50  # that are remembered
 
 
@@ -130,15 +131,8 @@ def _prefix(owner: str) -> str:
 def _describe(job: _Job) -> CatalogJob:
     failed, done = isinstance(job.outcome, ApiError), isinstance(job.outcome, CatalogDiff)
     return CatalogJob(
-        id=job.id,
-        action=job.action,
-        model=job.model,
-        checkpoint=job.checkpoint,
-        operator=job.operator,
+        **{name: getattr(job, name) for name in OF_JOB},
         state="failed" if failed else "succeeded" if done else "running",
-        stage=job.stage,
-        created_at=job.created_at,
-        ended_at=job.ended_at,
         change=CatalogChange.model_validate(job.outcome, from_attributes=True) if done else None,
         error=job.outcome.body()["error"] if isinstance(job.outcome, ApiError) else None,
     )
