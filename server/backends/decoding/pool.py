@@ -139,7 +139,11 @@ class DecoderPool:
         answer = await self._take_turn(owner, {**task, "path": str(path), "large": False}, data)
         if answer.get("large"):  # as its header says: nothing is decoded until it may be
             answer = await self._take_turn(owner, {**task, "path": str(path), "large": True}, data)
-        _check(answer)
+        if "error" in answer:
+            raise ImageError(answer["error"], answer["code"])
+        if "failure" in answer:
+            log.error("a decoder failed", reason=answer["failure"])
+            raise StorageFailed(answer["failure"])
         return answer
 
     async def _take_turn(self, owner: str, task: Mapping[str, Any], data: bytes) -> Mapping[str, Any]:
@@ -200,15 +204,6 @@ class DecoderPool:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left in self._folder.iterdir():
             shutil.rmtree(left) if left.is_dir() else left.unlink()
-
-
-def _check(answer: Mapping[str, Any]) -> None:
-    """Check that an answer has pixels. Raises ImageError, StorageFailed."""
-    if "error" in answer:
-        raise ImageError(answer["error"], answer["code"])
-    if "failure" in answer:
-        log.error("a decoder failed", reason=answer["failure"])
-        raise StorageFailed(answer["failure"])
 
 
 async def _end(decoder: Decoder) -> None:
