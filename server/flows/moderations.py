@@ -64,9 +64,7 @@ class Moderations:
         else:
             texts = validate(TextInputs, {"input": sent}, strict=True).input
             check_text_length(texts)
-            judged = await asyncio.gather(
-                *(asyncio.to_thread(self._by_rules, groups, [text]) for text in texts),
-            )
+            judged = await asyncio.gather(*(asyncio.to_thread(self._by_rules, groups, [text]) for text in texts))
             labels = await self._by_classifiers(groups, "text", texts)
             results = [_result([*rules, *own]) for rules, own in zip(judged, labels, strict=True)]
         return Moderation(id=f"modr-{uuid.uuid4().hex}", model=body.model or DEFAULT_MODEL, results=results)

@@ -68,13 +68,7 @@ class ReferenceLoader:
     `key_id` says whose they are: keys take turns at the decoders.
     """
 
-    def __init__(
-        self,
-        results: ResultStore,
-        storage: Storage,
-        decoders: DecoderPool,
-        fetch: FetchRules,
-    ) -> None:
+    def __init__(self, results: ResultStore, storage: Storage, decoders: DecoderPool, fetch: FetchRules) -> None:
         self._results = results
         self._storage = storage
         self._decoders = decoders

@@ -94,11 +94,7 @@ async def list_adapters(services: ServicesDep) -> AdapterList:
     )
 
 
-@router.post(
-    "/inspect",
-    response_description="What was found.",
-    responses=errors(404),
-)
+@router.post("/inspect", response_description="What was found.", responses=errors(404))
 async def inspect(body: Inspected, services: ServicesDep) -> CheckpointFindings:
     """Inspect a checkpoint.
 
@@ -110,11 +106,7 @@ async def inspect(body: Inspected, services: ServicesDep) -> CheckpointFindings:
     )
 
 
-@router.post(
-    "/add",
-    response_description="The catalog file.",
-    responses=errors(404),
-)
+@router.post("/add", response_description="The catalog file.", responses=errors(404))
 async def add(body: Added, services: ServicesDep, by: OperatorName) -> NewCheckpoint:
     """Add a checkpoint.
 
@@ -135,11 +127,7 @@ async def add(body: Added, services: ServicesDep, by: OperatorName) -> NewCheckp
     )
 
 
-@router.post(
-    "/verify",
-    response_description="Each file.",
-    responses=errors(404),
-)
+@router.post("/verify", response_description="Each file.", responses=errors(404))
 async def verify(body: Verified, services: ServicesDep) -> Verification:
     """Verify a checkpoint.
 
@@ -150,11 +138,7 @@ async def verify(body: Verified, services: ServicesDep) -> Verification:
     return Verification(unchanged=all(each.state == "unchanged" for each in checked), files=files)
 
 
-@router.post(
-    "/remove",
-    response_description="What was deleted.",
-    responses=errors(404),
-)
+@router.post("/remove", response_description="What was deleted.", responses=errors(404))
 async def remove(body: Removed, services: ServicesDep, by: OperatorName) -> Removal:
     """Remove a checkpoint.
 

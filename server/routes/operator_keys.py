@@ -44,10 +44,7 @@ async def list_keys(keys: Keys, services: ServicesDep) -> KeyList:
     return KeyList.of(entries, len(entries))
 
 
-@router.post(
-    "/keys",
-    response_description="The key with its secret.",
-)
+@router.post("/keys", response_description="The key with its secret.")
 async def create_key(body: NewKey, keys: Keys, services: ServicesDep, by: OperatorName) -> KeyWithSecret:
     """Create a key.
 
@@ -81,11 +78,7 @@ async def change_key(key: KeyRef, request: Request, keys: Keys, services: Servic
     return await services.stores.database.in_writer(keys.change, key, body, sent, by=by)
 
 
-@router.post(
-    "/keys/{key}/rotate",
-    response_description="The key with its new secret.",
-    responses=errors(404, 409),
-)
+@router.post("/keys/{key}/rotate", response_description="The key with its new secret.", responses=errors(404, 409))
 async def rotate_key(key: KeyRef, body: Rotation, keys: Keys, services: ServicesDep, by: OperatorName) -> KeyWithSecret:
     """Rotate a key's secret.
 
@@ -94,11 +87,7 @@ async def rotate_key(key: KeyRef, body: Rotation, keys: Keys, services: Services
     return await services.stores.database.in_writer(keys.rotate, key, body.overlap_s, by=by)
 
 
-@router.delete(
-    "/keys/{key}",
-    response_description="The key after that.",
-    responses=errors(404),
-)
+@router.delete("/keys/{key}", response_description="The key after that.", responses=errors(404))
 async def revoke_key(key: KeyRef, keys: Keys, services: ServicesDep, by: OperatorName) -> KeyEntry:
     """Revoke a key.
 
@@ -117,11 +106,7 @@ async def operators(services: ServicesDep) -> OperatorList:
     return OperatorList.of([OperatorEntry(**asdict(each)) for each in found], len(found))
 
 
-@router.post(
-    "/operators",
-    response_description="The operator with the secret.",
-    responses=errors(409),
-)
+@router.post("/operators", response_description="The operator with the secret.", responses=errors(409))
 async def new_operator(body: NewOperator, services: ServicesDep, by: OperatorName) -> OperatorWithSecret:
     """Create an operator.
 
@@ -135,11 +120,7 @@ async def new_operator(body: NewOperator, services: ServicesDep, by: OperatorNam
     return OperatorWithSecret(**asdict(created), secret=secret)
 
 
-@router.delete(
-    "/operators/{name}",
-    response_description="The operator after that.",
-    responses=errors(404),
-)
+@router.delete("/operators/{name}", response_description="The operator after that.", responses=errors(404))
 async def end_operator(name: OperatorRef, services: ServicesDep, by: OperatorName) -> OperatorEntry:
     """Revoke an operator.
 

@@ -51,11 +51,7 @@ class Planner:
     """Builds plans. One for the whole server."""
 
     def __init__(
-        self,
-        catalog: ServedCatalog,
-        history: History,
-        references: ReferenceLoader,
-        creator: ImageCreator,
+        self, catalog: ServedCatalog, history: History, references: ReferenceLoader, creator: ImageCreator
     ) -> None:
         self._catalog = catalog
         self._history = history
@@ -63,13 +59,7 @@ class Planner:
         self._creator = creator
 
     async def plan(
-        self,
-        key: Key,
-        model: ChatModel,
-        body: ResponseBody,
-        response_id: str,
-        said: Said,
-        results_base: str,
+        self, key: Key, model: ChatModel, body: ResponseBody, response_id: str, said: Said, results_base: str
     ) -> ResponsePlan:
         """Check a request, and plan its response. Raises ApiError."""
         _check_images(body, said, model)
