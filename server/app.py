@@ -32,7 +32,7 @@ from server.http.forwarding import BodyRecorder, Forwarder, listen
 from server.http.last_newline import LastNewlineMiddleware
 from server.http.observability import ObservabilityMiddleware
 from server.http.openapi_document import DocumentedApp, describe
-from server.http.own_calls import OwnCalls
+from server.http.own_calls import send_own
 from server.routes import (
     account,
     admin,
@@ -62,7 +62,7 @@ from server.routes import (
 )
 from server.services import Services
 from server.settings import Settings
-from server.telemetry.engine_metrics import EngineReport
+from server.telemetry.engine_metrics import EngineCollector, EngineReport
 
 log = structlog.stdlib.get_logger("darkroom.serving")
 
@@ -93,7 +93,7 @@ def create_app(
     """Build the ASGI app, and all that it stands on. `on_ready` is called once, when all workers are ready. Raises
     CatalogError and StartError."""
     services = build_services(settings, catalog_at_start(settings))
-    services.telemetry.metrics.track_engines(lambda: _reports(services))
+    services.telemetry.metrics.registry.register(EngineCollector(lambda: _reports(services)))
 
     link = None if services.cluster is None else services.cluster.link
     forwarder = None if link is None else Forwarder(services.stores.gateways, link, services.stores.database.clock)
@@ -138,7 +138,7 @@ async def _running(services: Services, on_ready: Callable[[Services], None], app
                 asyncio.create_task(run_maintenance(services), name="maintenance"),
                 asyncio.create_task(_signal_ready(engines, services, on_ready), name="signal ready"),
             ]
-            tasks.append(asyncio.create_task(services.batches.runner.run(OwnCalls(app).send), name="batches"))
+            tasks.append(asyncio.create_task(services.batches.runner.run(partial(send_own, app)), name="batches"))
             if settings.cluster is not None:
                 tasks.append(asyncio.create_task(follow_cluster(services), name="follow the cluster"))
             shutdown.push_async_callback(_cancel_tasks, tasks)

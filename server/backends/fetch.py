@@ -157,10 +157,6 @@ async def resolve_checked(
         if proxy is not None and "." in host:  # the names of a local network have no dot, or are known here
             return host
         raise FetchFailed("the host's name could not be resolved.") from error
-    if not addresses or not all(_allowed(address, is_allowed) for address in addresses):
+    if not addresses or not all(is_allowed(ipaddress.ip_address(each.partition("%")[0])) for each in addresses):
         raise FetchRefused("the URL's host is not on the public internet.")
     return addresses[0]
-
-
-def _allowed(address: str, is_allowed: Callable[[Address], bool]) -> bool:
-    return is_allowed(ipaddress.ip_address(address.partition("%")[0]))

@@ -121,15 +121,11 @@ class GatewayLink:
 
 @dataclass(frozen=True, slots=True)
 class ForwardedAnswer:
-    """Status and headers of the answer."""
+    """Status and headers of the answer, whose body is still to be read."""
 
     status: int
     headers: Headers
     response: httpx.Response
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        """Return the body as it comes, in the encoding in which it was sent."""
-        return self.response.aiter_raw()
 
 
 def end_to_end(headers: Iterable[tuple[str, str]]) -> Headers:

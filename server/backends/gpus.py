@@ -54,11 +54,11 @@ def select_visible(gpus: Sequence[Sequence[Gpu]], visible: str | None) -> list[G
 
 def _parts(index: int) -> Iterator[Gpu]:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    name = _text(pynvml.nvmlDeviceGetName(handle))
+    name = pynvml.nvmlDeviceGetName(handle)
     instances = list(_instances(handle))
     for each in instances or [handle]:
         memory = pynvml.nvmlDeviceGetMemoryInfo(each)
-        yield Gpu(_text(pynvml.nvmlDeviceGetUUID(each)), name, int(memory.total), int(memory.free))
+        yield Gpu(pynvml.nvmlDeviceGetUUID(each), name, int(memory.total), int(memory.free))
 
 
 def _instances(handle: Any) -> Iterator[Any]:
@@ -74,8 +74,3 @@ def _instances(handle: Any) -> Iterator[Any]:
             yield pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
         except pynvml.NVMLError_NotFound:  # places of instances need not be taken in order
             continue
-
-
-def _text(value: str | bytes) -> str:
-    """Return a text, with which older bindings answer as bytes."""
-    return value.decode() if isinstance(value, bytes) else value

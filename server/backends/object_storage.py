@@ -55,9 +55,7 @@ class ObjectStorage(Storage):
         }
         try:
             self._store = from_url(
-                url,
-                client_options=client,
-                retry_config={"max_retries": ATTEMPTS - 1, "retry_timeout": RETRY_FOR},
+                url, client_options=client, retry_config={"max_retries": ATTEMPTS - 1, "retry_timeout": RETRY_FOR}
             )
         except (BaseError, ValueError) as error:
             raise StartError(f"DARKROOM_STORAGE is {url}, which can't be used: {error}") from error

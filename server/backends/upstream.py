@@ -50,7 +50,7 @@ class UpstreamClient:
         self._keys: dict[str, str] = {}
         self.load_keys(upstreams)
         timeout = httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
-        self._client = http_client(timeout, proxy)
+        self.http = http_client(timeout, proxy)  # raises httpx's errors
 
     def load_keys(self, upstreams: Iterable[Upstream]) -> None:
         """Read the API keys from the environment, at start or for a changed catalog. Raises StartError if one is
@@ -62,23 +62,16 @@ class UpstreamClient:
             if name is not None:
                 self._keys[name] = self._environment[name]
 
-    @property
-    def http(self) -> httpx.AsyncClient:
-        """Return the connections. They raise httpx's errors."""
-        return self._client
-
     async def close(self) -> None:
         """Close the connections to all upstreams."""
-        await self._client.aclose()
+        await self.http.aclose()
 
     async def complete(self, upstream: Upstream, body: Json) -> UpstreamResponse:
         """Send a chat completion, and return the answer. Raises ApiError when there is no answer that can be
         forwarded."""
         with _translate_errors(upstream):
             content = await asyncio.to_thread(to_json, body)
-            response = await self._client.post(
-                self._url(upstream), content=content, headers=self._json_headers(upstream)
-            )
+            response = await self.http.post(self._url(upstream), content=content, headers=self._json_headers(upstream))
             return _parse_response(upstream, response)
 
     @asynccontextmanager
@@ -87,7 +80,7 @@ class UpstreamClient:
         between chunks."""
         with _translate_errors(upstream):
             content, headers = await asyncio.to_thread(to_json, body), self._json_headers(upstream)
-            async with self._client.stream("POST", self._url(upstream), content=content, headers=headers) as response:
+            async with self.http.stream("POST", self._url(upstream), content=content, headers=headers) as response:
                 if _is_stream(response):
                     yield _chunks(upstream, response)
                 else:
@@ -127,7 +120,9 @@ def _parse_response(upstream: Upstream, response: httpx.Response) -> UpstreamRes
         message = f"The server behind model `{upstream.model}` refuses this server's key; its operator can fix it."
         raise EngineFailure(message, code="upstream_refused")
     if response.is_success:
-        body, status = _parse_object(upstream, response.content), response.status_code
+        body, status = json_object(response.content), response.status_code
+        if body is None:
+            raise _no_object(upstream)
         if body.get("error") and not body.get("choices"):  # some say so in the body alone
             status = error_status(body["error"]) or 500
             body = {"error": error_fields(body, status)}
@@ -221,8 +216,7 @@ def _with_error(name: str, chunk: Json) -> Json:
 
 
 def _ended_early(upstream: Upstream) -> EngineFailure:
-    message = f"The server behind model `{upstream.model}` ended its stream early."
-    return EngineFailure(message, code="upstream_failed")
+    return EngineFailure(f"The server behind model `{upstream.model}` ended its stream early.", code="upstream_failed")
 
 
 def _choices(chunk: Json) -> Iterator[tuple[Any, bool]]:
@@ -232,13 +226,6 @@ def _choices(chunk: Json) -> Iterator[tuple[Any, bool]]:
         if isinstance(choice, dict):
             index = choice.get("index")
             yield index if isinstance(index, int) else 0, bool(choice.get("finish_reason"))
-
-
-def _parse_object(upstream: Upstream, text: str | bytes) -> Json:
-    value = json_object(text)
-    if value is None:
-        raise _no_object(upstream)
-    return value
 
 
 def _no_object(upstream: Upstream) -> EngineFailure:

@@ -81,11 +81,6 @@ class WorkerPool:
         return self._local
 
     @property
-    def jobs(self) -> int:
-        """Return how many jobs wait or run."""
-        return sum(host.jobs for host in self.hosts)
-
-    @property
     def alive(self) -> tuple[ImageHost, ...]:
         """Return the hosts of the workers that take jobs now, without other servers."""
         return tuple(host for host in self._local if host.takes_jobs and not host.sharing.leaving)
@@ -270,10 +265,8 @@ class WorkerPool:
             end_s[host.name] = self._load_s(host, job.checkpoint) + self.left_s(host, run_s) + run_s
         soonest_s = min(end_s.values())
         quick = [host for host in hosts if end_s[host.name] <= AS_SOON * soonest_s]
-        return min(quick, key=lambda host: (self.left_s(host), not self._is_placed(host, job.checkpoint)))
-
-    def _is_placed(self, host: ImageHost, spec: CheckpointSpec) -> bool:
-        return spec in self.current.placement.get(host.name, ())
+        placement = self.current.placement
+        return min(quick, key=lambda host: (self.left_s(host), job.checkpoint not in placement.get(host.name, ())))
 
     def _duration_s(self, host: ImageHost, job: ImageJob) -> float:
         unit_s = host.unit_s(job.checkpoint) or self.unit_s(job.checkpoint) or FIRST_UNIT_S
@@ -285,12 +278,8 @@ class WorkerPool:
         if wake_s := host.wake_s(spec):
             return wake_s
         key = weights_key(spec)
-        cached_checkpoints = host.cached_checkpoints
-        found = (
-            [each for each in cached_checkpoints.checkpoints if weights_key(each.spec) == key]
-            if cached_checkpoints
-            else []
-        )
+        cached = host.cached_checkpoints
+        found = [each for each in (cached.checkpoints if cached else ()) if weights_key(each.spec) == key]
         if any(each.on_device for each in found):
             return 0.0
         if found:
@@ -298,7 +287,7 @@ class WorkerPool:
         loaded = [state for other in self.hosts for state in other.checkpoints.values() if _has_weights(state, key)]
         load_s = max((state.load_s for state in loaded if state.load_s is not None), default=FIRST_LOAD_S)
         size = self.current.bytes.get(key, 0)
-        fits = cached_checkpoints is None or cached_checkpoints.device_bytes + size <= cached_checkpoints.budget_bytes
+        fits = cached is None or cached.device_bytes + size <= cached.budget_bytes
         return load_s if fits else 2 * load_s
 
 

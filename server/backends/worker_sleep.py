@@ -111,13 +111,9 @@ class WorkerSleep:
 
     def died(self) -> None:
         """Take note that a worker died: the next one loads everything."""
-        self.stop()
+        self._stop_timer()
         self._cold.clear()
         self._wanted, self.place, self._waking = None, None, False
-
-    def stop(self) -> None:
-        """Never sleep by itself from now on."""
-        self._stop_timer()
 
     def keep(self, served: Collection[Spec]) -> None:
         """Forget all other checkpoints than these."""

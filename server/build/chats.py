@@ -64,30 +64,18 @@ def _responses(
     catalog, stores = parts.served.catalog, parts.stores
     history = History(stores.responses, stores.conversations, stores.files, admission.references)
     planner = Planner(catalog, history, admission.references, creator)
-    stored = Responses(
-        parts.running.responses,
-        stores.responses,
-        stores.files,
-        parts.running.expected_retries,
-        stores.gateways.owner,
-    )
-    return ResponseFlows(
-        _response_creator(parts, admission, planner, history, loop, stored),
-        stored,
-        Conversations(stores.conversations, history, stores.files, admission.limiter),
-        Compactor(catalog, history, chats, stores.files),
-        TokenCounter(catalog, history, planner, runner, admission.limiter),
-    )
-
-
-def _response_creator(
-    parts: Parts, admission: Admission, planner: Planner, history: History, loop: ToolLoop, stored: Responses
-) -> ResponseCreator:
-    used = ResponseParts(parts.served.catalog, history, planner, loop, stored, parts.stores.responses)
-    return ResponseCreator(
-        used,
+    stored = Responses(parts.running, stores)
+    starter = ResponseCreator(
+        ResponseParts(catalog, history, planner, loop, stored, stores.responses),
         parts.running,
         admission.limiter,
         retry_grace_s=parts.settings.retry_grace_s,
         leave_out_pictures=parts.settings.leave_out_pictures,
+    )
+    return ResponseFlows(
+        starter,
+        stored,
+        Conversations(stores.conversations, history, stores.files, admission.limiter),
+        Compactor(catalog, history, chats, stores.files),
+        TokenCounter(catalog, history, planner, runner, admission.limiter),
     )

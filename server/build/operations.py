@@ -31,7 +31,12 @@ def build_operations(parts: Parts, admission: Admission, version: int | None) ->
     grids = ComparisonGrids(parts.served.catalog, engines.image, checkpoints, settings.job_time_limit_s)
     grid_jobs = GridJobs(grids)
     operations = Operations(
-        call_recorder=_call_recorder(parts),
+        call_recorder=CallRecorder(
+            stores.call_log,
+            parts.running.background,
+            refusals_per_minute=settings.logged_refusals_per_minute,
+            keep_prompts=settings.keep_prompts,
+        ),
         job_queue=JobQueue(
             parts.running,
             stores.database,
@@ -39,7 +44,14 @@ def build_operations(parts: Parts, admission: Admission, version: int | None) ->
             grid_jobs,
         ),
         catalog_jobs=CatalogJobs(updater, stores.database, parts.running.background, stores.gateways),
-        policy=_policy(parts, admission),
+        policy=PolicyAdmin(
+            parts.served,
+            admission.moderator,
+            engines.classify,
+            stores.database,
+            path=settings.moderation,
+            weights=settings.weights,
+        ),
         checkpoints=checkpoints,
         comparison_grids=grids,
         grid_jobs=grid_jobs,
@@ -48,47 +60,20 @@ def build_operations(parts: Parts, admission: Admission, version: int | None) ->
     return cluster, operations
 
 
-def _call_recorder(parts: Parts) -> CallRecorder:
-    settings = parts.settings
-    return CallRecorder(
-        parts.stores.call_log,
-        parts.running.background,
-        refusals_per_minute=settings.logged_refusals_per_minute,
-        keep_prompts=settings.keep_prompts,
-    )
-
-
-def _policy(parts: Parts, admission: Admission) -> PolicyAdmin:
-    return PolicyAdmin(
-        parts.served,
-        admission.moderator,
-        parts.engines.classify,
-        parts.stores.database,
-        path=parts.settings.moderation,
-        weights=parts.settings.weights,
-    )
-
-
 def _build_updater(
     parts: Parts, checkpoints: CheckpointManager, version: int | None
 ) -> tuple[Cluster | None, CatalogUpdater]:
     """Build the updater of a server that is the only one, or of one of several."""
-    settings, catalog, stores = parts.settings, parts.served.catalog, parts.stores
+    settings, catalog, stores, engines = parts.settings, parts.served.catalog, parts.stores, parts.engines
     folders = {"model_configs": settings.model_configs, "weights": settings.weights}
-    switch = _switch(parts)
+    digests = Digests(settings.weight_digests)
+    switch = CatalogSwitch(catalog, engines.image, engines.chat, engines.upstreams, digests, preload=settings.preload)
     if settings.gateway_url is None or settings.cluster_secret is None or version is None:
         alone = FolderCatalog(switch, settings.home / "swaps.json", **folders)
         return None, CatalogUpdater(catalog, alone, checkpoints, settings.model_configs)
-    store, digests = CatalogStore(stores.database, stores.gateways.owner), Digests(settings.weight_digests)
+    store = CatalogStore(stores.database, stores.gateways.owner)
     link = GatewayLink(settings.cluster_secret.get_secret_value())
     member = CatalogMember(switch, store, digests, version=version, **folders)
     cluster = Cluster(link, OtherGateways(stores.gateways, link, stores.database.clock), member)
     record = ClusterCatalog(member, store, cluster.other_gateways, url=settings.gateway_url, lease_s=settings.lease_s)
     return cluster, CatalogUpdater(catalog, record, checkpoints, settings.model_configs)
-
-
-def _switch(parts: Parts) -> CatalogSwitch:
-    engines, digests = parts.engines, Digests(parts.settings.weight_digests)
-    return CatalogSwitch(
-        parts.served.catalog, engines.image, engines.chat, engines.upstreams, digests, preload=parts.settings.preload
-    )

@@ -40,6 +40,7 @@ from server.state.image_backlog import Backlog
 from server.state.served_catalog import ServedCatalog
 from server.state.served_policy import ServedPolicy
 from server.telemetry.crash_points import CrashPoints
+from server.telemetry.engine_metrics import DecoderCollector
 from server.telemetry.metrics import Metrics
 from server.telemetry.tracing import Tracing
 
@@ -61,7 +62,7 @@ def build_parts(settings: Settings, catalog: Catalog) -> Parts:
     telemetry = _build_telemetry(settings)
     served = _build_served(settings, catalog)
     engines = _build_engines(settings, served)
-    telemetry.metrics.track_decoders(KILL_REASONS, engines.decoders.ended)
+    telemetry.metrics.registry.register(DecoderCollector(KILL_REASONS, engines.decoders.ended))
     stores = _build_stores(settings, telemetry.crash_points)
     return Parts(settings, stores, engines, _build_running(settings, engines.image), served, telemetry)
 

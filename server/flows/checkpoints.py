@@ -7,6 +7,7 @@ checkpoint once it reloads its catalog.
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -134,7 +135,10 @@ class CheckpointManager:
         text = catalog_text(new, suggestion)
         file = self._model_configs / f"{_slug(Path(stem))}.toml"
         self._write(file, text)
-        return Added(file, text, tuple(model.name for model in models), _try_manifest(path), inspection.needs)
+        manifest: Path | None = None
+        with suppress(OSError):
+            manifest = write_manifest(path)
+        return Added(file, text, tuple(model.name for model in models), manifest, inspection.needs)
 
     def fit(self, model: ImageModel, checkpoint: str) -> list[SettingChange]:
         """Return the values of a model's catalog file that a swap to another checkpoint should change: those for which
@@ -181,7 +185,8 @@ class CheckpointManager:
             served = []
         used: dict[Path, list[str]] = {}
         for model in served:
-            for path in self._paths_of(model):
+            named = (self._weights / self._name(path) for spec in model.checkpoints for path in spec.paths)
+            for path in dict.fromkeys(named):
                 used.setdefault(path, []).append(model.name)
         drawn = (spec for model in served for spec in model.checkpoints if spec.upstream is None)
         paths = dict.fromkeys([*(self._weights / self._name(spec.path) for spec in drawn), *self._on_disk()])
@@ -303,11 +308,6 @@ class CheckpointManager:
             if not path.name.startswith(".") and (is_folder or path.suffix in SINGLE_FILES):
                 yield path
 
-    def _paths_of(self, model: ImageModel) -> list[Path]:
-        """Return the paths of all that a model is drawn with, as its catalog file has them."""
-        paths = (self._weights / self._name(path) for spec in model.checkpoints for path in spec.paths)
-        return list(dict.fromkeys(paths))
-
     def _found(self, path: Path, models: Sequence[str]) -> Found:
         state = "missing" if not path.exists() else "in the catalog" if models else "not in the catalog"
         files = path.rglob("*") if path.is_dir() else [path]
@@ -369,10 +369,3 @@ def _slug(path: Path) -> str:
     path = (cache_of(path) or path) if path.parent.name == "snapshots" else path
     stem = path.name.removesuffix(".safetensors").removesuffix(".gguf").removeprefix(HUB_CACHE)
     return re.sub(r"[^a-z0-9.]+", "-", stem.lower()).strip("-.") or "checkpoint"
-
-
-def _try_manifest(path: Path) -> Path | None:
-    try:
-        return write_manifest(path)
-    except OSError:
-        return None

@@ -8,7 +8,7 @@ import json
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from server.flows.checkpoints import CheckpointManager
 from server.state.served_catalog import ServedCatalog
 
 AT_ONCE = 4  # jobs in the engine's queue, so that callers' images are drawn meanwhile
+SAMPLED = ("steps", "guidance", "negative_prompt", "scheduler", "shift")  # of a candidate, in the recipe
 SHEET = "pipelines.images.contact_sheet"
 
 
@@ -63,9 +64,8 @@ class ComparisonGrids:
     """Draws comparison grids."""
 
     def __init__(
-        self, catalog: ServedCatalog, engine: WorkerPool, checkpoints: CheckpointManager,
-        time_limit_s: float,
-    ) -> None:  # fmt: skip
+        self, catalog: ServedCatalog, engine: WorkerPool, checkpoints: CheckpointManager, time_limit_s: float
+    ) -> None:
         self._catalog = catalog
         self._engine = engine
         self._checkpoints = checkpoints
@@ -179,7 +179,8 @@ def _as_json(recipe: Recipe) -> dict[str, Any]:
     """Return the recipe of a comparison grid as POST /admin/checkpoints/proof takes it."""
     return {
         "candidates": [
-            {"name": candidate.name, "sampling": dict(_changes(candidate.sampling))} for candidate in recipe.candidates
+            {"name": candidate.name, "sampling": {name: getattr(candidate.sampling, name) for name in SAMPLED}}
+            for candidate in recipe.candidates
         ],
         "prompts": list(recipe.prompts),
         "seeds": list(recipe.seeds),
@@ -187,8 +188,3 @@ def _as_json(recipe: Recipe) -> dict[str, Any]:
         "size": f"{recipe.width_px}x{recipe.height_px}",
         "cell_px": recipe.cell_px,
     }
-
-
-def _changes(sampling: Sampling) -> Iterator[tuple[str, Any]]:
-    names: Sequence[str] = ("steps", "guidance", "negative_prompt", "scheduler", "shift")
-    yield from ((name, getattr(sampling, name)) for name in names)

@@ -4,7 +4,7 @@ import asyncio
 import time
 import uuid
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -26,7 +26,7 @@ class _Job:
     recipe: Recipe
     operator: str
     created_at: float
-    task: asyncio.Task[None] | None = None
+    task: asyncio.Task[None] = field(init=False)
     drawn: int = 0
     outcome: bytes | ApiError | None = None
 
@@ -54,9 +54,7 @@ class GridJobs:
 
     async def wait(self, job_id: str) -> bytes:
         """Wait for the sheet of a job, and cancel the job if its client leaves. Raises the job's ApiError."""
-        job = self._find(job_id)
-        assert job.task is not None  # noqa: S101 -- begin has made it
-        await job.task
+        await self._find(job_id).task
         return self.sheet(job_id)
 
     def show(self, job_id: str) -> GridState:
@@ -79,7 +77,7 @@ class GridJobs:
     async def cancel(self, job_id: str) -> bool:
         """End a grid that is drawn, and wait for its end; returns False if there is none of this id."""
         job = next((job for job in self._jobs if job.id == job_id and job.outcome is None), None)
-        if job is None or job.task is None:
+        if job is None:
             return False
         job.task.cancel()
         await asyncio.wait({job.task})

@@ -8,7 +8,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
 import structlog
@@ -153,8 +153,8 @@ class Moderator:
         for policy in policies:
             self._metrics.moderation_refusals.labels(policy, stage).inc()
         log.warning("refused by moderation", call=context.call_id, key=context.key_id, stage=stage, policies=policies)
-        now = datetime.now(UTC)
-        refusals = [_refusal(context, stage, finding, now) for finding in dict.fromkeys(findings)]
+        call, now = (context.call_id, context.key_id, context.endpoint, context.model), datetime.now(UTC)
+        refusals = [Refusal(*call, stage, **asdict(each), created_at=now) for each in dict.fromkeys(findings)]
         await self._database.in_writer(record_refusals, self._database, refusals)
         what = "Your request was" if stage == "input" else "What came of your request was"
         message = (
@@ -163,17 +163,3 @@ class Moderator:
         )
         blocked = ImageModerationBlocked if "images" in context.endpoint else ModerationBlocked
         raise blocked(message, stage, list(dict.fromkeys(finding.category for finding in findings)))
-
-
-def _refusal(context: ModerationContext, stage: Stage, finding: Finding, now: datetime) -> Refusal:
-    return Refusal(
-        call_id=context.call_id,
-        key_id=context.key_id,
-        endpoint=context.endpoint,
-        model=context.model,
-        stage=stage,
-        policy=finding.policy,
-        category=finding.category,
-        evidence=finding.evidence,
-        created_at=now,
-    )

@@ -15,7 +15,7 @@ from server.errors import BadRequest
 from server.flows.moderation import Moderator
 from server.flows.references import Reference, ReferenceLoader
 from server.moderation.matching import SearchedTexts
-from server.moderation.policy import Classifier, Rule
+from server.moderation.policy import Classifier
 from server.schemas.chat_messages import ImagePart
 from server.schemas.images import MAX_REFERENCES
 from server.schemas.moderations import (
@@ -64,9 +64,7 @@ class Moderations:
         else:
             texts = validate(TextInputs, {"input": sent}, strict=True).input
             check_text_length(texts)
-            judged = await asyncio.gather(
-                *(asyncio.to_thread(self._by_rules, groups, [text]) for text in texts),
-            )
+            judged = await asyncio.gather(*(asyncio.to_thread(self._by_rules, groups, [text]) for text in texts))
             labels = await self._by_classifiers(groups, "text", texts)
             results = [_result([*rules, *own]) for rules, own in zip(judged, labels, strict=True)]
         return Moderation(id=f"modr-{uuid.uuid4().hex}", model=body.model or DEFAULT_MODEL, results=results)
@@ -96,7 +94,9 @@ class Moderations:
         if not rules or not texts:
             return []
         searched = SearchedTexts.of(list(texts))
-        return [_judgement(rule, found=bool(rule.expression.search(searched))) for rule in rules]
+        found = [bool(rule.expression.search(searched)) for rule in rules]
+        judged = zip(rules, found, strict=True)
+        return [Judgement(rule.name, rule.category, "text", float(breached), breached) for rule, breached in judged]
 
     async def _by_classifiers(
         self, groups: frozenset[str], reads: InputType, inputs: Sequence[str] | Sequence[RawImage]
@@ -113,10 +113,6 @@ class Moderations:
             for own, scores in zip(judged, scored.scores, strict=True):
                 own += _by_labels(classifier, reads, scores)
         return judged
-
-
-def _judgement(rule: Rule, *, found: bool) -> Judgement:
-    return Judgement(rule.name, rule.category, "text", float(found), found)
 
 
 def _by_labels(classifier: Classifier, reads: InputType, scores: Mapping[str, float]) -> list[Judgement]:

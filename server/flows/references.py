@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from pipelines.protocol.images import RawImage
 from server.accounts.results import ResultStore
-from server.backends.decoding.data_uri import decode_data_uri
+from server.backends.decoding.data_uri import decode_data_uri, is_data_uri
 from server.backends.decoding.messages import ImageError
 from server.backends.decoding.pool import DecoderFailed, DecoderPool
 from server.backends.decoding.turns import Turns
@@ -68,13 +68,7 @@ class ReferenceLoader:
     `key_id` says whose they are: keys take turns at the decoders.
     """
 
-    def __init__(
-        self,
-        results: ResultStore,
-        storage: Storage,
-        decoders: DecoderPool,
-        fetch: FetchRules,
-    ) -> None:
+    def __init__(self, results: ResultStore, storage: Storage, decoders: DecoderPool, fetch: FetchRules) -> None:
         self._results = results
         self._storage = storage
         self._decoders = decoders
@@ -148,7 +142,7 @@ class ReferenceLoader:
     async def _locate(self, source: Source) -> Source:
         """Replace the URL of a stored result with its file. Only the file name is compared: it has 128 random bits, and
         a result is reached by every address of the server."""
-        if not isinstance(source, str) or _is_data_uri(source):
+        if not isinstance(source, str) or is_data_uri(source):
             return source
         try:
             name = urlsplit(source).path.rpartition("/")[2]
@@ -163,14 +157,14 @@ class ReferenceLoader:
             return nullcontext()
         if isinstance(source, StoredImage):
             return self._files.take(key_id)
-        return (self._data_uris if _is_data_uri(source) else self._downloads).take(key_id)
+        return (self._data_uris if is_data_uri(source) else self._downloads).take(key_id)
 
     async def _read(self, reference: Reference, source: Source) -> bytes:
         if isinstance(source, bytes):
             return source
         if isinstance(source, StoredImage):
             return await self._read_file(reference, source.name)
-        if not _is_data_uri(source):
+        if not is_data_uri(source):
             return await self._download(reference.field, source)
         try:
             return await asyncio.to_thread(decode_data_uri, source)
@@ -198,8 +192,7 @@ class ReferenceLoader:
 
 def deleted_from_chain() -> BadRequest:
     """Return the error of a chain, one of whose images was deleted."""
-    message = "An image of this chain has been deleted; begin a new one."
-    return BadRequest(message, param="previous_response_id")
+    return BadRequest("An image of this chain has been deleted; begin a new one.", param="previous_response_id")
 
 
 def _check_form(reference: Reference) -> None:
@@ -210,10 +203,6 @@ def _check_form(reference: Reference) -> None:
     kind = next((kind for start, kind in BASE64_KINDS.items() if source.lstrip().startswith(start)), "png")
     message = f"{reference.field} is base64 alone: send it as 'data:image/{kind};base64,...'."
     raise BadRequest(message, param=reference.field, code="invalid_image_url")
-
-
-def _is_data_uri(source: str) -> bool:
-    return source[:5].lower() == "data:"
 
 
 def _to_api_error(error: ImageError | DecoderFailed, field: str) -> ApiError:

@@ -40,17 +40,17 @@ class BodyLimitMiddleware:
         limit = self._limit(scope["path"])
         headers = dict(scope["headers"])
         if {b"content-length", b"transfer-encoding"} <= headers.keys():
-            await send_error(AMBIGUOUS, scope, send)
+            await send_error(AMBIGUOUS, scope, receive, send)
             return
         declared = headers.get(b"content-length", b"0")
         declared_bytes = int(declared) if declared.isdigit() else 0
         if declared_bytes > limit:
-            await send_error(too_large(limit), scope, send)
+            await send_error(too_large(limit), scope, receive, send)
             return
         lease = scope[LEASE] = BodyLease(self.budget, declared_bytes)
         encoding = headers.get(b"content-encoding", b"identity").decode("latin-1").strip().lower()
         if encoding not in {*DECODED, "identity", ""}:
-            await send_error(_undecodable(encoding), scope, send)
+            await send_error(_undecodable(encoding), scope, receive, send)
             return
         if scope["method"] not in BODILESS:
             body = _Body(receive, lease, limit, self.timeout_s)

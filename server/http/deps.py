@@ -50,10 +50,9 @@ ServicesDep = Annotated[Services, Depends(services)]
 async def caller(request: Request, services: ServicesDep, _: Annotated[None, Depends(API_KEY)] = None) -> Key:
     """Return the key whose secret the request has or, without one, that of the console's session. A forwarded request
     has the id of the key that the server before this one has found. Raises Unauthorized."""
+    database = services.stores.database
     if FORWARDED in request.scope:
-        found = await services.stores.database.in_reader(
-            find_usable_key, services.stores.database, request.scope[FORWARDED]
-        )
+        found = await database.in_reader(find_usable_key, database, request.scope[FORWARDED])
         if found is None:
             raise Unauthorized("This API key has just been revoked.", code="invalid_api_key")
         current_trace().key_id = found.id
@@ -63,9 +62,9 @@ async def caller(request: Request, services: ServicesDep, _: Annotated[None, Dep
         current_trace().key_id = key.id
         return key
     secret = bearer(request)
-    key = await services.stores.database.in_reader(authenticate, services.stores.database, secret)
+    key = await database.in_reader(authenticate, database, secret)
     if key is None:
-        why = await services.stores.database.in_reader(why_refused, services.stores.database, secret)
+        why = await database.in_reader(why_refused, database, secret)
         raise Unauthorized(
             f"Incorrect API key provided: {_masked(secret)}. It {REASONS[why]}. Who runs this server makes keys, with "
             "`darkroom keys create` or in the console.",
@@ -107,14 +106,12 @@ def key_headers(dialects: Sequence[Dialect]) -> list[str]:
 
 async def _session_key(request: Request, services: Services) -> Key | None:
     """Return the key of the console's session, if the request has one."""
-    if not is_of_console(request, services):
+    cookie = request.cookies.get(SESSION_COOKIE, "")
+    if not cookie or not is_of_console(request, services):
         return None
-    if not (cookie := request.cookies.get(SESSION_COOKIE, "")):
-        return None
-    key_id = await services.stores.console_sessions.in_reader(services.stores.console_sessions.subject, cookie)
-    return (
-        await services.stores.database.in_reader(find_usable_key, services.stores.database, key_id) if key_id else None
-    )
+    sessions, database = services.stores.console_sessions, services.stores.database
+    key_id = await sessions.in_reader(sessions.subject, cookie)
+    return await database.in_reader(find_usable_key, database, key_id) if key_id else None
 
 
 def is_of_console(request: Request, services: Services) -> bool:

@@ -47,8 +47,10 @@ def _translate(error: Exception, scope: Scope) -> ApiError:
         return MethodNotAllowed(f"This URL does not take that method. It takes: {allowed}.", headers={"Allow": allowed})
     if isinstance(error, HTTPException):
         return BadRequest(f"The request could not be read: {error.detail}")
-    if isinstance(error, RequestValidationError):
-        return _bad_parameter(error)
+    if isinstance(error, RequestValidationError):  # of a parameter of the URL: bodies are validated elsewhere
+        first = error.errors()[0]
+        name = str(first["loc"][-1])
+        return BadRequest(f"Invalid '{name}': {first['msg']}.", param=name)
     return BadRequest("The request could not be read: the client closed its connection.")
 
 
@@ -62,10 +64,3 @@ def _advice(scope: Scope) -> str:
     others = " and ".join(f"{dialect.vendor}'s" for dialect in dialects_of(scope))
     advice = "URLs begin with /v1 once: the base URL of OpenAI's clients ends in /v1"
     return f"{advice}, that of {others} does not." if others else f"{advice}."
-
-
-def _bad_parameter(error: RequestValidationError) -> ApiError:
-    """Return the error of a parameter of the URL: FastAPI reads nothing else, bodies are validated elsewhere."""
-    first = error.errors()[0]
-    name = str(first["loc"][-1])
-    return BadRequest(f"Invalid '{name}': {first['msg']}.", param=name)

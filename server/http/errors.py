@@ -3,7 +3,8 @@
 import json
 from typing import Any
 
-from starlette.types import Scope, Send
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from server.errors import ApiError
 from server.http.dialect import find_dialect
@@ -26,16 +27,9 @@ def note_error(scope: Scope, error: ApiError) -> None:
         trace.fail(error.label, error.message, error.param)
 
 
-async def send_error(error: ApiError, scope: Scope, send: Send) -> None:
-    """Send an error as an ASGI response, without the web framework."""
+async def send_error(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+    """Send an error as an ASGI response, around the app's own handlers of errors."""
     note_error(scope, error)
-    status, values = error_answer(scope, error)
-    body = json.dumps(values).encode()
-    headers = {"content-type": "application/json", "content-length": str(len(body)), **error.headers}
-    start = {
-        "type": "http.response.start",
-        "status": status,
-        "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
-    }
-    await send(start)
-    await send({"type": "http.response.body", "body": body})
+    status, body = error_answer(scope, error)
+    answer = Response(json.dumps(body), status, error.headers, "application/json")
+    await answer(scope, receive, send)

@@ -30,56 +30,28 @@ CITY = {
     "additionalProperties": False,
 }
 
+DRAFT = {"size": "256x256", "quality": "low"}
+EDITED = {"prompt": "make it blue", **DRAFT, "image": ["<bytes of a PNG>"]}
+
 GENERATION: Examples = {
-    "text to image": {"prompt": "a red boat", "size": "256x256", "quality": "low"},
+    "text to image": {"prompt": "a red boat", **DRAFT},
     "two images as base64": {
         "model": "alpha-image-2-count",
         "prompt": "a red boat",
         "n": 2,
-        "size": "256x256",
-        "quality": "low",
+        **DRAFT,
         "response_format": "b64_json",
         "output_format": "jpeg",
         "seed": 7,
     },
-    "image to image": {
-        "prompt": "a blue boat",
-        "size": "256x256",
-        "quality": "low",
-        "image": [RED_SQUARE],
-        "strength": 0.5,
-    },
-    "stream with previews": {
-        "prompt": "a red boat",
-        "size": "256x256",
-        "quality": "low",
-        "stream": True,
-        "partial_images": 1,
-    },
-    "in the background with previews": {
-        "prompt": "a red boat",
-        "size": "256x256",
-        "quality": "low",
-        "background": True,
-        "partial_images": 1,
-    },
+    "image to image": {"prompt": "a blue boat", **DRAFT, "image": [RED_SQUARE], "strength": 0.5},
+    "stream with previews": {"prompt": "a red boat", **DRAFT, "stream": True, "partial_images": 1},
+    "in the background with previews": {"prompt": "a red boat", **DRAFT, "background": True, "partial_images": 1},
 }
 EDIT: Examples = {
-    "one image": {"prompt": "make it blue", "size": "256x256", "quality": "low", "image": ["<bytes of a PNG>"]},
-    "stream": {
-        "prompt": "make it blue",
-        "size": "256x256",
-        "quality": "low",
-        "stream": True,
-        "image": ["<bytes of a PNG>"],
-    },
-    "in the background": {
-        "prompt": "make it blue",
-        "size": "256x256",
-        "quality": "low",
-        "background": True,
-        "image": ["<bytes of a PNG>"],
-    },
+    "one image": EDITED,
+    "stream": {**EDITED, "stream": True},
+    "in the background": {**EDITED, "background": True},
 }
 UPSCALE: Examples = {"twice the size": {"model": "beta-3-pro-image-hd-count", "image": LARGER_SQUARE, "scale": 2}}
 CHAT: Examples = {

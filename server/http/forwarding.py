@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import structlog
 import uvicorn
 from fastapi.responses import Response
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.accounts.gateways import GatewayStore
@@ -77,9 +78,6 @@ class Forwarder:
 
     def answer(self, scope: Scope, error: RunsElsewhere, url: str) -> Response:
         """Return a response that fetches the other gateway's answer when it is sent."""
-        target = scope["raw_path"].decode("latin-1")
-        if scope["query_string"]:
-            target += f"?{scope['query_string'].decode('latin-1')}"
         host, port = scope["server"]
         seen = f"{scope['scheme']} {host} {port} {scope.get(PREFIX, '/')} {int(NAMED_HOST in scope)}"
         secret = {name.encode() for name in key_headers(dialects_of(scope))}
@@ -88,7 +86,7 @@ class Forwarder:
         ]
         request = ForwardedRequest(
             method=scope["method"],
-            target=target,
+            target=_target(scope),
             headers=sent,
             body=b"".join(scope[RECORDED]),
             key_id=error.key_id,
@@ -117,7 +115,7 @@ class Forwarder:
         async with self._link.send(url, request, self._clock.now()) as answer:
             headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
             await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-            async for chunk in answer.chunks():
+            async for chunk in answer.response.aiter_raw():  # in the encoding in which it was sent
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -154,7 +152,7 @@ class _ForwardedResponse(Response):
         except GatewayGone:
             if begun:  # all that is left is to cut the answer off
                 raise
-            await send_error(Overloaded(GONE, 2), scope, send)
+            await send_error(Overloaded(GONE, 2), scope, receive, send)
 
 
 class GatewayListener:
@@ -172,16 +170,15 @@ class GatewayListener:
         if scope["type"] != "http":
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        target = scope["raw_path"].decode("latin-1")
-        if scope["query_string"]:
-            target += f"?{scope['query_string'].decode('latin-1')}"
         try:
-            verify(self._secret, scope["method"], target, headers, self._clock.now())
-            body = await _read(receive)
+            verify(self._secret, scope["method"], _target(scope), headers, self._clock.now())
+            body = await Request(scope, receive).body()
             verify_body(headers, body)
+        except ClientDisconnect:
+            return
         except BadSignature as error:
             log.warning("refused a request on the private listener", reason=str(error), client=scope.get("client"))
-            await send_error(Forbidden("Only this cluster's servers may send requests here."), scope, send)
+            await send_error(Forbidden("Only this cluster's servers may send requests here."), scope, receive, send)
             return
         address = f"{headers['x-darkroom-server']} / 0".split(" ")  # a gateway of an older version sends three of them
         scheme, host, port, prefix, is_named = address[:5]
@@ -231,21 +228,15 @@ def _bind(url: str) -> socket.socket:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
     except OSError as error:
-        message = f"DARKROOM_GATEWAY_URL is {url}, but this machine can't listen there: {error}."
-        raise StartError(message) from error
+        raise StartError(f"DARKROOM_GATEWAY_URL is {url}, but this machine can't listen there: {error}.") from error
     bound.setblocking(False)
     return bound
 
 
-async def _read(receive: Receive) -> bytes:
-    body = bytearray()
-    while True:
-        message = await receive()
-        if message["type"] != "http.request":
-            return bytes(body)
-        body += message.get("body", b"")
-        if not message.get("more_body", False):
-            return bytes(body)
+def _target(scope: Scope) -> str:
+    """Return the path of a request with its query, as they were sent."""
+    query = f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else ""
+    return f"{scope['raw_path'].decode('latin-1')}{query}"
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

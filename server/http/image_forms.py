@@ -46,8 +46,7 @@ def read_form(form: FormData) -> FormParts:
     texts = {name: part for name, part in form.multi_items() if isinstance(part, str) and part}
     named = [name for name in texts if kind_of(name) and name not in {"file", "files"}]
     if misplaced := [name for name in named if kind_of(name) not in kinds]:
-        message = f"'{misplaced[0]}' must be a file part here, not text."
-        raise BadRequest(message, param=misplaced[0].partition("[")[0])
+        raise BadRequest(f"'{misplaced[0]}' must be a file part here, not text.", param=misplaced[0].partition("[")[0])
     unused = [name for name, file in files if (file.filename and not file.size and has_image) or not kind_of(name)]
     return FormParts(
         tuple(filled), _folded({name: text for name, text in texts.items() if name not in named}), (*named, *unused)

@@ -70,7 +70,7 @@ class ObservabilityMiddleware:
                 log.exception("unhandled error", path=scope["path"])
                 if status:
                     raise
-                await send_error(_to_api_error(error, request_id), scope, send_with_headers)
+                await send_error(_to_api_error(error, request_id), scope, receive, send_with_headers)
             finally:
                 self._account(scope, trace, status or CLIENT_LEFT, started_at, replayed=replayed)
                 if span is not None:
@@ -91,8 +91,7 @@ class ObservabilityMiddleware:
         if (code := scope.get(ERROR_CODE)) is not None:
             self.metrics.count_refusal(route, code)
         if route not in UNLOGGED and (status >= 400 or trace.runs_model or scope["method"] not in {"GET", "HEAD"}):
-            known = {"status": status, "seconds": round(seconds, 3), **_known(trace)}
-            log.info("answer", method=scope["method"], path=scope["path"], **known)
+            log.info("answer", method=scope["method"], path=scope["path"], **_known(trace, status, seconds))
         if trace.runs_model:
             goes_on = trace.runs
             trace.when_complete(lambda: self._finish(trace, route, status, started_at, replayed, goes_on=goes_on))
@@ -104,16 +103,16 @@ class ObservabilityMiddleware:
         seconds = time.perf_counter() - started_at
         status = trace.status or status
         if goes_on:
-            known = {"status": status, "seconds": round(seconds, 3), **_known(trace)}
-            log.info("call ended", request=trace.request_id, **known)
+            log.info("call ended", request=trace.request_id, **_known(trace, status, seconds))
         self.record(trace, route, status, seconds, replayed)
 
 
-def _known(trace: CallTrace) -> dict[str, Any]:
+def _known(trace: CallTrace, status: int, seconds: float) -> dict[str, Any]:
     """Return the known facts of a call, for the log, without its prompt."""
+    values: dict[str, Any] = {"status": status, "seconds": round(seconds, 3)}
     if trace.key_id is None:
-        return {}
-    values: dict[str, Any] = {"key": trace.key_id, "model": trace.model, "job": trace.job, "code": trace.code}
+        return values
+    values |= {"key": trace.key_id, "model": trace.model, "job": trace.job, "code": trace.code}
     if trace.run_s is not None:
         values |= {"run_s": round(trace.run_s, 3), "queue_s": round(trace.queue_s or 0.0, 3)}
     if trace.images:

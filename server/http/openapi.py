@@ -135,6 +135,11 @@ def answer(description: str, type_: type | Json, media_type: str = "application/
     return {"description": description, "content": {media_type: {"schema": schema}}}
 
 
+def later(description: str, type_: type) -> Responses:
+    """Return the answer to a client that comes back for the outcome of its request."""
+    return {202: {**answer(description, type_), "headers": header_docs(["Location", "Preference-Applied"])}}
+
+
 def event_stream_of(*types: type, examples: Mapping[str, Any]) -> Json:
     """Describe the content of a stream. OpenAPI 3.1 can't describe its lines: the schema is of the data of each
     event."""

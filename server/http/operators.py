@@ -75,11 +75,6 @@ def _session_of(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-async def is_operator(request: Request, services: Services) -> bool:
-    """Return whether the request is an operator's."""
-    return await find_operator_of(request, services) is not None
-
-
 async def operator(request: Request, services: ServicesDep, _: Annotated[None, Depends(ADMIN_KEY)] = None) -> str:
     """Return the operator's name. Raises Unauthorized."""
     found = await find_operator_of(request, services)

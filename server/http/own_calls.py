@@ -14,34 +14,25 @@ from server.http.public_address import NAMED_HOST, PREFIX
 PORTS: Mapping[str, int] = {"http": 80, "https": 443}
 
 
-class OwnCalls:
-    """Sends lines of batches to the app."""
+async def send_own(app: ASGIApp, batch: Batch, line: BatchLine) -> OwnAnswer:
+    """Send a line of a batch to the app with the batch's key, at the address that the batch was sent to, and return the
+    answer. Its Idempotency-Key is the line's own."""
+    address = urlsplit(batch.base)
+    server = (address.hostname, address.port or PORTS[address.scheme])
+    told = {FORWARDED: batch.key_id, "server": server, PREFIX: address.path, NAMED_HOST: True}
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    async def as_key(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, **told}, receive, send)
 
-    async def send(self, batch: Batch, line: BatchLine) -> OwnAnswer:
-        """Send a line with the batch's key, and return the answer. Its Idempotency-Key is the line's own."""
-        transport = httpx.ASGITransport(self._as_key(batch), raise_app_exceptions=False)
-        headers = {"Content-Type": "application/json", "Idempotency-Key": f"{batch.id}-{line.position}"}
-        base = urlsplit(batch.base)._replace(path="").geturl()
-        async with httpx.AsyncClient(transport=transport, base_url=base, timeout=None) as client:  # noqa: S113
-            answer = await client.post(line.url, content=line.body.encode(), headers=headers)
-        retry_after = answer.headers.get("retry-after", "")
-        return OwnAnswer(
-            answer.status_code,
-            answer.headers.get("x-request-id"),
-            float(retry_after) if retry_after.isdecimal() else None,
-            answer.text.strip(),
-        )
-
-    def _as_key(self, batch: Batch) -> ASGIApp:
-        """Return the app for calls of the batch's key, at the address that the batch was sent to."""
-        address = urlsplit(batch.base)
-        server = (address.hostname, address.port or PORTS[address.scheme])
-        told = {FORWARDED: batch.key_id, "server": server, PREFIX: address.path, NAMED_HOST: True}
-
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            await self._app({**scope, **told}, receive, send)
-
-        return app
+    transport = httpx.ASGITransport(as_key, raise_app_exceptions=False)
+    headers = {"Content-Type": "application/json", "Idempotency-Key": f"{batch.id}-{line.position}"}
+    base = address._replace(path="").geturl()
+    async with httpx.AsyncClient(transport=transport, base_url=base, timeout=None) as client:  # noqa: S113
+        answer = await client.post(line.url, content=line.body.encode(), headers=headers)
+    retry_after = answer.headers.get("retry-after", "")
+    return OwnAnswer(
+        answer.status_code,
+        answer.headers.get("x-request-id"),
+        float(retry_after) if retry_after.isdecimal() else None,
+        answer.text.strip(),
+    )

@@ -21,6 +21,7 @@ TRUSTED_BY_DEFAULT = "127.0.0.1,::1"
 HOST = re.compile(r"([a-z0-9._-]+|\[[0-9a-f:.]+\])(:\d{1,5})?", re.ASCII | re.IGNORECASE)
 PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+", re.ASCII)
 PORT = re.compile(r"\d{1,5}", re.ASCII)
+X_FORWARDED = "x-forwarded-"
 DEFAULT_PORTS = {"http": "80", "https": "443"}
 PAIR = re.compile(r'\s*([\w!#$%&\'*+.^`|~-]+)=("(?:[^"\\]|\\.)*"|[^\s;,"]*)\s*([;,]|$)', re.ASCII)  # of Forwarded
 
@@ -99,18 +100,12 @@ def is_trusted(address: str, trusted: Sequence[Network]) -> bool:
 def _said(scope: Scope) -> dict[str, str]:
     """Return what the proxies say, by the end of the name of its X-Forwarded header, or by that of `Forwarded` if there
     is none of the former: a proxy that sets one kind may pass on the other one of a stranger."""
+    headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+    said = [(name[len(X_FORWARDED) :], value) for name, value in headers if name.startswith(X_FORWARDED)]
+    forwarded = (pair for name, value in headers if name == "forwarded" for pair in PAIR.findall(value))
     found: dict[str, str] = {}
-    for name, value in scope["headers"]:
-        if name.startswith(b"x-forwarded-"):
-            key, text = name.removeprefix(b"x-forwarded-").decode("latin-1"), value.decode("latin-1")
-            found[key] = f"{found[key]},{text}" if key in found else text
-    if found:
-        return found
-    for name, value in scope["headers"]:
-        if name == b"forwarded":
-            for key, text, _ in PAIR.findall(value.decode("latin-1")):
-                key, text = key.lower(), text.strip('"')
-                found[key] = f"{found[key]},{text}" if key in found else text
+    for key, text in said or ((name.lower(), value.strip('"')) for name, value, _ in forwarded):
+        found[key] = f"{found[key]},{text}" if key in found else text
     return found
 
 

@@ -17,7 +17,7 @@ from server.flows.comparison_grid import Recipe
 from server.http import examples
 from server.http.bodies import JsonBody
 from server.http.deps import ServicesDep, wants_async
-from server.http.openapi import PREFER, Json, answer, errors, header_docs, returns
+from server.http.openapi import PREFER, errors, later, returns
 from server.http.operators import OperatorName, operator
 from server.schemas.checkpoint_reports import adapter_card, report_of
 from server.schemas.checkpoints import (
@@ -45,12 +45,7 @@ Verified = Annotated[VerifyRequest, Depends(JsonBody(VerifyRequest, examples.VER
 Removed = Annotated[RemoveRequest, Depends(JsonBody(RemoveRequest, examples.REMOVE))]
 Grid = Annotated[ProofRequest, Depends(JsonBody(ProofRequest, examples.GRID))]
 GridId = Annotated[str, Path(description="The `id` of the comparison.")]
-LATER: dict[int | str, Json] = {
-    202: {
-        **answer("It is drawn: its state is at `Location`.", GridState),
-        "headers": header_docs(["Location", "Preference-Applied"]),
-    }
-}
+LATER = later("It is drawn: its state is at `Location`.", GridState)
 router = APIRouter(prefix="/admin/checkpoints", dependencies=[Depends(operator)])
 
 
@@ -99,11 +94,7 @@ async def list_adapters(services: ServicesDep) -> AdapterList:
     )
 
 
-@router.post(
-    "/inspect",
-    response_description="What was found.",
-    responses=errors(404),
-)
+@router.post("/inspect", response_description="What was found.", responses=errors(404))
 async def inspect(body: Inspected, services: ServicesDep) -> CheckpointFindings:
     """Inspect a checkpoint.
 
@@ -115,11 +106,7 @@ async def inspect(body: Inspected, services: ServicesDep) -> CheckpointFindings:
     )
 
 
-@router.post(
-    "/add",
-    response_description="The catalog file.",
-    responses=errors(404),
-)
+@router.post("/add", response_description="The catalog file.", responses=errors(404))
 async def add(body: Added, services: ServicesDep, by: OperatorName) -> NewCheckpoint:
     """Add a checkpoint.
 
@@ -129,10 +116,8 @@ async def add(body: Added, services: ServicesDep, by: OperatorName) -> NewCheckp
     fields: dict[str, Any] = body.model_dump(exclude={"checkpoint"})
     async with services.served.catalog.lock:
         added = await asyncio.to_thread(lambda: services.operations.checkpoints.add(body.checkpoint, **fields))
-    details = {"models": list(added.models), "checkpoint": body.checkpoint}
-    await services.stores.database.in_writer(
-        record_change, services.stores.database, by, "checkpoint.add", str(added.file), **details
-    )
+    details, database = {"models": list(added.models), "checkpoint": body.checkpoint}, services.stores.database
+    await database.in_writer(record_change, database, by, "checkpoint.add", str(added.file), **details)
     return NewCheckpoint(
         file=str(added.file),
         text=added.text,
@@ -142,11 +127,7 @@ async def add(body: Added, services: ServicesDep, by: OperatorName) -> NewCheckp
     )
 
 
-@router.post(
-    "/verify",
-    response_description="Each file.",
-    responses=errors(404),
-)
+@router.post("/verify", response_description="Each file.", responses=errors(404))
 async def verify(body: Verified, services: ServicesDep) -> Verification:
     """Verify a checkpoint.
 
@@ -157,11 +138,7 @@ async def verify(body: Verified, services: ServicesDep) -> Verification:
     return Verification(unchanged=all(each.state == "unchanged" for each in checked), files=files)
 
 
-@router.post(
-    "/remove",
-    response_description="What was deleted.",
-    responses=errors(404),
-)
+@router.post("/remove", response_description="What was deleted.", responses=errors(404))
 async def remove(body: Removed, services: ServicesDep, by: OperatorName) -> Removal:
     """Remove a checkpoint.
 
@@ -172,11 +149,9 @@ async def remove(body: Removed, services: ServicesDep, by: OperatorName) -> Remo
         deleted = await asyncio.to_thread(
             lambda: services.operations.checkpoints.remove(body.model, delete_files=body.delete_files)
         )
-    details = {"deleted": [str(path) for path in deleted]}
-    await services.stores.database.in_writer(
-        record_change, services.stores.database, by, "checkpoint.remove", body.model, **details
-    )
-    return Removal(deleted=[str(path) for path in deleted])
+    names, database = [str(path) for path in deleted], services.stores.database
+    await database.in_writer(record_change, database, by, "checkpoint.remove", body.model, deleted=names)
+    return Removal(deleted=names)
 
 
 @router.post(

@@ -13,7 +13,7 @@ from starlette.staticfiles import StaticFiles
 from server.backends.engine_host import EngineHost
 from server.errors import Unauthorized
 from server.http.deps import SESSION_COOKIE, ServicesDep, caller
-from server.http.operators import OPERATOR_COOKIE, find_operator_of, is_operator
+from server.http.operators import OPERATOR_COOKIE, find_operator_of
 from server.http.sessions import set_session_cookie
 from server.routes.health import server_state
 
@@ -62,7 +62,7 @@ async def show_state(request: Request, services: ServicesDep) -> dict[str, Any]:
     hosts: list[EngineHost[Any, Any]] = [*engines.image.hosts, engines.chat, engines.classify]
     loading = sorted({spec.name for host in hosts for spec in host.loading})
     status = server_state(services)
-    shown = loading if status == "starting" and loading and await is_operator(request, services) else []
+    shown = loading if status == "starting" and loading and await find_operator_of(request, services) else []
     return {"status": status, "left": len(loading), "loading": shown}
 
 

@@ -28,11 +28,7 @@ Change = Annotated[ChangeConversation, Depends(KeyedJsonBody(ChangeConversation,
 NewItems = Annotated[AddItems, Depends(KeyedJsonBody(AddItems, examples.CONVERSATION_ITEMS))]
 
 
-@router.post(
-    "",
-    response_description="The conversation.",
-    responses=returns(ConversationObject, 404, 408, 429),
-)
+@router.post("", response_description="The conversation.", responses=returns(ConversationObject, 404, 408, 429))
 async def create(body: NewConversation, key: Caller, services: ServicesDep) -> dict[str, Any]:
     """Create a conversation.
 
@@ -42,11 +38,7 @@ async def create(body: NewConversation, key: Caller, services: ServicesDep) -> d
     return await services.responses.conversations.create(key, body.items, body.metadata)
 
 
-@router.get(
-    "/{conversation_id}",
-    response_description="The conversation.",
-    responses=returns(ConversationObject, 404),
-)
+@router.get("/{conversation_id}", response_description="The conversation.", responses=returns(ConversationObject, 404))
 async def show(conversation_id: ConversationId, key: Caller, services: ServicesDep) -> dict[str, Any]:
     """Show a conversation.
 
@@ -102,10 +94,7 @@ async def add_items(
     responses=returns(ConversationItemList, 400, 404),
 )
 async def list_items(
-    conversation_id: ConversationId,
-    key: Caller,
-    services: ServicesDep,
-    page: PageDep,
+    conversation_id: ConversationId, key: Caller, services: ServicesDep, page: PageDep
 ) -> dict[str, Any]:
     """List the items of a conversation.
 

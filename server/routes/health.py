@@ -14,7 +14,7 @@ from server.backends.worker_pool import ImageHost, WorkerPool
 from server.flows.operators.sleep import longest_wake_s
 from server.http.deps import ServicesDep
 from server.http.openapi import answer, returns, schema_of
-from server.http.operators import is_operator
+from server.http.operators import find_operator_of
 from server.schemas.health import (
     CheckpointReport,
     ImageWorkerState,
@@ -56,8 +56,8 @@ async def readiness(request: Request, services: ServicesDep) -> JSONResponse:
     Tells whether the server takes calls. With the admin key, also the state of its workers and of each checkpoint.
     """
     ready = server_state(services) == "ready"
-    details = await is_operator(request, services)  # they have paths
-    body: Readiness = readiness_details(services) if details else {"status": server_state(services)}
+    operator = await find_operator_of(request, services)  # who may see paths
+    body: Readiness = readiness_details(services) if operator else {"status": server_state(services)}
     return JSONResponse(body, status_code=200 if ready else 503, headers={} if ready else {"Retry-After": "2"})
 
 

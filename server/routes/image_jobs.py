@@ -17,17 +17,8 @@ InState = Annotated[JobState | None, choice("state", STATES), Query(description=
 WithPreviews = Annotated[str, Query(description="`true` for the newest preview of each image.")]
 
 
-@router.get(
-    "",
-    response_description="A page of calls.",
-    responses=errors(400, 404),
-)
-async def list_jobs(
-    key: Caller,
-    services: ServicesDep,
-    page: PageDep,
-    state: InState = None,
-) -> ImageJobList:
+@router.get("", response_description="A page of calls.", responses=errors(400, 404))
+async def list_jobs(key: Caller, services: ServicesDep, page: PageDep, state: InState = None) -> ImageJobList:
     """List image calls.
 
     Returns a page of the key's image calls, in the background or not, without their results.
@@ -35,11 +26,7 @@ async def list_jobs(
     return await services.images.jobs.list(key, state, page)
 
 
-@router.get(
-    "/{job_id}",
-    response_description="The state of the call.",
-    responses=errors(400, 404),
-)
+@router.get("/{job_id}", response_description="The state of the call.", responses=errors(400, 404))
 async def show_job(job_id: JobId, key: Caller, services: ServicesDep, previews: WithPreviews = "") -> ImageJobState:
     """Show an image call.
 
@@ -49,11 +36,7 @@ async def show_job(job_id: JobId, key: Caller, services: ServicesDep, previews: 
     return await services.images.jobs.describe(key, job_id, previews=query_flag("previews", previews))
 
 
-@router.post(
-    "/{job_id}/cancel",
-    response_description="The state of the call after that.",
-    responses=errors(404, 409),
-)
+@router.post("/{job_id}/cancel", response_description="The state of the call after that.", responses=errors(404, 409))
 async def cancel_job(job_id: JobId, key: Caller, services: ServicesDep) -> ImageJobState:
     """Cancel an image call.
 

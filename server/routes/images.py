@@ -152,12 +152,7 @@ async def edit(request: Request, key: Caller, services: ServicesDep) -> Response
         sent = await _sent_images(parts)
     call = _image_request(request, services, "images.edits", body, sent)
     return await answer_call(
-        request,
-        services,
-        key,
-        body,
-        call,
-        [*ignored_fields(EditForm, texts, NO_EFFECT), *parts.ignored],
+        request, services, key, body, call, [*ignored_fields(EditForm, texts, NO_EFFECT), *parts.ignored]
     )
 
 
@@ -176,12 +171,7 @@ async def _answer_json(request: Request, services: Services, key: Key, endpoint:
 
 
 async def answer_call(
-    request: Request,
-    services: Services,
-    key: Key,
-    body: BaseModel,
-    image_request: ImageRequest,
-    ignored: list[str],
+    request: Request, services: Services, key: Key, body: BaseModel, image_request: ImageRequest, ignored: list[str]
 ) -> Response:
     """Answer a call. A header names the fields that were ignored."""
     parameters = body.model_dump(mode="json", exclude={"image", "images", "mask", "controls", *SYNONYMS})
@@ -215,11 +205,7 @@ def _options(model: type[Options], values: Mapping[str, Any], files: Sequence[st
 
 
 def _image_request(
-    request: Request,
-    services: Services,
-    endpoint: str,
-    body: ControlledOptions,
-    sent: SentImages,
+    request: Request, services: Services, endpoint: str, body: ControlledOptions, sent: SentImages
 ) -> ImageRequest:
     """Return the call that a body asks for. Raises BadRequest for a stream in the background, which nothing would
     read."""

@@ -1,10 +1,11 @@
 """/admin/keys and /admin/operators: who may use the server, and who may change it. They need an admin key."""
 
-from typing import Annotated, Any
+from dataclasses import asdict
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Request
 
-from server.accounts.operators import NameTaken, Operator, create_operator, list_operators, revoke_operator
+from server.accounts.operators import NameTaken, create_operator, list_operators, revoke_operator
 from server.errors import Conflict, NotFound
 from server.flows.operators.keys import KeyAdmin
 from server.http import examples
@@ -43,10 +44,7 @@ async def list_keys(keys: Keys, services: ServicesDep) -> KeyList:
     return KeyList.of(entries, len(entries))
 
 
-@router.post(
-    "/keys",
-    response_description="The key with its secret.",
-)
+@router.post("/keys", response_description="The key with its secret.")
 async def create_key(body: NewKey, keys: Keys, services: ServicesDep, by: OperatorName) -> KeyWithSecret:
     """Create a key.
 
@@ -80,11 +78,7 @@ async def change_key(key: KeyRef, request: Request, keys: Keys, services: Servic
     return await services.stores.database.in_writer(keys.change, key, body, sent, by=by)
 
 
-@router.post(
-    "/keys/{key}/rotate",
-    response_description="The key with its new secret.",
-    responses=errors(404, 409),
-)
+@router.post("/keys/{key}/rotate", response_description="The key with its new secret.", responses=errors(404, 409))
 async def rotate_key(key: KeyRef, body: Rotation, keys: Keys, services: ServicesDep, by: OperatorName) -> KeyWithSecret:
     """Rotate a key's secret.
 
@@ -93,11 +87,7 @@ async def rotate_key(key: KeyRef, body: Rotation, keys: Keys, services: Services
     return await services.stores.database.in_writer(keys.rotate, key, body.overlap_s, by=by)
 
 
-@router.delete(
-    "/keys/{key}",
-    response_description="The key after that.",
-    responses=errors(404),
-)
+@router.delete("/keys/{key}", response_description="The key after that.", responses=errors(404))
 async def revoke_key(key: KeyRef, keys: Keys, services: ServicesDep, by: OperatorName) -> KeyEntry:
     """Revoke a key.
 
@@ -113,14 +103,10 @@ async def operators(services: ServicesDep) -> OperatorList:
     Lists the admin keys beside that of the server's home, which has the name `admin`.
     """
     found = await services.stores.database.in_reader(list_operators, services.stores.database)
-    return OperatorList.of([OperatorEntry(**_values(each)) for each in found], len(found))
+    return OperatorList.of([OperatorEntry(**asdict(each)) for each in found], len(found))
 
 
-@router.post(
-    "/operators",
-    response_description="The operator with the secret.",
-    responses=errors(409),
-)
+@router.post("/operators", response_description="The operator with the secret.", responses=errors(409))
 async def new_operator(body: NewOperator, services: ServicesDep, by: OperatorName) -> OperatorWithSecret:
     """Create an operator.
 
@@ -131,14 +117,10 @@ async def new_operator(body: NewOperator, services: ServicesDep, by: OperatorNam
         created, secret = await database.in_writer(create_operator, database, body.name, by=by)
     except NameTaken as error:
         raise Conflict(f"There is an operator '{body.name}' already.", 1, code="name_taken") from error
-    return OperatorWithSecret(**_values(created), secret=secret)
+    return OperatorWithSecret(**asdict(created), secret=secret)
 
 
-@router.delete(
-    "/operators/{name}",
-    response_description="The operator after that.",
-    responses=errors(404),
-)
+@router.delete("/operators/{name}", response_description="The operator after that.", responses=errors(404))
 async def end_operator(name: OperatorRef, services: ServicesDep, by: OperatorName) -> OperatorEntry:
     """Revoke an operator.
 
@@ -147,8 +129,4 @@ async def end_operator(name: OperatorRef, services: ServicesDep, by: OperatorNam
     revoked = await services.stores.database.in_writer(revoke_operator, services.stores.database, name, by=by)
     if revoked is None:
         raise NotFound(f"There is no operator '{name[:60]}'.", param="name", code="operator_not_found")
-    return OperatorEntry(**_values(revoked))
-
-
-def _values(operator: Operator) -> dict[str, Any]:
-    return {name: getattr(operator, name) for name in ("id", "name", "tail", "created_at", "revoked_at")}
+    return OperatorEntry(**asdict(revoked))

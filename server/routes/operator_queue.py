@@ -35,11 +35,7 @@ async def list_jobs(services: ServicesDep) -> QueuedJobList:
     return QueuedJobList.of(jobs, len(jobs))
 
 
-@router.delete(
-    "/jobs/{job_id}",
-    response_description="The job has ended.",
-    responses=errors(404),
-)
+@router.delete("/jobs/{job_id}", response_description="The job has ended.", responses=errors(404))
 async def cancel_job(job_id: JobId, services: ServicesDep, by: OperatorName) -> CancelledJob:
     """Cancel a job.
 

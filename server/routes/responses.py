@@ -177,9 +177,7 @@ async def retrieve(
 
 
 @router.delete(
-    "/{response_id}",
-    response_description="The response is deleted.",
-    responses=returns(DeletedResponse, 404),
+    "/{response_id}", response_description="The response is deleted.", responses=returns(DeletedResponse, 404)
 )
 async def delete(response_id: ResponseId, key: Caller, services: ServicesDep) -> Response:
     """Delete a response.
@@ -207,12 +205,7 @@ async def cancel(response_id: ResponseId, key: Caller, services: ServicesDep) ->
     response_description="A page of items.",
     responses=returns(InputItemList, 400, 404),
 )
-async def input_items(
-    response_id: ResponseId,
-    key: Caller,
-    services: ServicesDep,
-    page: PageDep,
-) -> Response:
+async def input_items(response_id: ResponseId, key: Caller, services: ServicesDep, page: PageDep) -> Response:
     """List input items.
 
     Returns a page of the items that a response was created with.

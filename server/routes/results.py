@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 
+from server.accounts.keys import Key
 from server.accounts.paging import Page
 from server.accounts.results import ResultFilter
 from server.errors import NotFound
@@ -72,7 +73,10 @@ async def show_result(request: Request, name: Name, key: Caller, services: Servi
 
     Returns the size of an image, its URL, and its prompt, seed and references if the server keeps prompts.
     """
-    return await _shown(request, services, key.id, name)
+    result = await services.stores.results.in_reader(services.stores.results.find, name, key.id)
+    if result is None:
+        raise _no_image(name)
+    return result_entry(result, public_base(request, services))
 
 
 @router.put("/results/{name}/favourite", response_description="The image.", responses=errors(404))
@@ -81,7 +85,7 @@ async def add_favourite(request: Request, name: Name, key: Caller, services: Ser
 
     The list of images can show the favourites alone. They are kept as long as other images.
     """
-    return await _mark(request, services, key.id, name, favourite=True)
+    return await _mark(request, services, key, name, favourite=True)
 
 
 @router.delete("/results/{name}/favourite", response_description="The image.", responses=errors(404))
@@ -90,7 +94,7 @@ async def remove_favourite(request: Request, name: Name, key: Caller, services: 
 
     The image stays.
     """
-    return await _mark(request, services, key.id, name, favourite=False)
+    return await _mark(request, services, key, name, favourite=False)
 
 
 @router.delete("/results/{name}", response_description="The image is gone.", responses=errors(404))
@@ -140,20 +144,12 @@ async def delete_responses(response_id: ResponseId, key: Caller, services: Servi
     return DeletedResponses(id=response_id, responses=await services.responses.stored.delete_tree(key, response_id))
 
 
-async def _shown(request: Request, services: Services, key_id: str, name: str) -> ResultEntry:
-    result = await services.stores.results.in_reader(services.stores.results.find, name, key_id)
-    if result is None:
-        raise _no_image(name)
-    return result_entry(result, public_base(request, services))
-
-
-async def _mark(request: Request, services: Services, key_id: str, name: str, *, favourite: bool) -> ResultEntry:
+async def _mark(request: Request, services: Services, key: Key, name: str, *, favourite: bool) -> ResultEntry:
     store = services.stores.results
-    if not await store.in_writer(lambda: store.mark(name, key_id, favourite=favourite)):
+    if not await store.in_writer(lambda: store.mark(name, key.id, favourite=favourite)):
         raise _no_image(name)
-    return await _shown(request, services, key_id, name)
+    return await show_result(request, name, key, services)
 
 
 def _no_image(name: str) -> NotFound:
-    message = f"There is no image '{name[:60]}' of this key; it may have been deleted."
-    return NotFound(message, code="result_not_found")
+    return NotFound(f"There is no image '{name[:60]}' of this key; it may have been deleted.", code="result_not_found")

@@ -34,11 +34,10 @@ SERVED = (
     "It serves /v1/images, /v1/chat/completions, /v1/responses, /v1/conversations, /v1/batches, /v1/moderations and "
     "/v1/models."
 )
-OF_IMAGES = {
-    "variations": "Image variations are not supported by this server: send the image to /v1/images/edits, with a "
-    "prompt and a `strength`.",
-}
+VARIATIONS = (
+    "Image variations are not supported by this server: send the image to /v1/images/edits, with a prompt and a "
+    "`strength`."
+)
 
 refuse_endpoints(router, "/v1", ENDPOINTS, SERVED)
-for _endpoint, _message in OF_IMAGES.items():
-    refuse(router, [f"/v1/images/{_endpoint}"], _message)
+refuse(router, ["/v1/images/variations"], VARIATIONS)

@@ -76,9 +76,7 @@ class DecoderCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the number of decoders that ended early, by reason."""
         family = CounterMetricFamily(
-            "darkroom_decoders_ended",
-            "Image decoders that ended before their image was decoded",
-            labels=["reason"],
+            "darkroom_decoders_ended", "Image decoders that ended before their image was decoded", labels=["reason"]
         )
         for reason in self._reasons:
             family.add_metric([reason], self._ended(reason))

@@ -1,7 +1,7 @@
 """The Prometheus metrics of /metrics. docs/reference/metrics.md lists them; deploy/ has a dashboard and alerts."""
 
 import platform
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 
 from prometheus_client import (
@@ -14,8 +14,6 @@ from prometheus_client import (
     ProcessCollector,
     disable_created_metrics,
 )
-
-from server.telemetry.engine_metrics import DecoderCollector, EngineCollector, EngineReport
 
 JOB_BUCKETS_S = (0.5, 1, 2, 5, 10, 20, 40, 80, 160, 320, 640)
 REQUEST_BUCKETS_S = (0.005, 0.025, 0.1, 0.25, *JOB_BUCKETS_S)
@@ -74,14 +72,6 @@ class Metrics:
             code = "other"
         self._codes.add(code)
         self._refusals.labels(route, code).inc()
-
-    def track_decoders(self, reasons: Iterable[str], ended: Callable[[str], float]) -> None:
-        """Export how many decoders ended for each reason; `ended` is asked at each scrape."""
-        self.registry.register(DecoderCollector(tuple(reasons), ended))
-
-    def track_engines(self, reports: Callable[[], Sequence[EngineReport]]) -> None:
-        """Export the state of the workers, which `reports` gives at each scrape."""
-        self.registry.register(EngineCollector(reports))
 
     def _counter(self, name: str, what: str, *labels: str) -> Counter:
         return Counter(f"darkroom_{name}", what, labels, registry=self.registry)

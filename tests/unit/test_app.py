@@ -41,4 +41,4 @@ async def test_a_failed_task_or_component_does_not_keep_the_others_from_stopping
     assert stopped == ["image", "chat", "classify"]
     assert [entry["task"] for entry in logs if entry["event"] == "a server task had failed"] == ["signal ready"]
     with pytest.raises(RuntimeError, match="closed"):
-        await app.state.services.engines.upstreams._client.get("http://127.0.0.1:9")
+        await app.state.services.engines.upstreams.http.get("http://127.0.0.1:9")

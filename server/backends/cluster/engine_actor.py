@@ -31,7 +31,6 @@ class EngineActor:
 
     def __init__(self, engine: Engine) -> None:
         settings = Settings()
-        self._name = engine.name
         environment = heap_on_cpu() if engine.kind == "image" and engine.device == "cpu" else {}
         launcher = ChildProcess(engine.kind, _options(engine, settings), environment)
         limit = settings.chat_max_queue if engine.kind == "chat" else settings.max_queue

@@ -8,7 +8,7 @@ after that starts another worker.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -290,7 +290,9 @@ class SharedEngine:
             case CheckpointState():
                 self._loading.discard(message.spec)
                 self._states[message.spec] = message
-                self._notify((link for link in self._links.values() if message.spec in link.specs), message)
+                for link in self._links.values():
+                    if message.spec in link.specs:
+                        link.send(message)
                 return
             case Pong():
                 self._ping_sent = False
@@ -298,7 +300,8 @@ class SharedEngine:
                 self._ready = message
             case CachedCheckpoints():
                 self._cached_checkpoints = message
-        self._notify(self._links.values(), message)
+        for link in self._links.values():
+            link.send(message)
 
     def _deliver(self, message: JobEvent) -> None:
         owned = self._jobs.get(message.job_id)
@@ -321,11 +324,6 @@ class SharedEngine:
             if link.sharing != sharing:
                 link.sharing = sharing
                 link.send(sharing)
-
-    @staticmethod
-    def _notify(links: Iterable[_Link], message: FromWorker) -> None:
-        for link in links:
-            link.send(message)
 
     def _send(self, message: ToWorker) -> None:
         if self._transport is not None:

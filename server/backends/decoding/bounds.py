@@ -86,8 +86,7 @@ def _inspect_jpeg(data: bytes) -> Facts:
             if scans == 1 and not progressive and data[position + 2 : position + 3] == bytes([components]):
                 coefficient_bytes = 0  # all components in one scan: decoded row by row
             if scans > MAX_SCANS:
-                message = f"The JPEG has more than {MAX_SCANS} scans. Save it again as a baseline JPEG or PNG."
-                raise ImageError(message)
+                raise ImageError(f"The JPEG has more than {MAX_SCANS} scans. Save it again as a baseline JPEG or PNG.")
         position += max(2, length)
     return Facts(coefficient_bytes, lossy=True)
 

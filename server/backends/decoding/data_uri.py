@@ -10,6 +10,11 @@ STARTS = {b"\xff\xd8\xff": "jpeg", b"GIF8": "gif", b"RIFF": "webp"}  # of files;
 PIECE = 1024**2  # characters; Python's other threads, which answer other calls, wait for the decoding of one
 
 
+def is_data_uri(text: str) -> bool:
+    """Return whether a text is a data URI, and not a URL."""
+    return text[:5].lower() == "data:"
+
+
 def decode_data_uri(uri: str) -> bytes:
     """Decode a base64 data URI. Blocks. Raises ImageError."""
     comma = uri.find(",")

@@ -41,6 +41,7 @@ UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+SIDEWAYS = {UPRIGHT[orientation] for orientation in (5, 6, 7, 8)}  # they swap width and height
 # Pillow warns of odd metadata; sizes are checked below.
 warnings.filterwarnings("ignore", module="PIL")
 
@@ -134,7 +135,9 @@ def _open_image(data: bytes, facts: Facts, max_bytes: int) -> Iterator[Image.Ima
         data = data[: facts.bad_profile.start] + data[facts.bad_profile.stop :]
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            _check_area(image.width, image.height)
+            if image.width * image.height > MAX_SOURCE_PX:
+                limit = f"at most {MAX_SOURCE_PX // 1_000_000} megapixels are accepted"
+                raise ImageError(f"The image is {image.width}x{image.height}; {limit}.", "image_too_large")
             yield image
     except Image.DecompressionBombError as error:
         raise ImageError(f"The image is too large: {error}", "image_too_large") from error
@@ -142,12 +145,6 @@ def _open_image(data: bytes, facts: Facts, max_bytes: int) -> Iterator[Image.Ima
         raise ImageError("The file is not a PNG, JPEG, WebP or GIF image that can be read.") from error
     except (OSError, ValueError, SyntaxError, EOFError, OverflowError) as error:
         raise ImageError(f"The image is corrupt or truncated: {error}.") from error
-
-
-def _check_area(width: int, height: int) -> None:
-    if width * height > MAX_SOURCE_PX:
-        limit = MAX_SOURCE_PX // 1_000_000
-        raise ImageError(f"The image is {width}x{height}; at most {limit} megapixels are accepted.", "image_too_large")
 
 
 def _check_memory(needed_bytes: int, max_bytes: int) -> None:
@@ -236,13 +233,7 @@ def _find_painted(image: Image.Image, facts: Facts) -> Image.Image:
 
 
 def _turned(size: tuple[int, int], method: Image.Transpose) -> tuple[int, int]:
-    turned = method in {
-        Image.Transpose.TRANSPOSE,
-        Image.Transpose.ROTATE_270,
-        Image.Transpose.TRANSVERSE,
-        Image.Transpose.ROTATE_90,
-    }
-    return (size[1], size[0]) if turned else size
+    return (size[1], size[0]) if method in SIDEWAYS else size
 
 
 def _wrong_mask_size(size: tuple[int, int], original: tuple[int, int]) -> ImageError:

@@ -103,14 +103,7 @@ class DecoderPool:
     async def make_thumbnail(self, owner: str, data: bytes, max_area_px: int) -> bytes:
         """Make a WebP file of at most max_area_px, with its alpha channel and without metadata. Raises ImageError,
         DecoderFailed, StorageFailed."""
-        path = self._folder / secrets.token_hex(16)
-        try:
-            await self._decode_into(
-                path, owner, {"max_area_px": max_area_px, "as_webp": True, "keep_alpha": True}, data
-            )
-            return await asyncio.to_thread(path.read_bytes)
-        finally:
-            path.unlink(missing_ok=True)
+        return await self._to_file(owner, {"max_area_px": max_area_px, "as_webp": True}, data)
 
     async def finish_image(
         self, owner: str, data: bytes, size: tuple[int, int] | None, encoding: Encoding, metadata: Mapping[str, Any]
@@ -118,11 +111,13 @@ class DecoderPool:
         """Turn an image that another server drew into a file of ours: at `size` (width, height in px; None leaves it),
         with our metadata alone. Raises ImageError, also for one of another shape, DecoderFailed, StorageFailed."""
         wanted = {"size": size, "encoding": asdict(encoding), "metadata": dict(metadata)}
+        return await self._to_file(owner, {"max_area_px": MAX_DRAWN_PX, "finish": wanted}, data)
+
+    async def _to_file(self, owner: str, task: Mapping[str, Any], data: bytes) -> bytes:
+        """Return the file that a decoder makes of an image, with its alpha channel."""
         path = self._folder / secrets.token_hex(16)
         try:
-            await self._decode_into(
-                path, owner, {"max_area_px": MAX_DRAWN_PX, "finish": wanted, "keep_alpha": True}, data
-            )
+            await self._decode_into(path, owner, {**task, "keep_alpha": True}, data)
             return await asyncio.to_thread(path.read_bytes)
         finally:
             path.unlink(missing_ok=True)
@@ -144,7 +139,11 @@ class DecoderPool:
         answer = await self._take_turn(owner, {**task, "path": str(path), "large": False}, data)
         if answer.get("large"):  # as its header says: nothing is decoded until it may be
             answer = await self._take_turn(owner, {**task, "path": str(path), "large": True}, data)
-        _check(answer)
+        if "error" in answer:
+            raise ImageError(answer["error"], answer["code"])
+        if "failure" in answer:
+            log.error("a decoder failed", reason=answer["failure"])
+            raise StorageFailed(answer["failure"])
         return answer
 
     async def _take_turn(self, owner: str, task: Mapping[str, Any], data: bytes) -> Mapping[str, Any]:
@@ -205,15 +204,6 @@ class DecoderPool:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left in self._folder.iterdir():
             shutil.rmtree(left) if left.is_dir() else left.unlink()
-
-
-def _check(answer: Mapping[str, Any]) -> None:
-    """Check that an answer has pixels. Raises ImageError, StorageFailed."""
-    if "error" in answer:
-        raise ImageError(answer["error"], answer["code"])
-    if "failure" in answer:
-        log.error("a decoder failed", reason=answer["failure"])
-        raise StorageFailed(answer["failure"])
 
 
 async def _end(decoder: Decoder) -> None:

@@ -69,55 +69,49 @@ class UpstreamDrawing:
             exchanges = exchanges_of(job, upstream, capabilities)
             try:
                 async with asyncio.TaskGroup() as group:
-                    tasks = [group.create_task(self._draw(each, upstream, files, seen)) for each in exchanges]
+                    tasks = [group.create_task(self._draw(each, files, seen)) for each in exchanges]
             except ExceptionGroup as errors:
                 raise errors.exceptions[0] from None
         drawn = [image for task in tasks for image in task.result()]
         run_s = time.monotonic() - began
         return Finished(tuple(drawn), run_s, run_s / work_units(job), found=seen.found)
 
-    async def _draw(
-        self, exchange: ImageExchange, upstream: ImageUpstream, files: Files, seen: _Seen
-    ) -> Sequence[EncodedImage]:
+    async def _draw(self, exchange: ImageExchange, files: Files, seen: _Seen) -> Sequence[EncodedImage]:
         job, images = seen.job, []
-        answered = await self._send(exchange, upstream, files, seen)
+        size = (job.width_px, job.height_px)
+        answered = await self._send(exchange, files, seen)
         seen.found |= answered.found
         for i, data in enumerate(answered.images):
             seed = (job.seed + exchange.first + i) % SEED_MODULUS
-            images.append(await self._finish(job, upstream, data, seed))
+            content = await self._convert(job, exchange.upstream, data, size, seed)
+            images.append(EncodedImage(content, f"image/{job.encoding.format}", *size, seed))
             seen.images += 1
             seen.report()
         return images
 
-    async def _send(self, exchange: ImageExchange, upstream: ImageUpstream, files: Files, seen: _Seen) -> Answered:
+    async def _send(self, exchange: ImageExchange, files: Files, seen: _Seen) -> Answered:
         """Send a request until it is answered. Another Darkroom finds the call that it began by its Idempotency-Key, so
         a connection that breaks costs no image, and draws none twice. Others are asked once."""
 
         async def show(index: int, number: int, data: bytes) -> None:
-            await self._preview(seen, upstream, exchange.first + index, number, data)
+            await self._preview(seen, exchange.upstream, exchange.first + index, number, data)
 
         jobs: list[str] = []  # its id there, as soon as it is known
         try:
-            return await self._attempts(exchange, upstream, files, seen.job.id, show, jobs.append)
+            return await self._attempts(exchange, files, seen.job.id, show, jobs.append)
         except asyncio.CancelledError:
-            if upstream.api == "darkroom":
-                self._ending.add(task := asyncio.create_task(self._cancel(exchange, upstream, files, jobs)))
+            if exchange.upstream.api == "darkroom":
+                self._ending.add(task := asyncio.create_task(self._cancel(exchange, files, jobs)))
                 task.add_done_callback(self._ending.discard)
             raise
 
     async def _attempts(
-        self,
-        exchange: ImageExchange,
-        upstream: ImageUpstream,
-        files: Files,
-        job_id: str,
-        on_preview: OnPreview,
-        on_begun: OnBegun,
+        self, exchange: ImageExchange, files: Files, job_id: str, on_preview: OnPreview, on_begun: OnBegun
     ) -> Answered:
-        began = False
+        began, upstream = False, exchange.upstream
         for delay_s in (*RETRY_DELAYS_S, None):
             try:
-                return await send(self._client, upstream, exchange, files, on_preview, on_begun)
+                return await send(self._client, exchange, files, on_preview, on_begun)
             except UpstreamError as error:
                 began = began or error.cut
                 again = upstream.api == "darkroom" and began and (error.cut or error.away)
@@ -127,21 +121,15 @@ class UpstreamDrawing:
                 await asyncio.sleep(delay_s)
         raise RuntimeError("the last attempt returns or raises")
 
-    async def _cancel(
-        self, exchange: ImageExchange, upstream: ImageUpstream, files: Files, jobs: Sequence[str]
-    ) -> None:
+    async def _cancel(self, exchange: ImageExchange, files: Files, jobs: Sequence[str]) -> None:
         """Cancel a call at the other server. A call that can't be cancelled there ends by itself, and costs this
         server's key its price there."""
         try:
             async with asyncio.timeout(CANCEL_LIMIT_S):
-                await cancel(self._client, upstream, exchange, files, jobs[-1] if jobs else None)
+                await cancel(self._client, exchange, files, jobs[-1] if jobs else None)
         except (TimeoutError, httpx.HTTPError) as error:
-            log.warning("a call could not be cancelled at an upstream", model=upstream.model, error=str(error))
-
-    async def _finish(self, job: ImageJob, upstream: ImageUpstream, data: bytes, seed: int) -> EncodedImage:
-        size = (job.width_px, job.height_px)
-        content = await self._convert(job, upstream, data, size, seed)
-        return EncodedImage(content, f"image/{job.encoding.format}", *size, seed)
+            model = exchange.upstream.model
+            log.warning("a call could not be cancelled at an upstream", model=model, error=str(error))
 
     async def _preview(self, seen: _Seen, upstream: ImageUpstream, index: int, number: int, data: bytes) -> None:
         job = seen.job

@@ -11,10 +11,11 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 import httpx
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
 from pipelines.protocol.images import Failed
 from pipelines.protocol.upstream import ImageUpstream
+from server.backends.event_objects import Json, json_object
 from server.backends.image_upstream.answers import RETRY_S, UpstreamError, failure, failure_in_stream
 from server.backends.image_upstream.requests import ImageExchange
 from server.backends.upstream import UpstreamClient
@@ -23,7 +24,6 @@ MAX_IMAGE_BYTES = 64 * 1024**2  # of an image in base64: twice what 4K takes as 
 MAX_ERROR_BYTES = 256 * 1024
 JOB_HEADER = "x-darkroom-job"
 CONFLICT, UNAVAILABLE = 409, 503
-Json = dict[str, Any]
 TOKENS: Final = ("prompt_tokens", "negative_prompt_tokens")  # what of the prompts was read
 OnPreview = Callable[[int, int, bytes], Awaitable[None]]  # image of the request, number of its preview, the file
 OnBegun = Callable[[str], None]  # with the id of another Darkroom's call
@@ -51,19 +51,15 @@ class Files:
 
 
 async def send(
-    client: UpstreamClient,
-    upstream: ImageUpstream,
-    exchange: ImageExchange,
-    files: Files,
-    on_preview: OnPreview,
-    on_begun: OnBegun,
+    client: UpstreamClient, exchange: ImageExchange, files: Files, on_preview: OnPreview, on_begun: OnBegun
 ) -> Answered:
     """Send one request, and return its images. Raises UpstreamError.
 
     Cancelling it closes the connection, by which a server knows that nobody waits any more. Another Darkroom goes on
     all the same, since the request has an Idempotency-Key: see `cancel`.
     """
-    async with _transport_errors(upstream), _post(client, upstream, exchange, files) as response:
+    upstream = exchange.upstream
+    async with _transport_errors(upstream), _post(client, exchange, files) as response:
         limit = exchange.count * MAX_IMAGE_BYTES
         if response.status_code != httpx.codes.OK:
             raise await _refusal(upstream, response)
@@ -75,24 +71,20 @@ async def send(
         return Answered(await asyncio.to_thread(_images, upstream, body, exchange.count), {})
 
 
-async def cancel(
-    client: UpstreamClient, upstream: ImageUpstream, exchange: ImageExchange, files: Files, job: str | None
-) -> None:
+async def cancel(client: UpstreamClient, exchange: ImageExchange, files: Files, job: str | None) -> None:
     """End another Darkroom's call. Without its id, the same request is sent once more, which joins it and tells the id.
     Raises httpx.HTTPError where that server is away."""
     if job is None:
-        async with _post(client, upstream, exchange, files) as response:
+        async with _post(client, exchange, files) as response:
             job = response.headers.get(JOB_HEADER)
     if job is not None:
-        url = f"{upstream.base_url}/images/jobs/{quote(job, safe='')}/cancel"
-        await client.http.post(url, headers=client.headers(upstream))
+        url = f"{exchange.upstream.base_url}/images/jobs/{quote(job, safe='')}/cancel"
+        await client.http.post(url, headers=client.headers(exchange.upstream))
 
 
 @asynccontextmanager
-async def _post(
-    client: UpstreamClient, upstream: ImageUpstream, exchange: ImageExchange, files: Files
-) -> AsyncIterator[httpx.Response]:
-    headers = {**client.headers(upstream), "Idempotency-Key": exchange.idempotency_key}
+async def _post(client: UpstreamClient, exchange: ImageExchange, files: Files) -> AsyncIterator[httpx.Response]:
+    headers = {**client.headers(exchange.upstream), "Idempotency-Key": exchange.idempotency_key}
     arguments: dict[str, Any]
     if files.references:
         path, arguments = "edits", {"data": _form(exchange.fields), "files": files.parts()}
@@ -100,9 +92,8 @@ async def _post(
         content = await asyncio.to_thread(to_json, exchange.fields)
         path, arguments = "generations", {"content": content}
         headers["Content-Type"] = "application/json"
-    async with client.http.stream(
-        "POST", f"{upstream.base_url}/images/{path}", headers=headers, **arguments
-    ) as response:
+    url = f"{exchange.upstream.base_url}/images/{path}"
+    async with client.http.stream("POST", url, headers=headers, **arguments) as response:
         yield response
 
 
@@ -132,11 +123,7 @@ async def _transport_errors(upstream: ImageUpstream) -> AsyncIterator[None]:
 async def _refusal(upstream: ImageUpstream, response: httpx.Response) -> UpstreamError:
     """Return the error of a status that is not 200. Those of proxies may be no JSON."""
     text = await _read(upstream, response, MAX_ERROR_BYTES)
-    try:
-        body = from_json(text)
-    except ValueError:
-        body = None
-    if not isinstance(body, dict):
+    if (body := json_object(text)) is None:
         body = {"error": {"message": text.decode(errors="replace")[:200]}}
     failed, status = failure(upstream.model, response.status_code, response.headers, body), response.status_code
     return UpstreamError(failed, cut=status == CONFLICT and failed.code == "upstream_busy", away=status == UNAVAILABLE)
@@ -193,11 +180,7 @@ def _decode(upstream: ImageUpstream, text: object) -> bytes:
 
 
 def _parse(upstream: ImageUpstream, text: bytes) -> Json:
-    try:
-        value = from_json(text)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
+    if (value := json_object(text)) is None:
         raise _invalid(upstream, "something that is no JSON object")
     return value
 

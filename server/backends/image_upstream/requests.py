@@ -3,7 +3,7 @@
 A job's values are final, so all of them that the model takes are sent, and the other server's defaults do not matter.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,7 @@ OUR_FIELDS = {
 class ImageExchange:
     """One request of a job: the images from `first` on, `count` of them. An edit if the job has references."""
 
+    upstream: ImageUpstream
     fields: Mapping[str, Any]
     first: int
     count: int
@@ -51,18 +52,7 @@ class ImageExchange:
 
 def capabilities_of(upstream: ImageUpstream, max_references: int) -> Capabilities:
     """Return the capabilities that the catalog names for a model whose server does not tell."""
-    supports = upstream.supports
-    return Capabilities(
-        text="text" in supports,
-        references=max_references if "image" in supports else 0,
-        mask=False,
-        second_pass=False,
-        negative_prompt="negative_prompt" in supports,
-        guidance="guidance" in supports,
-        any_steps="steps" in supports,
-        transparent="transparent" in supports,
-        long_prompts=(),
-    )
+    return _capabilities(upstream.supports, max_references, mask=False, long_prompts=())
 
 
 def capabilities_of_card(card: Mapping[str, Any]) -> Capabilities:
@@ -70,18 +60,26 @@ def capabilities_of_card(card: Mapping[str, Any]) -> Capabilities:
     TypeError or ValueError for another list."""
     supports = set(card["supports"])
     above = card.get("negative_prompt_above")
+    return _capabilities(
+        supports,
+        int(card["max_references"]),
+        mask="mask" in supports,
+        negative_prompt_above=None if above is None else float(above),
+        long_prompts=tuple(card.get("long_prompts", ())),
+        prompt_tokens=card.get("limits", {}).get("prompt_tokens"),
+    )
+
+
+def _capabilities(supports: Collection[str], max_references: int, **others: Any) -> Capabilities:
     return Capabilities(
         text="text" in supports,
-        references=int(card["max_references"]) if "image" in supports else 0,
-        mask="mask" in supports,
+        references=max_references if "image" in supports else 0,
         second_pass=False,
         negative_prompt="negative_prompt" in supports,
         guidance="guidance" in supports,
         any_steps="steps" in supports,
         transparent="transparent" in supports,
-        negative_prompt_above=None if above is None else float(above),
-        long_prompts=tuple(card.get("long_prompts", ())),
-        prompt_tokens=card.get("limits", {}).get("prompt_tokens"),
+        **others,
     )
 
 
@@ -90,10 +88,10 @@ def exchanges_of(job: ImageJob, upstream: ImageUpstream, capabilities: Capabilit
     servers treat a seed and several images in different ways, so each image is a request of its own."""
     if upstream.api == "darkroom":
         fields = {**_common(job, upstream, capabilities), **_of_darkroom(job, capabilities)}
-        return [ImageExchange(fields, 0, job.n, f"{job.id}-upstream")]
+        return [ImageExchange(upstream, fields, 0, job.n, f"{job.id}-upstream")]
     common = {**_common(job, upstream, capabilities), **_of_others(job, upstream, capabilities)}
     return [
-        ImageExchange({**common, "seed": (job.seed + i) % SEED_MODULUS}, i, 1, f"{job.id}-upstream-{i}")
+        ImageExchange(upstream, {**common, "seed": (job.seed + i) % SEED_MODULUS}, i, 1, f"{job.id}-upstream-{i}")
         for i in range(job.n)
     ]
 

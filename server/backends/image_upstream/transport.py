@@ -6,6 +6,7 @@ which is asked again and again; a job is sent in either case.
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from urllib.parse import quote
 
 import httpx
@@ -152,11 +153,9 @@ class UpstreamTransport:
         while True:
             self._poll.clear()
             await asyncio.gather(*(self._update(spec) for spec in list(self._states)))
-            try:
+            with suppress(TimeoutError):  # then it is time to ask again
                 async with asyncio.timeout(CHECK_S):
                     await self._poll.wait()
-            except TimeoutError:
-                continue  # it is time to ask again
 
     async def _update(self, spec: CheckpointSpec) -> None:
         if spec.upstream is None:

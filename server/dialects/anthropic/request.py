@@ -149,7 +149,9 @@ def _user_message(blocks: Sequence[UserBlock]) -> Iterator[Json]:
             yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}
             parts += [_image(part) for part in results if isinstance(part, ImageBlock)]
         else:
-            parts.append(_image(block) if isinstance(block, ImageBlock) else _text_part(block))
+            parts.append(
+                _image(block) if isinstance(block, ImageBlock) else {"type": "text", "text": _block_text(block)}
+            )
     if parts:
         yield {"role": "user", "content": parts}
 
@@ -176,10 +178,6 @@ def _image(block: ImageBlock) -> Json:
     source = block.source
     url = source.url if isinstance(source, UrlSource) else f"data:{source.media_type};base64,{source.data}"
     return {"type": "image_url", "image_url": {"url": url}}
-
-
-def _text_part(block: TextBlock | DocumentBlock) -> Json:
-    return {"type": "text", "text": _block_text(block)}
 
 
 def _block_text(block: TextBlock | DocumentBlock) -> str:

@@ -37,6 +37,7 @@ READ = frozenset(  # of the body; what else is sent changes nothing
     {"model", "contents", "systemInstruction", "system_instruction", "tools", "toolConfig", "tool_config"}
     | {"generationConfig", "generation_config"}
 )
+SHARED = {"temperature", "top_p", "presence_penalty", "frequency_penalty", "seed"}  # with a chat completion
 TEXT_FIELDS = ("speechConfig", "mediaResolution", "responseLogprobs", "logprobs", "enableAffectiveDialog")
 
 
@@ -108,12 +109,8 @@ def to_chat(body: GenerateBody, model: str) -> Json:
         "messages": list(messages_of(body)),
         "n": config.candidate_count if config.candidate_count > 1 else None,
         "max_tokens": config.max_output_tokens,
-        "temperature": config.temperature,
-        "top_p": config.top_p,
         "top_k": int(config.top_k) if config.top_k else None,
-        "presence_penalty": config.presence_penalty,
-        "frequency_penalty": config.frequency_penalty,
-        "seed": config.seed,
+        **config.model_dump(include=SHARED),
         "tools": [_tool(function) for function in functions] or None,
         "tool_choice": _tool_choice(body) if functions else None,
         "response_format": _format(body),

@@ -19,7 +19,7 @@ from server.dialects.gemini.events import candidate_events, collect
 from server.dialects.gemini.history import readable_contents
 from server.dialects.gemini.request import FIELDS, asks_for_image, ignored, readable, to_chat
 from server.dialects.gemini.schema import CountTokensBody, GenerateBody
-from server.errors import ApiError, BadRequest, NotFound
+from server.errors import BadRequest, NotFound
 from server.flows.chat.completion import CompletionWriter
 from server.flows.chat.events import AnswerEvent
 from server.flows.chat.source import ChatCall
@@ -153,8 +153,7 @@ async def count_tokens(model: ModelName, request: Request, key: Caller, services
     sent = await asyncio.to_thread(partial(validate, CountTokensBody, known, strict=True))
     body = sent.generate_content_request or GenerateBody(contents=sent.contents)
     if not body.contents:
-        message = "Missing required parameter: 'contents'."
-        raise BadRequest(message, param="contents", code="missing_required_parameter")
+        raise BadRequest("Missing required parameter: 'contents'.", param="contents", code="missing_required_parameter")
     chat = find_chat_model(
         services.served.catalog.current, _chat_name(services.served.catalog.current, model), key.groups
     )
@@ -242,11 +241,8 @@ def _protocol(as_array: bool, writer: CompletionWriter) -> Protocol:
         return [chunk async for chunk in written(events)]
 
     to_body = listed if as_array else lambda events: collect(written(events))
-    return Protocol(written, to_body, _error, FIELDS, comment=None)  # Google's SDK takes a comment for a broken event
-
-
-def _error(error: ApiError) -> Json:
-    return error_answer(error)[1]
+    # Google's SDK takes a comment for a broken event
+    return Protocol(written, to_body, lambda error: error_answer(error)[1], FIELDS, comment=None)
 
 
 def _chat_name(catalog: Catalog, name: str) -> str | None:

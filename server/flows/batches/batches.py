@@ -4,6 +4,7 @@ import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 from server.accounts.batches import Batch, BatchLine, BatchStore
@@ -92,12 +93,10 @@ class Batches:
 
     async def _output(self, batch: Batch) -> AsyncIterator[str]:
         after, ended = -1, batch.ended_at is not None
-        while lines := await self._store.in_reader(self._page, batch.id, after, ended):
+        read = partial(self._store.answered, batch.id, limit=LINES_AT_ONCE, all_lines=ended)
+        while lines := await self._store.in_reader(read, after):
             yield "".join(_answer(batch, line) + "\n" for line in lines)
             after = lines[-1].position
-
-    def _page(self, batch_id: str, after: int, ended: bool) -> list[BatchLine]:
-        return self._store.answered(batch_id, after, LINES_AT_ONCE, all_lines=ended)
 
     def _read(self, body: BatchBody) -> list[BatchLine]:
         if body.input_file_id is None:

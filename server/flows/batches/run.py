@@ -9,6 +9,7 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import structlog
@@ -61,7 +62,8 @@ class BatchRunner:
                     _log_failure(name, running.pop(name))
                 await self._begin(running, send)
                 self._changed.clear()
-                await _wait(self._changed, LOOK_EVERY_S)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), LOOK_EVERY_S)
         finally:
             for task in running.values():
                 task.cancel()
@@ -158,10 +160,3 @@ def _comes_again(answer: OwnAnswer) -> tuple[bool, bool]:
 def _log_failure(name: str, task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()):
         log.error("a batch has failed; it is begun again", batch=name, exc_info=error)
-
-
-async def _wait(event: asyncio.Event, seconds: float) -> None:
-    try:
-        await asyncio.wait_for(event.wait(), seconds)
-    except TimeoutError:
-        return

@@ -1,7 +1,7 @@
 """A catalog as the texts of its files, and the sums of the weights that they name."""
 
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,7 +60,8 @@ def weight_sums(
     """Return the SHA-256 of everything that is loaded, by its path as catalog files name it. Blocking: reads the files
     that have changed since the last time. Raises CatalogError for a missing file."""
     sums: dict[str, str] = {}
-    paths = list(dict.fromkeys(_paths(catalog)))
+    images = [path for spec in catalog.checkpoints for path in spec.paths]
+    paths = list(dict.fromkeys([*images, *(spec.path for spec in catalog.chat.checkpoints)]))
     done = 0
     total = sum(digests.unread_bytes(path) for path in paths if path.exists())
 
@@ -85,10 +86,3 @@ def compare_sums(own: Mapping[str, str], expected: Mapping[str, str]) -> None:
             f"the weights of {', '.join(different)} are not those of the other servers (by SHA-256 of their files): "
             "copy them from there"
         )
-
-
-def _paths(catalog: Catalog) -> Iterator[Path]:
-    for image in catalog.checkpoints:
-        yield from image.paths
-    for chat in catalog.chat.checkpoints:
-        yield chat.path

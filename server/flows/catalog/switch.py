@@ -116,17 +116,15 @@ class CatalogSwitch:
     ) -> dict[str, str]:
         """Load and hash checkpoints at once, since hashing takes as long as loading. Each task is awaited even when the
         other fails."""
+        describing = asyncio.to_thread(lambda: {spec.name: describe(spec, self._digests) for spec in images})
         error, descriptions = await asyncio.gather(
-            self._prepare(images, chats, plan), asyncio.to_thread(self._describe, images), return_exceptions=True
+            self._prepare(images, chats, plan), describing, return_exceptions=True
         )
         if isinstance(error, BaseException):
             raise error
         if isinstance(descriptions, BaseException):
             raise descriptions
         return descriptions
-
-    def _describe(self, specs: Sequence[CheckpointSpec]) -> dict[str, str]:
-        return {spec.name: describe(spec, self._digests) for spec in specs}
 
     async def _prepare(self, images: Sequence[CheckpointSpec], chats: Sequence[ChatSpec], plan: Plan) -> None:
         """Load and warm them all, on every worker that needs them. Raises CheckpointError with every error, and

@@ -5,6 +5,7 @@ Who records the outcome is a `CatalogRecord`: the folder of the only server (`fo
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -64,7 +65,10 @@ class CatalogUpdater:
 
         def swapped(files: Files, edits: Sequence[Edit]) -> Change:
             image_model = find_local(self._catalog.current, model)
-            settings = self._fitting(image_model, checkpoint, keep_settings=keep_settings)
+            settings: list[SettingChange] = []
+            if not keep_settings:
+                with suppress(NotFound):  # loading it will fail, and say so
+                    settings = self._checkpoints.fit(image_model, checkpoint)
             source = image_model.source.name
             if source not in files:
                 raise BadRequest(f"Nothing has changed: {source} is no longer in the catalog. Reload first.")
@@ -85,14 +89,6 @@ class CatalogUpdater:
     async def reload(self, send: Send = say_nothing) -> CatalogDiff:
         """Read the catalog's files of this server again. Raises ApiError."""
         return await self._record.change(lambda _, edits: Change(read_files(self._model_configs), tuple(edits)), send)
-
-    def _fitting(self, model: ImageModel, checkpoint: str, *, keep_settings: bool) -> list[SettingChange]:
-        """Return the settings of the model that change with the checkpoint; none with `keep_settings`. Blocking.
-        Raises ApiError."""
-        try:
-            return [] if keep_settings else self._checkpoints.fit(model, checkpoint)
-        except NotFound:
-            return []  # loading it will fail, and say so
 
 
 def find_local(catalog: Catalog, model: str) -> ImageModel:

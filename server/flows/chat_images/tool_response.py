@@ -15,6 +15,7 @@ from server.schemas.validation import validate
 Json = dict[str, Any]
 DATA_URI = re.compile(r"data:[^,]*;base64,", re.IGNORECASE)
 MIN_OUTPUT_TOKENS = 16  # of a response
+SHARED = {"temperature", "top_p", "presence_penalty", "frequency_penalty", "stream", "service_tier"}  # with a response
 IMAGE_TOOL = {"type": "image_generation"}
 
 
@@ -23,24 +24,14 @@ def to_response(body: ChatBody, model: str, tool: ImageTool) -> ResponseBody:
     limit = body.max_completion_tokens or body.max_tokens
     values = {
         "model": model,
-        "input": _to_items(body.messages),
+        "input": [item for index, message in enumerate(body.messages) for item in _items(message, index)],
         "tools": [*map(_client_tool, body.tools), tool.model_dump(exclude_none=True)],
         "tool_choice": IMAGE_TOOL,
-        "temperature": body.temperature,
-        "top_p": body.top_p,
-        "presence_penalty": body.presence_penalty,
-        "frequency_penalty": body.frequency_penalty,
+        **body.model_dump(include=SHARED),
         "max_output_tokens": None if limit is None else max(MIN_OUTPUT_TOKENS, limit),
-        "stream": body.stream,
-        "service_tier": body.service_tier,
         "store": False,
     }
     return validate(ResponseBody, values, strict=True)
-
-
-def _to_items(messages: Sequence[ChatMessage]) -> list[Json]:
-    """Return the messages as input items."""
-    return [item for index, message in enumerate(messages) for item in _items(message, index)]
 
 
 def _client_tool(tool: ChatTool) -> Json:

@@ -68,16 +68,13 @@ def control_inputs(
     requested: Iterable[ControlRequest], images: Iterable[DecodedImage], model: ImageModel
 ) -> tuple[ControlInput, ...]:
     """Return the controls of a job in the order of the catalog file: so the order in a request changes nothing."""
-    given = {each.name: (each, image) for each, image in zip(requested, images, strict=True)}
-    return tuple(
-        ControlInput(
-            control.name,
-            given[control.name][1].image,
-            control.strength if (strength := given[control.name][0].strength) is None else strength,
-        )
-        for control in model.checkpoint.controls
-        if control.name in given
-    )
+    strengths = {control.name: control.strength for control in model.checkpoint.controls}
+    order = list(strengths)
+    inputs = [
+        ControlInput(each.name, image.image, strengths[each.name] if each.strength is None else each.strength)
+        for each, image in zip(requested, images, strict=True)
+    ]
+    return tuple(sorted(inputs, key=lambda each: order.index(each.name)))
 
 
 def _names(controls: Iterable[Control]) -> str:

@@ -95,37 +95,24 @@ class ImageCreator:
     """Draws image calls. One for the whole server: the values of a call are passed to `create`."""
 
     def __init__(
-        self,
-        drawn_by: ImageParts,
-        rules: ImageRules,
-        stores: Stores,
-        running: Running,
-        telemetry: Telemetry,
+        self, parts: ImageParts, rules: ImageRules, stores: Stores, running: Running, telemetry: Telemetry
     ) -> None:
-        self._catalog = drawn_by.catalog
-        self._engine = drawn_by.engine
-        self._references = drawn_by.references
-        self._moderator = drawn_by.moderator
-        self._prompt_writer = drawn_by.prompt_writer
+        self._parts = parts
         self._rules = rules
-        self._ledger = stores.ledger
-        self._results = stores.results
-        self._call_store = stores.calls
-        self._webhooks = stores.webhooks
-        self._storage = stores.files
-        self._backlog = running.backlog
-        self._background = running.background
+        self._stores = stores
+        self._running = running
         self._telemetry = telemetry
 
     async def create(
         self, key: Key, request: ImageRequest, call: ActiveCall, extra_writes: ExtraWrites | None = None
     ) -> ImageResult:
         """Draw the images and report progress to `call`. Raises ApiError; then nothing was charged."""
-        model = find_image_model(self._catalog.current, request.model, key.groups).drawn_with(request.reference_count)
+        catalog = self._parts.catalog.current
+        model = find_image_model(catalog, request.model, key.groups).drawn_with(request.reference_count)
         if call.counts_towards_limit:  # else it is a part of a response, whose model is another
             current_trace().model = model.name
         self.check(request, model)
-        enhances = is_wanted(request, model, key, self._prompt_writer)
+        enhances = is_wanted(request, model, key, self._parts.prompt_writer)
         billed = BilledCall(call.call.id, key.id, request.endpoint, model.name, model.price_units)
         job = await self._job(key, request, model, billed)
         context = ModerationContext(
@@ -133,7 +120,7 @@ class ImageCreator:
         )
         await self._check_input(context, request, job)
 
-        with self._backlog.reserve(job, call):
+        with self._running.backlog.reserve(job, call):
             try:
                 await self._hold(billed, call, request.webhook)
                 self._telemetry.crash_points.hit("after-hold")
@@ -144,10 +131,10 @@ class ImageCreator:
                     job, finished = await self._draw_enhanced(job, key, context, draw)
                 else:
                     finished = await draw(job)
-                await self._moderator.check_images(context, "output", finished.images)
+                await self._parts.moderator.check_images(context, "output", finished.images)
                 if self._rules.signer is not None:
                     finished = await self._rules.signer.signed(finished, job.encoding)
-                format_ = answer_format(request, self._catalog.current, with_bytes=self._rules.answers_with_bytes)
+                format_ = answer_format(request, self._parts.catalog.current, with_bytes=self._rules.answers_with_bytes)
                 to_result = partial(build_result, request, model, job, format_, finished)
                 extras = [extra_writes] if extra_writes is not None else []
                 if self._rules.keep_prompts:
@@ -164,37 +151,39 @@ class ImageCreator:
 
     async def _job(self, key: Key, request: ImageRequest, model: ImageModel, billed: BilledCall) -> ImageJob:
         """Load what the request names, and build its job. Raises ApiError."""
-        await asyncio.to_thread(check_loras, request, model, self._engine.capabilities(model.checkpoint))
-        references = await self._references.load(key.id, request.references)
+        await asyncio.to_thread(check_loras, request, model, self._parts.engine.capabilities(model.checkpoint))
+        references = await self._parts.references.load(key.id, request.references)
         first = references[0] if references else None
-        mask = await self._references.load_mask(key.id, request.mask, first)
-        maps = await self._references.load(key.id, [each.image for each in request.controls])
-        capabilities = self._engine.capabilities(model.checkpoint)
+        mask = await self._parts.references.load_mask(key.id, request.mask, first)
+        maps = await self._parts.references.load(key.id, [each.image for each in request.controls])
+        capabilities = self._parts.engine.capabilities(model.checkpoint)
         images = InputImages(references, mask, maps)
         job = build_job(request, model, billed, images, self._rules.time_limit_s, capabilities)
         job = replace(job, tier=key.tier(request.service_tier))
-        check_time(job, self._backlog.least_s(job))
+        check_time(job, self._running.backlog.least_s(job))
         if not self._rules.marks:
             job = replace(job, encoding=replace(job.encoding, source=None))
         return job
 
     async def _check_input(self, context: ModerationContext, request: ImageRequest, job: ImageJob) -> None:
         """Moderate all that the caller sent. Raises ModerationBlocked."""
-        await self._moderator.check_texts(context, "input", _texts(request))
+        await self._parts.moderator.check_texts(context, "input", _texts(request))
         sent = [*job.references, *(each.image for each in job.controls)]
-        await self._moderator.check_images(context, "input", sent)
+        await self._parts.moderator.check_images(context, "input", sent)
 
     async def _draw_enhanced(
         self, job: ImageJob, key: Key, context: ModerationContext, draw: Callable[[ImageJob], Awaitable[Finished]]
     ) -> tuple[ImageJob, Finished]:
         """Draw as much as the text encoders read of the prompt that a chat model makes. Return the job as it was drawn,
         too. Raises ApiError."""
-        capabilities = self._engine.capabilities(job.checkpoint)
+        capabilities = self._parts.engine.capabilities(job.checkpoint)
         try:
-            job = await enhanced(job, key, self._prompt_writer, capabilities.prompt_tokens if capabilities else None)
+            job = await enhanced(
+                job, key, self._parts.prompt_writer, capabilities.prompt_tokens if capabilities else None
+            )
         finally:
             current_trace().model = context.model  # the call is of the image model
-        await self._moderator.check_texts(context, "input", [job.prompt])
+        await self._parts.moderator.check_texts(context, "input", [job.prompt])
         for _ in range(CUTS if is_to_fit(job, capabilities) else 0):
             try:
                 return job, await draw(replace(job, sampling=replace(job.sampling, long_prompt="refuse")))
@@ -207,7 +196,7 @@ class ImageCreator:
     def check(self, request: ImageRequest, model: ImageModel) -> None:
         """Refuse fields that this model or this server can't serve. Raises BadRequest."""
         model = model.drawn_with(request.reference_count)
-        capabilities = self._engine.capabilities(model.checkpoint)
+        capabilities = self._parts.engine.capabilities(model.checkpoint)
         if request.scale is not None:
             check_enlarging(request, model, capabilities)
             return
@@ -219,12 +208,12 @@ class ImageCreator:
     async def _hold(self, call: BilledCall, running: ActiveCall, webhook: str | None) -> None:
         """Hold the price of a call and record the call. A call that is cancelled meanwhile may be held. Raises
         QuotaExceeded and DatabaseBusy."""
-        writes = [self._call_store.begin_write(running.call)]
+        writes = [self._stores.calls.begin_write(running.call)]
         if webhook is not None:
-            writes.append(self._webhooks.begin_write(call.call_id, webhook))
+            writes.append(self._stores.webhooks.begin_write(call.call_id, webhook))
         running.recorded = True
         try:
-            await run_to_completion(self._ledger.in_writer(self._ledger.hold, call, writes))
+            await run_to_completion(self._stores.ledger.in_writer(self._stores.ledger.hold, call, writes))
         except Exception as error:
             running.recorded = isinstance(error, DatabaseBusy) and error.began and not error.undone
             if not isinstance(error, InsufficientBudget):
@@ -239,7 +228,7 @@ class ImageCreator:
     async def _draw(self, job: ImageJob, model: str, call: ActiveCall, shape: ImageShape) -> Finished:
         """Run the job to its last event. If the call is cancelled, so is the job."""
         try:
-            events = self._engine.submit(job)
+            events = self._parts.engine.submit(job)
         except QueueFull as error:
             raise Overloaded(f"The server is busy: {error}.", error.retry_after_s) from error
         started_at = time.monotonic()
@@ -255,13 +244,13 @@ class ImageCreator:
                     self._telemetry.tracing.phase("queue", events.queue_s or 0.0)
                 if isinstance(event, Finished):
                     self._telemetry.tracing.phase("run", time.monotonic() - started_at)
-                    self._backlog.record(job, event)
+                    self._running.backlog.record(job, event)
                     current_trace().add_run(event.run_s, events.queue_s)
                     return event
                 if isinstance(event, Failed):
                     raise _to_api_error(event, job)
         finally:
-            self._engine.cancel(job.id)
+            self._parts.engine.cancel(job.id)
         raise EngineFailure("The image engine ended without a result; nothing was charged.")
 
     async def _to_captured(self, call: ActiveCall, work: Coroutine[Any, Any, ImageResult]) -> ImageResult:
@@ -286,16 +275,16 @@ class ImageCreator:
         """Store the files first, then write one transaction with the charge, the images' records and the answer, so
         that a retry finds all or nothing. A file without a record is swept later."""
         stored = [
-            await self._storage.in_thread(self._store, position, image)
+            await self._stores.files.in_thread(self._store, position, image)
             for position, image in enumerate(finished.images)
         ]
         self._telemetry.crash_points.hit("after-store")
         if not stored:
             raise EngineFailure("The image engine finished without an image; nothing was charged.")
         result = to_result(stored)
-        success = self._call_store.success_write(result.call_id, result.to_record(), delivered=call.is_delivered)
+        success = self._stores.calls.success_write(result.call_id, result.to_record(), delivered=call.is_delivered)
         extras = [write(result) for write in extra_writes]
-        writes = [self._results.record_write(result.call_id, stored), success, *extras]
+        writes = [self._stores.results.record_write(result.call_id, stored), success, *extras]
         await self._capture(result.call_id, price_units, writes)
         call.captured = result
         current_trace().add_charge(price_units, len(stored))
@@ -304,11 +293,11 @@ class ImageCreator:
     async def _capture(self, call_id: str, price_units: int, writes: Sequence[Write]) -> None:
         """Charge the call. A transaction that was cut off is repeated: it may be committed, and if not, the images
         would be lost."""
-        attempts = 0
+        attempts, ledger = 0, self._stores.ledger
         while True:
             attempts += 1
             try:
-                return await self._ledger.in_patient_writer(self._ledger.capture, call_id, price_units, writes)
+                return await ledger.in_patient_writer(ledger.capture, call_id, price_units, writes)
             except DatabaseBusy as error:
                 if not error.began or attempts == CAPTURE_ATTEMPTS:
                     raise
@@ -319,8 +308,8 @@ class ImageCreator:
                 ) from error
 
     def _store(self, position: int, image: EncodedImage) -> StoredResult:
-        name = self._storage.new_name(image.media_type.rpartition("/")[2])
-        self._storage.write(name, image.data)
+        name = self._stores.files.new_name(image.media_type.rpartition("/")[2])
+        self._stores.files.write(name, image.data)
         return StoredResult(
             name=name,
             media_type=image.media_type,
@@ -337,8 +326,8 @@ class ImageCreator:
         if isinstance(error, asyncio.CancelledError):
             reason = VOID_REASONS[call.cancel_reason]
         if call.recorded:
-            void = self._ledger.in_patient_writer(self._ledger.void, call.call.id, reason)
-            await self._background.settle(void)
+            void = self._stores.ledger.in_patient_writer(self._stores.ledger.void, call.call.id, reason)
+            await self._running.background.settle(void)
         self._telemetry.metrics.calls.labels(model.name, reason).inc()
 
     def _count(self, model: ImageModel, finished: Finished) -> None:

@@ -27,13 +27,7 @@ class ImageCalls:
     """Starts image calls, and finds the earlier call of a retry."""
 
     def __init__(
-        self,
-        creator: ImageCreator,
-        running: Running,
-        store: CallStore,
-        limiter: RateLimiter,
-        *,
-        retry_grace_s: float,
+        self, creator: ImageCreator, running: Running, store: CallStore, limiter: RateLimiter, *, retry_grace_s: float
     ) -> None:
         self._creator = creator
         self._running = running

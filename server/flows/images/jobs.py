@@ -32,9 +32,7 @@ class ImageJobs:
         running = self._active.find(call_id, key.id)
         if running is not None and not running.done:
             return self._running_state(running, previews=previews)
-        record = await self._find(key, call_id)
-        self._require_here(record)
-        return await self._recorded_state(record)
+        return await self._recorded_state(await self._find_here(key, call_id))
 
     async def cancel(self, key: Key, call_id: str) -> ImageJobState:
         """End a call; one that has ended stays as it is. Raises NotFound and RunsElsewhere."""
@@ -44,9 +42,7 @@ class ImageJobs:
             if not running.recorded:
                 error = running.failure.body()["error"] if running.failure else None
                 return ImageJobState(id=call_id, created=int(running.created_at), state="cancelled", error=error)
-        record = await self._find(key, call_id)
-        self._require_here(record)
-        return await self._recorded_state(record)
+        return await self._recorded_state(await self._find_here(key, call_id))
 
     async def list(self, key: Key, state: JobState | None, page: Page) -> ImageJobList:
         """Return a page of this key's calls, without results. Raises NotFound for an unknown `after`."""
@@ -64,16 +60,15 @@ class ImageJobs:
             has_more=len(records) > page.limit,
         )
 
-    async def _find(self, key: Key, call_id: str) -> CallRecord:
+    async def _find_here(self, key: Key, call_id: str) -> CallRecord:
+        """Find a call that does not run on another server. Raises NotFound and RunsElsewhere."""
         record = await self._store.in_reader(self._store.find, call_id, key.id)
         if record is None or record.call.endpoint == CHAT_ENDPOINT:
             raise _not_found(call_id, "id")
-        return record
-
-    def _require_here(self, record: CallRecord) -> None:
         if record.state == "running" and record.owner != self._owner:
             message = f"The job '{record.call.id}' runs on another server, which alone knows its state."
             raise RunsElsewhere(message, owner=record.owner, key_id=record.call.key_id)
+        return record
 
     async def _recorded_state(self, record: CallRecord) -> ImageJobState:
         state = self._listed_state(record)

@@ -17,10 +17,7 @@ SAFE: Final = " !#$&'()*+/:;<=>?@[]{}\"|^`"  # in a header whose entries are sep
 def truncated(parameters: Mapping[str, Any], prompts: Mapping[str, str | None]) -> str:
     """Describe the parts of a call's prompts that no text encoder read, by the answer's `parameters`: `prompt: 14 of 89
     tokens, from "."` with the text as JSON; "" if they read all of it."""
-    return "; ".join(_cuts(parameters, prompts))
-
-
-def _cuts(parameters: Mapping[str, Any], prompts: Mapping[str, str | None]) -> Iterator[str]:
+    cuts = []
     for field, text in prompts.items():
         tokens = parameters.get(f"{field}_tokens", {})
         if (cut := tokens.get("cut")) is None:
@@ -28,7 +25,8 @@ def _cuts(parameters: Mapping[str, Any], prompts: Mapping[str, str | None]) -> I
         where = ""
         if (start := tokens.get("cut_at")) is not None and text:
             where = f", from {json.dumps(text[start:].strip()[:SHOWN])}"
-        yield f"{field}: {cut} of {tokens['used'] + cut} tokens{where}"
+        cuts.append(f"{field}: {cut} of {tokens['used'] + cut} tokens{where}")
+    return "; ".join(cuts)
 
 
 def foreign_syntax(prompts: Mapping[str, str | None]) -> list[str]:

@@ -9,7 +9,7 @@ from pipelines.catalog.conditioning import find_task
 from pipelines.catalog.plan import in_own_steps
 from pipelines.catalog.weight_headers import WEIGHT_FILES
 from pipelines.families.task import Task
-from pipelines.protocol.images import Background, CheckpointSpec, Encoding, ImageFormat, ImageJob, RawImage, Sampling
+from pipelines.protocol.images import CheckpointSpec, Encoding, ImageFormat, ImageJob, RawImage, Sampling
 from pipelines.protocol.messages import Capabilities, ControlledWith
 from server.accounts.ledger import BilledCall
 from server.catalog.images import MAX_REFERENCES, Catalog, ImageModel
@@ -292,7 +292,7 @@ def build_job(
             request.output_format,
             100 if request.output_compression is None else request.output_compression,
             "trainedAlgorithmicMedia" if not images.references else "compositeWithTrainedAlgorithmicMedia",
-            background_of(request),
+            "transparent" if request.background == "transparent" else "opaque",  # "auto" too: no model draws another
         ),
         metadata={
             "prompt": request.prompt,
@@ -319,11 +319,6 @@ def _size_of(request: ImageRequest, model: ImageModel, first: tuple[int, int] | 
         return resolve_size(model.sizes, request.size, first)
     except SizeError as error:
         raise BadImageRequest(str(error), param="size" if request.scale is None else "scale") from error
-
-
-def background_of(request: ImageRequest) -> Background:
-    """Return the background of the request's images: `auto` is opaque, as of models that draw no other."""
-    return "transparent" if request.background == "transparent" else "opaque"
 
 
 def _resolve_sampling(request: ImageRequest, model: ImageModel) -> Sampling:

@@ -5,13 +5,14 @@ import base64
 import hashlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Literal
+from dataclasses import asdict
+from typing import Any, Literal
 
 from sqlalchemy.orm import Session
 
 from pipelines.protocol.images import Finished, ImageJob, Preview
 from server.accounts.results import Origin, SentImages, StoredResult, write_origins
-from server.backends.decoding.data_uri import decode_data_uri
+from server.backends.decoding.data_uri import decode_data_uri, is_data_uri
 from server.backends.decoding.messages import ImageError
 from server.backends.storage import NAME, Storage
 from server.catalog.images import Catalog, ImageModel
@@ -66,21 +67,19 @@ def build_result(
             ImageItem(url=f"{request.results_base}/{result.name}", revised_prompt=revised, seed=image.seed)
             for image, result in zip(finished.images, stored, strict=True)
         ],
-        background=shape.background,
-        output_format=shape.output_format,
-        quality=shape.quality,
+        **asdict(shape),
         service_tier=None if request.service_tier is None else job.tier,
-        size=shape.size,
         usage=_usage(job),
-        parameters={
-            "seed": job.seed,
-            **{name: value for name, value in job.metadata.items() if _is_shown(name, value)},
-            **finished.found,
-            "batch": "merged" if finished.merged else "exact",
-        },
+        parameters={"seed": job.seed, **_drawn_with(job, finished)},
     )
     encoded = {result.name: image.data for image, result in zip(finished.images, stored, strict=True)}
     return ImageResult(job.id, answer, tuple(encoded), format_, encoded)
+
+
+def _drawn_with(job: ImageJob, finished: Finished) -> dict[str, Any]:
+    """Return the values of the job that an answer shows, and those that drawing has found."""
+    shown = {name: value for name, value in job.metadata.items() if name not in FILE_ONLY and value is not None}
+    return shown | dict(finished.found) | {"batch": "merged" if finished.merged else "exact"}
 
 
 def truncated_of(request: ImageRequest, result: ImageResult) -> str:
@@ -109,8 +108,7 @@ def origins_write(
         values |= {"references": len(request.references), "masked": request.mask is not None}
     if "original_prompt" in job.metadata:
         values["original_prompt"] = request.prompt
-    shown = {name: value for name, value in job.metadata.items() if _is_shown(name, value)}
-    parameters = values | shown | dict(finished.found) | {"batch": "merged" if finished.merged else "exact"}
+    parameters = values | _drawn_with(job, finished)
     origins = {
         name: Origin(image.seed, job.prompt, parameters)
         for name, image in zip(result.files, finished.images, strict=True)
@@ -139,28 +137,20 @@ def _result_name(source: Source) -> str | None:
     """Return the name of the result whose URL this may be; None if it is no such URL."""
     if isinstance(source, StoredImage):
         return source.name
-    if isinstance(source, bytes) or _is_data_uri(source):
+    if isinstance(source, bytes) or is_data_uri(source):
         return None
     name = source.partition("?")[0].rpartition("/")[2]
     return name if NAME.fullmatch(name) else None
 
 
-def _is_data_uri(source: str) -> bool:
-    return source[:5].lower() == "data:"
-
-
 def _hash(source: Source) -> str | None:
     """Return the SHA-256 of an image that came with the request; None for a URL."""
-    if isinstance(source, str) and _is_data_uri(source):
+    if isinstance(source, str) and is_data_uri(source):
         try:
             source = decode_data_uri(source)
         except ImageError:  # raw base64 is no data URI, and never a result here
             return None
     return hashlib.sha256(source).hexdigest() if isinstance(source, bytes) else None
-
-
-def _is_shown(name: str, value: object) -> bool:
-    return name not in FILE_ONLY and value is not None
 
 
 def _with_bytes(storage: Storage, result: ImageResult, name: str, item: ImageItem) -> ImageItem:

@@ -11,7 +11,6 @@ import shutil
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -224,13 +223,10 @@ def _add_small(archive: tarfile.TarFile, settings: Settings) -> dict[str, str]:
     files = {name: settings.home / name for name in SECRETS}
     if settings.moderation is not None:
         files[POLICY] = settings.moderation
-    for path in _files(settings.model_configs):
-        files[f"{CATALOG}/{path.relative_to(settings.model_configs)}"] = path
+    for path in sorted(settings.model_configs.rglob("*")):
+        if path.is_file():
+            files[f"{CATALOG}/{path.relative_to(settings.model_configs)}"] = path
     return {name: _add(archive, path, name) for name, path in files.items() if path.exists()}
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    return (path for path in sorted(folder.rglob("*")) if path.is_file())
 
 
 def _add(archive: tarfile.TarFile, path: Path, name: str) -> str:

@@ -6,7 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -183,12 +183,7 @@ def _folders(settings: Settings) -> list[tuple[str, Path]]:
 
 def _existing(path: Path) -> Path:
     """Return the path, or the nearest folder above it that exists."""
-    return next(each for each in _upwards(path.absolute()) if each.exists())
-
-
-def _upwards(path: Path) -> Iterator[Path]:
-    yield path
-    yield from path.parents
+    return next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
 
 
 def _run(*command: str) -> str | None:

@@ -107,8 +107,7 @@ class PolicyAdmin:
         try:
             return await asyncio.to_thread(load_policy, path, self._weights, self._catalog.current.groups)
         except PolicyError as error:
-            message = f"Nothing has changed. The policy is refused:\n{error}"
-            raise BadRequest(message, code="invalid_policy") from error
+            raise BadRequest(f"Nothing has changed. The policy is refused:\n{error}", code="invalid_policy") from error
 
     def _summary(self, policy: Policy) -> PolicySummary:
         return PolicySummary(

@@ -18,6 +18,7 @@ from server.state.active_calls import ActiveCall
 from server.state.active_chats import ActiveChat
 from server.state.active_responses import ActiveResponse
 
+OF_HOST = WorkerReport.model_fields.keys() - {"memory", "sleep", "wake_s"}  # fields that a host has by their names
 MEMORY_STEP = 16 * 2**20
 WATCH_S = 0.5  # between two looks at the queue
 
@@ -118,18 +119,10 @@ def worker_reports(hosts: Sequence[EngineHost[Any, Any]]) -> list[WorkerReport]:
     """Return a report of each host that has, or has had, a worker."""
     return [
         WorkerReport(
-            name=host.name,
-            kind=host.kind,
-            device=host.device,
-            pid=host.pid,
-            ready=host.ready,
+            **{name: getattr(host, name) for name in OF_HOST},
             memory=_memory(host.memory),
             sleep=host.sleep_state.state,
             wake_s=longest_wake_s(host),
-            can_sleep=host.can_sleep,
-            jobs=host.jobs,
-            restarts=host.restarts,
-            problem=host.problem,
         )
         for host in hosts
         if host.device or host.pid or host.restarts

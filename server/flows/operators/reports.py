@@ -53,7 +53,8 @@ def call_entry(call: LoggedCall) -> CallEntry:
 
 def call_details(call: LoggedCall) -> CallDetails:
     """Return a logged call with its prompt and parameters, as far as they were kept."""
-    return CallDetails(**_call_values(call), prompt=call.prompt, parameters=_plain(call.parameters))
+    parameters = None if call.parameters is None else dict(call.parameters)
+    return CallDetails(**_call_values(call), prompt=call.prompt, parameters=parameters)
 
 
 def ledger_entries(entries: Sequence[Entry], names: Mapping[str, str], teams: Mapping[str, str]) -> list[LedgerEntry]:
@@ -76,17 +77,11 @@ def ledger_entries(entries: Sequence[Entry], names: Mapping[str, str], teams: Ma
 
 def refusal_entries(refusals: Sequence[Refusal], names: Mapping[str, str]) -> list[RefusalEntry]:
     """Return refusals as rows. `names` are of the keys."""
-    return [
-        RefusalEntry(
-            **{
-                **asdict(refusal),
-                "id": str(refusal.id),
-                "created_at": refusal.created_at.timestamp(),
-                "key_name": names.get(refusal.key_id, ""),
-            }
-        )
-        for refusal in refusals
-    ]
+    rows = []
+    for refusal in refusals:
+        values = {"id": str(refusal.id), "created_at": refusal.created_at.timestamp()}
+        rows.append(RefusalEntry(**{**asdict(refusal), **values, "key_name": names.get(refusal.key_id, "")}))
+    return rows
 
 
 def audit_record(entry: AuditEntry) -> AuditRecord:
@@ -132,7 +127,3 @@ def _money(value: Any) -> Any:
     if isinstance(value, list):
         return [_money(each) for each in value]
     return format_money(value) if isinstance(value, int) else value
-
-
-def _plain(value: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return None if value is None else dict(value)

@@ -5,7 +5,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -22,6 +22,7 @@ from server.state.background_tasks import BackgroundTasks
 
 log = structlog.stdlib.get_logger("darkroom.swap")
 
+OF_JOB = CatalogJob.model_fields.keys() - {"object", "state", "change", "error"}  # fields that a job has by their names
 MAX_JOBS = 50  # that are remembered
 
 
@@ -38,7 +39,7 @@ class _Job:
     stage: Stage = "waiting"
     ended_at: float | None = None
     outcome: CatalogDiff | ApiError | None = None
-    task: asyncio.Task[None] | None = None
+    task: asyncio.Task[None] = field(init=False)
 
     def send(self, stage: Stage) -> None:
         self.stage = stage
@@ -72,8 +73,7 @@ class CatalogJobs:
     async def wait(self, job_id: str) -> CatalogDiff:
         """Wait for the end of a job, and return the changes that it made. Raises the job's ApiError."""
         job = self._find(job_id)
-        if job.task is not None:
-            await asyncio.wait({job.task})
+        await asyncio.wait({job.task})
         if isinstance(job.outcome, CatalogDiff):
             return job.outcome
         raise job.outcome or EngineFailure("The change was cut off by the server's end.")
@@ -131,15 +131,8 @@ def _prefix(owner: str) -> str:
 def _describe(job: _Job) -> CatalogJob:
     failed, done = isinstance(job.outcome, ApiError), isinstance(job.outcome, CatalogDiff)
     return CatalogJob(
-        id=job.id,
-        action=job.action,
-        model=job.model,
-        checkpoint=job.checkpoint,
-        operator=job.operator,
+        **{name: getattr(job, name) for name in OF_JOB},
         state="failed" if failed else "succeeded" if done else "running",
-        stage=job.stage,
-        created_at=job.created_at,
-        ended_at=job.ended_at,
         change=CatalogChange.model_validate(job.outcome, from_attributes=True) if done else None,
         error=job.outcome.body()["error"] if isinstance(job.outcome, ApiError) else None,
     )

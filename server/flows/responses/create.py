@@ -51,12 +51,7 @@ class ResponseCreator:
         retry_grace_s: float,
         leave_out_pictures: bool,
     ) -> None:
-        self._catalog = parts.catalog
-        self._history = parts.history
-        self._planner = parts.planner
-        self._loop = parts.loop
-        self._responses = parts.responses
-        self._store = parts.store
+        self._parts = parts
         self._running = running
         self._limiter = limiter
         self._retry_grace_s = retry_grace_s
@@ -67,7 +62,7 @@ class ResponseCreator:
         the paths of those fields. They are options of the image tool whose model the caller did not choose, items that
         are not part of the prompt, images before the user's last message for a model that does not see (of that message
         too with `truncation: "auto"`, or if a setting allows it), the oldest of too many images. Raises ApiError."""
-        catalog = self._catalog.current
+        catalog = self._parts.catalog.current
         chat = find_chat_model(catalog, body.model, key.groups)
         tools, left_out = list(body.tools), unread_items(body)
         for index, tool in enumerate(tools):
@@ -91,7 +86,7 @@ class ResponseCreator:
         if retry.idempotency_key is None and not retry.retry_count:
             return await self._start(key, body, results_base, retry)
         async with self._running.responses.opening(retry.idempotency_key or retry.fingerprint, key.id):
-            earlier = await self._responses.find_retried(key, retry)
+            earlier = await self._parts.responses.find_retried(key, retry)
             return earlier or await self._start(key, body, results_base, retry)
 
     async def _start(self, key: Key, body: ResponseBody, results_base: str, retry: RetryInfo) -> ActiveResponse:
@@ -124,11 +119,11 @@ class ResponseCreator:
     async def _plan_and_run(
         self, key: Key, body: ResponseBody, response_id: str, results_base: str, retry: RetryInfo
     ) -> ActiveResponse:
-        model = find_chat_model(self._catalog.current, body.model, key.groups)
+        model = find_chat_model(self._parts.catalog.current, body.model, key.groups)
         check_combinations(body, model)
-        past = await self._history.read_past(key, body)
-        inputs, missing = await self._history.read_inputs(key, body.input)
-        plan = await self._planner.plan(key, model, body, response_id, Said(past, inputs), results_base)
+        past = await self._parts.history.read_past(key, body)
+        inputs, missing = await self._parts.history.read_inputs(key, body.input)
+        plan = await self._parts.planner.plan(key, model, body, response_id, Said(past, inputs), results_base)
         record = StoredResponse(
             id=response_id,
             key_id=key.id,
@@ -143,11 +138,11 @@ class ResponseCreator:
             conversation_id=body.conversation.id if body.conversation else None,
         )
         if body.store:
-            plan = replace(plan, inputs=await self._history.store_inputs(key, plan.inputs, decoded=True))
+            plan = replace(plan, inputs=await self._parts.history.store_inputs(key, plan.inputs, decoded=True))
         if body.background:
-            await self._store.in_writer(self._store.begin, record, plan.inputs)
+            await self._parts.store.in_writer(self._parts.store.begin, record, plan.inputs)
         retries = retry.retry_count is not None  # this client retries by itself: no image may be charged twice
         recorded = body.store or retry.idempotency_key is not None or (retries and plan.image is not None)
         response = ActiveResponse(record, recorded=recorded, grace_s=self._retry_grace_s if retries else 0.0)
         response.unread = (*missing, *plan.left_out)
-        return self._running.responses.start(response, self._loop.run(plan, response))
+        return self._running.responses.start(response, self._parts.loop.run(plan, response))

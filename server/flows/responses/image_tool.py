@@ -3,16 +3,14 @@
 import asyncio
 import base64
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
-
-from pydantic_core import from_json
+from typing import Literal
 
 from server.accounts.keys import Key
 from server.accounts.response_items import StoredItem
 from server.accounts.store import Write
+from server.backends.event_objects import json_object
 from server.backends.storage import Storage
 from server.catalog.images import ImageModel
 from server.errors import ApiError, BadRequest
@@ -135,10 +133,7 @@ def fit_tool(tool: ImageTool, model: ImageModel) -> tuple[ImageTool, list[str]]:
 
 def parse_tool_arguments(arguments: str, fallback_prompt: str | None, *, can_edit: bool) -> ToolArguments:
     """Read the arguments of a tool call. Raises BadRequest if there is neither a prompt nor a fallback."""
-    value: Any = None
-    with suppress(ValueError):
-        value = from_json(arguments)
-    fields = value if isinstance(value, dict) else {}
+    fields = json_object(arguments) or {}
     prompt = fields.get("prompt")
     if not isinstance(prompt, str) or not prompt.strip():
         if not fallback_prompt:

@@ -51,11 +51,7 @@ class Planner:
     """Builds plans. One for the whole server."""
 
     def __init__(
-        self,
-        catalog: ServedCatalog,
-        history: History,
-        references: ReferenceLoader,
-        creator: ImageCreator,
+        self, catalog: ServedCatalog, history: History, references: ReferenceLoader, creator: ImageCreator
     ) -> None:
         self._catalog = catalog
         self._history = history
@@ -63,13 +59,7 @@ class Planner:
         self._creator = creator
 
     async def plan(
-        self,
-        key: Key,
-        model: ChatModel,
-        body: ResponseBody,
-        response_id: str,
-        said: Said,
-        results_base: str,
+        self, key: Key, model: ChatModel, body: ResponseBody, response_id: str, said: Said, results_base: str
     ) -> ResponsePlan:
         """Check a request, and plan its response. Raises ApiError."""
         _check_images(body, said, model)
@@ -202,8 +192,7 @@ def check_combinations(body: ResponseBody, model: ChatModel) -> None:
         message = "'conversation' needs 'store': true: what the response says is stored in the conversation."
         raise BadRequest(message, param="conversation", code="invalid_parameter_combination")
     if not body.input and body.previous_response_id is None and body.conversation is None:
-        message = "Invalid 'input': it must not be empty."
-        raise BadRequest(message, param="input", code="string_below_min_length")
+        raise BadRequest("Invalid 'input': it must not be empty.", param="input", code="string_below_min_length")
 
 
 def _new_texts(body: ResponseBody, inputs: Sequence[StoredItem]) -> list[str]:
@@ -229,16 +218,7 @@ def _request(
         parallel_tool_calls=body.parallel_tool_calls,
         format=_format(body),
         max_tokens=body.max_output_tokens,
-        sampling=ChatSampling(
-            temperature=body.temperature,
-            top_p=body.top_p,
-            presence_penalty=body.presence_penalty,
-            frequency_penalty=body.frequency_penalty,
-            top_k=body.top_k,
-            min_p=body.min_p,
-            repetition_penalty=body.repetition_penalty,
-            unset=SAMPLED - body.model_fields_set,
-        ),
+        sampling=ChatSampling(**body.model_dump(include=set(SAMPLED)), unset=SAMPLED - body.model_fields_set),
         truncate=body.truncation == "auto",
         service_tier=body.service_tier,
         logprobs=logprobs,

@@ -7,16 +7,16 @@ from server.accounts.calls import match_retry
 from server.accounts.keys import Key
 from server.accounts.paging import Page
 from server.accounts.response_items import StoredItem
-from server.accounts.responses import ResponseStore, StoredResponse
-from server.backends.storage import Storage
+from server.accounts.responses import StoredResponse
 from server.errors import BadRequest, NotFound, RunsElsewhere
 from server.flows.responses.items import render, render_page, with_images
 from server.flows.retries import RetryInfo, check_fingerprint
+from server.parts import Running, Stores
 from server.schemas.response_object import Json, ResponseStatus, item_list, response_object
 from server.schemas.usage import ResponseSummary
 from server.state.active_calls import RETRY_WINDOW_S
-from server.state.active_responses import ENDPOINT, TERMINAL, ActiveResponse, ActiveResponses
-from server.state.expected_retries import CallIdentity, ExpectedRetries
+from server.state.active_responses import ENDPOINT, TERMINAL, ActiveResponse
+from server.state.expected_retries import CallIdentity
 
 Order = Literal["asc", "desc"]
 TITLE_LENGTH = 120
@@ -26,19 +26,12 @@ LOST_STREAM = 10**6  # sequence number of the only event of a stream that was lo
 class Responses:
     """Reads running responses from memory, and ended ones from the database."""
 
-    def __init__(
-        self,
-        active: ActiveResponses,
-        store: ResponseStore,
-        storage: Storage,
-        expected_retries: ExpectedRetries,
-        owner: str,
-    ) -> None:
-        self._active = active
-        self._store = store
-        self._storage = storage
-        self._expected_retries = expected_retries
-        self._owner = owner
+    def __init__(self, running: Running, stores: Stores) -> None:
+        self._active = running.responses
+        self._expected_retries = running.expected_retries
+        self._store = stores.responses
+        self._storage = stores.files
+        self._owner = stores.gateways.owner
 
     async def show(self, key: Key, response_id: str) -> Json:
         """Return the response object. Raises NotFound, for other keys' responses too."""

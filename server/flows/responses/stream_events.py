@@ -40,11 +40,6 @@ class ToolCall:
     namespace: str | None = None
     custom: CustomInput | None = None  # of a custom tool
 
-    @property
-    def is_image_call(self) -> bool:
-        """Return whether the call is for the image tool."""
-        return self.name == IMAGE_FUNCTION and self.namespace is None
-
 
 @dataclass(slots=True)
 class _Open:
@@ -115,7 +110,7 @@ class EventWriter:
         return [call for call in self.calls.values() if not self._is_image_call(call)]
 
     def _is_image_call(self, call: ToolCall) -> bool:
-        return self._hosted and call.is_image_call
+        return self._hosted and call.name == IMAGE_FUNCTION and call.namespace is None
 
     def _write_text(self, text: str, tokens: Sequence[TokenLogprob], *, is_reasoning: bool) -> None:
         if self._open is not None and self._open.is_reasoning != is_reasoning:

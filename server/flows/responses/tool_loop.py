@@ -7,7 +7,8 @@ text, not the image.
 import asyncio
 import time
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
+from operator import add
 from typing import Any
 
 import structlog
@@ -163,7 +164,7 @@ class ToolLoop:
                         case ChoiceFinished():
                             reason = event.reason
                         case ChatFinished():
-                            state.usage = _add_usage(state.usage, event.usage)
+                            state.usage = ChatUsage(*map(add, astuple(state.usage), astuple(event.usage)))
         except BadRequest as error:
             rename_field(error, FIELDS)
             error.param = plan.tools.request_path(error.param)
@@ -273,13 +274,3 @@ def _finished_item(item: Json) -> Json:
 
 def _error(failure: ApiError) -> Json:
     return {"code": ERROR_CODES.get(failure.code or "", "server_error"), "message": failure.message}
-
-
-def _add_usage(one: ChatUsage, other: ChatUsage) -> ChatUsage:
-    return replace(
-        one,
-        prompt_tokens=one.prompt_tokens + other.prompt_tokens,
-        completion_tokens=one.completion_tokens + other.completion_tokens,
-        reasoning_tokens=one.reasoning_tokens + other.reasoning_tokens,
-        cached_tokens=one.cached_tokens + other.cached_tokens,
-    )

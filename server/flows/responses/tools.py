@@ -67,23 +67,19 @@ class ResponseTools:
 
 def read_tools(tools: Sequence[Tool], choice: ToolChoice) -> ResponseTools:
     """Turn declared tools into functions of the model. Raises BadRequest for an invalid schema, name or choice."""
-    declared = list(_declared(tools))
-    names = [_function_name(tool, called) for tool, called in declared]
-    check_unique_names(names, [called.path for _, called in declared])
+    declared = [(_function_name(tool, called), tool, called) for tool, called in _declared(tools)]
+    names = [name for name, _, _ in declared]
+    check_unique_names(names, [called.path for _, _, called in declared])
     mode, allowed = _choice(choice, names)
     return ResponseTools(
-        functions=tuple(_function(tool, called, name) for (tool, called), name in zip(declared, names, strict=True)),
-        called={name: called for (_, called), name in zip(declared, names, strict=True)},
+        functions=tuple(_function(tool, called, name) for name, tool, called in declared),
+        called={name: called for name, _, called in declared},
         grammars={
             name: tool.format.definition
-            for (tool, _), name in zip(declared, names, strict=True)
+            for name, tool, _ in declared
             if isinstance(tool, CustomTool) and isinstance(tool.format, Grammar) and tool.format.syntax == "lark"
         },
-        strict=frozenset(
-            name
-            for (tool, _), name in zip(declared, names, strict=True)
-            if isinstance(tool, FunctionTool) and tool.strict
-        ),
+        strict=frozenset(name for name, tool, _ in declared if isinstance(tool, FunctionTool) and tool.strict),
         mode=mode,
         allowed=allowed,
     )

@@ -66,7 +66,10 @@ async def test_what_is_refused_before_its_route_has_that_shape_too() -> None:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    await send_error(Overloaded("full", 3), {"type": "http", "path": "/v1/messages", "app": APP}, send)
+    async def receive() -> Any:
+        raise AssertionError("nothing is read")
+
+    await send_error(Overloaded("full", 3), {"type": "http", "path": "/v1/messages", "app": APP}, receive, send)
     start, body = sent
     assert start["status"] == 503
     assert (b"retry-after", b"3") in start["headers"]

@@ -7,7 +7,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pipelines.protocol.messages import CachedCheckpoint, CachedCheckpoints, GpuMemory, WorkerMemory
-from server.telemetry.engine_metrics import EngineReport
+from server.telemetry.engine_metrics import EngineCollector, EngineReport
 from server.telemetry.metrics import MAX_CODES, Metrics
 from tests.support.metrics import scrape_busy_app
 from tests.unit.images.test_sampling_fields import SPEC
@@ -76,7 +76,7 @@ def test_workers_tell_their_memory_and_checkpoints() -> None:
         ),
         checkpoints={"sdxl": True, "broken": False},
     )
-    metrics.track_engines(lambda: [report])
+    metrics.registry.register(EngineCollector(lambda: [report]))
     lines = generate_latest(metrics.registry).decode().splitlines()
     for line in (
         'darkroom_worker_memory_bytes{engine="image-1",kind="image"} 7.0',

@@ -110,7 +110,7 @@ async def test_a_response_with_the_image_tool_fails_with_it(failing: InProcess) 
 @pytest.fixture
 def slow(app: InProcess, monkeypatch: pytest.MonkeyPatch) -> InProcess:
     """A unit of work takes a minute, so that one step of a megapixel does."""
-    backlog = app.services.images.calls._creator._backlog
+    backlog = app.services.images.calls._creator._running.backlog
     monkeypatch.setattr(backlog, "_warmup_unit_s", lambda _: 60.0)
     monkeypatch.setattr(backlog, "_fastest_s", {})
     return app
