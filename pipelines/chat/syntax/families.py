@@ -19,13 +19,12 @@ from pipelines.chat.syntax.tags import TagArguments
 XML: Final = TagArguments("<parameter={key}>", "</parameter>", space="\n")
 PARAMETER: Final = TagArguments('<parameter name="{key}">', "</parameter>")
 DSML: Final = TagArguments('<｜DSML｜parameter name="{key}" string="{string}">', "</｜DSML｜parameter>")
+TAG: Final = r"(?:<\|python_tag\|>|<\|python_start\|>(?:<\|python_end\|>)?)?"
+NAMED: Final = r'(?=\{\s*"(?:name|parameters|arguments|type|function)"\s*:)'
 BARE: Final = CallFormat(  # Llama 3's JSON; any model can be constrained to it
     head='{"name": "{name}", "parameters": ',
     tail="}",
-    opening_pattern=(
-        r"(?:\A|(?<=</think>\s*))\s*(?:<\|python_tag\|>|<\|python_start\|>(?:<\|python_end\|>)?)?\s*"
-        r'(?=\{\s*"(?:name|parameters|arguments|type|function)"\s*:)'
-    ),
+    opening_pattern=rf"\s*{TAG}\s*{NAMED}(?<=(?:\A|</think>)\s*{TAG}\s*)",  # what is before it last: as in `_begins`
     lead='{"name"',
     repeats=False,
 )
@@ -37,7 +36,9 @@ FUNCTION_XML: Final = CallFormat(
     begin="<tool_call>",
     end="</tool_call>",
     lead="<function=",
-    opening_pattern=r"\s*(?:<tool_call>\s*|(?:\A|(?<=\n)|(?<=</think>\s*)))(?=<function=)",  # some leave the tag out
+    opening_pattern=(  # some leave the tag out
+        r"\s*(?:<tool_call>\s*(?=<function=)|(?=<function=)(?:(?<=\n)|(?<=(?:\A|</think>)\s*)))"
+    ),
 )
 PYTHON_CALL: Final = partial(CallFormat, head="{name}(", arguments=PythonArguments())
 

@@ -115,17 +115,17 @@ def _thought_fields(thoughts: Thoughts) -> ParserFields:
     """Return the field of thoughts, which begin an answer or follow other thoughts, and the marks of the answer."""
     opening, closing = re.escape(thoughts.opening.rstrip()), re.escape(thoughts.closing)
     turn = f"(?:{re.escape(thoughts.turn)})?"
-    after = rf"(?:\A|(?<={closing}\s*{turn}))"
+    start = rf"(?:\A|{closing}\s*{turn})"
     fields: ParserFields = {
         "reasoning_content": {
-            "open_pattern": rf"{after}\s*{opening}\s*",
+            "open_pattern": _begins(start, opening),
             "close_pattern": rf"\s*{closing}\s*{turn}",
             "content": "text",
             "repeats": True,
         }
     }
     begin, end = re.escape(thoughts.answer_opening), re.escape(thoughts.answer_closing)
-    answer = rf"|{after}\s*{begin}\s*|\s*{end}\s*\Z" if begin else ""
+    answer = rf"|{_begins(start, begin)}|\s*{end}\s*\Z" if begin else ""
     fields["marker"] = _marker(rf"\A\s*{closing}\s*{answer}")  # some end thoughts that they did not begin
     return fields
 
@@ -154,8 +154,14 @@ def _anchored(field: ParserFields, name: str) -> ParserFields:
     if name in NOT_REASONING or not isinstance(opening, str) or not isinstance(closing, str):
         return field
     others = {key: value for key, value in field.items() if key not in ("open", "close")}
-    pattern = rf"(?:\A|(?<={re.escape(closing)}\s*))\s*{re.escape(opening.rstrip())}\s*"
+    pattern = _begins(rf"(?:\A|{re.escape(closing)})", re.escape(opening.rstrip()))
     return {**others, "open_pattern": pattern, "close_pattern": rf"\s*{re.escape(closing)}\s*"}
+
+
+def _begins(start: str, mark: str) -> str:
+    """Return the pattern of a mark that stands nowhere but behind `start`. What is before it is looked at last: where
+    that comes first, the package regex takes other texts (`<mark> <b>`) for its beginning, and holds them back."""
+    return rf"\s*{mark}(?<={start}\s*{mark})\s*"
 
 
 def marker_text(fields: ParserFields, calls: CallFormat | None) -> str:

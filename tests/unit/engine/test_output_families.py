@@ -18,7 +18,7 @@ from pipelines.chat.syntax.calls import CONTENT
 from pipelines.chat.syntax.chosen import choose
 from pipelines.chat.syntax.families import TABLE
 from pipelines.chat.syntax.output_syntax import OutputSyntax, ThoughtState, marker_text
-from pipelines.chat.syntax.pieces import ToolCallPiece
+from pipelines.chat.syntax.pieces import TextPiece, ToolCallPiece
 from pipelines.chat.tokens import TokenTable
 from pipelines.protocol.chat import ChatJob, ChatSpec, JsonFormat, ReasoningDelta, TextDelta, ToolCallDelta
 from starters.chat.tokens import make_tokenizer
@@ -265,6 +265,21 @@ def test_nothing_is_said_before_a_value_of_a_schema() -> None:
 )
 def test_what_is_about_marks_is_text(answer: str) -> None:
     assert Model("hermes").write(answer, tools=TOOLS)[:3] == ("", answer, [])
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "answer", ["See <mark>it</mark> <b>and</b>\n <i>all</i>", 'A<link>\n\n"b" <th>c</think>\n "d" .']
+)
+def test_a_text_like_the_end_of_a_mark_does_not_wait_for_the_end_of_the_answer(name: str, answer: str) -> None:
+    syntax = Model(name).syntax
+    parser = OutputParser(
+        syntax.parser_fields(tools=True, required=False), "", TOOLS, syntax.call_format(required=False)
+    )
+    sent = [piece for character in answer for piece in parser.feed(character)]
+    assert all(isinstance(piece, TextPiece) for piece in sent)
+    assert answer.startswith("".join(piece.text for piece in sent if isinstance(piece, TextPiece)))
+    assert sum(len(piece.text) for piece in sent if isinstance(piece, TextPiece)) > len(answer) - 12
 
 
 def test_an_answer_in_json_is_no_call() -> None:
