@@ -35,6 +35,7 @@ class Constraint:
         self._endings = [table.grammar.tokenize_str(text) for text in grammar.endings]
         self._check_at = 4 * MAX_PATH  # the closing path is computed next when so many tokens remain
         self._longest_path = 0  # so far
+        self._begun_path: list[int] = []  # what is left of the path whose first token came last
 
     @property
     def complete(self) -> bool:
@@ -64,11 +65,15 @@ class Constraint:
                 self._longest_path = max(self._longest_path, len(path))
                 spare = remaining - len(path) - self._longest_path - MARGIN
                 self._check_at = remaining - max(1, spare // 4)
+                self._begun_path = []
                 return None
-        path = path_to_end(self._table.grammar, self._matcher, self._endings)
+        path, begun = path_to_end(self._table.grammar, self._matcher, self._endings), self._begun_path
+        if begun and (path is None or len(path) > remaining):
+            path = begun  # inside an ending of several tokens: a new path would write it from its beginning
         if path is None or len(path) > remaining:
             self._check_at = remaining * 3 // 4  # no end is in reach
             return None
+        self._begun_path = path[1:]
         return path[0] if path else self._table.eos_id
 
     def accept(self, token: int) -> None:

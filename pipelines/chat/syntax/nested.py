@@ -35,8 +35,8 @@ class NestedArguments(ArgumentStyle):
         return "".join(_written(key, value) for key, value in arguments.items())
 
     def endings(self) -> tuple[str, ...]:
-        """Return the token that begins what ends a string."""
-        return (MINIMAX,)
+        """Return the beginning of what ends a string."""
+        return (f"{MINIMAX}</",)
 
 
 class NestedReader(ArgumentReader):

@@ -148,6 +148,29 @@ def test_calls_of_a_family_may_begin_close_to_the_limit_of_tokens(name: str, cho
         constraint.accept(token)
 
 
+ENDLESS = [name for name, case in CASES.items() if "Paris" in case[2]]  # calls with an argument that is a text
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_an_argument_without_end_is_closed_before_the_tokens_run_out(name: str) -> None:
+    model = Model(name)
+    request = ChatJob("j", ChatSpec("m", Path("m")), (), 0, 1.0, tools=TOOLS, tool_choice="required")
+    grammar = build_grammar(model.table, request, model.syntax, "free")
+    assert grammar
+    constraint = Constraint(model.table, grammar)
+    begun, _, _ = CASES[name][2].partition("Paris")
+    script = model.tokenizer.encode(begun, add_special_tokens=False)
+    (endless,) = model.tokenizer.encode("x", add_special_tokens=False)
+    for remaining in range(300, 0, -1):
+        token = script.pop(0) if script else endless
+        if constraint.near_limit(remaining):
+            token = constraint.closing_token(token, remaining) or token
+        if token in model.table.eos_ids:
+            break
+        constraint.accept(token)
+    assert constraint.complete or constraint.satisfied
+
+
 @pytest.mark.parametrize("name", [name for name in CASES if CASES[name][1] or name in BEFORE_ANSWER])
 def test_a_familys_thoughts_are_not_in_the_answer(name: str) -> None:
     for tools, thoughts in product(((), TOOLS), (CASES[name][1], "")):
