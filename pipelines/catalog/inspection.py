@@ -30,7 +30,7 @@ from pipelines.catalog.folder_problems import part_problems
 from pipelines.catalog.libraries import missing_libraries, quantization_problems
 from pipelines.catalog.modular import missing_part, modular_class
 from pipelines.catalog.quantization import read_quantization
-from pipelines.catalog.refused_classes import why_refused
+from pipelines.catalog.refused_classes import DENOISERS, why_refused
 from pipelines.catalog.said_by_files import Said
 from pipelines.catalog.single_files import inspect_file
 from pipelines.catalog.upscalers import UpscalerLayout, layout_of
@@ -258,10 +258,11 @@ def _foreign_parts(index: Mapping[str, Any], folder: Path | None, source: Pipeli
 
 
 def _absent_parts(index: Mapping[str, Any], folder: Path | None, source: PipelineSource) -> Iterator[str]:
-    """Yield the components without which the pipeline's class is not made, as messages."""
+    """Yield the components without which the pipeline's class does nothing, as messages. Of those that are left out on
+    purpose, and so passed as None, that is the denoiser: SD3 draws without its T5."""
     class_name = str(index.get("_class_name"))
     for name in sorted(source.required_components(class_name)):
-        if name not in index or is_left_out(index[name]):
+        if name not in index or (is_left_out(index[name]) and name in DENOISERS):
             named = "leaves out" if name in index else "does not name"
             yield f"{folder}/model_index.json {named} {name}, which {class_name} needs"
 

@@ -187,7 +187,7 @@ REFUSED: list[tuple[Callable[[Weights], Weights], str]] = [
     (renamed(".lut"), r"\.lut \(F32, 1\) is for .*, and nothing here reads it"),
     (beside(".zero_point", torch.zeros(1)), r"\.zero_point .* nothing here reads it"),
     (beside(".weight.absmax", torch.zeros(4)), r"\.weight\.absmax .* nothing here reads it"),
-    (beside(".smooth_factor", torch.ones(1)), "svdquant is not supported"),
+    (beside(".smooth_factor", torch.ones(1)), "svdquant is not supported|an SVDQuant checkpoint"),
     (unscaled_integers, "is of U8, without a scale that is known here"),
 ]
 

@@ -95,7 +95,10 @@ class ControlChecker:
         return None if difference(self.plain[0], drawn[0]) > 0 else NO_CHANGE
 
     def _why_it_does_not_fit(self, control: Control) -> str | None:
-        folder = check_files(self.spec)
+        try:
+            folder = check_files(self.spec)
+        except CheckpointError:  # moved since it was loaded: drawing decides
+            return None
         denoiser = folder / denoiser_name(model_index(folder))
         config, own = (read_json(each / "config.json") for each in (control.path, denoiser))
         return why_it_does_not_fit(control, config, own, denoiser)

@@ -243,7 +243,7 @@ KINDS: Mapping[str, tuple[Shapes, str, str]] = {
     ),
     "redux": (
         {"redux_up.weight": (8, 8), "redux_down.weight": (8, 8)},
-        "FLUX.1 Redux",
+        "a Redux image encoder",
         "prepares embeddings",
     ),
     "video": (
