@@ -11,6 +11,7 @@ from pipelines.chat.chat_template import ChatTemplates
 from pipelines.chat.checkpoint_files import check_files, open_checkpoint
 from pipelines.chat.decode_graphs import CAPTURES
 from pipelines.chat.kv_pages import PAGE
+from pipelines.chat.packed_linear import pack_linears
 from pipelines.chat.syntax.families import TABLE
 from pipelines.chat.syntax.output_syntax import OutputSyntax
 from pipelines.chat.tokens import TokenTable
@@ -92,11 +93,14 @@ def _load(spec: ChatSpec, device: torch.device, cache_share: CacheShare) -> Chat
     eos_ids = _eos_ids(model, tokenizer)
     if not eos_ids:
         raise CheckpointError(f"{spec.path}: neither generation_config.json nor the tokenizer names an end token")
+    model.eval()
+    if device.type == "cpu":
+        pack_linears(model)
     tokens = TokenTable(tokenizer, eos_ids)
     syntax, most_tokens = _syntax(spec, tokenizer, templates, model), _context_length(spec, model)
     return ChatCheckpoint(
         spec=spec,
-        model=model.eval(),
+        model=model,
         tokenizer=tokenizer,
         processor=processor,
         templates=templates,

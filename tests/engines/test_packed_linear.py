@@ -1,0 +1,69 @@
+"""Packed layers of a CPU: which are packed, and that they compute what they did."""
+
+import copy
+import platform
+
+import pytest
+import torch
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from pipelines.chat.packed_linear import X86, PackedLinear, pack_linears
+
+pytestmark = pytest.mark.skipif(platform.machine() not in X86, reason="oneDNN packs for x86")
+
+
+def _llama(*, tied: bool) -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=100, hidden_size=48, intermediate_size=72, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, attention_bias=True, tie_word_embeddings=tied,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).eval()
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("rows", [1, 8, 33])
+def test_a_packed_model_has_the_logits_of_the_plain_one(tied: bool, rows: int) -> None:
+    plain = _llama(tied=tied)
+    packed = copy.deepcopy(plain)
+    pack_linears(packed)
+    layers = [layer for layer in packed.modules() if isinstance(layer, nn.Linear | PackedLinear)]
+    assert len(layers) == 2 * 7 + 1
+    assert all(isinstance(layer, PackedLinear) for layer in layers)
+    tokens = torch.arange(rows * 5).reshape(rows, 5) % 100
+    with torch.inference_mode():
+        assert torch.allclose(packed(input_ids=tokens).logits, plain(input_ids=tokens).logits, atol=1e-5)
+        assert torch.equal(packed.model.embed_tokens.weight, plain.model.embed_tokens.weight)
+
+
+def test_no_rows_are_no_rows() -> None:
+    layer = PackedLinear(nn.Linear(48, 72))
+    with torch.inference_mode():
+        assert layer(torch.empty(0, 48)).shape == (0, 72)
+        assert layer(torch.empty(2, 0, 48)).shape == (2, 0, 72)
+
+
+def test_a_layer_whose_weight_is_read_stays_as_it_is() -> None:
+    class Router(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.classifier, self.called, self.coarse = nn.Linear(8, 4), nn.Linear(4, 4), nn.Linear(4, 4).bfloat16()
+
+        def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+            weighed = nn.functional.linear(input_ids.float() @ torch.ones(3, 8), self.classifier.weight)
+            called: torch.Tensor = self.called(weighed)
+            self.coarse(called.bfloat16())
+            return called
+
+    model = Router()
+    pack_linears(model)
+    assert type(model.classifier) is nn.Linear
+    assert type(model.coarse) is nn.Linear
+    assert isinstance(model.called, PackedLinear)
+
+
+def test_a_model_that_takes_no_such_pass_stays_as_it_is() -> None:
+    model = nn.Sequential(nn.Linear(4, 4))
+    pack_linears(model)
+    assert type(model[0]) is nn.Linear
