@@ -17,5 +17,5 @@ yields.
 - grammars, constraints: JSON schemas and tool calls enforced with llguidance
 - detokenize: tokens to deltas; output_parser: text, reasoning, tool calls; stops: stop strings
 - syntax, tokens: how a checkpoint writes calls and reasoning, and its vocabulary
-- checkpoint: loading; cpu_threads: how many threads a step is worth; failures: errors as events
+- checkpoint: loading; packed_linear, cpu_threads: layers and threads on a CPU; failures: errors as events
 """
