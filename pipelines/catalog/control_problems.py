@@ -1,20 +1,20 @@
 """Problems of the files of controls, by headers and configs: before they are loaded, and why one fits no checkpoint of
 some kind."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pipelines.catalog.file_kinds import IP_ADAPTER, kind_by_header
 from pipelines.catalog.folder_problems import PICKLES, part_problems, similar_names
 from pipelines.catalog.part_configs import differences
 from pipelines.catalog.weight_headers import WEIGHT_FILES, BrokenFile, read_header
+from pipelines.families.generic import Config
 from pipelines.protocol.images import Control
 
-Config = Mapping[str, Any]
 KEYS: Final = {"controlnet": "controlnets", "t2i-adapter": "t2i_adapters", "ip-adapter": "ip_adapters"}
 WIDTHS: Final = ("cross_attention_dim", "joint_attention_dim")  # of U-Nets, and of transformers
-OF_SEVERAL_MAPS: Final = "ControlNetUnion"
+UNION: Final = "ControlNetUnion"  # in the names of classes: networks for several kinds of maps
 
 
 def control_problem(control: Control, config: Config) -> str | None:
@@ -61,7 +61,7 @@ def why_it_does_not_fit(control: Control, config: Config, denoiser: Config, fold
     """Return why a network for maps can't go with a denoiser, by both configs; None if it may. `folder` has the
     denoiser."""
     class_name = str(config.get("_class_name") or "")
-    if control.mode is None and (OF_SEVERAL_MAPS in class_name or config.get("num_mode") is not None):
+    if control.mode is None and (UNION in class_name or config.get("num_mode") is not None):
         return "it is for several kinds of maps: name the one of this table by `mode`"
     for key, other in (WIDTHS, reversed(WIDTHS)):
         if config.get(key) is not None and denoiser.get(key) is None and denoiser.get(other) is not None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from pipelines.catalog.adapters import sort_contents
+from pipelines.catalog.file_layout import WRAPPED_IN
 from pipelines.catalog.upscalers import upscaler_layout
 from pipelines.catalog.weight_headers import Header, Tensor, read_header
 
@@ -19,7 +20,7 @@ MOST_VECTORS: Final = 512  # of a word
 PREFIX: Final = re.compile(r"^(first_stage_model|vae|model\.diffusion_model|module|params(_ema)?)\.")
 
 DENOISERS: Final = re.compile(  # beside which nothing else is looked for
-    r"^((model\.diffusion_model|model|module|_orig_mod|net|unet|transformer|diffusion_model)\.)*"
+    rf"^((model\.diffusion_model|model|{WRAPPED_IN})\.)*"
     r"(input_blocks\.\d+\.\d+\.(transformer_blocks|in_layers)|double_blocks\.|joint_blocks\.|"
     r"down_blocks\.\d+\.(attentions|resnets)|(single_)?transformer_blocks\.|noise_refiner\.|context_refiner\.|"
     r"caption_projection\.|t_embedder\.|final_layer\.linear|time_text_embed\.|img_in\.|x_embedder\.)"

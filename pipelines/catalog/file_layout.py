@@ -10,7 +10,8 @@ from pipelines.catalog.weight_headers import Tensor
 
 DENOISER_PREFIX: Final = "model.diffusion_model."  # of its tensors in files that could have other components too
 # What trainers leave before all names of a denoiser that was saved out of something else
-WRAPPERS: Final = re.compile(r"((module|_orig_mod|net|unet|transformer|diffusion_model)\.)+")
+WRAPPED_IN: Final = "module|_orig_mod|net|unet|transformer|diffusion_model"
+WRAPPERS: Final = re.compile(rf"(({WRAPPED_IN})\.)+")
 AVERAGE: Final = "model_ema."  # of the denoiser's weights over the training, which is not loaded
 CODEC: Final = ("first_stage_model.", "vae.")
 BESIDE: Final = (*CODEC, "cond_stage_model.", "conditioner.", "text_encoders.", "text_encoder.")

@@ -9,6 +9,7 @@ from typing import Final
 
 from pipelines.catalog.components import has_weights
 from pipelines.catalog.file_kinds import part_by_class
+from pipelines.catalog.weight_headers import LFS_POINTER
 
 PICKLES = ("*.bin", "*.ckpt", "*.pt", "*.pth", "*.pkl")
 HUB_CACHE = "models--"  # how the folder of a repository begins in the cache of huggingface_hub
@@ -17,9 +18,8 @@ STEMS: Final = {
     "transformers": "model",
 }  # of the files that a library looks for
 SHARD: Final = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")
-LFS_POINTER: Final = b"version https://git-lfs"
 MOST_OF_A_POINTER: Final = 1000  # bytes
-PARSED_BYTES: Final = 2**20  # of larger ones, such as a tokenizer's words, only both ends are read
+PARSED_BYTES: Final = 2**20  # of larger ones, such as a tokenizer's words, only the beginning is read
 
 
 def other_kind(folder: Path) -> str:

@@ -1,13 +1,13 @@
 """A part of one's own beside the part that it replaces, by their configs: one of another kind may load and draw
 something else."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pipelines.catalog.file_kinds import FileKind, part_by_class
+from pipelines.families.generic import Config
 
-Config = Mapping[str, Any]
 OF_LATENTS: Final = ("scaling_factor", "shift_factor", "latents_mean", "latents_std")  # by which pipelines scale them
 DEFAULTS: Final[Config] = {"scaling_factor": 0.18215}  # of diffusers' class; in older configs it is left out
 OF_WIDTH: Final = ("latent_channels", "hidden_size", "d_model", "cross_attention_dim", "joint_attention_dim")

@@ -13,8 +13,9 @@ from typing import Any, BinaryIO, Final
 # Not the hidden ones: macOS puts a `._x` beside each file that it copies to another file system
 WEIGHT_FILES: Final = "[!.]*.safetensors"
 MAX_HEADER_BYTES: Final = 100_000_000  # safetensors' own limit
+LFS_POINTER: Final = b"version https://git-lfs"
 OTHER_CONTENTS: Final = (  # by how the file begins: what is downloaded or renamed in place of weights
-    (rb"version https://git-lfs", "a pointer of git-lfs in place of the weights: `git lfs pull` brings them"),
+    (LFS_POINTER, "a pointer of git-lfs in place of the weights: `git lfs pull` brings them"),
     (rb"\s*<[!?a-zA-Z][a-zA-Z-]", "a web page in place of the weights, such as one to sign in: download it again"),
     (rb"\s*{\s*\"", "a message in place of the weights, such as of a refused download: download it again"),
     (rb"PK\x03\x04|\x80[\x02-\x05][}c\x95\x8a]", "a pickle under another name, which can run code: convert it"),

@@ -4,11 +4,10 @@ Clients cut their histories, and users speak before a tool is done: results lose
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-from pipelines.chat.content import join
+from pipelines.chat.content import Message, join
 
-Message = dict[str, Any]
 NO_RESULT: Final = "(no result)"
 
 
@@ -18,17 +17,17 @@ def pair_results(messages: Sequence[Message]) -> list[Message]:
     A call that others than its result follow gets one that says that there is none. The result of no call is the
     user's.
     """
-    owners, missing = _owners(messages)
+    results, missing = _results(messages)
+    owned = {at for listed in results.values() for at, _ in listed}
     paired: list[Message] = []
     for index, message in enumerate(messages):
         if message["role"] == "tool":
-            paired += [] if index in owners else [as_users(message)]
+            paired += [] if index in owned else [as_users(message)]
             continue
         paired.append(message)
         if calls := message.get("tool_calls"):
-            results = [at for at, (owner, _) in owners.items() if owner == index]
-            paired += [{**messages[at], "tool_call_id": owners[at][1]} for at in results]
-            if len(messages) > index + 1 + len(results):
+            paired += [{**messages[at], "tool_call_id": call_id} for at, call_id in results[index]]
+            if len(messages) > index + 1 + len(results[index]):
                 names = {str(call.get("id", "")): call["function"]["name"] for call in calls}
                 paired += [_no_result(call_id, names[call_id]) for call_id in missing[index]]
     return paired
@@ -41,26 +40,26 @@ def as_users(message: Message) -> Message:
     return {"role": "user", "content": join(head, message["content"], separator="")}
 
 
-def _owners(messages: Sequence[Message]) -> tuple[dict[int, tuple[int, str]], dict[int, list[str]]]:
-    """Return for each result the index of the message with its call, and the call's id; and for each message with
-    calls the ids of those without a result."""
-    owners: dict[int, tuple[int, str]] = {}
+def _results(messages: Sequence[Message]) -> tuple[dict[int, list[tuple[int, str]]], dict[int, list[str]]]:
+    """Return for each message with calls, by its index, the indices of their results with the calls' ids, and the ids
+    of the calls without a result."""
+    results: dict[int, list[tuple[int, str]]] = {}
     ids: dict[int, list[str]] = {}
     missing: dict[int, list[str]] = {}
     for index, message in enumerate(messages):
         if calls := message.get("tool_calls"):
             ids[index] = [str(call.get("id", "")) for call in calls]
-            missing[index] = list(ids[index])
+            missing[index], results[index] = list(ids[index]), []
         elif message["role"] == "tool":
             own = str(message.get("tool_call_id", ""))
-            latest = [*reversed(ids)]
-            owner = next((at for known in (missing, ids) for at in latest if own in known[at]), None)
-            if owner is None and latest and missing[latest[0]]:  # of an id that the client made up
-                owner, own = latest[0], missing[latest[0]][0]
+            owner = next((at for known in (missing, ids) for at in reversed(ids) if own in known[at]), None)
+            latest = next(reversed(ids), None)
+            if owner is None and latest is not None and missing[latest]:  # of an id that the client made up
+                owner, own = latest, missing[latest][0]
             if owner is not None:
-                owners[index] = owner, own
+                results[owner].append((index, own))
                 missing[owner] = _without(missing[owner], own)
-    return owners, missing
+    return results, missing
 
 
 def _without(ids: list[str], one: str) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from pipelines.catalog.control_problems import ip_adapter_problem
+from pipelines.catalog.control_problems import UNION, ip_adapter_problem
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.images.loading.file_versions import FileHashes, FileVersion
 from pipelines.images.loading.parts import LOAD_LOCK
@@ -22,7 +22,6 @@ from pipelines.images.tasks import UnsupportedTask
 from pipelines.protocol.images import Control, ControlInput, RawImage
 from pipelines.protocol.pixels import to_image
 
-UNION = "ControlNetUnion"  # in the names of classes: networks for several kinds of maps
 T2I = "Adapter"  # in the names of classes that take T2I-Adapters
 T2I_STRENGTH = "adapter_conditioning_scale"
 NETS = ("controlnet", "t2i-adapter")  # kinds of controls that are networks of their own

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -49,7 +50,8 @@ class ControlChecker:
         controls = [each for each in self.spec.controls if each.kind != "map"]
         if not controls:
             return capabilities
-        failures = {each.name: why for each in controls if (why := await self._try(each)) is not None}
+        denoiser = self._find_denoiser()
+        failures = {each.name: why for each in controls if (why := await self._try(each, denoiser)) is not None}
         if len(failures) == len(controls):
             name, why = next(iter(failures.items()))
             raise CheckpointError(f"{self.spec.path}: none of its controls works with it: {name}: {why}")
@@ -85,23 +87,25 @@ class ControlChecker:
             return 1
         return len(nets)
 
-    async def _try(self, control: Control) -> str | None:
-        """Try a control, and return the reason why it does not work; None if it works."""
-        if control.kind != "ip-adapter" and (why := self._why_it_does_not_fit(control)) is not None:
-            return why
+    async def _try(self, control: Control, denoiser: Path | None) -> str | None:
+        """Try a control, and return the reason why it does not work; None if it works. `denoiser` is its folder."""
+        if control.kind != "ip-adapter" and denoiser is not None:
+            config, own = (read_json(each / "config.json") for each in (control.path, denoiser))
+            if (why := why_it_does_not_fit(control, config, own, denoiser)) is not None:
+                return why
         drawn = await self.draw(self._with(self.job, [control]))
         if isinstance(drawn, str):
             return drawn
         return None if difference(self.plain[0], drawn[0]) > 0 else NO_CHANGE
 
-    def _why_it_does_not_fit(self, control: Control) -> str | None:
+    def _find_denoiser(self) -> Path | None:
+        """Return the folder of the denoiser; None if the checkpoint has moved since it was loaded, and drawing
+        decides."""
         try:
             folder = check_files(self.spec)
-        except CheckpointError:  # moved since it was loaded: drawing decides
+        except CheckpointError:
             return None
-        denoiser = folder / denoiser_name(model_index(folder))
-        config, own = (read_json(each / "config.json") for each in (control.path, denoiser))
-        return why_it_does_not_fit(control, config, own, denoiser)
+        return folder / denoiser_name(model_index(folder))
 
     async def _ways(
         self,
