@@ -5,6 +5,7 @@ from pathlib import Path
 
 import diffusers
 import pytest
+from packaging.version import Version
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.images.engine import ImageEngine
@@ -147,6 +148,7 @@ TOKENS = {
     **dict.fromkeys(("kandinsky21", "kandinsky21-inpaint", "kandinsky22-inpaint"), 75),
     **{"kandinsky3": 127, "lumina": 255},
 }
+ONE_BEFORE = {"fibo-edit": "0.41"}  # the diffusers whose class takes several references
 READ_ALL = {  # in windows, or up to the longest that the class lets through
     *("sd15", "sd15-inpaint", "lcm", "sdxl", "sdxl-turbo", "sdxl-inpaint", "sdxl-refiner", "sd3", "flux"),
     *("flux-schnell", "flux-control", "flux-fill", "kontext", "chroma", "qwen-image", "qwen-edit", "qwen-edit-plus"),
@@ -209,6 +211,8 @@ async def test_warmup_finds_what_a_checkpoint_can_do(name: str, tmp_path: Path) 
     require(name)
     make_family(name, tmp_path / name)
     conditioning, expected = {**CAPABILITIES, **NIGHTLY}[name]
+    if name in ONE_BEFORE and Version(diffusers.__version__) < Version(ONE_BEFORE[name]):
+        expected = (expected[0], 1, *expected[2:])
     spec = family_spec(name, tmp_path, conditioning)
     engine = ImageEngine(DEVICE)
     found = await engine.prepare(spec)
