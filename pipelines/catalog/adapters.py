@@ -2,25 +2,30 @@
 trainer gave to call it up."""
 
 import json
+import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from pipelines.catalog.weight_headers import BrokenFile, Tensor, read_header
+from pipelines.catalog.weight_headers import NO_PICKLES, WEIGHT_FILES, BrokenFile, Tensor, pickles_in, read_header
 
 MAX_TRIGGER_WORDS = 8
 NO_LAYERS: Final = "no LoRA layers are in it"
 # Of the layers of kohya, peft, old diffusers (to_q_lora.down, lora_linear_layer.down) and XLabs (qkv_lora1.down).
 DOWN: Final = re.compile(r"(\.lora_down|\.lora_A(\.default)?|[._]lora\d*\.down|\.lora_linear_layer\.down)\.weight$")
 KRONECKER: Final = re.compile(r"\.lokr_w[12](_[ab])?$")
-# What other methods of LyCORIS and peft call their tensors. `diff` is a whole difference of a layer's weights.
+# What other methods of LyCORIS and peft call a tensor of each layer. `diff` is a difference of a layer's whole weights.
 OTHER_KINDS: Final = {
-    "LoHa": re.compile(r"\.hada_w1_a$"), "OFT": re.compile(r"\.oft_(blocks|diag|R(\.weight)?)$"),
-    "GLoRA": re.compile(r"\.a1\.weight$"), "IA3": re.compile(r"\.(on_input|ia3_l(\.weight)?)$"),
-    "full-weight": re.compile(r"\.(diff|diff_b|w_norm|b_norm)$"),
+    kind: re.compile(rf"\.({name})(\.default)?(\.weight)?$")
+    for kind, name in {
+        "LoHa": "hada_w1_a", "OFT": "oft_(blocks|diag|R)", "BOFT": "boft_R", "GLoRA": r"a1(?=\.weight)|glora_A",
+        "IA3": "on_input|ia3_l", "AdaLoRA": "lora_E", "VeRA": "vera_lambda_b", "HRA": "hra_u", "MiSS": "miss_block",
+        "FourierFT": "fourierft_spectrum", "RandLoRA": "randlora_lambda", "VB-LoRA": "vblora_logits_A",
+        "DeLoRA": "delora_lambda", "GraLoRA": "gralora_A", "full-weight": "diff|diff_b|w_norm|b_norm",
+    }.items()
 }  # fmt: skip
 BESIDE: Final = ("alpha", "lora_mid.weight", "lora_B.bias", "lora_magnitude_vector", "lora_magnitude_vector.weight")
 WEIGHTS: Final = (".weight", ".bias", ".scale")
@@ -62,7 +67,7 @@ class Contents(NamedTuple):
         if self.replaced and self.layers:
             return replaces_weights(self.replaced)
         if not self.pairs and not self.kronecker:
-            article = "an" if self.kind[:1] in "IO" else "a"
+            article = "an" if self.kind[:1] in "AIO" else "a"
             return f"{article} {self.kind} adapter: image models take LoRA, and some LoKr" if self.kind else NO_LAYERS
         return None
 
@@ -72,6 +77,19 @@ def replaces_weights(names: Iterable[str]) -> str:
     listed = list(dict.fromkeys(names))
     shown = ", ".join(listed[:MOST_NAMES]) + (", ..." if len(listed) > MOST_NAMES else "")
     return f"it replaces weights of the model ({shown}): a control LoRA needs a control image"
+
+
+def wrong_shapes(contents: Contents, shapes: Mapping[str, Sequence[int]]) -> str | None:
+    """Return what is wrong with the shapes of factors and strengths, by a tensor's name; None if nothing is."""
+    for layer, (down, up) in contents.pairs.items():
+        inner, outer = tuple(shapes[down]), tuple(shapes[up])
+        matrices = len(inner) == len(outer) == 2  # a convolution in groups has a part of the rank in each
+        if min(len(inner), len(outer)) < 2 or 0 in (*inner, *outer) or (matrices and inner[0] != outer[1]):
+            return f"the factors of {layer} have the shapes {inner} and {outer}, which no product is made of"
+    for layer in (*contents.pairs, *contents.kronecker):
+        if (count := math.prod(shapes.get(f"{layer}.alpha", ()))) != 1:
+            return f"{layer}.alpha has {count} values, and a layer has one strength"
+    return None
 
 
 def sort_contents(names: Iterable[str]) -> Contents:
@@ -138,6 +156,16 @@ class Adapter:
     kind: str = "LoRA"
 
 
+def read_adapters(folder: Path) -> list[Adapter]:
+    """Read the facts of all adapters in a folder, sorted by name. Those that are pickles have that as their problem.
+    Raises OSError."""
+    unread = [
+        Adapter(file.stem, file.stat().st_size, None, 0, (), f"{file.name}: {NO_PICKLES}", "")
+        for file in pickles_in(folder)
+    ]
+    return [*map(read_adapter, sorted(folder.glob(WEIGHT_FILES))), *unread]
+
+
 def read_adapter(file: Path) -> Adapter:
     """Read an adapter's facts from the header of its file alone. Raises OSError."""
     size = file.stat().st_size
@@ -145,11 +173,13 @@ def read_adapter(file: Path) -> Adapter:
         header = read_header(file)
     except BrokenFile as error:
         return Adapter(file.stem, size, None, 0, (), str(error), "")
-    contents = sort_contents(tensor.name for tensor in header.tensors)
+    shapes = {tensor.name: tensor.shape for tensor in header.tensors}
+    contents = sort_contents(shapes)
+    problem = contents.problem or wrong_shapes(contents, shapes)
     downs = {down for down, _ in contents.pairs.values()}
     rank = _rank([tensor for tensor in header.tensors if tensor.name in downs])
     words = _trigger_words(header.metadata)
-    return Adapter(file.stem, size, rank, contents.layers, words, contents.problem, contents.kind)
+    return Adapter(file.stem, size, rank, contents.layers, words, problem, contents.kind)
 
 
 def _rank(down: list[Tensor]) -> int | None:

@@ -19,13 +19,13 @@ from pipelines.catalog.file_kinds import (
     other_kind_of,
 )
 from pipelines.catalog.file_layout import denoiser_tensors, missing_parts
-from pipelines.catalog.folder_problems import HUB_CACHE, PICKLES, SHARD, other_kind, part_problems, similar_names
+from pipelines.catalog.folder_problems import HUB_CACHE, SHARD, other_kind, part_problems, similar_names
 from pipelines.catalog.modular import index_file, missing_part, plain_index
 from pipelines.catalog.part_configs import differences, other_kind_of_part
 from pipelines.catalog.quantization import is_quantized
 from pipelines.catalog.quantized_bytes import quantized_bytes
 from pipelines.catalog.upscalers import UpscalerLayout, layout_of
-from pipelines.catalog.weight_headers import WEIGHT_FILES, BrokenFile, Tensor, read_header
+from pipelines.catalog.weight_headers import NO_PICKLES, PICKLES, WEIGHT_FILES, BrokenFile, Tensor, read_header
 from pipelines.catalog.weight_headers import CheckpointError as CheckpointError
 from pipelines.protocol.images import CheckpointSpec, Control, Offload, Quantize, Runtime
 
@@ -82,7 +82,7 @@ def _check_path(path: Path) -> None:
     except OSError as error:  # such as a name that is too long, or a folder that may not be entered
         raise CheckpointError(f"{str(path)[:200]}: {error.strerror}") from error
     if path.is_file() and any(path.match(pattern) for pattern in PICKLES):
-        raise CheckpointError(f"{path}: a pickle, which can run code; convert the checkpoint to safetensors")
+        raise CheckpointError(f"{path}: {NO_PICKLES}")
 
 
 def check_files(spec: CheckpointSpec) -> Path:

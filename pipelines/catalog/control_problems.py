@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Final
 
 from pipelines.catalog.file_kinds import IP_ADAPTER, kind_by_header
-from pipelines.catalog.folder_problems import PICKLES, part_problems, similar_names
+from pipelines.catalog.folder_problems import part_problems, similar_names
 from pipelines.catalog.part_configs import differences
-from pipelines.catalog.weight_headers import WEIGHT_FILES, BrokenFile, read_header
+from pipelines.catalog.weight_headers import NO_PICKLES, PICKLES, WEIGHT_FILES, BrokenFile, read_header
 from pipelines.families.generic import Config
 from pipelines.protocol.images import Control
 
@@ -35,7 +35,7 @@ def ip_adapter_problem(file: Path) -> str | None:
     if not file.is_file():
         return f"{file}: there is no such file{similar_names(file)}"
     if any(file.match(pattern) for pattern in PICKLES):
-        return f"{file}: a pickle, which can run code; convert it to safetensors"
+        return f"{file}: {NO_PICKLES}"
     try:
         header = read_header(file)
     except BrokenFile as error:

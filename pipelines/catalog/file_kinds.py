@@ -119,7 +119,7 @@ def _upscaler(header: Header) -> FileKind:
 
 
 def _adapter(kind: str) -> FileKind:
-    article = "an" if kind[:1] in "IO" else "a"
+    article = "an" if kind[:1] in "AIO" else "a"
     place = "put it into the folder that `lora_folder` in [runtime] of a checkpoint names, or name it in `loras` there"
     return FileKind(f"{article} {kind} adapter", place)
 

@@ -9,9 +9,8 @@ from typing import Final
 
 from pipelines.catalog.components import has_weights
 from pipelines.catalog.file_kinds import part_by_class
-from pipelines.catalog.weight_headers import LFS_POINTER
+from pipelines.catalog.weight_headers import LFS_POINTER, pickles_in
 
-PICKLES = ("*.bin", "*.ckpt", "*.pt", "*.pth", "*.pkl")
 HUB_CACHE = "models--"  # how the folder of a repository begins in the cache of huggingface_hub
 STEMS: Final = {
     "diffusers": "diffusion_pytorch_model",
@@ -119,7 +118,7 @@ def _weight_problems(part: Path, library: str, files: Sequence[Path]) -> Iterato
         if (missing := sorted(shards - present)) and (is_read or shards & present or not present):
             yield f"{part / missing[0]}: missing, {index.name} names it"
     if not files and not indices:
-        pickled = next((file.name for pattern in PICKLES for file in part.glob(pattern)), None)
+        pickled = next((file.name for file in pickles_in(part)), None)
         yield f"{part}: no weights" + (f" but {pickled}, which can run code: convert it" if pickled else "")
     if files and not indices and all(SHARD.search(name) for name in present):
         index_name = SHARD.sub(".safetensors.index.json", files[0].name)

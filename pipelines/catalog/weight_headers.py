@@ -12,6 +12,8 @@ from typing import Any, BinaryIO, Final
 
 # Not the hidden ones: macOS puts a `._x` beside each file that it copies to another file system
 WEIGHT_FILES: Final = "[!.]*.safetensors"
+PICKLES: Final = ("[!.]*.bin", "[!.]*.ckpt", "[!.]*.pt", "[!.]*.pth", "[!.]*.pkl")
+NO_PICKLES: Final = "a pickle, which can run code, so it is not read: convert it to .safetensors"
 MAX_HEADER_BYTES: Final = 100_000_000  # safetensors' own limit
 LFS_POINTER: Final = b"version https://git-lfs"
 OTHER_CONTENTS: Final = (  # by how the file begins: what is downloaded or renamed in place of weights
@@ -73,6 +75,11 @@ class Header:
 
     tensors: tuple[Tensor, ...]
     metadata: Mapping[str, Any]
+
+
+def pickles_in(folder: Path) -> list[Path]:
+    """Return the files of a folder that are pickles by their names."""
+    return [file for pattern in PICKLES for file in sorted(folder.glob(pattern))]
 
 
 def read_header(file: Path) -> Header:

@@ -20,8 +20,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, 
 
 from pipelines.catalog.chat_files import FLOAT8, GGUF, MLX, missing_packages, quantized_by
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.folder_problems import PICKLES
-from pipelines.catalog.weight_headers import WEIGHT_FILES, read_header
+from pipelines.catalog.weight_headers import WEIGHT_FILES, pickles_in, read_header
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.memory import compute_dtype
 from pipelines.device.quantizers import quantizing_config
@@ -70,7 +69,7 @@ def _check_weights(path: Path) -> None:
         raise CheckpointError(f"{path}: no config.json, so this is no transformers folder")
     if not files:
         packed = min((file for file in path.glob(f"*{GGUF}") if not file.name.startswith(EYES)), default=None)
-        pickled = next((file for pattern in PICKLES for file in path.glob(pattern)), None)
+        pickled = next(iter(pickles_in(path)), None)
         weights = f"only pickles such as {pickled.name}, which can run code" if pickled else "no weights"
         remedy = f"name its file: {packed.name}" if packed else "convert the checkpoint to safetensors"
         raise CheckpointError(f"{path}: {weights}; {remedy}")

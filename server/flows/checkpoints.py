@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pipelines.catalog.adapters import Adapter, read_adapter
+from pipelines.catalog.adapters import Adapter, read_adapters
 from pipelines.catalog.base_search import find_bases, is_whole, loads_whole, nearest_base
 from pipelines.catalog.checkpoint_files import SINGLE_FILES, find_snapshot
 from pipelines.catalog.folder_problems import HUB_CACHE, similar_names
@@ -20,7 +20,6 @@ from pipelines.catalog.inspection import Inspection, inspect_checkpoint
 from pipelines.catalog.manifest import Checked, manifest_of, verify, write_manifest
 from pipelines.catalog.modular import index_file
 from pipelines.catalog.suggestion import Setting, Suggestion, suggest
-from pipelines.catalog.weight_headers import WEIGHT_FILES
 from pipelines.protocol.images import CheckpointSpec
 from server.catalog.images import Catalog, CatalogError, ImageModel, load_catalog
 from server.catalog.new_file import NewFile, NewModel, catalog_text, name_for
@@ -199,11 +198,7 @@ class CheckpointManager:
     def adapters(self) -> dict[str, list[Adapter]]:
         """Return the adapters of each model that takes them by request, by its name: those of its folder."""
         folders = {model.name: model.checkpoint.runtime.lora_folder for model in self._catalog().models.values()}
-        return {
-            name: [read_adapter(file) for file in sorted(folder.glob(WEIGHT_FILES))]
-            for name, folder in folders.items()
-            if folder is not None
-        }
+        return {name: read_adapters(folder) for name, folder in folders.items() if folder is not None}
 
     def verify(self, checkpoint: str) -> list[Checked]:
         """Check every file against its manifest. Reads them whole. Raises NotFound."""

@@ -103,3 +103,13 @@ def test_what_can_not_be_used_is_refused_with_the_reason(
     save_file(weights, tmp_path / "x.safetensors")
     with pytest.raises(CheckpointError, match=rf"runtime\.embedding_folder: .*{message}"):
         load_checkpoint(spec_of(families / family, tmp_path), DEVICE)
+
+
+def test_vectors_that_are_not_numbers_are_refused_and_pickles_are_named(families: Path, tmp_path: Path) -> None:
+    (width,) = widths(load_checkpoint(spec_of(families / "sd15"), DEVICE))
+    (tmp_path / "old.pt").write_bytes(b"PK")
+    checkpoint = load_checkpoint(spec_of(families / "sd15", tmp_path), DEVICE)
+    assert any("old.pt: a pickle, which can run code, so it is not read" in note for note in checkpoint.notes)
+    save_file({"emb_params": torch.full((2, width), float("nan"))}, tmp_path / "cat.safetensors")
+    with pytest.raises(CheckpointError, match=r"cat\.safetensors: it has vectors that are not numbers"):
+        load_checkpoint(spec_of(families / "sd15", tmp_path), DEVICE)

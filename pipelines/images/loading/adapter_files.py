@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 
-from pipelines.catalog.adapters import BESIDE, KRONECKER, Contents, sort_contents
+from pipelines.catalog.adapters import BESIDE, KRONECKER, Contents, sort_contents, wrong_shapes
 from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.catalog.weight_headers import BrokenFile, read_header
 
 PEFT_FILE, PEFT_CONFIG, PEFT_PREFIX = "adapter_model.safetensors", "adapter_config.json", "base_model.model."
 # In what trainers call layers by the model's own names: before those of the denoiser, and of text encoders.
@@ -46,19 +48,20 @@ class AdapterFile:
 def read_adapter_file(path: Path) -> AdapterFile:
     """Read an adapter from the disk. Raises CheckpointError with the reason why no model takes it."""
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no mapping
-    except OSError as error:
-        raise CheckpointError(f"it can't be read: {error.strerror}") from error
-    except SafetensorError as error:
+        header = read_header(path)
+    except BrokenFile as error:
+        raise CheckpointError(str(error).removeprefix(f"{path}: ")) from error
+    shapes = {tensor.name: tensor.shape for tensor in header.tensors}
+    contents = sort_contents(shapes)
+    if (problem := contents.problem or wrong_shapes(contents, shapes)) is not None:
+        raise CheckpointError(problem)
+    try:
+        weights = load_file(path)
+    except (OSError, SafetensorError) as error:  # such as of a type that torch does not have
         raise CheckpointError(f"it can't be read: {error}") from error
-    contents = sort_contents(weights)
-    if contents.problem is not None:
-        raise CheckpointError(contents.problem)
     if broken := next((name for name, weight in weights.items() if not _is_finite(weight)), None):
         raise CheckpointError(f"it has weights that are not numbers, such as in {broken}")
-    config = _peft_config(path, metadata)
+    config = _peft_config(path, header.metadata)
     for layer, (down, up) in contents.pairs.items():
         _multiply_in(weights, layer, down, up, config)
     for layer in contents.kronecker:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.file_kinds import EMBEDDING, kind_by_header
-from pipelines.catalog.weight_headers import WEIGHT_FILES, BrokenFile, read_header
+from pipelines.catalog.weight_headers import NO_PICKLES, WEIGHT_FILES, BrokenFile, pickles_in, read_header
 
 PAIRS: Final = tuple((f"text_encoder{number}", f"tokenizer{number}") for number in ("", "_2", "_3"))
 OF_ENCODER: Final[Mapping[str, int]] = {"clip_l": 0, "clip_g": 1, "t5": -1, "t5xxl": -1}  # by the name in the file
@@ -25,7 +25,8 @@ def load_embeddings(pipeline: Any, folder: Path) -> tuple[str, ...]:
     takes in a prompt. Raises CheckpointError for a class that takes none, and for files that can't be used."""
     if not hasattr(pipeline, "load_textual_inversion"):
         raise CheckpointError(f"runtime.embedding_folder: {type(pipeline).__name__} takes no embeddings")
-    return tuple(_load(pipeline, file) for file in sorted(folder.glob(WEIGHT_FILES)))
+    unread = (f"runtime.embedding_folder: {file.name}: {NO_PICKLES}" for file in pickles_in(folder))
+    return (*(_load(pipeline, file) for file in sorted(folder.glob(WEIGHT_FILES))), *unread)
 
 
 def _load(pipeline: Any, file: Path) -> str:
@@ -56,6 +57,8 @@ def _read(file: Path) -> dict[str, torch.Tensor]:
         raise CheckpointError(f"runtime.embedding_folder: {error}") from error
     if kind != EMBEDDING:
         raise CheckpointError(f"runtime.embedding_folder: {file}: {kind or 'no embedding'}")
+    if not all(bool(weight.float().isfinite().all()) for weight in weights.values()):
+        raise CheckpointError(f"runtime.embedding_folder: {file}: it has vectors that are not numbers")
     return {name: weight.reshape(-1, weight.shape[-1]) for name, weight in weights.items() if weight.numel() > 1}
 
 

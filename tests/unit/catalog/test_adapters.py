@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from pipelines.catalog.adapters import read_adapter
+from pipelines.catalog.adapters import read_adapter, read_adapters
 
 LAYER = np.zeros((8, 32), np.float16)
+SQUARE = np.zeros((8, 8), np.float16)
+STRENGTH = np.zeros((), np.float16)
 
 
 @pytest.mark.parametrize(
@@ -26,8 +28,9 @@ LAYER = np.zeros((8, 32), np.float16)
     ],
 )
 def test_the_rank_is_that_of_most_layers(tmp_path: Path, name: str) -> None:
-    odd = {name.replace("a.", "b.", 1): LAYER[:4], name: LAYER, name.replace("a.", "c.", 1): LAYER, "alpha": LAYER[0]}
-    odd |= {tensor.replace("down", "up").replace("lora_A", "lora_B"): LAYER.T[:, :3].copy() for tensor in odd}
+    downs = {name.replace("a.", "b.", 1): LAYER[:4], name: LAYER, name.replace("a.", "c.", 1): LAYER}
+    ups = {tensor.replace("down", "up").replace("lora_A", "lora_B"): down.T.copy() for tensor, down in downs.items()}
+    odd = {**downs, **ups, "alpha": STRENGTH}
     save_file(odd, tmp_path / "style.safetensors")
     adapter = read_adapter(tmp_path / "style.safetensors")
     assert (adapter.name, adapter.rank, adapter.layers, adapter.problem) == ("style", 8, 3, None)
@@ -65,6 +68,9 @@ def names(*layers: str, parts: Iterable[str]) -> list[str]:
         (names("a", "b", parts=("lokr_w1", "lokr_w2_a", "lokr_w2_b", "alpha")), "LoKr", 2, None),
         (names("a", parts=("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b")), "LoHa", 1, "a LoHa adapter: "),
         (names("a", parts=("oft_blocks", "alpha")), "OFT", 1, "an OFT adapter: "),
+        (names("a", parts=("oft_R.default",)), "OFT", 1, "an OFT adapter: "),
+        (names("a", parts=("vera_lambda_b", "vera_lambda_d")), "VeRA", 1, "a VeRA adapter: "),
+        (names("a", "b", parts=("lora_A", "lora_B", "lora_E")), "AdaLoRA", 2, "an AdaLoRA adapter: "),
         (names("a", parts=("diff", "diff_b")), "full-weight", 2, "a full-weight adapter: "),
         (names("a", parts=("lora_A.weight", "lora_B.weight", "dora_scale")), "DoRA", 1, "a DoRA adapter (dora_scale)"),
         (names("a", parts=("lora_A.weight", "lora_B.weight", "lora_magnitude_vector")), "LoRA", 1, None),
@@ -83,8 +89,39 @@ def names(*layers: str, parts: Iterable[str]) -> list[str]:
 def test_kinds_and_what_can_not_be_drawn_are_told(
     tmp_path: Path, tensors: list[str], kind: str, layers: int, problem: str | None
 ) -> None:
-    save_file(dict.fromkeys(tensors, LAYER), tmp_path / "style.safetensors")
+    weights = {name: STRENGTH if name.endswith(".alpha") else SQUARE for name in tensors}
+    save_file(weights, tmp_path / "style.safetensors")
     adapter = read_adapter(tmp_path / "style.safetensors")
     assert (adapter.kind, adapter.layers) == (kind, layers)
     assert (adapter.problem or "").startswith(problem or "")
     assert (adapter.problem is None) == (problem is None)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "problem"),
+    [
+        ({"a.lora_A.weight": STRENGTH, "a.lora_B.weight": STRENGTH}, "the factors of a have the shapes () and (), "),
+        ({"a.lora_A.weight": LAYER, "a.lora_B.weight": LAYER}, "the factors of a have the shapes (8, 32) and (8, 32)"),
+        ({"a.lora_A.weight": LAYER, "a.lora_B.weight": LAYER.T[:, :0].copy()}, "the factors of a have the shapes"),
+        (
+            {"a.lora_down.weight": LAYER, "a.lora_up.weight": LAYER.T.copy(), "a.alpha": LAYER[0, :2].copy()},
+            "a.alpha has 2 values, and a layer has one strength",
+        ),
+    ],
+)
+def test_shapes_of_which_no_layer_can_be_made_are_told(
+    tmp_path: Path, tensors: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float16]]], problem: str
+) -> None:
+    save_file(tensors, tmp_path / "style.safetensors")
+    assert (read_adapter(tmp_path / "style.safetensors").problem or "").startswith(problem)
+
+
+def test_pickles_in_a_folder_are_listed_with_their_problem(tmp_path: Path) -> None:
+    save_file({"a.lora_A.weight": LAYER, "a.lora_B.weight": LAYER.T.copy()}, tmp_path / "style.safetensors")
+    (tmp_path / "old.pt").write_bytes(b"PK")
+    (tmp_path / "._old.pt").write_bytes(b"")
+    problems = {adapter.name: adapter.problem for adapter in read_adapters(tmp_path)}
+    assert problems == {
+        "style": None,
+        "old": "old.pt: a pickle, which can run code, so it is not read: convert it to .safetensors",
+    }
