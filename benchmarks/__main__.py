@@ -2,12 +2,12 @@
 join others against the best batch, a mix of calls against their order, equal calls against a queue, a swap against the
 disk. All in one run and as ratios, because machines differ and are noisy.
 
-Writes bench.json and bench.png into the folder in the first argument (default: bench-results).
+Writes bench.json and bench.png into the folder (default: bench-results).
 """
 
+import argparse
 import platform
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -35,7 +35,9 @@ NEWCOMERS_PX = 96  # few tokens in a wide network: steps are long, and a CPU gai
 
 
 def main() -> None:
-    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "bench-results")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("folder", type=Path, nargs="?", default="bench-results")
+    folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     settings = Settings()
     catalog = load_catalog(settings.model_configs, settings.weights)
