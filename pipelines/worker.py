@@ -147,7 +147,8 @@ async def serve(connection: Connection, options: argparse.Namespace, start: Star
 
 
 def start_engine(options: argparse.Namespace, send: Callable[[FromWorker], None]) -> Hosted:
-    """Start the engine of this kind on its device. Raises NoDevice. Imports torch, which takes seconds."""
+    """Start the engine of this kind on its device, and return it. Raises NoDevice. Imports torch, which takes
+    seconds."""
     quiet_libraries()
 
     from pipelines.device.choice import choose_device, describe

@@ -73,7 +73,8 @@ def app(arguments: Arguments) -> serve.Application:
 
 @serve.deployment(ray_actor_options=ACTOR)
 class Engines:
-    """Keeps the supervisor, which ends with it. Engines outlive both, unless this is shut down."""
+    """The Ray Serve deployment that holds the supervisor, which ends with it. Engines outlive both, unless the cluster
+    is shut down."""
 
     def __init__(self, config: ClusterConfig, secrets: ClusterSecrets, patience_s: float) -> None:
         self._patience_s = patience_s
@@ -104,7 +105,8 @@ class Engines:
 @serve.deployment(max_ongoing_requests=MOST_REQUESTS, ray_actor_options=ACTOR)
 @serve.ingress()
 class Gateway:
-    """A replica: a gateway with the first home of its box, and the first private port, that no other one uses."""
+    """A replica of the Ray Serve deployment: a gateway with the first home of its box, and the first private port, that
+    no other gateway uses."""
 
     def __init__(self, engines: Any, config: ClusterConfig, secrets: ClusterSecrets) -> None:
         os.umask(0o077)

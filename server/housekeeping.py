@@ -72,7 +72,7 @@ def lock_database(settings: Settings) -> IO[str] | None:
 
 
 async def recover_after_crash(services: Services) -> None:
-    """Tell the others that this server runs, and give up the calls that dead servers left."""
+    """Register this server with the others, and void or fail the calls that dead servers left."""
     stores = services.stores
     others = await stores.gateways.in_patient_writer(stores.gateways.register)
     if others and None in {services.settings.gateway_url, *(other.url for other in others)}:

@@ -227,7 +227,7 @@ class Settings(BaseSettings):
 
     @property
     def no_server_message(self) -> str:
-        """Say that a command found nothing of a server, and where it looked."""
+        """Return the message of a command that finds no server, and where it looked."""
         given = "home" in self.model_fields_set
         home = f"{self.home}, which DARKROOM_HOME names" if given else f"{self.home} (DARKROOM_HOME is not set)"
         looked = home if self.database is None else f"{home}, and the database of DARKROOM_DATABASE"

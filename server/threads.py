@@ -30,8 +30,8 @@ class Threads:
         return await asyncio.wrap_future(self._submit(partial(work, *args, **kwargs)))
 
     async def run_if_begun_within(self, limit_s: float, work: Callable[[], Result]) -> Result:
-        """Run work as `run` does. Raises NotBegun if no thread was free for so long; work that has begun is awaited to
-        its end."""
+        """Run work and return its result, as `run` does. Raises NotBegun if no thread was free for `limit_s` seconds;
+        work that has begun is awaited to its end."""
         submitted = self._submit(work)
         result = asyncio.wrap_future(submitted)
         try:

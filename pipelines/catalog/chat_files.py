@@ -37,13 +37,13 @@ NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def sees_images(checkpoint: Path) -> bool:
-    """Tell whether it has a part that reads images, and the files that prepare them."""
+    """Return whether the checkpoint has a part that reads images, and the files that prepare them."""
     has_processor = any((checkpoint / name).is_file() for name in PROCESSORS)
     return has_processor and isinstance(read_json(checkpoint / "config.json").get("vision_config"), dict)
 
 
 def quantized_by(checkpoint: Path) -> str | None:
-    """Return the method by which its weights are quantized, if they are."""
+    """Return the method by which the checkpoint's weights are quantized; None if they are not."""
     found = read_json(checkpoint / "config.json")
     config = found.get("quantization_config") or found.get("quantization")
     if not isinstance(config, dict):
@@ -53,13 +53,14 @@ def quantized_by(checkpoint: Path) -> str | None:
 
 
 def missing_packages(checkpoint: Path) -> tuple[str, ...]:
-    """Return the packages without which its quantized weights can't be loaded."""
+    """Return the packages that are not installed and without which the checkpoint's quantized weights can't be
+    loaded."""
     return tuple(name for name in NEEDED.get(quantized_by(checkpoint) or "", ()) if not is_installed(name))
 
 
 def loaded_bytes(checkpoint: Path, quantize: Quantize = "none") -> int:
-    """Return the bytes of its weights on a device, if they are quantized so while they are loaded. 0 for one that is
-    not there."""
+    """Return the bytes of the checkpoint's weights on a device, quantized as `quantize` says while they are loaded; 0
+    for a checkpoint that is not there."""
     if checkpoint.suffix == GGUF:
         return int(_sum(checkpoint, _multiplied_out)) if checkpoint.is_file() else 0
     files = _without_copies(checkpoint.glob(WEIGHT_FILES))

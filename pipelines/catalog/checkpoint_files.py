@@ -58,13 +58,13 @@ def files_version(path: Path) -> int:
 
 
 def index_of(spec: CheckpointSpec) -> dict[str, Any]:
-    """Return the index of a checkpoint: model_index.json of its folder, or what an upscaler's would be. Raises
-    CheckpointError."""
+    """Return the index of a checkpoint: model_index.json of its folder, or one that is made for an upscaler's file.
+    Raises CheckpointError."""
     return upscaler_of(spec).index if spec.conditioning == "upscale" else model_index(check_files(spec))
 
 
 def upscaler_of(spec: CheckpointSpec) -> UpscalerLayout:
-    """Return the layout of an upscaler's file. Raises CheckpointError for another file."""
+    """Return the layout of an upscaler's file. Raises CheckpointError for a file that is no upscaler."""
     _check_path(spec.path)
     layout = layout_of(spec.path) if spec.path.suffix == ".safetensors" and spec.path.is_file() else None
     kind = other_kind_of(spec.path) if layout is None and spec.path.suffix in SINGLE_FILES else None
@@ -110,7 +110,8 @@ def check_files(spec: CheckpointSpec) -> Path:
 
 
 def _why_no_single_file(file: Path) -> str | None:
-    """Return why a file is none by its name: one of several shards, or one with another ending."""
+    """Return why a file can't be a single-file checkpoint, by its name: it is one of several shards, or has another
+    ending."""
     if SHARD.search(file.name):
         return "one of several files of a model: name their folder, with the key `denoiser` if it is a denoiser's"
     try:
@@ -205,7 +206,8 @@ def own_parts(parts: Iterable[tuple[str, Path]], index: Mapping[str, Any]) -> di
 
 
 def own_files(path: Path) -> list[Path]:
-    """Return the files with the weights of a part of one's own."""
+    """Return the weight files of a component that the catalog file puts in place of the checkpoint's own: of its
+    folder, or the file itself."""
     return default_variant(path) if path.is_dir() else [path]
 
 
@@ -272,8 +274,8 @@ def estimate_bytes(spec: CheckpointSpec, item_bytes: int) -> int:
 
 
 def control_bytes(controls: Iterable[Control], item_bytes: int) -> int:
-    """Return the bytes of the controls' networks and their image encoders at `item_bytes` a weight. Raises
-    CheckpointError for files that can't be loaded."""
+    """Return the bytes of the controls' networks and their image encoders on the device at `item_bytes` a weight.
+    Raises CheckpointError for files that can't be loaded."""
     networks = [control for control in controls if control.kind != "map"]
     for control in networks:
         if (problem := control_problem(control, read_json(control.path / "config.json"))) is not None:
@@ -326,8 +328,8 @@ def _loaded_bytes(tensor: Tensor, file: Path, quantize: Quantize, item_bytes: fl
 
 
 def fullest_device_bytes(parts: Mapping[str, Sequence[float]], runtime: Runtime) -> int:
-    """Return the peak on the device of a checkpoint in bytes, or on the fuller one of the two of text encoders and all
-    else."""
+    """Return the peak in bytes that a checkpoint takes on a device; with the text encoders on a device of their own, on
+    the one of the two that holds more."""
     if runtime.gpus == 1 or runtime.parallel != "encoders":
         return device_bytes(parts, runtime.offload)
     return max(device_bytes(side, runtime.offload) for side in _encoders_and_others(parts))

@@ -29,7 +29,7 @@ DENOISERS: Final = re.compile(  # beside which nothing else is looked for
 
 @dataclass(frozen=True, slots=True)
 class FileKind:
-    """A kind of file: what it is called, and where in the catalog it belongs."""
+    """A kind of file: its name, and where in the catalog it belongs."""
 
     name: str
     place: str
@@ -83,18 +83,19 @@ CLASSIFIER: Final = FileKind("an image classifier", "name its transformers folde
 
 
 def part_by_class(class_name: str) -> FileKind | None:
-    """Return what the folder of one part is, by the class in its config; None for one that is not known."""
+    """Return the kind of a folder with one component, by the class in its config; None for a class that is not
+    known."""
     return next((kind for pattern, kind in BY_CLASS if pattern.search(class_name)), None)
 
 
 def other_kind_of(file: Path) -> FileKind | None:
-    """Return what a file is if it is no image checkpoint; None if it is one, or nothing that is known. Raises
+    """Return the kind of a file that is no image checkpoint; None if it is one, or of no known kind. Raises
     BrokenFile."""
     return kind_by_header(read_header(file))
 
 
 def kind_by_header(header: Header) -> FileKind | None:
-    """Return what a file is by its header, if it is no image checkpoint."""
+    """Return the kind of a file by its header; None for an image checkpoint, or a file of no known kind."""
     names = [tensor.name for tensor in header.tensors]
     plain = [PREFIX.sub("", name) for name in names]
     is_denoiser = _has(names, DENOISERS)

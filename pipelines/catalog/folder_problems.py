@@ -50,8 +50,8 @@ def _class_of_part(folder: Path) -> str:
 
 
 def similar_names(path: Path) -> str:
-    """Suggest names for a path that is not there: "; did you mean ...?" with the files there that have nearly the same
-    name, else an empty text."""
+    """Return the end of an error message that suggests names for a path that is not there: "; did you mean ...?" with
+    the files there that have nearly the same name, else an empty text."""
     try:
         while not path.parent.is_dir() and path.parent != path:
             path = path.parent

@@ -58,7 +58,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """The facts in the files. With `problems` the checkpoint can't be served as it is."""
+    """The facts about a checkpoint by its files. With `problems` it can't be served as it is."""
 
     path: Path  # a hub cache folder's snapshot
     folder: Path | None  # with model_index.json: the checkpoint itself, its base, or its configs
@@ -90,9 +90,9 @@ class Inspection:
 
 
 def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None = None) -> Inspection:
-    """Look at a diffusers folder, a hub cache folder or a single file. `base` is the folder with the other components
-    of a single file that has the denoiser alone, `config` that of the configs of one that has all. Raises nothing:
-    faults are in `problems`."""
+    """Return the facts about a diffusers folder, a hub cache folder or a single file. `base` is the folder with the
+    other components of a single file that has the denoiser alone, `config` that of the configs of one that has all.
+    Raises nothing: faults are in `problems`."""
     if path.suffix == ".safetensors" and path.is_file() and base is None and config is None:
         try:
             if (layout := layout_of(path)) is not None:
@@ -233,7 +233,7 @@ def _part(name: str, class_name: str, tensors: list[Tensor]) -> Part:
 
 
 def class_problems(index: Mapping[str, Any], folder: Path | None, source: PipelineSource) -> Iterator[str]:
-    """Yield what keeps a pipeline from being made of the components that the index names, as messages."""
+    """Yield messages about what keeps the pipeline class from being built of the components that the index names."""
     class_name = str(index.get("_class_name"))
     why = why_refused(class_name, source) if index else None
     problems = [f"{folder}: {why}"] if why is not None else []
@@ -289,8 +289,8 @@ def _tasks(class_name: str, signature: Call, codec: Mapping[str, Any], source: P
 
 
 def codec_scale(folder: Path) -> int:
-    """Return the pixels to a latent, along a side, from the codec's config as diffusers' pipelines compute it; 8 if it
-    does not say."""
+    """Return how many pixels a latent has along a side, computed from the codec's config as diffusers' pipelines do; 8
+    if it does not say."""
     config = read_config(folder, "vae")
     for key in ("block_out_channels", "encoder_block_out_channels"):
         if isinstance(blocks := config.get(key), list):

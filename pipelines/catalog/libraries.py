@@ -42,7 +42,8 @@ def needed_libraries(path: Path, folder: Path | None, index: Mapping[str, Any]) 
 
 
 def missing_quantizers(folder: Path, index: Mapping[str, Any]) -> tuple[str, ...]:
-    """List those without which a part's weights can't be read at all."""
+    """List the packages that are not installed and without which a component's quantized weights can't be read, by the
+    names that pip takes."""
     needed = (library for _, method in quantized_parts(folder, index) for library in QUANTIZERS.get(method, ()))
     return tuple(library for library in dict.fromkeys(needed) if not is_installed(library))
 

@@ -61,7 +61,8 @@ def missing_part(folder: Path, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ModularClass:
-    """A modular pipeline, as the documentation of its blocks says, which the library writes from their code."""
+    """The call of a modular pipeline, read from the documentation of its blocks, which the library generates from their
+    code."""
 
     inputs: Call  # of all ways through the blocks
     outputs: frozenset[str]
@@ -74,7 +75,7 @@ class ModularClass:
 
 
 def blocks_tasks(inputs: Call, workflows: Collection[str]) -> frozenset[Task]:
-    """Return the tasks that blocks draw, by the names of their ways, or by their inputs where they have none."""
+    """Return the tasks that blocks draw, by the names of their workflows, or by their inputs where they have none."""
     found = {task for name in workflows for end, task in WORKFLOWS.items() if name.endswith(end)}
     if workflows:
         return frozenset(found)

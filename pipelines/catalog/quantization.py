@@ -57,8 +57,8 @@ class Quantization:
 
 
 def read_quantization(file: Path, *, denoiser_alone: bool = False) -> Quantization:
-    """Read the header of a single file, or of its denoiser. A GGUF file's weights are multiplied out by the library,
-    but for some types. Raises BrokenFile."""
+    """Return the quantization of a single file, or of its denoiser alone, by its header. The library dequantizes GGUF
+    files by itself, so for them only an unsupported type is returned, as the `problem`. Raises BrokenFile."""
     if file.suffix != ".safetensors":
         unread = _unread_types(file) if file.suffix == ".gguf" else None
         return Quantization({}, frozenset(), unread)

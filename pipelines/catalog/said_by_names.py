@@ -29,18 +29,19 @@ class NamedAfter:
 
     @property
     def scheduler(self) -> str | None:
-        """Return the scheduler that it was distilled for, if that is another than most models have."""
+        """Return the class name of the scheduler that the checkpoint was distilled for; None if it needs no special
+        one."""
         return CONSISTENT.get(self.distilled or "")
 
     @property
     def found(self) -> str:
-        """Return the reason, for people."""
+        """Describe the hint for the operator, such as "its name says turbo: check it"."""
         word = self.distilled or (f"{self.steps} steps" if self.steps is not None else "v prediction")
         return f"its name says {word}: check it"
 
 
 def read_name(name: str) -> NamedAfter:
-    """Read a file's or a folder's name."""
+    """Return the hints in a file's or a folder's name."""
     text = " ".join(WORDS.findall(name)).lower()
     distilled, steps = _distilled().search(text), STEPS.search(text)
     count = int(steps[1]) if steps is not None else 0

@@ -85,7 +85,7 @@ class Suggestion:
 
 
 def suggest(inspection: Inspection) -> Suggestion:
-    """Suggest the values to write into the checkpoint's catalog file."""
+    """Return the values to write into the checkpoint's catalog file."""
     if inspection.conditioning == "upscale":
         area = Value(UPSCALER_TILE_PX, "of a tile of the image that is sent: a larger one takes more memory")
         once = Value(1, "a tile takes one pass")

@@ -32,7 +32,8 @@ LARGEST_SCALE: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class UpscalerLayout:
-    """What a file's network is built by. `names` are the module's names of the file's tensors."""
+    """The hyperparameters of the network in an upscaler's file. `names` maps the names of the file's tensors to the
+    module's."""
 
     network: Network
     scale: int

@@ -54,7 +54,8 @@ class BatchedGenerator:
         return self._capacity_tokens * self._token_bytes
 
     def set_cache_budget(self, budget_bytes: int) -> None:
-        """Set those bytes, as soon as nothing runs: what was admitted keeps the room that it was promised."""
+        """Set the bytes that the KV cache may grow to, as soon as no sequence runs: sequences that were admitted keep
+        the room that they were promised."""
         if budget_bytes // self._token_bytes != self._capacity_tokens:
             self._capacity_tokens = budget_bytes // self._token_bytes
             self._resize()
@@ -85,8 +86,8 @@ class BatchedGenerator:
         self._runner.kv_cache.clear()
 
     def make_room(self) -> bool:
-        """Go on with half of the rows, after running out of memory. One alone begins anew once, without what was kept
-        of others. Returns False if it has done so."""
+        """Preempt half of the running sequences, after running out of memory. A sequence that runs alone is restarted
+        once, with an empty KV cache. Returns False if that was done already, or nothing runs."""
         rows = self._scheduler.scheduled
         if not rows or (len(rows) == 1 and rows[0].began_anew):
             return False

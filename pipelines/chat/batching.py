@@ -24,7 +24,8 @@ DIFFERS: Final = "its logits in a batch are not those of a single row"
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """What was found of a model. `why_alone` says why its answers are written one at a time."""
+    """How a model's answers may be batched, as found by trying it. With `why_alone` they are written one at a time, for
+    this reason."""
 
     rules: LengthRules
     token_bytes: int = 0  # of keys and values
@@ -36,7 +37,8 @@ class Batching:
 
 @torch.inference_mode()
 def find_batching(model: Any, device: torch.device, vocab_size: int, context: int) -> Batching:
-    """Try a model on texts of up to `context` tokens. Raises what says nothing about it, such as no memory."""
+    """Try a model on texts of up to `context` tokens, and return how its answers may be batched. Raises errors that do
+    not come from batching, such as running out of memory."""
     rules = read_rules(model, context)
     if rules.alone:
         return Batching(rules, _own_token_bytes(model), why_alone=rules.alone)
@@ -92,7 +94,7 @@ def _positions(model: Any) -> int:
 
 
 def _agrees(runner: ModelRunner, model: Any, count: int, vocab_size: int) -> bool:
-    """Tell whether a row of so many tokens that decodes beside a shorter one, and is prefilled in two chunks, has the
+    """Return whether a row of so many tokens that decodes beside a shorter one, and is prefilled in two chunks, has the
     logits that it has alone."""
     tokens = _tokens(count, vocab_size)
     device = next(model.parameters()).device
@@ -114,7 +116,7 @@ def _agrees(runner: ModelRunner, model: Any, count: int, vocab_size: int) -> boo
 
 
 def _mixes(runner: ModelRunner, vocab_size: int, positions: int) -> bool:
-    """Tell whether a row has the same logits beside one that is much longer, which attends apart from it."""
+    """Return whether a row has the same logits beside one that is much longer, which attends apart from it."""
     tokens, cache = _tokens(12, vocab_size), runner.kv_cache
     (row, _), (long, _) = cache.begin(None, []), cache.begin(None, [])
     cache.reserve(row, 12)
@@ -142,7 +144,7 @@ def _holds(tried: Callable[[ModelRunner, int], bool], runner: ModelRunner, vocab
 
 
 def _packs(runner: ModelRunner, vocab_size: int) -> bool:
-    """Tell whether two prompts that share a pass, one of which is half computed, have the logits that they have
+    """Return whether two prompts that share a pass, one of which is half computed, have the logits that they have
     alone."""
     tokens, cache = _tokens(80, vocab_size), runner.kv_cache
     leases = [cache.begin(None, [])[0] for _ in range(2)]
@@ -158,7 +160,7 @@ def _packs(runner: ModelRunner, vocab_size: int) -> bool:
 
 
 def _repeats(runner: ModelRunner, vocab_size: int) -> bool:
-    """Tell whether a captured step has the logits of one that is launched, for other rows than it was captured for."""
+    """Return whether a captured step has the logits of a launched one, for other rows than it was captured for."""
     tokens, cache = _tokens(80, vocab_size), runner.kv_cache
     leases = [cache.begin(None, [])[0] for _ in range(3)]
     lengths = [80, 50, 20]
@@ -178,9 +180,9 @@ def _repeats(runner: ModelRunner, vocab_size: int) -> bool:
 
 
 def _is_same(runner: ModelRunner, logits: torch.Tensor, expected: torch.Tensor, vocab_size: int) -> bool:
-    """Tell whether logits are the expected ones but for rounding. In bfloat16, those of a random model of 28 layers by
-    two kernels are 0.018 of their deviation apart (the root of the mean of squares; at most 0.07, and more on a GPU),
-    and 0.20 where one token's position is off by one."""
+    """Return whether logits are the expected ones but for rounding. In bfloat16, those of a random model of 28 layers
+    by two kernels are 0.018 of their deviation apart (the root of the mean of squares; at most 0.07, and more on a
+    GPU), and 0.20 where one token's position is off by one."""
     expected = expected[:vocab_size]
     difference = (logits[:vocab_size] - expected) / expected.std()
     if runner.is_float32:

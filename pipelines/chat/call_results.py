@@ -12,11 +12,8 @@ NO_RESULT: Final = "(no result)"
 
 
 def pair_results(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages with its results behind every message with calls.
-
-    A call that others than its result follow gets one that says that there is none. The result of no call is the
-    user's.
-    """
+    """Return the messages with the results of each message's calls directly behind it. A call without a result gets one
+    that says that there is none; a result without a call becomes a message of the user."""
     results, missing = _results(messages)
     owned = {at for listed in results.values() for at, _ in listed}
     paired: list[Message] = []
@@ -34,7 +31,7 @@ def pair_results(messages: Sequence[Message]) -> list[Message]:
 
 
 def as_users(message: Message) -> Message:
-    """Return a result as a message of the user."""
+    """Return a tool's result as a message of the user."""
     name = message.get("name")
     head = f"Result of {name}:\n" if name else "Result of the tool:\n"
     return {"role": "user", "content": join(head, message["content"], separator="")}

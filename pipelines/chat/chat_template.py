@@ -76,7 +76,7 @@ class ChatTemplates:
 
     @property
     def shown_call(self) -> str:
-        """Return how it writes a call of an earlier turn; empty if it shows none."""
+        """Return how the template writes a call of an earlier turn; an empty text if it shows none."""
         calls = self.choose(tools=True).traits.calls
         return calls.shown if calls else ""
 
@@ -88,7 +88,7 @@ class ChatTemplates:
 
     @property
     def notes(self) -> list[str]:
-        """Return what an operator should know about them."""
+        """Return notes on the templates for the operator."""
         notes = []
         if problem := self.choose(tools=False).traits.problem:
             notes.append(f"its chat template renders no message: {problem}")

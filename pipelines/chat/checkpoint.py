@@ -29,7 +29,7 @@ class CacheShare:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChatCheckpoint:
-    """Shared by all jobs on one spec. Immutable."""
+    """A loaded chat checkpoint, shared by all jobs on one spec. Immutable."""
 
     spec: ChatSpec
     model: Any
@@ -53,7 +53,8 @@ class ChatCheckpoint:
 
     @property
     def found(self) -> ChatFound:
-        """Return what it is, for the server and its operator."""
+        """Return the checkpoint's facts for the server and its operator: context length, vision, tools, batching and
+        notes."""
         why = self.batching.why_alone
         alone = [f"answers one at a time: {why}"] if why else []
         if self.processor and not why:

@@ -158,7 +158,7 @@ def _notes(path: Path, model: Any) -> Iterator[str]:
 
 
 def _is_packed(model: Any) -> bool:
-    """Tell whether quantized weights stayed as they are in the files: else the library forgets how they were."""
+    """Return whether quantized weights stayed as they are in the files: else the library forgets how they were."""
     quantizer: Any = getattr(model, "hf_quantizer", None)
     packed = bool(getattr(quantizer, "supported", quantizer is not None))
     return packed and not getattr(quantizer.quantization_config, "dequantize", False)

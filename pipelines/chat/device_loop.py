@@ -49,11 +49,11 @@ class DeviceLoop:
         self.evict_idle()
 
     def evict_idle(self) -> None:
-        """Have the loop evict, now that a chat has ended whose checkpoint is not retained."""
+        """Wake the loop to evict idle checkpoints. Call it when a chat has ended whose checkpoint is not retained."""
         self._inbox.put([])
 
     def release(self, checkpoints: Iterable[ChatCheckpoint]) -> None:
-        """Let go of what was built for these checkpoints. Blocks until their last steps have ended."""
+        """Free the generators of these checkpoints, with their KV caches. Blocks until their last steps have ended."""
         release = _Release(frozenset(checkpoints))
         self._inbox.put(release)
         release.done.wait()

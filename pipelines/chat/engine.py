@@ -118,7 +118,7 @@ class ChatEngine:
         return {spec: task.result() for spec, task in ended.items() if task.exception() is None}
 
     async def prepare(self, spec: ChatSpec) -> ChatFound:
-        """Load a checkpoint before the first job. Returns what it is. Raises CheckpointError."""
+        """Load a checkpoint before the first job, and return the facts about it. Raises CheckpointError."""
         return (await self.load(spec)).found
 
     def unload_except(self, specs: Iterable[ChatSpec]) -> None:

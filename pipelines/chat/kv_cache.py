@@ -170,7 +170,7 @@ class KVCache:
         self._pages.share(lease, tokens, cached)
 
     def release(self, lease: Lease) -> None:
-        """Take the pages of a sequence back."""
+        """Free the pages of a sequence."""
         self._pages.release(lease)
 
     def token_bytes(self) -> int:
@@ -182,7 +182,7 @@ class KVCache:
         return max((layer.token_bytes() for layer in self._layers), default=0)
 
     def set_window(self, window: CacheWindow) -> None:
-        """Say what the next forward pass writes and attends to."""
+        """Set what the next forward pass writes and attends to."""
         self._window = window
         for layer in self._layers:
             layer.window = window

@@ -40,7 +40,7 @@ class Lease:
 
 
 class Pages:
-    """Pages 0 to `limit` - 1."""
+    """The allocator of pages 0 to `limit` - 1."""
 
     def __init__(self, limit: int) -> None:
         self._roots: dict[Hashable, Node] = {}
@@ -95,7 +95,7 @@ class Pages:
             lease.nodes.append(node)
 
     def release(self, lease: Lease) -> None:
-        """Take the pages of a sequence back. Those that are shared stay known."""
+        """Free the pages of a sequence. Those that are shared keep their contents for later sequences."""
         for page in lease.pages[len(lease.nodes) :]:
             heapq.heappush(self._free, page)
         for node in reversed(lease.nodes):
@@ -105,7 +105,8 @@ class Pages:
         lease.pages, lease.nodes = [], []
 
     def drop_beyond(self, count: int, lease: Lease) -> None:
-        """Undo that pages from `count` on were ever used. Only this lease has any of them."""
+        """Free the pages from number `count` on, as if they had never been used. Only this lease may have any of
+        them."""
         lease.pages = [page for page in lease.pages if page < count]
         self._made = count
 
@@ -141,5 +142,5 @@ class Pages:
 
 
 def contiguous(pages: Iterable[int]) -> bool:
-    """Tell whether pages follow each other."""
+    """Return whether pages follow each other."""
     return all(after == page + 1 for page, after in pairwise(pages))

@@ -18,7 +18,8 @@ BY_LENGTH: Final = ("longrope", "dynamic")  # kinds of rotary embedding
 
 @dataclass(frozen=True, slots=True)
 class LengthRules:
-    """Counts are tokens."""
+    """The lengths at which a model computes a text in another way, such as by a sliding window, in tokens. None where
+    it has no such length."""
 
     layer_types: frozenset[str] = frozenset({"full_attention"})
     sliding_window: int | None = None
@@ -28,13 +29,14 @@ class LengthRules:
     alone: str | None = None  # why answers can't share a batch
 
     def regime(self, position: int) -> int:
-        """Return which texts a text whose last token is at `position` may share a forward pass with."""
+        """Return the number of the length range of a text whose last token is at `position`: only texts of equal
+        numbers may share a forward pass."""
         if self.long_from is not None:
             return int(position >= self.long_from)
         return (position + 1) // self.scale_step if self.scale_step else 0
 
     def starts_anew(self, position: int) -> bool:
-        """Tell whether a text that grows to `position` has to be computed again from its first token on."""
+        """Return whether a text that grows to `position` has to be computed again from its first token on."""
         return position == self.long_from
 
     @property

@@ -70,8 +70,8 @@ class ModelRunner:
         return self._graphs is not None and not self._graphs.is_empty
 
     def prefill(self, chunks: Sequence[Chunk]) -> torch.Tensor:
-        """Write the tokens of some texts, in one forward pass. Returns the logits [chunks, vocabulary] behind the last
-        token of each."""
+        """Compute the tokens of some texts in one forward pass, and write their keys and values to the cache. Returns
+        the logits [chunks, vocabulary] behind the last token of each."""
         if len(chunks) > 1:
             return self._prefill_packed(chunks)
         (chunk,) = chunks
@@ -86,7 +86,8 @@ class ModelRunner:
         return self._forward(ids, positions, _Seen(sees, self._places(groups[0].length)))
 
     def decode(self, tokens: Sequence[int], leases: Sequence[Lease], lengths: Sequence[int]) -> torch.Tensor:
-        """Write one more token of each row, at positions `lengths`, the longest first. Returns [rows, vocabulary]."""
+        """Compute one more token of each row, at positions `lengths`, the longest row first. Returns the logits [rows,
+        vocabulary]."""
         written = [length + 1 for length in lengths]
         bounds = split_by_length(written, apart=self.by_group)
         slots = [lease.slot(length) for lease, length in zip(leases, lengths, strict=True)]

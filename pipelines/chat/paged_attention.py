@@ -25,7 +25,8 @@ Attention = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
 
 
 def attend_by_group(attention: str) -> None:
-    """Put it before the attention of this name. It does nothing the second time."""
+    """Replace transformers' attention of this name, such as "sdpa", by one that computes each group of rows apart.
+    Called again for the same name, it does nothing."""
     registered = ALL_ATTENTION_FUNCTIONS.get(attention)
     if not getattr(registered, "by_group", False) and (registered is not None or attention == "eager"):
         AttentionInterface.register(attention, _by_group(registered, is_sdpa=attention == "sdpa"))

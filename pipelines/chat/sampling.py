@@ -15,7 +15,7 @@ TOP_P_CANDIDATES = 256  # sorted for top_p; the whole vocabulary is sorted if th
 
 @dataclass(slots=True)
 class SamplerState:
-    """How one row is sampled. Its random numbers depend on its seed and on nothing else."""
+    """The sampling state of one row. Its random numbers depend on its seed and on nothing else."""
 
     sampling: ChatSampling
     seed: int
@@ -31,14 +31,14 @@ class SamplerState:
 
     @property
     def number(self) -> float:
-        """Return the random number of the next token: the same one until that is `taken`, as a step that ran out of
-        memory is repeated."""
+        """Return the random number of the next token, from 0 to 1. It stays the same until `take`, as a step that ran
+        out of memory is repeated."""
         if self._number is None:
             self._number = self._numbers.random()
         return self._number
 
     def take(self, token: int) -> None:
-        """Note the next token."""
+        """Count a sampled token for the penalties, and move on to the next random number."""
         self.counts[token] += 1
         self._number = None
 
@@ -55,12 +55,9 @@ class SampledToken:
 def sample(
     logits: torch.Tensor, rows: Sequence[SamplerState], masks: Sequence[torch.Tensor | None]
 ) -> list[SampledToken]:
-    """Sample one token for each row, or, if that fails, none. `logits` is [rows, vocabulary] in float32, and is
-    overwritten.
-
-    `masks` are bool over the vocabulary, true for allowed tokens. Logprobs are the model's own, before bias, penalties
-    and mask.
-    """
+    """Return a sampled token for each row, or, if that fails, sample none. `logits` is [rows, vocabulary] in float32,
+    and is overwritten. `masks` are bool over the vocabulary, true for allowed tokens. Logprobs are the model's own,
+    before bias, penalties and mask."""
     logprobs = [None if row.top_logprobs is None else logits[i].log_softmax(dim=-1) for i, row in enumerate(rows)]
     for i, (row, mask) in enumerate(zip(rows, masks, strict=True)):
         _apply_bias_and_penalties(logits[i], row)

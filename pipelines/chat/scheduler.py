@@ -56,16 +56,16 @@ class Scheduler:
 
     @property
     def scheduled(self) -> list[Sequence]:
-        """Return all that have pages, the last to give theirs up in front."""
+        """Return all sequences that have pages, the one that is preempted last in front."""
         return sorted([*self.running, *self._prefilling], key=_rank)
 
     @property
     def promised_tokens(self) -> int:
-        """Return how many tokens the longest of those that wait may come to."""
+        """Return the most tokens that one of the waiting sequences may reach."""
         return max((len(each.request.prompt) + each.max_new_tokens for each in self._waiting), default=0)
 
     def add(self, sequence: Sequence) -> None:
-        """Let a sequence wait for its prefill."""
+        """Queue a sequence for prefill."""
         self._waiting.insert(bisect_right(self._waiting, _rank(sequence), key=_rank), sequence)
 
     def schedule_prefill(self, max_tokens: int) -> list[PrefillChunk]:
@@ -83,8 +83,8 @@ class Scheduler:
         return chunks
 
     def finish_prefill(self, chunk: PrefillChunk) -> bool:
-        """Note that a chunk is cached. Returns True if it was the last of its prompt: the sequence decodes from now
-        on."""
+        """Record that a chunk is in the KV cache. Returns True if it was the last of its prompt: the sequence decodes
+        from now on."""
         sequence = chunk.sequence
         sequence.num_cached_tokens += len(chunk.tokens)
         self._kv_cache.share(sequence.lease, sequence.tokens, sequence.num_cached_tokens)
@@ -108,7 +108,7 @@ class Scheduler:
         return list(batches.values())
 
     def finish_decode(self, sequences: list[Sequence]) -> None:
-        """Note that their tokens but the last one are cached."""
+        """Record that the tokens of these sequences, without the last one of each, are in the KV cache."""
         for sequence in sequences:
             self._kv_cache.share(sequence.lease, sequence.tokens, sequence.num_cached_tokens)
 
@@ -121,7 +121,8 @@ class Scheduler:
                 self.preempt(keep=len(self.scheduled) - 1)
 
     def preempt(self, keep: int) -> None:
-        """Let only the first ones go on. The others wait, and what they wrote is prefilled with their prompts."""
+        """Preempt all scheduled sequences but the first `keep`. They wait again, and what they wrote is prefilled with
+        their prompts."""
         self._max_running = max(1, keep)  # until others finish: a sequence readmitted at once would be preempted again
         for sequence in reversed(self.scheduled[keep:]):
             self._preempt(sequence)
@@ -150,7 +151,7 @@ class Scheduler:
         self.remove_finished()
 
     def remove_finished(self) -> None:
-        """Drop them. Their pages are free, or stay for others that begin alike."""
+        """Drop the finished sequences. Their pages become free, or stay for sequences with the same prefix."""
         for sequence in [sequence for sequence in self.running if sequence.finished]:
             self.running.remove(sequence)
             self._release(sequence)
@@ -202,7 +203,7 @@ class Scheduler:
         self._wait_again(sequence)
 
     def _is_long(self, sequence: Sequence) -> bool:
-        """Tell whether it computes even its beginning in another way."""
+        """Return whether it computes even its beginning in another way."""
         return self._rules.long_from is not None and len(sequence.tokens) > self._rules.long_from
 
     def _wait_again(self, sequence: Sequence) -> None:

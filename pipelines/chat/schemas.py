@@ -27,7 +27,8 @@ Schema = dict[str, Any]
 
 
 def tighten(schema: Mapping[str, Any], max_string: int) -> Schema:
-    """Tighten a schema as the module says. `max_string` bounds free strings, in characters."""
+    """Return the schema, tightened as the module's docstring describes. `max_string` bounds free strings, in
+    characters."""
     combined: list[Schema] = []
 
     def look(one: Schema) -> Schema:
@@ -46,7 +47,7 @@ def tighten(schema: Mapping[str, Any], max_string: int) -> Schema:
 
 
 def tighten_parameters(schema: Mapping[str, Any], max_string: int) -> Schema:
-    """Tighten the schema of a tool's parameters, as `tighten` does: a tool without parameters takes none."""
+    """Return the schema of a tool's parameters, tightened as `tighten` does: a tool without parameters takes none."""
     tight = tighten(schema, max_string)
     if not schema.get("properties") and not schema.keys() & (OPEN | COMBINED) and not schema.get("required"):
         tight["additionalProperties"] = False

@@ -34,7 +34,7 @@ class Request:
 
     @property
     def scope(self) -> str:
-        """Return whose computed beginnings it may use."""
+        """Return the scope of the KV cache: only requests of equal scopes share cached prefixes."""
         return self.job.cache_scope
 
     @property
@@ -44,8 +44,8 @@ class Request:
         return ends | own if own else ends
 
     def start(self, cached_tokens: int = 0) -> None:
-        """Note that a sequence of it is scheduled, with so many tokens of its prompt computed already. The time limit
-        counts from the first one."""
+        """Record that a sequence of the request is scheduled, with so many tokens of its prompt from the cache. The
+        time limit counts from the first one."""
         if self.started_at is None:
             self.started_at = time.monotonic()
             self.cached_tokens = cached_tokens
@@ -100,5 +100,5 @@ class Sequence:
 
     @property
     def remaining_tokens(self) -> int:
-        """Return how many tokens may still come."""
+        """Return how many more tokens the sequence may get."""
         return self.max_new_tokens - (len(self.tokens) - len(self.request.prompt))

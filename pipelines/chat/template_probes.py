@@ -47,7 +47,7 @@ SHORT_IDS: Final = ("abcDEF123", "abcDEF456")
 
 
 def find_traits(render: Render, variables: frozenset[str], *, with_tools: bool, prefer_parts: bool) -> TemplateTraits:
-    """Return what the template takes."""
+    """Render probes with the template, and return what it takes: roles, content parts, tools, calls and thoughts."""
     prober = Prober(render, TemplateTraits(variables=variables), with_tools=with_tools)
     if with_tools and not _find_tools(prober, prefer_parts):
         return prober.traits

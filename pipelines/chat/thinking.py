@@ -11,7 +11,8 @@ EFFORT: Final = "reasoning_effort"
 
 
 def template_variables(options: Mapping[str, Any], traits: TemplateTraits) -> dict[str, Any]:
-    """Return the options with the template's own switch and a level of effort that it knows."""
+    """Return the template's variables for a request's options: with the template's own switch for thinking, and a level
+    of effort that it knows."""
     variables = dict(options)
     asked, switch = _asked(options), traits.switch
     if asked is not None and switch is not None:
@@ -38,7 +39,7 @@ def unused_options(options: Mapping[str, Any], traits: TemplateTraits) -> tuple[
 
 
 def asks_to_think(options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the options by which a request asks for thoughts."""
+    """Return the names of the options by which a request asks for thoughts."""
     asks = [name for name in ASKS if options.get(name)]
     return (*asks, *([EFFORT] if options.get(EFFORT) not in (None, LEVELS[0]) else []))
 

@@ -47,7 +47,7 @@ class Classifier:
     notes: tuple[str, ...]  # on its files, for the operator
 
     def score(self, job: ClassifyJob) -> tuple[Mapping[str, float], ...]:
-        """Score a job's texts, and then its images, by label."""
+        """Return the scores by label of a job's texts, and then of its images, each from 0 to 1."""
         texts, images = map(self.score_text, job.texts), map(self.score_image, job.images)
         return (*texts, *images)
 
@@ -71,7 +71,7 @@ class Classifier:
         return self._by_label(torch.cat(rows).amax(dim=0))
 
     def score_image(self, image: RawImage | EncodedImage) -> dict[str, float]:
-        """Score an image by label."""
+        """Return an image's scores by label, from 0 to 1."""
         encoded = self.processor(images=_to_image(image), return_tensors="pt")
         return self._by_label(self._forward(dict(encoded))[0])
 

@@ -41,7 +41,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def clear_frames(error: BaseException) -> None:
-    """Let go of what the frames hold that the error and its causes came through: the tensors that did not fit."""
+    """Free what the frames of the traceback hold, of the error and its causes: the tensors that did not fit."""
     for cause in _causes(error):
         traceback.clear_frames(cause.__traceback__)
 

@@ -63,7 +63,7 @@ def chat_cache_bytes(device: torch.device, share: float = CHAT_CACHE_SHARE) -> i
 
 
 def measure_memory(device: torch.device) -> WorkerMemory:
-    """Measure the memory that this process and its GPU use now."""
+    """Return the memory that this process and its GPU use now."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     gpu = None
     if device.type == "cuda":
@@ -79,7 +79,7 @@ def available_bytes(device: torch.device) -> int:
 
 
 def free_memory(device: torch.device) -> None:
-    """Return unreferenced memory to the device, and the host's to the system."""
+    """Free unreferenced memory of the device, and give that of the host back to the system."""
     gc.collect()
     return_freed_memory()
     if device.type == "cuda":

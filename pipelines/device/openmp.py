@@ -23,7 +23,7 @@ def release_openmp_threads() -> None:
 
 
 def run_and_release(work: Callable[..., Result], *arguments: object) -> Result:
-    """Call `work` on a thread that computes nothing afterwards."""
+    """Return the result of `work`, called on a thread that computes nothing afterwards."""
     try:
         return work(*arguments)
     finally:

@@ -15,7 +15,7 @@ Call = Callable[..., Any]
 
 
 def take_calls(module: torch.nn.Module, replace: Callable[[Call], Call]) -> None:
-    """Let `replace(call)` answer each call of the module from now on, where `call` is what has answered it so far: the
-    hooks and `forward` as they are then. Processes that get a copy of the module get it without."""
+    """Make `replace(call)` answer each call of the module from now on, where `call` is what has answered it so far: the
+    hooks and `forward` as they are then. Copies of the module in other processes keep the original."""
     own = module._compiled_call_impl
     module._compiled_call_impl = replace(module._call_impl if own is None else own)

@@ -47,7 +47,7 @@ class StagedCopy:
                     part._buffers[name] = copies[id(buffer)]
 
     def copy(self, source: torch.Tensor) -> torch.Tensor:
-        """Copy a tensor to the target with the same strides. It is complete after `finish`."""
+        """Return a copy of a tensor on the target, with the same strides. It is complete after `finish`."""
         with self._on_stream():
             target = torch.empty_like(source, device=self._target)
         if self._gpu is not None and target.is_cuda:

@@ -9,7 +9,7 @@ INSTRUCTION = "edit_instruction"
 
 
 class BriaFiboEdit(Family):
-    """The call takes references as they are once it is told so."""
+    """Hooks of FIBO Edit, whose call resizes references unless it is told not to."""
 
     classes = ("BriaFiboEdit*",)
     reads_any_size = True

@@ -4,7 +4,8 @@ from pipelines.families.generic import Family
 
 
 class ChromaInpaint(Family):
-    """Its call reads a key that the config of Chroma's denoiser does not have."""
+    """Refuses Chroma's class for inpainting: its call reads a key that the config of Chroma's denoiser does not
+    have."""
 
     classes = ("ChromaInpaint*",)
     refused = (

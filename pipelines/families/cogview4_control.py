@@ -4,7 +4,8 @@ from pipelines.families.generic import Family
 
 
 class CogView4Control(Family):
-    """The call encodes the map without its generator: the same request gives other images, and runs share the noise."""
+    """Refuses CogView4 Control: its call encodes the control image without its generator, so the same request gives
+    other images, and runs share the noise."""
 
     classes = ("CogView4Control*",)
     refused = "its call reads the control image with noise of torch's global generator, which no seed decides"

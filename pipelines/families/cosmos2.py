@@ -4,7 +4,7 @@ from pipelines.families.generic import Family
 
 
 class Cosmos2(Family):
-    """Without the guardrail, whose models are on a hub, the constructor raises."""
+    """Refuses Cosmos 2: its constructor raises without the guardrail, whose models are on a hub."""
 
     classes = ("Cosmos2TextToImage*",)
     refused = "it needs the guardrail of NVIDIA, which its code loads from a hub, and no hub is asked here"

@@ -6,8 +6,8 @@ from pipelines.families.generic import Family
 
 
 class ErnieImage(Family):
-    """The call has a language model of the checkpoint rewrite the prompt, by torch's global generator, unless it is
-    told to take what was sent."""
+    """Hooks of ERNIE-Image, whose call has a language model of the checkpoint rewrite the prompt, with torch's global
+    generator, unless `use_pe` is false."""
 
     classes = ("ErnieImage*",)
     always: ClassVar = {"use_pe": False}

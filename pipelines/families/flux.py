@@ -8,7 +8,7 @@ EMBEDS = "guidance_embeds"  # of the denoiser's config: whether it has that inpu
 
 
 class Flux(Family):
-    """FLUX.1 [dev] and [schnell], their controls, Fill and Redux. FLUX.2 and FLUX.3 have nothing to be said of them."""
+    """Hooks of FLUX.1 [dev] and [schnell], their controls, Fill and Redux. FLUX.2 and FLUX.3 need none."""
 
     classes = ("Flux[!23]*",)
     embeds_guidance = True

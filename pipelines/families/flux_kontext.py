@@ -6,7 +6,8 @@ from pipelines.families.flux import Flux
 
 
 class FluxKontext(Flux):
-    """The call stretches references to one of 17 sizes, and draws in an area of a megapixel, unless it is told."""
+    """Hooks of FLUX.1 Kontext, whose call scales references to one of 17 sizes, and draws a megapixel, unless it is
+    told not to."""
 
     classes = ("FluxKontext*",)
     reads_any_size = True

@@ -10,10 +10,10 @@ from pipelines.families.generic import Family
 
 
 class GlmImage(Family):
-    """Patches of 2 x 2 patches of 2 x 2 latents."""
+    """Hooks of GLM-Image, whose tokens are 2 x 2 patches of 2 x 2 latents each."""
 
     classes = ("GlmImage*",)
 
     def size_multiple(self, pipeline: Any) -> int:
-        """Return the sides of a token, in px."""
+        """Return the side of a token, in px."""
         return int(pipeline.vae_scale_factor * pipeline.transformer.config.patch_size * 2)

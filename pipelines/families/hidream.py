@@ -4,7 +4,8 @@ from pipelines.families.generic import Family
 
 
 class HiDream(Family):
-    """HiDream. In a shared pass its rows come out as others: seen on every checkpoint that was tried."""
+    """Hooks of HiDream, whose rows differ in a shared pass from what they are alone: seen on every checkpoint that was
+    tried."""
 
     classes = ("HiDreamImage*",)
     separate_passes = "its rows differ from what they are alone"

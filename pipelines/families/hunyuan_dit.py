@@ -6,7 +6,8 @@ from pipelines.families.generic import Family
 
 
 class HunyuanDiT(Family):
-    """The call draws the one of ten sizes of about a megapixel that is nearest, unless it is told not to."""
+    """Hooks of Hunyuan-DiT, whose call draws the nearest of ten sizes of about a megapixel, unless
+    `use_resolution_binning` is false."""
 
     classes = ("HunyuanDiT*",)
     always: ClassVar = {"use_resolution_binning": False}

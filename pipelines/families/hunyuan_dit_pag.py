@@ -4,7 +4,8 @@ from pipelines.families.hunyuan_dit import HunyuanDiT
 
 
 class HunyuanDiTPAG(HunyuanDiT):
-    """A call changes the denoiser for as long as it draws (perturbed_attention.py)."""
+    """Hooks of Hunyuan-DiT with perturbed-attention guidance: a call changes the denoiser while it draws
+    (perturbed_attention.py)."""
 
     classes = ("HunyuanDiTPAG*",)
     at_once = False

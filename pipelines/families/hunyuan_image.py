@@ -8,14 +8,14 @@ EMBEDS = "guidance_embeds"  # of the denoiser's config: it is distilled, and has
 
 
 class HunyuanImage(Family):
-    """The call takes the scale for a distilled denoiser; that of others is the guider's, which each call has for
-    itself."""
+    """Hooks of HunyuanImage 2.1, whose call takes a guidance scale for a distilled denoiser. Other denoisers are guided
+    by a guider, of which each call has its own."""
 
     classes = ("HunyuanImage*",)
     guidance_argument = "distilled_guidance_scale"
 
     def takes_guidance(self, call: Call, config: Config, denoiser_config: Config) -> bool:
-        """Return True: one of both is there."""
+        """Return True: the denoiser takes a guidance scale, or a guider does."""
         return True
 
     def signs_of_few_steps(self, denoiser_config: Config) -> Iterator[str]:

@@ -6,8 +6,8 @@ from pipelines.families.generic import Family
 
 
 class Ideogram4(Family):
-    """Its call has a schedule of guidance, of as many numbers as steps, which a scale beside it does not replace. What
-    is not there is predicted by a second denoiser, which reads no negative prompt."""
+    """Hooks of Ideogram 4, whose call takes a guidance schedule, one number for each step, and ignores a scale beside
+    it. A second denoiser makes the unconditional prediction, without a negative prompt."""
 
     classes = ("Ideogram4*",)
     guidance_argument = "guidance_schedule"

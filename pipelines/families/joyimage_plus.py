@@ -4,7 +4,7 @@ from pipelines.families.generic import Family
 
 
 class JoyImageEditPlus(Family):
-    """The call takes a list of references."""
+    """Hooks of JoyImage-Edit-Plus, whose call takes a list of references."""
 
     classes = ("JoyImageEditPlus*",)
     references_argument = "images"

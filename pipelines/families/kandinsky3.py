@@ -4,7 +4,7 @@ from pipelines.families.generic import Family
 
 
 class Kandinsky3(Family):
-    """Its codec has another name than those of others, so that no image starts late."""
+    """Hooks of Kandinsky 3. Its codec is not called `vae`, so no image can start late."""
 
     classes = ("Kandinsky3*",)
     output_type = "np"

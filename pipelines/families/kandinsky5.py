@@ -6,7 +6,8 @@ from pipelines.families.generic import Family
 
 
 class Kandinsky5(Family):
-    """The call draws the one of seven sizes that is nearest, unless it finds the size that is asked for among them."""
+    """Hooks of Kandinsky 5, whose call draws the nearest of seven sizes, unless the size that is asked for is among
+    them."""
 
     classes = ("Kandinsky5*",)
     may_start_late = False  # its latents have a dimension for time

@@ -4,7 +4,7 @@ from pipelines.families.generic import Family
 
 
 class Kolors(Family):
-    """Without the library diffusers does not have the classes."""
+    """Hooks of Kolors, whose classes diffusers has only if the library sentencepiece is installed."""
 
     classes = ("Kolors*",)
     libraries = ("sentencepiece",)

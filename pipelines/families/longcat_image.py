@@ -6,8 +6,8 @@ from pipelines.families.generic import Family
 
 
 class LongCatImage(Family):
-    """The call has its text encoder rewrite the prompt, in hundreds of tokens, unless it is told to take what was
-    sent."""
+    """Hooks of LongCat-Image, whose call has its text encoder rewrite the prompt, in hundreds of tokens, unless
+    `enable_prompt_rewrite` is false."""
 
     classes = ("LongCatImage*",)
     always: ClassVar = {"enable_prompt_rewrite": False}

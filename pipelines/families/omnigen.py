@@ -7,8 +7,8 @@ from pipelines.families.generic import Call, Family
 
 
 class OmniGen(Family):
-    """The call takes the references of one prompt as a list, each of which the prompt must name. Without the library
-    the class has no processor."""
+    """Hooks of OmniGen, whose call takes the references as a list, each of which the prompt must name. Without
+    torchvision the class has no processor."""
 
     classes = ("OmniGen*",)
     libraries = ("torchvision",)

@@ -4,8 +4,8 @@ from pipelines.families.generic import Family
 
 
 class PerturbedAttention(Family):
-    """Each call replaces attention processors of the denoiser, and puts back at its end what it has found, so that two
-    of them one after another are what each is alone, and two at once are not."""
+    """Hooks of perturbed-attention guidance. Each call replaces attention processors of the denoiser, and restores the
+    former ones at its end: calls may follow each other, but not overlap."""
 
     classes = (
         *("StableDiffusionPAGPipeline", "StableDiffusionPAGImg2ImgPipeline", "StableDiffusionPAGInpaintPipeline"),

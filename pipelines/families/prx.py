@@ -4,7 +4,7 @@ from pipelines.families.generic import Family
 
 
 class PRX(Family):
-    """Its call corrects the text with ftfy, and does not look whether that is there."""
+    """Hooks of PRX, whose call corrects the prompt with ftfy, and fails where that is not installed."""
 
     classes = ("PRX*",)
     libraries = ("ftfy",)

@@ -4,7 +4,7 @@ from pipelines.families.prx import PRX
 
 
 class PRXPixel(PRX):
-    """It draws pixels. A tensor of its call is from -1 to 1."""
+    """Hooks of PRX in pixel space. A tensor that its call returns is from -1 to 1."""
 
     classes = ("PRXPixel*",)
     output_type = "np"

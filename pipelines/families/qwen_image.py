@@ -6,7 +6,8 @@ from pipelines.families.generic import Family, Mark
 
 
 class QwenImage(Family):
-    """Qwen-Image and its edits. Prompts of other lengths share a pass, padded: the denoiser takes a mask for that."""
+    """Hooks of Qwen-Image and its edits. Prompts of different lengths share a pass, padded: the denoiser takes a mask
+    for that."""
 
     classes = ("QwenImage*",)
     guidance_argument = "true_cfg_scale"

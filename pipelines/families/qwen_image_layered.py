@@ -10,14 +10,15 @@ LARGE_PX: Final = 1024
 
 
 class QwenImageLayered(QwenImage):
-    """A call returns all layers of an image, each with alpha. It draws in the reference's shape."""
+    """Hooks of Qwen-Image-Layered, whose call returns all layers of an image, each with alpha. It draws in the
+    reference's shape."""
 
     classes = ("QwenImageLayered*",)
     layers = "layers"
     at_once = False
 
     def draws_text(self, call: Call) -> bool:
-        """Return False: there is nothing to take apart."""
+        """Return False: without a reference there is nothing to separate into layers."""
         return False
 
     def size_arguments(self, width_px: int, height_px: int) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from pipelines.families.generic import Family
 
 
 class StableDiffusion(Family):
-    """All classes with a U-Net of one CLIP."""
+    """Hooks of Stable Diffusion 1.x and 2.x: all classes with a U-Net and one CLIP."""
 
     classes = ("StableDiffusion[!3X]*",)
     short_names = ("sd",)

@@ -7,7 +7,7 @@ from pipelines.families.task import Task
 
 
 class StableUnCLIP(Family):
-    """One has a prior that reads prompts, the other an encoder that reads an image."""
+    """Hooks of Stable unCLIP. One class has a prior that reads prompts, the other an encoder that reads an image."""
 
     classes = ("StableUnCLIP*",)
     may_start_late = False  # its denoiser is given an image's embedding, too

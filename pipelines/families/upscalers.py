@@ -4,7 +4,7 @@ from pipelines.families.generic import Family
 
 
 class Upscalers(Family):
-    """They draw at a multiple of the size of what they are given, which no call here asks for."""
+    """Refuses diffusers' upscaling pipelines: they draw at a multiple of the size of an image that they are given."""
 
     classes = ("StableDiffusion*UpscalePipeline", "*SuperResolutionPipeline")
     refused = "it enlarges an image that it is given, and draws none of its own"

@@ -9,7 +9,7 @@ from pipelines.families.generic import Family
 
 
 class ZImage(Family):
-    """Z-Image and Z-Image-Turbo."""
+    """Hooks of Z-Image and Z-Image-Turbo."""
 
     classes = ("ZImage*",)
     # In all published files in ComfyUI's names

@@ -183,8 +183,8 @@ class ImageEngine:
         await self._cache.free_memory()
 
     def close(self) -> None:
-        """Let go of all checkpoints, and end the threads. For an engine without jobs, in a process that goes on; it
-        takes none afterwards."""
+        """Free all checkpoints, and end the threads. For an engine without jobs, in a process that goes on; it takes
+        none afterwards."""
         self.unload_except(())
         self._cache.close()
         self._run_threads.shutdown()
@@ -276,7 +276,7 @@ class ImageEngine:
             self._dispatch()
 
     def _on_drawn(self, run: Run) -> None:
-        """Note that the device is free, and that the run's image is finished on the host."""
+        """Record that the device is free, and that the run's image is finished on the host."""
         self._drawing.discard(run)
         self._dispatch()
 

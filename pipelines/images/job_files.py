@@ -17,7 +17,8 @@ from pipelines.protocol.pixels import pixels_digest
 
 
 class JobFiles:
-    """The engine's, on its event loop. `jobs` are those that it has, by id; `fail` ends one with an error."""
+    """Encodes the engine's images and previews in threads. Its methods are called on the engine's event loop. `jobs`
+    are the engine's, by id; `fail` ends one with an error."""
 
     def __init__(
         self, jobs: Mapping[str, EngineJob], speeds: Speeds, fail: Callable[[EngineJob, BaseException], None]

@@ -36,7 +36,7 @@ class ChatSpec:
 
 @dataclass(frozen=True, slots=True)
 class ChatFound:
-    """What a chat checkpoint has been found to be when it was loaded."""
+    """The facts about a chat checkpoint that were found when it was loaded."""
 
     context: int  # prompt and answer, in tokens
     vision: bool  # sees images

@@ -91,7 +91,7 @@ class BatchStore(Store):
             return [_batch(row) for row in session.scalars(mine.order_by(BatchRow.created_at))]
 
     def any_to_claim(self) -> bool:
-        """Return whether a batch runs, or should."""
+        """Return whether any batch has not ended, so that `claim` may find one to run."""
         with self._database.read() as session:
             return session.scalar(select(BatchRow.id).where(BatchRow.state.in_(RUNNING)).limit(1)) is not None
 

@@ -189,7 +189,7 @@ class CallStore(Store):
             _flush_new(session, call)
 
     def mark_delivered(self, call_id: str, *, still_replayable: bool) -> None:
-        """Note that a retry got this answer. Unless it stays replayable, its Idempotency-Key becomes free for a new
+        """Record that a retry got this answer. Unless it stays replayable, its Idempotency-Key becomes free for a new
         call."""
         values: dict[str, Any] = {"delivered": True}
         if not still_replayable:
@@ -260,5 +260,5 @@ def _flush_new(session: Session, call: CallId) -> None:
 
 
 def call_record(row: CallRow, model: str | None = None) -> CallRecord:
-    """Return the row as a value."""
+    """Return the database row as a `CallRecord`."""
     return row.to(CallRecord, call=row.to(CallId), model=model)

@@ -83,7 +83,7 @@ class CatalogStore(Store):
             return {file for files in session.scalars(latest) for file in files.items()}
 
     def take_turn(self, change: str) -> bool:
-        """Begin to make a change for all gateways. False while another one does."""
+        """Begin to make a change for all gateways, and return True; return False while another gateway makes one."""
         with self._database.write() as session:
             self._lock(session)
             alive = ~lapsed(GatewayRow.lease_until, self._database.lease_now(session))
@@ -117,7 +117,7 @@ class CatalogStore(Store):
             session.add(_row(version, content, change))
 
     def serves(self, version: int) -> None:
-        """Note the version that this gateway serves."""
+        """Record the version that this gateway serves."""
         self._write(update(GatewayRow).where(GatewayRow.owner == self._owner).values(catalog_version=version))
 
     def _lock(self, session: Session) -> None:

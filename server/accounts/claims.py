@@ -62,8 +62,9 @@ class ClaimStore(Store):
     """The claims of all gateways, as one of them (`owner`) makes them."""
 
     def begin(self, call: CallId, limits: ClaimLimits | None, *, find_equal: bool) -> KeyCounts:
-        """Claim the call for this gateway; `limits` None does not count it. With `find_equal` an equal call without an
-        Idempotency-Key is looked for, too. Raises ClaimedElsewhere and ClaimRefused."""
+        """Claim the call for this gateway, and return the counts of its key's calls; `limits` None does not count it.
+        With `find_equal` an equal call without an Idempotency-Key is looked for, too. Raises ClaimedElsewhere and
+        ClaimRefused."""
         with self._database.write() as session:
             lock_key(session, call.key_id)
             if owner := self._find_elsewhere(session, call, find_equal=find_equal):
@@ -80,7 +81,7 @@ class ClaimStore(Store):
             return KeyCounts(counts.running_elsewhere, counts.begun + (limits is not None), counts.reset_s or WINDOW_S)
 
     def end(self, *call_ids: str) -> None:
-        """Note that these calls have ended. They are counted until their minute is over."""
+        """Record that these calls have ended. They are counted until their minute is over."""
         with self._database.write() as session:
             now = self._database.lease_now(session)
             running = (ClaimRow.id.in_(call_ids), ClaimRow.ended_at.is_(None))

@@ -71,7 +71,8 @@ class ConversationStore(Store):
             return None if row is None else _conversation(row)
 
     def label(self, conversation_id: str, key_id: str, metadata: Mapping[str, str]) -> Conversation | None:
-        """Replace the metadata. None if there is no such conversation."""
+        """Replace the metadata of this key's conversation, and return the conversation; None if there is none of this
+        id."""
         with self._database.write() as session:
             row = _own(session, conversation_id, key_id)
             if row is None:
@@ -80,7 +81,7 @@ class ConversationStore(Store):
             return _conversation(row)
 
     def delete(self, conversation_id: str, key_id: str) -> bool:
-        """Delete a conversation and its items; its responses stay. False when there is none."""
+        """Delete a conversation and its items; its responses stay. Returns False when there is none."""
         with self._database.write() as session:
             if _own(session, conversation_id, key_id) is None:
                 return False

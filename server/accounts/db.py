@@ -163,14 +163,15 @@ class Database:
     async def in_reader(
         self, work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Result:
-        """Run blocking work that only reads. Raises DatabaseBusy if every reader is busy for REQUEST_LIMIT_S."""
+        """Run blocking work that only reads in a thread, and return its result. Raises DatabaseBusy if every reader is
+        busy for REQUEST_LIMIT_S."""
         return await _run(self._read_threads, REQUEST_LIMIT_S, partial(work, *args, **kwargs))
 
     async def in_writer(
         self, work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Result:
-        """Run blocking work that writes. Raises DatabaseBusy if it can't begin within REQUEST_LIMIT_S, and at once
-        DatabaseFailed."""
+        """Run blocking work that writes in the writer's thread, and return its result. Raises DatabaseBusy if it can't
+        begin within REQUEST_LIMIT_S, and at once DatabaseFailed."""
         return await self._write_within(REQUEST_LIMIT_S, partial(work, *args, **kwargs), patient=False)
 
     async def in_patient_writer(

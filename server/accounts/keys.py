@@ -177,8 +177,8 @@ def has_keys(database: Database) -> bool:
 
 
 def update_key(database: Database, key_id: str, changes: KeyChanges, *, by: str) -> Key | None:
-    """Change a key; None when there is no such id. Raises ValueError for a budget below the sum that the key has
-    spent."""
+    """Change a key, and return it; None when there is no such id. Raises ValueError for a budget below the sum that the
+    key has spent."""
     with database.write() as session:
         row = session.get(KeyRow, key_id, with_for_update=True)
         if row is None:
@@ -209,7 +209,7 @@ def rotate_key(database: Database, key_id: str, overlap_s: float, *, by: str) ->
 
 
 def revoke_key(database: Database, key_id: str, *, by: str) -> Key | None:
-    """Revoke a key; None when there is no such id. Revoking twice keeps the first date."""
+    """Revoke a key, and return it; None when there is no such id. Revoking twice keeps the first date."""
     with database.write() as session:
         row = session.get(KeyRow, key_id)
         if row is None:
@@ -221,7 +221,8 @@ def revoke_key(database: Database, key_id: str, *, by: str) -> Key | None:
 
 
 def hash_secret(secret: str) -> str:
-    """Hash a secret. A plain SHA-256 is enough: the secret has 256 random bits, so it can't be guessed."""
+    """Return the hash of a secret. A plain SHA-256 is enough: the secret has 256 random bits, so it can't be
+    guessed."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 

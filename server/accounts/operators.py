@@ -71,7 +71,7 @@ def list_operators(database: Database) -> list[Operator]:
 
 
 def revoke_operator(database: Database, id_or_name: str, *, by: str) -> Operator | None:
-    """Revoke an operator; None when there is no such operator that is not revoked already."""
+    """Revoke an operator, and return it; None when there is no such operator that is not revoked already."""
     with database.write() as session:
         named = (OperatorRow.id == id_or_name) | (OperatorRow.name == id_or_name)
         row = session.scalar(select(OperatorRow).where(named, OperatorRow.revoked_at.is_(None)))

@@ -69,7 +69,8 @@ def read_page(
 def read_own(
     session: Session, query: Select[RowT], age: Sequence[InstrumentedAttribute[Any]], page: Page, key_id: str | None
 ) -> list[RowT]:
-    """Read a page as `read_page` does, after a row of this key; None is any. The last of `age` is the primary key."""
+    """Read a page as `read_page` does, but begin only after a row of this key; `key_id` None is any key. The last of
+    `age` must be the primary key."""
     named = select(age[0].class_).where(age[-1] == page.after)
     mine = named if key_id is None else named.filter_by(key_id=key_id)
     return read_page(session, query, age, page, session.scalar(mine) if page.after is not None else None)

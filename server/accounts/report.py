@@ -84,7 +84,7 @@ def last_charges(database: Database) -> dict[str, float]:
 
 
 def check(database: Database) -> list[str]:
-    """Return one line for each inconsistency of the ledger; none when it is clean."""
+    """Check the ledger, and return one line for each inconsistency; none when it is clean."""
     no_entry = ~select(EntryRow.id).where(EntryRow.call_id == HoldRow.call_id).exists()
     unlike = or_(
         EntryRow.amount != HoldRow.price, EntryRow.key_id != HoldRow.key_id, EntryRow.team_id != HoldRow.team_id
@@ -149,7 +149,7 @@ class _WrongTotal:
 
     @property
     def line(self) -> str:
-        """Say what differs."""
+        """Describe what differs."""
         of_team = f" for team {self.team_id}" if self.team_id else ""
         of_month = "" if self.month is None else f"{of_team} in {datetime.fromtimestamp(self.month, UTC):%Y-%m}"
         return f"key {self.key_id} has a settled total of {self.recorded} and charges of {self.charged}{of_month}"

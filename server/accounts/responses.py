@@ -120,7 +120,8 @@ class ResponseStore(Store):
             self.output_write(response, position, item)(session)
 
     def finish(self, response_id: str, state: str, ended: Mapping[str, Any], *, delivered: bool) -> bool:
-        """Record the end, and add its items to its conversation. False when it had ended before, or was deleted."""
+        """Record the end, and add its items to its conversation. Returns False when it had ended before, or was
+        deleted."""
         running = (ResponseRow.id == response_id, ResponseRow.state.in_(RUNNING))
         values = {"state": state, "ended": dict(ended), "delivered": delivered, "ended_at": self.now()}
         statement = update(ResponseRow).where(*running).values(**values)
@@ -229,7 +230,7 @@ class ResponseStore(Store):
             return {row.item_id: row.to(StoredItem) for row in session.scalars(query)}
 
     def name(self, response_id: str, key_id: str, title: str | None) -> bool:
-        """Give a stored response a title, or take it away. False when there is none."""
+        """Give a stored response a title, or take it away. Returns False when there is none."""
         mine = (ResponseRow.id == response_id, ResponseRow.key_id == key_id, ResponseRow.stored)
         return self._write(update(ResponseRow).where(*mine).values(title=title)) > 0
 
@@ -240,7 +241,7 @@ class ResponseStore(Store):
             return list(session.scalars(select(tree.c.id).order_by(tree.c.depth.desc())))
 
     def delete(self, response_id: str, key_id: str) -> bool:
-        """Delete a stored response and its items. False when there is none."""
+        """Delete a stored response and its items. Returns False when there is none."""
         with self._database.write() as session:
             row = session.get(ResponseRow, response_id)
             if row is None or row.key_id != key_id or not row.stored:

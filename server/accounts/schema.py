@@ -19,7 +19,7 @@ def newest_schema() -> str:
 
 
 def schema_problem(version: str | None) -> str | None:
-    """Say why this code can't use a database whose last migration is `version` (None: it has no tables), and what
+    """Return why this code can't use a database whose last migration is `version` (None: it has no tables), and what
     would work; None if it can."""
     if version == newest_schema():
         return None

@@ -23,7 +23,7 @@ class Store:
         self.in_patient_writer = database.in_patient_writer
 
     def now(self) -> float:
-        """Return the time by the clock that all servers of the database have."""
+        """Return Unix seconds by the clock that all servers of the database share."""
         return self._database.clock.now()
 
     def _write(self, statement: Update | Delete) -> int:

@@ -43,7 +43,7 @@ class Usage:
     completion_tokens: int = 0
 
     def plus(self, other: "Usage") -> "Usage":
-        """Add both groups' sums, in the group of this one."""
+        """Return this group with the sums of both."""
         return replace(self, **{name: getattr(self, name) + getattr(other, name) for name in SUMS})
 
 
@@ -57,13 +57,14 @@ class UsageFilter:
     team_id: str | None = None
 
     def equal(self, row: type[EntryRow] | type[ChatUsageRow]) -> list[ColumnElement[bool]]:
-        """Return the conditions of a row that are not of its time."""
+        """Return the SQL conditions for key, team and model, without those for the period."""
         values = {row.key_id: self.key_id, row.team_id: self.team_id, row.model: self.model}
         return [column == value for column, value in values.items() if value is not None]
 
 
 def usage(database: Database, wanted: UsageFilter, by: Collection[Grouping]) -> list[Usage]:
-    """Return the sums of each group that has any, by team, key, time and model."""
+    """Return the sums of charges and tokens for each group that has any. Groups are by the dimensions in `by`: team,
+    key, time, model."""
     groups: dict[Usage, Usage] = {}
     with database.read() as session:
         names = {row.id: row.name for row in session.execute(select(KeyRow.id, KeyRow.name))}

@@ -60,7 +60,7 @@ class WebhookStore(Store):
             return claimed
 
     def retry_at(self, call_id: str, attempts: int, next_at: float) -> None:
-        """Note that a webhook failed, and is tried again at `next_at`."""
+        """Record that a webhook failed, and is tried again at `next_at`, in Unix seconds."""
         row = update(WebhookRow).where(WebhookRow.call_id == call_id)
         self._write(row.values(attempts=attempts, next_at=next_at))
 

@@ -31,7 +31,8 @@ END_REASONS = {
 
 
 class ChildProcess:
-    """Satisfies `wire.Launcher`. `options` are of the worker's command line; `environment` is added to the server's."""
+    """Satisfies `server.backends.transport.Launcher`. `options` are of the worker's command line; `environment` is
+    added to the server's."""
 
     owns_worker = True
 

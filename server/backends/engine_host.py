@@ -168,7 +168,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         return self.speeds.unit_s.get(spec) or (found.unit_s if found else None)
 
     async def wait_ready(self) -> None:
-        """Wait until it has been `ready` once."""
+        """Wait until the host has been `ready` once."""
         await self._became_ready.wait()
 
     async def start(self) -> None:
@@ -205,8 +205,8 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         self._load([spec for spec in preload if spec not in self.checkpoints and spec not in self._loading])
 
     async def sleep(self, place: Place = "disk") -> None:
-        """Let the weights leave the device as soon as no job needs them. Returns when they have or, if jobs run, at
-        once: they end first."""
+        """Move the weights off the device as soon as no job needs them. Returns when they have left it or, if jobs run,
+        at once: they end first."""
         self.sleep_state.ask(place)
         if self.sleep_state.state == "asleep":
             await self.sleep_state.gone.wait()
@@ -244,7 +244,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
             self._to_load += [spec for spec in specs if spec not in self._to_load]
 
     def submit(self, job: JobT) -> JobEvents[EventT]:
-        """Send the job to the worker. Raises QueueFull."""
+        """Send the job to the worker, and return its events. Raises QueueFull."""
         if len(self._pending) >= self._max_jobs:
             raise QueueFull(self.kind, self.speeds.job_s * len(self._pending) / self._concurrency)
         pending = self._pending[job.id] = PendingJob(job)
@@ -330,7 +330,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         self.sleep_state.update()
 
     def _rest(self) -> None:
-        """Note that the worker's process has ended, to sleep or in its sleep: nothing of it is left on the device."""
+        """Record that the worker's process has ended, to sleep or in its sleep: nothing of it is left on the device."""
         self._transport = self.memory = self.cached_checkpoints = None
         if self.sleep_state.place == "host":
             self.sleep_state.slept(self.checkpoints, "disk")

@@ -29,7 +29,8 @@ from server.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Engines:
-    """The helpers of a server outside of its own process: the hosts of its workers, decoders, other servers."""
+    """The hosts of a server's workers, its decoders, and the connections to other servers: all that runs outside of its
+    process."""
 
     image: WorkerPool
     chat: EngineHost[ChatJob | CountJob, ChatEvent]  # started only if the catalog has local chat models

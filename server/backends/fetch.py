@@ -70,8 +70,8 @@ class FetchRules:
 
 
 async def fetch_image(url: str, rules: FetchRules) -> bytes:
-    """Fetch the body of a URL, by the proxy if there is one. Raises FetchRefused before anything is sent, FetchFailed
-    and FetchTooLarge afterwards."""
+    """Return the body of a URL, fetched by the proxy if there is one. Raises FetchRefused before anything is sent,
+    FetchFailed and FetchTooLarge afterwards."""
     _check_url(url, rules.ports)
     if not rules.allow:
         raise FetchRefused(

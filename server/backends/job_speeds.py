@@ -23,7 +23,7 @@ class JobSpeeds:
         self.unit_s: dict[Spec, float] = {}
 
     def record(self, job: Job, event: AnyEvent) -> None:
-        """Take note of an event of a job."""
+        """Learn from an event of a job how long jobs and their units of work take."""
         if isinstance(event, Finished) and isinstance(job, ImageJob) and is_duration(event.unit_s):
             self.unit_s[job.checkpoint] = event.unit_s
         if isinstance(event, Finished | ChatFinished | Classified) and math.isfinite(event.run_s):

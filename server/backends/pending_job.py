@@ -12,7 +12,7 @@ from server.backends.transport import NO_MEMORY
 
 @dataclass(slots=True)
 class PendingJob:
-    """What its events have told so far."""
+    """A job that waits or runs on a worker, with what its events have reported so far."""
 
     job: Job
     events: asyncio.Queue[AnyEvent] = field(default_factory=asyncio.Queue)
@@ -24,7 +24,7 @@ class PendingJob:
     last_event_at: float = 0.0  # by the monotonic clock
 
     def record(self, event: AnyEvent) -> None:
-        """Take note of an event, and hand it to whoever reads the job's events."""
+        """Record an event, and pass it on to the reader of the job's events."""
         self.acknowledged = True
         self.admitted = self.admitted or isinstance(event, Admitted)
         if isinstance(event, Started):

@@ -23,12 +23,9 @@ class Demand:
 
 
 def place(demands: Sequence[Demand], rooms: Mapping[str, int], kept: Placement) -> Placement:
-    """Place checkpoints on workers. `rooms` are bytes for weights by worker. Those of `kept` stay where they are, if
-    they are still demanded; a worker that is not among those gets the ones that it has room for.
-
-    The first worker of a checkpoint may be one without room: there it takes the place of the one that was used least
-    recently.
-    """
+    """Return the workers of each checkpoint. `rooms` are bytes for weights by worker. Those of `kept` stay where they
+    are, if they are still demanded; a worker that is not in `kept` gets the checkpoints that it has room for. The first
+    worker of a checkpoint may be one without room: there it takes the place of the one that was used least recently."""
     placed = {
         worker: [demand for demand in demands if set(demand.specs) & set(kept.get(worker, ()))]
         for worker in {*rooms, *kept}

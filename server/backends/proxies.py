@@ -35,8 +35,9 @@ def is_local(host: str) -> bool:
 
 
 def store_options(endpoint: str | None, proxy: str | None) -> dict[str, str]:
-    """Return obstore's options for the rule: it would read the environment by itself. Metadata services of clouds,
-    which hand out credentials, have private addresses. Blocks."""
+    """Return obstore's options for a store that is reached directly or by the proxy, as `proxy_for` decides: without
+    them obstore reads the environment. Metadata services of clouds, which hand out credentials, have private addresses.
+    Blocks."""
     if endpoint is not None:
         proxy = proxy_for(endpoint, proxy)
     excluded = ["*", "0.0.0.0/0", "::/0"] if proxy is None else ["localhost", *map(str, SPECIAL)]
@@ -44,7 +45,7 @@ def store_options(endpoint: str | None, proxy: str | None) -> dict[str, str]:
 
 
 def http_client(timeout: httpx.Timeout, proxy: str | None) -> httpx.AsyncClient:
-    """Return a client of many hosts, each of which is reached by the rule."""
+    """Return an HTTP client for many hosts. It reaches each directly or by the proxy, as `proxy_for` decides."""
     transport = None if proxy is None else _ByHost(proxy)
     return httpx.AsyncClient(timeout=timeout, limits=LIMITS, trust_env=False, transport=transport)
 

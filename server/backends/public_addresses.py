@@ -51,6 +51,6 @@ SPECIAL = [
 
 
 def is_public(address: Address) -> bool:
-    """Return whether a server on the internet may have it. Addresses that carry another one (mapped, 6to4, NAT64) are
-    none."""
+    """Return whether an address may be that of a server on the internet. Addresses that contain another one (mapped,
+    6to4, NAT64) are not public."""
     return address.is_global and not any(address in block for block in SPECIAL)

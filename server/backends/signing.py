@@ -49,7 +49,8 @@ class ImageSigner:
         return replace(finished, images=tuple(images))
 
     def sign(self, data: bytes, media_type: str, source: DigitalSource) -> bytes:
-        """Sign a file with a manifest. Blocks. Raises C2paError, as for a certificate that is not one for signing."""
+        """Return the file, signed with a manifest. Blocks. Raises C2paError, as for a certificate that is not one for
+        signing."""
         from c2pa import Builder
 
         signed = io.BytesIO()

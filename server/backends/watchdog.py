@@ -40,7 +40,7 @@ class Watchdog:
         self._last_event_at = 0.0  # of any job
 
     def note_event(self, moved: PendingJob, event: AnyEvent) -> None:
-        """Take note of a job's event. If it has moved on, those behind it wait for one less."""
+        """Record a job's event. If the job has moved on, those behind it wait for one less."""
         self._last_event_at = moved.last_event_at
         if isinstance(event, (Started, Admitted, *TERMINAL_EVENTS)):
             for waiting in dropwhile(lambda job: job is not moved, self._pending.values()):
@@ -48,7 +48,7 @@ class Watchdog:
                     waiting.last_event_at = self._last_event_at
 
     def note_loaded(self, spec: Spec) -> None:
-        """Take note that a checkpoint was loaded: what waited for it begins to wait for its prompt."""
+        """Record that a checkpoint was loaded: jobs that waited for it now wait for their prompts."""
         self._last_event_at = time.monotonic()
         for waiting in self._pending.values():
             if waiting.job.checkpoint == spec:

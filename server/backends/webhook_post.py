@@ -25,7 +25,8 @@ Reach = Literal["off", "public", "any"]  # where webhooks may go
 
 
 def check_url(url: str, reach: Reach) -> tuple[str, int]:
-    """Return the host and port. Raises FetchRefused for a URL that no webhook may go to, at any address."""
+    """Return the host and port of a webhook's URL. Raises FetchRefused for a URL that no webhook may go to, at any
+    address."""
     try:
         parts = urlsplit(url)
         port = parts.port

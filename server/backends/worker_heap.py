@@ -25,7 +25,8 @@ TUNABLES: Final = {
 
 
 def heap_on_cpu() -> Mapping[str, str]:
-    """Return the variables to add to a worker's environment: none where the operator has set tunables."""
+    """Return the environment variables that tune glibc's malloc for a worker on a CPU; none where the operator has set
+    tunables."""
     if VARIABLE in os.environ:
         return {}
     return {VARIABLE: ":".join(f"glibc.malloc.{name}={value}" for name, value in TUNABLES.items())}

@@ -116,7 +116,7 @@ class WorkerPool:
         return min((found for host in self.hosts if (found := host.unit_s(spec)) is not None), default=None)
 
     async def wait_ready(self) -> None:
-        """Wait until it has been `ready` once."""
+        """Wait until the pool has been `ready` once."""
         waiting = {asyncio.create_task(host.wait_ready()) for host in self._local}
         try:
             while waiting and not self.ready:
@@ -234,7 +234,7 @@ class WorkerPool:
         return self._upstreams[url]
 
     def submit(self, job: ImageJob) -> JobEvents[Event]:
-        """Send the job to the worker that will finish it first. Raises QueueFull."""
+        """Send the job to the worker that is expected to finish it first, and return its events. Raises QueueFull."""
         return self._choose(job).submit(job)
 
     def cancel(self, job_id: str) -> None:

@@ -75,14 +75,14 @@ class WorkerSleep:
             self._timer = asyncio.get_running_loop().call_later(self._idle_s, self.ask, "disk")
 
     def slept(self, served: Collection[Spec], place: Place) -> None:
-        """Take note that the worker sleeps, with these checkpoints."""
+        """Record that the worker sleeps, with these checkpoints."""
         self.place, self._waking = place, False
         self._cold.update(dict.fromkeys(served, place))
         self.gone.clear()
         self.woken.clear()
 
     def wake(self) -> None:
-        """Take note that the worker is needed. If it is awake, it no longer counts as idle."""
+        """Record that the worker is needed. If it is awake, it no longer counts as idle."""
         self._stop_timer()
         if self.place is not None:
             log.info("worker wakes", worker=self._name)
@@ -90,27 +90,27 @@ class WorkerSleep:
             self.woken.set()
 
     def stay_awake(self) -> None:
-        """Take back what was asked, if the worker is still awake."""
+        """Withdraw a request to sleep, if the worker is still awake."""
         self._wanted = None
 
     def warmed(self, spec: Spec) -> None:
-        """Take note that a checkpoint is loaded, or that it can't be."""
+        """Record that a checkpoint is loaded, or that it can't be."""
         self._cold.pop(spec, None)
 
     def settled(self) -> None:
-        """Take note that a woken worker is up, with all that it was to load."""
+        """Record that a woken worker is up, with all that it was to load."""
         self._waking = False
 
     def starts(self) -> None:
-        """Take note that a worker's process starts."""
+        """Record that a worker's process starts."""
         self._started_at = time.monotonic()
 
     def started(self) -> None:
-        """Take note that a worker's process is up."""
+        """Record that a worker's process is up."""
         self._start_s = time.monotonic() - self._started_at
 
     def died(self) -> None:
-        """Take note that a worker died: the next one loads everything."""
+        """Record that a worker died: the next one loads everything."""
         self._stop_timer()
         self._cold.clear()
         self._wanted, self.place, self._waking = None, None, False

@@ -217,7 +217,7 @@ class _Reading:
                 self.models[entry.name] = self._model(path, file, entry, ratios, (spec, references))
 
     def _check(self, path: Path, index: int, entry: ModelTable, ratios: list[str]) -> bool:
-        """Note what is wrong with a model's entry, and return whether its sizes are known."""
+        """Append what is wrong with a model's entry to the errors, and return whether its sizes are known."""
         presets = self.presets[entry.tier]
         if unknown := [ratio for ratio in ratios if ratio not in presets]:
             message = f"{unknown[0]!r} is not in presets.toml, which has {', '.join(presets)}"

@@ -61,13 +61,13 @@ class ConnectionLimits:
         return True
 
     def wait(self, connection: Connection) -> None:
-        """Note that a connection waits for its next request."""
+        """Count the connection as waiting for its next request."""
         if connection in self._sources:
             self._waiting.pop(connection, None)
             self._waiting[connection] = None
 
     def work(self, connection: Connection) -> None:
-        """Note that a connection's request is being answered."""
+        """Count the connection as working: its request is being answered."""
         self._waiting.pop(connection, None)
 
     def remove(self, connection: Connection) -> None:

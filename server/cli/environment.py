@@ -57,7 +57,8 @@ def read_catalog(settings: "Settings") -> "Catalog":
 
 
 def user() -> str:
-    """Return the operator of a command, for the audit. A user id may have no name, as in a container."""
+    """Return the operator's name of a command for the audit, from the system's user. A user id may have no name, as in
+    a container."""
     try:
         return f"cli:{getpass.getuser()}"
     except (KeyError, OSError):  # the latter from Python 3.13 on

@@ -109,7 +109,7 @@ class LimitedProtocol(H11Protocol):
             self.drop()
 
     def _note_request(self, before: object) -> None:
-        """Return whether a request has begun."""
+        """Count the connection as working if a request has begun; `before` is the cycle that there was before."""
         if self.cycle is not before:
             self._waiting_since = None
             self._limits.work(self)

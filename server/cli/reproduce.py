@@ -120,7 +120,8 @@ def _as_uri(path: Path) -> str:
 
 
 def outcome(found: Mapping[str, Any]) -> tuple[list[str], bool]:
-    """Say of an image and the one that was drawn again whether their pixels are the same, and what differs."""
+    """Return lines that say whether an image and the one that was drawn again have the same pixels, and what differs;
+    and whether they have."""
     first, pixels = found["metadata"], found["pixels"]
     told = [f"{name}: {old} -> {new}" for name, old, new in differences(first, found["other"])]
     if pixels is None:

@@ -26,18 +26,18 @@ Handler = Callable[[int, FrameType | None], None]
 
 
 class SignalNotes:
-    """The signals that do not stop the server, until the event loop has the time to obey them: a handler may interrupt
+    """The signals that do not stop the server, recorded until the event loop handles them: a handler may interrupt
     another log line."""
 
     def __init__(self) -> None:
         self._noted: list[signal.Signals] = []
 
     def note(self, number: int, _frame: FrameType | None = None) -> None:
-        """Note a signal, in its handler."""
+        """Record a signal, in its handler."""
         self._noted.append(signal.Signals(number))
 
     def obey(self) -> None:
-        """Do what the signals so far ask for, and log it."""
+        """Handle the signals that were recorded so far, and log it."""
         while self._noted:
             found = self._noted.pop(0)
             if found in {signal.SIGUSR1, signal.SIGHUP}:

@@ -71,7 +71,7 @@ class CallRecorder:
 
 
 def describe_body(trace: CallTrace, values: Mapping[str, Any]) -> None:
-    """Note in the trace the wishes of a body of any protocol: the model, the prompt or the last text of the user, and
+    """Record in the trace what a body of any protocol asks for: the model, the prompt or the last text of the user, and
     the plain parameters."""
     trace.model = _text(values.get("model")) or trace.model
     said = values.get("messages") or values.get("contents") or values.get("input")

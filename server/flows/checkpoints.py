@@ -34,7 +34,7 @@ MOST_NAMED = 20  # of what is in a folder
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A checkpoint that is on the disk or in the catalog."""
+    """A checkpoint that is on the disk or in the catalog, with its size and state."""
 
     name: str  # as catalog files name it
     path: Path
@@ -201,7 +201,7 @@ class CheckpointManager:
         return {name: read_adapters(folder) for name, folder in folders.items() if folder is not None}
 
     def verify(self, checkpoint: str) -> list[Checked]:
-        """Check every file against its manifest. Reads them whole. Raises NotFound."""
+        """Compare every file with its manifest, and return the comparisons. Reads the files whole. Raises NotFound."""
         path = self._locate(checkpoint, "checkpoint")
         if not manifest_of(path).is_file():
             message = f"There is no {manifest_of(path)}: `darkroom checkpoints add` writes it."

@@ -13,13 +13,13 @@ def field_name(name: str, names: Mapping[str, str]) -> str:
 
 
 def rename_field(error: ApiError, names: Mapping[str, str]) -> None:
-    """Let the error name the caller's own field."""
+    """Replace the field that the error names by the caller's own name of it, in place."""
     error.param = field_name(error.param, names) if error.param else error.param
 
 
 @contextmanager
 def renamed_fields(names: Mapping[str, str]) -> Iterator[None]:
-    """Let errors that are raised while this is entered name the caller's own fields."""
+    """Rename the fields of errors that are raised while this is entered, as `rename_field` does."""
     try:
         yield
     except ApiError as error:

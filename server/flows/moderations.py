@@ -48,7 +48,7 @@ class Judgement:
 
 
 class Moderations:
-    """Judges inputs by the policy. Nothing is recorded, refused or charged."""
+    """Applies the policy to inputs without consequences: nothing is recorded, refused or charged."""
 
     def __init__(self, policy: ServedPolicy, moderator: Moderator, references: ReferenceLoader) -> None:
         self._policy = policy
@@ -56,7 +56,7 @@ class Moderations:
         self._references = references
 
     async def judge(self, key: Key, body: ModerationBody) -> Moderation:
-        """Judge a text, each of several texts, or parts together. Raises ApiError."""
+        """Return the policy's result for a text, for each of several texts, or for parts together. Raises ApiError."""
         sent = body.input if isinstance(body.input, list) else [body.input]
         groups = frozenset(key.groups)
         if any(isinstance(each, Mapping) for each in sent):

@@ -30,15 +30,17 @@ class SignedIn:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What the groups of the house give. `models`: pairs of a group of the house and one of the catalog's, with * for
-    everybody and for every model; none: everybody has every model. `operators`: groups of operators."""
+    """What the groups of an identity provider grant. `models`: pairs of a provider's group and a group of the catalog,
+    with * for everybody and for every model; none: everybody has every model. `operators`: the provider's groups of
+    operators."""
 
     claim: str
     models: tuple[tuple[str, str], ...]
     operators: frozenset[str]
 
     def houses(self, claims: Mapping[str, Any]) -> frozenset[str]:
-        """Return the person's groups of the house. The claim may be inside others: `realm_access.roles`."""
+        """Return the person's groups at the identity provider, by the ID token's claims. The claim may be inside
+        others: `realm_access.roles`."""
         found: Any = claims.get(self.claim)
         if found is None:
             found = claims
@@ -55,7 +57,7 @@ class Access:
 
 
 class SignIn:
-    """Signs people in by the house's provider."""
+    """Signs people in by the organisation's identity provider (OpenID Connect)."""
 
     def __init__(self, provider: OidcProvider, access: Access, database: Database, catalog: ServedCatalog) -> None:
         self.provider = provider

@@ -164,7 +164,7 @@ def wants_async(request: Request) -> bool:
 
 
 def ignored_header(fields: Iterable[str]) -> dict[str, str]:
-    """Name the fields of a request that had no effect, except names that no header can hold."""
+    """Return the header that names the fields of a request that had no effect, except names that no header can hold."""
     named = ", ".join(name for name in fields if name.isascii() and name.isprintable() and "," not in name)
     if len(named) > LONGEST_HEADER:
         named = f"{named[:LONGEST_HEADER].rpartition(', ')[0]}, ...".lstrip(", ")
@@ -172,7 +172,7 @@ def ignored_header(fields: Iterable[str]) -> dict[str, str]:
 
 
 def truncated_header(text: str) -> dict[str, str]:
-    """Name the parts of a call's prompts that were not read, if there are any."""
+    """Return the header that names the parts of a call's prompts that were not read; empty if there are none."""
     return {"x-darkroom-truncated": text} if text else {}
 
 

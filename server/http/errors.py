@@ -20,7 +20,7 @@ def error_answer(scope: Scope, error: ApiError) -> tuple[int, dict[str, Any]]:
 
 
 def note_error(scope: Scope, error: ApiError) -> None:
-    """Leave the error's code for the metrics, and the error for the log of calls."""
+    """Record the error in the request's scope: its code for the metrics, the error itself for the log of calls."""
     scope[ERROR_CODE] = error.label
     trace = current_trace()
     if trace.code is None:

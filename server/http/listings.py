@@ -80,11 +80,11 @@ async def _pieces(database: Database, entry: type[BaseModel], fetch: Fetch) -> A
 
 
 def csv_response(text: AsyncIterator[str], name: str) -> StreamingResponse:
-    """Return a file of this name."""
+    """Return a response that streams a CSV file of this name."""
     headers: Mapping[str, str] = {"Content-Disposition": f'attachment; filename="{name}.csv"'}
     return StreamingResponse(text, media_type="text/csv", headers=headers)
 
 
 def json_response(answer: BaseModel) -> Response:
-    """Return an answer that FastAPI need not validate and write once more."""
+    """Return the answer as JSON, without FastAPI's validation and second serialization."""
     return Response(answer.model_dump_json(), media_type="application/json")

@@ -157,7 +157,7 @@ def errors(*statuses: int) -> Responses:
 
 
 def errors_as(body: type, statuses: Sequence[int]) -> Responses:
-    """Return these errors with the body of another protocol."""
+    """Return the `responses` of a decorator for these errors, with the body of another protocol."""
     return {status: answer(ERRORS[status][1], body) for status in statuses}
 
 

@@ -17,7 +17,7 @@ class JsonEvent(ServerSentEvent):
     """An event whose data is one line of JSON, so it need not be split at line breaks."""
 
     def encode(self) -> bytes:
-        """Encode the event as it is sent."""
+        """Return the event as the bytes that are sent."""
         name = f"event: {self.event}\n" if self.event else ""
         return f"{name}data: {json.dumps(self.data, separators=(',', ':'))}\n\n".encode()
 

@@ -27,8 +27,8 @@ def without_absent(values: Mapping[str, Any], errors: Iterable[ErrorDetails], *,
 
 
 def walk(location: Keys, values: Mapping[str, Any]) -> Iterator[tuple[int | str, Any]]:
-    """Yield each part of an error's location with the value that it is looked up in, None below what the values do not
-    have. A part that only names the member of a union that the value is, by one of its TAGS, is left out."""
+    """Yield each part of an error's location with the value that contains it, None where the values have nothing there.
+    Parts that only name a member of a union, by one of its TAGS, are left out."""
     value: Any = values
     tagged = False  # the member of the union that the value is has been named
     for position, part in enumerate(location, 1):

@@ -90,7 +90,7 @@ def image_url_of(block: object) -> str | None:
 
 
 def thought_of(block: object) -> str | None:
-    """Return what a model thought, of a block that has it; None for other blocks."""
+    """Return the thinking text of a block that has it; None for other blocks."""
     if not isinstance(block, Mapping) or block.get("type") not in THOUGHTS:
         return None
     said = block.get("thinking") or block.get("text") or block.get("content") or block.get("summary")

@@ -32,7 +32,7 @@ SYNONYMS = {  # other servers' names -> ours
 
 
 def lower(value: object) -> object:
-    """Return a word as the lists of values have it."""
+    """Return a string in lower case and without spaces around it, other values as they are."""
     return value.strip().lower() if isinstance(value, str) else value
 
 
@@ -306,7 +306,7 @@ class _ImageEvent(Answer):
 
 
 class PartialEvent(_ImageEvent):
-    """An image on its way."""
+    """A preview of an image that is still being drawn."""
 
     type: Literal["image_generation.partial_image", "image_edit.partial_image"]
     partial_image_index: int

@@ -47,17 +47,17 @@ class ActiveCall(ActiveJob[Preview]):
         return self.shape is not None
 
     def admit(self, shape: ImageShape) -> None:
-        """Note that the price is held and the job is queued."""
+        """Mark the call as admitted: the price is held and the job is queued. `shape` is that of the images to draw."""
         self.shape = shape
         self._notify()
 
     def wakes_in(self, wake_s: float) -> None:
-        """Its checkpoint had been unloaded, and is back in so long, by estimate."""
+        """Record that the call waits for its checkpoint to be loaded again, for about `wake_s` seconds."""
         self._awake_at = time.monotonic() + wake_s
 
     @property
     def wake_left_s(self) -> float:
-        """Return the estimated time until its checkpoint is back, while it waits for that."""
+        """Return the estimated seconds until the checkpoint is loaded again, while the call waits for that; else 0."""
         return max(0.0, self._awake_at - time.monotonic()) if self.state == "queued" else 0.0
 
     def report(self, event: Event) -> None:
@@ -90,7 +90,8 @@ class ActiveCall(ActiveJob[Preview]):
         return self.shape or (await self.result()).shape
 
     async def result(self) -> ImageResult:
-        """Wait for the result. Raises the failure. A waiter that is cancelled does not cancel the call."""
+        """Return the result, once the call has ended. Raises its failure. A waiter that is cancelled does not cancel
+        the call."""
         await self.wait_done()
         if self._result is None:
             raise self.failure or RuntimeError("an ended call has a result or a failure")

@@ -86,7 +86,7 @@ class ActiveChat(ActiveJob[Json]):
             raise Cancelled("The chat was cancelled.")
 
     def count(self, *, admitted: bool, tokens: int) -> None:
-        """Count an item of `run`, before it is sent."""
+        """Record that an item of `run` is about to be sent: whether it admits the chat, and how many tokens it has."""
         self.tokens += tokens
         if admitted and not self._admitted:
             self._admitted = True
@@ -107,7 +107,7 @@ class ActiveChat(ActiveJob[Json]):
         self._notify()
 
     def end(self, failure: ApiError | None) -> None:
-        """Note that nothing more comes. A failure is raised to all who follow."""
+        """Record that nothing more comes. A failure is raised to all who follow."""
         self.failure, self._ended = failure, True
         self._notify()
 

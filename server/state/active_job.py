@@ -37,7 +37,7 @@ class ActiveJob(DetachedTask, Generic[EventT]):
     @property
     @abstractmethod
     def admitted(self) -> bool:
-        """Return whether the request is sound and has its place: its answer begins with status 200."""
+        """Return whether the request is valid and has its place: its answer begins with status 200."""
 
     @property
     def joinable_by_key(self) -> bool:
@@ -128,7 +128,7 @@ class ActiveJobs(Generic[JobT]):
         return frozenset(self._jobs)
 
     def start(self, job: JobT, work: Coroutine[Any, Any, Any]) -> JobT:
-        """Run the job and keep it in the registry until it has ended."""
+        """Run the job, keep it in the registry until it has ended, and return it."""
         self._jobs[job.call.id] = job
         trace = current_trace()
         trace.job = trace.job or job.call.id  # a nested call is a part of its response's
@@ -167,8 +167,8 @@ class ActiveJobs(Generic[JobT]):
 
 
 def _trace_end(trace: CallTrace, job: ActiveJob[Any], close: Callable[[], None]) -> None:
-    """Note in the trace how the job ended, which an answer that had begun, or a client that had left, could not
-    tell."""
+    """Record in the trace how the job ended, which an answer that had begun, or a client that had left, could not
+    show."""
     if trace.job == job.call.id:
         trace.status, trace.code = 200, None
         if job.failure is not None:

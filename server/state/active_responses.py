@@ -86,12 +86,12 @@ class ActiveResponse(ActiveJob[Json]):
 
     @property
     def admitted(self) -> bool:
-        """Return whether the request is sound."""
+        """Return whether the response is admitted: its request was checked, and is valid."""
         return self.phase in {Phase.ADMITTED, Phase.CHARGED}
 
     @property
     def charged(self) -> bool:
-        """Return whether an image of it is paid for."""
+        """Return whether an image of the response is charged."""
         return self.phase is Phase.CHARGED
 
     @property
@@ -120,17 +120,17 @@ class ActiveResponse(ActiveJob[Json]):
         self.emit(kind, response=self.object())
 
     def start(self) -> None:
-        """Take a background response out of the queue."""
+        """Record that a background response has left the queue."""
         self._move(Phase.STARTING)
         self.status = "in_progress"
 
     def admit(self) -> None:
-        """Note that the request is sound."""
+        """Mark the response as admitted: its request was checked, and is valid."""
         self._move(Phase.ADMITTED)
         self._notify()
 
     def mark_charged(self, index: int, item: Json) -> None:
-        """Note that the image of this output item is stored and paid for."""
+        """Record that the image of this output item is stored and charged."""
         self._move(Phase.CHARGED)
         self.output[index] = item
 
@@ -166,5 +166,6 @@ class ActiveResponses(ActiveJobs[ActiveResponse]):
         return response if response is not None and response.record.stored else None
 
     def opening(self, retry_key: str, key_id: str) -> asyncio.Lock:
-        """Lock while a request with this Idempotency-Key or fingerprint looks for an earlier one and may start."""
+        """Return the lock to hold while a request with this Idempotency-Key or fingerprint looks for an earlier one and
+        may start."""
         return self._opening.setdefault((retry_key, key_id), asyncio.Lock())

@@ -13,7 +13,7 @@ class CallRate:
         self._begun: defaultdict[str, deque[float]] = defaultdict(deque)
 
     def begin(self, key_id: str, limit: int) -> bool:
-        """Count one more call, unless the key has begun `limit` in the last minute."""
+        """Count one more call, and return True; return False if the key has begun `limit` calls in the last minute."""
         for other in list(self._begun):
             self._delete(other)
         begun = self._begun[key_id]

@@ -23,7 +23,7 @@ class ExpectedRetries:
         self._expected: deque[tuple[CallIdentity, float]] = deque(maxlen=MAX_REMEMBERED)  # oldest first
 
     def add(self, identity: CallIdentity) -> None:
-        """Note that a client was asked to retry this call."""
+        """Record that a client was asked to retry this call."""
         self._expected.append((identity, self._clock()))
 
     def contains(self, identity: CallIdentity) -> bool:
@@ -31,7 +31,7 @@ class ExpectedRetries:
         return any(expected == identity for expected, _ in self._recent())
 
     def consume(self, identity: CallIdentity) -> None:
-        """Note that a retry of this call came: it is no longer expected."""
+        """Record that a retry of this call came: it is no longer expected."""
         oldest = next((entry for entry in self._recent() if entry[0] == identity), None)
         if oldest is not None:
             self._expected.remove(oldest)

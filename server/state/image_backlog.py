@@ -42,7 +42,7 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """The outlook of a job. `position` is 0 on the device, else its place in the queue."""
+    """A job's place in the queue and its estimated end. `position` is 0 on the device, else its place in the queue."""
 
     model: str | None
     tier: ServiceTier

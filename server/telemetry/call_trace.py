@@ -45,7 +45,7 @@ class CallTrace:
     _finish: Callable[[], None] | None = None
 
     def fail(self, code: str, message: str | None = None, param: str | None = None) -> None:
-        """Note the error that the request ended with."""
+        """Record the error that the request ended with."""
         self.code, self.message, self.param = code, message, param
 
     def add_run(self, run_s: float, queue_s: float | None) -> None:
@@ -93,7 +93,7 @@ _current: ContextVar[CallTrace] = ContextVar("call_trace")
 
 
 def begin_trace(request_id: str) -> CallTrace:
-    """Begin the trace of the request whose task this is."""
+    """Begin the trace of the request whose task this is, and return it."""
     trace = CallTrace(request_id)
     _current.set(trace)
     return trace

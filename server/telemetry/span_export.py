@@ -30,7 +30,7 @@ class CollectorExporter(SpanExporter):
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # four lines for each batch
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Send a batch."""
+        """Send a batch of spans to the collector, and return whether it took them."""
         result = self._exporter.export(spans)
         self.is_away = result is not SpanExportResult.SUCCESS
         now = time.monotonic()

@@ -21,7 +21,7 @@ class ArgumentReader(ABC):
 
     @abstractmethod
     def feed(self, text: str) -> str:
-        """Return what is new of the arguments, as JSON text."""
+        """Add text, and return what is new of the arguments, as JSON text."""
 
     def finish(self, *, closed: bool) -> str:
         """Return what is missing at the end of the call, which was `closed` or else cut short."""
@@ -40,14 +40,14 @@ class ArgumentStyle(ABC):
 
     @abstractmethod
     def rule(self, rules: Rules, schema: Schema) -> str:
-        """Return the expression of arguments that follow the schema."""
+        """Return the grammar expression of arguments that follow the schema."""
 
     @abstractmethod
     def written(self, arguments: Mapping[str, Any]) -> str:
         """Return arguments as a model writes them."""
 
     def endings(self) -> tuple[str, ...]:
-        """Return what ends free text in them."""
+        """Return the texts that end a free string in the arguments."""
         return ()
 
 
@@ -63,11 +63,11 @@ class JsonArguments(ArgumentStyle):
         return JsonReader()
 
     def rule(self, rules: Rules, schema: Schema) -> str:
-        """Return the JSON of the schema."""
+        """Return the grammar expression of JSON that follows the schema."""
         return rules.json(schema)
 
     def written(self, arguments: Mapping[str, Any]) -> str:
-        """Return a JSON object."""
+        """Return the arguments as a JSON object."""
         return json.dumps(arguments, ensure_ascii=False)
 
 
@@ -109,7 +109,7 @@ class InputReader(ArgumentReader):
         self._pending = ""
 
     def feed(self, text: str) -> str:
-        """Return more of the JSON string."""
+        """Add text, and return more of the JSON string."""
         if not self._opening:
             return _inside(text)
         self._pending += text

@@ -24,7 +24,7 @@ class CallableTool:
 
 @dataclass(frozen=True, slots=True)
 class CallRules:
-    """The expressions of calls of some tools."""
+    """The grammar expressions of calls of some tools."""
 
     rules: Rules
     form: CallFormat
@@ -32,7 +32,7 @@ class CallRules:
     several: bool
 
     def required(self) -> str:
-        """Return one call, or several."""
+        """Return the expression of one call, or of several."""
         headers = [self.rules.literal(self.form.header.replace("{name}", tool.name)) for tool in self.tools]
         header = f"{SPACE} {self.rules.add(' | '.join(headers))}" if self.form.header else ""
         block = self.rules.add(f"{header} {self.rules.literal(self.form.opening)} {self._rest()}")
@@ -42,7 +42,8 @@ class CallRules:
         return f"{first} ({quoted(self.form.separator)} {block}){{0,{MAX_CALLS - 1}}}"
 
     def text_with_calls(self, thoughts: str = "") -> str:
-        """Return free text, in which every call that begins is whole and valid. `thoughts` is what opens them."""
+        """Return the expression of free text, in which every call that begins is whole and valid. `thoughts` is the
+        text that opens thoughts."""
         if not self.form.opening:
             return self._call_or_text(thoughts)
         rules, times = self.rules, "*" if self._repeats else "?"

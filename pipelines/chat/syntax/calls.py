@@ -125,7 +125,7 @@ class CallsReader:
         self.begun = self.completed = 0  # calls
 
     def feed(self, text: str) -> list[Piece]:
-        """Return what is new."""
+        """Add text of the region, and return the pieces that it completes."""
         self._text += text
         return list(self._steps())
 

@@ -32,7 +32,7 @@ def choose(template: str, model_type: str, vocabulary: set[str], shown: str) -> 
 
 
 def reads(name: str, shown: str) -> bool:
-    """Tell whether this syntax reads the probe's call in what the template wrote."""
+    """Return whether this syntax reads the probe's call in what the template wrote."""
     calls = TABLE[name].calls
     parser = OutputParser({**calls.parser_fields(), **CONTENT}, "", (TOOL,), calls)
     pieces = [*parser.feed(shown), *parser.flush()]

@@ -46,7 +46,8 @@ def _header(rules: Rules, channel: str) -> str:
 
 
 def thoughts(rules: Rules, channels: str = "(analysis|commentary)") -> str:
-    """Return whole messages that come before the answer: thoughts, and, in commentary, what is said before a call."""
+    """Return the grammar expression of whole messages before the answer: thoughts, and, in commentary, what is said
+    before a call."""
     text = f"{rules.free('<|end|>', '<|start|>', '<|channel|>', '<|message|>')}*"
     header, end = _header(rules, channels), rules.literal("<|end|>")
     message = rules.add(f"{header} {text} {end} {rules.literal('<|start|>')} /assistant/")
@@ -54,12 +55,13 @@ def thoughts(rules: Rules, channels: str = "(analysis|commentary)") -> str:
 
 
 def final(rules: Rules, value: str) -> str:
-    """Return thoughts, and a message whose text is a value. Commentary would be text before it."""
+    """Return the grammar expression of thoughts, and of a final message whose text is `value`, an expression.
+    Commentary is not allowed: it would be text before the value."""
     return f"{thoughts(rules, 'analysis')} {_header(rules, 'final')} {value}"
 
 
 def call(calls: CallRules) -> str:
-    """Return thoughts and one call."""
+    """Return the grammar expression of thoughts and one call."""
     rules, options = calls.rules, []
     channel, message = rules.literal("<|channel|>"), rules.literal("<|message|>")
     kind = f"((/[ ]?/ {rules.literal('<|constrain|>')} | / /) /(json|code)[ ]?/ | /[ ]?/) {message}"
@@ -73,7 +75,7 @@ def call(calls: CallRules) -> str:
 
 
 def text_or_call(calls: CallRules) -> str:
-    """Return thoughts, and an answer or a call."""
+    """Return the grammar expression of thoughts, and an answer or a call."""
     rules = calls.rules
     text = f"{rules.free('<|start|>', '<|channel|>', '<|message|>')}*"
     answer = rules.add(f"{_header(rules, '(analysis|commentary|final)')} {text}")

@@ -20,7 +20,7 @@ class Known:
     marker: str = ""  # a regular expression of what is dropped from texts
 
     def fits(self, model_type: str, vocabulary: set[str]) -> bool:
-        """Tell whether models of this type write so, if their tokenizer has these tokens."""
+        """Return whether models of this type write so, if their tokenizer has these tokens."""
         tokens = (self.calls.opening,) if self.tokens is None else self.tokens
         return model_type in self.model_types and vocabulary.issuperset(tokens)
 

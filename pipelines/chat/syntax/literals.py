@@ -113,7 +113,7 @@ class PythonArguments(LiteralArguments):
         return LiteralReader(("'", '"'), list(properties_alone(schema)), opened=True)
 
     def rule(self, rules: Rules, schema: Schema) -> str:
-        """Return the arguments in the schema's order."""
+        """Return the grammar expression of the arguments, in the schema's order."""
         values = {key: f'"{key}=" {self._value(rules, value)}' for key, value in properties_alone(schema).items()}
         other = f"/[A-Za-z_][A-Za-z0-9_]*=/ {self._any(rules)}" if takes_others(schema) else ""
         return f'{_listed(rules, values, required_of(schema), other)} ")"'
@@ -156,7 +156,7 @@ class GemmaArguments(LiteralArguments):
         return LiteralReader((self.quote,), [], opened=False)
 
     def rule(self, rules: Rules, schema: Schema) -> str:
-        """Return the object, with its properties in the schema's order."""
+        """Return the grammar expression of the object, with its properties in the schema's order."""
         return self._object(rules, schema, MAX_DEPTH)
 
     def written(self, arguments: Mapping[str, Any]) -> str:

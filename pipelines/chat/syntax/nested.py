@@ -27,11 +27,12 @@ class NestedArguments(ArgumentStyle):
         return NestedReader(schema, tail)
 
     def rule(self, rules: Rules, schema: Schema) -> str:
-        """Return the arguments in the schema's order, those that are not required if the model wants them."""
+        """Return the grammar expression of the arguments, in the schema's order; those that are not required may be
+        left out."""
         return _object(rules, schema, MAX_DEPTH)
 
     def written(self, arguments: Mapping[str, Any]) -> str:
-        """Return a tag for each argument."""
+        """Return the arguments as one tag for each."""
         return "".join(_written(key, value) for key, value in arguments.items())
 
     def endings(self) -> tuple[str, ...]:
@@ -48,7 +49,7 @@ class NestedReader(ArgumentReader):
         self._text = ""
 
     def feed(self, text: str) -> str:
-        """Return the arguments once their end came."""
+        """Add text, and return the arguments once their end has come; an empty text before."""
         self._text += text
         end = self._text.find(self._tail)
         if end < 0:
@@ -57,7 +58,7 @@ class NestedReader(ArgumentReader):
         return self.finish(closed=True)
 
     def finish(self, *, closed: bool) -> str:
-        """Return the arguments of a call that was closed; of one that was cut, none."""
+        """Return the arguments of a call that was closed; an empty text for one that was cut short."""
         tags = {**self._schema, "type": "object"}
         return json.dumps(_value(self._text, tags), ensure_ascii=False) if closed else ""
 

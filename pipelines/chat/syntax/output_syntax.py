@@ -21,7 +21,7 @@ ThoughtState = Literal["open", "closed", "free"]  # where a prompt ends: in thou
 
 @dataclass(frozen=True, slots=True)
 class OutputSyntax:
-    """Thoughts and calls of one checkpoint."""
+    """How one checkpoint writes thoughts and calls."""
 
     name: str  # in the table; "own" by the tokenizer's response template; "unknown"
     fields: ParserFields  # for the response parser
@@ -78,7 +78,7 @@ class OutputSyntax:
 
     @property
     def is_unknown(self) -> bool:
-        """Return whether its calls come as text, since nothing is known of how it writes them."""
+        """Return whether its calls come as text, since the syntax of its calls is not known."""
         return self.name == "unknown"
 
     @property
@@ -92,7 +92,8 @@ class OutputSyntax:
         return any(name not in ("tool_calls", "content") for name in self.fields)
 
     def thought_state(self, prompt: str) -> ThoughtState:
-        """Return where the prompt ends."""
+        """Return the state of thoughts at the end of the prompt: "open" in thoughts, "closed" behind them, else
+        "free"."""
         if self.thoughts is None:
             return "free"
         end, thoughts = prompt.rstrip(), self.thoughts

@@ -15,7 +15,7 @@ class ReasoningPiece:
 
 @dataclass(frozen=True, slots=True)
 class MarkerPiece:
-    """Something that is dropped has ended."""
+    """The end of a region whose text is dropped, such as a header."""
 
 
 @dataclass(frozen=True, slots=True)

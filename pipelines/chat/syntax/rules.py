@@ -34,7 +34,7 @@ class Rules:
         self.lines = ["PLAIN: /[^`'\"]+/", "QUOTE: /[`'\"]/"]
 
     def add(self, body: str, *, lazy: bool = False) -> str:
-        """Return the name of the rule with this body."""
+        """Add a rule with this body to the grammar, and return its name."""
         key = f"[lazy]: {body}" if lazy else f": {body}"
         if key not in self._rules:
             self._rules[key] = f"r{len(self._rules)}"

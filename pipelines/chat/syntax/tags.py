@@ -31,7 +31,8 @@ class TagArguments(ArgumentStyle):
         return TagReader(self, schema, tail)
 
     def rule(self, rules: Rules, schema: Schema) -> str:
-        """Return the arguments in the schema's order, those that are not required if the model wants them."""
+        """Return the grammar expression of the arguments, in the schema's order; those that are not required may be
+        left out."""
         required, space = required_of(schema), "/[ \\n]{0,2}/"
         tags = [
             f"({space} ({self._tag(rules, key, value)})){'' if key in required else '?'}"
@@ -41,7 +42,7 @@ class TagArguments(ArgumentStyle):
         return f"{' '.join([*tags, *others])} {space}"
 
     def written(self, arguments: Mapping[str, Any]) -> str:
-        """Return a tag for each argument, on lines of their own where the family has lines."""
+        """Return the arguments as one tag for each, on lines of their own where the family has lines."""
         gap = "\n" if self.space or "\n" in self.opening else ""
         return gap + "".join(self._written(key, value) + gap for key, value in arguments.items())
 

@@ -6,7 +6,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Thoughts:
-    """What surrounds thoughts, and what may surround the answer behind them."""
+    """The markers around thoughts, and those around the answer behind them."""
 
     opening: str
     closing: str

@@ -37,8 +37,8 @@ def _continue_edges(image: Image.Image, plan: Plan) -> Image.Image:
 
 
 def composite(image: Image.Image, job: ImageJob) -> Image.Image:
-    """Restore the reference's pixels outside the mask: the autoencoder changes them even where nothing is painted.
-    Where the mask is between black and white, both are blended."""
+    """Return the image with the reference's pixels outside the mask: the autoencoder changes them even where nothing is
+    painted. Where the mask is between black and white, both are blended."""
     if job.mask is None:
         return image
     original, mask = (fit_image(to_image(each), job) for each in (job.references[0], job.mask))

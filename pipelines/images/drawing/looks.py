@@ -43,6 +43,6 @@ def is_plain(image: EncodedImage, box: tuple[int, int, int, int] | None = None) 
 
 
 def difference(one: EncodedImage, other: EncodedImage) -> float:
-    """Return the mean difference of the channels, 0 to 255."""
+    """Return the mean absolute difference of two images' channels, 0 to 255."""
     first, second = (np.asarray(flattened(Image.open(io.BytesIO(each.data)))).astype(int) for each in (one, other))
     return float(np.abs(first - second).mean())

@@ -73,10 +73,9 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class ImagePipeline:
-    """A row on its checkpoint. `on_step` is called after each denoising step and may raise to stop; `on_call` before
-    each pipeline call, with the width and height in px that it draws. `on_host` is entered for work that needs no
-    device, between two pipeline calls.
-    """
+    """Draws one row, an image of a job, with its checkpoint. `on_step` is called after each denoising step and may
+    raise to stop; `on_call` before each pipeline call, with the width and height in px that it draws. `on_host` is
+    entered for work that needs no device, between two pipeline calls."""
 
     checkpoint: Checkpoint
     row: Row

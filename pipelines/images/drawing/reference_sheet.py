@@ -9,7 +9,7 @@ SIDE_PX = 1024  # of the sheet; no pipeline reads references much larger
 
 
 def on_sheet(references: Sequence[Image.Image], first: int) -> list[Image.Image]:
-    """Keep the first `first` references as they are, and put the others side by side on one sheet, row by row."""
+    """Return the first `first` references as they are, and one sheet with the others side by side, row by row."""
     alone, others = list(references[:first]), references[first:]
     if len(others) < 2:
         return [*alone, *others]

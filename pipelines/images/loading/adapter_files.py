@@ -71,7 +71,7 @@ def read_adapter_file(path: Path) -> AdapterFile:
 
 
 def _is_finite(weight: torch.Tensor) -> bool:
-    """Tell whether all numbers are finite: by the sum, which takes no copy, and by each only where that is not."""
+    """Return whether all numbers are finite: by the sum, which takes no copy, and by each only where that is not."""
     wide = weight.float() if weight.element_size() == 1 else weight  # float8 has no sums
     return not weight.is_floating_point() or bool(wide.sum(dtype=torch.float32).isfinite() or wide.isfinite().all())
 

@@ -58,16 +58,16 @@ class Adapters:
                     pass
 
     def is_outdated(self, requested: Mapping[str, Lora]) -> bool:
-        """Return whether one that is loaded has another file by now."""
+        """Return whether the file of a loaded adapter has changed since it was read."""
         return any(
             name in self._loaded and self._loaded[name] != FileVersion.find(lora.path)
             for name, lora in requested.items()
         )
 
     def activate(self, pipeline: Any, always: Mapping[str, Lora], requested: Mapping[str, Lora]) -> dict[str, str]:
-        """Put the requested adapters beside the catalog's, take out all others, and set their weights. Those that other
-        runs draw with stay, even if their files have changed. Returns the hashes of the requested files, as they were
-        read, by name. Raises UnsupportedTask, and SpoiledWeights."""
+        """Add the requested adapters to the catalog's, remove all others, and set their weights. Those that other runs
+        draw with stay, even if their files have changed. Returns the hashes of the requested files, as they were read,
+        by name. Raises UnsupportedTask, and SpoiledWeights."""
         if self.spoiled:
             raise SpoiledWeights
         if not hasattr(pipeline, "load_lora_weights"):

@@ -230,7 +230,7 @@ class Checkpoint:
         return found | ({"adapters": hashes} if hashes else {})
 
     def is_outdated(self, sampling: Sampling, controls: Sequence[ControlInput]) -> bool:
-        """Return whether an adapter or control of a run has another file by now than the one in the weights."""
+        """Return whether the file of an adapter or control of a run has changed since it was read."""
         requested = runtime_options.requested_adapters(self.spec.runtime, sampling.loras)
         return self.adapters.is_outdated(requested) or self.controls.is_outdated(controls)
 

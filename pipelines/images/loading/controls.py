@@ -42,7 +42,7 @@ class PlainDenoiser:
         return cls(dict(denoiser.attn_processors), projection, denoiser.config.get("encoder_hid_dim_type"))
 
     def restore(self, denoiser: Any) -> None:
-        """Put back the parts that were there before the IP-Adapters."""
+        """Restore the parts that were there before the IP-Adapters."""
         denoiser.set_attn_processor(dict(self.processors))
         denoiser.encoder_hid_proj = self.projection
         denoiser.config.encoder_hid_dim_type = self.projection_kind
@@ -68,12 +68,12 @@ class Controls:
         return [*self.nets.values(), *(encoder for encoder, _ in self.encoders.values())]
 
     def of_kind(self, kinds: Sequence[str], inputs: Sequence[ControlInput]) -> list[ControlInput]:
-        """Return those of a job's inputs that are of these kinds."""
+        """Return the inputs whose controls are of these kinds."""
         return [each for each in inputs if self.by_name[each.name].kind in kinds]
 
     def infix(self, nets: Sequence[ControlInput]) -> str:
-        """Return the part that diffusers has in the names of the classes that take these networks. Raises
-        UnsupportedTask."""
+        """Return the part that these networks have in the names of diffusers' pipeline classes, such as "ControlNet".
+        Raises UnsupportedTask for kinds that no class takes together."""
         infixes = {_infix(type(self.nets[self.by_name[each.name].path]).__name__) for each in nets}
         if len(infixes) > 1:
             kinds = "T2I-Adapters, ControlNets" if T2I in infixes else "ControlNets"
@@ -139,7 +139,7 @@ class Controls:
                     pass
 
     def is_outdated(self, inputs: Sequence[ControlInput]) -> bool:
-        """Return whether an IP-Adapter in the denoiser has another file by now."""
+        """Return whether the file of an IP-Adapter in the denoiser has changed since it was read."""
         wanted = self._wanted(self.of_kind(("ip-adapter",), inputs))
         return wanted != self._active and [name for name, _ in wanted] == [name for name, _ in self._active]
 
@@ -159,8 +159,8 @@ class Controls:
         return found
 
     def activate(self, pipeline: Any, denoiser: Any, inputs: Sequence[ControlInput], *, held: bool = False) -> None:
-        """Put a run's IP-Adapters into the denoiser, and take out others. While it is `held`, other runs draw with
-        those of these names: they stay, even if their files have changed. Raises UnsupportedTask."""
+        """Load a run's IP-Adapters into the denoiser, and remove others. While it is `held`, other runs draw with those
+        of these names: they stay, even if their files have changed. Raises UnsupportedTask."""
         adapters = self.of_kind(("ip-adapter",), inputs)
         wanted = self._wanted(adapters)
         if wanted != self._active and not (held and self.is_outdated(inputs)):
@@ -183,7 +183,7 @@ class Controls:
             pipeline.set_ip_adapter_scale(strengths if len(strengths) > 1 else strengths[0])
 
     def deactivate(self, denoiser: Any) -> None:
-        """Take all IP-Adapters out of the denoiser."""
+        """Remove all IP-Adapters from the denoiser."""
         if self._plain is not None:
             self._plain.restore(denoiser)
             self._plain, self._active = None, ()

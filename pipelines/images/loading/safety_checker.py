@@ -18,7 +18,7 @@ def check_flags(output: Any) -> None:
 
 
 def safety_note(components: Mapping[str, Any]) -> tuple[str, ...]:
-    """Note for the operator that the checkpoint has a safety checker, if it has one."""
+    """Return a note for the operator that the checkpoint has a safety checker; none if it has none."""
     if components.get("safety_checker") is None:
         return ()
     return (f"its own safety checker blocks images; {WITHOUT}",)

@@ -53,7 +53,8 @@ class Group:
         return torch.device("cuda", 1) if self.device.type == "cuda" else self.device
 
     def share(self, denoiser: Any, parallel: Parallel) -> "SharedDenoiser":
-        """Let all ranks compute the denoiser's forward passes. Blocks. Raises CheckpointError."""
+        """Distribute a denoiser to all ranks, and return what computes its forward passes on them. Blocks. Raises
+        CheckpointError."""
         try:
             packed, weights = pack_module(denoiser)
         except Unpackable as error:

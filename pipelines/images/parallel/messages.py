@@ -9,7 +9,8 @@ from pipelines.protocol.images import Parallel
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """To a rank above 0: hold this denoiser. It answers with `Answer` before the weights are sent."""
+    """Sent to a rank above 0: prepare to hold this denoiser. The rank replies with `Answer` before the weights are
+    sent."""
 
     key: int
     denoiser: Packed
@@ -18,12 +19,12 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """To a rank, when all have room: receive the weights of the last `Share`."""
+    """Sent to a rank when all have room: receive the weights of the last `Share`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """To a rank: compute this forward pass together."""
+    """Sent to a rank: compute this forward pass together with the others."""
 
     key: int
     number: int
@@ -32,21 +33,21 @@ class Forward:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """To a rank: forget a denoiser."""
+    """Sent to a rank: free a denoiser."""
 
     key: int
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """From a rank: it has started, or has room for a denoiser; or why not."""
+    """Sent by a rank: it has started, or has room for a denoiser; or why not."""
 
     error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PassFailed:
-    """From a rank: this forward pass raised an error there. `position` counts the collective operations that were
+    """Sent by a rank: this forward pass raised an error there. `position` counts the collective operations that were
     called until then."""
 
     number: int

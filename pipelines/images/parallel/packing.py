@@ -21,7 +21,7 @@ class Unpackable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The form of a tensor that is sent apart."""
+    """The shape and dtype of a tensor that is sent separately from the pickle."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -30,7 +30,7 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """An object in which the numbers of `forms` stand for tensors."""
+    """A pickled object in which indices into `forms` stand for the tensors that are sent separately."""
 
     data: bytes
     forms: tuple[Form, ...]

@@ -71,7 +71,7 @@ class ProcessGroup:
         return tensor
 
     def receive_all(self, forms: Sequence[Form]) -> list[torch.Tensor]:
-        """Receive the tensors that rank 0 sends, of these shapes and dtypes."""
+        """Receive the tensors that rank 0 sends, of these shapes and dtypes, and return them."""
         return [self.fill(torch.empty(form.shape, dtype=form.dtype, device=self.device)) for form in forms]
 
 

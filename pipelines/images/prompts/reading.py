@@ -177,7 +177,8 @@ class PromptReader:
             self._inside = outer
 
     def pad(self, encoder: str, length: int | None) -> None:
-        """Note that a pipeline has cut a text that it put together of pieces to this length: its tokenizer pads it."""
+        """Record that a pipeline has cut a text that it put together of pieces to this length: its tokenizer pads
+        it."""
         if self._inside or length is None:
             return
         for name, prompt in [key for key in self._pieces if key[0] == encoder]:

@@ -47,7 +47,7 @@ class Started(Protocol):
 
     @property
     def row(self) -> Row:
-        """Return the run's row."""
+        """Return the row that the run draws: one image of a job."""
 
     @property
     def loaded(self) -> InMemory:
@@ -108,7 +108,7 @@ class Admission:
         return row.shape
 
     def expect(self, waiting: Iterable[Row], find: Callable[[CheckpointSpec], InMemory | None]) -> None:
-        """Count the images of each shape that run or wait: what a queue of them would be."""
+        """Count the images that run or wait, by the shape of their passes: as many could share a pass."""
         found = [(row, find(row.job.checkpoint)) for row in waiting]
         shapes = [self._shape(row, loaded) for row, loaded in found if loaded is not None]
         self._limits.expect([*shapes, *(run.turn.shape for run in self._drawing)])

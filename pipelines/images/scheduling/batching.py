@@ -51,7 +51,7 @@ class Row:
         self.turn = DeviceTurn(0.0, self.owner, since=self.queued_at, tier=self.job.tier)
 
     def start_over(self) -> None:
-        """Let the image wait again, since its run has ended without one. It keeps the device time that it is owed."""
+        """Queue the image again, since its run has ended without one. It keeps the device time that it is owed."""
         owed_s = max(0.0, self.turn.owed_s - self.turn.device_s)
         self.turn = DeviceTurn(0.0, self.owner, owed_s, since=self.queued_at, tier=self.job.tier)
 

@@ -18,7 +18,7 @@ class Synchronous:
     """The timeline of a device that has done its work when a launch returns."""
 
     def catch_up(self) -> None:
-        """Return at once: nothing is queued."""
+        """Do nothing: no work is queued."""
 
     def mark(self) -> Callable[[], None]:
         """Return a function that does not block."""

@@ -65,7 +65,7 @@ class PassShape:
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """What passes of one shape and number of images have cost, in seconds: of a record."""
+    """Measured times of passes of one shape and number of images, in seconds, as they are stored."""
 
     width_px: int
     height_px: int
@@ -106,7 +106,7 @@ class RowLimits:
         self._lock = threading.Lock()
 
     def expect(self, shapes: Iterable[PassShape | None]) -> None:
-        """Take note of the images that run or wait now, each by the shape of its passes."""
+        """Set how many images run or wait now, given the shape of each one's passes."""
         self._equal = Counter(shapes)
 
     def most(self, shape: PassShape | None) -> int:
@@ -149,7 +149,7 @@ class RowLimits:
                 learned.seconds.clear()
 
     def news(self, weights: WeightsKey) -> bool:
-        """Return whether something was learned of a checkpoint since the last call."""
+        """Return whether there are new measurements of a checkpoint since the last call."""
         with self._lock:
             known = weights in self._news
             self._news.discard(weights)
@@ -175,8 +175,8 @@ class RowLimits:
                     self._find(shape).seconds[each.rows] = deque(each.seconds, maxlen=SAMPLES)
 
     def halve(self, shape: PassShape | None, rows: int) -> None:
-        """Note that a pass for `rows` images ran out of memory. It counts for good: the memory will be as short next
-        time."""
+        """Limit passes of this shape to half of `rows` images, since one of `rows` ran out of memory. The limit stays:
+        the memory will be as short next time."""
         if shape is not None:
             with self._lock:
                 self._find(shape).reduced = max(1, rows // 2)

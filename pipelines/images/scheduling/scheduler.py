@@ -141,7 +141,7 @@ class DeviceScheduler:
             turn.remaining_s, turn.owed_s = 0.0, math.inf
 
     def preempt(self, turn: DeviceTurn) -> None:
-        """Let a turn's `acquire` raise Preempted, if it waits for its first turn."""
+        """Preempt a turn that waits for its first turn on the device: its `acquire` raises Preempted."""
         with self._lock:
             if turn in self._waiting and not turn.device_s:
                 self._waiting.remove(turn)

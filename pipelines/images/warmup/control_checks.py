@@ -134,7 +134,8 @@ class ControlChecker:
 
 
 def squares(width_px: int, height_px: int) -> RawImage:
-    """Draw black and white squares: edges, depth and a pose to some ControlNet, and an image to an IP-Adapter."""
+    """Return an image of black and white squares, in which ControlNets for edges, depth or poses find something, and
+    IP-Adapters too."""
     across, down = np.arange(width_px) // SQUARES_PX, np.arange(height_px) // SQUARES_PX
     light = ((across[None, :] + down[:, None]) % 2 * 255).astype(np.uint8)
     return RawImage(width_px, height_px, "RGB", np.repeat(light[:, :, None], 3, axis=2).tobytes())

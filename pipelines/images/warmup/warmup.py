@@ -47,8 +47,8 @@ class _Found:
 
 @dataclass(eq=False)
 class Warmup:
-    """The engine's, on its event loop. `submit` draws, `find` gives a checkpoint that is in memory; without `records`
-    nothing is kept."""
+    """Warms checkpoints up for the engine, on its event loop. `submit` draws a job, `find` returns a checkpoint that is
+    in memory; without `records` no findings are stored."""
 
     _device: torch.device
     _submit: Submit
@@ -160,7 +160,7 @@ class Warmup:
         return self._device.type != "cpu"
 
     def _warms_native(self, loaded: LoadedCheckpoint) -> bool:
-        """Tell whether the native size is warmed: a GPU's kernels are built for sizes; on a CPU a smaller image is
+        """Return whether the native size is warmed: a GPU's kernels are built for sizes; on a CPU a smaller image is
         enough."""
         return self._on_gpu and not loaded.warmed_up
 

@@ -42,7 +42,8 @@ class EngineActor:
             yield heard
 
     async def send(self, name: str, messages: bytes) -> bool:
-        """Take a server's messages, pickled with their pixels by `transport.pack`."""
+        """Take a server's messages, pickled with their pixels by `transport.pack`. Returns False if the server has no
+        link any more."""
         return self._engine.send(name, pickle.loads(messages) if messages else ())
 
     async def unlink(self, name: str) -> None:

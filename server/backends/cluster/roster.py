@@ -12,7 +12,7 @@ EngineDevice = Literal["cuda", "cpu"]
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """An engine, by the name of its actor. Its node must have the `labels`."""
+    """An engine of the cluster, by the name of its Ray actor, which runs on a node with these `labels`."""
 
     name: str
     kind: EngineKind
@@ -25,7 +25,7 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """All engines that should be there, whether they are or not."""
+    """The list of all engines that a cluster should have, whether they run or not."""
 
     engines: tuple[Engine, ...]
 

@@ -155,7 +155,8 @@ class SharedEngine:
             self._unlink(name, link)
 
     def send(self, name: str, messages: Sequence[ToWorker]) -> bool:
-        """Take a server's messages; none only tell that it is alive. Returns False if it has no link (any more)."""
+        """Take a server's messages; an empty list only shows that the server is alive. Returns False if it has no link
+        (any more)."""
         link = self._links.get(name)
         if link is None:
             return False
@@ -185,7 +186,7 @@ class SharedEngine:
             self._transport.kill()
 
     async def leave(self) -> None:
-        """Take no more jobs, and wait until those that there are have ended."""
+        """Take no more jobs, and wait until the present ones have ended."""
         self.leaving = True
         self._tell_sharing()
         while self._jobs:

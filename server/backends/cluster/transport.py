@@ -37,7 +37,8 @@ class RayLauncher:
         self._lives = itertools.count()
 
     async def open(self, device: DeviceChoice) -> "RayTransport":
-        """Link to the engine. Raises OSError. The device is the engine's own affair."""
+        """Return a link to the engine. Raises OSError. The device is the engine's to choose, so `device` is not
+        used."""
         name = f"{self._server}-{next(self._lives)}"
         try:
             actor = await asyncio.to_thread(ray.get_actor, self._name, NAMESPACE)
@@ -77,7 +78,7 @@ class RayTransport:
         self._news.set()
 
     def kill(self) -> None:
-        """Kill the worker, and end the link by itself, too: an engine that is stuck may not hear of it."""
+        """Kill the worker, and also end the link: an engine that is stuck may not read the message."""
         self._actor.kill.remote(self._name)
         self._end("it was stuck")
 

@@ -26,7 +26,7 @@ PROGRESSIVE = {0xC2, 0xC6, 0xCA, 0xCE}
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The needs of a decoder besides the frame."""
+    """What the decoder needs to know of a file besides its frame, from a scan of the file's structure."""
 
     coefficient_bytes: int = 0  # of a JPEG in several scans: all of them, whatever the size that is decoded
     canvas_px: int = 0  # of a WebP, whose decoder has several canvases

@@ -25,12 +25,12 @@ class ImageError(Exception):
 
 
 def request_head(task: Json, size_bytes: int) -> bytes:
-    """Return the bytes that precede those of the file."""
+    """Encode the task and the file's length, which precede the file's bytes in a request to the decoder process."""
     text = json.dumps(task).encode()
     return REQUEST.pack(len(text), size_bytes) + text
 
 
 def answer(values: Json) -> bytes:
-    """Return the whole answer."""
+    """Encode an answer as the decoder process sends it: its length, then JSON."""
     text = json.dumps(values).encode()
     return ANSWER.pack(len(text)) + text

@@ -22,7 +22,8 @@ class DecoderDied(Exception):
 
 
 class Decoder:
-    """A process that has one image at a time. After an `ask` that raises, it must be killed. `close` comes last."""
+    """A process that decodes one image at a time. After a `request` that raises, it must be killed. `close` comes
+    last."""
 
     def __init__(self, process: asyncio.subprocess.Process, connection: socket.socket) -> None:
         self._process = process
@@ -30,7 +31,8 @@ class Decoder:
 
     @classmethod
     async def spawn(cls) -> Self:
-        """Start a process. It is ready after a tenth of a second, which the first `ask` waits for. Raises OSError."""
+        """Start a process. It is ready after a tenth of a second, which the first `request` waits for. Raises
+        OSError."""
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -54,7 +56,7 @@ class Decoder:
         return self._process.returncode is None
 
     async def request(self, task: Mapping[str, Any], data: bytes) -> Mapping[str, Any]:
-        """Send an image and wait for the answer to it. Raises DecoderDied."""
+        """Send a task with an image file to the process, and return the answer. Raises DecoderDied."""
         loop = asyncio.get_running_loop()
         try:
             await loop.sock_sendall(self._connection, request_head(task, len(data)))
@@ -68,13 +70,14 @@ class Decoder:
         return answer
 
     async def kill(self) -> None:
-        """End the process, and wait until it has gone with its memory. An `ask` that waits raises."""
+        """Kill the process, and wait until it has ended and its memory is free. A `request` that waits raises
+        DecoderDied."""
         with suppress(ProcessLookupError):
             self._process.kill()
         await self._process.wait()
 
     def close(self) -> None:
-        """Close the connection. No `ask` may wait."""
+        """Close the connection. No `request` may be waiting."""
         self._connection.close()
 
     async def _receive(self, size_bytes: int) -> bytes:

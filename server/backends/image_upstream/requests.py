@@ -51,7 +51,7 @@ class ImageExchange:
 
 
 def capabilities_of(upstream: ImageUpstream, max_references: int) -> Capabilities:
-    """Return the capabilities that the catalog names for a model whose server does not tell."""
+    """Return the capabilities that the catalog names for an upstream's model whose server does not report them."""
     return _capabilities(upstream.supports, max_references, mask=False, long_prompts=())
 
 

@@ -50,7 +50,7 @@ class UpstreamLauncher:
         self._drawing = drawing
 
     async def open(self, device: DeviceChoice) -> "UpstreamTransport":
-        """Return a transport to the server. The device is the server's matter."""
+        """Return a transport to the server. The device is the server's to choose, so `device` is not used."""
         return UpstreamTransport(self._base_url, self._client, self._drawing)
 
 

@@ -59,7 +59,7 @@ def examine_box(settings: Settings) -> Box:
 
 
 def compare_weights(settings: Settings, content: CatalogContent, send: TellRead = lambda _done, _total: None) -> None:
-    """Return whether this box has the catalog's weights. Reads those that have changed since the last time. Raises
+    """Check that this box has the catalog's weights. Reads those that have changed since the last time. Raises
     StartError."""
     try:
         catalog = parse(content.files, settings.model_configs, settings.weights)

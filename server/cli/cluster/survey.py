@@ -26,7 +26,8 @@ class Found:
 
 
 def survey_box(first: Box, content: CatalogContent | None) -> Found:
-    """Examine the box that this runs on, by its own environment. Reads its weights."""
+    """Compare the box that this runs on with the first one, by its own environment, and return what was found. Reads
+    its weights."""
     settings = Settings()
     try:
         differences = examine_box(settings).differences(first)

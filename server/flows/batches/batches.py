@@ -46,7 +46,8 @@ class Batches:
         self._longest_s = min(LONGEST_S, keep_s)
 
     async def create(self, key: Key, body: BatchBody, base: str) -> BatchObject:
-        """Begin a batch. `base` is the server's address. Raises BadRequest for its first invalid line."""
+        """Begin a batch, and return it. `base` is the server's address. Raises BadRequest for its first invalid
+        line."""
         if bool(body.input) == (body.input_file_id is not None):
             message = "Send the lines either in 'input', as JSONL or an array, or as a file's path in 'input_file_id'."
             raise BadRequest(message, param="input", code="missing_required_parameter")
@@ -80,7 +81,7 @@ class Batches:
         return BatchList.of([shown(batch) for batch in found], page.limit)
 
     async def cancel(self, key: Key, batch_id: str) -> BatchObject:
-        """Ask for the end of a batch: the calls that run end as they do, no other begins. Raises NotFound."""
+        """Cancel a batch, and return it: the calls that run end as they do, no other begins. Raises NotFound."""
         await self._find(key, batch_id)
         await self._store.in_writer(self._store.cancel, batch_id, key.id)
         self._runner.look()

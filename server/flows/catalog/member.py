@@ -92,8 +92,9 @@ class CatalogMember:
             self._prepared = proposal, await self._load(proposal.content)
 
     async def settle(self) -> CatalogDiff | None:
-        """Serve the current version, and let go the checkpoints of a version that did not come. Returns the changes for
-        callers. Raises DatabaseBusy; other failures are the `problem`, and the next look tries again."""
+        """Serve the current version, and drop the checkpoints of a proposed version that was not recorded. Returns the
+        changes for callers; None if there are none. Raises DatabaseBusy; other failures are kept as the `problem`, and
+        the next call tries again."""
         async with self._switch.catalog.lock:
             self.current = await self._store.in_reader(self._store.current_number)
             diff = None

@@ -54,7 +54,7 @@ class Prepared:
 
 
 class CatalogSwitch:
-    """The catalog in use, and the engines that have its checkpoints. Who calls holds `ServedCatalog.lock`."""
+    """The catalog in use, and the engines that have its checkpoints. Callers must hold `ServedCatalog.lock`."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class CatalogSwitch:
         self._preload = preload
 
     async def replace(self, after: Catalog) -> CatalogDiff:
-        """Prepare and serve another catalog. Raises ApiError, and then nothing has changed."""
+        """Prepare and serve another catalog, and return the changes. Raises ApiError, and then nothing has changed."""
         return self.switch(await self.prepare(after))
 
     async def prepare(self, after: Catalog) -> Prepared:

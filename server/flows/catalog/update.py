@@ -35,7 +35,7 @@ MakeChange = Callable[[Files, Sequence[Edit]], Change]  # from those of the pres
 
 
 class CatalogRecord(Protocol):
-    """Where the served catalog is kept: one change at a time is prepared, served and recorded."""
+    """The interface of the record of the served catalog: one change at a time is prepared, served and recorded."""
 
     async def change(self, make: MakeChange, send: Send) -> CatalogDiff:
         """Serve the catalog that `make` returns, which runs in a thread. Raises ApiError, and then nothing has
@@ -57,11 +57,9 @@ class CatalogUpdater:
     async def swap(
         self, model: str, checkpoint: str, send: Send = say_nothing, *, keep_settings: bool = False
     ) -> CatalogDiff:
-        """Give `model`, and the models that share its catalog file, another checkpoint. Raises ApiError.
-
-        `checkpoint` is a path as catalog files have it: absolute, or relative to the weights folder. Steps, guidance,
-        areas and conditioning become those that fit it, unless `keep_settings`.
-        """
+        """Give `model`, and the models that share its catalog file, another checkpoint, and return the changes. Raises
+        ApiError. `checkpoint` is a path as catalog files have it: absolute, or relative to the weights folder. Steps,
+        guidance, areas and conditioning become those that fit it, unless `keep_settings`."""
 
         def swapped(files: Files, edits: Sequence[Edit]) -> Change:
             image_model = find_local(self._catalog.current, model)
@@ -78,7 +76,7 @@ class CatalogUpdater:
         return await self._record.change(swapped, send)
 
     async def undo(self, send: Send = say_nothing) -> CatalogDiff:
-        """Take back the latest swap: its catalog file is as it was. Raises ApiError."""
+        """Undo the latest swap: its catalog file is as it was. Returns the changes. Raises ApiError."""
 
         def undone(files: Files, edits: Sequence[Edit]) -> Change:
             last = last_edit(edits, files)
@@ -87,7 +85,7 @@ class CatalogUpdater:
         return await self._record.change(undone, send)
 
     async def reload(self, send: Send = say_nothing) -> CatalogDiff:
-        """Read the catalog's files of this server again. Raises ApiError."""
+        """Read the catalog's files of this server again, and return the changes. Raises ApiError."""
         return await self._record.change(lambda _, edits: Change(read_files(self._model_configs), tuple(edits)), send)
 
 

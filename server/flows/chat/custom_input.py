@@ -11,7 +11,8 @@ WHOLE = re.compile(rf'(?:[^"\\]|{ESCAPE})*')  # up to the string's end, or to an
 
 
 class CustomInput:
-    """One call. `feed` pieces of its arguments as they come, then `finish`."""
+    """The input of one custom tool's call, decoded from its JSON arguments: `feed` pieces as they come, then
+    `finish`."""
 
     def __init__(self) -> None:
         self._arguments = ""

@@ -24,7 +24,7 @@ REASONS: dict[str, FinishReason] = {"length": "length", "tool_calls": "tool_call
 
 
 def finish(choice: ChoiceChunk) -> ChoiceFinished:
-    """Return how the choice ended."""
+    """Return the event for the end of the chunk's choice."""
     stop = choice.stop_reason if isinstance(choice.stop_reason, str) else None
     return ChoiceFinished(choice.index, REASONS.get(choice.finish_reason or "", "stop"), stop)
 
@@ -42,7 +42,7 @@ def upstream_refusal(upstream: Upstream, answer: UpstreamResponse) -> ApiError:
 
 
 def read_chunk(upstream: Upstream, item: Json) -> Chunk:
-    """Validate a chunk. Raises EngineFailure."""
+    """Return the validated chunk. Raises EngineFailure for one of another shape."""
     try:
         return Chunk.model_validate(item)
     except ValidationError as error:
@@ -81,7 +81,7 @@ def _data(token: TopLogprob) -> bytes:
 
 
 def read_usage(sent: Usage) -> ChatUsage:
-    """Return the counts of tokens."""
+    """Return the upstream's counts of tokens as a `ChatUsage`."""
     prompt, completion = sent.prompt_tokens_details, sent.completion_tokens_details
     reasoning = (completion.reasoning_tokens or 0) if completion else 0
     return ChatUsage(

@@ -38,7 +38,7 @@ class UpstreamSource(ChatSource):
         self._upstream = upstream
 
     async def prepare(self, call: ChatCall) -> Chat:
-        """Prepare without a check of the body: the other server may know more fields."""
+        """Return the chat, without a check of the body: the other server may know more fields."""
         call = _within_rights(call)
         tier = call.key.tier(call.values.get("service_tier"))
         writer = CompletionWriter(CompletionHead.of_call(self._model.name, tier))
@@ -53,7 +53,8 @@ class UpstreamSource(ChatSource):
         return self._events(body, usage)
 
     async def count_tokens(self, call: ChatCall) -> int:
-        """Ask for an answer of one token, which says how many were read: not every server can count alone."""
+        """Return how many tokens the upstream reads, which an answer of one token says: not every server can count
+        alone. Raises ApiError."""
         call = _within_rights(call)
         await self._check_input(call, f"chatcmpl-{uuid.uuid4().hex}")
         answer = await self.request({**call.values, "max_tokens": 1}, UsageContext(call.key, self._model.name))

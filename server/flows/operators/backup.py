@@ -37,7 +37,7 @@ SECRETS = ("admin-key", "dev-key", "webhook-secret", "cluster-token", "swaps.jso
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """A file, and its content."""
+    """A backup file, and what is in it."""
 
     path: Path
     size_bytes: int
@@ -47,7 +47,7 @@ class Backup:
 
 
 def make_backup(settings: Settings, folder: Path) -> Backup:
-    """Write a file into the folder. Raises StartError and OSError."""
+    """Write a backup file into the folder, and return it. Raises StartError and OSError."""
     target = folder / f"darkroom-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.tar"
     database = Database(settings.database_url)
     try:
@@ -101,7 +101,8 @@ def _write(settings: Settings, copy: Path, schema: str, file: Path) -> int:
 
 
 def restore_backup(settings: Settings, file: Path, *, keep_catalog: bool) -> Backup:
-    """Put a backup in place of the present files, which are moved aside. The server may not run. Raises StartError."""
+    """Put a backup in place of the present files, which are moved aside, and return it. The server may not run. Raises
+    StartError."""
     try:
         settings.home.mkdir(parents=True, exist_ok=True)  # the file's own disk may be read-only
         with tarfile.open(file) as archive, tempfile.TemporaryDirectory(dir=settings.home) as scratch:
@@ -117,7 +118,7 @@ def restore_backup(settings: Settings, file: Path, *, keep_catalog: bool) -> Bac
 
 
 def check_backup(settings: Settings, file: Path) -> Backup:
-    """Prove a backup, and touch nothing: every file is as it was written, and the database can be read. Raises
+    """Check a backup without changing anything: every file is as it was written, and the database can be read. Raises
     StartError."""
     try:
         with tarfile.open(file) as archive, tempfile.TemporaryDirectory() as scratch:

@@ -27,7 +27,8 @@ ASK_TORCH = (
 
 
 def examine(settings: Settings) -> list[Finding]:
-    """Run every check; the server may run meanwhile. A check that meets a file which it may not see says so."""
+    """Run every check, and return the findings; the server may run meanwhile. A check that meets a file which it may
+    not read reports that."""
     checks: tuple[Callable[[Settings], Finding], ...] = (
         _settings, _driver, _cuda, _memory, _disk, _port, _permissions, _database, _catalog, _egress,
     )  # fmt: skip

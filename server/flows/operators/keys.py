@@ -82,8 +82,8 @@ class KeyAdmin:
         return _with_secret(self._entry(key), secret)
 
     def change(self, text: str, body: KeyFields, sent: Mapping[str, Any], *, by: str) -> KeyEntry:
-        """Change a key. `sent` are the fields as they were sent: null takes a limit away. Raises NotFound and
-        BadRequest."""
+        """Change a key, and return it. `sent` are the fields as they were sent: null takes a limit away. Raises
+        NotFound and BadRequest."""
         changes = self._changes(body, sent)
         try:
             changed = update_key(self._database, self.find(text).id, changes, by=by)
@@ -94,8 +94,8 @@ class KeyAdmin:
         return self._entry(changed)
 
     def rotate(self, text: str, overlap_s: float, *, by: str) -> KeyWithSecret:
-        """Give a key a new secret; the old one works for `overlap_s` more seconds. Raises NotFound, and Conflict for a
-        revoked key."""
+        """Give a key a new secret, and return the key with it; the old one works for `overlap_s` more seconds. Raises
+        NotFound, and Conflict for a revoked key."""
         key = self.find(text)
         rotated = rotate_key(self._database, key.id, overlap_s, by=by)
         if rotated is None:
@@ -104,7 +104,7 @@ class KeyAdmin:
         return _with_secret(self._entry(renewed), secret)
 
     def revoke(self, text: str, *, by: str) -> KeyEntry:
-        """Revoke a key. Raises NotFound."""
+        """Revoke a key, and return it. Raises NotFound."""
         revoked = revoke_key(self._database, self.find(text).id, by=by)
         if revoked is None:
             raise NotFound(f"There is no key '{text[:60]}'.", param="key", code="key_not_found")

@@ -75,5 +75,6 @@ def _describe(host: EngineHost[Any, Any]) -> SleepingWorker:
 
 
 def longest_wake_s(host: EngineHost[Any, Any]) -> float:
-    """Return how long it takes until a call's checkpoint is back, whichever it is."""
+    """Return the longest estimated time until one of the host's checkpoints is loaded again, in seconds; 0 if none has
+    left the device."""
     return round(max((host.wake_s(spec) for spec in host.checkpoints), default=0.0), 1)

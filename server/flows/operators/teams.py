@@ -30,8 +30,8 @@ class TeamAdmin:
         return _entry(find_team(self._database, team_id))
 
     def change(self, text: str, body: ChangeTeam, sent: Mapping[str, Any], *, by: str) -> TeamEntry:
-        """Change a team. `sent` are the fields as they were sent: null takes the budget away. Raises NotFound
-        and BadRequest, also for a name that another has."""
+        """Change a team, and return it. `sent` are the fields as they were sent: null takes the budget away. Raises
+        NotFound and BadRequest, also for a name that another has."""
         team, changes = find_team(self._database, text), TeamChanges()
         if body.name is not None:
             changes["name"] = body.name

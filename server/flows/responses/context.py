@@ -76,7 +76,7 @@ def build_context(items: Iterable[StoredItem], instructions: str | None, *, tool
 
 
 def with_newest_images(context: Context, count: int) -> Context:
-    """Keep at most this many of the context's images, the newest; text stands for the older ones."""
+    """Return the context with at most this many of its images, the newest; text stands for the older ones."""
     left_out = max(0, len(context.images) - count)
     messages = []
     for message in context.messages:

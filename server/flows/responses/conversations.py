@@ -71,12 +71,12 @@ class Conversations:
         return _json(_found(await self._store.in_reader(self._store.find, conversation_id, key.id), conversation_id))
 
     async def label(self, key: Key, conversation_id: str, metadata: Mapping[str, str]) -> Json:
-        """Replace the metadata of a conversation. Raises NotFound."""
+        """Replace the metadata of a conversation, and return it. Raises NotFound."""
         labelled = await self._store.in_writer(self._store.label, conversation_id, key.id, metadata)
         return _json(_found(labelled, conversation_id))
 
     async def delete(self, key: Key, conversation_id: str) -> Json:
-        """Delete a conversation. Raises NotFound."""
+        """Delete a conversation, and return OpenAI's answer. Raises NotFound."""
         if not await self._store.in_writer(self._store.delete, conversation_id, key.id):
             raise _not_found(conversation_id)
         return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}

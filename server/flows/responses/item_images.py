@@ -26,7 +26,7 @@ MARK: Json = {"type": "input_text", "text": "[image]"}  # in an image's place: t
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a response answers: earlier rounds, and what was sent now."""
+    """The items of a request to the Responses API: those of earlier rounds, and those that it sends."""
 
     past: Past
     inputs: Sequence[StoredItem]
@@ -73,7 +73,8 @@ class ItemImages:
         return tuple(self._pixels[image] for image in wanted if image in self._pixels)
 
     async def uris(self, images: Iterable[ImageRef]) -> tuple[str, ...]:
-        """Return the data URIs of images likewise, for another server. Raises ApiError for one that is required."""
+        """Return the images as data URIs, for another server; lost ones are left out. Raises ApiError for one that is
+        required."""
         wanted = list(images)
         for image in wanted:
             if image not in self._uris and image not in self.lost:
@@ -84,7 +85,7 @@ class ItemImages:
         self._uris[image] = await asyncio.to_thread(encode_data_uri, data)
 
     async def check(self, images: Iterable[ImageRef]) -> None:
-        """Note which images can't be decoded."""
+        """Decode the images, and add those that can't be decoded to `lost`."""
         for image in images:
             await self._read(image, self._decode)
 
@@ -106,7 +107,7 @@ class ItemImages:
         return replace(to_reference(image), past=image not in self._required)
 
     def without_lost(self, said: Said) -> Said:
-        """Return what was said with a text in the place of every lost image."""
+        """Return the items with a text in the place of every lost image."""
         past = Past([*map(self._kept, said.past.items)], [*map(self._kept, said.past.unchecked)])
         return Said(past, [*map(self._kept, said.inputs)])
 

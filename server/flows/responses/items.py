@@ -116,7 +116,7 @@ def render(item: StoredItem, storage: Storage) -> Json:
 
 
 def without_images(item: StoredItem) -> StoredItem:
-    """Put text in the place of a message's images, so that the message is rendered without reading files."""
+    """Return the item with a text in the place of a message's images, so that it is rendered without reading files."""
     mark, parts = {"type": "input_text", "text": "[image]"}, parts_of(item)
     return with_parts(item, [mark if one["type"] == "input_image" else one for one in parts]) if parts else item
 

@@ -12,8 +12,9 @@ MARK = "[image]"  # in an image's place: the model may say that it saw none
 
 
 def leave_out_pictures(body: ResponseBody, *, last_too: bool) -> tuple[ResponseBody, list[str]]:
-    """Leave out the images for a model that does not see, unless the image tool is there, which still could use them.
-    Those of the user's last message are left out only if `last_too`: they are refused otherwise."""
+    """Return the body without the images, and their paths, for a model that does not see; unchanged if the image tool
+    is there, which still could use them. Images of the user's last message are left out only if `last_too`: they are
+    refused otherwise."""
     if isinstance(body.input, str) or any(isinstance(tool, ImageTool) for tool in body.tools):
         return body, []
     last = None if last_too else last_message(body)
@@ -21,7 +22,8 @@ def leave_out_pictures(body: ResponseBody, *, last_too: bool) -> tuple[ResponseB
 
 
 def leave_out_oldest(body: ResponseBody, most: int) -> tuple[ResponseBody, list[str]]:
-    """Leave out the oldest images, if there are more than `most`, but none of the user's last message."""
+    """Return the body without the oldest images if there are more than `most`, and their paths. Those of the user's
+    last message stay."""
     shown = list(_images(body))
     older = [place for place in shown if place[0] != last_message(body)]
     return _without(body, older[: max(0, len(shown) - most)])
@@ -44,7 +46,7 @@ def _images(body: ResponseBody) -> Iterator[tuple[int, int]]:
 
 
 def _without(body: ResponseBody, places: Sequence[tuple[int, int]]) -> tuple[ResponseBody, list[str]]:
-    """Put a text in these places."""
+    """Return the body with a text in these places, and their paths."""
     if not places or isinstance(body.input, str):
         return body, []
     items, paths = list(body.input), []
@@ -58,7 +60,7 @@ def _without(body: ResponseBody, places: Sequence[tuple[int, int]]) -> tuple[Res
 
 
 def unread_items(body: ResponseBody) -> list[str]:
-    """Return the items of other servers' tools that are not part of the prompt."""
+    """Return the paths of the items that are not part of the prompt: those of other servers' tools."""
     items = () if isinstance(body.input, str) else body.input
     return [f"input[{index}]" for index, item in enumerate(items) if isinstance(item, UnreadItem)]
 

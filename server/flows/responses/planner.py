@@ -61,7 +61,7 @@ class Planner:
     async def plan(
         self, key: Key, model: ChatModel, body: ResponseBody, response_id: str, said: Said, results_base: str
     ) -> ResponsePlan:
-        """Check a request, and plan its response. Raises ApiError."""
+        """Check a request, and return the plan of its response. Raises ApiError."""
         _check_images(body, said, model)
         images = ItemImages(self._references, key, said.required)
         await images.pixels(_unmoderated(said))
@@ -99,7 +99,7 @@ class Planner:
         return CountJob(f"count_{uuid.uuid4().hex}", spec, *await _shown(images, model, context), tools)
 
     async def _readable(self, images: ItemImages, model: ChatModel, body: ResponseBody, said: Said) -> Said:
-        """Read the images that the model is shown. Return what was said without those that can't be read any more.
+        """Read the images that the model is shown, and return the items without those that can't be read any more.
         Raises ApiError."""
         while True:
             readable, lost = images.without_lost(said), len(images.lost)

@@ -60,7 +60,7 @@ class Responses:
         return _events_after(await self._storage.in_thread(self._recorded_events, record, items), after)
 
     async def cancel(self, key: Key, response_id: str) -> Json:
-        """Cancel a background response; an ended one stays as it is. Raises NotFound or BadRequest."""
+        """Cancel a background response, and return it; an ended one stays as it is. Raises NotFound or BadRequest."""
         running = self._active.find_stored(response_id, key.id)
         if running is not None:
             _require_background(running.record, "cancel")
@@ -73,7 +73,7 @@ class Responses:
         return await self.show(key, response_id)
 
     async def delete(self, key: Key, response_id: str) -> Json:
-        """Delete a response; one that runs is cancelled. Raises NotFound."""
+        """Delete a response, and return OpenAI's answer; one that runs is cancelled. Raises NotFound."""
         running = self._active.find_stored(response_id, key.id)
         if running is not None:
             await running.cancel_and_wait()
