@@ -26,12 +26,12 @@ from pipelines.catalog.checkpoint_files import (
 from pipelines.catalog.components import component_names, is_known, is_left_out
 from pipelines.catalog.conditioning import MODES
 from pipelines.catalog.file_layout import beside_denoiser, denoiser_tensors, missing_parts
+from pipelines.catalog.file_sampling import FileSampling
 from pipelines.catalog.folder_problems import part_problems
 from pipelines.catalog.libraries import missing_libraries, quantization_problems
 from pipelines.catalog.modular import missing_part, modular_class
 from pipelines.catalog.quantization import read_quantization
 from pipelines.catalog.refused_classes import DENOISERS, why_refused
-from pipelines.catalog.said_by_files import Said
 from pipelines.catalog.single_files import inspect_file
 from pipelines.catalog.upscalers import UpscalerLayout, layout_of
 from pipelines.catalog.weight_headers import WEIGHT_FILES, BrokenFile, Tensor, read_header
@@ -74,7 +74,7 @@ class Inspection:
     signature: Call  # of the pipeline's call; empty if the class is not known
     index: Mapping[str, Any]  # model_index.json
     denoiser_config: Mapping[str, Any]
-    said: Said = field(default_factory=Said)  # by a single file, of how it is sampled
+    file_sampling: FileSampling = field(default_factory=FileSampling)  # by a single file, of how it is sampled
     notes: tuple[str, ...] = ()  # what of a file is not used
 
     @property
@@ -112,11 +112,13 @@ def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None
         problems.append(f"{path}: a whole checkpoint, which needs `config`" if lacks_config else str(error))
     class_name = index.get("_class_name")
     parts = tuple(_parts(path, folder, index, problems, is_config=folder is not None and folder == config))
-    said: Said = Said()
+    file_sampling: FileSampling = FileSampling()
     notes: tuple[str, ...] = ()
     if path.is_file():
         try:
-            said, notes = inspect_file(path, folder, index, source, is_base=folder is not None and folder == base)
+            file_sampling, notes = inspect_file(
+                path, folder, index, source, is_base=folder is not None and folder == base
+            )
         except CheckpointError as error:
             problems[:0] = [str(error)] if str(error) not in problems else []
         if not problems and base is not None and (why := other_size(path, base)) is not None:
@@ -154,7 +156,7 @@ def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None
         signature=signature or {},
         index=index,
         denoiser_config=denoiser_config,
-        said=said,
+        file_sampling=file_sampling,
         notes=notes,
     )
 

@@ -65,7 +65,7 @@ def read_quantization(file: Path, *, denoiser_alone: bool = False) -> Quantizati
     header = read_header(file)
     if denoiser_alone:
         header = replace(header, tensors=tuple(denoiser_tensors(header.tensors)))
-    layers = _said_by_layer(file, header)
+    layers = _read_layer_configs(file, header)
     if unread := next(_unread_formats(header, layers), None):
         return Quantization({}, frozenset(_companions(header.tensors)), f"{file}: {unread}")
     return _by_names(file, header.tensors, layers)
@@ -91,10 +91,10 @@ def blocks_of(shape: Sequence[int], scale: Sequence[int], block: int | None = No
     return tuple(side for side in sides if side is not None) if None not in sides else None
 
 
-def _block(size: int, count: int, said: int | None) -> int | None:
+def _block(size: int, count: int, configured: int | None) -> int | None:
     if count in {1, size}:
         return size // count
-    fitting = (each for each in (said, USUAL_BLOCK) if each and -(-size // each) == count)
+    fitting = (each for each in (configured, USUAL_BLOCK) if each and -(-size // each) == count)
     return next(fitting, size // count if count and size % count == 0 else None)
 
 
@@ -109,8 +109,8 @@ def _by_names(file: Path, tensors: Sequence[Tensor], layers: Layers) -> Quantiza
         if suffix in FOR_KERNELS:
             continue
         weight, scale = by_name[f"{owner}.weight"], by_name[name]
-        said = layers.get(owner) or layers.get(owner.removeprefix(DENOISER_PREFIX)) or {}
-        group = said.get("group_size")
+        config = layers.get(owner) or layers.get(owner.removeprefix(DENOISER_PREFIX)) or {}
+        group = config.get("group_size")
         blocks = blocks_of(weight.shape, scale.shape, group if isinstance(group, int) else None)
         known = suffix in SCALES and weight.dtype in MULTIPLIED and scale.dtype in FLOATS
         if not known or blocks is None or weight.name in scales:
@@ -149,15 +149,17 @@ def _is_packed(tensor: Tensor) -> bool:
     return is_matrix and (integers or tensor.dtype.startswith(NO_FLOATS))
 
 
-def _said_by_layer(file: Path, header: Header) -> Layers:
+def _read_layer_configs(file: Path, header: Header) -> Layers:
     """Return the quantization that the file names for its layers, by their names. Metadata that is no JSON is left out:
     the names of tensors show the rest."""
     layers: dict[str, Mapping[str, Any]] = {}
-    said = _json(header.metadata.get("_quantization_metadata")).get("layers")
-    if isinstance(said, dict):
+    config = _json(header.metadata.get("_quantization_metadata")).get("layers")
+    if isinstance(config, dict):
         names = [tensor.name for tensor in header.tensors]
-        loaded = (name for name in said if not name.startswith(BESIDE) or any(n.startswith(f"{name}.") for n in names))
-        layers |= {name: said[name] for name in loaded if isinstance(said[name], dict)}
+        loaded = (
+            name for name in config if not name.startswith(BESIDE) or any(n.startswith(f"{name}.") for n in names)
+        )
+        layers |= {name: config[name] for name in loaded if isinstance(config[name], dict)}
     for tensor in header.tensors:
         layer, _, suffix = tensor.name.rpartition(".")
         if suffix == "comfy_quant":
@@ -167,12 +169,12 @@ def _said_by_layer(file: Path, header: Header) -> Layers:
 
 def _unread_formats(header: Header, layers: Layers) -> Iterator[str]:
     """Yield the formats, named by the file or known by its tensors, that are not multiplied out here."""
-    for layer, said in layers.items():
-        name = str(said.get("format", "quantization without a name"))
+    for layer, layer_config in layers.items():
+        name = str(layer_config.get("format", "quantization without a name"))
         if not READ.fullmatch(name):
-            count = sum(each.get("format") == said.get("format") for each in layers.values())
+            count = sum(each.get("format") == layer_config.get("format") for each in layers.values())
             yield f"{name} is not supported ({count} layers, such as {layer}): {REMEDY}"
-        if flags := [key for key, value in said.items() if value and not PLAIN_KEYS.fullmatch(key)]:
+        if flags := [key for key, value in layer_config.items() if value and not PLAIN_KEYS.fullmatch(key)]:
             yield f"{name} with {flags[0]} is not supported (such as {layer}): {REMEDY}"
     config = _json(header.metadata.get("quantization_config"))
     if method := config.get("method") or config.get("quant_method"):

@@ -16,7 +16,7 @@ from pipelines.catalog.conditioning import MODES
 from pipelines.catalog.folder_problems import HUB_CACHE
 from pipelines.catalog.hub_cache import cache_of
 from pipelines.catalog.inspection import Inspection, codec_scale
-from pipelines.catalog.said_by_names import NamedAfter, read_name
+from pipelines.catalog.name_hints import NameHints, read_name_hints
 from pipelines.families.registry import family_of
 from pipelines.protocol.images import (
     UPSCALER_TILE_PX,
@@ -110,10 +110,10 @@ def _noise(inspection: Inspection, source: PipelineSource) -> Noise:
     suggests. A folder has a scheduler's config of its own."""
     if inspection.path.is_dir():
         return Noise()
-    said, named = inspection.said, _named(inspection.path)
+    by_file, named = inspection.file_sampling, _named(inspection.path)
     scheduler = read_config(inspection.folder, "scheduler") if inspection.folder is not None else {}
-    own = said.scheduler or str(scheduler.get("_class_name", ""))
-    config, found = dict(said.config), [said.found] if said.found else []
+    own = by_file.scheduler or str(scheduler.get("_class_name", ""))
+    config, found = dict(by_file.config), [by_file.found] if by_file.found else []
     keys = source.scheduler_keys(own)
     spacing = config.get("timestep_spacing", scheduler.get("timestep_spacing"))
     by_name: dict[str, Scalar] = {}
@@ -125,7 +125,7 @@ def _noise(inspection: Inspection, source: PipelineSource) -> Noise:
     follows = named.scheduler if "timestep_spacing" in keys and own != named.scheduler else None
     if by_name or follows:
         found.append(named.found)
-    return Noise(said.scheduler or follows, tuple(sorted((by_name | config).items())), "; ".join(found))
+    return Noise(by_file.scheduler or follows, tuple(sorted((by_name | config).items())), "; ".join(found))
 
 
 def _steps(inspection: Inspection, few: str | None) -> Value:
@@ -164,9 +164,9 @@ def _guidance(inspection: Inspection, few: str | None) -> Value:
 
 def _native_area(inspection: Inspection, source: PipelineSource) -> Value:
     """Return the area that the file was trained on, or that the class draws when it is called without a size."""
-    said = inspection.said.area_px
-    if said is not None and 4096 <= said <= MAX_AREA_PX:
-        return Value(said, "modelspec.resolution in the file")
+    area_px = inspection.file_sampling.area_px
+    if area_px is not None and 4096 <= area_px <= MAX_AREA_PX:
+        return Value(area_px, "modelspec.resolution in the file")
     width, height = _default(inspection, "width"), _default(inspection, "height")
     if width is not None and height is not None:
         return Value(width * height, f"the default size of {inspection.class_name}")
@@ -197,10 +197,10 @@ def _signs_of_few_steps(inspection: Inspection) -> Iterator[str]:
         yield named.found
 
 
-def _named(path: Path) -> NamedAfter:
+def _named(path: Path) -> NameHints:
     """Read the name of a checkpoint, or of the download that it is in."""
     cache = cache_of(path)
-    return read_name(f"{cache.name if cache is not None else ''} {path.stem if path.is_file() else path.name}")
+    return read_name_hints(f"{cache.name if cache is not None else ''} {path.stem if path.is_file() else path.name}")
 
 
 def _default(inspection: Inspection, name: str) -> Any:

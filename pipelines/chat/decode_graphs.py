@@ -94,7 +94,7 @@ class DecodeGraphs:
         if self._refused:
             return None
         if self._moves != self._kv_cache.moves:
-            self._forget()
+            self._clear()
         shape = _shape(rows, bounds)
         step = self._steps.get(shape) or self._captured(shape, rows, leases, bounds)
         if step is None:
@@ -112,7 +112,7 @@ class DecodeGraphs:
         try:
             step.capture(self._run, self._capture, self._logits)
         except RuntimeError as error:
-            self._forget()
+            self._clear()
             if is_out_of_memory(error):
                 self._asked[shape] = -RETRIED_AFTER  # a step that is launched may have room
                 return None
@@ -135,7 +135,7 @@ class DecodeGraphs:
         gathered = sum(rows * pages for rows, pages in shape) * PAGE * self._kv_cache.layer_token_bytes()
         return self._asked[shape] > 1 and 0 < gathered <= MOST_GATHERED_BYTES
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
         self._steps.clear()
         self._logits.clear()
         self._capture = CAPTURES[self._device.type]()

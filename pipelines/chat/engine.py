@@ -125,7 +125,7 @@ class ChatEngine:
         """Keep the checkpoints of these specs, those of the catalog now. Others are evicted as soon as no chat uses
         them."""
         retained = frozenset(specs)
-        self._loader.submit(self._forget_on_host, retained)
+        self._loader.submit(self._delete_from_host, retained)
         self._checkpoints = {spec: loading for spec, loading in self._checkpoints.items() if spec in retained}
         self._split_cache()
         self._device_loop.unload_except(retained)
@@ -144,7 +144,7 @@ class ChatEngine:
         loaded.clear()
         watch_device(self._device, free_memory, self._device)
 
-    def _forget_on_host(self, retained: frozenset[ChatSpec]) -> None:
+    def _delete_from_host(self, retained: frozenset[ChatSpec]) -> None:
         self._on_host = {spec: checkpoint for spec, checkpoint in self._on_host.items() if spec in retained}
 
     async def _admit(self, task: Task) -> None:

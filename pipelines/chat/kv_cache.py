@@ -211,7 +211,7 @@ class KVCache:
 
     def clear(self) -> None:
         """Free all memory, and with it every page. Call it while no sequence has any."""
-        self._pages.forget()
+        self._pages.clear()
         self._pages.limit = self._capacity_tokens // PAGE
         self._room = 0
         self.moves += 1

@@ -110,7 +110,7 @@ class Pages:
         lease.pages = [page for page in lease.pages if page < count]
         self._made = count
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Drop every page. Call it while no sequence has any."""
         self._roots.clear()
         self._idle.clear()

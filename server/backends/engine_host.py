@@ -364,7 +364,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
             log.info("checkpoint", worker=self.name, name=state.spec.name, state=state.state, detail=state.detail)
         self._loading.discard(state.spec)
         if state.state == "loaded":
-            self._watchdog.note_loaded(state.spec)
+            self._watchdog.record_loaded(state.spec)
             self.sleep_state.warmed(state.spec)
         self.checkpoints[state.spec] = state
         if (future := self._preparing.pop(state.spec, None)) and not future.done():
@@ -379,7 +379,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
                 self._send(Cancel(job_id))
             return
         pending.record(event)
-        self._watchdog.note_event(pending, event)
+        self._watchdog.record_event(pending, event)
         if isinstance(event, TERMINAL_EVENTS):
             del self._pending[job_id]
         self.speeds.record(pending.job, event)

@@ -39,7 +39,7 @@ class Watchdog:
         self.last_message_at = 0.0  # of the worker
         self._last_event_at = 0.0  # of any job
 
-    def note_event(self, moved: PendingJob, event: AnyEvent) -> None:
+    def record_event(self, moved: PendingJob, event: AnyEvent) -> None:
         """Record a job's event. If the job has moved on, those behind it wait for one less."""
         self._last_event_at = moved.last_event_at
         if isinstance(event, (Started, Admitted, *TERMINAL_EVENTS)):
@@ -47,7 +47,7 @@ class Watchdog:
                 if not waiting.started:
                     waiting.last_event_at = self._last_event_at
 
-    def note_loaded(self, spec: Spec) -> None:
+    def record_loaded(self, spec: Spec) -> None:
         """Record that a checkpoint was loaded: jobs that waited for it now wait for their prompts."""
         self._last_event_at = time.monotonic()
         for waiting in self._pending.values():

@@ -17,7 +17,7 @@ import structlog
 import uvicorn
 
 from server.cli.http_protocol import drop_late
-from server.cli.signals import SignalNotes, caught
+from server.cli.signals import RecordedSignals, caught
 from server.services import Services
 
 log = structlog.stdlib.get_logger("darkroom.serving")
@@ -38,7 +38,7 @@ class DrainingServer(uvicorn.Server):
         self._responses = services.running.responses
         self._drain_s = services.settings.drain_s
         self._drain_until: float | None = None
-        self._notes = SignalNotes()
+        self._signals = RecordedSignals()
         self._is_told = False
         self._asked_by: list[str] = []  # to be logged, not in the signal handler, which may interrupt another log line
 
@@ -46,7 +46,7 @@ class DrainingServer(uvicorn.Server):
     def capture_signals(self) -> Generator[None, None, None]:
         """Obey signals while this is entered. A server beside others in a process leaves them to that."""
         is_main = threading.current_thread() is threading.main_thread()
-        with super().capture_signals(), caught(self.handle_exit, self._notes) if is_main else nullcontext():
+        with super().capture_signals(), caught(self.handle_exit, self._signals) if is_main else nullcontext():
             yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -63,7 +63,7 @@ class DrainingServer(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Check ten times a second whether to end. Slow clients are looked for every second."""
-        self._notes.obey()
+        self._signals.handle()
         while self._asked_by:
             words = "at once" if self._is_told else "once what runs has ended; a second signal stops at once"
             log.warning(f"stopping {words}", signal=self._asked_by.pop(0), calls=len(self._calls))

@@ -77,7 +77,7 @@ class LimitedProtocol(H11Protocol):
         is_idle = before is None or before.response_complete
         if is_idle and self._waiting_since is None:
             self._waiting_since = time.monotonic()
-        self._note_request(before)
+        self._count_request(before)
 
     def on_response_complete(self) -> None:
         """Wait for the next request, or go on with it if it came meanwhile."""
@@ -85,7 +85,7 @@ class LimitedProtocol(H11Protocol):
         self._limits.wait(self)
         before = self.cycle
         super().on_response_complete()  # which may begin the next request, if the client did not wait
-        self._note_request(before)
+        self._count_request(before)
 
     @property
     def has_unsent(self) -> bool:
@@ -108,7 +108,7 @@ class LimitedProtocol(H11Protocol):
         if waits_late or now - self._moved_at > self._send_timeout_s:
             self.drop()
 
-    def _note_request(self, before: object) -> None:
+    def _count_request(self, before: object) -> None:
         """Count the connection as working if a request has begun; `before` is the cycle that there was before."""
         if self.cycle is not before:
             self._waiting_since = None

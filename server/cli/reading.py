@@ -8,13 +8,13 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from server.flows.catalog.files import TellRead
+from server.flows.catalog.files import SendProgress
 
 TENTHS = 10
 
 
 @contextmanager
-def reading_shown(console: Console) -> Iterator[TellRead]:
+def reading_shown(console: Console) -> Iterator[SendProgress]:
     """Show the progress of reading: a bar on a terminal, a line for each tenth in a log. Nothing if there is nothing to
     read."""
     columns = (TextColumn("Reading the weights"), BarColumn(), DownloadColumn(), TimeRemainingColumn())

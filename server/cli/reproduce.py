@@ -49,7 +49,7 @@ def reproduce(
     from server.cli.environment import read_settings
 
     settings = read_settings()
-    first = look_at(file)
+    first = compare_files(file)
     headers = {"Authorization": f"Bearer {key or _own_key(settings)}"}
     client = httpx.Client(base_url=settings.local_url, headers=headers, timeout=None, trust_env=False)  # noqa: S113
     with client, tempfile.TemporaryDirectory(prefix="darkroom-reproduce-") as folder:
@@ -57,13 +57,13 @@ def reproduce(
         body |= inputs_of(first["metadata"], image or [], mask, control or [])
         data = base64.b64decode(_send(client, "POST", "/v1/images/generations", body)["data"][0]["b64_json"])
         (again := output or Path(folder) / "again").write_bytes(data)
-        told, same = outcome(look_at(file, again))
+        told, same = outcome(compare_files(file, again))
     for line in told:
         typer.echo(line)
     raise typer.Exit(0 if same else 1)
 
 
-def look_at(*files: Path) -> dict[str, Any]:
+def compare_files(*files: Path) -> dict[str, Any]:
     """Return what a file says of its image, and in what another one differs. Raises StartError."""
     command = [sys.executable, "-m", READER, *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

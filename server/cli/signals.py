@@ -25,21 +25,21 @@ log = structlog.stdlib.get_logger("darkroom.serving")
 Handler = Callable[[int, FrameType | None], None]
 
 
-class SignalNotes:
+class RecordedSignals:
     """The signals that do not stop the server, recorded until the event loop handles them: a handler may interrupt
     another log line."""
 
     def __init__(self) -> None:
-        self._noted: list[signal.Signals] = []
+        self._recorded: list[signal.Signals] = []
 
-    def note(self, number: int, _frame: FrameType | None = None) -> None:
+    def record(self, number: int, _frame: FrameType | None = None) -> None:
         """Record a signal, in its handler."""
-        self._noted.append(signal.Signals(number))
+        self._recorded.append(signal.Signals(number))
 
-    def obey(self) -> None:
+    def handle(self) -> None:
         """Handle the signals that were recorded so far, and log it."""
-        while self._noted:
-            found = self._noted.pop(0)
+        while self._recorded:
+            found = self._recorded.pop(0)
             if found in {signal.SIGUSR1, signal.SIGHUP}:
                 reopen_log()
                 log.info("the log's file was opened anew", signal=found.name)
@@ -50,15 +50,15 @@ class SignalNotes:
 
 
 @contextmanager
-def caught(stop: Handler, notes: SignalNotes) -> Iterator[None]:
+def caught(stop: Handler, signals: RecordedSignals) -> Iterator[None]:
     """Obey signals while this is entered, beside SIGTERM and SIGINT. One that the process was started to ignore, as
     `nohup` does, stays ignored."""
     handlers: dict[signal.Signals, Handler] = {
         signal.SIGQUIT: stop,
-        signal.SIGHUP: stop if at_terminal() else notes.note,
-        signal.SIGUSR1: notes.note,
-        signal.SIGUSR2: notes.note,
-        signal.SIGCONT: notes.note,
+        signal.SIGHUP: stop if at_terminal() else signals.record,
+        signal.SIGUSR1: signals.record,
+        signal.SIGUSR2: signals.record,
+        signal.SIGCONT: signals.record,
     }
     before = {number: signal.getsignal(number) for number in handlers}
     for number, handler in handlers.items():

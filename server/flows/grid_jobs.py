@@ -34,7 +34,7 @@ class _Job:
     def total(self) -> int:
         return len(self.recipe.columns) * len(self.recipe.rows)
 
-    def note_image(self) -> None:
+    def record_image(self) -> None:
         self.drawn += 1
 
 
@@ -85,7 +85,7 @@ class GridJobs:
 
     async def _run(self, job: _Job) -> None:
         try:
-            job.outcome = await self._grids.draw(job.recipe, job.note_image)
+            job.outcome = await self._grids.draw(job.recipe, job.record_image)
         except asyncio.CancelledError:
             job.outcome = Cancelled("The comparison was cancelled by an operator, or the server has stopped.")
         except ApiError as error:

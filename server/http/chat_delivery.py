@@ -150,7 +150,7 @@ async def _respond(services: Services, key: Key, answer: Delivery, keepalive: bo
     cuts: list[str] = []
 
     async def body() -> bytes:
-        return json.dumps(await protocol.to_body(_noting(all_events, cuts))).encode()
+        return json.dumps(await protocol.to_body(_recording_cuts(all_events, cuts))).encode()
 
     if keepalive:
         return KeepAliveJson(body, keepalive_s, headers)
@@ -160,7 +160,7 @@ async def _respond(services: Services, key: Key, answer: Delivery, keepalive: bo
     return Response(content, media_type="application/json", headers=headers)
 
 
-async def _noting(events: AsyncIterator[AnswerEvent], cuts: list[str]) -> AsyncIterator[AnswerEvent]:
+async def _recording_cuts(events: AsyncIterator[AnswerEvent], cuts: list[str]) -> AsyncIterator[AnswerEvent]:
     """Yield the events, and note the parts that were cut off the prompts of their images."""
     async for each in events:
         if isinstance(each, ImageDelta) and each.truncated:

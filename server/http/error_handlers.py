@@ -11,7 +11,7 @@ from starlette.types import Scope
 
 from server.errors import ApiError, BadRequest, MethodNotAllowed, NotFound, RunsElsewhere
 from server.http.dialect import dialects_of, find_dialect
-from server.http.errors import error_answer, note_error
+from server.http.errors import error_answer, record_error
 from server.http.forwarding import Forwarder
 
 MISPLACED = {"images", "chat", "responses", "conversations", "models"}  # first parts of URLs without /v1
@@ -29,7 +29,7 @@ def handle_errors(app: FastAPI, forwarder: Forwarder | None) -> None:
             if url is not None:
                 return forwarder.answer(request.scope, error, url)
         api_error = error if isinstance(error, ApiError) else _translate(error, request.scope)
-        note_error(request.scope, api_error)
+        record_error(request.scope, api_error)
         status, body = error_answer(request.scope, api_error)
         return JSONResponse(body, status_code=status, headers=api_error.headers)
 

@@ -19,7 +19,7 @@ def error_answer(scope: Scope, error: ApiError) -> tuple[int, dict[str, Any]]:
     return dialect.error_answer(error) if dialect else (error.status, error.body())
 
 
-def note_error(scope: Scope, error: ApiError) -> None:
+def record_error(scope: Scope, error: ApiError) -> None:
     """Record the error in the request's scope: its code for the metrics, the error itself for the log of calls."""
     scope[ERROR_CODE] = error.label
     trace = current_trace()
@@ -29,7 +29,7 @@ def note_error(scope: Scope, error: ApiError) -> None:
 
 async def send_error(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
     """Send an error as an ASGI response, around the app's own handlers of errors."""
-    note_error(scope, error)
+    record_error(scope, error)
     status, body = error_answer(scope, error)
     answer = Response(json.dumps(body), status, error.headers, "application/json")
     await answer(scope, receive, send)

@@ -46,9 +46,9 @@ class ProxyHeadersMiddleware:
     def _as_sent(self, scope: Scope) -> Scope:
         paths = self._paths
         if scope.get("client") and self._is_of_proxy(scope["client"]):
-            said = _said(scope)
-            scope = {**scope, **_address(scope, said), "client": self._client(scope, said)}
-            if PATH.fullmatch(prefix := _last(said, "prefix").rstrip("/")):
+            forwarded = _forwarded_values(scope)
+            scope = {**scope, **_address(scope, forwarded), "client": self._client(scope, forwarded)}
+            if PATH.fullmatch(prefix := _last(forwarded, "prefix").rstrip("/")):
                 scope[PREFIX] = prefix
                 paths = [prefix, *paths]
         for path in paths:
@@ -67,10 +67,10 @@ class ProxyHeadersMiddleware:
         (Ray Serve's) then has taken the address from a trusted proxy's header."""
         return client[1] == 0 or is_trusted(client[0], self._trusted)
 
-    def _client(self, scope: Scope, said: dict[str, str]) -> tuple[str, int]:
+    def _client(self, scope: Scope, forwarded: dict[str, str]) -> tuple[str, int]:
         """Return the nearest address that is no trusted proxy's."""
         client: tuple[str, int] = scope["client"]
-        for each in reversed([name for name in said.get("for", "").split(",") if name.strip()]):
+        for each in reversed([name for name in forwarded.get("for", "").split(",") if name.strip()]):
             if (address := _host_of(each.strip())) is None:
                 break  # "unknown", or made up: the proxy that has said it is the last one known
             client = (address, 0)
@@ -97,27 +97,27 @@ def is_trusted(address: str, trusted: Sequence[Network]) -> bool:
     return any(ip in network for network in trusted)
 
 
-def _said(scope: Scope) -> dict[str, str]:
+def _forwarded_values(scope: Scope) -> dict[str, str]:
     """Return what the proxies say, by the end of the name of its X-Forwarded header, or by that of `Forwarded` if there
     is none of the former: a proxy that sets one kind may pass on the other one of a stranger."""
     headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
-    said = [(name[len(X_FORWARDED) :], value) for name, value in headers if name.startswith(X_FORWARDED)]
+    by_header = [(name[len(X_FORWARDED) :], value) for name, value in headers if name.startswith(X_FORWARDED)]
     forwarded = (pair for name, value in headers if name == "forwarded" for pair in PAIR.findall(value))
     found: dict[str, str] = {}
-    for key, text in said or ((name.lower(), value.strip('"')) for name, value, _ in forwarded):
+    for key, text in by_header or ((name.lower(), value.strip('"')) for name, value, _ in forwarded):
         found[key] = f"{found[key]},{text}" if key in found else text
     return found
 
 
-def _address(scope: Scope, said: dict[str, str]) -> Scope:
+def _address(scope: Scope, forwarded: dict[str, str]) -> Scope:
     """Return the scheme and the Host header that the client used."""
-    scheme = _last(said, "proto").lower()
+    scheme = _last(forwarded, "proto").lower()
     scheme = scheme if scheme in DEFAULT_PORTS else scope["scheme"]
     headers = dict(scope["headers"])
-    named = _last(said, "host")
+    named = _last(forwarded, "host")
     is_named = HOST.fullmatch(named) is not None
     host = named if is_named else headers.get(b"host", b"").decode("latin-1")
-    port = _last(said, "port")
+    port = _last(forwarded, "port")
     if host and not re.search(r":\d+$", host) and PORT.fullmatch(port) and port != DEFAULT_PORTS[scheme]:
         host = f"{host}:{port}"
     others = [(name, value) for name, value in scope["headers"] if name != b"host"]
@@ -140,9 +140,9 @@ def _with_location_below(prefix: str, send: Send) -> Send:
     return send_below
 
 
-def _last(said: dict[str, str], name: str) -> str:
+def _last(forwarded: dict[str, str], name: str) -> str:
     """Return what the nearest proxy says: each one adds at the end."""
-    return said.get(name, "").rpartition(",")[2].strip()
+    return forwarded.get(name, "").rpartition(",")[2].strip()
 
 
 def _host_of(name: str) -> str | None:

@@ -17,7 +17,7 @@ def without_absent(values: Mapping[str, Any], errors: Iterable[ErrorDetails], *,
     """Return a copy of the values without those that say nothing and are the cause of an error; None if no error has
     such a cause. With `empty`, an empty string, list or object says nothing, too."""
     reached = {_reach(error["loc"], values) for error in errors}
-    absent = [keys for keys in reached if keys and _says_nothing(values, keys, empty=empty)]
+    absent = [keys for keys in reached if keys and _is_absent(values, keys, empty=empty)]
     if not absent:
         return None
     left = copy.deepcopy(dict(values))
@@ -59,7 +59,7 @@ def has_part(value: Any, part: int | str) -> bool:
     return isinstance(value, Mapping) and part in value
 
 
-def _says_nothing(values: Mapping[str, Any], keys: Keys, *, empty: bool) -> bool:
+def _is_absent(values: Mapping[str, Any], keys: Keys, *, empty: bool) -> bool:
     value = _at(values, keys)
     if value is None:
         return True

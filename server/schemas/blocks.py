@@ -40,7 +40,7 @@ def as_history(messages: object) -> list[Json] | None:
     return messages if isinstance(messages, list) and all(isinstance(each, dict) for each in messages) else None
 
 
-def said_last(by_user: Sequence[bool]) -> set[int]:
+def strict_positions(by_user: Sequence[bool]) -> set[int]:
     """Return the positions of the messages whose faults are refused: the very last one, and the user's last. `by_user`
     says of each message whether the user said it."""
     spoken = [index for index, is_users in enumerate(by_user) if is_users]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from server.cli.reproduce import look_at
+from server.cli.reproduce import compare_files
 from tests.support.harness import Server, charges
 from tests.support.scripted_chat import make_scripted
 from tests.support.tiny_server import tiny_server
@@ -48,12 +48,12 @@ def test_a_prompt_is_rewritten_within_what_is_read_and_drawn_again(enhancing: Se
     assert "cut" not in tokens, tokens
     assert charges(enhancing) == before + 1
     (file := tmp_path / "boat.png").write_bytes(base64.b64decode(image["b64_json"]))
-    metadata = look_at(file)["metadata"]
+    metadata = compare_files(file)["metadata"]
     assert (metadata["prompt"], metadata["original_prompt"]) == (prompt, "a boat")
     assert metadata["enhanced_by"] == "starter-chat"
     again = draw(enhancing, prompt=prompt)["data"][0]
     (other := tmp_path / "again.png").write_bytes(base64.b64decode(again["b64_json"]))
-    assert look_at(file, other)["pixels"]["differing"] == 0
+    assert compare_files(file, other)["pixels"]["differing"] == 0
     told = enhancing.darkroom("reproduce", str(file)).stdout
     assert told.startswith("The same, bit for bit"), told
     assert "original_prompt" not in told

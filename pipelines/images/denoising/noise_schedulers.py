@@ -11,8 +11,8 @@ import diffusers
 import torch
 
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.said_by_files import DEFAULTS, Said
-from pipelines.catalog.said_by_names import read_name
+from pipelines.catalog.file_sampling import DEFAULTS, FileSampling
+from pipelines.catalog.name_hints import read_name_hints
 from pipelines.protocol.images import CheckpointSpec, SamplingDefaults, Scalar
 
 KEY: Final = "sampling.scheduler_config"
@@ -38,17 +38,17 @@ def new_scheduler(original: Any, sampling: SamplingDefaults) -> Any:
         raise CheckpointError(f"{KEY}: {kind.__name__} refuses {_shown(overrides)}: {error}") from error
 
 
-def follow_file(pipeline: Any, spec: CheckpointSpec, said: Said) -> tuple[str, ...]:
+def follow_file(pipeline: Any, spec: CheckpointSpec, file_sampling: FileSampling) -> tuple[str, ...]:
     """Give a loaded pipeline the scheduler that its file of weights asks for, in place of its folder's. Returns notes
     for the operator: the changes, or the hints of a name that nothing follows."""
-    if said.config:
-        wanted = SamplingDefaults(scheduler=said.scheduler, scheduler_config=said.config)
+    if file_sampling.config:
+        wanted = SamplingDefaults(scheduler=file_sampling.scheduler, scheduler_config=file_sampling.config)
         pipeline.register_modules(scheduler=new_scheduler(pipeline.scheduler, wanted))
-        return (said.note,)
+        return (file_sampling.note,)
     if spec.path.is_dir():
         return ()
     used = {**pipeline.scheduler.config, **dict(spec.sampling.scheduler_config)}
-    if read_name(spec.path.stem).predicts_v and used.get("prediction_type") == "epsilon":
+    if read_name_hints(spec.path.stem).predicts_v and used.get("prediction_type") == "epsilon":
         return (f"its name says v prediction, and it is drawn as epsilon; else set {KEY}.prediction_type",)
     return ()
 

@@ -23,9 +23,9 @@ from pipelines.catalog.checkpoint_files import (
     own_parts,
 )
 from pipelines.catalog.components import is_left_out
+from pipelines.catalog.file_sampling import FileSampling
 from pipelines.catalog.inspection import class_problems
 from pipelines.catalog.modular import index_file
-from pipelines.catalog.said_by_files import Said
 from pipelines.catalog.single_files import inspect_file
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.memory import Budgets, compute_dtype
@@ -90,10 +90,10 @@ def load_checkpoint(
         raise CheckpointError(f"{index_file(folder)}: diffusers {diffusers.__version__} has no class {name}")
     if problem := next(class_problems(index, folder, PipelineSource()), None):
         raise CheckpointError(problem)
-    said, of_file = (
+    file_sampling, of_file = (
         inspect_file(spec.path, folder, index, PipelineSource(), is_base=spec.base is not None)
         if spec.path.is_file()
-        else (Said(), ())
+        else (FileSampling(), ())
     )
     import_quantizers(folder, index)
     found = shared.find(resolved, dtype, device)
@@ -104,7 +104,7 @@ def load_checkpoint(
     if runtime.embedding_folder is not None:
         words = load_embeddings(pipeline, runtime.embedding_folder)
     watch(pipeline.components)
-    notes = follow_file(pipeline, spec, said) + of_file + chosen + unused + words
+    notes = follow_file(pipeline, spec, file_sampling) + of_file + chosen + unused + words
     bring_position_tables(denoiser, device)
     notes += runtime_options.apply(pipeline, denoiser, runtime, device) + safety_note(pipeline.components)
     split = None

@@ -47,9 +47,9 @@ class Reading:
 
     def numbers(self) -> dict[str, int]:
         """Return the counts as JSON, without those that say nothing."""
-        told = {"of": self.of, "cut": self.cut or None, "cut_at": self.cut_at}
-        told["windows"] = self.windows if self.windows > 1 else None
-        return {"used": self.used, **{name: value for name, value in told.items() if value is not None}}
+        counts = {"of": self.of, "cut": self.cut or None, "cut_at": self.cut_at}
+        counts["windows"] = self.windows if self.windows > 1 else None
+        return {"used": self.used, **{name: value for name, value in counts.items() if value is not None}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +115,8 @@ class PromptReader:
         """Return, for the answer, `prompt_tokens` and `negative_prompt_tokens`, of the encoder that reads most. Where
         encoders differ, `encoders` has the numbers of each: a part that one cuts off is lost only if all do."""
         readings = [reading for reading, _ in self._read]
-        told = {field: _by_encoder(readings, text) for field, text in self._prompts.items()}
-        return {f"{field}_tokens": _told(found) for field, found in told.items() if found}
+        by_field = {field: _by_encoder(readings, text) for field, text in self._prompts.items()}
+        return {f"{field}_tokens": _token_counts(found) for field, found in by_field.items() if found}
 
     def require_whole(self) -> None:
         """Refuse a cut prompt in the mode "refuse", before the denoiser's first pass. Raises PromptTooLong."""
@@ -315,6 +315,6 @@ def _best(found: Mapping[str, Reading]) -> Reading:
     return max(found.values(), key=rank)
 
 
-def _told(found: Mapping[str, Reading]) -> dict[str, Any]:
+def _token_counts(found: Mapping[str, Reading]) -> dict[str, Any]:
     best, each = _best(found).numbers(), {name: reading.numbers() for name, reading in found.items()}
     return best if all(numbers == best for numbers in each.values()) else {**best, "encoders": each}

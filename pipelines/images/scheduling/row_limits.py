@@ -102,7 +102,7 @@ class RowLimits:
         self._most_rows = most_rows
         self._learned: dict[PassShape, _Learned] = {}
         self._equal: Mapping[PassShape | None, int] = {}
-        self._news: set[WeightsKey] = set()
+        self._measured_anew: set[WeightsKey] = set()
         self._lock = threading.Lock()
 
     def expect(self, shapes: Iterable[PassShape | None]) -> None:
@@ -144,15 +144,15 @@ class RowLimits:
             times.append(seconds)
             learned.passes += 1
             if enough or learned.passes % RENEW_AFTER == 0:
-                self._news.add(shape.weights)
+                self._measured_anew.add(shape.weights)
             if learned.passes % RENEW_AFTER == 0:
                 learned.seconds.clear()
 
-    def news(self, weights: WeightsKey) -> bool:
+    def has_new_measurements(self, weights: WeightsKey) -> bool:
         """Return whether there are new measurements of a checkpoint since the last call."""
         with self._lock:
-            known = weights in self._news
-            self._news.discard(weights)
+            known = weights in self._measured_anew
+            self._measured_anew.discard(weights)
             return known
 
     def export(self, weights: WeightsKey) -> list[Passes]:

@@ -183,7 +183,7 @@ class Warmup:
         found, unit_s = self._found.get(_key(spec)), self._speeds.unit_s(spec)
         if found is None or found.subject is None or self._records is None:
             return
-        if self._limits.news(weights_key(spec)):
+        if self._limits.has_new_measurements(weights_key(spec)):
             passes = self._limits.export(weights_key(spec))
             self._write_later(asyncio.to_thread(self._records.write_passes, found.subject, passes))
         kept = found.capabilities.unit_s

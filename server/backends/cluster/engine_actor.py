@@ -12,7 +12,7 @@ import ray
 
 from server.backends.child_process import ChildProcess
 from server.backends.cluster.roster import Engine
-from server.backends.cluster.shared_engine import Heard, SharedEngine
+from server.backends.cluster.shared_engine import LinkMessages, SharedEngine
 from server.backends.worker_heap import heap_on_cpu
 from server.settings import Settings
 
@@ -36,7 +36,7 @@ class EngineActor:
         limit = settings.chat_max_queue if engine.kind == "chat" else settings.max_queue
         self._engine = SharedEngine(launcher, engine.device, limit)
 
-    async def link(self, name: str) -> AsyncIterator[Heard]:
+    async def link(self, name: str) -> AsyncIterator[LinkMessages]:
         """Yield the messages for a server: see `SharedEngine.link`."""
         async for heard in self._engine.link(name):
             yield heard

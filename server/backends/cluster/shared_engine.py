@@ -42,27 +42,27 @@ LINK_SILENCE_S = 15.0  # after which a server is taken for gone; it says somethi
 POLL_EVERY_S = 0.5
 QUEUE_RETRY_S = 5.0  # when to try a full queue again
 
-Heard = list[FromWorker] | str  # messages, or last of all why the link has ended
+LinkMessages = list[FromWorker] | str  # messages, or last of all why the link has ended
 
 
 @dataclass(slots=True)
 class _Link:
     """The link of one server. `specs` are the checkpoints that its catalog names or that it has asked for."""
 
-    heard_at: float
+    alive_at: float
     outbox: list[FromWorker] = field(default_factory=list)
-    news: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
     specs: set[Spec] = field(default_factory=set)
     sharing: Sharing | None = None  # as it was told last
     ended: str | None = None
 
     def send(self, *messages: FromWorker) -> None:
         self.outbox += messages
-        self.news.set()
+        self.changed.set()
 
     def end(self, reason: str) -> None:
         self.ended = self.ended or reason
-        self.news.set()
+        self.changed.set()
 
 
 @dataclass(slots=True)
@@ -121,7 +121,7 @@ class SharedEngine:
         """Describe the device for people; None until the worker is ready."""
         return self._ready.device if self._ready is not None else None
 
-    async def link(self, name: str) -> AsyncIterator[Heard]:
+    async def link(self, name: str) -> AsyncIterator[LinkMessages]:
         """Yield the messages for a server, all that have come up since the last item in one; the first item is empty.
         The stream ends with the reason. Raises OSError if no worker can be started."""
         link = _Link(time.monotonic())
@@ -133,12 +133,12 @@ class SharedEngine:
             link.send(self._ready)
         if self._cached_checkpoints is not None:
             link.send(self._cached_checkpoints)
-        self._tell_sharing()
+        self._send_sharing()
         try:
             yield []
             while True:
-                await link.news.wait()
-                link.news.clear()
+                await link.changed.wait()
+                link.changed.clear()
                 messages, link.outbox = link.outbox, []
                 if messages:
                     yield messages
@@ -160,7 +160,7 @@ class SharedEngine:
         link = self._links.get(name)
         if link is None:
             return False
-        link.heard_at = time.monotonic()
+        link.alive_at = time.monotonic()
         for message in messages:
             match message:
                 case Submit(job):
@@ -188,7 +188,7 @@ class SharedEngine:
     async def leave(self) -> None:
         """Take no more jobs, and wait until the present ones have ended."""
         self.leaving = True
-        self._tell_sharing()
+        self._send_sharing()
         while self._jobs:
             self._ended.clear()
             await self._ended.wait()
@@ -234,7 +234,7 @@ class SharedEngine:
         while True:
             await asyncio.sleep(POLL_EVERY_S)
             silent = time.monotonic() - LINK_SILENCE_S
-            for name in [name for name, link in self._links.items() if link.heard_at < silent]:
+            for name in [name for name, link in self._links.items() if link.alive_at < silent]:
                 log.warning("a server is silent: its jobs are dropped", link=name)
                 self.given_up += 1
                 self.unlink(name)
@@ -246,7 +246,7 @@ class SharedEngine:
         for job_id, owned in list(self._jobs.items()):
             if owned.link == name:
                 self._cancel(job_id, owned)
-        self._tell_sharing()
+        self._send_sharing()
 
     def _submit(self, name: str, link: _Link, job: Job) -> None:
         if len(self._jobs) >= self._max_jobs or self.leaving:
@@ -257,7 +257,7 @@ class SharedEngine:
         self._jobs[job.id] = _Owned(name)
         link.specs.add(job.checkpoint)
         self._send(Submit(job))
-        self._tell_sharing()
+        self._send_sharing()
 
     def _cancel(self, job_id: str, owned: _Owned) -> None:
         owned.cancelled = True
@@ -317,9 +317,9 @@ class SharedEngine:
         if isinstance(message.event, TERMINAL_EVENTS):
             del self._jobs[message.job_id]
             self._ended.set()
-            self._tell_sharing()
+            self._send_sharing()
 
-    def _tell_sharing(self) -> None:
+    def _send_sharing(self) -> None:
         for name, link in self._links.items():
             sharing = Sharing(sum(owned.link != name for owned in self._jobs.values()), self.leaving)
             if link.sharing != sharing:

@@ -20,7 +20,7 @@ from pipelines.protocol.images import RawImage
 from pipelines.protocol.messages import DeviceChoice, FromWorker, Submit, ToWorker
 from pipelines.protocol.raw_image_file import RawImageFile
 from server.backends.cluster.roster import NAMESPACE
-from server.backends.cluster.shared_engine import LINK_SILENCE_S, Heard
+from server.backends.cluster.shared_engine import LINK_SILENCE_S, LinkMessages
 
 OPEN_LIMIT_S = 10.0  # until an engine that is there answers
 ALIVE_EVERY_S = 3.0
@@ -102,7 +102,7 @@ class RayTransport:
     async def _receive(self) -> None:
         try:
             async for reference in self._stream:
-                heard: Heard = await reference
+                heard: LinkMessages = await reference
                 if isinstance(heard, str):
                     self._end(heard)
                     return

@@ -13,7 +13,7 @@ from server.accounts.catalogs import CatalogContent
 from server.backends.gpus import list_gpus
 from server.catalog.images import CatalogError
 from server.errors import StartError
-from server.flows.catalog.files import TellRead, compare_sums, parse, weight_sums
+from server.flows.catalog.files import SendProgress, compare_sums, parse, weight_sums
 from server.settings import Settings
 
 MIB = 2**20
@@ -58,7 +58,9 @@ def examine_box(settings: Settings) -> Box:
     )
 
 
-def compare_weights(settings: Settings, content: CatalogContent, send: TellRead = lambda _done, _total: None) -> None:
+def compare_weights(
+    settings: Settings, content: CatalogContent, send: SendProgress = lambda _done, _total: None
+) -> None:
     """Check that this box has the catalog's weights. Reads those that have changed since the last time. Raises
     StartError."""
     try:

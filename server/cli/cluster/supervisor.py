@@ -54,7 +54,7 @@ class Supervisor:
         self._drained: set[str] = set()
         self._admitted: set[str] = set()
         self._is_read = False  # what the database knows of the boxes
-        self._told: set[str] = set()  # gateways that were told to end
+        self._asked_to_end: set[str] = set()  # gateways that were told to end
         self._leaving: dict[Any, str] = {}  # engines of drained boxes, by the answer that they have left
         self._seen: set[str] = set()
         self._stopping = False
@@ -154,8 +154,8 @@ class Supervisor:
         if name not in self._gateways():
             if name not in self._leaving.values():
                 self._leaving[self._actors[name].leave.remote()] = name
-        elif name not in self._told and not self._states.get(name, {}).get("leaving"):
-            self._told.add(name)
+        elif name not in self._asked_to_end and not self._states.get(name, {}).get("leaving"):
+            self._asked_to_end.add(name)
             self._actors[name].stop.remote()
 
     def _keep(self) -> None:
@@ -186,7 +186,7 @@ class Supervisor:
         for name in {*self._actors} - there:
             del self._actors[name]
             self._states.pop(name, None)
-            self._told.discard(name)
+            self._asked_to_end.discard(name)
         for name in there - {*self._actors, SUPERVISOR}:  # from before this actor's restart
             self._actors[name] = ray.get_actor(name, NAMESPACE)
         for engine in self._roster.engines if self._usable else ():

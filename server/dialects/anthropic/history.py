@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from server.dialects.anthropic.schema import AssistantBlock, ResultPart, UserBlock
 from server.errors import BadRequest
-from server.schemas.blocks import as_history, as_list, fits, image_url_of, json_text, mark_of, said_last, text_of
+from server.schemas.blocks import as_history, as_list, fits, image_url_of, json_text, mark_of, strict_positions, text_of
 
 Json = dict[str, Any]
 BLOCKS: dict[str, TypeAdapter[Any]] = {"user": TypeAdapter(UserBlock), "assistant": TypeAdapter(AssistantBlock)}
@@ -28,7 +28,7 @@ def readable_messages(messages: object) -> tuple[object, list[str]]:
     validation. Raises BadRequest for a block of the user's last words that no chat model here reads."""
     if (history := as_history(messages)) is None:
         return messages, []
-    strict = said_last([message.get("role") == "user" for message in history])
+    strict = strict_positions([message.get("role") == "user" for message in history])
     left_out: list[str] = []
     return [_message(each, index, index in strict, left_out) for index, each in enumerate(history)], left_out
 

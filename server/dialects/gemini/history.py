@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from server.dialects.gemini.schema import CallResultPart, GeminiPart
 from server.errors import BadRequest
-from server.schemas.blocks import as_history, as_list, fits, json_text, mark_of, said_last
+from server.schemas.blocks import as_history, as_list, fits, json_text, mark_of, strict_positions
 
 Json = dict[str, Any]
 PART: TypeAdapter[Any] = TypeAdapter(GeminiPart)
@@ -31,7 +31,7 @@ def readable_contents(contents: object) -> tuple[object, list[str]]:
     listed = [listed] if isinstance(listed, Mapping) else listed
     if (history := as_history(listed)) is None:
         return contents, []
-    strict = said_last([each.get("role") in {"user", None} for each in history])
+    strict = strict_positions([each.get("role") in {"user", None} for each in history])
     left_out: list[str] = []
     return [_content(each, index, index in strict, left_out) for index, each in enumerate(history)], left_out
 

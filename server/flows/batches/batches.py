@@ -65,7 +65,7 @@ class Batches:
             expires_at=now + self._longest_s,
         )
         await self._store.in_writer(self._store.create, batch, lines)
-        self._runner.look()
+        self._runner.poll()
         return shown(batch)
 
     async def show(self, key: Key, batch_id: str) -> BatchObject:
@@ -84,7 +84,7 @@ class Batches:
         """Cancel a batch, and return it: the calls that run end as they do, no other begins. Raises NotFound."""
         await self._find(key, batch_id)
         await self._store.in_writer(self._store.cancel, batch_id, key.id)
-        self._runner.look()
+        self._runner.poll()
         return shown(await self._find(key, batch_id))
 
     async def output(self, key: Key, batch_id: str) -> AsyncIterator[str]:

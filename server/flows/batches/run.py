@@ -49,7 +49,7 @@ class BatchRunner:
         self._drain = drain
         self._changed = asyncio.Event()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Look for new batches at once."""
         self._changed.set()
 

@@ -11,7 +11,7 @@ from pipelines.catalog.digests import Digests
 from server.catalog.images import CATALOG_FILES, Catalog, CatalogError, load_catalog
 from server.flows.catalog.edit import write_text
 
-TellRead = Callable[[int, int], None]  # bytes that were read, of how many
+SendProgress = Callable[[int, int], None]  # bytes that were read, of how many
 
 log = structlog.stdlib.get_logger("darkroom.catalog")
 
@@ -55,7 +55,7 @@ def write_files(folder: Path, files: Mapping[str, str], known: Collection[tuple[
 
 
 def weight_sums(
-    catalog: Catalog, weights: Path, digests: Digests, send: TellRead = lambda _done, _total: None
+    catalog: Catalog, weights: Path, digests: Digests, send: SendProgress = lambda _done, _total: None
 ) -> dict[str, str]:
     """Return the SHA-256 of everything that is loaded, by its path as catalog files name it. Blocking: reads the files
     that have changed since the last time. Raises CatalogError for a missing file."""
@@ -65,7 +65,7 @@ def weight_sums(
     done = 0
     total = sum(digests.unread_bytes(path) for path in paths if path.exists())
 
-    def tell_more(count: int) -> None:
+    def send_progress(count: int) -> None:
         nonlocal done
         done += count
         send(done, max(done, total))  # a file may have grown
@@ -73,7 +73,7 @@ def weight_sums(
     for path in paths:
         name = str(path.relative_to(weights)) if path.is_relative_to(weights) else str(path)
         try:
-            sums[name] = digests.of(path, tell_more)
+            sums[name] = digests.of(path, send_progress)
         except OSError as error:
             raise CatalogError(f"{path}: {error.strerror}; all servers of a cluster need the same weights") from error
     return sums

@@ -7,7 +7,7 @@ from server.accounts.catalogs import CatalogContent, CatalogStore, CatalogVersio
 from server.accounts.db import opened
 from server.catalog.images import Catalog, CatalogError, load_catalog
 from server.errors import StartError
-from server.flows.catalog.files import TellRead, compare_sums, parse, read_files, weight_sums
+from server.flows.catalog.files import SendProgress, compare_sums, parse, read_files, weight_sums
 from server.settings import Settings
 
 
@@ -19,7 +19,7 @@ class StartCatalog:
     version: int | None = None
 
 
-def catalog_at_start(settings: Settings, send: TellRead = lambda _done, _total: None) -> StartCatalog:
+def catalog_at_start(settings: Settings, send: SendProgress = lambda _done, _total: None) -> StartCatalog:
     """Return the catalog that the server begins with. Blocking: each server of a cluster reads its weights whole at its
     first start, and reports its progress to `send`. The files of the first one become the catalog of all. Raises
     CatalogError, and StartError for a server that can't join a cluster."""
@@ -38,7 +38,7 @@ def catalog_at_start(settings: Settings, send: TellRead = lambda _done, _total: 
     return StartCatalog(catalog, current.version)
 
 
-def _current(settings: Settings, store: CatalogStore, send: TellRead) -> CatalogVersion:
+def _current(settings: Settings, store: CatalogStore, send: SendProgress) -> CatalogVersion:
     if (current := store.current()) is not None:
         return current
     files = read_files(settings.model_configs)

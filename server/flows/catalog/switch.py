@@ -28,7 +28,7 @@ log = structlog.stdlib.get_logger("darkroom.swap")
 Send = Callable[[Stage], None]  # how far a change is
 
 
-def say_nothing(_: Stage) -> None:
+def ignore_stage(_: Stage) -> None:
     """Ignore the stage of a change: for callers that show no progress."""
 
 

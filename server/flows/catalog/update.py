@@ -15,7 +15,7 @@ from server.catalog.images import Catalog, CatalogError, ImageModel
 from server.errors import BadRequest, NotFound
 from server.flows.catalog.edit import MAX_EDITS, SettingChange, edited_text, last_edit
 from server.flows.catalog.files import read_files
-from server.flows.catalog.switch import CatalogDiff, Send, say_nothing
+from server.flows.catalog.switch import CatalogDiff, Send, ignore_stage
 from server.flows.checkpoints import CheckpointManager
 from server.state.served_catalog import ServedCatalog
 
@@ -55,7 +55,7 @@ class CatalogUpdater:
         self._model_configs = model_configs
 
     async def swap(
-        self, model: str, checkpoint: str, send: Send = say_nothing, *, keep_settings: bool = False
+        self, model: str, checkpoint: str, send: Send = ignore_stage, *, keep_settings: bool = False
     ) -> CatalogDiff:
         """Give `model`, and the models that share its catalog file, another checkpoint, and return the changes. Raises
         ApiError. `checkpoint` is a path as catalog files have it: absolute, or relative to the weights folder. Steps,
@@ -75,7 +75,7 @@ class CatalogUpdater:
 
         return await self._record.change(swapped, send)
 
-    async def undo(self, send: Send = say_nothing) -> CatalogDiff:
+    async def undo(self, send: Send = ignore_stage) -> CatalogDiff:
         """Undo the latest swap: its catalog file is as it was. Returns the changes. Raises ApiError."""
 
         def undone(files: Files, edits: Sequence[Edit]) -> Change:
@@ -84,7 +84,7 @@ class CatalogUpdater:
 
         return await self._record.change(undone, send)
 
-    async def reload(self, send: Send = say_nothing) -> CatalogDiff:
+    async def reload(self, send: Send = ignore_stage) -> CatalogDiff:
         """Read the catalog's files of this server again, and return the changes. Raises ApiError."""
         return await self._record.change(lambda _, edits: Change(read_files(self._model_configs), tuple(edits)), send)
 

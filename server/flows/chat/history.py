@@ -18,7 +18,7 @@ from server.schemas.blocks import (
     image_url_of,
     json_text,
     mark_of,
-    said_last,
+    strict_positions,
     text_of,
     thought_of,
 )
@@ -54,7 +54,7 @@ class ChatHistory:
         the user's last message that no chat model here reads."""
         if (history := as_history(messages)) is None:
             return messages
-        strict = said_last([message.get("role") == "user" for message in history])
+        strict = strict_positions([message.get("role") == "user" for message in history])
         return [self._message(message, index, strict=index in strict) for index, message in enumerate(history)]
 
     def _message(self, message: Json, index: int, *, strict: bool) -> Json:

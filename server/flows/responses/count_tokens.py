@@ -6,7 +6,7 @@ from server.flows.chat.run import ChatRunner
 from server.flows.models import find_chat_model
 from server.flows.rate_limits import RateLimiter
 from server.flows.responses.history import History
-from server.flows.responses.item_images import Said
+from server.flows.responses.item_images import RequestItems
 from server.flows.responses.planner import Planner
 from server.schemas.responses import ResponseBody
 from server.state.served_catalog import ServedCatalog
@@ -33,6 +33,6 @@ class TokenCounter:
             raise BadRequest(message, param="model", code="unsupported_value")
         past = await self._history.read_past(key, body)
         inputs, _ = await self._history.read_inputs(key, body.input)
-        job = await self._planner.count_job(key, model, spec, body, Said(past, inputs))
+        job = await self._planner.count_job(key, model, spec, body, RequestItems(past, inputs))
         async with self._limiter.slot(key):
             return (await self._runner.count_tokens(job)).tokens

@@ -14,8 +14,8 @@ from server.flows.models import find_chat_model, find_image_model
 from server.flows.rate_limits import RateLimiter
 from server.flows.responses.history import History
 from server.flows.responses.image_tool import fit_tool
-from server.flows.responses.item_images import Said
-from server.flows.responses.left_out import leave_out_oldest, leave_out_pictures, unenforced_grammars, unread_items
+from server.flows.responses.item_images import RequestItems
+from server.flows.responses.left_out import leave_out_images, leave_out_oldest, unenforced_grammars, unread_items
 from server.flows.responses.planner import MAX_SHOWN, Planner, check_combinations
 from server.flows.responses.retrieve import Responses
 from server.flows.responses.tool_loop import ToolLoop
@@ -75,7 +75,7 @@ class ResponseCreator:
             left_out += [*unenforced_grammars(body), *(["truncation"] if body.truncation == "auto" else [])]
         if chat.vision is False:
             allowed = self._leave_out_images or body.truncation == "auto"
-            body, paths = leave_out_pictures(body, last_too=allowed)
+            body, paths = leave_out_images(body, last_too=allowed)
         else:
             body, paths = leave_out_oldest(body, MAX_SHOWN)
         return body, [*left_out, *paths]
@@ -123,7 +123,7 @@ class ResponseCreator:
         check_combinations(body, model)
         past = await self._parts.history.read_past(key, body)
         inputs, missing = await self._parts.history.read_inputs(key, body.input)
-        plan = await self._parts.planner.plan(key, model, body, response_id, Said(past, inputs), results_base)
+        plan = await self._parts.planner.plan(key, model, body, response_id, RequestItems(past, inputs), results_base)
         record = StoredResponse(
             id=response_id,
             key_id=key.id,

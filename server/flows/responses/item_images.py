@@ -25,7 +25,7 @@ MARK: Json = {"type": "input_text", "text": "[image]"}  # in an image's place: t
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class RequestItems:
     """The items of a request to the Responses API: those of earlier rounds, and those that it sends."""
 
     past: Past
@@ -106,16 +106,16 @@ class ItemImages:
     def _reference(self, image: ImageRef) -> Reference:
         return replace(to_reference(image), past=image not in self._required)
 
-    def without_lost(self, said: Said) -> Said:
+    def without_lost(self, items: RequestItems) -> RequestItems:
         """Return the items with a text in the place of every lost image."""
-        past = Past([*map(self._kept, said.past.items)], [*map(self._kept, said.past.unchecked)])
-        return Said(past, [*map(self._kept, said.inputs)])
+        past = Past([*map(self._kept, items.past.items)], [*map(self._kept, items.past.unchecked)])
+        return RequestItems(past, [*map(self._kept, items.inputs)])
 
-    def lost_paths(self, body: ResponseBody, said: Said) -> Iterator[str]:
+    def lost_paths(self, body: ResponseBody, items: RequestItems) -> Iterator[str]:
         """Yield the paths of the lost images; those of earlier rounds are in what the request goes on from."""
-        if any(self._is_lost(item) for item in said.past.items):
+        if any(self._is_lost(item) for item in items.past.items):
             yield "conversation" if body.conversation else "previous_response_id"
-        for index, item in enumerate(said.inputs):
+        for index, item in enumerate(items.inputs):
             if is_sent_drawing(item) and self._is_lost(item):
                 yield f"input[{index}].result"
             for number, part in enumerate(parts_of(item)):

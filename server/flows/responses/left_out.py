@@ -11,7 +11,7 @@ CONTENTS: dict[type, str] = {MessageItem: "content", FunctionOutputItem: "output
 MARK = "[image]"  # in an image's place: the model may say that it saw none
 
 
-def leave_out_pictures(body: ResponseBody, *, last_too: bool) -> tuple[ResponseBody, list[str]]:
+def leave_out_images(body: ResponseBody, *, last_too: bool) -> tuple[ResponseBody, list[str]]:
     """Return the body without the images, and their paths, for a model that does not see; unchanged if the image tool
     is there, which still could use them. Images of the user's last message are left out only if `last_too`: they are
     refused otherwise."""

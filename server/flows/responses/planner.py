@@ -33,7 +33,7 @@ from server.flows.responses.context import (
 )
 from server.flows.responses.history import History, to_reference
 from server.flows.responses.image_tool import request_from_tool
-from server.flows.responses.item_images import ItemImages, Said
+from server.flows.responses.item_images import ItemImages, RequestItems
 from server.flows.responses.items import is_sent_drawing, parts_of
 from server.flows.responses.plan import ImagePlan, ResponsePlan
 from server.flows.responses.tools import ResponseTools, read_tools
@@ -59,30 +59,36 @@ class Planner:
         self._creator = creator
 
     async def plan(
-        self, key: Key, model: ChatModel, body: ResponseBody, response_id: str, said: Said, results_base: str
+        self,
+        key: Key,
+        model: ChatModel,
+        body: ResponseBody,
+        response_id: str,
+        items: RequestItems,
+        results_base: str,
     ) -> ResponsePlan:
         """Check a request, and return the plan of its response. Raises ApiError."""
-        _check_images(body, said, model)
-        images = ItemImages(self._references, key, said.required)
-        await images.pixels(_unmoderated(said))
+        _check_images(body, items, model)
+        images = ItemImages(self._references, key, items.required)
+        await images.pixels(_unmoderated(items))
         if body.store:
-            await images.check([image for item in said.inputs if is_sent_drawing(item) for image in images_of(item)])
-        said_before, said = said, await self._readable(images, model, body, said)
-        context = self.context(model, body, said.items)
-        image = await self._image_plan(images, key, model, body, said, results_base)
+            await images.check([image for item in items.inputs if is_sent_drawing(item) for image in images_of(item)])
+        original, items = items, await self._readable(images, model, body, items)
+        context = self.context(model, body, items.items)
+        image = await self._image_plan(images, key, model, body, items, results_base)
         tools = read_tools(body.tools, body.tool_choice)
         return ResponsePlan(
             key=key,
             chat=model,
             request=_request(body, tools, *await _shown(images, model, context)),
             moderation=ModerationContext(response_id, key.id, "responses", model.name, model.group),
-            inputs=tuple(said.inputs) if body.store else (),
-            new_texts=tuple(await asyncio.to_thread(_new_texts, body, [*said.past.unchecked, *said.inputs])),
-            new_images=await images.pixels(_unmoderated(said)),
+            inputs=tuple(items.inputs) if body.store else (),
+            new_texts=tuple(await asyncio.to_thread(_new_texts, body, [*items.past.unchecked, *items.inputs])),
+            new_images=await images.pixels(_unmoderated(items)),
             image=image,
             tools=tools,
             max_tool_calls=body.max_tool_calls,
-            left_out=tuple(images.lost_paths(body, said_before)),
+            left_out=tuple(images.lost_paths(body, original)),
         )
 
     def context(self, model: ChatModel, body: ResponseBody, items: Sequence[StoredItem]) -> Context:
@@ -91,24 +97,34 @@ class Planner:
         context = build_context(items, body.instructions, tools=tools, vision=model.vision is not False)
         return with_newest_images(context, MAX_SHOWN)
 
-    async def count_job(self, key: Key, model: ChatModel, spec: ChatSpec, body: ResponseBody, said: Said) -> CountJob:
+    async def count_job(
+        self, key: Key, model: ChatModel, spec: ChatSpec, body: ResponseBody, items: RequestItems
+    ) -> CountJob:
         """Return the job that counts the tokens of what the model would read. Raises ApiError."""
-        images = ItemImages(self._references, key, said.required)
-        context = self.context(model, body, (await self._readable(images, model, body, said)).items)
+        images = ItemImages(self._references, key, items.required)
+        context = self.context(model, body, (await self._readable(images, model, body, items)).items)
         tools = read_tools(body.tools, body.tool_choice).functions
         return CountJob(f"count_{uuid.uuid4().hex}", spec, *await _shown(images, model, context), tools)
 
-    async def _readable(self, images: ItemImages, model: ChatModel, body: ResponseBody, said: Said) -> Said:
+    async def _readable(
+        self, images: ItemImages, model: ChatModel, body: ResponseBody, items: RequestItems
+    ) -> RequestItems:
         """Read the images that the model is shown, and return the items without those that can't be read any more.
         Raises ApiError."""
         while True:
-            readable, lost = images.without_lost(said), len(images.lost)
+            readable, lost = images.without_lost(items), len(images.lost)
             await _shown(images, model, self.context(model, body, readable.items))
             if len(images.lost) == lost:
                 return readable  # else older images take the places of the lost ones
 
     async def _image_plan(
-        self, images: ItemImages, key: Key, model: ChatModel, body: ResponseBody, said: Said, results_base: str
+        self,
+        images: ItemImages,
+        key: Key,
+        model: ChatModel,
+        body: ResponseBody,
+        items: RequestItems,
+        results_base: str,
     ) -> ImagePlan | None:
         """Plan the image tool; None without it. Raises ApiError for errors that no prompt could mend: model, group,
         size, an option."""
@@ -124,8 +140,8 @@ class Planner:
         except BadRequest as error:
             error.param = f"tools[{index}].{error.param}"
             raise
-        last = [item for item in said.inputs[-1:] if item.body.get("role") == "user"]
-        newest = await self._newest_image(images, said)
+        last = [item for item in items.inputs[-1:] if item.body.get("role") == "user"]
+        newest = await self._newest_image(images, items)
         mask = tool.input_image_mask
         return ImagePlan(
             tool=tool,
@@ -138,30 +154,30 @@ class Planner:
             service_tier=body.service_tier,
         )
 
-    async def _newest_image(self, images: ItemImages, said: Said) -> ImageRef | None:
+    async def _newest_image(self, images: ItemImages, items: RequestItems) -> ImageRef | None:
         """Return the last image that was drawn or sent and is still there."""
-        for image in newest_images(said.items):
+        for image in newest_images(items.items):
             if await self._history.is_there(image):
                 return image
             images.lost.add(image)
         return None
 
 
-def _check_images(body: ResponseBody, said: Said, model: ChatModel) -> None:
+def _check_images(body: ResponseBody, items: RequestItems, model: ChatModel) -> None:
     """Refuse images that no model of this request can use. Raises BadRequest."""
-    if (count := len(said.last)) > MAX_IMAGES:
+    if (count := len(items.last)) > MAX_IMAGES:
         message = f"Invalid 'input': too many images. Expected at most {MAX_IMAGES}, but got {count}."
         raise BadRequest(message, param="input", code="array_above_max_length")
-    has_images = any(parts_of(item) and images_of(item) for item in said.inputs)
+    has_images = any(parts_of(item) and images_of(item) for item in items.inputs)
     if has_images and model.vision is False and not any(isinstance(tool, ImageTool) for tool in body.tools):
         message = "This model does not see images: send the image_generation tool to edit them, or text alone."
         raise BadRequest(message, param="input", code="unsupported_parameter")
 
 
-def _unmoderated(said: Said) -> list[ImageRef]:
+def _unmoderated(items: RequestItems) -> list[ImageRef]:
     """Return the images that moderation has not seen yet, also those that only the image tool or moderation reads."""
-    new = [image for item in said.inputs if parts_of(item) for image in images_of(item)]
-    before = [image for item in said.past.unchecked for image in images_of(item)]
+    new = [image for item in items.inputs if parts_of(item) for image in images_of(item)]
+    before = [image for item in items.past.unchecked for image in images_of(item)]
     return [*before[-MAX_SHOWN:], *new[-MAX_SHOWN:]]
 
 

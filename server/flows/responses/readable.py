@@ -20,7 +20,7 @@ from server.schemas.blocks import (
     image_url_of,
     json_text,
     mark_of,
-    said_last,
+    strict_positions,
     text_of,
 )
 from server.schemas.hosted_items import Id
@@ -48,7 +48,7 @@ def readable_input(sent: object) -> tuple[object, list[str]]:
     Raises BadRequest for a part of the user's last message that no chat model here reads."""
     if (history := as_history(sent)) is None:
         return sent, []
-    strict = said_last([item.get("role") == "user" for item in history])
+    strict = strict_positions([item.get("role") == "user" for item in history])
     left_out: list[str] = []
     items = [_item(item, index, left_out, strict=index in strict) for index, item in enumerate(history)]
     for index, item in enumerate(items):

@@ -53,14 +53,14 @@ def test_a_job_that_moves_on_brings_those_behind_it_nearer_and_no_other() -> Non
     jobs[2].started = True
     watching = watchdog(*jobs)
     jobs[1].last_event_at = 50.0
-    watching.note_event(jobs[1], Queued())
+    watching.record_event(jobs[1], Queued())
     assert [job.last_event_at for job in jobs] == [0.0, 50.0, 0.0, 0.0]
-    watching.note_event(jobs[1], Admitted(1))
+    watching.record_event(jobs[1], Admitted(1))
     assert [job.last_event_at for job in jobs] == [0.0, 50.0, 0.0, 50.0]
 
 
 def test_a_load_begins_the_time_of_what_waited_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server.backends.watchdog.time", SimpleNamespace(monotonic=lambda: 70.0))
     waiting, other = chat(1), PendingJob(ClassifyJob("texts", TEXTS, time_limit_s=LIMIT_S))
-    watchdog(waiting, other).note_loaded(SPEC)
+    watchdog(waiting, other).record_loaded(SPEC)
     assert (waiting.last_event_at, other.last_event_at) == (70.0, 0.0)

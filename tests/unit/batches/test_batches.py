@@ -119,7 +119,7 @@ async def test_a_line_whose_answer_was_not_recorded_is_replayed(running: InProce
     (before,) = await output(running, first)
     jobs, charged = len(running.workers.jobs), await charges(running)
     await asyncio.to_thread(_forget, running, first["id"])
-    running.services.batches.runner.look()
+    running.services.batches.runner.poll()
     (after,) = await output(running, await ended(running, first["id"]))
     assert after["response"]["body"] == before["response"]["body"]
     assert (len(running.workers.jobs), await charges(running)) == (jobs, charged)
@@ -179,7 +179,7 @@ async def test_an_expired_batch_says_which_lines_were_not_run(running: InProcess
     now = store.now()
     batch = Batch("batch_old", key, CHAT, None, "http://test", {}, 1, now - 10, now - 5)
     await store.in_writer(store.create, batch, [BatchLine(0, "a", CHAT, json.dumps(BODIES[CHAT]))])
-    running.services.batches.runner.look()
+    running.services.batches.runner.poll()
     done = await ended(running, "batch_old")
     assert (done["status"], done["expired_at"] is None) == ("expired", False)
     ((answer),) = await output(running, {**done, "output_url": "/v1/batches/batch_old/output"})

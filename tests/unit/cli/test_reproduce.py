@@ -9,7 +9,7 @@ from PIL import Image, PngImagePlugin
 from pipelines.images.file_comparison import Unreadable, difference, main, read_image
 from pipelines.protocol.finished_image import encode_file
 from pipelines.protocol.images import Encoding, ImageFormat
-from server.cli.reproduce import inputs_of, look_at, outcome, request_of
+from server.cli.reproduce import compare_files, inputs_of, outcome, request_of
 from server.errors import StartError
 
 SEED = 2**63 - 2
@@ -42,7 +42,7 @@ def test_a_file_of_another_program_is_refused_by_name(tmp_path: Path) -> None:
     file = tmp_path / "a.png"
     Image.new("RGB", (8, 8)).save(file)
     with pytest.raises(StartError, match=r"a\.png has no metadata of Darkroom"):
-        look_at(file)
+        compare_files(file)
     for texts in (
         {"prompt": "{}", "workflow": "{}"},
         {"prompt": "x", "seed": "random"},
@@ -53,7 +53,7 @@ def test_a_file_of_another_program_is_refused_by_name(tmp_path: Path) -> None:
             chunks.add_itxt(name, text)
         Image.new("RGB", (8, 8)).save(file, pnginfo=chunks)
         with pytest.raises(StartError, match=r"a\.png has no metadata of Darkroom"):
-            look_at(file)
+            compare_files(file)
     file.write_bytes(b"words")
     with pytest.raises(Unreadable, match=r"a\.png is no image"):
         main([file])
@@ -79,7 +79,7 @@ def test_the_images_that_it_was_made_from_are_asked_for(tmp_path: Path) -> None:
 
 
 def test_equal_pixels_are_the_same_whatever_the_files_say(tmp_path: Path) -> None:
-    found = look_at(save(tmp_path / "one"), save(tmp_path / "two", batch="exact"))
+    found = compare_files(save(tmp_path / "one"), save(tmp_path / "two", batch="exact"))
     assert outcome(found) == (["The same, bit for bit: all 3,072 pixels."], True)
 
 

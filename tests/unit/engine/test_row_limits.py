@@ -90,12 +90,12 @@ def test_the_mean_answer_is_hardly_later_than_in_a_queue(equal: int, fixed_s: fl
 
 def test_what_was_measured_outlives_the_process() -> None:
     limits = crowded({1: 1.0, 2: 1.98})
-    assert limits.news(WEIGHTS)
-    assert not limits.news(WEIGHTS)
+    assert limits.has_new_measurements(WEIGHTS)
+    assert not limits.has_new_measurements(WEIGHTS)
     again = RowLimits(16)
     again.restore(WEIGHTS, limits.export(WEIGHTS))
     assert again.of(SHAPE) == 1
-    assert not again.news(WEIGHTS)
+    assert not again.has_new_measurements(WEIGHTS)
     other = WEIGHTS._replace(path=Path("other"))
     assert limits.export(other) == []
 

@@ -9,7 +9,7 @@ import pytest
 
 from pipelines.catalog.call_signature import PipelineSource
 from pipelines.catalog.inspection import inspect_checkpoint
-from pipelines.catalog.said_by_names import read_name
+from pipelines.catalog.name_hints import read_name_hints
 from pipelines.families.registry import family_of
 from tests.support.weight_files import flux_folder
 
@@ -54,7 +54,7 @@ def test_stable_diffusion_2_says_what_it_predicts(architecture: str, predicts_v:
     ],
 )
 def test_names_of_families_say_what_is_distilled(name: str, distilled: str | None) -> None:
-    assert read_name(name).distilled == distilled
+    assert read_name_hints(name).distilled == distilled
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ COSXL_SIGMAS: Final = {"sigma_max": 120.0, "sigma_min": 0.002}  # unless the fil
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class FileSampling:
     """The sampling that the file names, and how it is followed: by `config` over that of the folder's scheduler, which
     becomes one of the class `scheduler` if its own can't. With `problems` it can't be followed."""
 
@@ -56,7 +56,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class BaseConfigs:
     """Configs of the folder that goes with the file."""
 
     scheduler: Config
@@ -76,13 +76,13 @@ class Beside:
         return bool(by_setting) or self.scheduler_class.startswith("FlowMatch")
 
 
-def read_said(file: Path, beside: Beside, keys_of: SchedulerKeys) -> Said:
+def read_file_sampling(file: Path, base: BaseConfigs, keys_of: SchedulerKeys) -> FileSampling:
     """Read the sampling that a .safetensors or .gguf file names, for the folder that goes with it. Raises
     BrokenFile."""
     header = read_header(file)
     marks = {tensor.name.rpartition("model.diffusion_model.")[2]: tensor for tensor in header.tensors}
     marks = {name: tensor for name, tensor in marks.items() if is_statement(tensor)}
-    problems = list(_problems(file, marks, beside))
+    problems = list(_problems(file, marks, base))
     wanted: dict[str, Scalar] = {}
     found: list[str] = []
     if is_cosxl := any(name.startswith("edm_vpred.") for name in marks):
@@ -91,36 +91,36 @@ def read_said(file: Path, beside: Beside, keys_of: SchedulerKeys) -> Said:
     prediction, source = _prediction(header, marks)
     notes: list[str] = []
     if prediction is not None and not is_cosxl and "edm_mean" not in marks:
-        if (why := _unsupported(prediction, source, beside)) is not None:
-            (notes if beside.is_flow and prediction != "sample" and source != "v_pred" else problems).append(why)
-        elif not beside.is_flow:
+        if (why := _unsupported(prediction, source, base)) is not None:
+            (notes if base.is_flow and prediction != "sample" and source != "v_pred" else problems).append(why)
+        elif not base.is_flow:
             wanted["prediction_type"] = prediction
             found.append(source)
     if source_of_zero := _zero_snr(header, marks):
         wanted["rescale_betas_zero_snr"] = True
         found.append(source_of_zero)
-        if beside.is_flow:
-            problems.append(f"{source_of_zero}: {beside.scheduler_class} has no zero terminal SNR")
-    elif prediction == "epsilon" and not beside.is_flow:
+        if base.is_flow:
+            problems.append(f"{source_of_zero}: {base.scheduler_class} has no zero terminal SNR")
+    elif prediction == "epsilon" and not base.is_flow:
         wanted["rescale_betas_zero_snr"] = False  # of noise alone, epsilon says nothing of the image
-    said = _followed(wanted, found, beside, keys_of, edm=is_cosxl)
-    return replace(said, area_px=_area_px(header), notes=tuple(notes), problems=tuple(problems))
+    sampling = _followed(wanted, found, base, keys_of, edm=is_cosxl)
+    return replace(sampling, area_px=_area_px(header), notes=tuple(notes), problems=tuple(problems))
 
 
 def _followed(
-    wanted: dict[str, Scalar], found: list[str], beside: Beside, keys_of: SchedulerKeys, *, edm: bool
-) -> Said:
+    wanted: dict[str, Scalar], found: list[str], base: BaseConfigs, keys_of: SchedulerKeys, *, edm: bool
+) -> FileSampling:
     """Return the values that the folder's config does not have already. Zero terminal SNR begins at the last timestep
     of training, which only `trailing` spacing draws (Lin et al., arXiv 2305.08891)."""
-    own = beside.scheduler_class
+    own = base.scheduler_class
     if edm and own != EDM:
-        return Said(EDM, tuple(sorted(wanted.items())), " and ".join(found))
-    changed = {key: value for key, value in wanted.items() if beside.scheduler.get(key, DEFAULTS.get(key)) != value}
+        return FileSampling(EDM, tuple(sorted(wanted.items())), " and ".join(found))
+    changed = {key: value for key, value in wanted.items() if base.scheduler.get(key, DEFAULTS.get(key)) != value}
     if changed.get("rescale_betas_zero_snr") is True:
         changed["timestep_spacing"] = "trailing"
     able = own if all(key in keys_of(own) for key in changed) else ABLE
     config = tuple(sorted(changed.items()))
-    return Said(able if able != own else None, config, " and ".join(found) if config else "")
+    return FileSampling(able if able != own else None, config, " and ".join(found) if config else "")
 
 
 def _area_px(header: Header) -> int | None:
@@ -145,11 +145,11 @@ def _prediction(header: Header, marks: Container[str]) -> tuple[str | None, str]
     return None, ""
 
 
-def _unsupported(prediction: str, source: str, beside: Beside) -> str | None:
+def _unsupported(prediction: str, source: str, base: BaseConfigs) -> str | None:
     """Return the reason why the folder's scheduler can't follow a prediction; None if it can, or if a flow has no
     other."""
-    own = beside.scheduler_class or "the scheduler"
-    if beside.is_flow:
+    own = base.scheduler_class or "the scheduler"
+    if base.is_flow:
         is_plain = prediction == "flow" or (prediction == "v_prediction" and source != "v_pred")
         return None if is_plain else f"{source}: {own} follows a flow, which has no such prediction"
     if prediction in {"v_prediction", "epsilon", "sample"}:
@@ -166,9 +166,9 @@ def _zero_snr(header: Header, marks: Container[str]) -> str | None:
     return next((key for key in keys if _is_true(header.metadata.get(key))), None)
 
 
-def _problems(file: Path, marks: Mapping[str, Tensor], beside: Beside) -> Iterator[str]:
+def _problems(file: Path, marks: Mapping[str, Tensor], base: BaseConfigs) -> Iterator[str]:
     """Yield the marks that can't be followed with any scheduler, as messages."""
-    if {"edm_mean", "edm_std"} & marks.keys() and not _has_edm_latents(file, marks, beside):
+    if {"edm_mean", "edm_std"} & marks.keys() and not _has_edm_latents(file, marks, base):
         yield (
             "edm_mean, edm_std: it was trained with EDM's noise, on latents of this mean and deviation, and the "
             "folder's scheduler and codec (latents_mean, latents_std) were not: name the folder of "
@@ -177,21 +177,21 @@ def _problems(file: Path, marks: Mapping[str, Tensor], beside: Beside) -> Iterat
     for name in marks:
         known = re.fullmatch(r"v_pred|ztsnr|edm_(mean|std)|edm_vpred\.sigma_(max|min)|scaled_fp8|.*\.scaled_fp8", name)
         mark = all_marks().get(name)
-        if mark is not None and mark.config_key is not None and not beside.denoiser.get(mark.config_key):
+        if mark is not None and mark.config_key is not None and not base.denoiser.get(mark.config_key):
             yield f"{name}: it needs a folder whose denoiser's config has {mark.config_key}, as {mark.example} has"
         elif not known and mark is None:
             yield f"the tensor {name} says something of the file that is not known here"
 
 
-def _has_edm_latents(file: Path, marks: Mapping[str, Tensor], beside: Beside) -> bool:
+def _has_edm_latents(file: Path, marks: Mapping[str, Tensor], base: BaseConfigs) -> bool:
     """Return whether the folder's configs are those of such latents, with the file's numbers if it has some."""
     pairs = (("edm_mean", "latents_mean"), ("edm_std", "latents_std"))
     for mark, key in pairs:
-        configured = beside.codec.get(key)
+        configured = base.codec.get(key)
         numbers = read_numbers(file, marks[mark]) if mark in marks else ()
         if not isinstance(configured, list) or (numbers and not _are_near(numbers, configured)):
             return False
-    return beside.scheduler_class.startswith("EDM")
+    return base.scheduler_class.startswith("EDM")
 
 
 def _are_near(numbers: tuple[float, ...], others: list[Any]) -> bool:

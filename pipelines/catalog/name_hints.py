@@ -20,7 +20,7 @@ CONSISTENT: Final = {  # trained to jump to the end of the schedule from any ste
 
 
 @dataclass(frozen=True, slots=True)
-class NamedAfter:
+class NameHints:
     """The hints that were found in a name."""
 
     distilled: str | None = None  # the word that says so
@@ -40,12 +40,12 @@ class NamedAfter:
         return f"its name says {word}: check it"
 
 
-def read_name(name: str) -> NamedAfter:
+def read_name_hints(name: str) -> NameHints:
     """Return the hints in a file's or a folder's name."""
     text = " ".join(WORDS.findall(name)).lower()
     distilled, steps = _distilled().search(text), STEPS.search(text)
     count = int(steps[1]) if steps is not None else 0
-    return NamedAfter(
+    return NameHints(
         distilled[1] if distilled is not None else None,
         count if 1 <= count <= 50 else None,
         PREDICTS_V.search(text) is not None,

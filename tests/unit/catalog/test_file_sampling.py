@@ -86,7 +86,7 @@ def test_a_scheduler_that_can_is_suggested_for_one_that_cannot(
 
 def test_what_the_folder_says_already_is_not_said_again(tmp_path: Path) -> None:
     folder = sd_folder(tmp_path / "noob", prediction_type="v_prediction", rescale_betas_zero_snr=True)
-    said = inspect_checkpoint(unet(tmp_path / "tuned.safetensors", V_PRED), folder).said
+    said = inspect_checkpoint(unet(tmp_path / "tuned.safetensors", V_PRED), folder).file_sampling
     assert (said.config, said.found) == ((), "")
 
 
@@ -94,8 +94,8 @@ def test_cosxl_gets_the_scheduler_of_edm_with_its_sigmas(tmp_path: Path) -> None
     sigmas = {"edm_vpred.sigma_max": np.float16(120), "edm_vpred.sigma_min": np.float32(0.002)}
     marks = {name: np.array(value) for name, value in sigmas.items()}
     found = inspect_checkpoint(unet(tmp_path / "cosxl.safetensors", marks), sd_folder(tmp_path / "sd"))
-    assert (found.problems, found.said.scheduler) == ((), "EDMEulerScheduler")
-    assert dict(found.said.config) == {
+    assert (found.problems, found.file_sampling.scheduler) == ((), "EDMEulerScheduler")
+    assert dict(found.file_sampling.config) == {
         "prediction_type": "v_prediction", "sigma_data": 1.0, "sigma_max": 120.0, "sigma_min": 0.002,
         "sigma_schedule": "exponential",
     }  # fmt: skip
@@ -123,7 +123,7 @@ def test_a_flow_has_one_prediction(tmp_path: Path) -> None:
     for text, problems, notes in (("v", 0, 0), ("flow matching", 0, 0), ("epsilon", 0, 1), ("sample", 1, 0)):
         file = unet(tmp_path / f"{text}.safetensors", {}, {"modelspec.prediction_type": text})
         found = inspect_checkpoint(file, base)
-        assert (len(found.problems), len(found.notes), found.said.config) == (problems, notes, ()), text
+        assert (len(found.problems), len(found.notes), found.file_sampling.config) == (problems, notes, ()), text
     marked = inspect_checkpoint(unet(tmp_path / "marked.safetensors", V_PRED), base)
     assert "v_pred: FlowMatchEulerDiscreteScheduler follows a flow, which has no such prediction" in marked.problems[0]
 
