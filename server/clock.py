@@ -30,7 +30,7 @@ class Clock:
         compared by this process alone."""
         return self._started_at + _elapsed_s()
 
-    def cautious(self) -> float:
+    def earliest(self) -> float:
         """Return the earlier of `now` and `steady`: for the age of a time that was written down. A clock that was set
         makes nothing look older than it is."""
         return min(self.now(), self.steady())

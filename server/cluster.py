@@ -23,10 +23,10 @@ from starlette.types import Message, Receive, Scope, Send
 
 from server.backends.cluster.roster import NAMESPACE, SUPERVISOR
 from server.backends.engines import read_roster
-from server.cli.cluster.box import examine_box
+from server.cli.cluster.box import describe_box
 from server.cli.cluster.config import ClusterConfig, read_config
 from server.cli.cluster.gateway import gateway_settings, prepare_home
-from server.cli.cluster.starting import prepare_books
+from server.cli.cluster.starting import prepare_database
 from server.cli.cluster.supervisor import MAX_CALLS, Supervisor
 from server.cli.cluster.token import ClusterSecrets, derive_secrets
 from server.cli.environment import read_catalog
@@ -61,7 +61,7 @@ def app(arguments: Arguments) -> serve.Application:
     require_checkpoints(settings, catalog)
     config = read_config(arguments.config, tuple(catalog.models))
     secrets = derive_secrets(settings.cluster_secret.get_secret_value())
-    prepare_books(settings, config, secrets, Console(highlight=False, soft_wrap=True))
+    prepare_database(settings, config, secrets, Console(highlight=False, soft_wrap=True))
     patience_s = settings.drain_s + 30
     engines: Any = Engines  # what the decorators make of them has no types
     gateway: Any = Gateway
@@ -79,7 +79,7 @@ class Engines:
     def __init__(self, config: ClusterConfig, secrets: ClusterSecrets, patience_s: float) -> None:
         self._patience_s = patience_s
         supervisor: Any = ray.remote(Supervisor)
-        box = examine_box(Settings())
+        box = describe_box(Settings())
         options = {"name": SUPERVISOR, "namespace": NAMESPACE, "num_cpus": 0}
         options |= {"max_restarts": -1, "max_concurrency": MAX_CALLS}
         until = time.monotonic() + NAME_LIMIT_S

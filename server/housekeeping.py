@@ -84,7 +84,7 @@ async def recover_after_crash(services: Services) -> None:
     await stores.calls.in_patient_writer(stores.calls.fail_orphans)
     if finished := await stores.responses.in_patient_writer(stores.responses.finish_orphans):
         log.warning("ended the responses of a server that died", responses=finished)
-    if await stores.gateways.in_reader(stores.gateways.does_chores):
+    if await stores.gateways.in_reader(stores.gateways.runs_maintenance):
         await _sweep_files(services)
 
 
@@ -148,7 +148,7 @@ async def _renew_leases(services: Services) -> None:
     if not await gateways.in_patient_writer(gateways.renew):
         log.error("this server had not renewed its lease in time: others have given up what it ran")
     await ledger.in_patient_writer(ledger.renew, running.ids())
-    if await gateways.in_reader(gateways.does_chores):
+    if await gateways.in_reader(gateways.runs_maintenance):
         if dead := await gateways.in_patient_writer(gateways.remove_dead):
             log.warning("servers have died", servers=dead)
         await ledger.in_patient_writer(ledger.void_orphans)
@@ -177,7 +177,7 @@ async def _sweep(services: Services) -> None:
     """Sweep expired records and files. Thumbnails are each server's own. Of several servers one does the rest."""
     await services.images.thumbnails.sweep(THUMBNAIL_DAYS * DAY_S)
     gateways, calls, call_log = services.stores.gateways, services.stores.calls, services.stores.call_log
-    if not await gateways.in_reader(gateways.does_chores):
+    if not await gateways.in_reader(gateways.runs_maintenance):
         return
     await _in_pages(calls, calls.delete_expired)
     await _in_pages(call_log, partial(call_log.delete_older, services.settings.calls_keep_days * DAY_S))

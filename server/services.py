@@ -115,5 +115,5 @@ class Services:
     responses: ResponseFlows
     batches: BatchFlows
     moderations: Moderations
-    sign_in: SignIn | None  # with accounts of the house
+    sign_in: SignIn | None  # with accounts of the organisation
     operations: Operations

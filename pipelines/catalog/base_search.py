@@ -16,7 +16,7 @@ from pipelines.catalog.checkpoint_files import (
     model_index,
 )
 from pipelines.catalog.file_kinds import kind_by_header, other_kind_of
-from pipelines.catalog.file_layout import DENOISER_PREFIX, beside_denoiser, denoiser_tensors
+from pipelines.catalog.file_layout import DENOISER_PREFIX, component_prefixes, denoiser_tensors
 from pipelines.catalog.folder_problems import SHARD
 from pipelines.catalog.quantization import read_quantization
 from pipelines.catalog.weight_headers import BrokenFile, Tensor, read_header
@@ -101,7 +101,9 @@ def is_whole(file: Path) -> bool:
     try:
         header = read_header(file)
         return (
-            file.suffix == ".safetensors" and bool(beside_denoiser(header.tensors)) and kind_by_header(header) is None
+            file.suffix == ".safetensors"
+            and bool(component_prefixes(header.tensors))
+            and kind_by_header(header) is None
         )
     except BrokenFile:
         return False

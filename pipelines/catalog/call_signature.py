@@ -80,7 +80,7 @@ class PipelineSource:
         """Return the names of the classes that a pipeline derives from, up to the first that is no pipeline."""
         return frozenset(base for found in self._lineage(class_name) for base in _bases(found))
 
-    def is_given_up(self, class_name: str) -> bool:
+    def is_unmaintained(self, class_name: str) -> bool:
         """Return whether the library keeps the class without maintaining it."""
         folder = self._folders.get(class_name, "")
         return folder.startswith("deprecated") or GIVEN_UP in self.ancestors(class_name)

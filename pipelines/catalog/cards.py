@@ -16,7 +16,7 @@ NUMBER: Final = r"-?\d+(?:\.\d*)?"
 
 
 @dataclass(frozen=True, slots=True)
-class Stated:
+class CardValue:
     """A value in a card. It is `sure` if no example says otherwise, or if its example names the checkpoint."""
 
     value: float
@@ -31,19 +31,19 @@ def read_card(folder: Path) -> str:
         return ""
 
 
-def stated(card: str, argument: str, names: Sequence[str]) -> Stated | None:
+def read_card_value(card: str, argument: str, names: Sequence[str]) -> CardValue | None:
     """Return the value of a call's argument; None if the card has none. `names` are those that the checkpoint may have
     in its card, such as those of its file and of its repository."""
     fenced = [COMMENT.sub("", match[2]) for match in FENCED.finditer(card)]
     found = [(example, value) for example in fenced if (value := _value(example, argument, card)) is not None]
     if not found:
         value = _value(card, argument, card)
-        return Stated(value, True) if value is not None else None
+        return CardValue(value, True) if value is not None else None
     for name in names:
         whole_name = re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)")
         if own := [value for example, value in found if whole_name.search(example)]:
-            return Stated(own[0], len(set(own)) == 1)
-    return Stated(found[0][1], len({value for _, value in found}) == 1)
+            return CardValue(own[0], len(set(own)) == 1)
+    return CardValue(found[0][1], len({value for _, value in found}) == 1)
 
 
 def _value(text: str, argument: str, card: str) -> float | None:

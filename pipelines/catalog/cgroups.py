@@ -19,7 +19,7 @@ def memory_limits(root: Path = Path("/")) -> Iterator[int]:
             continue
         shown, point = mount.split(" ")[3:5]  # the group that is mounted, and where
         folder = root / point.lstrip("/")
-        for group in _upwards(groups[kind], PurePosixPath(shown)):
+        for group in _with_parents(groups[kind], PurePosixPath(shown)):
             for text in _lines(folder / group / LIMIT_FILES[kind]):
                 if text.isdigit():  # or "max"
                     yield int(text)
@@ -37,7 +37,7 @@ def _own_groups(root: Path) -> dict[str, PurePosixPath]:
     return groups
 
 
-def _upwards(group: PurePosixPath, shown: PurePosixPath) -> list[PurePosixPath]:
+def _with_parents(group: PurePosixPath, shown: PurePosixPath) -> list[PurePosixPath]:
     """Return the group and those above it, as paths below the one that is shown; that one alone where the group is
     outside."""
     if not group.is_relative_to(shown) or ".." in group.parts:

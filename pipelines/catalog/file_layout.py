@@ -48,28 +48,28 @@ TEXT_ENCODERS: Final = (  # as the library goes by them
 )
 
 
-def is_statement(tensor: Tensor) -> bool:
+def is_mark(tensor: Tensor) -> bool:
     """Return whether a tensor is no weight, but a mark of the file: by its name, or since it has no values."""
     return tensor.weights == 0 or SAYS.fullmatch(tensor.name) is not None
 
 
 def denoiser_tensors(tensors: Iterable[Tensor]) -> list[Tensor]:
     """Return the tensors of a single file that are its denoiser's."""
-    listed = [tensor for tensor in tensors if not is_statement(tensor)]
+    listed = [tensor for tensor in tensors if not is_mark(tensor)]
     return [tensor for tensor in listed if tensor.name.startswith(DENOISER_PREFIX)] or listed
 
 
-def wrapper(names: Iterable[str]) -> str:
+def wrapper_prefix(names: Iterable[str]) -> str:
     """Return what stands before all names of a denoiser, such as "net."; an empty text if nothing does."""
     listed = list(names)
     found = WRAPPERS.match(listed[0]) if listed else None
     return found[0] if found is not None and all(name.startswith(found[0]) for name in listed) else ""
 
 
-def beside_denoiser(tensors: Iterable[Tensor]) -> tuple[str, ...]:
+def component_prefixes(tensors: Iterable[Tensor]) -> tuple[str, ...]:
     """Return how the names of other components' tensors begin, such as "text_encoders.", in the file's order. A tensor
     without a dot in its name, such as the constants of a noise schedule, is no component's."""
-    names = [tensor.name for tensor in tensors if not is_statement(tensor)]
+    names = [tensor.name for tensor in tensors if not is_mark(tensor)]
     if any(name.startswith(DENOISER_PREFIX) for name in names):
         others = (name for name in names if not name.startswith((DENOISER_PREFIX, AVERAGE)))
         return tuple(dict.fromkeys(f"{name.partition('.')[0]}." for name in others if "." in name))
@@ -92,7 +92,7 @@ def unread_prefixes(index: Mapping[str, Any], tensors: Sequence[Tensor]) -> tupl
     """Return how the names of tensors begin that belong to no component of the pipeline as the library reads it."""
     read = tuple(prefix for name in component_names(index) for prefix in _prefixes(name, index[name][1]))
     others = [tensor for tensor in tensors if not (read and tensor.name.startswith(read))]
-    return beside_denoiser(others)
+    return component_prefixes(others)
 
 
 def _prefixes(component: str, class_name: str) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from pipelines.catalog.checkpoint_files import (
 )
 from pipelines.catalog.components import component_names, is_known, is_left_out
 from pipelines.catalog.conditioning import MODES
-from pipelines.catalog.file_layout import beside_denoiser, denoiser_tensors, missing_parts
+from pipelines.catalog.file_layout import component_prefixes, denoiser_tensors, missing_parts
 from pipelines.catalog.file_sampling import FileSampling
 from pipelines.catalog.folder_problems import part_problems
 from pipelines.catalog.libraries import missing_libraries, quantization_problems
@@ -190,7 +190,7 @@ def _parts(
     tensors: list[Tensor] = []
     if path.suffix in SINGLE_FILES and path.is_file():
         tensors = _read([path], problems)
-        if is_config or (folder is None and path.suffix == ".safetensors" and beside_denoiser(tensors)):
+        if is_config or (folder is None and path.suffix == ".safetensors" and component_prefixes(tensors)):
             denoiser = "all components"
         elif folder is not None:
             tensors = denoiser_tensors(tensors)  # the others are its base's

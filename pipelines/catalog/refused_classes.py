@@ -53,7 +53,7 @@ def _reasons(class_name: str, call: Call, source: PipelineSource) -> Iterator[st
     fields = source.output_fields(class_name)
     if "num_frames" in call or (fields and not fields & IMAGES):
         yield f"{class_name} {_other_output(fields, call)}"
-    if source.is_given_up(class_name):
+    if source.is_unmaintained(class_name):
         yield f"{class_name}: diffusers no longer maintains it"
     parts = source.constructor(class_name)
     if any("Onnx" in str(part.annotation) for part in parts.values()):

@@ -7,7 +7,7 @@ from typing import Any
 from pipelines.catalog.base_search import check_is_denoiser
 from pipelines.catalog.call_signature import PipelineSource
 from pipelines.catalog.checkpoint_files import CheckpointError, class_of, denoiser_name, read_config
-from pipelines.catalog.file_layout import beside_denoiser, unread_prefixes
+from pipelines.catalog.file_layout import component_prefixes, unread_prefixes
 from pipelines.catalog.file_sampling import BaseConfigs, FileSampling, read_file_sampling
 from pipelines.catalog.name_hints import named_class
 from pipelines.catalog.quantization import read_quantization
@@ -35,7 +35,7 @@ def inspect_file(
     file_sampling = read_file_sampling(path, base, source.scheduler_keys)
     if file_sampling.problems:
         raise CheckpointError("; ".join(f"{path}: {problem}" for problem in file_sampling.problems))
-    unused = beside_denoiser(tensors) if is_base else unread_prefixes(index, tensors)
+    unused = component_prefixes(tensors) if is_base else unread_prefixes(index, tensors)
     listed = " and ".join(f"{prefix}*" for prefix in unused)
     notes = (f"its {listed} are not used, but the parts of {folder.name}",) if unused else ()
     other = named_class(path.stem, class_name, source) if is_base else None

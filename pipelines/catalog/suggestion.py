@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.catalog.call_signature import PipelineSource
-from pipelines.catalog.cards import read_card, stated
+from pipelines.catalog.cards import read_card, read_card_value
 from pipelines.catalog.checkpoint_files import read_config, read_json
 from pipelines.catalog.conditioning import MODES
 from pipelines.catalog.folder_problems import HUB_CACHE
@@ -213,7 +213,7 @@ def _default(inspection: Inspection, name: str) -> Any:
 def _in_cards(inspection: Inspection, argument: str) -> Value | None:
     """Return the value that a card has for an argument of the call, from the first card that has one."""
     for found, card, path in _cards(inspection):
-        if (value := stated(card, argument, _names(path))) is not None:
+        if (value := read_card_value(card, argument, _names(path))) is not None:
             return Value(
                 value.value, found if value.sure else f"{found.removesuffix(UNSURE)}, one of several examples{UNSURE}"
             )

@@ -6,7 +6,7 @@ import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pipelines.chat.call_results import as_users, pair_results
+from pipelines.chat.call_results import as_user_message, pair_results
 from pipelines.chat.content import Message, with_text
 from pipelines.chat.syntax.calls import CallFormat
 from pipelines.chat.template_traits import CallTraits, TemplateTraits
@@ -31,7 +31,7 @@ def _as_text(message: Message, traits: TemplateTraits, written: CallFormat | Non
             return with_text(rest, written.written((call["name"], call["arguments"]) for call in calls))
         return with_text(rest, "\n".join(json.dumps(call, ensure_ascii=False) for call in calls))
     if message["role"] == "tool" and not traits.tool_role:
-        return as_users(message)
+        return as_user_message(message)
     return message
 
 

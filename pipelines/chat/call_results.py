@@ -19,7 +19,7 @@ def pair_results(messages: Sequence[Message]) -> list[Message]:
     paired: list[Message] = []
     for index, message in enumerate(messages):
         if message["role"] == "tool":
-            paired += [] if index in owned else [as_users(message)]
+            paired += [] if index in owned else [as_user_message(message)]
             continue
         paired.append(message)
         if calls := message.get("tool_calls"):
@@ -30,7 +30,7 @@ def pair_results(messages: Sequence[Message]) -> list[Message]:
     return paired
 
 
-def as_users(message: Message) -> Message:
+def as_user_message(message: Message) -> Message:
     """Return a tool's result as a message of the user."""
     name = message.get("name")
     head = f"Result of {name}:\n" if name else "Result of the tool:\n"

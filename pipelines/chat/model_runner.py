@@ -83,7 +83,7 @@ class ModelRunner:
         ids = torch.tensor([[*(chunk.tokens[0] for _ in leads), *chunk.tokens]], device=self._device)
         positions = torch.cat([at.new_tensor(leads), at])[None]
         sees = torch.cat([at[:1].expand(len(leads)), at])[None]
-        return self._forward(ids, positions, _Seen(sees, self._places(groups[0].length)))
+        return self._forward(ids, positions, _Seen(sees, self._key_positions(groups[0].length)))
 
     def decode(self, tokens: Sequence[int], leases: Sequence[Lease], lengths: Sequence[int]) -> torch.Tensor:
         """Compute one more token of each row, at positions `lengths`, the longest row first. Returns the logits [rows,
@@ -102,7 +102,7 @@ class ModelRunner:
     def _decode(self, inputs: StepInputs) -> torch.Tensor:
         self.kv_cache.set_window(CacheWindow(inputs.slots, inputs.groups, inputs.start))
         positions = inputs.positions[:, None]
-        keys = self._places(self.kv_cache.window_length)
+        keys = self._key_positions(self.kv_cache.window_length)
         return self._forward(inputs.ids[:, None], positions, _Seen(positions, keys))
 
     def _prefill_packed(self, chunks: Sequence[Chunk]) -> torch.Tensor:
@@ -129,7 +129,7 @@ class ModelRunner:
         slots = [chunk.lease.slot(place) for chunk in chunks for place in range(chunk.start, chunk.stop)]
         return torch.tensor(slots, device=self._device)
 
-    def _places(self, length: int) -> torch.Tensor:
+    def _key_positions(self, length: int) -> torch.Tensor:
         return torch.arange(length, device=self._device)
 
     def _forward(

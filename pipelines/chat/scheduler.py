@@ -162,7 +162,7 @@ class Scheduler:
         if not self._waiting:
             return None
         sequence = self._waiting[0]
-        if len(self.running) + len(self._prefilling) >= self._max_running and not self._gives_way(sequence):
+        if len(self.running) + len(self._prefilling) >= self._max_running and not self._preempt_flex(sequence):
             return None
         scope = (sequence.request.scope, self._is_long(sequence))
         while True:
@@ -172,7 +172,7 @@ class Scheduler:
                 sequence.request.start(sequence.num_cached_tokens)
                 return sequence
             self._release(sequence)
-            if chunks or not self._gives_way(sequence):
+            if chunks or not self._preempt_flex(sequence):
                 break
         if not self.running and not self._prefilling:
             self._prefilling.append(self._waiting.popleft())
@@ -191,7 +191,7 @@ class Scheduler:
         new = sum(len(each.tokens) - each.num_cached_tokens for each in texts)
         return not chunks or new * sum(len(each.tokens) for each in texts) <= self._most_scores
 
-    def _gives_way(self, sequence: Sequence) -> bool:
+    def _preempt_flex(self, sequence: Sequence) -> bool:
         """Preempt a sequence of the tier "flex" for one of another tier. Return whether there was one."""
         if not self.running or _rank(self.running[-1]) < RANK["flex"] or _rank(sequence) == RANK["flex"]:
             return False

@@ -90,7 +90,7 @@ def _is_free_string(schema: Mapping[str, Any]) -> bool:
     return has_strings and not schema.keys() & BOUNDED and isinstance(schema.get("minLength", 0), int)
 
 
-def properties_alone(schema: Mapping[str, Any]) -> dict[str, Schema]:
+def standalone_properties(schema: Mapping[str, Any]) -> dict[str, Schema]:
     """Return the schemas of an object's properties, each as `alone` has it, with those of the schemas it combines."""
     found: dict[str, list[Any]] = {}
     for part in _combined(schema, schema, COMBINING):
@@ -98,7 +98,7 @@ def properties_alone(schema: Mapping[str, Any]) -> dict[str, Schema]:
         for name, one in properties.items() if isinstance(properties, Mapping) else ():
             known = found.setdefault(name, [])
             known += [one] if one not in known else []
-    return {name: alone(each[0] if len(each) == 1 else {"anyOf": each}, schema) for name, each in found.items()}
+    return {name: standalone(each[0] if len(each) == 1 else {"anyOf": each}, schema) for name, each in found.items()}
 
 
 def required_of(schema: Mapping[str, Any]) -> set[str]:
@@ -124,7 +124,7 @@ def _combined(schema: Any, root: Mapping[str, Any], keys: Sequence[str]) -> list
     return found
 
 
-def alone(part: Any, root: Mapping[str, Any]) -> Schema:
+def standalone(part: Any, root: Mapping[str, Any]) -> Schema:
     """Return a schema inside another as one that needs nothing of it: what it refers to is in its place, or with it."""
     found = resolved(part, root)
     found = dict(found) if isinstance(found, Mapping) else {}

@@ -81,7 +81,7 @@ def _find_content(prober: Prober, prefer_parts: bool) -> str | None:
 
 def _find_tools(prober: Prober, prefer_parts: bool) -> bool:
     """Find where tools are shown, if they are."""
-    for parts, place in product((prefer_parts, not prefer_parts), _places()):
+    for parts, place in product((prefer_parts, not prefer_parts), _possible_tool_traits()):
         prober.learn(parts=parts, tools=place)
         prompt = prober.attempt(user("qza"))
         if prompt and all(mark in prompt for mark in ("qza", "qztool", "qzargument")) and not _is_dump(prompt, "text"):
@@ -103,7 +103,7 @@ def _completed(prober: Prober, place: ToolTraits) -> ToolTraits:
     return replace(place, complete=level)
 
 
-def _places() -> Iterator[ToolTraits]:
+def _possible_tool_traits() -> Iterator[ToolTraits]:
     for name in TOOL_VARIABLES:
         yield ToolTraits(name)
     yield ToolTraits("tools", "system")

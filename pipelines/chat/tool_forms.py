@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipelines.chat.schemas import COMBINED, NULLABLE, Schema, properties_alone, resolved, rewritten
+from pipelines.chat.schemas import COMBINED, NULLABLE, Schema, resolved, rewritten, standalone_properties
 from pipelines.chat.template_traits import ToolTraits
 
 Tool = Mapping[str, Any]
@@ -46,7 +46,7 @@ def _with_properties(schema: Schema) -> Schema:
     """Return the schema with the properties that it has by reference or in a union: many templates show no others."""
     if schema.get("properties") or not schema.keys() & COMBINED:
         return dict(schema)
-    return {**resolved(schema, schema), "properties": properties_alone(schema)}
+    return {**resolved(schema, schema), "properties": standalone_properties(schema)}
 
 
 def _plain(schema: Schema) -> Schema:

@@ -9,7 +9,7 @@ from sqlalchemy import case, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from server.accounts.batch_tables import BatchLineRow, BatchRow
-from server.accounts.dated_ahead import MARGIN_S, redate
+from server.accounts.clock_skew import MARGIN_S, reset_future_times
 from server.accounts.db import PAGE
 from server.accounts.gateways import live_owners
 from server.accounts.paging import Page, read_own
@@ -102,8 +102,8 @@ class BatchStore(Store):
         if row is None or row.state not in RUNNING or row.state == "cancelling":
             return "cancelled"
         now = self._database.clock.latest()
-        dated_ahead = row.created_at > now + MARGIN_S  # what is written of its calls may be forgotten before it expires
-        return "expired" if dated_ahead or now > row.expires_at else None
+        clock_skew = row.created_at > now + MARGIN_S  # what is written of its calls may be forgotten before it expires
+        return "expired" if clock_skew or now > row.expires_at else None
 
     def pending(self, batch_id: str, after: int, limit: int) -> list[BatchLine]:
         """Return the next lines without an answer, after a position."""
@@ -131,9 +131,9 @@ class BatchStore(Store):
     def delete_older(self, max_age_s: float, limit: int = PAGE) -> int:
         """Delete batches that have ended and are older than this; returns how many. If as many as `limit`, there may be
         more."""
-        old = BatchRow.created_at < self._database.clock.cautious() - max_age_s
+        old = BatchRow.created_at < self._database.clock.earliest() - max_age_s
         with self._database.write() as session:
-            redate(session, BatchRow.created_at, self._database.clock, max_age_s)
+            reset_future_times(session, BatchRow.created_at, self._database.clock, max_age_s)
             ids = list(session.scalars(select(BatchRow.id).where(old, BatchRow.state.not_in(RUNNING)).limit(limit)))
             session.execute(delete(BatchLineRow).where(BatchLineRow.batch_id.in_(ids)))
             session.execute(delete(BatchRow).where(BatchRow.id.in_(ids)))

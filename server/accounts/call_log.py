@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from sqlalchemy import delete, func, select, update
 
-from server.accounts.dated_ahead import has_been, redate
+from server.accounts.clock_skew import is_past, reset_future_times
 from server.accounts.db import PAGE
 from server.accounts.operator_tables import CallLogRow
 from server.accounts.paging import ALWAYS, Page, Period, read_own
@@ -102,7 +102,7 @@ class CallLog(Store):
 
     def last_used(self) -> dict[str, float]:
         """Return the time of each key's last call that is still in the log, in Unix seconds."""
-        past = has_been(CallLogRow.created_at, self._database.clock)
+        past = is_past(CallLogRow.created_at, self._database.clock)
         query = select(CallLogRow.key_id, func.max(CallLogRow.created_at)).where(past).group_by(CallLogRow.key_id)
         with self._database.read() as session:
             return {key_id: float(at) for key_id, at in session.execute(query)}
@@ -110,10 +110,10 @@ class CallLog(Store):
     def delete_older(self, max_age_s: float, limit: int = PAGE) -> int:
         """Delete up to `limit` rows older than `max_age_s`, and return how many. If as many as `limit`, there may be
         more."""
-        old = CallLogRow.created_at < self._database.clock.cautious() - max_age_s
+        old = CallLogRow.created_at < self._database.clock.earliest() - max_age_s
         page = select(CallLogRow.id).where(old).limit(limit)
         with self._database.write() as session:
-            redate(session, CallLogRow.created_at, self._database.clock, max_age_s)
+            reset_future_times(session, CallLogRow.created_at, self._database.clock, max_age_s)
             deleted = session.scalars(delete(CallLogRow).where(CallLogRow.id.in_(page)).returning(CallLogRow.id))
             return len(deleted.all())
 

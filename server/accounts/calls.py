@@ -12,7 +12,7 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from server.accounts.dated_ahead import is_near, redate
+from server.accounts.clock_skew import is_near, reset_future_times
 from server.accounts.db import PAGE, Database
 from server.accounts.db_errors import is_duplicate
 from server.accounts.gateways import live_owners
@@ -208,10 +208,10 @@ class CallStore(Store):
 
     def delete_expired(self, limit: int = PAGE) -> int:
         """Delete records that are past their retention; returns how many. If as many as `limit`, there may be more."""
-        expired = CallRow.created_at < self._database.clock.cautious() - self._retention_s
+        expired = CallRow.created_at < self._database.clock.earliest() - self._retention_s
         page = select(CallRow.id).where(expired, CallRow.state != "running").limit(limit)
         with self._database.write() as session:
-            redate(session, CallRow.created_at, self._database.clock, self._retention_s)
+            reset_future_times(session, CallRow.created_at, self._database.clock, self._retention_s)
             deleted = session.scalars(delete(CallRow).where(CallRow.id.in_(page)).returning(CallRow.id))
             return len(deleted.all())
 

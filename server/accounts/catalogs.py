@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from sqlalchemy import exists, func, select, update
 from sqlalchemy.orm import Session
 
-from server.accounts.gateways import lapsed
+from server.accounts.gateways import lease_ended
 from server.accounts.store import Store
 from server.accounts.tables import CatalogRow, GatewayRow
 
@@ -86,7 +86,7 @@ class CatalogStore(Store):
         """Begin to make a change for all gateways, and return True; return False while another gateway makes one."""
         with self._database.write() as session:
             self._lock(session)
-            alive = ~lapsed(GatewayRow.lease_until, self._database.lease_now(session))
+            alive = ~lease_ended(GatewayRow.lease_until, self._database.lease_now(session))
             others = exists().where(GatewayRow.changing.is_not(None), GatewayRow.owner != self._owner, alive)
             if session.scalar(select(others)):
                 return False
@@ -97,10 +97,10 @@ class CatalogStore(Store):
         """End this gateway's turn: its change is made, or given up."""
         self._write(update(GatewayRow).where(GatewayRow.owner == self._owner).values(changing=None))
 
-    def goes_on(self, change: str) -> bool:
+    def is_in_progress(self, change: str) -> bool:
         """Return whether a live gateway still makes the change."""
         with self._database.read() as session:
-            alive = ~lapsed(GatewayRow.lease_until, self._database.lease_now(session))
+            alive = ~lease_ended(GatewayRow.lease_until, self._database.lease_now(session))
             return bool(session.scalar(select(exists().where(GatewayRow.changing == change, alive))))
 
     def commit(self, version: int, content: CatalogContent, change: str) -> None:

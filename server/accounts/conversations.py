@@ -1,6 +1,6 @@
 """Conversations and their items. A key never sees another key's conversation.
 
-A response that ends in a conversation adds its items in the transaction that records its end (`add_rounds`).
+A response that ends in a conversation adds its items in the transaction that records its end (`add_response_items`).
 """
 
 import json
@@ -11,8 +11,8 @@ from typing import Literal
 from sqlalchemy import Text, cast, delete, func, select
 from sqlalchemy.orm import Session
 
+from server.accounts.clock_skew import reset_future_times
 from server.accounts.conversation_tables import ConversationFileRow, ConversationItemRow, ConversationRow
-from server.accounts.dated_ahead import redate
 from server.accounts.db import PAGE
 from server.accounts.paging import Page, read_page
 from server.accounts.response_items import StoredItem
@@ -144,9 +144,9 @@ class ConversationStore(Store):
 
     def delete_expired(self, max_age_s: float, limit: int = PAGE) -> int:
         """Delete conversations that were not used for this long; returns how many."""
-        unused = ConversationRow.used_at < self._database.clock.cautious() - max_age_s
+        unused = ConversationRow.used_at < self._database.clock.earliest() - max_age_s
         with self._database.write() as session:
-            redate(session, ConversationRow.used_at, self._database.clock, max_age_s)
+            reset_future_times(session, ConversationRow.used_at, self._database.clock, max_age_s)
             ids = list(session.scalars(select(ConversationRow.id).where(unused).limit(limit)))
             _delete(session, ids)
             return len(ids)
@@ -158,7 +158,7 @@ class ConversationStore(Store):
             return set(session.scalars(query))
 
 
-def add_rounds(session: Session, response_ids: Sequence[str], now: float) -> None:
+def add_response_items(session: Session, response_ids: Sequence[str], now: float) -> None:
     """Put the items of these responses at the end of their conversations. One that was deleted stays so."""
     query = select(ResponseRow).where(ResponseRow.id.in_(response_ids), ResponseRow.conversation_id.is_not(None))
     for response in session.scalars(query):

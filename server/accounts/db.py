@@ -107,7 +107,7 @@ class Database:
         """Check that no server of another version runs. A SQLite file has one server, by its lock."""
         if not inspect(session.connection()).has_table("gateways"):
             return
-        # As `gateways.lapsed` says it: by the columns of any version
+        # As `gateways.lease_ended` says it: by the columns of any version
         running = text("SELECT count(*) FROM gateways WHERE lease_until BETWEEN :now AND :now + 7200")
         if count := session.scalar(running, {"now": self.lease_now(session)}):
             raise StartError(

@@ -1,4 +1,4 @@
-"""The servers of a database: which of them run, where they reach each other, and which does the chores.
+"""The servers of a database: which of them run, where they reach each other, and which runs maintenance.
 
 Each renews a lease. The row of one whose lease had run out at two looks is removed, and then all that it owned may be
 given up. A server that was only slow to renew, or that lost its database for a while together with the others, keeps
@@ -80,7 +80,7 @@ class GatewayStore(Store):
         """Remove the others whose lease had run out at the last look already; returns how many."""
         with self._database.write() as session:
             expired_query = select(GatewayRow).where(
-                GatewayRow.owner != self.owner, lapsed(GatewayRow.lease_until, self._database.lease_now(session))
+                GatewayRow.owner != self.owner, lease_ended(GatewayRow.lease_until, self._database.lease_now(session))
             )
             expired = {row.owner: row.lease_until for row in session.scalars(expired_query)}
             dead = [owner for owner, until in expired.items() if self._seen_expired.get(owner) == until]
@@ -88,13 +88,13 @@ class GatewayStore(Store):
             session.execute(delete(GatewayRow).where(GatewayRow.owner.in_(dead)))
             return len(dead)
 
-    def does_chores(self) -> bool:
+    def runs_maintenance(self) -> bool:
         """Return whether this is the oldest of the servers that renew their leases: it alone sweeps."""
         with self._database.read() as session:
             row = session.get(GatewayRow, self.owner)
             if row is None:
                 return False
-            alive = ~lapsed(GatewayRow.lease_until, self._database.lease_now(session))
+            alive = ~lease_ended(GatewayRow.lease_until, self._database.lease_now(session))
             earlier = or_(
                 GatewayRow.started_at < row.started_at,
                 (GatewayRow.started_at == row.started_at) & (GatewayRow.owner < row.owner),
@@ -115,7 +115,7 @@ class GatewayStore(Store):
         """List every server that runs or did so lately, oldest first."""
         with self._database.read() as session:
             now = self._database.lease_now(session)
-            alive = set(session.scalars(select(GatewayRow.owner).where(~lapsed(GatewayRow.lease_until, now))))
+            alive = set(session.scalars(select(GatewayRow.owner).where(~lease_ended(GatewayRow.lease_until, now))))
             rows = session.scalars(select(GatewayRow).order_by(GatewayRow.started_at, GatewayRow.owner))
             return [row.to(GatewayReport, alive=row.owner in alive) for row in rows]
 
@@ -125,7 +125,7 @@ class GatewayStore(Store):
         session.add(GatewayRow(owner=self.owner, url=self._url, started_at=started_at, lease_until=now + self._lease_s))
 
 
-def lapsed(lease_until: InstrumentedAttribute[float], now: float) -> ColumnElement[bool]:
+def lease_ended(lease_until: InstrumentedAttribute[float], now: float) -> ColumnElement[bool]:
     """Return whether a lease has run out, or would last longer than any: then it was written while the clock was ahead,
     and whoever lives renews it."""
     return or_(lease_until < now, lease_until > now + LONGEST_LEASE_S)

@@ -202,7 +202,7 @@ def rotate_key(database: Database, key_id: str, overlap_s: float, *, by: str) ->
         row = session.get(KeyRow, key_id, with_for_update=True)
         if row is None or row.revoked_at is not None:
             return None
-        row.previous_hash, row.previous_until = row.secret_hash, database.clock.cautious() + overlap_s
+        row.previous_hash, row.previous_until = row.secret_hash, database.clock.earliest() + overlap_s
         row.secret_hash, row.tail = hash_secret(secret), secret[-4:]
         audit(session, by, "key.rotate", key_id, overlap_s=overlap_s)
     return _key(row, database.clock.now()), secret

@@ -22,7 +22,7 @@ from sqlalchemy import BigInteger, ColumnElement, ScalarSelect, Update, cast, fu
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from server.accounts.db import Database
-from server.accounts.gateways import lapsed, live_owners
+from server.accounts.gateways import lease_ended, live_owners
 from server.accounts.paging import month_start
 from server.accounts.store import Store, Write
 from server.accounts.tables import EntryRow, HoldRow, KeyMonthRow, KeyRow, TeamRow
@@ -139,7 +139,7 @@ class Ledger(Store):
         set, all leases may seem to expire at once.
         """
         with self._database.write() as session:
-            is_expired = (HoldRow.state == "held", lapsed(HoldRow.lease_until, self._database.lease_now(session)))
+            is_expired = (HoldRow.state == "held", lease_ended(HoldRow.lease_until, self._database.lease_now(session)))
             own_running = (HoldRow.owner == self._owner) & HoldRow.call_id.in_(running)
             query = select(HoldRow.call_id, HoldRow.lease_until).where(*is_expired, ~own_running)
             expired = {row.call_id: row.lease_until for row in session.execute(query)}

@@ -1,4 +1,4 @@
-"""The key of a person who signs in with an account of the house: what they do in the console is charged to it."""
+"""The key of a person who signs in with an account of the organisation. It is charged for what they do there."""
 
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError

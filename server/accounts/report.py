@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from sqlalchemy import ColumnElement, Select, exists, func, or_, select
 from sqlalchemy.orm import Session
 
-from server.accounts.dated_ahead import has_been
+from server.accounts.clock_skew import is_past
 from server.accounts.db import Database
-from server.accounts.gateways import lapsed
+from server.accounts.gateways import lease_ended
 from server.accounts.ledger import lock_key
 from server.accounts.paging import ALWAYS, FIRST_PAGE, Page, Period, month_end, month_start, read_numbered
 from server.accounts.tables import EntryRow, HoldRow, KeyMonthRow, KeyRow
@@ -77,7 +77,7 @@ def entries(
 
 def last_charges(database: Database) -> dict[str, float]:
     """Return the time of each model's last charge, in Unix seconds."""
-    past = has_been(EntryRow.created_at, database.clock)
+    past = is_past(EntryRow.created_at, database.clock)
     query = select(EntryRow.model, func.max(EntryRow.created_at)).where(past).group_by(EntryRow.model)
     with database.read() as session:
         return {model: float(at) for model, at in session.execute(query)}
@@ -93,7 +93,7 @@ def check(database: Database) -> list[str]:
     # A foreign key forbids these, but a copied or edited database may have some
     orphans = select(EntryRow.call_id).where(~exists().where(HoldRow.call_id == EntryRow.call_id))
     with database.read() as session:
-        expired = holds("held", lapsed(HoldRow.lease_until, database.lease_now(session)))
+        expired = holds("held", lease_ended(HoldRow.lease_until, database.lease_now(session)))
         problems = [
             *call_problems(session, holds("captured", no_entry), "is captured and has no entry"),
             *call_problems(session, holds("void", ~no_entry), "is void and has an entry"),
@@ -121,7 +121,7 @@ def call_problems(session: Session, call_ids: Select[str], problem: str) -> list
     return [f"call {call_id} {problem}" for call_id in session.scalars(call_ids)]
 
 
-def mend_totals(database: Database) -> int:
+def repair_totals(database: Database) -> int:
     """Write the sums of the charges in place of the totals that differ from them, and return how many did: budgets are
     compared with totals, and charges are what is true."""
     with database.write() as session:

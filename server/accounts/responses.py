@@ -11,8 +11,8 @@ from typing import Any
 from sqlalchemy import CTE, ColumnElement, Select, delete, literal, or_, select, update
 from sqlalchemy.orm import Session
 
-from server.accounts.conversations import add_rounds
-from server.accounts.dated_ahead import is_near, redate
+from server.accounts.clock_skew import is_near, reset_future_times
+from server.accounts.conversations import add_response_items
 from server.accounts.db import PAGE, Database
 from server.accounts.gateways import live_owners
 from server.accounts.paging import Page, read_own
@@ -130,7 +130,7 @@ class ResponseStore(Store):
         with self._database.write() as session:
             ended_now = session.scalars(statement.returning(ResponseRow.id)).all()
             if state in {"completed", "incomplete"}:
-                add_rounds(session, ended_now, self.now())
+                add_response_items(session, ended_now, self.now())
         return bool(ended_now)
 
     def finish_later(self, response_id: str, end: ResponseEnd) -> None:
@@ -268,18 +268,18 @@ class ResponseStore(Store):
             completed = orphans.where(charged).values(state="completed", ended={"completed_at": int(now)})
             failed = orphans.values(state="failed", ended={"error": error}, idempotency_key=None)
             delivered = session.scalars(completed.returning(ResponseRow.id)).all()
-            add_rounds(session, delivered, now)
+            add_response_items(session, delivered, now)
             return len(delivered) + len(session.scalars(failed.returning(ResponseRow.id)).all())
 
     def delete_expired(self, max_age_s: float, max_retry_age_s: float, limit: int = PAGE) -> int:
         """Delete ended responses that are older than this; returns how many. Those that are not `stored` have the
         second limit. If as many as `limit`, there may be more."""
-        now = self._database.clock.cautious()
+        now = self._database.clock.earliest()
         for_retries = ~ResponseRow.stored & (ResponseRow.created_at < now - max_retry_age_s)
         expired = or_(ResponseRow.created_at < now - max_age_s, for_retries)
         page = select(ResponseRow.id).where(expired, ResponseRow.state.not_in(RUNNING)).limit(limit)
         with self._database.write() as session:
-            redate(session, ResponseRow.created_at, self._database.clock, max_age_s)
+            reset_future_times(session, ResponseRow.created_at, self._database.clock, max_age_s)
             return _delete(session, page)
 
     def needed(self, names: Collection[str]) -> set[str]:

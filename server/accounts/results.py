@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Text, cast, select, update
 from sqlalchemy.orm import Session
 
-from server.accounts.dated_ahead import redate
+from server.accounts.clock_skew import reset_future_times
 from server.accounts.db import PAGE, Database
 from server.accounts.paging import ALWAYS, Page, Period, read_own
 from server.accounts.report import call_problems, holds
@@ -154,10 +154,10 @@ class ResultStore(Store):
         """Mark results older than this as deleted, so that a sweep removes their files. Their charges stay. Returns how
         many; if as many as `limit`, there may be more."""
         row, clock = ResultRow, self._database.clock
-        page = select(row.name).where(row.created_at < clock.cautious() - max_age_s, row.deleted_at.is_(None))
+        page = select(row.name).where(row.created_at < clock.earliest() - max_age_s, row.deleted_at.is_(None))
         statement = update(row).where(row.name.in_(page.order_by(row.created_at).limit(limit)))
         with self._database.write() as session:
-            redate(session, row.created_at, clock, max_age_s)
+            reset_future_times(session, row.created_at, clock, max_age_s)
             statement = statement.values(deleted_at=clock.now())
             return len(session.scalars(statement.returning(row.name)).all())
 

@@ -309,7 +309,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
                 if self._transport is transport:  # else it was told to end
                     self._receive(messages)
             if slept := self._transport is not transport or self.sleep_state.place is not None:
-                self._rest()
+                self._on_asleep()
             else:
                 reason = self._last_end = self._no_device or await transport.end_reason()
                 log.warning("worker died", worker=self.name, pid=pid, reason=reason, jobs_lost=len(self._pending))
@@ -329,7 +329,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
             self.sleep_state.settled()
         self.sleep_state.update()
 
-    def _rest(self) -> None:
+    def _on_asleep(self) -> None:
         """Record that the worker's process has ended, to sleep or in its sleep: nothing of it is left on the device."""
         self._transport = self.memory = self.cached_checkpoints = None
         if self.sleep_state.place == "host":

@@ -70,7 +70,7 @@ class LocalStorage(Storage):
     def pages(self, older_than_s: float) -> Iterator[list[str]]:
         """Yield the names of all files that are older than this, a folder at a time. A file that lies ahead by more was
         written while the clock was ahead, and is dated anew: else it would stay until that time has come."""
-        before, after = self._clock.cautious() - older_than_s, self._clock.latest() + older_than_s
+        before, after = self._clock.earliest() - older_than_s, self._clock.latest() + older_than_s
         for folder in self._root.glob("??"):
             names = []
             for path in folder.iterdir():

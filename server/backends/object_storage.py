@@ -90,7 +90,7 @@ class ObjectStorage(Storage):
 
     def pages(self, older_than_s: float) -> Iterator[list[str]]:
         """Yield the names of all files that are older than this, a page at a time."""
-        cutoff = self._clock.cautious() - older_than_s
+        cutoff = self._clock.earliest() - older_than_s
         with self._translated():
             for page in self._obstore.list(self._store, chunk_size=PAGE):
                 names = [item["path"].rpartition("/")[2] for item in page if item["last_modified"].timestamp() < cutoff]

@@ -1,4 +1,4 @@
-"""A client of the house's OpenID Connect provider: the authorization code flow with PKCE, state and nonce.
+"""A client of the organisation's OpenID Connect provider: the authorization code flow with PKCE, state and nonce.
 
 The library has what the protocol says of addresses, challenges, client authentication and the claims of a token; the
 requests go by the connections of all upstreams, and so by the rule of proxies. The provider's description and keys are

@@ -135,11 +135,11 @@ def _nearest_on_grid(rules: SizeRules, width: int, height: int) -> Size:
     wide, high = width * scale, height * scale
     nearest, least = Size(*rules.presets[_nearest_ratio(rules, width, height)]), math.inf
     widest = max(1 / _ratio_error(ratio, 1, 1) for ratio in rules.presets) * (1 + RATIO_TOLERANCE)
-    for drawn_wide in _outward(wide, MIN_SIDE_PX, math.sqrt(MAX_AREA_PX[rules.tier] * widest)):
+    for drawn_wide in _sides_nearest_first(wide, MIN_SIDE_PX, math.sqrt(MAX_AREA_PX[rules.tier] * widest)):
         if abs(drawn_wide - wide) >= least:
             break
         for low, most in _heights(rules, drawn_wide):
-            for drawn_high in _outward(high, low, most):
+            for drawn_high in _sides_nearest_first(high, low, most):
                 difference = abs(drawn_wide - wide) + abs(drawn_high - high)
                 if difference >= least:
                     break
@@ -156,7 +156,7 @@ def _heights(rules: SizeRules, width: int) -> Iterator[tuple[float, float]]:
         yield max(least, exact / (1 + RATIO_TOLERANCE)), min(most, exact / (1 - RATIO_TOLERANCE))
 
 
-def _outward(side: float, least: float, most: float) -> list[int]:
+def _sides_nearest_first(side: float, least: float, most: float) -> list[int]:
     """Return the multiples of the grid from `least` to `most`, those nearest to `side` first."""
     first, last = math.ceil(least / GRID_PX - EPSILON), math.floor(most / GRID_PX + EPSILON)
     return sorted((i * GRID_PX for i in range(first, last + 1)), key=lambda multiple: abs(multiple - side))

@@ -172,9 +172,9 @@ def doctor(as_json: JsonFlag = False, as_csv: CsvFlag = False) -> None:
     """Check settings, driver, CUDA, memory, disk, port, permissions, database, catalog and egress. Fails if one is
     wrong."""
     from server.cli.printing import show_rows
-    from server.flows.operators.doctor import examine
+    from server.flows.operators.doctor import run_checks
 
-    findings = examine(read_settings())
+    findings = run_checks(read_settings())
     words = {True: "ok", False: "WRONG", None: "note"}
     rows = [finding.model_dump() for finding in findings]
     if not (as_json or as_csv):
@@ -202,7 +202,7 @@ def ledger(
     from server.accounts import report, results
     from server.backends.open_storage import open_storage
     from server.cli.printing import show, show_rows
-    from server.cli.reports import cut, find_key_id, limit_of
+    from server.cli.reports import find_key_id, limit_entries, limit_of
     from server.cli.tables import balances_table, charges, tokens_table
 
     settings = read_settings()
@@ -216,7 +216,7 @@ def ledger(
             "amount": "Amount",
         }  # fmt: skip
         limit = limit_of(entries, exported=as_json or as_csv)
-        rows = cut(charges(database, key_id, since, to, limit), limit)
+        rows = limit_entries(charges(database, key_id, since, to, limit), limit)
         show_rows("Charges (CNY)", headings, rows, as_json=as_json, as_csv=as_csv)
         if not (as_json or as_csv):
             show(tokens_table(database, key_id))
@@ -226,7 +226,7 @@ def ledger(
     )
     for problem in problems:
         typer.echo(problem, err=True)
-    if problems and (mended := report.mend_totals(database)):
+    if problems and (mended := report.repair_totals(database)):
         fail(f"The ledger had {len(problems)} problem(s), listed above. {mended} total(s) are the sums of charges now.")
     if problems:
         fail(f"The ledger has {len(problems)} problem(s), listed above.")

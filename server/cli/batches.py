@@ -7,7 +7,7 @@ import typer
 
 from server.cli.environment import fail, open_database, read_settings, user
 from server.cli.printing import CsvFlag, JsonFlag, show_rows
-from server.cli.reports import ALL, KeyFilter, Limit, cut, find_key_id, limit_of
+from server.cli.reports import ALL, KeyFilter, Limit, find_key_id, limit_entries, limit_of
 
 if TYPE_CHECKING:
     from server.accounts.batches import Batch, BatchLine, BatchStore
@@ -31,7 +31,7 @@ def list_all(key: KeyFilter = None, entries: Limit = None, as_json: JsonFlag = F
 
     database = open_database(read_settings())
     limit = limit_of(entries, exported=as_json or as_csv)
-    found = cut(BatchStore(database).page(find_key_id(key), Page(limit)), limit)
+    found = limit_entries(BatchStore(database).page(find_key_id(key), Page(limit)), limit)
     names = key_names(database)
     rows = [asdict(batch) | {"key_name": names.get(batch.key_id, "")} for batch in found]
     show_rows("Batches", HEADINGS, rows, as_json=as_json, as_csv=as_csv)

@@ -17,7 +17,7 @@ import structlog
 import uvicorn
 
 from server.cli.http_protocol import drop_late
-from server.cli.signals import RecordedSignals, caught
+from server.cli.signals import RecordedSignals, signal_handlers
 from server.services import Services
 
 log = structlog.stdlib.get_logger("darkroom.serving")
@@ -46,7 +46,7 @@ class DrainingServer(uvicorn.Server):
     def capture_signals(self) -> Generator[None, None, None]:
         """Obey signals while this is entered. A server beside others in a process leaves them to that."""
         is_main = threading.current_thread() is threading.main_thread()
-        with super().capture_signals(), caught(self.handle_exit, self._signals) if is_main else nullcontext():
+        with super().capture_signals(), signal_handlers(self.handle_exit, self._signals) if is_main else nullcontext():
             yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

@@ -90,7 +90,7 @@ def calls(
     outcome: Outcome | None = one_of(get_args(Outcome), status, "status") if status else None
     wanted = CallFilter(find_key_id(key), outcome, model, code, read_period(since, to))
     limit = limit_of(entries, exported=as_json or as_csv)
-    found = cut(CallLog(database).page(wanted, Page(limit)), limit)
+    found = limit_entries(CallLog(database).page(wanted, Page(limit)), limit)
     headings = {
         "created_at": "Time", "id": "Request", "job": "Job", "key_name": "Key", "model": "Model", "status": "Status",
         "code": "Error", "param": "Field", "message": "Message", "queue_s": "Queue (s)", "run_s": "Run (s)",
@@ -117,7 +117,7 @@ def audit(
 
     wanted = AuditFilter(operator, None, target, read_period(since, to))
     limit = limit_of(entries, exported=as_json or as_csv)
-    found = cut(list_changes(open_database(read_settings()), wanted, Page(limit)), limit)
+    found = limit_entries(list_changes(open_database(read_settings()), wanted, Page(limit)), limit)
     headings = {"created_at": "Time", "operator": "Operator", "action": "Action", "target": "Of", "details": "Details"}
     rows = [audit_record(entry).model_dump() for entry in found]
     show_rows("Changes", headings, rows, as_json=as_json, as_csv=as_csv)
@@ -133,7 +133,7 @@ def moderation(
 
     database = open_database(read_settings())
     limit = limit_of(entries, exported=as_json or as_csv)
-    refused = cut(list_refusals(database, find_key_id(key), Page(limit)), limit)
+    refused = limit_entries(list_refusals(database, find_key_id(key), Page(limit)), limit)
     found = refusal_entries(refused, key_names(database))
     headings = {
         "created_at": "Time", "key_name": "Key", "call_id": "Call", "model": "Model", "stage": "Stage",
@@ -192,7 +192,7 @@ def limit_of(entries: int | None, *, exported: bool) -> int:
     return ALL if exported else ON_SCREEN
 
 
-def cut(found: Sequence[Entry], limit: int) -> Sequence[Entry]:
+def limit_entries(found: Sequence[Entry], limit: int) -> Sequence[Entry]:
     """Return the first of the entries, and say on stderr if there are more."""
     if len(found) > limit:
         typer.echo(f"These are the newest {limit}; --entries N shows more.", err=True)

@@ -65,7 +65,7 @@ def prepare_server(settings: Settings) -> DrainingServer:
     catalog = _check_start(settings, console)
     if problem := port_problem(settings):
         raise StartError(f"The server can't listen on {problem}.")
-    app = _make_app(settings, catalog, lambda services: _welcome(console, services, show_key=sys.stdout.isatty()))
+    app = _make_app(settings, catalog, lambda services: _print_ready(console, services, show_key=sys.stdout.isatty()))
     console.print(f"Darkroom is loading {_loaded_at_start(catalog)} ...", markup=False)
     return DrainingServer(_server_config(settings, app), app.state.services)
 
@@ -215,7 +215,7 @@ def command() -> str:
     return str(found.relative_to(folder) if found.is_relative_to(folder) else found)
 
 
-def _welcome(console: Console, services: Services, *, show_key: bool) -> None:
+def _print_ready(console: Console, services: Services, *, show_key: bool) -> None:
     """Print the first screen. It names the key's file instead of the key, unless `show_key`: logs should not hold
     keys."""
     base = services.settings.local_url

@@ -50,7 +50,7 @@ class RecordedSignals:
 
 
 @contextmanager
-def caught(stop: Handler, signals: RecordedSignals) -> Iterator[None]:
+def signal_handlers(stop: Handler, signals: RecordedSignals) -> Iterator[None]:
     """Obey signals while this is entered, beside SIGTERM and SIGINT. One that the process was started to ignore, as
     `nohup` does, stays ignored."""
     handlers: dict[signal.Signals, Handler] = {

@@ -33,7 +33,7 @@ MOST_NAMED = 20  # of what is in a folder
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ListedCheckpoint:
     """A checkpoint that is on the disk or in the catalog, with its size and state."""
 
     name: str  # as catalog files name it
@@ -176,7 +176,7 @@ class CheckpointManager:
             wanted["enlarge"] = suggestion.enlarge  # one of the two has no second pass
         return [SettingChange(key, current[key], new) for key, new in wanted.items() if current[key] != new]
 
-    def list_all(self) -> list[Found]:
+    def list_all(self) -> list[ListedCheckpoint]:
         """List the checkpoints of the catalog, then the others under the weights folder."""
         try:
             served = list(self._catalog().models.values())
@@ -303,11 +303,11 @@ class CheckpointManager:
             if not path.name.startswith(".") and (is_folder or path.suffix in SINGLE_FILES):
                 yield path
 
-    def _found(self, path: Path, models: Sequence[str]) -> Found:
+    def _found(self, path: Path, models: Sequence[str]) -> ListedCheckpoint:
         state = "missing" if not path.exists() else "in the catalog" if models else "not in the catalog"
         files = path.rglob("*") if path.is_dir() else [path]
         blobs = {file.resolve() for file in files if file.is_file()}  # once, if a hub cache links to them
-        return Found(
+        return ListedCheckpoint(
             name=self._name(path),
             path=path,
             bytes=sum(file.stat().st_size for file in blobs),

@@ -1,4 +1,4 @@
-"""Signing in to the console with an account of the house: who the person is, what they may do, and their key."""
+"""Signing in to the console with an account of the organisation: who the person is, what they may do, and their key."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Access:
     models: tuple[tuple[str, str], ...]
     operators: frozenset[str]
 
-    def houses(self, claims: Mapping[str, Any]) -> frozenset[str]:
+    def provider_groups(self, claims: Mapping[str, Any]) -> frozenset[str]:
         """Return the person's groups at the identity provider, by the ID token's claims. The claim may be inside
         others: `realm_access.roles`."""
         found: Any = claims.get(self.claim)
@@ -49,10 +49,10 @@ class Access:
         groups = [found] if isinstance(found, str) else found if isinstance(found, list) else []
         return frozenset(group for group in groups if isinstance(group, str))
 
-    def allowed(self, houses: frozenset[str], catalog: frozenset[str]) -> frozenset[str]:
+    def allowed(self, provider_groups: frozenset[str], catalog: frozenset[str]) -> frozenset[str]:
         """Return the groups of the catalog that a person may use."""
         pairs = self.models or ((EVERYBODY, EVERY_GROUP),)
-        given = {models for house, models in pairs if house == EVERYBODY or house in houses}
+        given = {models for group, models in pairs if group == EVERYBODY or group in provider_groups}
         return catalog if EVERY_GROUP in given else catalog & given
 
 
@@ -71,13 +71,13 @@ class SignIn:
         return await self._database.in_writer(self._signed_in, claims)
 
     def _signed_in(self, claims: Mapping[str, Any]) -> SignedIn:
-        houses = self._access.houses(claims)
-        operator = not houses.isdisjoint(self._access.operators)
-        groups = self._access.allowed(houses, frozenset(self._catalog.current.groups))
+        theirs = self._access.provider_groups(claims)
+        operator = not theirs.isdisjoint(self._access.operators)
+        groups = self._access.allowed(theirs, frozenset(self._catalog.current.groups))
         if not groups and not operator:
-            raise SignInFailed("no_group", f"{claims['sub']} has the groups {', '.join(sorted(houses)) or '(none)'}.")
+            raise SignInFailed("no_group", f"{claims['sub']} has the groups {', '.join(sorted(theirs)) or '(none)'}.")
         changes: KeyChanges = {"groups": groups} if self._access.models else {}
-        teams = sorted((name, team_id) for team_id, name in team_names(self._database).items() if name in houses)
+        teams = sorted((name, team_id) for team_id, name in team_names(self._database).items() if name in theirs)
         if teams:
             changes["team_id"] = teams[0][1]
         names = (claims.get(name) for name in NAMES)

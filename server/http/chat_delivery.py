@@ -63,7 +63,7 @@ class Protocol:
         """Return the protocol's names of a chat completion's fields, each once."""
         return list(dict.fromkeys(field_name(name, self.fields) for name in fields))
 
-    def name_options(self, unused: tuple[str, ...]) -> list[str]:
+    def option_fields(self, unused: tuple[str, ...]) -> list[str]:
         """Return the protocol's fields whose options the chat template does not know."""
         return self.name_all(unused) if self.options is None else ignored_options(unused, self.options)
 
@@ -137,7 +137,7 @@ async def _respond(services: Services, key: Key, answer: Delivery, keepalive: bo
     if isinstance(first, UpstreamResponse):
         return JSONResponse(first.body, first.status, {**headers, **first.headers})
     if isinstance(first, Admitted):
-        unused = protocol.name_options(first.unused_options)
+        unused = protocol.option_fields(first.unused_options)
         headers = name_ignored(headers, [*unused, *protocol.name_all(first.ignored)])
     if isinstance(first, CallAdmitted):
         headers |= {"x-darkroom-job": first.job} if first.job else {}

@@ -18,7 +18,7 @@ from server.flows.chat.completion import CompletionHead, CompletionWriter
 from server.flows.chat.parse import custom_names, read_chat_body
 from server.flows.chat_images.conversation import read_conversation
 from server.flows.chat_images.image_call import OPTIONS, request_fingerprint, to_image_request
-from server.flows.chat_images.tiers import at_tier
+from server.flows.chat_images.tiers import model_of_tier
 from server.flows.chat_images.tool_response import to_response
 from server.flows.field_names import renamed_fields
 from server.flows.fingerprint import fingerprint
@@ -99,7 +99,7 @@ async def image_response(request: Request, key: Key, services: Services, call: I
 async def _by_image_model(
     request: Request, key: Key, services: Services, call: ImageCall, model: ImageModel
 ) -> Response:
-    model = at_tier(services.served.catalog.current, model, call.tier, SIZE_FIELD)
+    model = model_of_tier(services.served.catalog.current, model, call.tier, SIZE_FIELD)
     read = await asyncio.to_thread(read_conversation, call.body.messages, model.checkpoint.max_references)
     drawing = await services.chats.image.loadable(key, read)
     options = call.options | _size_of(call.body, model)
@@ -117,7 +117,7 @@ async def _by_image_model(
 async def _by_chat_model(
     request: Request, key: Key, services: Services, call: ImageCall, model: ChatModel, drawn_by: ImageModel
 ) -> Response:
-    drawn_by = at_tier(services.served.catalog.current, drawn_by, call.tier, SIZE_FIELD)
+    drawn_by = model_of_tier(services.served.catalog.current, drawn_by, call.tier, SIZE_FIELD)
     options = {name: call.options[name] for name in TOOL_OPTIONS if call.options.get(name) is not None}
     tool, left_out = fit_tool(
         ImageTool(type="image_generation", **{**options, "model": drawn_by.name, **_size_of(call.body, drawn_by)}),

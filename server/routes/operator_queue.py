@@ -11,7 +11,7 @@ from sse_starlette import ServerSentEvent
 from server.accounts.audit import record_change
 from server.errors import Overloaded, StartError, StorageFailed
 from server.flows.operators.backup import make_backup
-from server.flows.operators.doctor import examine
+from server.flows.operators.doctor import run_checks
 from server.http import examples
 from server.http.deps import ServicesDep
 from server.http.openapi import errors, event_stream_of, returns
@@ -93,7 +93,7 @@ async def doctor(services: ServicesDep) -> Findings:
     Checks settings, driver, CUDA, memory, disk, port, permissions, database, catalog and egress, as `darkroom doctor`
     does.
     """
-    return Findings(data=await asyncio.to_thread(examine, services.settings))
+    return Findings(data=await asyncio.to_thread(run_checks, services.settings))
 
 
 @router.post("/backup", response_description="The file.")

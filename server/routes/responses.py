@@ -63,7 +63,7 @@ from server.state.active_responses import ActiveResponse
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestedResponse:
     """A response that a request asks for. `headers` name the fields without effect."""
 
     key: Key
@@ -115,7 +115,7 @@ async def create(request: Request, key: Caller, services: ServicesDep) -> Respon
     body, left_out = services.responses.creator.leave_out_unknown(key, sent)
     headers = ignored_header([*ignored_fields(ResponseBody, values, NO_EFFECT), *unread, *left_out])
     request_print = await asyncio.to_thread(lambda: fingerprint(body.model_dump(mode="json"), ()))
-    asked = Asked(key, body, read_retry_info(request, request_print), headers)
+    asked = RequestedResponse(key, body, read_retry_info(request, request_print), headers)
     return CancelOnDisconnect(partial(_answer, request, services, asked))
 
 
@@ -214,7 +214,7 @@ async def input_items(response_id: ResponseId, key: Caller, services: ServicesDe
     return await _json(items, {})
 
 
-async def _answer(request: Request, services: Services, asked: Asked, stack: AsyncExitStack) -> ASGIApp:
+async def _answer(request: Request, services: Services, asked: RequestedResponse, stack: AsyncExitStack) -> ASGIApp:
     """Return the answer. A stream begins once the engine has admitted the request. Raises ApiError before that."""
     key, body, base = asked.key, asked.body, public_base(request, services)
     response = await services.responses.creator.find_or_start(key, body, base, asked.retry_info)

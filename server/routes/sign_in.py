@@ -1,5 +1,5 @@
-"""/console/oidc: the browser's way to the house's provider and back. A person who fails comes back to the console,
-which says why in words."""
+"""/console/oidc: the browser's way to the organisation's identity provider and back. A person who fails comes back to
+the console, which says why in words."""
 
 import re
 from typing import Annotated

@@ -36,7 +36,7 @@ class OwnKey(Listed):
 
 class KeyEntry(Listed):
     """A key as operators see it. `max_running` null is the server's default; `rotating_until`: the secret before the
-    last rotation works until then; `person`: who signs in to the console with it, by an account of the house."""
+    last rotation works until then; `person`: who signs in with it to the console, by an account of the organisation."""
 
     object: Literal["key"] = "key"
     name: str

@@ -51,7 +51,7 @@ class ActiveCall(ActiveJob[Preview]):
         self.shape = shape
         self._notify()
 
-    def wakes_in(self, wake_s: float) -> None:
+    def record_wake(self, wake_s: float) -> None:
         """Record that the call waits for its checkpoint to be loaded again, for about `wake_s` seconds."""
         self._awake_at = time.monotonic() + wake_s
 

@@ -41,7 +41,7 @@ class _Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class JobEstimate:
     """A job's place in the queue and its estimated end. `position` is 0 on the device, else its place in the queue."""
 
     model: str | None
@@ -130,7 +130,7 @@ class Backlog:
         """Return the seconds after which the first of these jobs may end: the engine runs the shortest first."""
         return min((self._remaining_s(entry) for entry in self._of(key_id, line)), default=0.0)
 
-    def outlook(self, job_id: str) -> Outlook | None:
+    def estimate_job(self, job_id: str) -> JobEstimate | None:
         """Return a job's place in the queue and its estimated end; None for a job that is not here. The engine runs the
         shortest first, so those are ahead."""
         entry = self._entries.get(job_id)
@@ -145,7 +145,7 @@ class Backlog:
         ]
         queued = sum(other.call.state == "queued" for other in ahead)
         ahead_s = sum(map(self._remaining_s, ahead)) / self._at_once(entry.line)
-        return Outlook(
+        return JobEstimate(
             model=entry.job.metadata.get("model"),
             tier=entry.job.tier,
             position=0 if entry.call.state == "running" else queued + 1,

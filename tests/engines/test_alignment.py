@@ -18,7 +18,7 @@ from PIL import Image
 from pipelines.catalog.plan import Plan
 from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.denoising.step_observer import Pixels
-from pipelines.images.drawing.finish import center_crop, composite, to_drawn_size, whole_paint
+from pipelines.images.drawing.finish import binary_mask, center_crop, composite, to_drawn_size
 from pipelines.images.drawing.pipeline import ImagePipeline
 from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.load import load_checkpoint
@@ -163,7 +163,7 @@ def test_a_soft_mask_blends_and_all_that_it_touches_is_painted(loaded: Callable[
     job = edit(loaded("sd"), gray, mask=RawImage(*size, "L", ramp.tobytes()))
     blended = np.asarray(composite(white, job))[..., 0].astype(float)
     assert np.abs(blended - (100 + ramp / 255 * 155)).max() <= 1
-    assert (np.asarray(whole_paint(Image.fromarray(ramp))) == np.where(ramp > 0, 255, 0)).all()
+    assert (np.asarray(binary_mask(Image.fromarray(ramp))) == np.where(ramp > 0, 255, 0)).all()
 
 
 @pytest.mark.parametrize("name", ["sd", "klein"])

@@ -15,7 +15,7 @@ from pipelines.images.loading.load import load_checkpoint
 from pipelines.images.loading.scaled_weights import load_unscaled
 from pipelines.protocol.images import CheckpointSpec
 from tests.engines.device import DEVICE
-from tests.engines.test_said_by_files import draw, spec_of
+from tests.engines.test_file_sampling import draw, spec_of
 from tests.support.tiny_checkpoints import make_single_file
 from tests.support.tiny_families import make_family
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from pipelines.chat.syntax import harmony, headed
 from pipelines.chat.syntax.calls import NAME, PLAIN_NAME, CallFormat
-from pipelines.chat.syntax.known import JSON_CALL, Known
+from pipelines.chat.syntax.known import JSON_CALL, KnownSyntax
 from pipelines.chat.syntax.literals import GemmaArguments, PythonArguments
 from pipelines.chat.syntax.nested import MINIMAX, NestedArguments
 from pipelines.chat.syntax.tags import TagArguments
@@ -63,44 +63,44 @@ def _mistral(head: str) -> CallFormat:
     )
 
 
-TABLE: Final[Mapping[str, Known]] = {
-    "harmony": Known(harmony.CALLS, ("<|channel|>", "<|message|>"), model_types=("gpt_oss",), tokens=()),
+TABLE: Final[Mapping[str, KnownSyntax]] = {
+    "harmony": KnownSyntax(harmony.CALLS, ("<|channel|>", "<|message|>"), model_types=("gpt_oss",), tokens=()),
     **headed.TABLE,
-    "gemma4": Known(
+    "gemma4": KnownSyntax(
         CallFormat(
             head="call:{name}", arguments=GemmaArguments(), begin="<|tool_call>", end="<tool_call|>", separator=""
         ),
         ("<|tool_call>call:",),
         model_types=("gemma4", "gemma4_text"),
     ),
-    "mistral-call-id": Known(
+    "mistral-call-id": KnownSyntax(
         _mistral("{name}[CALL_ID]{id}[ARGS]"),
         ("[TOOL_CALLS]", "[CALL_ID]"),
     ),
-    "mistral-args": Known(
+    "mistral-args": KnownSyntax(
         _mistral("{name}[ARGS]"),
         ("[TOOL_CALLS]", "[ARGS]"),
         model_types=("ministral3", "mistral3"),
         tokens=("[ARGS]",),
     ),
-    "mistral-list": Known(
+    "mistral-list": KnownSyntax(
         JSON_CALL(tail=', "id": "{id}"}', outer_begin="[TOOL_CALLS]", lead="["),
         ("[TOOL_CALLS]",),
         model_types=("mistral", "mixtral"),
     ),
-    "deepseek-dsml": Known(
+    "deepseek-dsml": KnownSyntax(
         _dsml("function_calls"),
         ("function_calls>", "invoke name=", "DSML"),
         model_types=("deepseek_v32",),
         tokens=("｜DSML｜",),
     ),
-    "deepseek-dsml-v4": Known(
+    "deepseek-dsml-v4": KnownSyntax(
         _dsml("tool_calls"),
         ("tool_calls>", "invoke name=", "DSML"),
         model_types=("deepseek_v4",),
         tokens=("｜DSML｜",),
     ),
-    "deepseek-r1": Known(
+    "deepseek-r1": KnownSyntax(
         CallFormat(
             head="function<｜tool▁sep｜>{name}\n```json\n",
             tail="\n```",
@@ -112,7 +112,7 @@ TABLE: Final[Mapping[str, Known]] = {
         ),
         ("<｜tool▁sep｜>", "```json"),
     ),
-    "deepseek": Known(
+    "deepseek": KnownSyntax(
         CallFormat(
             head="{name}<｜tool▁sep｜>",
             begin="<｜tool▁call▁begin｜>",
@@ -124,7 +124,7 @@ TABLE: Final[Mapping[str, Known]] = {
         model_types=("deepseek_v3",),
         tokens=("<｜tool▁sep｜>",),
     ),
-    "kimi": Known(
+    "kimi": KnownSyntax(
         CallFormat(
             head="functions.{name}:{number}<|tool_call_argument_begin|>",
             head_pattern=r"(?:functions\.)?" + PLAIN_NAME + r"(?::\d+)?\s*<\|tool_call_argument_begin\|>\s*(?=\{)",
@@ -135,7 +135,7 @@ TABLE: Final[Mapping[str, Known]] = {
         ),
         ("<|tool_call_argument_begin|>",),
     ),
-    "minimax": Known(
+    "minimax": KnownSyntax(
         CallFormat(
             head='<invoke name="{name}">',
             arguments=PARAMETER,
@@ -147,7 +147,7 @@ TABLE: Final[Mapping[str, Known]] = {
         ("<minimax:tool_call>", "<invoke"),
         model_types=("minimax_m2",),
     ),
-    "minimax-nested": Known(
+    "minimax-nested": KnownSyntax(
         CallFormat(
             head=f'{MINIMAX}<invoke name="{{name}}">',
             head_pattern=r'(?:\]?<\]minimax\[>\[)?<invoke name="(?P<name>[^"]+)">',
@@ -160,12 +160,12 @@ TABLE: Final[Mapping[str, Known]] = {
         model_types=("minimax_m3_vl", "minimax_m3_vl_text"),
         tokens=(MINIMAX,),
     ),
-    "seed": Known(
+    "seed": KnownSyntax(
         replace(FUNCTION_XML, begin="<seed:tool_call>", end="</seed:tool_call>", opening_pattern=""),
         ("<seed:tool_call>",),
         model_types=("seed_oss",),
     ),
-    "glm": Known(
+    "glm": KnownSyntax(
         CallFormat(
             head="{name}",
             head_pattern=PLAIN_NAME + r"\s*(?=<arg_key>)",
@@ -179,7 +179,7 @@ TABLE: Final[Mapping[str, Known]] = {
         model_types=("glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "glm4v_moe"),
         tokens=("<arg_key>",),
     ),
-    "hunyuan": Known(
+    "hunyuan": KnownSyntax(
         CallFormat(
             head="{name}<tool_sep:opensource>",
             arguments=TagArguments(
@@ -192,12 +192,12 @@ TABLE: Final[Mapping[str, Known]] = {
         ),
         ("HYTK", "<arg_key{}>"),
     ),
-    "function-xml": Known(
+    "function-xml": KnownSyntax(
         FUNCTION_XML,
         ("<function=", "<parameter="),
         model_types=("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "nemotron_h"),
     ),
-    "function-params": Known(
+    "function-params": KnownSyntax(
         CallFormat(
             head='{name}">',
             arguments=TagArguments('<param name="{key}">', "</param>"),
@@ -208,16 +208,16 @@ TABLE: Final[Mapping[str, Known]] = {
         ),
         ('<function name="', '<param name="'),
     ),
-    "function-json": Known(
+    "function-json": KnownSyntax(
         CallFormat(head="{name}>", begin="<function=", end="</function>", separator="", lead_pattern=NAME + r">"),
         ("<function=",),
     ),
-    "lfm2": Known(
+    "lfm2": KnownSyntax(
         PYTHON_CALL(outer_begin="<|tool_call_start|>", outer_end="<|tool_call_end|>", lead="["),
         ("<|tool_list_start|>",),
         model_types=("lfm2", "lfm2_moe", "lfm2_vl"),
     ),
-    "llama4-pythonic": Known(
+    "llama4-pythonic": KnownSyntax(
         PYTHON_CALL(
             outer_begin="<|python_start|>",
             outer_end="<|python_end|>",
@@ -227,12 +227,12 @@ TABLE: Final[Mapping[str, Known]] = {
         ("<|python_start|>",),
         model_types=("llama4", "llama4_text"),
     ),
-    "function-calls": Known(
+    "function-calls": KnownSyntax(
         PYTHON_CALL(outer_begin="<function_calls>", outer_end="</function_calls>", lead_pattern=NAME + r"\("),
         ("<function_calls>",),
         model_types=("olmo3",),
     ),
-    "apertus": Known(
+    "apertus": KnownSyntax(
         CallFormat(
             head='{"{name}": ',
             head_pattern=r'\{\s*"(?P<name>(?:[^"\\]|\\.)*)"\s*:\s*(?=\{)',
@@ -244,7 +244,7 @@ TABLE: Final[Mapping[str, Known]] = {
         ("<|tools_prefix|>",),
         model_types=("apertus",),
     ),
-    "command-r7b": Known(
+    "command-r7b": KnownSyntax(
         CallFormat(
             head='{"tool_call_id": "{number}", "tool_name": "{name}", "parameters": ',
             tail="}",
@@ -255,7 +255,7 @@ TABLE: Final[Mapping[str, Known]] = {
         ("<|START_ACTION|>",),
         model_types=("cohere2",),
     ),
-    "command-r": Known(
+    "command-r": KnownSyntax(
         CallFormat(
             head='{"tool_name": "{name}", "parameters": ',
             tail="}",
@@ -269,16 +269,18 @@ TABLE: Final[Mapping[str, Known]] = {
         model_types=("cohere",),
         tokens=(),
     ),
-    "tool-calls-list": Known(
+    "tool-calls-list": KnownSyntax(
         JSON_CALL(outer_begin="<tool_calls>", outer_end="</tool_calls>", lead="["), ("<tool_calls>[",)
     ),
-    "function-call-mark": Known(JSON_CALL(begin="<|function_call|>", lead="{"), ("<|function_call|>",)),
-    "tool-calls": Known(
+    "function-call-mark": KnownSyntax(JSON_CALL(begin="<|function_call|>", lead="{"), ("<|function_call|>",)),
+    "tool-calls": KnownSyntax(
         JSON_CALL(outer_begin="<tool_calls>", outer_end="</tool_calls>", lead="{"), ("<tool_calls>\\n{",)
     ),
-    "toolcall-list": Known(JSON_CALL(outer_begin="<TOOLCALL>", outer_end="</TOOLCALL>", lead="["), ("<TOOLCALL>",)),
-    "functools": Known(JSON_CALL(outer_begin="functools", lead="["), ("functools[",)),
-    "phi4": Known(
+    "toolcall-list": KnownSyntax(
+        JSON_CALL(outer_begin="<TOOLCALL>", outer_end="</TOOLCALL>", lead="["), ("<TOOLCALL>",)
+    ),
+    "functools": KnownSyntax(JSON_CALL(outer_begin="functools", lead="["), ("functools[",)),
+    "phi4": KnownSyntax(
         JSON_CALL(
             outer_begin="<|tool_call|>", outer_end="<|/tool_call|>", lead="[", opening_pattern=r"\s*<\|tool_call\|>"
         ),
@@ -286,14 +288,14 @@ TABLE: Final[Mapping[str, Known]] = {
         model_types=("phi3",),
         tokens=("<|/tool_call|>",),
     ),
-    "granite3": Known(
+    "granite3": KnownSyntax(
         JSON_CALL(
             outer_begin="<|tool_call|>", lead="[", opening_pattern=r"\s*(?:<\|tool_call\|>|<tool_call>\s*(?=\[))"
         ),
         ("<|tool_call|>",),
         model_types=("granite", "granitemoe"),
     ),
-    "hermes": Known(
+    "hermes": KnownSyntax(
         HERMES,
         ("<tool_call>",),
         model_types=(
@@ -308,5 +310,5 @@ TABLE: Final[Mapping[str, Known]] = {
             "qwen3_vl",
         ),
     ),
-    "json": Known(BARE, ('"parameters"',), model_types=("llama", "mllama"), tokens=()),
+    "json": KnownSyntax(BARE, ('"parameters"',), model_types=("llama", "mllama"), tokens=()),
 }

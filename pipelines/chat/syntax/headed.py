@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from pipelines.chat.syntax.calls import NAME, PLAIN_NAME, CallFormat
-from pipelines.chat.syntax.known import JSON_CALL, Known
+from pipelines.chat.syntax.known import JSON_CALL, KnownSyntax
 from pipelines.chat.syntax.tags import TagArguments
 from pipelines.chat.syntax.thoughts import Thoughts
 
-TABLE: Final[Mapping[str, Known]] = {
-    "solar": Known(
+TABLE: Final[Mapping[str, KnownSyntax]] = {
+    "solar": KnownSyntax(
         CallFormat(
             head="{id}<|tool_call:name|>{name}<|tool_call:args|>",
             head_pattern=r"\w*\s*<\|tool_call:name\|>" + PLAIN_NAME + r"\s*<\|tool_call:args\|>\s*(?=\{)",
@@ -29,7 +29,7 @@ TABLE: Final[Mapping[str, Known]] = {
         thoughts=Thoughts("<|think|>", "<|end|>", "<|content|>", "<|end|>", turn="<|begin|>assistant"),
         marker=r"<\|(?:content|end|calls)\|>|<\|begin\|>assistant",
     ),
-    "muse": Known(
+    "muse": KnownSyntax(
         CallFormat(
             head='<atem:invoke name="{name}">',
             arguments=TagArguments('<atem:parameter name="{key}">', "</atem:parameter>"),
@@ -46,7 +46,7 @@ TABLE: Final[Mapping[str, Known]] = {
         thoughts=Thoughts("to=self<|message|>", "<|eom|>", "to=user<|message|>", turn="<|start|>assistant"),
         marker=r"<\|eo[mt]\|>|<\|start\|>assistant|\s*to=user<\|message\|>",
     ),
-    "kimi-tags": Known(
+    "kimi-tags": KnownSyntax(
         CallFormat(
             head='<|open|>call tool="{name}" index="{number}"<|sep|>',
             arguments=TagArguments('<|open|>argument key="{key}" type="{type}"<|sep|>', "<|close|>argument<|sep|>"),
@@ -61,7 +61,7 @@ TABLE: Final[Mapping[str, Known]] = {
         ),
         marker=r"<\|open\|>response<\|sep\|>|<\|close\|>(?:response|message)<\|sep\|>",
     ),
-    "gigachat": Known(
+    "gigachat": KnownSyntax(
         JSON_CALL(
             begin="function call<|role_sep|>\n",
             lead="{",
@@ -70,7 +70,7 @@ TABLE: Final[Mapping[str, Known]] = {
         ),
         ("'function call'", "<|role_sep|>"),
     ),
-    "functionary": Known(
+    "functionary": KnownSyntax(
         CallFormat(  # the prompt ends in the first `>>>`
             head="{name}\n",
             separator=">>>",

@@ -9,7 +9,7 @@ from pipelines.chat.syntax.thoughts import Thoughts
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownSyntax:
     """A syntax, and what it is known by: all of `marks` in the template, or the model's type."""
 
     calls: CallFormat

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pipelines.chat.schemas import alone, properties_alone, required_of, takes_others
+from pipelines.chat.schemas import required_of, standalone, standalone_properties, takes_others
 from pipelines.chat.syntax.arguments import ArgumentReader, ArgumentStyle, Schema, json_string
 from pipelines.chat.syntax.literal_reader import LiteralReader
 from pipelines.chat.syntax.rules import Rules, quoted
@@ -26,7 +26,7 @@ class LiteralArguments(ArgumentStyle):
     any_key: str  # the regular expression of a key
 
     def _object(self, rules: Rules, schema: Schema, depth: int) -> str:
-        properties = properties_alone(schema)
+        properties = standalone_properties(schema)
         if not properties:
             return '"{" "}"' if schema.get("additionalProperties") is False else f"{self._any(rules)}_object"
         values = {key: f"{self._key(key)} {self._value(rules, value, depth)}" for key, value in properties.items()}
@@ -35,7 +35,7 @@ class LiteralArguments(ArgumentStyle):
 
     def _value(self, rules: Rules, schema: Schema, depth: int = MAX_DEPTH) -> str:
         kinds, options = schema.get("type"), schema.get("anyOf") or schema.get("oneOf") or []
-        each = [alone(option, schema) for option in options]
+        each = [standalone(option, schema) for option in options]
         if isinstance(kinds, list):
             each = [{**schema, "type": kind} for kind in kinds]
         if not depth:
@@ -50,7 +50,7 @@ class LiteralArguments(ArgumentStyle):
             case "object":
                 return self._object(rules, schema, depth - 1)
             case "array":
-                item = rules.add(self._value(rules, alone(schema.get("items"), schema), depth - 1))
+                item = rules.add(self._value(rules, standalone(schema.get("items"), schema), depth - 1))
                 return f'"[" ({item} ({self.comma} {item})*)? "]"'
             case "integer" | "number":
                 return rules.json(schema)
@@ -110,11 +110,11 @@ class PythonArguments(LiteralArguments):
 
     def reader(self, schema: Schema, tail: str) -> ArgumentReader:
         """Return a reader that gives arguments without a name the schema's names."""
-        return LiteralReader(("'", '"'), list(properties_alone(schema)), opened=True)
+        return LiteralReader(("'", '"'), list(standalone_properties(schema)), opened=True)
 
     def rule(self, rules: Rules, schema: Schema) -> str:
         """Return the grammar expression of the arguments, in the schema's order."""
-        values = {key: f'"{key}=" {self._value(rules, value)}' for key, value in properties_alone(schema).items()}
+        values = {key: f'"{key}=" {self._value(rules, value)}' for key, value in standalone_properties(schema).items()}
         other = f"/[A-Za-z_][A-Za-z0-9_]*=/ {self._any(rules)}" if takes_others(schema) else ""
         return f'{_listed(rules, values, required_of(schema), other)} ")"'
 

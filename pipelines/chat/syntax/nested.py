@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from pipelines.chat.schemas import alone, properties_alone, required_of, takes_others
+from pipelines.chat.schemas import required_of, standalone, standalone_properties, takes_others
 from pipelines.chat.syntax.arguments import ArgumentReader, ArgumentStyle, Schema
 from pipelines.chat.syntax.rules import Rules
 from pipelines.chat.syntax.tags import bare, may_be_text, read_value, values_of
@@ -67,9 +67,9 @@ def _value(text: str, schema: Schema) -> Any:
     """Return what the text between two tags means."""
     tags, kind = list(_tags(text)), schema.get("type")
     if kind == "array" or (tags and kind != "object" and all(name == ITEM for name, _ in tags)):
-        return [_value(inner, alone(schema.get("items"), schema)) for _, inner in tags]
+        return [_value(inner, standalone(schema.get("items"), schema)) for _, inner in tags]
     if kind == "object" or tags:
-        properties = properties_alone(schema)
+        properties = standalone_properties(schema)
         return {name: _value(inner, properties.get(name) or {}) for name, inner in tags}
     return read_value(text, schema, is_string=bool(schema) and may_be_text(schema))
 
@@ -91,7 +91,7 @@ def _object(rules: Rules, schema: Schema, depth: int) -> str:
     required = required_of(schema)
     tags = [
         f"({_tag(rules, key, value, depth - 1)}){'' if key in required else '?'}"
-        for key, value in properties_alone(schema).items()
+        for key, value in standalone_properties(schema).items()
     ]
     others = [f"({_any_tag(rules)})*"] if takes_others(schema) else []
     return " ".join([*tags, *others, "/[ \\n]{0,2}/"])
@@ -100,7 +100,7 @@ def _object(rules: Rules, schema: Schema, depth: int) -> str:
 def _tag(rules: Rules, name: str, schema: Schema, depth: int) -> str:
     opening, closing = rules.literal(f"{MINIMAX}<{name}>"), rules.literal(f"{MINIMAX}</{name}>")
     kind, options = schema.get("type"), schema.get("anyOf") or schema.get("oneOf") or []
-    each = [alone(option, schema) for option in options]
+    each = [standalone(option, schema) for option in options]
     if isinstance(kind, list):
         each = [{**schema, "type": one} for one in kind]
     if each and depth:
@@ -110,7 +110,7 @@ def _tag(rules: Rules, name: str, schema: Schema, depth: int) -> str:
     if kind == "object" and schema.get("properties") and depth:
         return f"{opening} {_object(rules, schema, depth)} {closing}"
     if kind == "array" and depth:
-        items = alone(schema.get("items"), schema)
+        items = standalone(schema.get("items"), schema)
         return f"{opening} {rules.add(_tag(rules, ITEM, items, depth - 1))}* {closing}"
     if not schema.keys() & {"type", "enum"} and may_be_text(schema):
         return f"{opening} {_anything(rules)} {closing}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.chat.schemas import alone, of_kinds, properties_alone, required_of, takes_others
+from pipelines.chat.schemas import of_kinds, required_of, standalone, standalone_properties, takes_others
 from pipelines.chat.syntax.arguments import ArgumentReader, ArgumentStyle, Schema, json_string
 from pipelines.chat.syntax.rules import Rules, quoted
 
@@ -36,7 +36,7 @@ class TagArguments(ArgumentStyle):
         required, space = required_of(schema), "/[ \\n]{0,2}/"
         tags = [
             f"({space} ({self._tag(rules, key, value)})){'' if key in required else '?'}"
-            for key, value in properties_alone(schema).items()
+            for key, value in standalone_properties(schema).items()
         ]
         others = [f"({space} ({self._tag(rules, '', {})}))*"] if takes_others(schema) else []
         return f"{' '.join([*tags, *others])} {space}"
@@ -86,8 +86,8 @@ class TagReader(ArgumentReader):
     def __init__(self, style: TagArguments, schema: Schema, tail: str) -> None:
         self._opening = re.compile(r"\s*" + _pattern(style.opening))
         self._style = style
-        self._properties = properties_alone(schema)
-        self._others = alone(schema.get("additionalProperties"), schema)
+        self._properties = standalone_properties(schema)
+        self._others = standalone(schema.get("additionalProperties"), schema)
         self._tail = tail
         self._text = ""
         self._key: str | None = None  # of the value that is open
@@ -212,7 +212,7 @@ def _variants(schema: Schema) -> list[tuple[str, Schema]]:
     """Return the types that a value may have, by their names in tags, and its schema as one of each."""
     kinds, options = schema.get("type"), schema.get("anyOf") or schema.get("oneOf")
     if options:
-        found = [pair for option in options for pair in _variants(alone(option, schema))]
+        found = [pair for option in options for pair in _variants(standalone(option, schema))]
     elif isinstance(kinds, str) or not (kinds or may_be_text(schema) or values_of(schema)):
         return [("number" if kinds == "integer" else kinds or _kind(schema), schema)]
     else:

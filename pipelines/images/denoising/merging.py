@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from pipelines.device.call_wrapping import Call, wrap_calls
 from pipelines.device.failures import clear_frames, is_out_of_memory
-from pipelines.device.outer_calls import Call, take_calls
 from pipelines.device.timer import DeviceTimer
 from pipelines.images.denoising.forward_arguments import (
     Fingerprints,
@@ -53,13 +53,13 @@ class ForwardMerger:
         self._never = refused is not None
         self.refused = refused  # why a structure of arguments is never shared: the first such
         self._timer = DeviceTimer()
-        take_calls(denoiser, self._answer)
+        wrap_calls(denoiser, self._answer)
 
     def _answer(self, call: Call) -> Call:
         self._forward = call
-        return lambda *positional, **named: self._meet(positional, named)
+        return lambda *positional, **named: self._forward_shared(positional, named)
 
-    def _meet(self, positional: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+    def _forward_shared(self, positional: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
         """Return the denoiser's output for these arguments, computed alone or with those of others. Blocks."""
         turn = self._scheduler.current
         if turn is None:

@@ -56,7 +56,7 @@ def _method(image: Image.Image) -> Image.Resampling:
     return Image.Resampling.BILINEAR if image.mode == "L" else Image.Resampling.LANCZOS
 
 
-def whole_paint(mask: Image.Image) -> Image.Image:
+def binary_mask(mask: Image.Image) -> Image.Image:
     """Return a mask that is white wherever this one paints at all: pipelines divide at one half, and blended pixels
     must have been painted."""
     return mask.point([0] + [255] * 255)

@@ -24,14 +24,14 @@ from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.denoising.step_observer import OnStep, Pixels, PreviewFn, StepObserver
 from pipelines.images.drawing.finish import (
     align_reference,
+    binary_mask,
     center_crop,
     composite,
     fit_image,
     thumbnail,
     to_drawn_size,
-    whole_paint,
 )
-from pipelines.images.drawing.looks import InvalidImage
+from pipelines.images.drawing.image_checks import InvalidImage
 from pipelines.images.drawing.reference_sheet import on_sheet
 from pipelines.images.drawing.returned_image import ReturnedImage, sums_of_decoded
 from pipelines.images.drawing.tiling import refine
@@ -186,7 +186,7 @@ class ImagePipeline:
                 image = self._as_read(self._at_drawn_size(job.references[0]))
                 return self._call(Task.REDRAW, seed, size, observer, job.sampling.strength, image=image)
             case Task.INPAINT:
-                mask = None if job.mask is None else whole_paint(self._at_drawn_size(job.mask))
+                mask = None if job.mask is None else binary_mask(self._at_drawn_size(job.mask))
                 image = self._as_read(self._at_drawn_size(job.references[0]))
                 inputs: dict[str, Any] = {"image": image, "mask_image": mask}
                 if others := [self._as_read(self._bounded(to_image(other))) for other in job.references[1:]]:

@@ -11,7 +11,7 @@ from PIL import Image
 
 from pipelines.catalog.plan import Tile
 from pipelines.device.transfer import sum_of
-from pipelines.images.drawing.looks import InvalidImage
+from pipelines.images.drawing.image_checks import InvalidImage
 from pipelines.images.drawing.returned_image import ReturnedImage
 from pipelines.images.drawing.tiling import feather
 from pipelines.images.loading.upscalers import Upscaler

@@ -87,7 +87,7 @@ def _read(pipeline: Any, file: AdapterFile, name: str, *, proved: bool) -> "_Rea
     """Read an adapter by the first naming of its layers of which diffusers makes something. Raises diffusers' error
     with the first naming if there is none."""
     failed: Exception | None = None
-    for weights in _namings(file, by_own_names(file, _layers(pipeline))):
+    for weights in _possible_names(file, by_own_names(file, _layers(pipeline))):
         reading = _Reading(pipeline, weights, proved=proved)
         try:
             reading.load(name)
@@ -102,7 +102,7 @@ def _read(pipeline: Any, file: AdapterFile, name: str, *, proved: bool) -> "_Rea
     raise failed or ValueError("no layer of it is in there")
 
 
-def _namings(file: AdapterFile, own: Mapping[str, str]) -> Iterator[Weights]:
+def _possible_names(file: AdapterFile, own: Mapping[str, str]) -> Iterator[Weights]:
     """Yield the weights under the names to try: the model's own, if all layers have one; else the trainer's, and those
     with another trainer's word for the factors; then the model's own for the layers that have one."""
     if own and len(own) == file.contents.layers:

@@ -20,7 +20,7 @@ from diffusers.loaders.single_file_model import (
 from torch.utils._pytree import tree_leaves
 
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.file_layout import CODEC, DENOISER_PREFIX, TEXT_ENCODERS, is_statement
+from pipelines.catalog.file_layout import CODEC, DENOISER_PREFIX, TEXT_ENCODERS, is_mark
 from pipelines.catalog.quantization import read_quantization
 from pipelines.catalog.weight_headers import Tensor, read_header
 from pipelines.device.weight_names import check_names, unfilled
@@ -82,7 +82,7 @@ def fit(kind: type[Any], folder: Path, part: str, shapes: Shapes, file: Path) ->
     names = frozenset(model.state_dict())
     as_named = {name: StandIn.of(name, shape) for name, shape in shapes.items()}
     missing, unused = names - shapes.keys(), frozenset(shapes) - names
-    best = Fit(model, missing, unused, False, *_places(model, as_named))
+    best = Fit(model, missing, unused, False, *_reshaped(model, as_named))
     reason: Exception | None = None
     if best.missing:
         try:
@@ -106,10 +106,10 @@ def _fit_converted(model: torch.nn.Module, kind: type[Any], config: Mapping[str,
     used = _origins(made[name] for name in filled & names)
     dropped = shapes.keys() - _origins(made.values()) - _origins(left.values())  # taken out, and put nowhere
     missing = frozenset(name for name, _ in model.named_parameters() if name not in filled)
-    return Fit(model, missing, frozenset(shapes.keys() - used - dropped), True, *_places(model, made))
+    return Fit(model, missing, frozenset(shapes.keys() - used - dropped), True, *_reshaped(model, made))
 
 
-def _places(
+def _reshaped(
     model: torch.nn.Module, made: Mapping[str, StandIn | None]
 ) -> tuple[dict[str, tuple[int, ...]], frozenset[str]]:
     """Return the shapes that a model needs of the file's weights that have another one of the same numbers, such as
@@ -194,7 +194,7 @@ def check_text_encoders(file: Path, components: Mapping[str, Any]) -> list[str]:
 def _weights(file: Path) -> list[Tensor]:
     """Return the tensors that the library is given: marks of the file, and scales, are read before."""
     dropped = read_quantization(file).dropped
-    return [tensor for tensor in read_header(file).tensors if tensor.name not in dropped and not is_statement(tensor)]
+    return [tensor for tensor in read_header(file).tensors if tensor.name not in dropped and not is_mark(tensor)]
 
 
 def _unused_names(names: Sequence[str], part: str, model: torch.nn.Module) -> Iterator[str]:

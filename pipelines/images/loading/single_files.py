@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from pipelines.catalog.checkpoint_files import CheckpointError, stored_as_float8
-from pipelines.catalog.file_layout import DENOISER_PREFIX, SAYS, wrapper
+from pipelines.catalog.file_layout import DENOISER_PREFIX, SAYS, wrapper_prefix
 from pipelines.catalog.weight_headers import read_header
 from pipelines.device.weight_names import check_names
 from pipelines.images.loading.needed_libraries import lacking
@@ -74,7 +74,7 @@ def named_for_library(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tenso
     names = [name for name in weights if not SAYS.fullmatch(name)]
     names = [name for name in names if name.startswith(DENOISER_PREFIX)] or names
     denoiser = {name.removeprefix(DENOISER_PREFIX): weights[name] for name in names}
-    before = wrapper(denoiser)
+    before = wrapper_prefix(denoiser)
     denoiser = {name.removeprefix(before): weight for name, weight in denoiser.items()}
     if any(name.startswith(ORIGINAL_UNET) for name in denoiser):
         return {DENOISER_PREFIX + name: weight for name, weight in denoiser.items()}

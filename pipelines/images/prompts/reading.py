@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from pipelines.device.outer_calls import Call, take_calls
-from pipelines.images.prompts.places import Place, find_piece, find_prompt
+from pipelines.device.call_wrapping import Call, wrap_calls
+from pipelines.images.prompts.prompt_search import PromptPlace, find_containing_prompt, find_prompt
 from pipelines.protocol.images import LongPrompt
 
 UNLIMITED = 10**6  # tokens: tokenizers without a limit have a larger one
@@ -57,10 +57,10 @@ class Measure:
     """A prompt's place in a tokenizer's input. `count` gives the tokens of a text, special ones included."""
 
     count: Callable[[str], int]
-    place: Place
+    place: PromptPlace
     fixed: int  # tokens that are not the prompt's
 
-    def kept(self, limit: int) -> int:
+    def fitting_chars(self, limit: int) -> int:
         """Return the most characters of the prompt with which the whole text is at most `limit` tokens."""
         head, prompt, tail = self.place.head, self.place.prompt, self.place.tail
         lengths = range(len(prompt) + 1)
@@ -73,7 +73,7 @@ class Measure:
         if total <= room:
             return replace(reading, used=total, of=room, cut=0, cut_at=None)
         offset = self.place.offset
-        cut_at = None if offset is None else offset + self.kept(room + self.fixed)
+        cut_at = None if offset is None else offset + self.fitting_chars(room + self.fixed)
         return replace(reading, used=room, of=room, cut=total - room, cut_at=cut_at)
 
 
@@ -197,7 +197,7 @@ class PromptReader:
 
         prompts = tuple(self._prompts.values())
         if (place := find_prompt(text, prompts)) is None:
-            if (whole := find_piece(text, prompts)) is not None:
+            if (whole := find_containing_prompt(text, prompts)) is not None:
                 key = encoder.name, whole
                 self._pieces[key] = self._pieces.get(key, 0) + count(text)
             return text
@@ -209,7 +209,7 @@ class PromptReader:
         self._read.append((reading, measure))
         if limit is None or total <= limit or not place.tail:
             return text
-        return place.head + place.prompt[: measure.kept(limit)] + place.tail
+        return place.head + place.prompt[: measure.fitting_chars(limit)] + place.tail
 
 
 _current: ContextVar[PromptReader | None] = ContextVar("prompt_reader", default=None)
@@ -252,7 +252,7 @@ def require_whole_prompts(denoiser: torch.nn.Module) -> None:
 
         return answer
 
-    take_calls(denoiser, require)
+    wrap_calls(denoiser, require)
 
 
 def _watch(name: str, tokenizer: Any) -> None:

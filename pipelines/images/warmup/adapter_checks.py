@@ -7,7 +7,7 @@ from typing import Final
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.weight_headers import WEIGHT_FILES
-from pipelines.images.drawing.looks import NO_CHANGE, ONE_COLOUR, difference, is_plain
+from pipelines.images.drawing.image_checks import NO_CHANGE, ONE_COLOUR, difference, is_plain
 from pipelines.images.warmup.control_checks import Draw
 from pipelines.protocol.images import CheckpointSpec, EncodedImage, ImageJob
 from pipelines.protocol.messages import Capabilities, FailedCheck

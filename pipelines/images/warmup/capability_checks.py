@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.images.drawing.looks import NO_CHANGE, NOT_NUMBERS, ONE_COLOUR, difference, is_plain
+from pipelines.images.drawing.image_checks import NO_CHANGE, NOT_NUMBERS, ONE_COLOUR, difference, is_plain
 from pipelines.images.warmup.check_jobs import (
     MASK,
     OTHER_PROMPT,
@@ -19,11 +19,11 @@ from pipelines.images.warmup.check_jobs import (
     TWO_REFERENCES,
     Check,
     CheckJobs,
-    again,
-    guided,
-    negated,
-    painted,
-    with_other_second,
+    drawn_boxes,
+    retry_jobs,
+    with_guidance,
+    with_negative_prompt,
+    with_second_rotated,
 )
 from pipelines.images.warmup.control_checks import ControlChecker, Draw
 from pipelines.protocol.images import CheckpointSpec, EncodedImage, ImageJob
@@ -35,7 +35,7 @@ ROUNDING: Final = 4.0  # of 255, the mean by which sharing passes may change an 
 Images = tuple[EncodedImage, ...]
 
 
-class Shown(NamedTuple):
+class ShownImages(NamedTuple):
     """Images that show something, and the job that drew them."""
 
     job: ImageJob
@@ -61,7 +61,7 @@ class CapabilityChecker:
         capabilities, check, first = await self._find_first(announced, native=warmup_native)
         if self.spec.conditioning == "upscale":
             return await self._try_two(capabilities, first.job, first.images[0])
-        small = await self._look_small(capabilities, first) if warmup_native else first
+        small = await self._draw_small(capabilities, first) if warmup_native else first
         capabilities, shown = await self._try_one_step(capabilities, small)
         capabilities = await self._try_prompt(capabilities, shown, small)
         short = shown.job
@@ -75,35 +75,35 @@ class CapabilityChecker:
         capabilities = await self._try_schedulers(capabilities, short)
         steps = small.job.sampling.steps
         return await ControlChecker(
-            self.spec, self._images, small.images, small.job, lambda way: self.jobs.with_way(way, steps)
+            self.spec, self._images, small.images, small.job, lambda way: self.jobs.with_control(way, steps)
         ).find(capabilities)
 
-    async def try_job(self, job: ImageJob) -> Shown | str:
+    async def try_job(self, job: ImageJob) -> ShownImages | str:
         """Draw, and return the images, or why they show nothing. Where they do not, more steps and other noise are
         tried: in very few, some schedules divide by zero."""
         drawn = await self.draw(job)
         why = _fault(job, drawn)
         if why is None and not isinstance(drawn, str):
-            return Shown(job, drawn)
+            return ShownImages(job, drawn)
         is_blank = why is None or why == ONE_COLOUR or why.startswith(NOT_NUMBERS)
-        for other in again(job) if is_blank else ():
+        for other in retry_jobs(job) if is_blank else ():
             drawn = await self.draw(other)
             if not isinstance(drawn, str) and _fault(other, drawn) is None:
-                return Shown(other, drawn)
+                return ShownImages(other, drawn)
         return why or ONE_COLOUR
 
     async def draws_first(self, capabilities: Capabilities, *, native: bool) -> bool:
         """Return whether the image that begins shows something."""
-        first = self.jobs.first(capabilities, native=native)
+        first = self.jobs.first_check(capabilities, native=native)
         return first is not None and not isinstance(await self.try_job(first.job), str)
 
     async def _images(self, job: ImageJob) -> Images | str:
         shown = await self.try_job(job)
         return shown if isinstance(shown, str) else shown.images
 
-    async def _find_first(self, announced: Capabilities, *, native: bool) -> tuple[Capabilities, Check, Shown]:
+    async def _find_first(self, announced: Capabilities, *, native: bool) -> tuple[Capabilities, Check, ShownImages]:
         capabilities = announced
-        while (check := self.jobs.first(capabilities, native=native)) is not None:
+        while (check := self.jobs.first_check(capabilities, native=native)) is not None:
             shown = await self.try_job(check.job)
             if not isinstance(shown, str):
                 return capabilities, check, shown
@@ -114,15 +114,15 @@ class CapabilityChecker:
             reason = f"{reason}; its weights may be damaged, or stored in a form that is not known here"
         raise CheckpointError(f"{self.spec.path} loads and does not draw: {reason}")
 
-    async def _look_small(self, capabilities: Capabilities, first: Shown) -> Shown:
-        check = self.jobs.first(capabilities, native=False)
+    async def _draw_small(self, capabilities: Capabilities, first: ShownImages) -> ShownImages:
+        check = self.jobs.first_check(capabilities, native=False)
         job = first.job if check is None else check.job
         shown = await self.try_job(job)
         if isinstance(shown, str):
             raise CheckpointError(f"{self.spec.path} loads and does not draw {job.width_px} px: {shown}")
         return shown
 
-    async def _try_one_step(self, capabilities: Capabilities, shown: Shown) -> tuple[Capabilities, Shown]:
+    async def _try_one_step(self, capabilities: Capabilities, shown: ShownImages) -> tuple[Capabilities, ShownImages]:
         """Try another number of steps than the first image's. Returns the image for checks that one step serves as well
         as two, too: the same in one step, if that gives an image."""
         job = shown.job
@@ -130,12 +130,12 @@ class CapabilityChecker:
         one, more = (replace(job, sampling=replace(job.sampling, steps=steps)) for steps in counts)
         drawn = await self.draw(one)
         if not isinstance(drawn, str) and _fault(one, drawn) is None:
-            return capabilities, Shown(one, drawn)
+            return capabilities, ShownImages(one, drawn)
         if isinstance(failed := await self.try_job(more), str):
             capabilities = _withdraw(capabilities, Check("another number of steps", more, {"any_steps": False}), failed)
         return capabilities, shown
 
-    async def _try_prompt(self, capabilities: Capabilities, *images: Shown) -> Capabilities:
+    async def _try_prompt(self, capabilities: Capabilities, *images: ShownImages) -> Capabilities:
         """Try another prompt, which must change one of the images. Raises CheckpointError if it does not, and the
         checkpoint draws from prompts alone."""
         why = NO_CHANGE if capabilities.prompt else "it takes none"
@@ -151,14 +151,16 @@ class CapabilityChecker:
             )
         return _withdraw(capabilities, Check(A_PROMPT, images[0].job, {"prompt": False, "text": False}), why)
 
-    async def _change(self, job: ImageJob, before: Images) -> Shown | str:
+    async def _change(self, job: ImageJob, before: Images) -> ShownImages | str:
         """Draw the images of the job, which must differ from those before it. Returns the reason if they don't."""
         shown = await self.try_job(job)
         if not isinstance(shown, str) and shown.job is job and difference(before[0], shown.images[0]) == 0:
             return NO_CHANGE
         return shown
 
-    async def _try_inputs(self, capabilities: Capabilities, first: Check, job: ImageJob, short: Shown) -> Capabilities:
+    async def _try_inputs(
+        self, capabilities: Capabilities, first: Check, job: ImageJob, short: ShownImages
+    ) -> Capabilities:
         """Try references, a mask and another shape. `short` is the first image in as few steps as these."""
         for check in self.jobs.others(job, short.job):
             if check.name == first.name or not check.needs(capabilities):
@@ -168,17 +170,17 @@ class CapabilityChecker:
             else:
                 shown = await self.try_job(check.job)
             if check.name == TWO_REFERENCES and not isinstance(shown, str):
-                shown = await self._change(with_other_second(shown.job), shown.images)
+                shown = await self._change(with_second_rotated(shown.job), shown.images)
                 shown = "the second changes nothing" if shown == NO_CHANGE else shown
             if isinstance(shown, str):
                 capabilities = _withdraw(capabilities, check, shown)
         return capabilities
 
-    async def _try_guidance(self, capabilities: Capabilities, before: Shown) -> Capabilities:
+    async def _try_guidance(self, capabilities: Capabilities, before: ShownImages) -> Capabilities:
         """Try much guidance, then a negative prompt with it: each must change the image, which is `before` at first. In
         two steps, since they may act in one alone."""
         if capabilities.guidance:
-            much = guided(before.job, 2 * before.job.sampling.guidance + 3)
+            much = with_guidance(before.job, 2 * before.job.sampling.guidance + 3)
             shown = await self._change(much, before.images)
             if isinstance(shown, str):
                 capabilities = _withdraw(capabilities, Check("guidance", much, {"guidance": False}), shown)
@@ -186,18 +188,18 @@ class CapabilityChecker:
                 before = shown
         return await self._try_negative_prompt(capabilities, before) if capabilities.negative_prompt else capabilities
 
-    async def _try_negative_prompt(self, capabilities: Capabilities, before: Shown) -> Capabilities:
+    async def _try_negative_prompt(self, capabilities: Capabilities, before: ShownImages) -> Capabilities:
         """Try a negative prompt with the job's guidance, and with little: most pipelines compute its part of a step at
         a guidance above 1 only, some at any above 0."""
         job = before.job
-        shown = await self._change(negated(job), before.images)
+        shown = await self._change(with_negative_prompt(job), before.images)
         if isinstance(shown, str):
             return _withdraw(capabilities, Check("a negative prompt", job, {"negative_prompt": False}), shown)
         if not capabilities.guidance:
             return capabilities
-        little = await self.try_job(guided(job, 0.5))
+        little = await self.try_job(with_guidance(job, 0.5))
         works = not isinstance(little, str) and not isinstance(
-            await self._change(negated(little.job), little.images), str
+            await self._change(with_negative_prompt(little.job), little.images), str
         )
         return replace(capabilities, negative_prompt_above=0.0 if works else 1.0)
 
@@ -253,4 +255,4 @@ def _fault(job: ImageJob, drawn: Images | str) -> str | None:
     """Return why a job's images show nothing, or were not drawn; None if they are fine."""
     if isinstance(drawn, str):
         return drawn
-    return ONE_COLOUR if any(is_plain(image, box) for image in drawn for box in painted(job)) else None
+    return ONE_COLOUR if any(is_plain(image, box) for image in drawn for box in drawn_boxes(job)) else None

@@ -42,7 +42,7 @@ class CheckJobs:
     spec: CheckpointSpec
     multiple_px: int
 
-    def first(self, capabilities: Capabilities, *, native: bool) -> Check | None:
+    def first_check(self, capabilities: Capabilities, *, native: bool) -> Check | None:
         """Return the image that a checkpoint with these capabilities draws first; None if it has none."""
         side_px = self._native_px if native else self._side_px
         if self.spec.conditioning == "upscale":
@@ -81,7 +81,7 @@ class CheckJobs:
             long = replace(job, prompt=LONG_PROMPT, sampling=replace(job.sampling, long_prompt="chunk"))
             yield Check("all of a long prompt", long, {"long_prompts": ("refuse", "tell")})
 
-    def with_way(self, way: ControlledWith, steps: int) -> ImageJob:
+    def with_control(self, way: ControlledWith, steps: int) -> ImageJob:
         """Return a job for a control beside a prompt, a reference or a mask."""
         return self._job(self._side_px, references=int(way != "text"), mask=way == "mask", steps=steps)
 
@@ -98,7 +98,7 @@ class CheckJobs:
     def compiled_shapes(self, capabilities: Capabilities, *, refined: bool) -> Iterator[ImageJob]:
         """Yield the jobs whose shapes would each be compiled while calls wait: at the native size, of one row and of
         two (more rows take the code of two), and with the second pass if its models have one."""
-        first = self.first(capabilities, native=True)
+        first = self.first_check(capabilities, native=True)
         if first is None:
             return
         yield first.job
@@ -133,7 +133,7 @@ class CheckJobs:
 
     def _job(self, side_px: int, *, references: int = 0, mask: bool = False, steps: int = FIRST_STEPS) -> ImageJob:
         """Return the job of a square image, from up to two references that differ."""
-        images, own = (_gradient(side_px), turned(_gradient(side_px))), self.spec.own_map
+        images, own = (_gradient(side_px), rotated(_gradient(side_px))), self.spec.own_map
         return ImageJob(
             id="probe",
             checkpoint=replace(self.spec, native_area_px=side_px**2),  # else it would be drawn larger and downscaled
@@ -152,25 +152,25 @@ class CheckJobs:
         )
 
 
-def guided(job: ImageJob, scale: float) -> ImageJob:
+def with_guidance(job: ImageJob, scale: float) -> ImageJob:
     """Return the job with this guidance."""
     return replace(job, sampling=replace(job.sampling, guidance=scale))
 
 
-def negated(job: ImageJob) -> ImageJob:
+def with_negative_prompt(job: ImageJob) -> ImageJob:
     """Return the job with more words in its negative prompt."""
     return replace(
         job, sampling=replace(job.sampling, negative_prompt=f"{job.sampling.negative_prompt} blurred".strip())
     )
 
 
-def with_other_second(job: ImageJob) -> ImageJob:
+def with_second_rotated(job: ImageJob) -> ImageJob:
     """Return the job with its second reference turned."""
     first, second = job.references
-    return replace(job, references=(first, turned(second)))
+    return replace(job, references=(first, rotated(second)))
 
 
-def again(job: ImageJob) -> Iterator[ImageJob]:
+def retry_jobs(job: ImageJob) -> Iterator[ImageJob]:
     """Yield the job in more steps from other noise; then from that noise alone, for checkpoints that draw in no other
     steps."""
     more = replace(job.sampling, steps=max(4, 2 * job.sampling.steps))
@@ -178,7 +178,7 @@ def again(job: ImageJob) -> Iterator[ImageJob]:
     yield replace(job, seed=job.seed + 1)
 
 
-def painted(job: ImageJob) -> list[tuple[int, int, int, int] | None]:
+def drawn_boxes(job: ImageJob) -> list[tuple[int, int, int, int] | None]:
     """Return the parts of the image that the checkpoint has drawn apart, as boxes: under the mask, or in the tiles
     of a second pass. None is all of it."""
     left, right = (0, 0, job.width_px // 2, job.height_px), (job.width_px // 2, 0, job.width_px, job.height_px)
@@ -187,7 +187,7 @@ def painted(job: ImageJob) -> list[tuple[int, int, int, int] | None]:
     return [left, right] if job.width_px > job.height_px else [None]
 
 
-def turned(image: RawImage) -> RawImage:
+def rotated(image: RawImage) -> RawImage:
     """Return a square RGB image turned clockwise by a quarter."""
     pixels = np.frombuffer(image.data, np.uint8).reshape(image.height_px, image.width_px, 3)
     return replace(image, data=np.rot90(pixels, -1).tobytes())

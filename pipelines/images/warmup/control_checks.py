@@ -9,7 +9,7 @@ import numpy as np
 
 from pipelines.catalog.checkpoint_files import CheckpointError, check_files, denoiser_name, model_index, read_json
 from pipelines.catalog.control_problems import why_it_does_not_fit
-from pipelines.images.drawing.looks import NO_CHANGE, difference
+from pipelines.images.drawing.image_checks import NO_CHANGE, difference
 from pipelines.protocol.images import (
     CheckpointSpec,
     Control,
@@ -60,7 +60,7 @@ class ControlChecker:
             kind: [each for each in controls if each.name not in failures and each.kind == kind] for kind in KINDS
         }
         found: dict[str, Any] = {
-            f"{field}_with": await self._ways(by_kind[kind], capabilities, kind, failed_checks)
+            f"{field}_with": await self._working_inputs(by_kind[kind], capabilities, kind, failed_checks)
             for kind, (field, _) in KINDS.items()
         }
         found |= {
@@ -107,7 +107,7 @@ class ControlChecker:
             return None
         return folder / denoiser_name(model_index(folder))
 
-    async def _ways(
+    async def _working_inputs(
         self,
         controls: list[Control],
         capabilities: Capabilities,

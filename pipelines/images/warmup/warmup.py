@@ -16,7 +16,7 @@ from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.estimate import Speeds, Timing, unit_s_at
 from pipelines.catalog.weights import WeightsKey, weights_key
 from pipelines.device.failures import Cancelled, OutOfTime, is_device_error, is_out_of_memory
-from pipelines.images.drawing.looks import InvalidImage
+from pipelines.images.drawing.image_checks import InvalidImage
 from pipelines.images.drawing.run import Run
 from pipelines.images.loading.checkpoint_cache import LoadedCheckpoint
 from pipelines.images.scheduling.batching import CHECK_PREFIX
@@ -68,7 +68,7 @@ class Warmup:
     async def run(self, spec: CheckpointSpec, loaded: LoadedCheckpoint, files: Sequence[str]) -> Capabilities:
         """Draw with a loaded checkpoint, and return its capabilities. Raises CheckpointError."""
         checkpoint = loaded.checkpoint
-        trials = _Trials(self._submit, self._errors)
+        trials = _CheckRunner(self._submit, self._errors)
         checker = CapabilityChecker(spec, checkpoint.multiple_px, trials.draw)
         if _key(spec) not in self._found:
             subject = await self._describe(spec, loaded, files)
@@ -127,7 +127,7 @@ class Warmup:
         found = await self._try_adapters(checker, found)
         if checkpoint.merger is not None and (why := checkpoint.merger.refused) is not None:
             found = replace(found, failed_checks=(*found.failed_checks, FailedCheck("a shared forward pass", why)))
-        again = checker.jobs.first(found, native=True)
+        again = checker.jobs.first_check(found, native=True)
         if self._on_gpu and again is not None:
             await checker.draw(again.job)  # for the time alone: its kernels are there now
         timings = self._timings.pop(weights_key(checker.spec))
@@ -138,7 +138,7 @@ class Warmup:
 
     async def _try_adapters(self, checker: CapabilityChecker, found: Capabilities) -> Capabilities:
         """Try the adapters of the folder. The weights are loaded anew after an adapter that leaves them changed."""
-        first = checker.jobs.first(found, native=False)
+        first = checker.jobs.first_check(found, native=False)
         if first is None:
             return found
 
@@ -201,7 +201,7 @@ class Warmup:
         self._found = {key: found for key, found in self._found.items() if key[0] in retained}
 
 
-class _Trials:
+class _CheckRunner:
     """The images of one checkpoint. `errors` are of those that have failed, by job."""
 
     def __init__(self, submit: Submit, errors: dict[str, BaseException]) -> None:

@@ -17,7 +17,7 @@ from pipelines.protocol.upstream import ImageUpstream
 from server.backends.decoding.messages import ImageError
 from server.backends.decoding.pool import DecoderFailed, DecoderPool
 from server.backends.image_upstream.answers import UpstreamError
-from server.backends.image_upstream.exchange import Answered, Files, OnBegun, OnPreview, cancel, send
+from server.backends.image_upstream.exchange import ExchangeResult, Files, OnBegun, OnPreview, cancel, send
 from server.backends.image_upstream.png import to_png
 from server.backends.image_upstream.requests import SEED_MODULUS, ImageExchange, exchanges_of
 from server.backends.upstream import UpstreamClient
@@ -89,7 +89,7 @@ class UpstreamDrawing:
             seen.report()
         return images
 
-    async def _send(self, exchange: ImageExchange, files: Files, seen: _Seen) -> Answered:
+    async def _send(self, exchange: ImageExchange, files: Files, seen: _Seen) -> ExchangeResult:
         """Send a request until it is answered. Another Darkroom finds the call that it began by its Idempotency-Key, so
         a connection that breaks costs no image, and draws none twice. Others are asked once."""
 
@@ -107,7 +107,7 @@ class UpstreamDrawing:
 
     async def _attempts(
         self, exchange: ImageExchange, files: Files, job_id: str, on_preview: OnPreview, on_begun: OnBegun
-    ) -> Answered:
+    ) -> ExchangeResult:
         began, upstream = False, exchange.upstream
         for delay_s in (*RETRY_DELAYS_S, None):
             try:

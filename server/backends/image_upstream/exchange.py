@@ -29,7 +29,7 @@ OnPreview = Callable[[int, int, bytes], Awaitable[None]]  # image of the request
 OnBegun = Callable[[str], None]  # with the id of another Darkroom's call
 
 
-class Answered(NamedTuple):
+class ExchangeResult(NamedTuple):
     """The images of one request, in order, and another Darkroom's counts of how its prompts were read."""
 
     images: Sequence[bytes]
@@ -52,7 +52,7 @@ class Files:
 
 async def send(
     client: UpstreamClient, exchange: ImageExchange, files: Files, on_preview: OnPreview, on_begun: OnBegun
-) -> Answered:
+) -> ExchangeResult:
     """Send one request, and return its images. Raises UpstreamError.
 
     Cancelling it closes the connection, by which a server knows that nobody waits any more. Another Darkroom goes on
@@ -68,7 +68,7 @@ async def send(
         if response.headers.get("content-type", "").startswith("text/event-stream"):
             return await _from_stream(upstream, response, exchange.count, limit, on_preview)
         body = await asyncio.to_thread(_parse, upstream, await _read(upstream, response, limit))
-        return Answered(await asyncio.to_thread(_images, upstream, body, exchange.count), {})
+        return ExchangeResult(await asyncio.to_thread(_images, upstream, body, exchange.count), {})
 
 
 async def cancel(client: UpstreamClient, exchange: ImageExchange, files: Files, job: str | None) -> None:
@@ -131,7 +131,7 @@ async def _refusal(upstream: ImageUpstream, response: httpx.Response) -> Upstrea
 
 async def _from_stream(
     upstream: ImageUpstream, response: httpx.Response, count: int, limit: int, on_preview: OnPreview
-) -> Answered:
+) -> ExchangeResult:
     """Read another Darkroom's stream: previews, then each finished image."""
     images: dict[int, bytes] = {}
     found: Json = {}
@@ -151,7 +151,7 @@ async def _from_stream(
     if sorted(images) != list(range(count)):
         failed = Failed("upstream_failed", f"The server behind model `{upstream.model}` ended its stream early.")
         raise UpstreamError(failed, cut=True)
-    return Answered([images[index] for index in range(count)], found)
+    return ExchangeResult([images[index] for index in range(count)], found)
 
 
 def _found(parameters: object) -> Json:

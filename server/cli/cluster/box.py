@@ -41,7 +41,7 @@ class Box:
         ]
 
 
-def examine_box(settings: Settings) -> Box:
+def describe_box(settings: Settings) -> Box:
     """Describe this machine, to be compared with others. Raises StartError for a policy that can't be read."""
     policy = b""
     try:

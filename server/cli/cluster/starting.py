@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from server.accounts.db import opened
 from server.backends.open_storage import open_storage
 from server.catalog.images import CatalogError
-from server.cli.cluster.box import Box, compare_weights, examine_box, memory_labels
+from server.cli.cluster.box import Box, compare_weights, describe_box, memory_labels
 from server.cli.cluster.config import ClusterConfig, read_config
 from server.cli.cluster.layout import HEAD, NODE
 from server.cli.cluster.ray_node import (
@@ -52,9 +52,9 @@ def start_cluster(settings: Settings, path: Path, name: str, labels: Mapping[str
     config = read_config(path, tuple(catalog.models))
     make_token(settings.home)
     set_environment(settings.home)
-    console, box = Console(highlight=False, soft_wrap=True), examine_box(settings)
+    console, box = Console(highlight=False, soft_wrap=True), describe_box(settings)
     secrets = derive_secrets(read_token(settings.home))
-    prepare_books(settings, config, secrets, console)
+    prepare_database(settings, config, secrets, console)
     with console.status("Starting Ray, engines and gateways ..."):
         labels = _labels(settings, name, labels) | {HEAD: "true"}
         node = start_node(settings.home, name, None, config.ray_port, ip, labels)
@@ -75,7 +75,7 @@ def join_cluster(settings: Settings, head: str, name: str, labels: Mapping[str, 
     """Join this box to a cluster, for `darkroom cluster join`. Raises StartError."""
     require_ray()
     set_environment(settings.home)
-    console, box = Console(highlight=False, soft_wrap=True), examine_box(settings)
+    console, box = Console(highlight=False, soft_wrap=True), describe_box(settings)
     with console.status("Joining ..."):
         node = start_node(settings.home, name, head, 0, ip, _labels(settings, name, labels))
     try:
@@ -142,7 +142,7 @@ def _node(settings: Settings) -> RayNode:
     return node
 
 
-def prepare_books(settings: Settings, config: ClusterConfig, secrets: ClusterSecrets, console: Console) -> None:
+def prepare_database(settings: Settings, config: ClusterConfig, secrets: ClusterSecrets, console: Console) -> None:
     """Prepare the database, at this version's schema with a catalog and a first key, and check that the storage
     answers. The home gets the secret of webhooks, for `darkroom keys webhook-secret`. Raises StartError."""
     from server.cli.cluster.gateway import gateway_settings

@@ -21,11 +21,11 @@ from server.backends.cluster.engine_actor import OPTIONS as ENGINE_OPTIONS
 from server.backends.cluster.engine_actor import EngineActor
 from server.backends.cluster.roster import NAMESPACE, SUPERVISOR, Engine, Roster
 from server.cli.cluster.box import Box
+from server.cli.cluster.box_checks import BoxChecker
 from server.cli.cluster.config import ClusterConfig
 from server.cli.cluster.gateway import OPTIONS as GATEWAY_OPTIONS
 from server.cli.cluster.gateway import Gateway
 from server.cli.cluster.layout import HEAD, NODE, NODE_ID, Node, plan_engines
-from server.cli.cluster.survey import Surveyor
 from server.cli.cluster.token import ClusterSecrets
 
 log = structlog.stdlib.get_logger("darkroom.cluster")
@@ -45,7 +45,7 @@ class Supervisor:
         self._config = config
         self._box = box
         self._secrets = secrets
-        self._surveyor = Surveyor(box) if as_guest else None
+        self._box_checker = BoxChecker(box) if as_guest else None
         self._roster = Roster(())
         self._actors: dict[str, Any] = {}
         self._states: dict[str, State] = {}
@@ -106,7 +106,7 @@ class Supervisor:
         ]
         gateways = [{"name": name, **self._shown(name, names)} for name in self._gateways()]
         return {
-            "nodes": [self._shown_node(node) for node in nodes if self._surveyor is not None or NODE in node.labels],
+            "nodes": [self._shown_node(node) for node in nodes if self._box_checker is not None or NODE in node.labels],
             "engines": engines,
             "gateways": gateways,
         }
@@ -127,7 +127,7 @@ class Supervisor:
         """End everything: gateways when their calls have ended, then the engines. Serve ends those of a guest: they
         have gone when no engine is linked to one."""
         deadline = time.monotonic() + limit_s
-        while self._surveyor is not None and self._is_linked and time.monotonic() < deadline:
+        while self._box_checker is not None and self._is_linked and time.monotonic() < deadline:
             time.sleep(POLL_EVERY_S)
         self._stopping = True
         with self._lock:
@@ -172,8 +172,8 @@ class Supervisor:
         if not self._is_read:
             self._read_boxes()
         nodes = list_nodes()
-        if self._surveyor is not None:
-            nodes = self._survey(nodes, self._surveyor)
+        if self._box_checker is not None:
+            nodes = self._check_new_boxes(nodes, self._box_checker)
         self._roster = plan_engines(self._config, [node for node in nodes if node.id in self._usable])
         self._end_drained()
         left, _ = (
@@ -196,13 +196,13 @@ class Supervisor:
             if self.roster().of_kind("image") and self._is_missing(name, there):
                 self._make_gateway(name, index)
 
-    def _survey(self, nodes: Sequence[Node], surveyor: Surveyor) -> list[Node]:
+    def _check_new_boxes(self, nodes: Sequence[Node], box_checker: BoxChecker) -> list[Node]:
         """Return the boxes with labels of their memory for weights; those that fit are used from now on."""
-        if fitting := surveyor.poll(nodes, self.catalog) - self._admitted:
+        if fitting := box_checker.poll(nodes, self.catalog) - self._admitted:
             with opened(self._config.database) as database:
                 ClusterBoxStore(database).admit(fitting)
             self._admitted |= fitting
-        memory = {id_: found.memory for id_, found in surveyor.found.items()}
+        memory = {id_: found.memory for id_, found in box_checker.found.items()}
         return [replace(node, labels={**node.labels, **memory.get(node.id, {})}) for node in nodes]
 
     def _is_missing(self, name: str, there: set[str]) -> bool:
@@ -235,7 +235,7 @@ class Supervisor:
 
     def _gateways(self) -> list[str]:
         """Serve makes those of a guest."""
-        return [f"gateway-{index}" for index in range(self._config.gateways)] if self._surveyor is None else []
+        return [f"gateway-{index}" for index in range(self._config.gateways)] if self._box_checker is None else []
 
     def _read_states(self) -> None:
         for name, actor in list(self._actors.items()):
@@ -260,7 +260,7 @@ class Supervisor:
 
     def _shown_node(self, node: Node) -> dict[str, Any]:
         state = "drained" if node.id in self._drained else "ok" if node.id in self._admitted else "joining"
-        found = self._surveyor.found.get(node.id) if self._surveyor is not None else None
+        found = self._box_checker.found.get(node.id) if self._box_checker is not None else None
         state = "refused" if found is not None and found.problem is not None else state
         labels = {key: value for key, value in node.labels.items() if not key.startswith(("darkroom", "ray.io/"))}
         return {

@@ -77,7 +77,7 @@ class ClusterCatalog:
             self._member.prepare(proposal), self._prepare_others(proposal), return_exceptions=True
         )
         if isinstance(here, ApiError):
-            here.message = _at(self._url, here.message)
+            here.message = _with_server(self._url, here.message)
         for outcome in (here, elsewhere):
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -134,14 +134,14 @@ class ClusterCatalog:
         return diff
 
 
-def _at(url: str, message: str) -> str:
+def _with_server(url: str, message: str) -> str:
     """Add the address of a server to its message."""
     reason = message.removeprefix("Nothing has changed").lstrip(".: ")
     return f"{NOTHING} At {url}: {reason}"
 
 
 def _refusal(error: PeerRefused) -> ApiError:
-    message = _at(error.gateway.url or "", error.message)
+    message = _with_server(error.gateway.url or "", error.message)
     if error.status == 400:
         return BadRequest(message, code="checkpoint_failed")
     return Conflict(message, 10)

@@ -104,7 +104,7 @@ class CatalogMember:
                     diff = await self._serve(current)
             elif self._prepared is not None:
                 change = self._prepared[0].change
-                if not await self._store.in_reader(self._store.goes_on, change):
+                if not await self._store.in_reader(self._store.is_in_progress, change):
                     self._drop()
             if self._noted != self.version:
                 await self._record()

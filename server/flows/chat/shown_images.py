@@ -26,7 +26,7 @@ def shown_request(request: ChatRequest, *, sees: bool, leave_out: bool) -> tuple
         return without_images(request, set(range(count)) - (set() if leave_out else last))
     oldest = [number for number in range(count) if number not in last][: max(0, count - MAX_IMAGES)]
     shown, paths = without_images(request, set(oldest))
-    return replace(shown, messages=tuple(by_the_user(shown.messages))), paths
+    return replace(shown, messages=tuple(with_tool_images_as_user(shown.messages))), paths
 
 
 def without_images(request: ChatRequest, left_out: Collection[int]) -> tuple[ChatRequest, list[str]]:
@@ -70,7 +70,7 @@ def last_user_images(messages: Sequence[Mapping[str, Any]]) -> set[int]:
     return set(range(before, before + counts[spoken[-1]]))
 
 
-def by_the_user(messages: Iterable[Mapping[str, Any]]) -> Iterator[Json]:
+def with_tool_images_as_user(messages: Iterable[Mapping[str, Any]]) -> Iterator[Json]:
     """Yield the messages with the images of tools in a user's message after them: most templates and servers take
     results of tools as text alone."""
     held: list[Any] = []

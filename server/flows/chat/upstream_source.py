@@ -18,7 +18,7 @@ from server.flows.chat.events import AnswerEvent, RawItem
 from server.flows.chat.moderation import chat_moderation_context, upstream_texts
 from server.flows.chat.request import ChatRequest
 from server.flows.chat.run import UsageContext
-from server.flows.chat.shown_images import by_the_user
+from server.flows.chat.shown_images import with_tool_images_as_user
 from server.flows.chat.source import Chat, ChatCall, ChatParts, ChatSource, Json
 from server.flows.chat.upstream_body import to_body
 from server.flows.chat.upstream_events import deltas, finish, read_chunk, read_usage, upstream_refusal
@@ -127,7 +127,7 @@ class UpstreamSource(ChatSource):
     async def _moderated(self, call: ChatCall, chat_id: str) -> AsyncGenerator[AnswerEvent, None]:
         """Yield the events of a local model, made of the upstream's chunks."""
         await self._check_input(call, chat_id)
-        messages = list(by_the_user(call.values["messages"]))
+        messages = list(with_tool_images_as_user(call.values["messages"]))
         body = {**call.values, "messages": messages, **USAGE, **({"stop": list(call.stops)} if call.stops else {})}
         events = self._events(body, UsageContext(call.key, self._model.name))
         context = chat_moderation_context(chat_id, call.key, self._model)

@@ -4,7 +4,7 @@ from server.catalog.images import Catalog, ImageModel
 from server.errors import BadRequest
 
 
-def at_tier(catalog: Catalog, model: ImageModel, tier: str | None, param: str) -> ImageModel:
+def model_of_tier(catalog: Catalog, model: ImageModel, tier: str | None, param: str) -> ImageModel:
     """Return the model of the same catalog file with this tier; the model itself without one. Raises BadRequest."""
     family = [other for other in catalog.models.values() if other.source == model.source]
     if tier is None or tier == model.tier:

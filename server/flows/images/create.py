@@ -233,7 +233,7 @@ class ImageCreator:
             raise Overloaded(f"The server is busy: {error}.", error.retry_after_s) from error
         started_at = time.monotonic()
         current_trace().wake_s += events.wake_s
-        call.wakes_in(events.wake_s)
+        call.record_wake(events.wake_s)
         try:
             call.admit(shape)
             async for event in events:

@@ -83,14 +83,14 @@ class ImageJobs:
         return _recorded(record)
 
     def _running_state(self, call: ActiveCall, *, previews: bool) -> ImageJobState:
-        outlook = self._backlog.outlook(call.call.id)
+        estimate = self._backlog.estimate_job(call.call.id)
         return ImageJobState(
             id=call.call.id,
             created=int(call.created_at),
-            model=outlook.model if outlook else None,
+            model=estimate.model if estimate else None,
             state=call.state,
-            position=outlook.position if outlook else None,
-            estimated_s=outlook.estimated_s if outlook else None,
+            position=estimate.position if estimate else None,
+            estimated_s=estimate.estimated_s if estimate else None,
             progress=ImageProgress(step=call.progress.step, steps=call.progress.steps) if call.progress else None,
             previews=_newest_previews(call) if previews else None,
         )

@@ -26,7 +26,7 @@ ASK_TORCH = (
 )
 
 
-def examine(settings: Settings) -> list[Finding]:
+def run_checks(settings: Settings) -> list[Finding]:
     """Run every check, and return the findings; the server may run meanwhile. A check that meets a file which it may
     not read reports that."""
     checks: tuple[Callable[[Settings], Finding], ...] = (

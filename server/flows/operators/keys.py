@@ -132,7 +132,7 @@ class KeyAdmin:
         if body.expires_at is not None:
             changes["expires_at"] = datetime.fromtimestamp(body.expires_at, UTC)
         if body.days is not None:
-            changes["expires_at"] = datetime.fromtimestamp(self._database.clock.cautious(), UTC) + timedelta(
+            changes["expires_at"] = datetime.fromtimestamp(self._database.clock.earliest(), UTC) + timedelta(
                 days=body.days
             )
         typed: KeyChanges = changes  # type: ignore[assignment]  # the names are those of KeyChanges

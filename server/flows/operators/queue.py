@@ -97,18 +97,18 @@ class JobQueue:
                 **common, kind="chat", model=job.model, state=state, tokens=job.tokens, service_tier=job.tier
             )
         if isinstance(job, ActiveCall):
-            outlook = self._running.backlog.outlook(job.call.id)
+            estimate = self._running.backlog.estimate_job(job.call.id)
             return QueuedJob(
                 **common,
                 kind="image",
-                model=outlook.model if outlook else None,
+                model=estimate.model if estimate else None,
                 state=job.state,
-                position=outlook.position if outlook else None,
-                estimated_s=outlook.estimated_s if outlook else None,
+                position=estimate.position if estimate else None,
+                estimated_s=estimate.estimated_s if estimate else None,
                 step=job.progress.step if job.progress else None,
                 steps=job.progress.steps if job.progress else None,
                 size=job.shape.size if job.shape else None,
-                service_tier=outlook.tier if outlook else "default",
+                service_tier=estimate.tier if estimate else "default",
             )
         state = "queued" if job.status == "queued" else "running"
         echo = job.record.echo

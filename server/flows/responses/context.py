@@ -7,7 +7,7 @@ from typing import Any
 
 from pipelines.protocol.chat import Message
 from server.accounts.response_items import StoredItem
-from server.flows.chat.shown_images import by_the_user
+from server.flows.chat.shown_images import with_tool_images_as_user
 from server.flows.responses.hosted_items import Exchange, read_exchange
 from server.flows.responses.items import parts_of, read_summary
 from server.flows.responses.tools import IMAGE_FUNCTION, function_name
@@ -72,7 +72,7 @@ def build_context(items: Iterable[StoredItem], instructions: str | None, *, tool
         if body["type"] != "reasoning":
             _add_thoughts(messages, min(count, len(messages) - 1), thoughts)
             thoughts = ""
-    return Context(tuple(by_the_user(messages)), tuple(images))
+    return Context(tuple(with_tool_images_as_user(messages)), tuple(images))
 
 
 def with_newest_images(context: Context, count: int) -> Context:

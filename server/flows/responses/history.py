@@ -20,7 +20,7 @@ CHECKED_PX = 10_000  # of an image that is decoded only to see whether it can be
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class PastItems:
     """The items before a request. `unchecked`: the items that the client put into a conversation by itself, so that no
     response has had them moderated."""
 
@@ -39,10 +39,10 @@ class History:
         self._storage = storage
         self._references = references
 
-    async def read_past(self, key: Key, body: ResponseBody) -> Past:
+    async def read_past(self, key: Key, body: ResponseBody) -> PastItems:
         """Read the conversation or the chain that a request goes on from. Raises BadRequest or NotFound."""
         if body.conversation is None:
-            return Past(await self.read_chain(key, body.previous_response_id))
+            return PastItems(await self.read_chain(key, body.previous_response_id))
         name, store = body.conversation.id, self._conversations
         found = await store.in_reader(store.items, name, key.id)
         if found is None:
@@ -52,7 +52,7 @@ class History:
         if len(items) >= MAX_ITEMS:
             message = f"This conversation has {MAX_ITEMS:,} items, as many as there may be: begin a new one."
             raise BadRequest(message, param="conversation", code="too_many_items")
-        return Past(items, unchecked)
+        return PastItems(items, unchecked)
 
     async def read_chain(self, key: Key, previous_id: str | None) -> list[StoredItem]:
         """Read the items of all rounds up to that response. Raises BadRequest if this key has no such response, or if

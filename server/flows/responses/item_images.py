@@ -16,7 +16,7 @@ from server.backends.decoding.data_uri import encode_data_uri
 from server.errors import ApiError
 from server.flows.references import Reference, ReferenceLoader
 from server.flows.responses.context import ImageRef, image_of_part, images_of
-from server.flows.responses.history import CHECKED_PX, Past, to_reference
+from server.flows.responses.history import CHECKED_PX, PastItems, to_reference
 from server.flows.responses.items import PARTS, is_sent_drawing, parts_of, with_parts
 from server.schemas.response_object import Json
 from server.schemas.responses import ResponseBody
@@ -28,7 +28,7 @@ MARK: Json = {"type": "input_text", "text": "[image]"}  # in an image's place: t
 class RequestItems:
     """The items of a request to the Responses API: those of earlier rounds, and those that it sends."""
 
-    past: Past
+    past: PastItems
     inputs: Sequence[StoredItem]
 
     @property
@@ -108,7 +108,7 @@ class ItemImages:
 
     def without_lost(self, items: RequestItems) -> RequestItems:
         """Return the items with a text in the place of every lost image."""
-        past = Past([*map(self._kept, items.past.items)], [*map(self._kept, items.past.unchecked)])
+        past = PastItems([*map(self._kept, items.past.items)], [*map(self._kept, items.past.unchecked)])
         return RequestItems(past, [*map(self._kept, items.inputs)])
 
     def lost_paths(self, body: ResponseBody, items: RequestItems) -> Iterator[str]:

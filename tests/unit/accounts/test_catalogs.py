@@ -38,11 +38,11 @@ def test_one_server_at_a_time_makes_a_change(database: Database) -> None:
     here, there = stores(database)
     here.begin(FIRST)
     assert [here.take_turn("c1"), there.take_turn("c2")] == [True, False]
-    assert [there.goes_on("c1"), there.goes_on("c2")] == [True, False]
+    assert [there.is_in_progress("c1"), there.is_in_progress("c2")] == [True, False]
     here.commit(2, SECOND, "c1")
     here.commit(2, SECOND, "c1")  # its answer was lost
     here.end_turn()
-    assert (there.current_number(), there.goes_on("c1"), there.take_turn("c2")) == (2, False, True)
+    assert (there.current_number(), there.is_in_progress("c1"), there.take_turn("c2")) == (2, False, True)
 
 
 @ON_POSTGRESQL
@@ -51,7 +51,7 @@ def test_a_change_of_a_server_that_was_given_up_is_not_recorded(database: Databa
     here.begin(FIRST)
     assert here.take_turn("c1")
     server(database, "here-again", "http://here:1")
-    assert not there.goes_on("c1")
+    assert not there.is_in_progress("c1")
     with pytest.raises(TurnLost):
         here.commit(2, SECOND, "c1")
     assert there.take_turn("c2")

@@ -133,7 +133,7 @@ def test_what_a_dead_server_wrote_while_the_databases_clock_was_ahead_is_given_u
     monkeypatch.setattr(database, "lease_now", real)
     assert living.renew()
     assert Ledger(database, "living").renew({"c2"}) == 1
-    assert living.does_chores()
+    assert living.runs_maintenance()
     assert living.others() == []
     assert [living.remove_dead(), living.remove_dead()] == [0, 1]
     assert dead.find("living") is not None

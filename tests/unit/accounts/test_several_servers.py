@@ -75,15 +75,15 @@ def test_nothing_is_migrated_beside_a_running_server(database: Database) -> None
 @ON_POSTGRESQL
 def test_the_oldest_live_server_does_the_chores(database: Database) -> None:
     first, second = server(database, "first"), server(database, "second", lease_s=0.05)
-    assert [first.does_chores(), second.does_chores()] == [True, False]
+    assert [first.runs_maintenance(), second.runs_maintenance()] == [True, False]
     first.leave()
-    assert [first.does_chores(), second.does_chores()] == [False, True]
+    assert [first.runs_maintenance(), second.runs_maintenance()] == [False, True]
     third = server(database, "third")
     time.sleep(0.1)
-    assert third.does_chores()  # the second does not renew its lease any more
+    assert third.runs_maintenance()  # the second does not renew its lease any more
     second._lease_s = 600.0
     assert second.renew()
-    assert third.does_chores() is False
+    assert third.runs_maintenance() is False
 
 
 @ON_POSTGRESQL

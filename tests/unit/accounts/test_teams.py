@@ -124,7 +124,7 @@ def test_the_check_compares_and_mends_a_teams_totals(database: Database) -> None
         session.execute(text("UPDATE key_months SET settled = 7"))
     (problem,) = report.check(database)
     assert problem.startswith(f"key {key_id} has a settled total of 7 and charges of 1000 for team {team_id} in 20")
-    assert report.mend_totals(database) == 1
+    assert report.repair_totals(database) == 1
     assert only_team(database).spent_this_month == 1000
     with database.write() as session:
         session.execute(text("UPDATE holds SET team_id = ''"))

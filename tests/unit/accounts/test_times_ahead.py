@@ -80,7 +80,7 @@ def at(database: Database, monkeypatch: pytest.MonkeyPatch) -> SetClock:
     """Sets every clock of the database, as a restart under another clock does."""
 
     def set_clocks(now: float) -> None:
-        for name in ("now", "steady", "cautious"):
+        for name in ("now", "steady", "earliest"):
             monkeypatch.setattr(database.clock, name, lambda: now)
         monkeypatch.setattr(database, "lease_now", lambda _: now)
 
@@ -125,10 +125,10 @@ def test_the_check_mends_totals(database: Database, at: SetClock) -> None:
         session.execute(text("UPDATE keys SET settled = 8"))
         session.execute(text("INSERT INTO key_months (key_id, month, settled) VALUES (:key, 0, 5)"), {"key": key.id})
     assert len(report.check(database)) == 3
-    assert report.mend_totals(database) == 3
+    assert report.repair_totals(database) == 3
     assert report.check(database) == []
     assert months_spent(database) == {key.id: 1000}
-    assert report.mend_totals(database) == 0
+    assert report.repair_totals(database) == 0
 
 
 @pytest.mark.parametrize("ahead_s", AHEAD)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.catalog.cards import Stated, stated
+from pipelines.catalog.cards import CardValue, read_card_value
 from pipelines.catalog.inspection import inspect_checkpoint
 from pipelines.catalog.suggestion import suggest
 from tests.support.weight_files import denoiser_file, flux_folder
@@ -50,24 +50,24 @@ pipe(prompt, num_inference_steps=8, guidance_scale=0)
 @pytest.mark.parametrize(
     ("card", "argument", "names", "value"),
     [
-        (DICT, STEPS, [], Stated(40, True)),
-        (DICT, "true_cfg_scale", [], Stated(4.0, True)),
-        (VARIABLES, STEPS, [], Stated(28, True)),
-        (VARIABLES, "guidance_scale", [], Stated(3.5, True)),
-        (SEVERAL, STEPS, ["model-turbo"], Stated(4, True)),
-        (SEVERAL, STEPS, ["model"], Stated(50, True)),
-        (SEVERAL, STEPS, ["model_lightning_8step.safetensors"], Stated(8, True)),
-        (SEVERAL, "guidance_scale", ["org/model-turbo"], Stated(0.0, True)),
-        (SEVERAL, STEPS, ["another"], Stated(50, False)),
-        ("pipe(prompt, num_inference_steps=9, guidance_scale=0.0)", STEPS, [], Stated(9, True)),
-        ("```python\n# f(num_inference_steps=3)\nf(num_inference_steps=9)\n```", STEPS, [], Stated(9, True)),
+        (DICT, STEPS, [], CardValue(40, True)),
+        (DICT, "true_cfg_scale", [], CardValue(4.0, True)),
+        (VARIABLES, STEPS, [], CardValue(28, True)),
+        (VARIABLES, "guidance_scale", [], CardValue(3.5, True)),
+        (SEVERAL, STEPS, ["model-turbo"], CardValue(4, True)),
+        (SEVERAL, STEPS, ["model"], CardValue(50, True)),
+        (SEVERAL, STEPS, ["model_lightning_8step.safetensors"], CardValue(8, True)),
+        (SEVERAL, "guidance_scale", ["org/model-turbo"], CardValue(0.0, True)),
+        (SEVERAL, STEPS, ["another"], CardValue(50, False)),
+        ("pipe(prompt, num_inference_steps=9, guidance_scale=0.0)", STEPS, [], CardValue(9, True)),
+        ("```python\n# f(num_inference_steps=3)\nf(num_inference_steps=9)\n```", STEPS, [], CardValue(9, True)),
         ("```sh\nrun --prompt x\n```", STEPS, [], None),
         ("if num_inference_steps == 4: pass", STEPS, [], None),
         ("my_num_inference_steps=4", STEPS, [], None),
     ],
 )  # fmt: skip
-def test_the_value_of_an_argument(card: str, argument: str, names: list[str], value: Stated | None) -> None:
-    assert stated(card, argument, names) == value
+def test_the_value_of_an_argument(card: str, argument: str, names: list[str], value: CardValue | None) -> None:
+    assert read_card_value(card, argument, names) == value
 
 
 def test_a_checkpoint_gets_the_values_of_the_example_that_names_it(tmp_path: Path) -> None:

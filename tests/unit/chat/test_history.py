@@ -7,7 +7,7 @@ import pytest
 from server.errors import BadRequest
 from server.flows.chat.parse import parse_chat
 from server.flows.chat.request import ChatRequest
-from server.flows.chat.shown_images import by_the_user, shown_request
+from server.flows.chat.shown_images import shown_request, with_tool_images_as_user
 
 HELLO = {"role": "user", "content": "Hello"}
 URL = "https://example.com/a.png"
@@ -141,13 +141,13 @@ RESULT = {"role": "tool", "tool_call_id": "c1", "content": [text("shot"), IMAGE]
 def test_images_of_tools_are_shown_by_the_user_after_the_results() -> None:
     other = {"role": "tool", "tool_call_id": "c2", "content": [IMAGE]}
     said = {"role": "assistant", "content": "ok"}
-    made = list(by_the_user([HELLO, ASKS, RESULT, other, HELLO, said, RESULT, said, RESULT]))
+    made = list(with_tool_images_as_user([HELLO, ASKS, RESULT, other, HELLO, said, RESULT, said, RESULT]))
     assert [message["role"] for message in made] == [
         "user", "assistant", "tool", "tool", "user", "assistant", "tool", "user", "assistant", "tool", "user",
     ]  # fmt: skip
     assert [message["content"] for message in made[2:5]] == ["shot", "[image]", [IMAGE, IMAGE, text("Hello")]]
     assert made[7]["content"] == made[10]["content"] == [IMAGE]
-    assert list(by_the_user(made)) == made
+    assert list(with_tool_images_as_user(made)) == made
 
 
 @pytest.mark.parametrize("sees", [True, False])

@@ -10,7 +10,7 @@ from server.data_folders import REPOSITORY
 from server.errors import BadRequest
 from server.flows.chat_images.conversation import read_conversation
 from server.flows.chat_images.image_call import request_fingerprint, to_image_request
-from server.flows.chat_images.tiers import at_tier
+from server.flows.chat_images.tiers import model_of_tier
 from server.flows.chat_images.tool_response import to_response
 from server.http.chat_images import draws
 from server.schemas.chat import ChatBody
@@ -121,11 +121,11 @@ def test_nothing_to_draw_is_refused() -> None:
 
 def test_a_resolution_chooses_the_model_of_the_family() -> None:
     pro, flash = (CATALOG.models[f"beta-{name}-image-count"] for name in ("3-pro", "2.5-flash"))
-    assert at_tier(CATALOG, pro, None, "x") is pro
-    assert at_tier(CATALOG, pro, "2K", "x").name == "beta-3-pro-image-hd-count"
-    assert at_tier(CATALOG, CATALOG.models["beta-3-pro-image-4k-count"], "1K", "x") is pro
+    assert model_of_tier(CATALOG, pro, None, "x") is pro
+    assert model_of_tier(CATALOG, pro, "2K", "x").name == "beta-3-pro-image-hd-count"
+    assert model_of_tier(CATALOG, CATALOG.models["beta-3-pro-image-4k-count"], "1K", "x") is pro
     with pytest.raises(BadRequest, match="Supported values are: '1K'"):
-        at_tier(CATALOG, flash, "4K", "x")
+        model_of_tier(CATALOG, flash, "4K", "x")
 
 
 def test_a_chat_draws_by_its_model_or_because_it_is_asked_to() -> None:

@@ -15,7 +15,7 @@ from server.accounts.keys import create_key
 from server.cli.admin_client import change_catalog, weights_path
 from server.cli.app import main
 from server.cli.printing import show
-from server.cli.serve import _welcome, create_first_key, create_webhook_secret
+from server.cli.serve import _print_ready, create_first_key, create_webhook_secret
 from server.cli.tables import balances_table
 from server.errors import StartError
 from server.settings import Settings
@@ -127,7 +127,7 @@ def test_thecreate_first_key_is_printed_or_its_file_is_named(
     served = SimpleNamespace(current=catalog)
     engines = SimpleNamespace(image=host, chat=host)
     services: Any = SimpleNamespace(settings=settings, served=SimpleNamespace(catalog=served), engines=engines)
-    _welcome(Console(soft_wrap=True), services, show_key=show_key)
+    _print_ready(Console(soft_wrap=True), services, show_key=show_key)
     output = capsys.readouterr().out
     key = (settings.home / "dev-key").read_text().strip()
     assert (key in output) is show_key

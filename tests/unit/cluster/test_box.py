@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from server.cli.cluster.box import Box, examine_box
+from server.cli.cluster.box import Box, describe_box
 from server.errors import StartError
 from server.settings import Settings
 
@@ -30,8 +30,8 @@ def test_each_difference_is_named(field: str, value: str, text: str) -> None:
 def test_a_policy_is_known_by_its_content(tmp_path: Path) -> None:
     policy = tmp_path / "policy.toml"
     policy.write_text("")
-    one = examine_box(Settings(moderation=policy))
+    one = describe_box(Settings(moderation=policy))
     policy.write_text("# more")
-    assert examine_box(Settings(moderation=policy)).moderation != one.moderation != "none"
+    assert describe_box(Settings(moderation=policy)).moderation != one.moderation != "none"
     with pytest.raises(StartError, match="DARKROOM_MODERATION"):
-        examine_box(Settings(moderation=tmp_path / "none.toml"))
+        describe_box(Settings(moderation=tmp_path / "none.toml"))

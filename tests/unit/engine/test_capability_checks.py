@@ -13,7 +13,7 @@ from PIL import Image
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.plan import in_own_steps, partial, plan_image
-from pipelines.images.drawing.looks import NOT_NUMBERS, ONE_COLOUR, InvalidImage
+from pipelines.images.drawing.image_checks import NOT_NUMBERS, ONE_COLOUR, InvalidImage
 from pipelines.images.warmup.capability_checks import CapabilityChecker
 from pipelines.protocol.images import CheckpointSpec, Control, EncodedImage, ImageJob
 from pipelines.protocol.messages import Capabilities

@@ -258,9 +258,9 @@ async def test_it_is_off_by_default_and_refuses_settings_that_can_not_work(
 
 async def test_groups_inside_other_claims_are_found() -> None:
     access = Access("realm_access.roles", (("*", "chat"), ("a", "*")), frozenset())
-    assert access.houses({"realm_access": {"roles": ["a", 5]}}) == {"a"}
-    assert access.houses({"realm_access.roles": "b"}) == {"b"}
-    assert access.houses({"realm_access": []}) == frozenset()
+    assert access.provider_groups({"realm_access": {"roles": ["a", 5]}}) == {"a"}
+    assert access.provider_groups({"realm_access.roles": "b"}) == {"b"}
+    assert access.provider_groups({"realm_access": []}) == frozenset()
     catalog = frozenset({"chat", "images"})
     assert access.allowed(frozenset(), catalog) == {"chat"}
     assert access.allowed(frozenset({"a"}), catalog) == catalog

@@ -252,8 +252,8 @@ async def test_the_outlook_counts_what_is_ahead() -> None:
         calls["b"].report(Started())
         calls["b"].report(Progress(1, 2))
         with backlog.reserve(jobs["c"], calls["c"]):
-            outlooks = {name: backlog.outlook(name) for name in "abc"}
-    assert {name: outlook.position for name, outlook in outlooks.items() if outlook} == {"a": 2, "b": 0, "c": 1}
-    times = {name: outlook.estimated_s for name, outlook in outlooks.items() if outlook}
+            estimates = {name: backlog.estimate_job(name) for name in "abc"}
+    assert {name: estimate.position for name, estimate in estimates.items() if estimate} == {"a": 2, "b": 0, "c": 1}
+    times = {name: estimate.estimated_s for name, estimate in estimates.items() if estimate}
     assert times["c"] < times["a"]
-    assert backlog.outlook("a") is None
+    assert backlog.estimate_job("a") is None

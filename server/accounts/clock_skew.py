@@ -25,13 +25,13 @@ def is_near(
     return or_(*(column.between(now - limit_s, now + limit_s) for now in (clock.now(), clock.steady())))
 
 
-def has_been(column: InstrumentedAttribute[float], clock: Clock, margin_s: float = MARGIN_S) -> ColumnElement[bool]:
+def is_past(column: InstrumentedAttribute[float], clock: Clock, margin_s: float = MARGIN_S) -> ColumnElement[bool]:
     """Return the condition that a time is no later than now, but for clocks that differ a little: so the latest of
     several is none of a time when the clock was ahead."""
     return column <= clock.latest() + margin_s
 
 
-def redate(session: Session, column: InstrumentedAttribute[float], clock: Clock, max_age_s: float) -> None:
+def reset_future_times(session: Session, column: InstrumentedAttribute[float], clock: Clock, max_age_s: float) -> None:
     """Date anew, by this moment, the rows that lie ahead by more than the age at which they are deleted: else they
     would stay until that time has come, and an age longer."""
     now = clock.latest()

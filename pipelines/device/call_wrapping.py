@@ -14,7 +14,7 @@ import torch
 Call = Callable[..., Any]
 
 
-def take_calls(module: torch.nn.Module, replace: Callable[[Call], Call]) -> None:
+def wrap_calls(module: torch.nn.Module, replace: Callable[[Call], Call]) -> None:
     """Make `replace(call)` answer each call of the module from now on, where `call` is what has answered it so far: the
     hooks and `forward` as they are then. Copies of the module in other processes keep the original."""
     own = module._compiled_call_impl

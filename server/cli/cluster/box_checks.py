@@ -9,7 +9,7 @@ import structlog
 from ray.exceptions import RayError
 
 from server.accounts.catalogs import CatalogContent
-from server.cli.cluster.box import Box, compare_weights, examine_box, memory_labels
+from server.cli.cluster.box import Box, compare_weights, describe_box, memory_labels
 from server.cli.cluster.layout import NODE_ID, Node
 from server.errors import StartError
 from server.settings import Settings
@@ -18,33 +18,33 @@ log = structlog.stdlib.get_logger("darkroom.cluster")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class BoxFindings:
     """A box's memory for weights, as labels, and the reason why it can't be used, if there is one."""
 
     memory: Mapping[str, str]
     problem: str | None = None
 
 
-def survey_box(first: Box, content: CatalogContent | None) -> Found:
+def check_box(first: Box, content: CatalogContent | None) -> BoxFindings:
     """Compare the box that this runs on with the first one, by its own environment, and return what was found. Reads
     its weights."""
     settings = Settings()
     try:
-        differences = examine_box(settings).differences(first)
+        differences = describe_box(settings).differences(first)
         if not differences and content is not None:
             compare_weights(settings, content)
     except StartError as error:
         differences = [str(error)]
-    return Found(memory_labels(settings), "; ".join(differences) or None)
+    return BoxFindings(memory_labels(settings), "; ".join(differences) or None)
 
 
-class Surveyor:
+class BoxChecker:
     """Examines the boxes of a cluster, each once. One that can't be used stays out until its Ray is started anew."""
 
     def __init__(self, first: Box) -> None:
         self._first = first
         self._asked: dict[Any, str] = {}  # ids of nodes, by the answers that are waited for
-        self.found: dict[str, Found] = {}
+        self.found: dict[str, BoxFindings] = {}
 
     def poll(self, nodes: Sequence[Node], catalog: Callable[[], CatalogContent | None]) -> set[str]:
         """Ask the boxes that are new; returns the ids of those that have turned out to fit since the last look."""
@@ -69,4 +69,4 @@ class Surveyor:
 
     def _request(self, node: Node, content: CatalogContent | None) -> Any:
         options = {"num_cpus": 0, "max_retries": 0, "label_selector": {NODE_ID: node.id}}
-        return ray.remote(survey_box).options(**options).remote(self._first, content)
+        return ray.remote(check_box).options(**options).remote(self._first, content)
