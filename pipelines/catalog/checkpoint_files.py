@@ -288,7 +288,7 @@ def control_bytes(controls: Iterable[Control], item_bytes: int) -> int:
             raise CheckpointError(f"{path}: there is no such file, or no .safetensors file in it")
         tensors = [tensor for file in files for tensor in read_header(file).tensors]
         seeing = [tensor for tensor in tensors if tensor.name.startswith(VISION)]
-        weights += sum(tensor.weights for tensor in seeing or tensors)  # of texts and images, that of images alone
+        weights += sum(tensor.weights for tensor in seeing or tensors)  # of a whole CLIP, the image encoder alone
     return weights * item_bytes
 
 

@@ -19,7 +19,7 @@ OF_EMBEDDINGS: Final = re.compile(r"emb_params|(clip_[lgh]|t5(xxl)?)(_out)?|\*|<
 MOST_VECTORS: Final = 512  # of a word
 PREFIX: Final = re.compile(r"^(first_stage_model|vae|model\.diffusion_model|module|params(_ema)?)\.")
 
-DENOISERS: Final = re.compile(  # beside which nothing else is looked for
+DENOISERS: Final = re.compile(  # a file with one of these is of no other kind
     rf"^((model\.diffusion_model|model|{WRAPPED_IN})\.)*"
     r"(input_blocks\.\d+\.\d+\.(transformer_blocks|in_layers)|double_blocks\.|joint_blocks\.|"
     r"down_blocks\.\d+\.(attentions|resnets)|(single_)?transformer_blocks\.|noise_refiner\.|context_refiner\.|"

@@ -70,7 +70,7 @@ class Inspection:
     problems: tuple[str, ...]
     needs: tuple[str, ...]  # libraries that are not installed
     conditioning: Conditioning
-    capabilities: Capabilities | None  # as the classes promise: warmup tries them
+    capabilities: Capabilities | None  # as the classes announce them; warmup tries them
     signature: Call  # of the pipeline's call; empty if the class is not known
     index: Mapping[str, Any]  # model_index.json
     denoiser_config: Mapping[str, Any]

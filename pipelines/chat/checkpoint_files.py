@@ -32,7 +32,7 @@ OWN_TOKENIZERS = ("tokenizer.json", "tokenizer.model")
 TOKENIZERS = (*OWN_TOKENIZERS, TEKKEN, "vocab.*", "*.tiktoken", "*.model")
 ADAPTER = "adapter_"  # how files begin that PEFT writes
 SPLIT = re.compile(rf"-\d{{5}}-of-\d{{5}}{GGUF}$")
-EYES = "mmproj"  # how files are named that hold what a model sees images with, and nothing that chats
+MMPROJ = "mmproj"  # how files begin that have a model's vision encoder alone
 KEEP_PACKED = {
     "gguf": "the package kernels keeps them packed on a GPU",
     "mxfp4": "the packages kernels and triton keep them packed on a GPU",
@@ -68,7 +68,7 @@ def _check_weights(path: Path) -> None:
     if not (path / "config.json").is_file():
         raise CheckpointError(f"{path}: no config.json, so this is no transformers folder")
     if not files:
-        packed = min((file for file in path.glob(f"*{GGUF}") if not file.name.startswith(EYES)), default=None)
+        packed = min((file for file in path.glob(f"*{GGUF}") if not file.name.startswith(MMPROJ)), default=None)
         pickled = next(iter(pickles_in(path)), None)
         weights = f"only pickles such as {pickled.name}, which can run code" if pickled else "no weights"
         remedy = f"name its file: {packed.name}" if packed else "convert the checkpoint to safetensors"

@@ -75,7 +75,7 @@ class ModelRunner:
         if len(chunks) > 1:
             return self._prefill_packed(chunks)
         (chunk,) = chunks
-        leads = self._leads(chunk.stop, chunk.end)
+        leads = self._leading_positions(chunk.stop, chunk.end)
         groups = self.kv_cache.group([chunk.lease], [chunk.stop], [(0, 1)])
         at = torch.arange(chunk.start, chunk.stop, device=self._device)
         causal = self.by_group and chunk.start > 0 and not leads and self.rules.layer_types == {"full_attention"}
@@ -119,7 +119,7 @@ class ModelRunner:
         last = torch.tensor([*accumulate(len(chunk.tokens) for chunk in chunks)], device=self._device) - 1
         return self._forward(ids, at, _Seen(at, keys, same=own[:, None] == owners), last)
 
-    def _leads(self, written: int, end: int) -> list[int]:
+    def _leading_positions(self, written: int, end: int) -> list[int]:
         """Return the position of a token in front that nothing reads: the library chooses a rotary embedding by the
         highest position of a pass, and the first passes over a long text end before it is long."""
         long_from = self.rules.long_from

@@ -36,8 +36,9 @@ class PackedLinear(nn.Module):
 
 @torch.inference_mode()
 def pack_linears(model: nn.Module) -> None:
-    """Pack the linear layers of a model on a CPU that a pass over a text calls, where oneDNN can. A layer whose weight
-    is read in another way stays as it is, and so do those of eyes and of experts that were not asked."""
+    """Pack the linear layers of a model on a CPU, as far as oneDNN can: those that a pass over a text calls. Layers
+    whose weights are read in another way stay as they are, and so do those of vision encoders and of experts that the
+    text was not routed to."""
     if platform.machine() not in X86 or not all(hasattr(torch.ops.mkldnn, name) for name in OPERATIONS):
         return
     for name, layer in _called(model).items():
@@ -48,11 +49,11 @@ def _called(model: nn.Module) -> dict[str, nn.Linear]:
     """Return the plain float32 layers that a forward pass calls; none of a model whose code takes no such pass."""
     called: set[nn.Module] = set()
 
-    def note(layer: nn.Module, _: Any) -> None:
+    def record(layer: nn.Module, _: Any) -> None:
         called.add(layer)
 
     plain = {name: layer for name, layer in model.named_modules() if type(layer) is nn.Linear}
-    hooks = [layer.register_forward_pre_hook(note) for layer in plain.values()]
+    hooks = [layer.register_forward_pre_hook(record) for layer in plain.values()]
     try:
         model(input_ids=torch.tensor([TRIED]))
     except OF_MODELS as error:

@@ -72,7 +72,7 @@ def _find_content(prober: Prober, prefer_parts: bool) -> str | None:
                     prompts[unset] = prompt
             except TemplateRefused as error:
                 problem = str(error)
-        if prompts:  # one that speaks of tools where there are none is longer
+        if prompts:  # a template that mentions tools where there are none writes more
             prober.learn(unset_tools=min(prompts, key=lambda unset: len(prompts[unset])))
             return None
     prober.learn(parts=prefer_parts, unset_tools=False)
@@ -92,7 +92,8 @@ def _find_tools(prober: Prober, prefer_parts: bool) -> bool:
 
 
 def _completed(prober: Prober, place: ToolTraits) -> ToolTraits:
-    """Return the place with how complete tools must be: the least that shows a bare one."""
+    """Return the place with the lowest level of completeness at which the template shows a tool without
+    descriptions."""
     tools, prober.tools = prober.tools, BARE_TOOLS
     for level in (0, 1, 2, 3):
         prober.learn(tools=replace(place, complete=level))

@@ -39,12 +39,14 @@ QUANTIZERS: Final = re.compile(r"(absmax|quant_map|quant_state|SCB|weight_format
 TELLING: Final[Mapping[str, bool]] = {"output_loading_info": True, "ignore_mismatched_sizes": True}
 
 
-def load_model(kind: Any, folder: Path, part: str, told: Path | None = None, **options: Any) -> tuple[Any, list[str]]:
+def load_model(
+    kind: Any, folder: Path, part: str, shown_path: Path | None = None, **options: Any
+) -> tuple[Any, list[str]]:
     """Load a model by its library, from safetensors on the disk alone, and check its weights as `check_loaded` does.
-    `told` is the path that messages name, by default the folder. Returns it, and notes for the operator."""
+    `shown_path` is the path that messages name, by default the folder. Returns it, and notes for the operator."""
     model, info = kind.from_pretrained(folder, local_files_only=True, use_safetensors=True, **TELLING, **options)
     extra = _unlisted(folder, options.get("variant"))
-    return model.eval(), check_loaded(told or folder, part, model, info, extra)
+    return model.eval(), check_loaded(shown_path or folder, part, model, info, extra)
 
 
 def _unlisted(folder: Path, variant: str | None) -> set[str]:

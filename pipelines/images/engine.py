@@ -359,7 +359,7 @@ class ImageEngine:
         for run in self._runs:
             if run.row.job is active.job:
                 run.cancelled = True
-                self._scheduler.finish_next(run.turn)
+                self._scheduler.run_next(run.turn)
 
     def _post(self, call: Callable[..., None], *arguments: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has closed

@@ -10,9 +10,9 @@ from server.accounts.tables import ClusterBoxRow
 
 
 @dataclass(frozen=True, slots=True)
-class KnownBoxes:
-    """The boxes that were used, by Ray's ids of nodes, which are others after each start. A drained box was admitted
-    before."""
+class ClusterBoxes:
+    """The admitted boxes of a cluster, and those of them that are drained, by Ray's node ids, which change with each
+    start."""
 
     admitted: frozenset[str]
     drained: frozenset[str]
@@ -21,11 +21,11 @@ class KnownBoxes:
 class ClusterBoxStore(Store):
     """The boxes of the one cluster that uses this database."""
 
-    def read(self) -> KnownBoxes:
-        """Return the boxes that are used, and those of them that were taken out of use."""
+    def read(self) -> ClusterBoxes:
+        """Return the admitted boxes, and those of them that are drained."""
         with self._database.read() as session:
             rows = session.scalars(select(ClusterBoxRow)).all()
-            return KnownBoxes(frozenset(row.node for row in rows), frozenset(row.node for row in rows if row.drained))
+            return ClusterBoxes(frozenset(row.node for row in rows), frozenset(row.node for row in rows if row.drained))
 
     def admit(self, nodes: Collection[str]) -> None:
         """Let boxes be used from now on."""
@@ -36,7 +36,7 @@ class ClusterBoxStore(Store):
         self._set(nodes, drained=True)
 
     def keep(self, nodes: Collection[str]) -> None:
-        """Forget all other boxes: a node that has ended never comes back under its id."""
+        """Delete all other boxes: a node that has ended never comes back under its id."""
         self._write(delete(ClusterBoxRow).where(ClusterBoxRow.node.not_in(nodes)))
 
     def _set(self, nodes: Collection[str], *, drained: bool) -> None:

@@ -213,7 +213,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
 
     def wake(self) -> None:
         """Load again what has left the device, before a job needs it."""
-        self.sleep_state.stay_awake()
+        self.sleep_state.cancel_sleep()
         self._wake_for(self.checkpoints)
 
     def _wake_for(self, specs: Iterable[Spec]) -> None:
@@ -359,8 +359,8 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
                 log.info("worker ready", worker=self.name, device=message.device, pid=self.pid)
 
     def _handle_checkpoint_state(self, state: CheckpointState) -> None:
-        told = {(known.spec.name, known.state, known.detail) for known in self.checkpoints.values()}
-        if (state.spec.name, state.state, state.detail) not in told:  # several models may share one
+        reported = {(known.spec.name, known.state, known.detail) for known in self.checkpoints.values()}
+        if (state.spec.name, state.state, state.detail) not in reported:  # several models may share one
             log.info("checkpoint", worker=self.name, name=state.spec.name, state=state.state, detail=state.detail)
         self._loading.discard(state.spec)
         if state.state == "loaded":

@@ -89,7 +89,7 @@ class WorkerSleep:
             self._wanted, self.place, self._waking = None, None, True
             self.woken.set()
 
-    def stay_awake(self) -> None:
+    def cancel_sleep(self) -> None:
         """Withdraw a request to sleep, if the worker is still awake."""
         self._wanted = None
 

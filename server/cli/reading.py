@@ -20,14 +20,14 @@ def reading_shown(console: Console) -> Iterator[SendProgress]:
     columns = (TextColumn("Reading the weights"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=None, visible=False)
-        told = -1
+        reported = -1
 
         def send(done: int, total: int) -> None:
-            nonlocal told
+            nonlocal reported
             bar.update(task, completed=done, total=total, visible=True)
-            if (tenth := TENTHS * done // total) > told and not console.is_terminal:
+            if (tenth := TENTHS * done // total) > reported and not console.is_terminal:
                 percent = 100 * tenth // TENTHS
                 console.print(f"Reading {decimal(total)} of weights, to compare them by SHA-256: {percent} %")
-            told = max(told, tenth)
+            reported = max(reported, tenth)
 
         yield send

@@ -57,8 +57,8 @@ def reproduce(
         body |= inputs_of(first["metadata"], image or [], mask, control or [])
         data = base64.b64decode(_send(client, "POST", "/v1/images/generations", body)["data"][0]["b64_json"])
         (again := output or Path(folder) / "again").write_bytes(data)
-        told, same = outcome(compare_files(file, again))
-    for line in told:
+        lines, same = outcome(compare_files(file, again))
+    for line in lines:
         typer.echo(line)
     raise typer.Exit(0 if same else 1)
 
@@ -123,11 +123,11 @@ def outcome(found: Mapping[str, Any]) -> tuple[list[str], bool]:
     """Return lines that say whether an image and the one that was drawn again have the same pixels, and what differs;
     and whether they have."""
     first, pixels = found["metadata"], found["pixels"]
-    told = [f"{name}: {old} -> {new}" for name, old, new in differences(first, found["other"])]
+    changes = [f"{name}: {old} -> {new}" for name, old, new in differences(first, found["other"])]
     if pixels is None:
-        return ["Not the same: it has another size.", *told], False
+        return ["Not the same: it has another size.", *changes], False
     if not pixels["differing"]:
-        return [f"The same, bit for bit: all {pixels['of']:,} pixels.", *told], True
+        return [f"The same, bit for bit: all {pixels['of']:,} pixels.", *changes], True
     lines = [
         f"Not the same: {pixels['differing']:,} of {pixels['of']:,} pixels differ, by {pixels['most']} of 255 at most."
     ]
@@ -138,7 +138,7 @@ def outcome(found: Mapping[str, Any]) -> tuple[list[str], bool]:
         )
     if "drawn_by" not in first:
         lines.append("Its metadata do not say what drew it: it is of an earlier version, or of another server.")
-    return [*lines, *told], False
+    return [*lines, *changes], False
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:

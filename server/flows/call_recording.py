@@ -74,8 +74,8 @@ def describe_body(trace: CallTrace, values: Mapping[str, Any]) -> None:
     """Record in the trace what a body of any protocol asks for: the model, the prompt or the last text of the user, and
     the plain parameters."""
     trace.model = _text(values.get("model")) or trace.model
-    said = values.get("messages") or values.get("contents") or values.get("input")
-    trace.prompt = (_text(values.get("prompt")) or _last_text(said) or "")[:MAX_PROMPT] or None
+    content = values.get("messages") or values.get("contents") or values.get("input")
+    trace.prompt = (_text(values.get("prompt")) or _last_text(content) or "")[:MAX_PROMPT] or None
     trace.parameters = {
         name: value
         for name, value in values.items()
@@ -83,16 +83,16 @@ def describe_body(trace: CallTrace, values: Mapping[str, Any]) -> None:
     }
 
 
-def _last_text(said: object) -> str | None:
+def _last_text(content: object) -> str | None:
     """Return a text itself, or the text of the last message or part that has one."""
     for _ in range(4):  # a list of messages, its content, a list of parts, a part
-        if isinstance(said, str):
-            return said
-        if isinstance(said, list):
-            said = next((part for part in reversed(said) if _has_text(part)), None)
-        elif isinstance(said, dict):
-            said = said.get("text") or said.get("content") or said.get("parts")
-    return said if isinstance(said, str) else None
+        if isinstance(content, str):
+            return content
+        if isinstance(content, list):
+            content = next((part for part in reversed(content) if _has_text(part)), None)
+        elif isinstance(content, dict):
+            content = content.get("text") or content.get("content") or content.get("parts")
+    return content if isinstance(content, str) else None
 
 
 def _has_text(part: object) -> bool:

@@ -90,7 +90,7 @@ class _Body:
         limit = self._limit if self._lease.begun else FREE_BYTES
         if self._received > limit:
             raise too_large(limit)
-        await self._lease.cover(self._received)
+        await self._lease.extend(self._received)
         return message
 
     async def _receive_in_time(self) -> Message:

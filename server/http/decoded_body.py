@@ -45,7 +45,7 @@ class DecodedBody:
         limit = self._limit if self._lease.begun else FREE_BYTES
         if self._decoded_bytes > limit:
             raise too_large(limit)
-        await self._lease.cover(self._decoded_bytes)
+        await self._lease.extend(self._decoded_bytes)
         more = self._more or bool(self._compressed)
         if not more and not self._decoder.eof:
             raise BadRequest("The body of your request could not be decompressed: it ends too early.")

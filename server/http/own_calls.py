@@ -19,10 +19,10 @@ async def send_own(app: ASGIApp, batch: Batch, line: BatchLine) -> OwnAnswer:
     answer. Its Idempotency-Key is the line's own."""
     address = urlsplit(batch.base)
     server = (address.hostname, address.port or PORTS[address.scheme])
-    told = {FORWARDED: batch.key_id, "server": server, PREFIX: address.path, NAMED_HOST: True}
+    caller_scope = {FORWARDED: batch.key_id, "server": server, PREFIX: address.path, NAMED_HOST: True}
 
     async def as_key(scope: Scope, receive: Receive, send: Send) -> None:
-        await app({**scope, **told}, receive, send)
+        await app({**scope, **caller_scope}, receive, send)
 
     transport = httpx.ASGITransport(as_key, raise_app_exceptions=False)
     headers = {"Content-Type": "application/json", "Idempotency-Key": f"{batch.id}-{line.position}"}

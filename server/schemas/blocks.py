@@ -93,12 +93,13 @@ def thought_of(block: object) -> str | None:
     """Return the thinking text of a block that has it; None for other blocks."""
     if not isinstance(block, Mapping) or block.get("type") not in THOUGHTS:
         return None
-    said = block.get("thinking") or block.get("text") or block.get("content") or block.get("summary")
-    return "".join(text for part in as_list(said) if (text := text_of(part)))
+    content = block.get("thinking") or block.get("text") or block.get("content") or block.get("summary")
+    return "".join(text for part in as_list(content) if (text := text_of(part)))
 
 
-def mark_of(block: object) -> str:
-    """Return the text that stands for a block: its kind, its name if it has one, and what of it is text."""
+def placeholder_text(block: object) -> str:
+    """Return the text that stands for a block that can't be read: its kind, its name if it has one, and the text in
+    it."""
     if not isinstance(block, Mapping):
         return "[block]"
     kind = str(block.get("type") or "block")[:MAX_NAME]

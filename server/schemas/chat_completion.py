@@ -38,7 +38,7 @@ class CompletionToolCall(TypedDict):
     function: CompletionFunction
 
 
-class PictureUrl(TypedDict):
+class CompletionImageUrl(TypedDict):
     """A data URI."""
 
     url: str
@@ -49,7 +49,7 @@ class CompletionImage(TypedDict):
 
     index: int
     type: Literal["image_url"]
-    image_url: PictureUrl
+    image_url: CompletionImageUrl
     truncated: NotRequired[str]
 
 

@@ -126,11 +126,11 @@ class BodyLease:
         return self._key_id is not None
 
     async def begin(self, key_id: str) -> None:
-        """Reserve the bytes that the request declares. Raises RateLimited and Overloaded, as `cover` does."""
+        """Reserve the bytes that the request declares. Raises RateLimited and Overloaded, as `extend` does."""
         self._key_id = key_id
-        await self.cover(self._declared_bytes)
+        await self.extend(self._declared_bytes)
 
-    async def cover(self, received_bytes: int) -> None:
+    async def extend(self, received_bytes: int) -> None:
         """Reserve more if the body has become longer than the reserved bytes."""
         missing = received_bytes - FREE_BYTES - self._reserved_bytes
         if self._key_id is not None and missing > 0:

@@ -12,10 +12,8 @@ from pipelines.protocol.messages import CachedCheckpoints, WorkerMemory
 @dataclass(frozen=True, slots=True)
 class EngineReport:
     """One worker. `engine` is its name, `kind` image, chat or classify; `checkpoints` says of each whether it loaded.
-
-    `memory` is None before the worker has told it. `work_s` is the estimated device time of an image worker's jobs, and
-    `residents` its weights in memory.
-    """
+    `memory` is None before the worker has reported it. `work_s` is the estimated device time of an image worker's jobs,
+    and `cached_checkpoints` its weights in memory."""
 
     engine: str
     kind: str
@@ -95,16 +93,16 @@ def _weights_bytes(report: EngineReport) -> float:
 
 
 def _cached_checkpoints(reports: Sequence[EngineReport]) -> Metric:
-    """Return the metric of cached checkpoints. Weights that several checkpoints share are told for one of them."""
+    """Return the metric of cached checkpoints. Weights that several checkpoints share are reported for one of them."""
     family = GaugeMetricFamily(
         "darkroom_checkpoint_resident_bytes",
         "Weights of a checkpoint in memory, on the device or offloaded to the host; components may be shared",
         labels=["engine", "kind", "checkpoint", "place"],
     )
     for each in reports:
-        for resident in each.cached_checkpoints.checkpoints if each.cached_checkpoints is not None else ():
-            place = "device" if resident.on_device else "host"
-            family.add_metric([each.engine, each.kind, resident.spec.name, place], resident.bytes)
+        for cached in each.cached_checkpoints.checkpoints if each.cached_checkpoints is not None else ():
+            place = "device" if cached.on_device else "host"
+            family.add_metric([each.engine, each.kind, cached.spec.name, place], cached.bytes)
     return family
 
 

@@ -1,7 +1,7 @@
 """The table of families: how each writes thoughts and calls, and by which marks of its template it is known.
 
 Sources: the families' published chat templates and model cards. A model type decides where a template says nothing.
-Several families may write alike: a name is of the first that did, or of what is written.
+Several families may write alike: an entry is named after the first family that wrote so, or after the format.
 """
 
 from collections.abc import Mapping

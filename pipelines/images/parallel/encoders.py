@@ -19,14 +19,14 @@ def text_encoders(components: Mapping[str, Any]) -> list[torch.nn.Module]:
 def call_from(device: torch.device, encoder: torch.nn.Module, own: torch.device) -> None:
     """Let an encoder on its `own` device be called with tensors of another, on which its outputs are wanted."""
 
-    def before(_: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def move_inputs(_: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         return send_to_device(args, own), send_to_device(kwargs, own)
 
-    def after(_: torch.nn.Module, args: Any, output: Any) -> Any:
+    def move_outputs(_: torch.nn.Module, args: Any, output: Any) -> Any:
         return send_to_device(output, device)
 
-    encoder.register_forward_pre_hook(before, with_kwargs=True)
-    encoder.register_forward_hook(after)
+    encoder.register_forward_pre_hook(move_inputs, with_kwargs=True)
+    encoder.register_forward_hook(move_outputs)
 
 
 def on_device(pipeline_class: type[Any], device: torch.device) -> type[Any]:

@@ -30,8 +30,8 @@ class Weights(Protocol):
         """Return whether a file that such a run draws with has changed since it was read into the weights."""
 
 
-class InMemory(Protocol):
-    """A checkpoint in memory."""
+class CacheEntry(Protocol):
+    """A checkpoint of the cache, which is in memory."""
 
     @property
     def checkpoint(self) -> Weights:
@@ -50,7 +50,7 @@ class Started(Protocol):
         """Return the row that the run draws: one image of a job."""
 
     @property
-    def loaded(self) -> InMemory:
+    def loaded(self) -> CacheEntry:
         """Return the checkpoint that the run draws with."""
 
     @property
@@ -68,7 +68,7 @@ class Admission:
     _limits: RowLimits
     _held_bytes: int  # that the memory which all hold between turns stays below
 
-    def may_start(self, row: Row, loaded: InMemory | None, ahead: int) -> bool:
+    def may_start(self, row: Row, loaded: CacheEntry | None, ahead: int) -> bool:
         """Return whether there is room for its tensors, and it joins others or is one of the first: `ahead` run before
         it."""
         if not self._drawing and len(self._runs) < MAX_RUNS:
@@ -96,24 +96,24 @@ class Admission:
     def _of_key(self, row: Row) -> int:
         return sum(run.row.owner == row.owner for run in self._runs)
 
-    def _joins(self, row: Row, loaded: InMemory) -> bool:
+    def _joins(self, row: Row, loaded: CacheEntry) -> bool:
         """Return whether forward passes that others share have room for it."""
         shape = self._shape(row, loaded)
         sharing = sum(run.turn.shape == shape for run in self._drawing)
         return 0 < sharing < self._limits.of(shape)
 
-    def _shape(self, row: Row, loaded: InMemory) -> PassShape:
+    def _shape(self, row: Row, loaded: CacheEntry) -> PassShape:
         if row.shape is None:
             row.shape = PassShape.first_of(row.job, loaded.checkpoint.multiple_px)
         return row.shape
 
-    def expect(self, waiting: Iterable[Row], find: Callable[[CheckpointSpec], InMemory | None]) -> None:
+    def expect(self, waiting: Iterable[Row], find: Callable[[CheckpointSpec], CacheEntry | None]) -> None:
         """Count the images that run or wait, by the shape of their passes: as many could share a pass."""
         found = [(row, find(row.job.checkpoint)) for row in waiting]
         shapes = [self._shape(row, loaded) for row, loaded in found if loaded is not None]
         self._limits.expect([*shapes, *(run.turn.shape for run in self._drawing)])
 
-    def is_busy(self, loaded: InMemory, row: Row) -> bool:
+    def is_busy(self, loaded: CacheEntry, row: Row) -> bool:
         """Return whether other runs keep this image from starting on the checkpoint. Adapters that requests name are
         state of the weights: only runs with the same ones, of the same files, go together. Runs of a checkpoint whose
         components take turns on the device go one after another: two would need two of them at once, or move them at

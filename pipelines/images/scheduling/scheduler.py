@@ -135,7 +135,7 @@ class DeviceScheduler:
         with self._lock:
             self._shares.leave(turn)
 
-    def finish_next(self, turn: DeviceTurn) -> None:
+    def run_next(self, turn: DeviceTurn) -> None:
         """Let a turn go before all others, since its run will end at once."""
         with self._lock:
             turn.remaining_s, turn.owed_s = 0.0, math.inf

@@ -21,7 +21,8 @@ Images = tuple[EncodedImage, ...]
 @dataclass(frozen=True, slots=True)
 class AdapterChecker:
     """Tries each adapter alone: it must give an image of several colours, and another one than `job` without it, which
-    must be the same again afterwards. `refuse` is told of a file after which it is not: the weights are loaded anew."""
+    must be the same again afterwards. `refuse` is called for a file after which it is not: the weights are loaded
+    anew."""
 
     spec: CheckpointSpec
     draw: Draw

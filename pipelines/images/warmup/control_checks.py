@@ -23,7 +23,7 @@ from pipelines.protocol.messages import Capabilities, ControlledWith, FailedChec
 
 Draw = Callable[[ImageJob], Awaitable[tuple[EncodedImage, ...] | str]]  # the images, or why it failed, in one line
 SQUARES_PX: Final = 8
-KINDS: Final[Mapping[ControlKind, tuple[str, str]]] = {  # -> how fields of Capabilities begin, and its name
+KINDS: Final[Mapping[ControlKind, tuple[str, str]]] = {  # how fields of Capabilities begin, and its name
     "controlnet": ("controlnets", "ControlNets"),
     "t2i-adapter": ("t2i_adapters", "T2I-Adapters"),
     "ip-adapter": ("ip_adapters", "IP-Adapters"),

@@ -38,7 +38,7 @@ CapabilitiesKey = tuple[Hashable, ...]  # what they follow from; first the Weigh
 
 
 @dataclass(slots=True)
-class _Found:
+class _Findings:
     """A checkpoint's capabilities, and the subject of their record on disk, if there is one."""
 
     capabilities: Capabilities
@@ -56,7 +56,7 @@ class Warmup:
     _speeds: Speeds
     _limits: RowLimits
     _records: CheckRecords | None = None
-    _found: dict[CapabilitiesKey, _Found] = field(default_factory=dict)
+    _found: dict[CapabilitiesKey, _Findings] = field(default_factory=dict)
     _errors: dict[str, BaseException] = field(default_factory=dict)  # of trials, until they are told
     _timings: dict[WeightsKey, list[Timing]] = field(default_factory=dict)  # of trials
     _writes: set[asyncio.Task[None]] = field(default_factory=set)
@@ -79,7 +79,7 @@ class Warmup:
                     await self._write(subject, found)
                 else:
                     subject = None
-            self._found[_key(spec)] = _Found(found, subject)
+            self._found[_key(spec)] = _Findings(found, subject)
             if self._records is not None and subject is not None:
                 passes = await asyncio.to_thread(self._records.read_passes, subject)
                 self._limits.restore(weights_key(spec), passes)
@@ -178,8 +178,8 @@ class Warmup:
         timings.append(Timing(units, run.turn.device_s) if self._on_gpu else Timing(units / run.steps, run.last_step_s))
 
     def record_speed(self, spec: CheckpointSpec) -> None:
-        """Record what an image that somebody asked for has told of the checkpoint's speed, and of what sharing passes
-        gains: the next start goes by it."""
+        """Record the checkpoint's speed, as a caller's image has shown it, and what sharing passes gains: the next
+        start uses it."""
         found, unit_s = self._found.get(_key(spec)), self._speeds.unit_s(spec)
         if found is None or found.subject is None or self._records is None:
             return

@@ -38,8 +38,8 @@ class EngineActor:
 
     async def link(self, name: str) -> AsyncIterator[LinkMessages]:
         """Yield the messages for a server: see `SharedEngine.link`."""
-        async for heard in self._engine.link(name):
-            yield heard
+        async for messages in self._engine.link(name):
+            yield messages
 
     async def send(self, name: str, messages: bytes) -> bool:
         """Take a server's messages, pickled with their pixels by `transport.pack`. Returns False if the server has no

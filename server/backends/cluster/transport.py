@@ -102,11 +102,11 @@ class RayTransport:
     async def _receive(self) -> None:
         try:
             async for reference in self._stream:
-                heard: LinkMessages = await reference
-                if isinstance(heard, str):
-                    self._end(heard)
+                received: LinkMessages = await reference
+                if isinstance(received, str):
+                    self._end(received)
                     return
-                self._inbox.put_nowait(heard)
+                self._inbox.put_nowait(received)
             self._end("its stream has ended")
         except RayError as error:
             self._end(_reason(error))

@@ -156,8 +156,8 @@ async def _from_stream(
 
 def _found(parameters: object) -> Json:
     """Return the token counts among an answer's parameters, without malformed ones."""
-    told = parameters if isinstance(parameters, dict) else {}
-    counts = {name: _numbers(told[name]) for name in TOKENS if isinstance(told.get(name), dict)}
+    counts_of = parameters if isinstance(parameters, dict) else {}
+    counts = {name: _numbers(counts_of[name]) for name in TOKENS if isinstance(counts_of.get(name), dict)}
     return {name: numbers for name, numbers in counts.items() if "used" in numbers}
 
 

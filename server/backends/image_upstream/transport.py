@@ -167,20 +167,20 @@ class UpstreamTransport:
 
     async def _check(self, spec: CheckpointSpec, upstream: ImageUpstream) -> CheckpointState:
         """Return whether the server answers; another Darkroom also tells its model's capabilities."""
-        told = capabilities_of(upstream, spec.max_references) if upstream.api != "darkroom" else None
+        capabilities = capabilities_of(upstream, spec.max_references) if upstream.api != "darkroom" else None
         path = f"/models/{quote(upstream.model)}" if upstream.api == "darkroom" else "/models"
         headers = self._client.headers(upstream)
         try:
             response = await self._client.http.get(upstream.base_url + path, headers=headers, timeout=CHECK_LIMIT_S)
             if response.status_code in {401, 403}:
-                return CheckpointState(spec, "failed", "it refuses this server's key", told)
+                return CheckpointState(spec, "failed", "it refuses this server's key", capabilities)
             if upstream.api == "darkroom":
                 return _state_of_card(spec, response)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            return CheckpointState(spec, "failed", f"it does not answer ({type(error).__name__})", told)
+            return CheckpointState(spec, "failed", f"it does not answer ({type(error).__name__})", capabilities)
         if response.is_server_error:
-            return CheckpointState(spec, "failed", f"it answers with status {response.status_code}", told)
-        return CheckpointState(spec, "loaded", f"at {upstream.base_url}", told)
+            return CheckpointState(spec, "failed", f"it answers with status {response.status_code}", capabilities)
+        return CheckpointState(spec, "loaded", f"at {upstream.base_url}", capabilities)
 
 
 def _state_of_card(spec: CheckpointSpec, response: httpx.Response) -> CheckpointState:

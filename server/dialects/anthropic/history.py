@@ -11,7 +11,16 @@ from pydantic import TypeAdapter
 
 from server.dialects.anthropic.schema import AssistantBlock, ResultPart, UserBlock
 from server.errors import BadRequest
-from server.schemas.blocks import as_history, as_list, fits, image_url_of, json_text, mark_of, strict_positions, text_of
+from server.schemas.blocks import (
+    as_history,
+    as_list,
+    fits,
+    image_url_of,
+    json_text,
+    placeholder_text,
+    strict_positions,
+    text_of,
+)
 
 Json = dict[str, Any]
 BLOCKS: dict[str, TypeAdapter[Any]] = {"user": TypeAdapter(UserBlock), "assistant": TypeAdapter(AssistantBlock)}
@@ -39,7 +48,7 @@ def _message(message: Json, index: int, is_last: bool, left_out: list[str]) -> J
         return message
     blocks = as_list(content)
     if role not in BLOCKS:  # instructions between messages are texts
-        return {**message, "content": "\n".join(text_of(block) or mark_of(block) for block in blocks)}
+        return {**message, "content": "\n".join(text_of(block) or placeholder_text(block) for block in blocks)}
     strict = is_last and role == "user" and not any(_is_result(block) for block in blocks)
     made = [_block(block, f"{path}.content[{i}]", str(role), strict, left_out) for i, block in enumerate(blocks)]
     return {**message, "content": made or ""}
@@ -57,7 +66,7 @@ def _block(block: Any, path: str, role: str, strict: bool, left_out: list[str]) 
         _check_readable(made, path)
         return made
     left_out.append(path)
-    return {"type": "text", "text": mark_of(block)}
+    return {"type": "text", "text": placeholder_text(block)}
 
 
 def _result(content: object, path: str, left_out: list[str]) -> Any:
@@ -69,7 +78,7 @@ def _result(content: object, path: str, left_out: list[str]) -> Any:
         made = _translated(part, sees=True)
         if not fits(RESULT, made):
             left_out.append(f"{path}.content[{index}]")
-            made = {"type": "text", "text": mark_of(part)}
+            made = {"type": "text", "text": placeholder_text(part)}
         parts.append(made)
     return parts
 

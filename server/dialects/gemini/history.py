@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from server.dialects.gemini.schema import CallResultPart, GeminiPart
 from server.errors import BadRequest
-from server.schemas.blocks import as_history, as_list, fits, json_text, mark_of, strict_positions
+from server.schemas.blocks import as_history, as_list, fits, json_text, placeholder_text, strict_positions
 
 Json = dict[str, Any]
 PART: TypeAdapter[Any] = TypeAdapter(GeminiPart)
@@ -64,7 +64,7 @@ def _part(part: Any, path: str, strict: bool, left_out: list[str]) -> Any:
             raise BadRequest(message, param=path, code="invalid_value")
         return part
     left_out.append(path)
-    return {"text": mark_of(_as_block(part, kind))}
+    return {"text": placeholder_text(_as_block(part, kind))}
 
 
 def _result(result: Json, path: str, left_out: list[str]) -> Json:

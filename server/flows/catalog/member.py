@@ -72,7 +72,7 @@ class CatalogMember:
         self.version = version
         self.problem: str | None = None
         self.current = version  # by the last look at the database
-        self._noted = 0  # the version of which the database and the files know
+        self._recorded_version = 0  # the version of which the database and the files know
         self._prepared: tuple[Proposal, Prepared] | None = None
 
     @property
@@ -106,7 +106,7 @@ class CatalogMember:
                 change = self._prepared[0].change
                 if not await self._store.in_reader(self._store.is_in_progress, change):
                     self._drop()
-            if self._noted != self.version:
+            if self._recorded_version != self.version:
                 await self._record()
             return diff
 
@@ -156,4 +156,4 @@ class CatalogMember:
             if edited:
                 message = "catalog files here are not those that the cluster serves: `darkroom reload` makes them that"
                 log.warning(message, folder=str(self._model_configs), files=edited, version=self.version)
-            self._noted = self.version
+            self._recorded_version = self.version

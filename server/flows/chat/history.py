@@ -17,7 +17,7 @@ from server.schemas.blocks import (
     fits,
     image_url_of,
     json_text,
-    mark_of,
+    placeholder_text,
     strict_positions,
     text_of,
     thought_of,
@@ -111,7 +111,7 @@ class ChatHistory:
         if message["role"] == "user" and fits(USER_PART, part):
             return part
         self.left_out.append(path)
-        return {"type": "text", "text": mark_of(part)}
+        return {"type": "text", "text": placeholder_text(part)}
 
     def _assistant(self, message: Json, path: str) -> Json:
         """Return an answer of an earlier round. An empty one is one; thoughts among its parts are its reasoning."""
@@ -145,7 +145,7 @@ class ChatHistory:
                 made.append(None)
             else:
                 self.left_out.append(f"{path}[{number}]")
-                made.append({"type": "text", "text": mark_of(part)})
+                made.append({"type": "text", "text": placeholder_text(part)})
         return made
 
     def _all_calls(self, calls: Sequence[Any], path: str) -> Iterator[Any]:

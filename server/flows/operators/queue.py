@@ -129,13 +129,13 @@ def worker_reports(hosts: Sequence[EngineHost[Any, Any]]) -> list[WorkerReport]:
     ]
 
 
-def _memory(told: WorkerMemory | None) -> MemoryReport | None:
-    """Return the memory that the latest heartbeat told of, in steps of 16 MiB: less is no change of the queue."""
-    if told is None:
+def _memory(memory: WorkerMemory | None) -> MemoryReport | None:
+    """Return the memory that the latest heartbeat reported, in steps of 16 MiB: less is no change of the queue."""
+    if memory is None:
         return None
-    gpu = told.gpu
+    gpu = memory.gpu
     return MemoryReport(
-        host_bytes=_whole(told.host_bytes),
+        host_bytes=_whole(memory.host_bytes),
         gpu_bytes=_whole(gpu.allocated_bytes) if gpu else None,
         gpu_used_bytes=_whole(gpu.total_bytes - gpu.free_bytes) if gpu else None,
         gpu_total_bytes=gpu.total_bytes if gpu else None,

@@ -19,7 +19,7 @@ from server.schemas.blocks import (
     fits,
     image_url_of,
     json_text,
-    mark_of,
+    placeholder_text,
     strict_positions,
     text_of,
 )
@@ -54,7 +54,7 @@ def readable_input(sent: object) -> tuple[object, list[str]]:
     for index, item in enumerate(items):
         if index not in strict and not _is_known(item):
             left_out.append(f"input[{index}]")
-            items[index] = _message(item, mark_of(item))
+            items[index] = _message(item, placeholder_text(item))
     return items, left_out
 
 
@@ -98,7 +98,7 @@ def _output(output: object, path: str, left_out: list[str]) -> Any:
         made = _translated(part, "input_text")
         if made is None or not fits(OUTPUT_PART, made):
             left_out.append(f"{path}.output[{index}]")
-            made = {"type": "input_text", "text": mark_of(part)}
+            made = {"type": "input_text", "text": placeholder_text(part)}
         parts.append(made)
     return parts or ""
 
@@ -115,7 +115,7 @@ def _part(part: Any, path: str, item: Json, strict: bool, left_out: list[str]) -
         check_readable(part, path, UNREADABLE)
         return part
     left_out.append(path)
-    return {"type": kind, "text": mark_of(part)}
+    return {"type": kind, "text": placeholder_text(part)}
 
 
 def _translated(part: Any, text_kind: str) -> Json | None:

@@ -40,7 +40,7 @@ def test_while_one_is_overdue_the_earliest_deadline_goes_first_and_of_equal_ones
 def test_a_run_that_ends_at_once_goes_first() -> None:
     scheduler = DeviceScheduler()
     cancelled, overdue, priority = DeviceTurn(30.0), DeviceTurn(20.0, owed_s=90.0), DeviceTurn(1.0, tier="priority")
-    scheduler.finish_next(cancelled)
+    scheduler.run_next(cancelled)
     assert select_next([priority, overdue, cancelled], {}) is cancelled
 
 

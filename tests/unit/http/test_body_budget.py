@@ -65,10 +65,10 @@ async def test_a_body_without_a_length_reserves_as_it_grows() -> None:
     growing = BodyLease(bodies, 0)
     await growing.begin("key")
     for received, reserved in ((FREE_BYTES, 0), (FREE_BYTES + 1, STEP_BYTES), (2 * MIB, 2 * STEP_BYTES)):
-        await growing.cover(received)
+        await growing.extend(received)
         assert bodies.in_flight_bytes == reserved
     with pytest.raises(RateLimited):
-        await growing.cover(5 * MIB)
+        await growing.extend(5 * MIB)
     growing.release()
     assert bodies.in_flight_bytes == 0
 
