@@ -17,7 +17,7 @@ PAGE: Final = 32  # tokens
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A page that was filled, behind those of its parents."""
+    """A page that was filled, in the tree of cached prefixes: its parents are the pages before it."""
 
     page: int
     parent: "Node | None"

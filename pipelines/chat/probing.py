@@ -50,7 +50,7 @@ class Prober:
         self.tools: tuple[Mapping[str, Any], ...] = (TOOL,) if with_tools else ()
 
     def learn(self, **found: Any) -> None:
-        """Add to the traits."""
+        """Set traits that were found, by their names."""
         self.traits = replace(self.traits, **found)
 
     def text(self, *messages: Message, **variables: Any) -> str:

@@ -42,7 +42,8 @@ class EffortTraits:
 
 @dataclass(frozen=True, slots=True)
 class TemplateTraits:
-    """One template with tools, or without them. The defaults are what a template takes that takes everything."""
+    """What a chat template takes, with tools or without them. The defaults are those of a template that takes
+    everything."""
 
     parts: bool = False  # content is a list of parts, never a string
     unset_tools: bool = False  # without tools, the variable may not even be None

@@ -9,8 +9,8 @@ M_ARENA_MAX: Final = -8  # of glibc's malloc.h
 
 
 def share_one_arena() -> None:
-    """Let all threads share one arena: they take turns to draw, and glibc would keep for each the memory that its
-    images freed. The operator's own number, in MALLOC_ARENA_MAX, stays."""
+    """Make all threads share one arena of glibc's malloc: they take turns to draw, and glibc would keep for each the
+    memory that its images freed. The operator's own number, in MALLOC_ARENA_MAX, stays."""
     if hasattr(LIBC, "mallopt") and "MALLOC_ARENA_MAX" not in os.environ:
         LIBC.mallopt(M_ARENA_MAX, 1)
 

@@ -26,7 +26,7 @@ MAX_ITEM_BYTES = 16 * 1024**2  # of a conversation's items as JSON: each of its 
 
 
 class TooMany(Exception):
-    """A key, or one of its conversations, has as much of a thing as it may have."""
+    """A key has as many conversations, or a conversation as many items or images or as much text, as it may have."""
 
     def __init__(self, what: Literal["conversations", "items", "pictures", "text"]) -> None:
         super().__init__(what)

@@ -117,7 +117,7 @@ def holds(state: str, *conditions: ColumnElement[bool]) -> Select[str]:
 
 
 def call_problems(session: Session, call_ids: Select[str], problem: str) -> list[str]:
-    """Return a line for each of these calls."""
+    """Return one line for each of these calls, with the problem."""
     return [f"call {call_id} {problem}" for call_id in session.scalars(call_ids)]
 
 

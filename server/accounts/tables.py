@@ -26,7 +26,7 @@ AutoInteger = BigInteger().with_variant(Integer, "sqlite")  # SQLite autoincreme
 
 
 class Base(DeclarativeBase):
-    """All tables."""
+    """The base class of all tables."""
 
     type_annotation_map: ClassVar = {float: Float}  # SQLAlchemy's own choice is another one in every version
 

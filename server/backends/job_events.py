@@ -25,7 +25,8 @@ class JobEvents(AsyncIterator[EventT], Generic[EventT]):
         self.ended = False
 
     def limit_s(self, time_limit_s: float) -> float:
-        """Return how long to wait for its end, where that counts from its submission: a worker may have to wake."""
+        """Return how long to wait for the job's end, in seconds from its submission: its time limit, and the time that
+        the worker may need to wake."""
         return time_limit_s + WAKE_MARGIN * self.wake_s
 
     def __aiter__(self) -> Self:

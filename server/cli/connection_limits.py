@@ -18,7 +18,7 @@ IPV6_PREFIX = 64  # what one customer of a provider has at least
 
 
 class Connection(Protocol):
-    """A connection as it is counted."""
+    """The interface of a connection that is counted."""
 
     @property
     def has_unsent(self) -> bool:

@@ -37,7 +37,7 @@ class StepCaches:
         denoiser.register_forward_hook(self._leave, always_call=True)
 
     def begin_run(self) -> None:
-        """Forget the states of this thread's last run, and of its last pipeline call."""
+        """Drop the cached states of this thread's last run, and of its last pipeline call."""
         self._current.forwards = 0
         prefix = _run_prefix()
         for states in self._states():

@@ -15,7 +15,7 @@ Sizes = Mapping[int, int]  # bytes of a component, by its identity
 
 
 class SharedParts:
-    """Components of folders, for as long as some checkpoint uses them."""
+    """The loaded components of folders, which checkpoints share. Each stays for as long as some checkpoint uses it."""
 
     def __init__(self) -> None:
         self._parts: weakref.WeakValueDictionary[Key, torch.nn.Module] = weakref.WeakValueDictionary()

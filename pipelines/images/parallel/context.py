@@ -13,7 +13,8 @@ IMAGE = "hidden_states"  # (rows, tokens, channels)
 
 
 def apply_context(denoiser: Any, config: Any) -> None:
-    """Let a denoiser's forward passes be collective ones. `config` is `ProcessGroup.context`."""
+    """Make a denoiser's forward passes run with context parallelism, so that each is collective. `config` is
+    `ProcessGroup.context`."""
     from diffusers.hooks.context_parallel import apply_context_parallel
 
     for module in denoiser.modules():

@@ -17,7 +17,8 @@ def text_encoders(components: Mapping[str, Any]) -> list[torch.nn.Module]:
 
 
 def call_from(device: torch.device, encoder: torch.nn.Module, own: torch.device) -> None:
-    """Let an encoder on its `own` device be called with tensors of another, on which its outputs are wanted."""
+    """Make an encoder that is on the device `own` callable from `device`: hooks move its inputs to `own`, and its
+    outputs to `device`."""
 
     def move_inputs(_: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         return send_to_device(args, own), send_to_device(kwargs, own)
@@ -30,6 +31,7 @@ def call_from(device: torch.device, encoder: torch.nn.Module, own: torch.device)
 
 
 def on_device(pipeline_class: type[Any], device: torch.device) -> type[Any]:
-    """Return the pipeline's class with this device: the library would take that of any component."""
+    """Return a subclass of the pipeline's class whose device is this one: the library would take that of any
+    component."""
     here = property(lambda _: device)
     return type(pipeline_class.__name__, (pipeline_class,), {"device": here, "_execution_device": here})

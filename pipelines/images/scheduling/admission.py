@@ -16,7 +16,7 @@ FIRST = 2  # in the order of those who run: the next one waits for the device wh
 
 
 class Weights(Protocol):
-    """A checkpoint, as far as admission knows one."""
+    """The properties of a loaded checkpoint that admission needs."""
 
     @property
     def runtime(self) -> Runtime:

@@ -52,7 +52,7 @@ class CapabilityChecker:
 
     @property
     def jobs(self) -> CheckJobs:
-        """Return the maker of the jobs."""
+        """Return the builder of the jobs that try this checkpoint."""
         return CheckJobs(self.spec, self.multiple_px)
 
     async def find_capabilities(self, announced: Capabilities, *, warmup_native: bool) -> Capabilities:

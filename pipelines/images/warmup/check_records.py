@@ -94,12 +94,12 @@ class CheckRecords:
         self._replace(self._path(subject), json.dumps({"abilities": asdict(found), **subject.facts}, indent=1))
 
     def read_passes(self, subject: Subject) -> list[Passes]:
-        """Read what its forward passes have cost; nothing without a record that can be read."""
+        """Return the recorded times of the checkpoint's forward passes; none without a record that can be read."""
         path = self._path(subject, PASSES)
         return _read(path, lambda record: list(map(_to_passes, record)), "sharing is measured") or []
 
     def write_passes(self, subject: Subject, passes: Iterable[Passes]) -> None:
-        """Keep what its forward passes have cost, in place of an older record."""
+        """Write the measured times of the checkpoint's forward passes, in place of an older record."""
         self._replace(self._path(subject, PASSES), json.dumps([asdict(each) for each in passes]))
 
     def _replace(self, path: Path, text: str) -> None:

@@ -196,7 +196,7 @@ class Warmup:
         task.add_done_callback(self._writes.discard)
 
     def unload_except(self, keys: Iterable[WeightsKey]) -> None:
-        """Forget the findings about all other weights, as far as they are not on disk."""
+        """Drop the findings about all other weights, as far as they are not on disk."""
         retained = set(keys)
         self._found = {key: found for key, found in self._found.items() if key[0] in retained}
 

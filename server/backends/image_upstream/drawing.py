@@ -57,7 +57,7 @@ class UpstreamDrawing:
         self._ending: set[asyncio.Task[None]] = set()  # calls that are being cancelled there
 
     async def settle(self) -> None:
-        """Wait until the cancelled calls are cancelled there too."""
+        """Wait until the cancelled calls are also cancelled at their servers."""
         await asyncio.gather(*self._ending)
 
     async def draw(self, job: ImageJob, upstream: ImageUpstream, capabilities: Capabilities, send: Send) -> Finished:

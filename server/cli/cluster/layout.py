@@ -31,8 +31,8 @@ class Node:
 
 
 def plan_engines(config: ClusterConfig, nodes: Sequence[Node]) -> Roster:
-    """Plan the engines of a cluster. An engine per GPU belongs to its node; of a number, each goes where there is
-    room."""
+    """Return the engines that a cluster should have. An engine per GPU belongs to its node; engines that the config
+    gives as a number go where there is room."""
     usable = [node for node in nodes if node.is_alive]
     engines: list[Engine] = []
     for table in config.engines:

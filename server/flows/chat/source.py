@@ -40,7 +40,7 @@ class ChatCall:
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A chat whose request is sound. Nothing of it runs before the first of its `events` is asked for."""
+    """A chat whose request is valid. Nothing of it runs before the first of its `events` is asked for."""
 
     events: Callable[[], AsyncGenerator[AnswerEvent, None]]  # raise ApiError, also later
     writer: CompletionWriter

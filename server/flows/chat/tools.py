@@ -32,7 +32,8 @@ def function_tool(
 
 
 def in_shape(values: Mapping[str, Any], shaped: Callable[[Any], Any]) -> dict[str, Any]:
-    """Return a body with its tools and the choice of one in the shape of its protocol: clients send those of others."""
+    """Return the body with its tools and its tool choice in the shape of its own protocol: clients also send those of
+    other protocols."""
     made, tools, choice = dict(values), values.get("tools"), values.get("tool_choice")
     if isinstance(tools, list):
         made["tools"] = [shaped(tool) for tool in tools]

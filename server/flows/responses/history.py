@@ -101,7 +101,7 @@ class History:
         return items, missing
 
     async def is_there(self, image: ImageRef) -> bool:
-        """Return whether a stored image was not deleted. What was sent is always there."""
+        """Return whether an image is available: it was sent, or is stored and was not deleted."""
         try:
             if image.is_file:
                 await self._storage.in_thread(self._storage.require, image.source)
