@@ -54,7 +54,8 @@ class ChatHistory:
         the user's last message that no chat model here reads."""
         if (history := as_history(messages)) is None:
             return messages
-        strict = said_last([message.get("role") == "user" for message in history])
+        roles = [message.get("role") for message in history]
+        strict = said_last([role == "user" for role in roles], [role == "assistant" for role in roles])
         return [self._message(message, index, strict=index in strict) for index, message in enumerate(history)]
 
     def _message(self, message: Json, index: int, *, strict: bool) -> Json:

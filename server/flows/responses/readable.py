@@ -18,6 +18,7 @@ from server.schemas.blocks import (
     check_readable,
     fits,
     image_url_of,
+    is_answer,
     json_text,
     mark_of,
     said_last,
@@ -48,7 +49,7 @@ def readable_input(sent: object) -> tuple[object, list[str]]:
     Raises BadRequest for a part of the user's last message that no chat model here reads."""
     if (history := as_history(sent)) is None:
         return sent, []
-    strict = said_last([item.get("role") == "user" for item in history])
+    strict = said_last([item.get("role") == "user" for item in history], [*map(is_answer, history)])
     left_out: list[str] = []
     items = [_item(item, index, left_out, strict=index in strict) for index, item in enumerate(history)]
     for index, item in enumerate(items):

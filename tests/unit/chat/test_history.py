@@ -52,10 +52,19 @@ def test_a_part_of_an_earlier_message_becomes_a_text_and_is_named(part: Any, mar
 
 
 def test_what_the_last_message_holds_is_refused_with_what_works() -> None:
-    for messages in ([{"role": "user", "content": [FILE]}], [{"role": "user", "content": [FILE]}, ASKS]):
+    for messages in (
+        [{"role": "user", "content": [FILE]}],
+        [{"role": "user", "content": [FILE]}, HELLO | {"role": "system"}],
+    ):
         with pytest.raises(BadRequest, match="send the text of the file") as raised:
             parsed(*messages)
         assert raised.value.param == "messages[0].content[0].type"
+
+
+def test_a_message_that_another_model_has_begun_to_answer_is_not_refused() -> None:
+    request = parsed({"role": "user", "content": [FILE]}, ASKS, {"role": "tool", "tool_call_id": "c1", "content": "x"})
+    assert request.messages[0]["content"] == [text("[file: a.pdf]")]
+    assert request.left_out == ("messages[0].content[0]",)
 
 
 @pytest.mark.parametrize(

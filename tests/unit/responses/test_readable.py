@@ -71,13 +71,19 @@ def test_what_the_last_message_holds_is_refused_with_what_works() -> None:
     for items in (
         [user(PDF)],
         [HELLO, user({"type": "input_text", "text": "sum"}, PDF)],
-        [user(PDF), CALL, output("x")],
+        [user(PDF), {"type": "image_generation_call", "id": "ig_1"}],
     ):
         with pytest.raises(BadRequest, match="send the text of the file"):
             readable_input(items)
     for last in ({"type": "novel"}, {"type": "compaction_trigger"}):
         with pytest.raises(BadRequest):
             read_response({"model": "m", "input": [HELLO, last]})
+
+
+def test_a_message_that_another_model_has_begun_to_answer_is_not_refused() -> None:
+    for said in (CALL, {"type": "reasoning", "summary": []}, {"role": "assistant", "content": "I look."}):
+        _, left_out = readable_input([user(PDF), said, CALL, output("x")])
+        assert left_out == ["input[0].content[0]"]
 
 
 @pytest.mark.parametrize(
