@@ -8,7 +8,7 @@ from pydantic import Field, Tag
 from pipelines.protocol.images import LongPrompt
 from server.errors import BadRequest
 from server.schemas.chat_messages import FUNCTION_NAME, BoundedText, LenientModel
-from server.schemas.chat_tools import STRING_OR_OBJECT, FreeText, GrammarText, Mode
+from server.schemas.chat_tools import MAX_TOOLS, STRING_OR_OBJECT, FreeText, GrammarText, Mode
 from server.schemas.hosted_fields import OrNone
 from server.schemas.images import OutputFormat, Seed, SizeName, Word
 
@@ -112,7 +112,8 @@ class NamespaceTool(LenientModel):
     name: Annotated[str, Field(pattern=FUNCTION_NAME)]
     description: BoundedText | None = None
     tools: Annotated[
-        list[Annotated[FunctionTool | CustomTool, Field(discriminator="type")]], Field(min_length=1, max_length=128)
+        list[Annotated[FunctionTool | CustomTool, Field(discriminator="type")]],
+        Field(min_length=1, max_length=MAX_TOOLS),
     ]
 
 

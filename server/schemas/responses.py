@@ -8,12 +8,12 @@ from pydantic import BeforeValidator, Field, Tag
 
 from pipelines.protocol.tiers import ServiceTier
 from server.schemas.chat_messages import TEXT_OR_PARTS, BoundedText, LenientModel, Text
+from server.schemas.chat_tools import MAX_TOOLS
 from server.schemas.hosted_fields import HostedFields
 from server.schemas.local_models import MinP, RepetitionPenalty, TemplateOptions, TopK
 from server.schemas.response_items import Item
 from server.schemas.response_tools import Tool, ToolChoice, echo_tool
 
-MAX_TOOLS = 128
 SAMPLING = frozenset({"temperature", "top_p", "presence_penalty", "frequency_penalty"})  # that answers repeat
 MAX_ITEMS = 4096
 UNSUPPORTED = {  # field -> what to do instead
