@@ -44,24 +44,24 @@ UNREADABLE = {  # types of parts that clients of this protocol send, and what wo
 }
 
 
-def readable_input(sent: object) -> tuple[object, list[str]]:
-    """Return the input, and the paths of what a text stands for. What is no list of objects is left to the validation.
-    Raises BadRequest for a part of the user's last message that no chat model here reads."""
+def readable_input(sent: object, field: str = "input") -> tuple[object, list[str]]:
+    """Return the input, and the paths in this field of what a text stands for. What is no list of objects is left to
+    the validation. Raises BadRequest for a part of the user's last message that no chat model here reads."""
     if (history := as_history(sent)) is None:
         return sent, []
     strict = said_last([item.get("role") == "user" for item in history], [*map(is_answer, history)])
     left_out: list[str] = []
-    items = [_item(item, index, left_out, strict=index in strict) for index, item in enumerate(history)]
+    items = [_item(item, f"{field}[{i}]", left_out, strict=i in strict) for i, item in enumerate(history)]
     for index, item in enumerate(items):
         if index not in strict and not _is_known(item):
-            left_out.append(f"input[{index}]")
+            left_out.append(f"{field}[{index}]")
             items[index] = _message(item, mark_of(item))
     return items, left_out
 
 
-def _item(item: Json, index: int, left_out: list[str], *, strict: bool) -> Json:
+def _item(item: Json, path: str, left_out: list[str], *, strict: bool) -> Json:
     """Return the item by this protocol's own words."""
-    kind, path = item.get("type"), f"input[{index}]"
+    kind = item.get("type")
     if item.get("role") == "tool" and kind in {None, "message"}:  # as a chat has it
         call_id, output = item.get("tool_call_id") or item.get("call_id"), item.get("content")
         item, kind = {"type": "function_call_output", "call_id": call_id, "output": output}, "function_call_output"
