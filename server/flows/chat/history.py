@@ -84,8 +84,9 @@ class ChatHistory:
             return message
         if role != "user" and isinstance(content, Mapping) and "type" not in content:
             return {**message, "content": json_text(content)}
-        strict = strict and role != "tool"
-        parts = [self._part(part, f"{path}.content[{i}]", message, strict) for i, part in enumerate(as_list(content))]
+        listed = as_list(content)
+        strict = strict and role != "tool" and not any(map(_is_result, listed))
+        parts = [self._part(part, f"{path}.content[{i}]", message, strict) for i, part in enumerate(listed)]
         return {**message, "content": parts or ""}
 
     def _result(self, message: Json) -> Json:
@@ -165,6 +166,11 @@ class ChatHistory:
             self._calls[str(made.get("function", {}).get("name"))] = made["id"]
             self._unanswered.append(made["id"])
             yield made
+
+
+def _is_result(part: object) -> bool:
+    """Return whether a part is what a tool returned, in the words of Anthropic's protocol."""
+    return isinstance(part, Mapping) and part.get("type") == "tool_result"
 
 
 def _has_parts(content: object) -> bool:

@@ -61,6 +61,13 @@ def test_what_the_last_message_holds_is_refused_with_what_works() -> None:
         assert raised.value.param == "messages[0].content[0].type"
 
 
+def test_a_result_by_anthropics_words_is_a_text() -> None:
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": [text("4 °C")]}
+    request = parsed(HELLO, {"role": "user", "content": [result, text("go on")]})
+    assert request.messages[-1]["content"] == [text("[tool_result]\n4 °C"), text("go on")]
+    assert request.left_out == ("messages[1].content[0]",)
+
+
 def test_a_message_that_another_model_has_begun_to_answer_is_not_refused() -> None:
     request = parsed({"role": "user", "content": [FILE]}, ASKS, {"role": "tool", "tool_call_id": "c1", "content": "x"})
     assert request.messages[0]["content"] == [text("[file: a.pdf]")]

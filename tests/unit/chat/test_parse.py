@@ -204,7 +204,7 @@ INVALID: list[tuple[dict[str, Any], str, str]] = [
      "invalid_function_parameters"),
     (body(tools=[tool("a", strict=True, parameters={"type": "object", "properties": {}})]),
      "tools[0].function.parameters", "invalid_function_parameters"),
-    (body(tools=[tool(f"t{i}") for i in range(129)]), "tools", "array_above_max_length"),
+    (body(tools=[tool(f"t{i}") for i in range(257)]), "tools", "array_above_max_length"),
     (body(tool_choice="required"), "tool_choice", "invalid_value"),
     (body(tool_choice="weather", tools=[TOOL]), "tool_choice", "invalid_value"),
     (body(tool_choice=5, tools=[TOOL]), "tool_choice", "invalid_type"),

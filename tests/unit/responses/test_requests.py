@@ -78,6 +78,15 @@ def test_a_hosted_tool_that_the_model_merely_may_call_is_left_out() -> None:
     assert values["tool_choice"] == "none"
 
 
+def test_what_no_answer_has_is_not_included_and_named() -> None:
+    body, left_out = read_response({"input": "Hi", "include": ["novel.sources", "reasoning.encrypted_content"]})
+    assert (body.include, left_out) == (["reasoning.encrypted_content"], ["include[0]"])
+
+
+def test_an_empty_id_goes_on_from_nothing() -> None:
+    assert read_response({"input": "Hi", "previous_response_id": ""})[0].previous_response_id is None
+
+
 def test_an_answer_repeats_the_sampling_that_holds() -> None:
     defaults = {"temperature": 0.6, "top_p": 0.95, "top_k": 20.0}
     body, _ = read_response({"input": "Hi", "temperature": 0.2})
