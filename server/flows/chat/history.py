@@ -29,6 +29,7 @@ USER_PART: TypeAdapter[Any] = TypeAdapter(AnyUserPart)
 REFUSAL: TypeAdapter[Any] = TypeAdapter(RefusalPart)
 CALL: TypeAdapter[Any] = TypeAdapter(AnyToolCall)
 MESSAGE: TypeAdapter[Any] = TypeAdapter(Message)
+SAID = ("role", "content", "tool_calls", "tool_call_id")
 ROLES = {"system", "developer", "user", "assistant", "tool"}
 UNREADABLE = {  # types of parts that clients of this protocol send, and what works in their place
     "file": "no files: send the text of the file, or images of its pages",
@@ -59,11 +60,14 @@ class ChatHistory:
         return [self._message(message, index, strict=index in strict) for index, message in enumerate(history)]
 
     def _message(self, message: Json, index: int, *, strict: bool) -> Json:
-        """Return the message; if it has a fault that no block explains, its texts alone."""
+        """Return the message; if it has a fault that no block explains, what it says and calls, or its texts alone."""
         made = self._read(message, f"messages[{index}]", strict=strict)
         if strict or fits(MESSAGE, made):
             return made
         self.left_out.append(f"messages[{index}]")
+        said = {name: made[name] for name in SAID if name in made}
+        if fits(MESSAGE, said):
+            return said
         texts = [text_of(part) or "" for part in as_list(made.get("content"))]
         answers = {"tool_call_id": str(made.get("tool_call_id"))} if made["role"] == "tool" else {}
         return {"role": made["role"], **answers, "content": "\n".join(texts)}

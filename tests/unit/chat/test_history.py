@@ -61,6 +61,15 @@ def test_what_the_last_message_holds_is_refused_with_what_works() -> None:
         assert raised.value.param == "messages[0].content[0].type"
 
 
+@pytest.mark.parametrize(
+    "odd", [{"reasoning": {"effort": "low"}}, {"reasoning_content": [text("hm")]}, {"images": ["a"]}]
+)
+def test_a_call_stays_beside_a_field_that_can_not_be_read(odd: dict[str, Any]) -> None:
+    made, left_out = read({**ASKS, **odd}, {"role": "tool", "tool_call_id": "c1", "content": "x"})
+    assert made[0]["tool_calls"] == [CALL]
+    assert left_out == ("messages[1]",)
+
+
 def test_a_result_by_anthropics_words_is_a_text() -> None:
     result = {"type": "tool_result", "tool_use_id": "t1", "content": [text("4 °C")]}
     request = parsed(HELLO, {"role": "user", "content": [result, text("go on")]})
