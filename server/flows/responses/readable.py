@@ -49,7 +49,8 @@ def readable_input(sent: object, field: str = "input") -> tuple[object, list[str
     the validation. Raises BadRequest for a part of the user's last message that no chat model here reads."""
     if (history := as_history(sent)) is None:
         return sent, []
-    strict = said_last([item.get("role") == "user" for item in history], [*map(is_answer, history)])
+    last = said_last([item.get("role") == "user" for item in history], [*map(is_answer, history)])
+    strict = {index for index in last if not _is_foreign_output(history[index])}
     left_out: list[str] = []
     items = [_item(item, f"{field}[{i}]", left_out, strict=i in strict) for i, item in enumerate(history)]
     for index, item in enumerate(items):
@@ -81,6 +82,12 @@ def _item(item: Json, path: str, left_out: list[str], *, strict: bool) -> Json:
         return made
     parts = [_part(part, f"{path}.content[{i}]", item, strict, left_out) for i, part in enumerate(as_list(content))]
     return {**made, "content": parts or ""}
+
+
+def _is_foreign_output(item: Json) -> bool:
+    """Return whether an item is what a tool of another server returned, such as a screenshot."""
+    kind = str(item.get("type"))
+    return kind.endswith("_output") and kind not in OUTPUTS
 
 
 def _is_foreign(name: str, value: object, kind: object) -> bool:
