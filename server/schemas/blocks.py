@@ -43,7 +43,7 @@ def as_history(messages: object) -> list[Json] | None:
 def said_last(by_user: Sequence[bool], by_model: Sequence[bool]) -> set[int]:
     """Return the positions of the messages whose faults are refused: the very last one, and the one that waits for an
     answer. The two say of each message who said it."""
-    return {len(by_user) - 1, *unanswered(by_user, by_model)}
+    return {*range(len(by_user))[-1:], *unanswered(by_user, by_model)}
 
 
 def unanswered(by_user: Sequence[bool], by_model: Sequence[bool]) -> list[int]:
