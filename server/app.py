@@ -33,6 +33,7 @@ from server.http.last_newline import LastNewlineMiddleware
 from server.http.observability import ObservabilityMiddleware
 from server.http.openapi_document import DocumentedApp, describe
 from server.http.own_calls import send_own
+from server.http.plain_paths import PlainPathsMiddleware
 from server.routes import (
     account,
     admin,
@@ -171,6 +172,7 @@ def _add_middleware(app: FastAPI, services: Services, dialects: Sequence[Dialect
         record=services.operations.call_recorder.record,
     )
     app.add_middleware(LastNewlineMiddleware)
+    app.add_middleware(PlainPathsMiddleware)
 
 
 def _engines(services: Services) -> list[WorkerPool | EngineHost[Any, Any]]:

@@ -171,8 +171,8 @@ def _fields(options: Mapping[str, Any]) -> dict[str, Any]:
         fields[name] = None if given[name] == "none" else given[name]
     for name in given.keys() & {"max_running", "per_minute"}:
         fields[name] = given[name] or None
-    if groups := [name.strip() for text in given.get("group", ()) for name in text.split(",") if name.strip()]:
-        fields["groups"] = groups
+    if given.get("group"):  # a text that is empty, as a script's unset variable is, must not mean all of them
+        fields["groups"] = [name.strip() for text in given["group"] for name in text.split(",") if name.strip()]
     days = given.get("days")
     if days == "never":
         fields["expires_at"] = None

@@ -16,6 +16,7 @@ from server.flows.operators.periods import read_period
 from server.schemas.validation import one_of
 
 MAX_PAGE = 100
+ORDERS: Sequence[Order] = ("asc", "desc")
 Text = TypeVar("Text", bound=str)
 
 
@@ -30,9 +31,7 @@ def read_limit(limit: str | int) -> int:
 
 def read_order(order: str) -> Order:
     """Return the order of a list. Raises BadRequest."""
-    if order not in {"asc", "desc"}:
-        raise BadRequest("Invalid value: 'order'. Supported values are: 'asc', 'desc'.", param="order")
-    return "asc" if order == "asc" else "desc"
+    return one_of(ORDERS, order, "order")
 
 
 Limit = Annotated[

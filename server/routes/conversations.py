@@ -1,12 +1,15 @@
 """/v1/conversations: items that responses read and add to."""
 
+import asyncio
+from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path
+from fastapi import APIRouter, Depends, Path, Request, Response
 
+from server.flows.responses.readable import readable_input
 from server.http import examples
-from server.http.bodies import KeyedJsonBody
-from server.http.deps import Caller, ServicesDep
+from server.http.bodies import KeyedJsonBody, Model, read_json
+from server.http.deps import Caller, ServicesDep, ignored_header
 from server.http.openapi import returns
 from server.http.queries import PageDep
 from server.schemas.conversations import (
@@ -18,17 +21,36 @@ from server.schemas.conversations import (
     CreateConversation,
     DeletedConversation,
 )
+from server.schemas.validation import validate
 
 router = APIRouter(prefix="/v1/conversations")
 
+
+class ItemsBody(KeyedJsonBody[Model]):
+    """A body with items, in which a text stands for what can't be read, as in the input of a response."""
+
+    async def __call__(  # type: ignore[override]
+        self, request: Request, response: Response, key: Caller, services: ServicesDep
+    ) -> Model:
+        """Read and validate the body. Raises ApiError with the field's name."""
+        values = await read_json(request, key, services)
+        items, left_out = await asyncio.to_thread(readable_input, values.get("items"), "items")
+        response.headers.update(ignored_header(left_out))
+        return await asyncio.to_thread(partial(validate, self.model, {**values, "items": items}, strict=True))
+
+
 ConversationId = Annotated[str, Path(description="The id of a conversation of this key.")]
 ItemId = Annotated[str, Path(description="The id of an item in it.")]
-NewConversation = Annotated[CreateConversation, Depends(KeyedJsonBody(CreateConversation, examples.CONVERSATION))]
+NewConversation = Annotated[CreateConversation, Depends(ItemsBody(CreateConversation, examples.CONVERSATION))]
 Change = Annotated[ChangeConversation, Depends(KeyedJsonBody(ChangeConversation, examples.CHANGE_CONVERSATION))]
-NewItems = Annotated[AddItems, Depends(KeyedJsonBody(AddItems, examples.CONVERSATION_ITEMS))]
+NewItems = Annotated[AddItems, Depends(ItemsBody(AddItems, examples.CONVERSATION_ITEMS))]
 
 
-@router.post("", response_description="The conversation.", responses=returns(ConversationObject, 404, 408, 429))
+@router.post(
+    "",
+    response_description="The conversation.",
+    responses=returns(ConversationObject, 404, 408, 429, headers=["x-darkroom-ignored"]),
+)
 async def create(body: NewConversation, key: Caller, services: ServicesDep) -> dict[str, Any]:
     """Create a conversation.
 
@@ -76,7 +98,7 @@ async def delete(conversation_id: ConversationId, key: Caller, services: Service
 @router.post(
     "/{conversation_id}/items",
     response_description="The new items.",
-    responses=returns(ConversationItemList, 404, 408, 429),
+    responses=returns(ConversationItemList, 404, 408, 429, headers=["x-darkroom-ignored"]),
 )
 async def add_items(
     conversation_id: ConversationId, body: NewItems, key: Caller, services: ServicesDep

@@ -40,11 +40,24 @@ def as_history(messages: object) -> list[Json] | None:
     return messages if isinstance(messages, list) and all(isinstance(each, dict) for each in messages) else None
 
 
-def strict_positions(by_user: Sequence[bool]) -> set[int]:
-    """Return the positions of the messages whose faults are refused: the very last one, and the user's last. `by_user`
-    says of each message whether the user said it."""
-    spoken = [index for index, is_users in enumerate(by_user) if is_users]
-    return {len(by_user) - 1, *spoken[-1:]}
+def strict_positions(by_user: Sequence[bool], by_model: Sequence[bool]) -> set[int]:
+    """Return the positions of the messages whose faults are refused: the very last one, and the one that waits for an
+    answer. The two say of each message who said it."""
+    return {*range(len(by_user))[-1:], *unanswered(by_user, by_model)}
+
+
+def unanswered(by_user: Sequence[bool], by_model: Sequence[bool]) -> list[int]:
+    """Return the position of the user's last message, or nothing if a model has begun to answer it: that one could
+    read it, and an agent sends it again with each result of a tool."""
+    spoken = [index for index, is_users in enumerate(by_user) if is_users][-1:]
+    return [index for index in spoken if not any(by_model[index:])]
+
+
+def is_answer(item: Mapping[str, Any]) -> bool:
+    """Return whether a model has said an item of a response. Clients send an image's call as an input of the user's."""
+    kind = str(item.get("type"))
+    calls = kind.endswith("_call") and kind != "image_generation_call"
+    return item.get("role") == "assistant" or kind == "reasoning" or calls
 
 
 def check_readable(block: object, path: str, unreadable: Mapping[str, str]) -> None:

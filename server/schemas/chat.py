@@ -5,13 +5,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from server.schemas.chat_messages import LenientModel, Message
-from server.schemas.chat_tools import ChatTool, ToolChoice
+from server.schemas.chat_tools import MAX_TOOLS, ChatTool, ToolChoice
 from server.schemas.hosted_fields import NO_EFFECT as NO_EFFECT_OF_HOSTING
 from server.schemas.hosted_fields import HostedFields, OrEmpty, OrFalse, OrNone
 from server.schemas.local_models import MaxTokens, MinP, RepetitionPenalty, TemplateOptions, TopK
 
 MAX_STOPS = 4
-MAX_TOOLS = 128
 MAX_CHOICES = 128
 # Accepted, and named in a response header: the answer is the same without them
 NO_EFFECT = tuple(sorted(("metadata", "prediction", "store", *NO_EFFECT_OF_HOSTING)))

@@ -7,6 +7,7 @@ from pydantic import BaseModel, Discriminator, Field, Tag
 from server.schemas.chat_messages import FUNCTION_NAME, BoundedText, LenientModel
 
 TOOLS = ("function", "custom")
+MAX_TOOLS = 256  # of the MCP servers of an agent; their grammar takes a second or two, and fails near 500
 
 
 class FunctionDefinition(LenientModel):

@@ -8,7 +8,7 @@ from pydantic import Field, Tag
 from pipelines.protocol.images import LongPrompt
 from server.errors import BadRequest
 from server.schemas.chat_messages import FUNCTION_NAME, BoundedText, LenientModel
-from server.schemas.chat_tools import STRING_OR_OBJECT, FreeText, GrammarText, Mode
+from server.schemas.chat_tools import MAX_TOOLS, STRING_OR_OBJECT, FreeText, GrammarText, Mode
 from server.schemas.hosted_fields import OrNone
 from server.schemas.images import OutputFormat, Seed, SizeName, Word
 
@@ -27,16 +27,9 @@ HOSTED = {  # tools of the hosted service -> what this server does not do
 }
 
 
-def refuse_hosted_tools(tools: object, served: Sequence[str]) -> None:
-    """Refuse a tool that OpenAI's own service runs. Raises BadRequest with the types that are `served` instead."""
-    for index, tool in enumerate(tools if isinstance(tools, list) else ()):
-        if (kind := _hosted(tool, served)) is not None:
-            raise _refusal(index, kind, served)
-
-
 def leave_out_hosted_tools(values: Values, served: Sequence[str] = TOOLS) -> tuple[Values, list[str]]:
-    """Leave out the tools that OpenAI's own service runs, and return the paths of those. Raises BadRequest for one that
-    the model must call, with the types that are `served` instead. Their types may end with `_preview` or a date."""
+    """Leave out the tools that a hosted service runs, whichever it is, and return the paths of those. Raises BadRequest
+    for one that the model must call, with the types that are `served` instead. Their types may end with a date."""
     tools, choice = values.get("tools"), values.get("tool_choice")
     if not isinstance(tools, list):
         return values, []
@@ -50,27 +43,30 @@ def leave_out_hosted_tools(values: Values, served: Sequence[str] = TOOLS) -> tup
 
 
 def _hosted(tool: object, served: Sequence[str]) -> str | None:
-    kind = tool.get("type") if isinstance(tool, dict) else None
-    return kind if isinstance(kind, str) and _base(kind) is not None and kind not in served else None
+    """Return the type of a tool that is none of the client's: that has one, and no parameters."""
+    if not isinstance(tool, dict) or "parameters" in tool:
+        return None
+    kind = tool.get("type")
+    return kind if isinstance(kind, str) and kind not in served else None
 
 
-def _base(kind: object) -> str | None:
-    """Return the name of a hosted tool without its version; None for other tools."""
-    return next((name for name in HOSTED if isinstance(kind, str) and kind.startswith(name)), None)
+def _base(kind: object) -> object:
+    """Return the type of a hosted tool, without the version if it is known."""
+    return next((name for name in HOSTED if isinstance(kind, str) and kind.startswith(name)), kind)
 
 
 def _forced(kind: str, chosen: Mapping[str, Any], *, only: bool, choice: object) -> bool:
     """Return whether the model must call this tool: it is named, or there is no other to choose from."""
     allowed = chosen.get("allowed_tools", chosen)
     required = choice == "required" or (isinstance(allowed, Mapping) and allowed.get("mode") == "required")
-    named = _base(chosen.get("type"))
-    return (named is not None and named == _base(kind)) or (only and required)
+    return _base(chosen.get("type")) == _base(kind) or (only and required)
 
 
 def _refusal(index: int, kind: str, served: Sequence[str]) -> BadRequest:
     message = (
-        f"'{kind[:60]}' is a tool of the hosted service, and this server {HOSTED[_base(kind) or '']}. Declare a "
-        f"function and run it yourself. Tools here: {', '.join(served)}."
+        f"'{kind[:60]}' is a tool of the hosted service, and this server "
+        f"{HOSTED.get(str(_base(kind)), 'has no such tool')}. Declare a function and run it yourself. Tools here: "
+        f"{', '.join(served)}."
     )
     return BadRequest(message, param=f"tools[{index}].type")
 
@@ -116,7 +112,8 @@ class NamespaceTool(LenientModel):
     name: Annotated[str, Field(pattern=FUNCTION_NAME)]
     description: BoundedText | None = None
     tools: Annotated[
-        list[Annotated[FunctionTool | CustomTool, Field(discriminator="type")]], Field(min_length=1, max_length=128)
+        list[Annotated[FunctionTool | CustomTool, Field(discriminator="type")]],
+        Field(min_length=1, max_length=MAX_TOOLS),
     ]
 
 

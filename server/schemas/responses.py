@@ -8,12 +8,12 @@ from pydantic import BeforeValidator, Field, Tag
 
 from pipelines.protocol.tiers import ServiceTier
 from server.schemas.chat_messages import TEXT_OR_PARTS, BoundedText, LenientModel, Text
+from server.schemas.chat_tools import MAX_TOOLS
 from server.schemas.hosted_fields import HostedFields
 from server.schemas.local_models import MinP, RepetitionPenalty, TemplateOptions, TopK
 from server.schemas.response_items import Item
 from server.schemas.response_tools import Tool, ToolChoice, echo_tool
 
-MAX_TOOLS = 128
 SAMPLING = frozenset({"temperature", "top_p", "presence_penalty", "frequency_penalty"})  # that answers repeat
 MAX_ITEMS = 4096
 UNSUPPORTED = {  # field -> what to do instead
@@ -105,13 +105,16 @@ Flag = Annotated[bool, BeforeValidator(_read_flag)]
 ConversationId = Annotated[ConversationRef, BeforeValidator(_named, json_schema_input_type=str | ConversationRef)]
 
 
+ResponseId = Annotated[str, Field(min_length=1)]
+
+
 class ResponseBody(HostedFields):
     """Every field that changes the answer, and those that are only repeated in it."""
 
     model: str | None = None
     input: Annotated[Text | Annotated[list[Item], Field(max_length=MAX_ITEMS), Tag("parts")], TEXT_OR_PARTS]
     instructions: BoundedText | None = None
-    previous_response_id: str | None = None
+    previous_response_id: ResponseId | None = None
     conversation: ConversationId | None = None
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] = Field(default_factory=list)
     tool_choice: ToolChoice = "auto"
@@ -146,7 +149,7 @@ class CompactBody(HostedFields):
         default_factory=list
     )
     instructions: BoundedText | None = None
-    previous_response_id: str | None = None
+    previous_response_id: ResponseId | None = None
 
 
 def echo(body: ResponseBody, model: str, defaults: Mapping[str, float], tier: ServiceTier) -> dict[str, Any]:

@@ -50,7 +50,7 @@ BOUNDS = {
     "less_than_equal": ("above_max", "Expected a value <= {le}"),
 }
 AMOUNT = r"^[0-9]{1,8}(\.[0-9]{1,4})?$"
-PATTERNS = {AMOUNT: "an amount in CNY, such as 0.25"}  # what they are for
+PATTERNS = {AMOUNT: "an amount in CNY of at most 8 digits and 4 decimals, such as 0.25"}  # what they are for
 MAX_ROUNDS = 4  # of leaving out what says nothing: an outer fault can hide inner ones
 NOT_HERE = {
     "none_required": ("'{}' is not supported by this server: leave it out.", "unsupported_parameter"),

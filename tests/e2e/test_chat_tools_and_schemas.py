@@ -132,6 +132,16 @@ def png(color: str) -> str:
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
+def test_a_model_without_tools_goes_on_from_the_calls_of_another(chat: Server) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
+    told = {"role": "tool", "tool_call_id": "c1", "content": "noon"}
+    history: list[Any] = [*HELLO, {"role": "assistant", "content": None, "tool_calls": [call]}, told]
+    for messages in (history, [*history, *HELLO]):
+        answer = chat.openai().chat.completions.create(model="plain", messages=messages, max_tokens=4)
+        assert answer.usage is not None
+        assert answer.usage.prompt_tokens > len("noon")
+
+
 def question_about(url: str) -> dict[str, Any]:
     parts = [{"type": "text", "text": "what is it?"}, {"type": "image_url", "image_url": {"url": url}}]
     return {"model": "seeing", "messages": [{"role": "user", "content": parts}], "temperature": 0, "max_tokens": 8}

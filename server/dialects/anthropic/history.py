@@ -37,7 +37,8 @@ def readable_messages(messages: object) -> tuple[object, list[str]]:
     validation. Raises BadRequest for a block of the user's last words that no chat model here reads."""
     if (history := as_history(messages)) is None:
         return messages, []
-    strict = strict_positions([message.get("role") == "user" for message in history])
+    roles = [message.get("role") for message in history]
+    strict = strict_positions([role == "user" for role in roles], [role == "assistant" for role in roles])
     left_out: list[str] = []
     return [_message(each, index, index in strict, left_out) for index, each in enumerate(history)], left_out
 

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, Tag
 
 from server.schemas.chat_messages import FUNCTION_NAME, TEXT_OR_PARTS, BoundedText, LenientModel, Text
+from server.schemas.chat_tools import MAX_TOOLS
 from server.schemas.hosted_fields import Label
 
 MAX_STOPS = 16
-MAX_TOOLS = 128
 UNSUPPORTED = {  # field -> what to do instead
     "container": "it runs no code; leave it out",
     "mcp_servers": "it calls no MCP servers; declare their tools in 'tools' and call them yourself",

@@ -31,7 +31,8 @@ def readable_contents(contents: object) -> tuple[object, list[str]]:
     listed = [listed] if isinstance(listed, Mapping) else listed
     if (history := as_history(listed)) is None:
         return contents, []
-    strict = strict_positions([each.get("role") in {"user", None} for each in history])
+    roles = [each.get("role") for each in history]
+    strict = strict_positions([role in {"user", None} for role in roles], [role == "model" for role in roles])
     left_out: list[str] = []
     return [_content(each, index, index in strict, left_out) for index, each in enumerate(history)], left_out
 

@@ -8,6 +8,7 @@ from typing import Any
 from server.dialects.gemini.history import readable_contents
 from server.dialects.gemini.schema import UNSUPPORTED, CallResultPart, FunctionDeclaration, GeminiPart, GenerateBody
 from server.errors import BadRequest
+from server.schemas.blocks import as_list
 from server.schemas.hosted_fields import refuse_unsupported
 
 Json = dict[str, Any]
@@ -46,17 +47,22 @@ def readable(values: Json) -> tuple[Json, list[str]]:
     Google's own service has."""
     refuse_unsupported(values, UNSUPPORTED)
     contents, unread = readable_contents(values.get("contents"))
-    instructions = {
-        name: {"parts": [{"text": values[name]}]} for name in INSTRUCTIONS if isinstance(values.get(name), str)
-    }
+    instructions = {name: _instructions(values[name]) for name in INSTRUCTIONS if values.get(name) is not None}
     tools, hosted = _own_tools(values)
     return {**values, "contents": contents, **instructions, **tools}, [*unread, *hosted]
+
+
+def _instructions(sent: Any) -> Any:
+    """Return instructions as a content. A text is one, and so is a part without a list around it."""
+    content = {"parts": sent} if isinstance(sent, str) else sent
+    return {**content, "parts": as_list(content.get("parts"))} if isinstance(content, Mapping) else content
 
 
 def _own_tools(values: Json) -> tuple[Json, list[str]]:
     """Return the tools without those that Google's own service runs, and the paths of these: a model merely may call
     them. Raises BadRequest where there is no other and the model must call one."""
     tools = values.get("tools")
+    tools = [tools] if isinstance(tools, Mapping) else tools
     if not isinstance(tools, list):
         return {}, []
     hosted = [

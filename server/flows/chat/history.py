@@ -29,6 +29,7 @@ USER_PART: TypeAdapter[Any] = TypeAdapter(AnyUserPart)
 REFUSAL: TypeAdapter[Any] = TypeAdapter(RefusalPart)
 CALL: TypeAdapter[Any] = TypeAdapter(AnyToolCall)
 MESSAGE: TypeAdapter[Any] = TypeAdapter(Message)
+SAID = ("role", "content", "tool_calls", "tool_call_id")
 ROLES = {"system", "developer", "user", "assistant", "tool"}
 UNREADABLE = {  # types of parts that clients of this protocol send, and what works in their place
     "file": "no files: send the text of the file, or images of its pages",
@@ -54,15 +55,19 @@ class ChatHistory:
         the user's last message that no chat model here reads."""
         if (history := as_history(messages)) is None:
             return messages
-        strict = strict_positions([message.get("role") == "user" for message in history])
+        roles = [message.get("role") for message in history]
+        strict = strict_positions([role == "user" for role in roles], [role == "assistant" for role in roles])
         return [self._message(message, index, strict=index in strict) for index, message in enumerate(history)]
 
     def _message(self, message: Json, index: int, *, strict: bool) -> Json:
-        """Return the message; if it has a fault that no block explains, its texts alone."""
+        """Return the message; if it has a fault that no block explains, what it says and calls, or its texts alone."""
         made = self._read(message, f"messages[{index}]", strict=strict)
         if strict or fits(MESSAGE, made):
             return made
         self.left_out.append(f"messages[{index}]")
+        said = {name: made[name] for name in SAID if name in made}
+        if fits(MESSAGE, said):
+            return said
         texts = [text_of(part) or "" for part in as_list(made.get("content"))]
         answers = {"tool_call_id": str(made.get("tool_call_id"))} if made["role"] == "tool" else {}
         return {"role": made["role"], **answers, "content": "\n".join(texts)}
@@ -83,8 +88,9 @@ class ChatHistory:
             return message
         if role != "user" and isinstance(content, Mapping) and "type" not in content:
             return {**message, "content": json_text(content)}
-        strict = strict and role != "tool"
-        parts = [self._part(part, f"{path}.content[{i}]", message, strict) for i, part in enumerate(as_list(content))]
+        listed = as_list(content)
+        strict = strict and role != "tool" and not any(map(_is_result, listed))
+        parts = [self._part(part, f"{path}.content[{i}]", message, strict) for i, part in enumerate(listed)]
         return {**message, "content": parts or ""}
 
     def _result(self, message: Json) -> Json:
@@ -164,6 +170,11 @@ class ChatHistory:
             self._calls[str(made.get("function", {}).get("name"))] = made["id"]
             self._unanswered.append(made["id"])
             yield made
+
+
+def _is_result(part: object) -> bool:
+    """Return whether a part is what a tool returned, in the words of Anthropic's protocol."""
+    return isinstance(part, Mapping) and part.get("type") == "tool_result"
 
 
 def _has_parts(content: object) -> bool:

@@ -38,7 +38,7 @@ from server.schemas.chat_tools import (
 )
 from server.schemas.hosted_fields import refuse_unsupported
 from server.schemas.local_models import SAMPLED, template_options
-from server.schemas.response_tools import refuse_hosted_tools
+from server.schemas.response_tools import leave_out_hosted_tools
 from server.schemas.unknown_keys import unknown_keys
 from server.schemas.validation import ignored_fields, validate
 
@@ -96,11 +96,11 @@ def parse_chat(values: dict[str, Any]) -> ChatRequest:
 def read_chat_body(values: dict[str, Any]) -> tuple[ChatBody, list[str]]:
     """Return the body, and the paths of what can't be read or run here. Raises BadRequest for the first invalid
     field."""
-    known, history = {**in_shape(values, _nested), **_nested_format(values)}, ChatHistory()
-    refuse_hosted_tools(known.get("tools"), TOOLS)
+    shaped, history = {**in_shape(values, _nested), **_nested_format(values)}, ChatHistory()
+    known, tools = leave_out_hosted_tools(shaped, TOOLS)
     messages = history.read(values.get("messages"))
     body = validate(ChatBody, {**known, "messages": messages}, strict=True)
-    return body, [*history.left_out, *unknown_keys(body, known)]
+    return body, [*tools, *history.left_out, *unknown_keys(body, known)]
 
 
 def _nested(tool: Any) -> Any:

@@ -60,15 +60,10 @@ class ChatRequest:
 
 def check_capabilities(request: ChatRequest, spec: ChatSpec, catalog: Catalog) -> None:
     """Refuse fields that this model does not support. Raises BadRequest for the first one."""
-    if not spec.tools:
+    if request.tools and not spec.tools:  # calls of its history, by another model, are texts for its template
         capable = _models_with(catalog, "tools")
-        if request.tools:
-            text = f"'tools' is not supported with this model; models here that call tools: {capable}."
-            raise BadRequest(text, param="tools", code="unsupported_parameter")
-        for index, message in enumerate(request.messages):
-            if message["role"] == "tool" or message.get("tool_calls"):
-                text = f"This model can't read messages about tool calls; models here that can: {capable}."
-                raise BadRequest(text, param=f"messages[{index}]", code="unsupported_parameter")
+        text = f"'tools' is not supported with this model; models here that call tools: {capable}."
+        raise BadRequest(text, param="tools", code="unsupported_parameter")
     if request.images and not spec.vision:
         capable = _models_with(catalog, "vision")
         text = f"This model does not see images; models here that do: {capable}. Send text parts alone."

@@ -9,6 +9,7 @@ from typing import Any
 
 from server.flows.chat.request import MAX_IMAGES, ChatRequest
 from server.flows.references import DecodedImage
+from server.schemas.blocks import unanswered
 
 Json = dict[str, Any]
 MARK = {"type": "text", "text": "[image]"}  # in an image's place: the model may say that it saw none
@@ -61,13 +62,15 @@ def marked(messages: Iterable[Mapping[str, Any]], left_out: Collection[int]) -> 
 
 
 def last_user_images(messages: Sequence[Mapping[str, Any]]) -> set[int]:
-    """Return the numbers of the images in the user's last message. One that follows results of tools shows theirs."""
-    spoken = [index for index, message in enumerate(messages) if message.get("role") == "user"]
+    """Return the numbers of the images in the user's last message, if it waits for an answer. One that follows results
+    of tools shows theirs."""
+    roles = [message.get("role") for message in messages]
+    spoken = unanswered([role == "user" for role in roles], [role == "assistant" for role in roles])
     counts = [sum(map(_is_image, _parts(message))) for message in messages]
-    if not spoken or (spoken[-1] and messages[spoken[-1] - 1].get("role") == "tool"):
+    if not spoken or (spoken[0] and roles[spoken[0] - 1] == "tool"):
         return set()
-    before = sum(counts[: spoken[-1]])
-    return set(range(before, before + counts[spoken[-1]]))
+    before = sum(counts[: spoken[0]])
+    return set(range(before, before + counts[spoken[0]]))
 
 
 def with_tool_images_as_user(messages: Iterable[Mapping[str, Any]]) -> Iterator[Json]:

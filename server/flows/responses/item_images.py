@@ -18,6 +18,7 @@ from server.flows.references import Reference, ReferenceLoader
 from server.flows.responses.context import ImageRef, image_of_part, images_of
 from server.flows.responses.history import CHECKED_PX, PastItems, to_reference
 from server.flows.responses.items import PARTS, is_sent_drawing, parts_of, with_parts
+from server.schemas.blocks import is_answer, unanswered
 from server.schemas.response_object import Json
 from server.schemas.responses import ResponseBody
 
@@ -38,9 +39,10 @@ class RequestItems:
 
     @property
     def last(self) -> list[ImageRef]:
-        """Return the images of the user's last message, if it was sent now."""
-        spoken = [item for item in self.inputs if item.body.get("role") == "user"]
-        return [image for item in spoken[-1:] for image in images_of(item)]
+        """Return the images of the user's last message, if it was sent now and waits for an answer."""
+        sent = [item.body for item in self.inputs]
+        spoken = unanswered([body.get("role") == "user" for body in sent], [*map(is_answer, sent)])
+        return [image for index in spoken for image in images_of(self.inputs[index])]
 
     @property
     def required(self) -> list[ImageRef]:

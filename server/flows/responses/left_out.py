@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from server.schemas.blocks import is_answer, unanswered
 from server.schemas.hosted_items import UnreadItem
 from server.schemas.response_items import FunctionOutputItem, InputImage, InputText, MessageItem
 from server.schemas.response_tools import CustomTool, Grammar, ImageTool, NamespaceTool
@@ -12,13 +13,13 @@ MARK = "[image]"  # in an image's place: the model may say that it saw none
 
 
 def leave_out_images(body: ResponseBody, *, last_too: bool) -> tuple[ResponseBody, list[str]]:
-    """Return the body without the images, and their paths, for a model that does not see; unchanged if the image tool
-    is there, which still could use them. Images of the user's last message are left out only if `last_too`: they are
-    refused otherwise."""
+    """Leave out the images for a model that does not see, unless the image tool is there, which still could use them.
+    Those of the user's message that waits for an answer are left out only if `last_too`: they are refused otherwise."""
     if isinstance(body.input, str) or any(isinstance(tool, ImageTool) for tool in body.tools):
         return body, []
-    last = None if last_too else last_message(body)
-    return _without(body, [place for place in _images(body) if place[0] != last])
+    sent = [item.model_dump(include={"type", "role"}) for item in body.input]
+    last = unanswered([item.get("role") == "user" for item in sent], [*map(is_answer, sent)])
+    return _without(body, [place for place in _images(body) if last_too or place[0] not in last])
 
 
 def leave_out_oldest(body: ResponseBody, most: int) -> tuple[ResponseBody, list[str]]:

@@ -18,6 +18,7 @@ from server.schemas.blocks import (
     check_readable,
     fits,
     image_url_of,
+    is_answer,
     json_text,
     placeholder_text,
     strict_positions,
@@ -43,24 +44,25 @@ UNREADABLE = {  # types of parts that clients of this protocol send, and what wo
 }
 
 
-def readable_input(sent: object) -> tuple[object, list[str]]:
-    """Return the input, and the paths of what a text stands for. What is no list of objects is left to the validation.
-    Raises BadRequest for a part of the user's last message that no chat model here reads."""
+def readable_input(sent: object, field: str = "input") -> tuple[object, list[str]]:
+    """Return the input, and the paths in this field of what a text stands for. What is no list of objects is left to
+    the validation. Raises BadRequest for a part of the user's last message that no chat model here reads."""
     if (history := as_history(sent)) is None:
         return sent, []
-    strict = strict_positions([item.get("role") == "user" for item in history])
+    last = strict_positions([item.get("role") == "user" for item in history], [*map(is_answer, history)])
+    strict = {index for index in last if not _is_foreign_output(history[index])}
     left_out: list[str] = []
-    items = [_item(item, index, left_out, strict=index in strict) for index, item in enumerate(history)]
+    items = [_item(item, f"{field}[{i}]", left_out, strict=i in strict) for i, item in enumerate(history)]
     for index, item in enumerate(items):
         if index not in strict and not _is_known(item):
-            left_out.append(f"input[{index}]")
+            left_out.append(f"{field}[{index}]")
             items[index] = _message(item, placeholder_text(item))
     return items, left_out
 
 
-def _item(item: Json, index: int, left_out: list[str], *, strict: bool) -> Json:
+def _item(item: Json, path: str, left_out: list[str], *, strict: bool) -> Json:
     """Return the item by this protocol's own words."""
-    kind, path = item.get("type"), f"input[{index}]"
+    kind = item.get("type")
     if item.get("role") == "tool" and kind in {None, "message"}:  # as a chat has it
         call_id, output = item.get("tool_call_id") or item.get("call_id"), item.get("content")
         item, kind = {"type": "function_call_output", "call_id": call_id, "output": output}, "function_call_output"
@@ -80,6 +82,12 @@ def _item(item: Json, index: int, left_out: list[str], *, strict: bool) -> Json:
         return made
     parts = [_part(part, f"{path}.content[{i}]", item, strict, left_out) for i, part in enumerate(as_list(content))]
     return {**made, "content": parts or ""}
+
+
+def _is_foreign_output(item: Json) -> bool:
+    """Return whether an item is what a tool of another server returned, such as a screenshot."""
+    kind = str(item.get("type"))
+    return kind.endswith("_output") and kind not in OUTPUTS
 
 
 def _is_foreign(name: str, value: object, kind: object) -> bool:

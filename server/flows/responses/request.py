@@ -1,17 +1,18 @@
 """From the JSON of a request to the body of a response, with what is left out of it."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from server.flows.chat.tools import in_shape
 from server.flows.responses.readable import readable_input
 from server.schemas.hosted_fields import refuse_unsupported
 from server.schemas.response_tools import leave_out_hosted_tools
-from server.schemas.responses import UNSUPPORTED, CompactBody, ResponseBody
+from server.schemas.responses import UNSUPPORTED, CompactBody, Include, ResponseBody
 from server.schemas.unknown_keys import unknown_keys
 from server.schemas.validation import validate
 
 Json = dict[str, Any]
+INCLUDES = get_args(Include)
 
 
 def read_response(values: Json) -> tuple[ResponseBody, list[str]]:
@@ -20,9 +21,10 @@ def read_response(values: Json) -> tuple[ResponseBody, list[str]]:
     refuse_unsupported(values, UNSUPPORTED)
     known, tools = leave_out_hosted_tools(in_shape(values, _flat))
     items, left_out = readable_input(values.get("input"))
-    shaped = {**known, **_flat_format(values)}
+    included, others = _included(values.get("include"))
+    shaped = {**known, **_flat_format(values), "include": included}
     body = validate(ResponseBody, {**shaped, "input": items}, strict=True)
-    return body, [*tools, *left_out, *unknown_keys(body, shaped)]
+    return body, [*tools, *left_out, *others, *unknown_keys(body, shaped)]
 
 
 def read_compaction(values: Json) -> tuple[CompactBody, list[str]]:
@@ -30,6 +32,14 @@ def read_compaction(values: Json) -> tuple[CompactBody, list[str]]:
     items, left_out = readable_input(values.get("input"))
     body = validate(CompactBody, {**values, "input": items}, strict=True)
     return body, [*left_out, *unknown_keys(body, values)]
+
+
+def _included(sent: Any) -> tuple[Any, list[str]]:
+    """Return what the answer shall have without what no answer here has, and the paths of that."""
+    if not isinstance(sent, list):
+        return sent, []
+    others = [f"include[{index}]" for index, name in enumerate(sent) if name not in INCLUDES]
+    return [name for name in sent if name in INCLUDES], others
 
 
 def _flat(tool: Any) -> Any:

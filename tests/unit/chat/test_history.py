@@ -52,10 +52,35 @@ def test_a_part_of_an_earlier_message_becomes_a_text_and_is_named(part: Any, mar
 
 
 def test_what_the_last_message_holds_is_refused_with_what_works() -> None:
-    for messages in ([{"role": "user", "content": [FILE]}], [{"role": "user", "content": [FILE]}, ASKS]):
+    for messages in (
+        [{"role": "user", "content": [FILE]}],
+        [{"role": "user", "content": [FILE]}, HELLO | {"role": "system"}],
+    ):
         with pytest.raises(BadRequest, match="send the text of the file") as raised:
             parsed(*messages)
         assert raised.value.param == "messages[0].content[0].type"
+
+
+@pytest.mark.parametrize(
+    "odd", [{"reasoning": {"effort": "low"}}, {"reasoning_content": [text("hm")]}, {"images": ["a"]}]
+)
+def test_a_call_stays_beside_a_field_that_can_not_be_read(odd: dict[str, Any]) -> None:
+    made, left_out = read({**ASKS, **odd}, {"role": "tool", "tool_call_id": "c1", "content": "x"})
+    assert made[0]["tool_calls"] == [CALL]
+    assert left_out == ("messages[1]",)
+
+
+def test_a_result_by_anthropics_words_is_a_text() -> None:
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": [text("4 °C")]}
+    request = parsed(HELLO, {"role": "user", "content": [result, text("go on")]})
+    assert request.messages[-1]["content"] == [text("[tool_result]\n4 °C"), text("go on")]
+    assert request.left_out == ("messages[1].content[0]",)
+
+
+def test_a_message_that_another_model_has_begun_to_answer_is_not_refused() -> None:
+    request = parsed({"role": "user", "content": [FILE]}, ASKS, {"role": "tool", "tool_call_id": "c1", "content": "x"})
+    assert request.messages[0]["content"] == [text("[file: a.pdf]")]
+    assert request.left_out == ("messages[0].content[0]",)
 
 
 @pytest.mark.parametrize(

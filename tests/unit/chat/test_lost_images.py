@@ -89,6 +89,37 @@ async def test_a_lost_image_of_the_last_message_is_refused(app: InProcess, proto
     assert answer.status_code == 400, answer.text
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("kind", ["a dead link", "no image"])
+async def test_an_agent_goes_on_when_the_image_of_its_task_is_lost(app: InProcess, protocol: str, kind: str) -> None:
+    path, body = said(protocol, ("user", "Who?", LOST[kind]))
+    (task,) = next(value for value in body.values() if isinstance(value, list))
+    call = {"name": "look", "arguments": "{}"}
+    more: dict[str, list[dict[str, Any]]] = {
+        "chat": [
+            {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "type": "function", "function": call}]},
+            {"role": "tool", "tool_call_id": "c1", "content": "x"},
+        ],
+        "responses": [
+            {"type": "function_call", "call_id": "c1", **call},
+            {"type": "function_call_output", "call_id": "c1", "output": "x"},
+        ],
+        "messages": [
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "c1", "name": "look", "input": {}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "x"}]},
+        ],
+        "gemini": [
+            {"role": "model", "parts": [{"functionCall": {"name": "look", "args": {}}}]},
+            {"role": "function", "parts": [{"functionResponse": {"name": "look", "response": {}}}]},
+        ],
+    }
+    sent = {name: [task, *more[protocol]] if isinstance(value, list) else value for name, value in body.items()}
+    answer = await app.client.post(path, json=sent)
+    assert answer.status_code == 200, answer.text
+    assert "[image]" in str(app.workers.jobs[-1].messages[0])
+    assert not app.workers.jobs[-1].images
+
+
 async def test_a_lost_image_of_a_tool_is_a_text(app: InProcess) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     seen = {"type": "image_url", "image_url": {"url": LOST["a dead link"]}}

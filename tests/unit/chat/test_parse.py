@@ -197,14 +197,14 @@ INVALID: list[tuple[dict[str, Any], str, str]] = [
     (body(stream=True, stream_options={"include_usage": 1}), "stream_options.include_usage", "invalid_type"),
     (body(stream=True, stream_options={"include_obfuscation": 1}), "stream_options.include_obfuscation",
      "invalid_type"),
-    (body(tools=[{"type": "web_search"}]), "tools[0].type", "invalid_value"),
+    (body(tools=[{"type": "web_search"}], tool_choice="required"), "tools[0].type", "invalid_value"),
     (body(tools=[tool("two words")]), "tools[0].function.name", "invalid_value"),
     (body(tools=[tool("a"), tool("a")]), "tools[1].function.name", "invalid_value"),
     (body(tools=[tool("a", parameters={"type": "array"})]), "tools[0].function.parameters",
      "invalid_function_parameters"),
     (body(tools=[tool("a", strict=True, parameters={"type": "object", "properties": {}})]),
      "tools[0].function.parameters", "invalid_function_parameters"),
-    (body(tools=[tool(f"t{i}") for i in range(129)]), "tools", "array_above_max_length"),
+    (body(tools=[tool(f"t{i}") for i in range(257)]), "tools", "array_above_max_length"),
     (body(tool_choice="required"), "tool_choice", "invalid_value"),
     (body(tool_choice="weather", tools=[TOOL]), "tool_choice", "invalid_value"),
     (body(tool_choice=5, tools=[TOOL]), "tool_choice", "invalid_type"),
@@ -277,9 +277,16 @@ def test_a_custom_call_in_a_history_is_a_functions_for_the_model() -> None:
     assert told["content"] == "written"
 
 
-def test_a_hosted_tool_is_refused_with_what_there_is() -> None:
+def test_a_hosted_tool_that_must_be_called_is_refused_with_what_there_is() -> None:
     with pytest.raises(BadRequest, match=r"does not search the web.* Tools here: function, custom\."):
-        parse_chat(body(tools=[{"type": "web_search"}]))
+        parse_chat(body(tools=[{"type": "web_search"}], tool_choice="required"))
+
+
+@pytest.mark.parametrize("kind", ["web_search_preview", "code_interpreter", "retrieval", "openrouter:web_search"])
+def test_a_hosted_tool_that_the_model_merely_may_call_is_left_out_and_named(kind: str) -> None:
+    request = parse_chat(body(tools=[{"type": kind}, {"type": "function", "function": {"name": "f"}}]))
+    assert [tool["function"]["name"] for tool in request.tools] == ["f"]
+    assert request.left_out == ("tools[0]",)
 
 
 def test_nested_schemas_must_be_strict_too() -> None:

@@ -68,6 +68,13 @@ def cents(row: Any) -> int:
     return round(float(row["amount"]) * 10_000)
 
 
+@pytest.mark.parametrize("group", ["", " ", ","])
+def test_an_empty_group_is_not_all_of_them(run: Run, group: str) -> None:
+    assert run("keys", "create", "shop", "--group", group) == (1, "", "Invalid 'groups': it must not be empty.\n")
+    run("keys", "create", "desk")
+    assert run("keys", "set", "desk", "--group", group)[0] == 1
+
+
 def test_full_ids_are_printed_into_a_pipe(run: Run) -> None:
     secret = run("keys", "create", "web shop", "-g", "alpha-image-per-call", "--monthly-budget", "5")[1]
     assert secret.startswith("sk-dr-")

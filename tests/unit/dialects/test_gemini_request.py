@@ -36,6 +36,16 @@ def test_both_spellings_are_read() -> None:
     assert snake == camel
 
 
+def test_what_stands_alone_needs_no_list_around_it() -> None:
+    """Google's own examples for curl have it so."""
+    tools = {"function_declarations": [LOOK]}
+    for alone in ({"parts": {"text": "be kind"}}, {"parts": "be kind"}, "be kind"):
+        values = to_chat(body({"parts": {"text": "hello"}}, system_instruction=alone, tools=tools), "m")
+        assert values["messages"][0] == {"role": "system", "content": "be kind"}
+        assert "hello" in str(values["messages"][1])
+        assert values["tools"][0]["function"]["name"] == "look"
+
+
 def test_a_conversation_keeps_the_images_of_the_model_and_not_its_thoughts() -> None:
     drawn = {"inlineData": {"mimeType": "image/png", "data": "BBBB"}, "thoughtSignature": "x"}
     messages = to_chat(

@@ -10,6 +10,7 @@ from pipelines.chat.grammars import build_grammar
 from pipelines.chat.syntax.output_syntax import OutputSyntax
 from pipelines.chat.tokens import TokenTable
 from pipelines.protocol.chat import ChatJob, ChatSpec
+from server.schemas.chat_tools import MAX_TOOLS
 from starters.chat.tokens import make_tokenizer
 
 TOKENIZER = make_tokenizer([])
@@ -82,3 +83,17 @@ def test_a_parameter_of_any_schema_is_enforced_as_far_as_it_can_be(name: str) ->
 def test_parameters_of_any_schema_are_enforced_as_far_as_they_can_be(name: str) -> None:
     parameters, keywords = WHOLE[name]
     assert unenforced(parameters) == keywords
+
+
+def test_an_agent_may_have_the_tools_of_several_mcp_servers() -> None:
+    names = [f"mcp__server_{number}__look" for number in range(MAX_TOOLS)]
+    parameters = {"type": "object", "properties": {f"a{number}": {"type": "string"} for number in range(8)}}
+    tools = tuple({"type": "function", "function": {"name": name, "parameters": parameters}} for name in names)
+    job = ChatJob("j", ChatSpec("m", Path("m")), (), 0, 1.0, tools=tools)
+    grammar = build_grammar(TABLE, job, SYNTAX, "free")
+    assert grammar
+    constraint = Constraint(TABLE, grammar)
+    call = f'<tool_call>\n{{"name": "{names[-1]}", "arguments": {{"a0": "x"'
+    for token in TOKENIZER.encode(call, add_special_tokens=False):
+        assert constraint.token_mask()[token]
+        constraint.accept(token)

@@ -34,6 +34,19 @@ async def test_the_list_of_models_may_end_in_a_slash(running: InProcess) -> None
     assert len(plain["data"]) == 11
 
 
+@pytest.mark.parametrize("path", ["//v1/chat/completions", "/v1//chat/completions", "/v1/chat/completions/"])
+async def test_a_path_may_have_a_slash_too_many(running: InProcess, path: str) -> None:
+    body = {"messages": [SAID]}
+    assert (await running.client.post(f"http://test{path}", json=body)).status_code == 200
+    gemini = f"http://test{path.replace('v1', 'v1beta').replace('chat/completions', 'models')}"
+    assert "models" in (await running.client.get(gemini)).json()
+
+
+@pytest.mark.parametrize("path", ["//admin/keys", "/admin//keys", "//metrics", "//console"])
+async def test_what_a_proxy_may_guard_has_one_path(running: InProcess, path: str) -> None:
+    assert (await running.client.get(f"http://test{path}")).status_code == 404
+
+
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/console", "/v1/models", "/v1/models/dall-e-3"])
 async def test_checks_may_send_head(running: InProcess, path: str) -> None:
     status = (await running.client.get(path)).status_code

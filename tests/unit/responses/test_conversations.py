@@ -52,6 +52,22 @@ async def test_a_response_reads_the_conversation_and_adds_its_round(app: InProce
     assert len(await texts(app, name)) == 5
 
 
+async def test_what_can_not_be_read_in_added_items_is_a_text_and_named(app: InProcess) -> None:
+    name = await begin(app)
+    pdf = {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,AAAA"}
+    asked = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
+    told = {"type": "function_call_output", "call_id": "c1", "output": [pdf]}
+    items = [{"role": "user", "content": [pdf]}, {"type": "novel"}, asked, told]
+    answer = await app.client.post(f"/v1/conversations/{name}/items", json={"items": items})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-darkroom-ignored"] == "items[0].content[0], items[3].output[0], items[1]"
+    await call(app, "POST", "responses", json={"input": "Hi", "conversation": name})
+    assert "[file: a.pdf]" in str(app.workers.jobs[-1].messages)
+    only = {"items": [{"role": "user", "content": [pdf]}]}
+    refused = await call(app, "POST", f"conversations/{name}/items", 400, json=only)
+    assert refused["error"]["param"] == "items[0].content[0].type"
+
+
 async def test_a_failed_response_adds_nothing(app: InProcess) -> None:
     name = await begin(app)
     app.workers.fails = True

@@ -71,13 +71,26 @@ def test_what_the_last_message_holds_is_refused_with_what_works() -> None:
     for items in (
         [user(PDF)],
         [HELLO, user({"type": "input_text", "text": "sum"}, PDF)],
-        [user(PDF), CALL, output("x")],
+        [user(PDF), {"type": "image_generation_call", "id": "ig_1"}],
     ):
         with pytest.raises(BadRequest, match="send the text of the file"):
             readable_input(items)
     for last in ({"type": "novel"}, {"type": "compaction_trigger"}):
         with pytest.raises(BadRequest):
             read_response({"model": "m", "input": [HELLO, last]})
+
+
+def test_what_a_tool_of_another_server_returned_is_not_refused() -> None:
+    for kind in ("computer_call_output", "program_output"):
+        items, left_out = readable_input([HELLO, {"type": kind, "call_id": "c1", "output": {"type": "novel"}}])
+        assert isinstance(items, list)
+        assert (items[1]["content"][0]["text"], left_out) == (f"[{kind}]", ["input[1]"])
+
+
+def test_a_message_that_another_model_has_begun_to_answer_is_not_refused() -> None:
+    for said in (CALL, {"type": "reasoning", "summary": []}, {"role": "assistant", "content": "I look."}):
+        _, left_out = readable_input([user(PDF), said, CALL, output("x")])
+        assert left_out == ["input[0].content[0]"]
 
 
 @pytest.mark.parametrize(

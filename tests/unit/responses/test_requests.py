@@ -53,7 +53,14 @@ def test_a_tool_of_the_hosted_service_is_refused_with_what_there_is(kind: str, w
     assert (raised.value.param, raised.value.code) == ("tools[1].type", "invalid_value")
     with pytest.raises(BadRequest, match=what):
         leave_out_hosted_tools({"tools": [{"type": kind}], "tool_choice": "required"})
-    for tools in ([function, {"type": "image_generation"}], None, "x", [3], [{"type": 7}], [{"type": "novel"}]):
+    for tools in (
+        [function, {"type": "image_generation"}],
+        None,
+        "x",
+        [3],
+        [{"type": 7}],
+        [{"type": "f", "parameters": {}}],
+    ):
         assert leave_out_hosted_tools({"tools": tools}) == ({"tools": tools}, [])
 
 
@@ -62,12 +69,22 @@ def test_a_hosted_tool_that_the_model_merely_may_call_is_left_out() -> None:
     for choice in (None, "auto", "none", "required", {"type": "function", "name": "f"}):
         values, left_out = leave_out_hosted_tools({"tools": [search, function], "tool_choice": choice})
         assert (values, left_out) == ({"tools": [function], "tool_choice": choice}, ["tools[0]"])
-    assert leave_out_hosted_tools({"tools": [search]}) == ({"tools": []}, ["tools[0]"])
+    for tool in (search, {"type": "programmatic_tool_calling"}, {"type": "x_search"}, {"type": "novel", "name": "n"}):
+        assert leave_out_hosted_tools({"tools": [tool]}) == ({"tools": []}, ["tools[0]"])
     allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "web_search"}, function]}
     values, _ = leave_out_hosted_tools({"tools": [search, function], "tool_choice": allowed})
     assert values["tool_choice"] == {**allowed, "tools": [function]}
     values, _ = leave_out_hosted_tools({"tools": [search], "tool_choice": {**allowed, "tools": [search]}})
     assert values["tool_choice"] == "none"
+
+
+def test_what_no_answer_has_is_not_included_and_named() -> None:
+    body, left_out = read_response({"input": "Hi", "include": ["novel.sources", "reasoning.encrypted_content"]})
+    assert (body.include, left_out) == (["reasoning.encrypted_content"], ["include[0]"])
+
+
+def test_an_empty_id_goes_on_from_nothing() -> None:
+    assert read_response({"input": "Hi", "previous_response_id": ""})[0].previous_response_id is None
 
 
 def test_an_answer_repeats_the_sampling_that_holds() -> None:
