@@ -64,6 +64,7 @@ from server.schemas.images import (
     ImageAnswer,
     PartialEvent,
     SamplingOptions,
+    refuse_unread_images,
 )
 from server.schemas.validation import ignored_fields, validate
 from server.services import Services
@@ -201,6 +202,7 @@ async def answer_call(
 
 def _options(model: type[Options], values: Mapping[str, Any], files: Sequence[str] = (), *, strict: bool) -> Options:
     refuse_unsupported({**values, **dict.fromkeys(files, "a file")}, UNSUPPORTED)
+    refuse_unread_images(model.model_fields.keys(), values)
     return validate(model, values, strict=strict)
 
 
