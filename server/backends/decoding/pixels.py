@@ -118,7 +118,8 @@ def decode_mask(data: bytes, original: tuple[int, int], target: tuple[int, int],
         mask = mask.transpose(method)
     if mask.size != original:
         raise _wrong_mask_size(mask.size, original)
-    if (most := mask.getextrema()[1]) < NOISE_LEVELS:  # programs write masks of 0 and 1, which blend in 1 of 255
+    most = max(level for level, count in enumerate(mask.histogram()) if count)
+    if most < NOISE_LEVELS:  # programs write masks of 0 and 1, which blend in 1 of 255
         found = f" At most, it paints {most} of 255." if most else ""
         raise ImageError(f"The mask leaves nothing to paint: make the part to change transparent, or white.{found}")
     if mask.size != target:
