@@ -102,7 +102,8 @@ Reference = Annotated[str, Field(min_length=1), BeforeValidator(_as_url, json_sc
 References = Annotated[list[Reference], Field(max_length=MAX_REFERENCES)]
 Upload = Annotated[bytes, WithJsonSchema({"type": "string", "contentMediaType": "application/octet-stream"})]
 CONFIG = ConfigDict(extra="ignore", allow_inf_nan=False)
-LoraName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
+LoraName = Annotated[str, Field(min_length=1, max_length=255)]  # of a file, as people call them
+ControlName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
 LoraWeight = Annotated[float, Field(ge=-4, le=4)]
 Quality = Annotated[Literal["low", "medium", "high", "xhigh", "max", "standard", "hd", "auto"], Word]
 Steps = Annotated[int, Field(ge=1, le=MAX_STEPS)]
@@ -220,7 +221,9 @@ class ImageOptions(SamplingOptions, OpenAIOptions):
 class ControlledOptions(ImageOptions):
     """With the controls that the model's catalog file offers, by name."""
 
-    controls: Annotated[dict[LoraName, ControlOption], BeforeValidator(_from_form), Field(max_length=MAX_CONTROLS)] = {}
+    controls: Annotated[
+        dict[ControlName, ControlOption], BeforeValidator(_from_form), Field(max_length=MAX_CONTROLS)
+    ] = {}
 
 
 class GenerationBody(ControlledOptions):
