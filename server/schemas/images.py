@@ -26,6 +26,7 @@ UNSUPPORTED = {  # field -> what to do instead
     "file_id": "send the image itself in 'image'",
 }
 NO_EFFECT = ("input_fidelity", "safety_identifier", "style", "user")  # accepted, and named in a response header
+IMAGE_FIELDS = "send references as 'image', and what says where to paint as 'mask'"
 IMAGE_NAME = re.compile(r"image|img|mask", re.IGNORECASE)
 SYNONYMS = {  # other servers' names -> ours
     "num_inference_steps": "steps",
@@ -77,19 +78,18 @@ def _as_url(value: object) -> object:
     return value
 
 
-def unread_image(name: str) -> BadRequest:
-    """Return the error of a field with an image that no field is read from."""
-    message = f"'{name}' is not read here: send references as 'image', and what says where to paint as 'mask'."
-    return BadRequest(message, param=name, code="unknown_parameter")
+def unread_image(name: str, instead: str = IMAGE_FIELDS) -> BadRequest:
+    """Return the error of a field with an image that is not read."""
+    return BadRequest(f"'{name}' is not read here: {instead}.", param=name, code="unknown_parameter")
 
 
-def refuse_unread_images(fields: Collection[str], values: Mapping[str, Any]) -> None:
+def refuse_unread_images(fields: Collection[str], values: Mapping[str, Any], instead: str = IMAGE_FIELDS) -> None:
     """Refuse an unknown field with an image, as other servers name it: the call would be drawn, and charged, without
     it. Raises BadRequest."""
     for name in values.keys() - fields:
         starts = ("data:image/", "http://", "https://") if IMAGE_NAME.search(name) else ("data:image/",)
         if any(text[:20].lower().startswith(starts) for text in iter_strings(values[name])):
-            raise unread_image(name)
+            raise unread_image(name, instead)
 
 
 class ImageSource(BaseModel):
@@ -252,7 +252,7 @@ class EditUpload(EditForm):
 
 class UpscaleForm(BaseModel):
     """POST /v1/images/upscale, without its file. `prompt` says what the image shows, for the model that redraws it;
-    none is needed. With `background` it is drawn in the background."""
+    none is needed. With `background: true` it is drawn in the background."""
 
     model_config = CONFIG
 
@@ -262,7 +262,7 @@ class UpscaleForm(BaseModel):
     response_format: Annotated[Literal["url", "b64_json"], Word] | None = None
     output_format: OutputFormat = "png"
     output_compression: Annotated[int, Field(ge=0, le=100)] | None = None
-    background: bool = False
+    background: Annotated[Literal["opaque", "auto"] | bool, Word] = False
     moderation: Annotated[Literal["auto", "low"], Word] = "auto"
     seed: Seed = None
     user: str | None = None
