@@ -85,6 +85,11 @@ async def test_a_mask_has_the_names_that_an_image_has(running: InProcess, name: 
     assert (answer.status_code, job(running).mask is None) == (200, False), answer.text
 
 
+async def test_a_second_mask_is_refused(running: InProcess) -> None:
+    refused = await edit(running, {}, ("mask", FILE), ("mask[]", FILE))
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "mask")
+
+
 @pytest.mark.parametrize("name", ["mask_image", "reference", "depth"])
 async def test_a_file_beside_the_image_that_nothing_reads_is_refused(running: InProcess, name: str) -> None:
     before = len(running.workers.jobs)
