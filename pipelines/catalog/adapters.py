@@ -2,10 +2,9 @@
 trainer gave to call it up."""
 
 import json
-import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -16,6 +15,7 @@ MAX_TRIGGER_WORDS = 8
 NO_LAYERS: Final = "no LoRA layers are in it"
 # Of the layers of kohya, peft, old diffusers (to_q_lora.down, lora_linear_layer.down) and XLabs (qkv_lora1.down).
 DOWN: Final = re.compile(r"(\.lora_down|\.lora_A(\.default)?|[._]lora\d*\.down|\.lora_linear_layer\.down)\.weight$")
+WHOLE_NUMBERS: Final = re.compile(r"[IU]\d|BOOL")  # types of tensors
 KRONECKER: Final = re.compile(r"\.lokr_w[12](_[ab])?$")
 # What other methods of LyCORIS and peft call a tensor of each layer. `diff` is a difference of a layer's whole weights.
 OTHER_KINDS: Final = {
@@ -79,15 +79,20 @@ def replaces_weights(names: Iterable[str]) -> str:
     return f"it replaces weights of the model ({shown}): a control LoRA needs a control image"
 
 
-def wrong_shapes(contents: Contents, shapes: Mapping[str, Sequence[int]]) -> str | None:
-    """Return what is wrong with the shapes of factors and strengths, by a tensor's name; None if nothing is."""
+def wrong_factors(contents: Contents, tensors: Mapping[str, Tensor]) -> str | None:
+    """Return what is wrong with the factors and strengths of the layers, by their tensors; None if nothing is."""
     for layer, (down, up) in contents.pairs.items():
-        inner, outer = tuple(shapes[down]), tuple(shapes[up])
+        if whole := next(
+            (each.dtype for each in (tensors[down], tensors[up]) if WHOLE_NUMBERS.match(each.dtype)), None
+        ):
+            return f"its weights are whole numbers ({whole}), which are read by another program: save it as F16"
+        inner, outer = tensors[down].shape, tensors[up].shape
         matrices = len(inner) == len(outer) == 2  # a convolution in groups has a part of the rank in each
         if min(len(inner), len(outer)) < 2 or 0 in (*inner, *outer) or (matrices and inner[0] != outer[1]):
             return f"the factors of {layer} have the shapes {inner} and {outer}, which no product is made of"
     for layer in (*contents.pairs, *contents.kronecker):
-        if (count := math.prod(shapes.get(f"{layer}.alpha", ()))) != 1:
+        alpha = tensors.get(f"{layer}.alpha")
+        if alpha is not None and (count := alpha.weights) != 1:
             return f"{layer}.alpha has {count} values, and a layer has one strength"
     return None
 
@@ -173,9 +178,9 @@ def read_adapter(file: Path) -> Adapter:
         header = read_header(file)
     except BrokenFile as error:
         return Adapter(file.stem, size, None, 0, (), str(error), "")
-    shapes = {tensor.name: tensor.shape for tensor in header.tensors}
-    contents = sort_contents(shapes)
-    problem = contents.problem or wrong_shapes(contents, shapes)
+    tensors = {tensor.name: tensor for tensor in header.tensors}
+    contents = sort_contents(tensors)
+    problem = contents.problem or wrong_factors(contents, tensors)
     downs = {down for down, _ in contents.pairs.values()}
     rank = _rank([tensor for tensor in header.tensors if tensor.name in downs])
     words = _trigger_words(header.metadata)

@@ -35,7 +35,11 @@ def other_kind(folder: Path) -> str:
     if (folder / "adapter_config.json").is_file():
         return f"{folder}: a LoRA adapter: see `loras` and `lora_folder` in [runtime]"
     inside = sorted(each.parent for each in folder.glob("*/model_index.json"))
-    return f"{folder}: no model_index.json{f'; {inside[0]} has one' if inside else ', so this is no diffusers folder'}"
+    if inside:
+        return f"{folder}: no model_index.json; {inside[0]} has one"
+    files = sorted(each for each in folder.glob("[!.]*") if each.suffix in {".safetensors", ".gguf"})
+    hint = f"; for a file in it, name the file: {files[0]}" if files else ""
+    return f"{folder}: no model_index.json, so this is no diffusers folder{hint}"
 
 
 def _class_of_part(folder: Path) -> str:

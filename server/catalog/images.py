@@ -23,7 +23,7 @@ from server.catalog.schema import (
     Presets,
     QualityTable,
 )
-from server.catalog.sizes import SizeRules, Tier
+from server.catalog.sizes import SizeRules, Tier, preset_problem
 from server.catalog.specs import checkpoint_spec
 from server.catalog.toml import KeyPath, error_at, read_toml
 from server.money import parse_money
@@ -157,7 +157,7 @@ def load_catalog(configs: Path, weights: Path) -> Catalog:
         raise CatalogError(f"{configs}: there is no such folder; DARKROOM_MODEL_CONFIGS names the catalog")
     errors: list[str] = []
     shared = read_toml(configs / "catalog.toml", CatalogFile, errors)
-    presets = read_toml(configs / "presets.toml", Presets, errors)
+    presets = read_presets(configs / "presets.toml", errors)
     files = {
         path: read_toml(path, CheckpointFile, errors)
         for path in sorted(configs.glob(CATALOG_FILES))
@@ -165,7 +165,7 @@ def load_catalog(configs: Path, weights: Path) -> Catalog:
     }
     if shared is None or presets is None or errors:
         raise CatalogError("\n".join(errors))
-    reading = _Reading(shared, presets.model_dump(by_alias=True), weights, errors)
+    reading = _Reading(shared, presets, weights, errors)
     for path, file in files.items():
         if file is not None:
             reading.add(path, file)
@@ -182,6 +182,24 @@ def load_catalog(configs: Path, weights: Path) -> Catalog:
     return Catalog(models, aliases, shared.default, chat, with_bytes)
 
 
+def read_presets(path: Path, errors: list[str]) -> Mapping[Tier, Mapping[str, tuple[int, int]]] | None:
+    """Read the pixels of every ratio by tier; None if the file has errors, which are appended to `errors`."""
+    file = read_toml(path, Presets, errors)
+    if file is None:
+        return None
+    presets: Mapping[Tier, Mapping[str, tuple[int, int]]] = {
+        "1K": file.tier_1k, "2K": file.tier_2k, "4K": file.tier_4k,
+    }  # fmt: skip
+    wrong = {
+        (tier, ratio): problem
+        for tier, ratios in presets.items()
+        for ratio, (width, height) in ratios.items()
+        if (problem := preset_problem(tier, ratio, width, height)) is not None
+    }
+    errors += [error_at(path, keys, problem) for keys, problem in wrong.items()]
+    return presets
+
+
 def tier_of_name(name: str) -> Tier:
     """Return the tier that a model's name stands for, by the API's naming rule."""
     if "4k-count" in name:
@@ -194,7 +212,7 @@ class _Reading:
     """What is known while the files of checkpoints are read one after another. `errors` takes what is wrong."""
 
     shared: CatalogFile
-    presets: Mapping[str, Mapping[str, tuple[int, int]]]
+    presets: Mapping[Tier, Mapping[str, tuple[int, int]]]
     weights: Path
     errors: list[str]
     models: dict[str, ImageModel] = field(default_factory=dict)

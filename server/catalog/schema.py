@@ -133,9 +133,9 @@ class RuntimeTable(Strict):
     """Step caching."""
     loras: list[LoraTable] = Field(default_factory=list)
     """Adapters that every image uses."""
-    lora_folder: str | None = None
+    lora_folder: PartPath | None = None
     """A folder of adapters, in the weights folder, that requests may name in `loras`."""
-    embedding_folder: str | None = None
+    embedding_folder: PartPath | None = None
     """A folder of textual-inversion embeddings, in the weights folder: `<name>` in a prompt is the file `name`."""
     batch: Batch = "merged"
     """`merged` lets images share forward passes; `exact` draws each bit for bit as if it were alone."""
@@ -200,9 +200,9 @@ class CheckpointTable(Strict):
     """A folder, a download cache or a file, in the weights folder."""
     upstream: UpstreamTable | None = None
     """Another server that draws, instead of a checkpoint."""
-    config: str | None = None
+    config: PartPath | None = None
     """For one file with the whole checkpoint: the diffusers folder with its configs."""
-    base: str | None = None
+    base: PartPath | None = None
     """For one file with the denoiser alone: the diffusers folder with the other parts."""
     vae: PartPath | None = None
     """A folder of an autoencoder or its `.safetensors` file, in place of the checkpoint's own."""

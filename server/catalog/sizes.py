@@ -70,6 +70,19 @@ def resolve_size(rules: SizeRules, size: str | None, reference: tuple[int, int] 
     return _exact_size(rules, int(pixels[1]), int(pixels[2]))
 
 
+def preset_problem(tier: Tier, ratio: str, width: int, height: int) -> str | None:
+    """Return what is wrong with the pixels of a ratio in the preset table; None if nothing is."""
+    if RATIO.fullmatch(ratio) is None:
+        return "expected a ratio, such as '16:9'"
+    if width < MIN_SIDE_PX or height < MIN_SIDE_PX or width % GRID_PX or height % GRID_PX:
+        return f"got {width} x {height}, expected multiples of {GRID_PX} from {MIN_SIDE_PX} on"
+    rules = SizeRules("this table", tier, {ratio: (width, height)})
+    if not _accepts_ratio(rules, width, height):
+        return f"got {width} x {height}, which is another ratio"
+    problem = _problem(rules, width, height)
+    return f"got {width} x {height}: {problem}" if problem else None
+
+
 def enlarged_size(rules: SizeRules, scale: int | Tier, image: tuple[int, int]) -> Size:
     """Return the size of an image of this width and height, enlarged so many times or to a tier's area: any that the
     model's tier has room for, also off the grid and of other ratios. Raises SizeError."""

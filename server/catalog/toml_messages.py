@@ -71,6 +71,8 @@ def _expected(error: ErrorDetails, shape: Shape) -> str:
         case "dict_type" | "model_type":
             table = _table_at(shape, error["loc"])
             return f"a table with {', '.join(table.model_fields)}" if table is not None else "a table"
+        case "string_too_short" | "too_short":
+            return "text that is not empty" if isinstance(value, str) else "a list that is not empty"
         case "string_pattern_mismatch":
             return _in_words(error, shape).removeprefix(", ") or f"text that matches {context['pattern']}"
     return f"{error['msg'][0].lower()}{error['msg'][1:]}"

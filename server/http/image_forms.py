@@ -8,8 +8,10 @@ from typing import Any
 from starlette.datastructures import FormData, UploadFile
 
 from server.errors import BadRequest
+from server.schemas.images import unread_image
 
 IMAGE_FIELD = re.compile(r"(images?|files?)(\[\d*\])?|image_?\d{1,3}")
+MASK_FIELD = re.compile(r"masks?(\[\d*\])?")
 CONTROL_FIELD = re.compile(r"controls\[[^\[\]]+\]")
 MEMBER = re.compile(r"(?P<field>loras)\[(?P<member>[^\[\]]+)\]")
 
@@ -32,13 +34,16 @@ def kind_of(name: str) -> str | None:
     """Return what a file of this name is: the `image`, the `mask`, or a control by its whole name; None for others."""
     if IMAGE_FIELD.fullmatch(name):
         return "image"
-    return name if name == "mask" or CONTROL_FIELD.fullmatch(name) else None
+    if MASK_FIELD.fullmatch(name):
+        return "mask"
+    return name if CONTROL_FIELD.fullmatch(name) else None
 
 
 def read_form(form: FormData) -> FormParts:
     """Sort the parts of a form. Browsers and no-code tools send an empty part for what was not filled in, and some
     gateways the name of a file as a text beside it. A form without another image keeps its empty ones, which are
-    refused as such. Raises BadRequest for a text in place of a file."""
+    refused as such. Raises BadRequest for a text in place of a file, and for a file beside the image that nothing
+    reads: the call would be drawn without it."""
     files = [(name, part) for name, part in form.multi_items() if isinstance(part, UploadFile)]
     has_image = any(file.size and kind_of(name) == "image" for name, file in files)
     filled = [(name, file) for name, file in files if file.size or (file.filename and not has_image)]
@@ -47,6 +52,8 @@ def read_form(form: FormData) -> FormParts:
     named = [name for name in texts if kind_of(name) and name not in {"file", "files"}]
     if misplaced := [name for name in named if kind_of(name) not in kinds]:
         raise BadRequest(f"'{misplaced[0]}' must be a file part here, not text.", param=misplaced[0].partition("[")[0])
+    if has_image and (unread := [name for name, file in filled if not kind_of(name)]):
+        raise unread_image(unread[0])
     unused = [name for name, file in files if (file.filename and not file.size and has_image) or not kind_of(name)]
     return FormParts(
         tuple(filled), _folded({name: text for name, text in texts.items() if name not in named}), (*named, *unused)

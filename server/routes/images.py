@@ -64,6 +64,7 @@ from server.schemas.images import (
     ImageAnswer,
     PartialEvent,
     SamplingOptions,
+    refuse_unread_images,
 )
 from server.schemas.validation import ignored_fields, validate
 from server.services import Services
@@ -201,6 +202,7 @@ async def answer_call(
 
 def _options(model: type[Options], values: Mapping[str, Any], files: Sequence[str] = (), *, strict: bool) -> Options:
     refuse_unsupported({**values, **dict.fromkeys(files, "a file")}, UNSUPPORTED)
+    refuse_unread_images(model.model_fields.keys(), values)
     return validate(model, values, strict=strict)
 
 
@@ -266,6 +268,9 @@ async def _sent_images(parts: FormParts) -> SentImages:
         message = f"Invalid 'image': array too long. Expected at most {MAX_REFERENCES} items, but got {len(images)}."
         raise BadRequest(message, param="image", code="array_above_max_length")
     masks = parts.of_kind("mask")
+    if len(masks) > 1:
+        message = f"Invalid 'mask': array too long. Expected one file part, but got {len(masks)}."
+        raise BadRequest(message, param="mask", code="array_above_max_length")
     controls = [(name, file) for name, file in parts.files if CONTROL_FIELD.fullmatch(name)]
     return SentImages(
         tuple([Reference(f"image[{i}]", await file.read()) for i, file in enumerate(images)]),

@@ -12,15 +12,23 @@ from server.flows.references import Reference
 from server.http import examples
 from server.http.bodies import read_json, sending
 from server.http.deps import Caller, ServicesDep, content_type_of, public_base, wants_async
-from server.http.image_forms import read_form
+from server.http.image_forms import kind_of, read_form
 from server.http.openapi import CREATE_ERRORS, CREATE_HEADERS, form_body, json_body, returns
 from server.routes.images import IMAGE_TYPES, PARAMETERS, answer_call
-from server.schemas.images import ImageAnswer, UpscaleBody, UpscaleForm, UpscaleUpload
+from server.schemas.images import (
+    ImageAnswer,
+    UpscaleBody,
+    UpscaleForm,
+    UpscaleUpload,
+    refuse_unread_images,
+    unread_image,
+)
 from server.schemas.validation import ignored_fields, validate
 from server.services import Services
 from server.telemetry.call_trace import current_trace
 
 router = APIRouter(prefix="/v1/images")
+ONE_IMAGE = "send one image, as 'image'; all of it is enlarged"
 ENDPOINT = "images.upscale"
 CONTENT = {
     **json_body(UpscaleBody, examples.UPSCALE)["content"],
@@ -50,10 +58,13 @@ async def upscale(request: Request, key: Caller, services: ServicesDep) -> Respo
             if len(files) != 1:
                 message = "Send exactly one file part named 'image'."
                 raise BadRequest(message, param="image", code="missing_required_parameter")
+            if other := next((name for name, _ in parts.files if kind_of(name) != "image"), None):
+                raise unread_image(other, ONE_IMAGE)
             image = Reference("image", await files[0].read())
         ignored = [*ignored_fields(UpscaleForm, parts.texts, ()), *parts.ignored]
     else:
         values = await read_json(request, key, services)
+        refuse_unread_images(UpscaleBody.model_fields.keys(), values, ONE_IMAGE)
         whole = await asyncio.to_thread(partial(validate, UpscaleBody, values, strict=True))
         body, image, ignored = whole, Reference("image", whole.image), ignored_fields(UpscaleBody, values, ())
     return await answer_call(request, services, key, body, _call(request, services, body, image), ignored)
@@ -64,7 +75,7 @@ def _call(request: Request, services: Services, body: UpscaleForm, image: Refere
         endpoint=ENDPOINT,
         results_base=public_base(request, services),
         references=(image,),
-        in_background=body.background or wants_async(request),
+        in_background=body.background is True or wants_async(request),
         scale=body.scale,
         **body.model_dump(exclude={"scale", "background", "image", "user"}),
     )

@@ -1,6 +1,7 @@
 """Values that say nothing: null anywhere, and what is empty where nothing empty is valid. Both count as absent.
 
-Serialisers of Go, Java and C# write a null for each field that is not set, and no-code tools an empty string. Pure.
+Serialisers of Go, Java and C# write a null for each field that is not set, and no-code tools an empty string. Those of
+Lua and R, and programs with sliders, write 20.0 for 20. Pure.
 """
 
 import copy
@@ -14,13 +15,17 @@ Keys = tuple[int | str, ...]
 
 
 def without_absent(values: Mapping[str, Any], errors: Iterable[ErrorDetails], *, empty: bool) -> dict[str, Any] | None:
-    """Return a copy of the values without those that say nothing and are the cause of an error; None if no error has
-    such a cause. With `empty`, an empty string, list or object says nothing, too."""
-    reached = {_reach(error["loc"], values) for error in errors}
+    """Return a copy of the values without those that say nothing and are the cause of an error, and with whole decimals
+    as the integers that were expected; None if no error has such a cause. With `empty`, an empty string, list or object
+    says nothing, too."""
+    reached = {_reach(error["loc"], values): error["type"] for error in errors}
     absent = [keys for keys in reached if keys and _is_absent(values, keys, empty=empty)]
-    if not absent:
+    whole = [keys for keys, kind in reached.items() if kind == "int_type" and _is_whole(_at(values, keys))]
+    if not absent and not whole:
         return None
     left = copy.deepcopy(dict(values))
+    for keys in whole:
+        _at(left, keys[:-1])[keys[-1]] = int(_at(values, keys))
     for keys in sorted(absent, key=lambda keys: [(isinstance(key, int), key) for key in keys], reverse=True):
         del _at(left, keys[:-1])[keys[-1]]  # a list's last item first: positions before it stay
     return left
@@ -64,6 +69,10 @@ def _is_absent(values: Mapping[str, Any], keys: Keys, *, empty: bool) -> bool:
     if value is None:
         return True
     return empty and value in ("", [], {}) and not isinstance(keys[-1], int)  # in a list it is an item, if a wrong one
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, float) and value.is_integer()
 
 
 def _at(values: Any, keys: Keys) -> Any:

@@ -1,6 +1,7 @@
 """The image routes' bodies, as OpenAI's SDKs send and read them."""
 
 import re
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
@@ -10,6 +11,7 @@ from pipelines.protocol.images import Background, Batch, LongPrompt
 from server.errors import BadRequest
 from server.schemas.answer import Answer, OmittedIfNone
 from server.schemas.hosted_fields import Label, OrNone, ServiceTier
+from server.schemas.validation import iter_strings
 
 MAX_PROMPT = 32_000
 MAX_REFERENCES = 16
@@ -24,6 +26,8 @@ UNSUPPORTED = {  # field -> what to do instead
     "file_id": "send the image itself in 'image'",
 }
 NO_EFFECT = ("input_fidelity", "safety_identifier", "style", "user")  # accepted, and named in a response header
+IMAGE_FIELDS = "send references as 'image', and what says where to paint as 'mask'"
+IMAGE_NAME = re.compile(r"image|img|mask", re.IGNORECASE)
 SYNONYMS = {  # other servers' names -> ours
     "num_inference_steps": "steps",
     "guidance_scale": "guidance",
@@ -66,10 +70,26 @@ def _from_form(value: object) -> object:
 
 
 def _as_url(value: object) -> object:
-    """Return the text of a reference, which OpenAI's JSON edits have as an object."""
+    """Return the text of a reference, which OpenAI's JSON edits have as an object, and its chats as one in another."""
     if isinstance(value, dict) and value.get("file_id") is not None:
         raise PydanticCustomError("file_id", "there are no files here: send the image itself, as 'image_url'")
-    return value.get("image_url", value) if isinstance(value, dict) else value
+    for name in ("image_url", "url"):
+        value = value.get(name, value) if isinstance(value, dict) else value
+    return value
+
+
+def unread_image(name: str, instead: str = IMAGE_FIELDS) -> BadRequest:
+    """Return the error of a field with an image that is not read."""
+    return BadRequest(f"'{name}' is not read here: {instead}.", param=name, code="unknown_parameter")
+
+
+def refuse_unread_images(fields: Collection[str], values: Mapping[str, Any], instead: str = IMAGE_FIELDS) -> None:
+    """Refuse an unknown field with an image, as other servers name it: the call would be drawn, and charged, without
+    it. Raises BadRequest."""
+    for name in values.keys() - fields:
+        starts = ("data:image/", "http://", "https://") if IMAGE_NAME.search(name) else ("data:image/",)
+        if any(text[:20].lower().startswith(starts) for text in iter_strings(values[name])):
+            raise unread_image(name, instead)
 
 
 class ImageSource(BaseModel):
@@ -82,7 +102,8 @@ Reference = Annotated[str, Field(min_length=1), BeforeValidator(_as_url, json_sc
 References = Annotated[list[Reference], Field(max_length=MAX_REFERENCES)]
 Upload = Annotated[bytes, WithJsonSchema({"type": "string", "contentMediaType": "application/octet-stream"})]
 CONFIG = ConfigDict(extra="ignore", allow_inf_nan=False)
-LoraName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
+LoraName = Annotated[str, Field(min_length=1, max_length=255)]  # of a file, as people call them
+ControlName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
 LoraWeight = Annotated[float, Field(ge=-4, le=4)]
 Quality = Annotated[Literal["low", "medium", "high", "xhigh", "max", "standard", "hd", "auto"], Word]
 Steps = Annotated[int, Field(ge=1, le=MAX_STEPS)]
@@ -172,10 +193,10 @@ class SamplingOptions(BaseModel):
     guidance: Guidance | None = None
     strength: Annotated[float, Field(gt=0, le=1)] | None = None
     negative_prompt: Annotated[str, Field(max_length=MAX_PROMPT)] | None = None
-    scheduler: Annotated[str, Field(max_length=100)] | None = None
-    long_prompt: LongPrompt | None = None
+    scheduler: Annotated[str, Field(min_length=1, max_length=100)] | None = None
+    long_prompt: Annotated[LongPrompt, Word] | None = None
     loras: Annotated[dict[LoraName, LoraWeight], BeforeValidator(_from_form), Field(max_length=8)] = {}
-    batch: Batch | None = None  # "exact" shares no forward pass: the same bits at every time
+    batch: Annotated[Batch, Word] | None = None  # "exact" shares no forward pass: the same bits at every time
 
 
 class ImageOptions(SamplingOptions, OpenAIOptions):
@@ -184,7 +205,7 @@ class ImageOptions(SamplingOptions, OpenAIOptions):
 
     seed: Seed = None
     enhance: bool | None = None  # a chat model rewrites the prompt first
-    webhook: Annotated[str, Field(max_length=2000)] | None = None  # told of the end, in the background
+    webhook: Annotated[str, Field(min_length=1, max_length=2000)] | None = None  # told of the end, in the background
     num_inference_steps: Steps | None = None
     guidance_scale: Guidance | None = None
     true_cfg_scale: Guidance | None = None
@@ -200,7 +221,9 @@ class ImageOptions(SamplingOptions, OpenAIOptions):
 class ControlledOptions(ImageOptions):
     """With the controls that the model's catalog file offers, by name."""
 
-    controls: Annotated[dict[LoraName, ControlOption], BeforeValidator(_from_form), Field(max_length=MAX_CONTROLS)] = {}
+    controls: Annotated[
+        dict[ControlName, ControlOption], BeforeValidator(_from_form), Field(max_length=MAX_CONTROLS)
+    ] = {}
 
 
 class GenerationBody(ControlledOptions):
@@ -229,7 +252,7 @@ class EditUpload(EditForm):
 
 class UpscaleForm(BaseModel):
     """POST /v1/images/upscale, without its file. `prompt` says what the image shows, for the model that redraws it;
-    none is needed. With `background` it is drawn in the background."""
+    none is needed. With `background: true` it is drawn in the background."""
 
     model_config = CONFIG
 
@@ -239,7 +262,7 @@ class UpscaleForm(BaseModel):
     response_format: Annotated[Literal["url", "b64_json"], Word] | None = None
     output_format: OutputFormat = "png"
     output_compression: Annotated[int, Field(ge=0, le=100)] | None = None
-    background: bool = False
+    background: Annotated[Literal["opaque", "auto"] | bool, Word] = False
     moderation: Annotated[Literal["auto", "low"], Word] = "auto"
     seed: Seed = None
     user: str | None = None

@@ -142,7 +142,7 @@ class ImageTool(LenientModel):
     partial_images: Annotated[int, Field(ge=0, le=3)] | None = None
     n: Literal[1] | None = None
     seed: Seed = None
-    long_prompt: LongPrompt | None = None
+    long_prompt: Annotated[LongPrompt, Word] | None = None
 
 
 Tool = Annotated[FunctionTool | CustomTool | NamespaceTool | ImageTool, Field(discriminator="type")]

@@ -136,3 +136,20 @@ def test_one_that_comes_while_the_server_runs_is_checked_when_a_call_names_it(se
     again, _ = draw(server)
     assert np.array_equal(pixels(again), pixels(base))
     assert not np.array_equal(pixels(late), pixels(base))
+
+
+@pytest.mark.parametrize("name", ["my style (v1.0) [x]", "-dash", "水墨", "a%2Eb"])
+def test_an_adapter_has_any_name_that_a_file_has(server: Server, folder: Folder, name: str) -> None:
+    base, _ = draw(server)
+    hashed = folder.ordinary(name, 7)
+    folder.ordinary("a.b", 8)
+    alone, adapters = draw(server, loras={name: 1.0})
+    both, adapters_of_both = draw(server, loras={name: 1.0, "a.b": 1.0})
+    assert adapters == {name: hashed}
+    assert adapters_of_both.keys() == {name, "a.b"}
+    assert len({pixels(file).tobytes() for file in (base, alone, both)}) == 3
+    with server.http() as client:
+        assert name in client.get(f"/v1/models/{MODEL}").json()["adapters"]
+        body = {"model": MODEL, "prompt": "x", "size": "256x256", "loras": {f"../loras/{name}": 1}}
+        refused = client.post("/v1/images/generations", json=body)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "loras")

@@ -124,6 +124,9 @@ def test_the_console_enlarges_an_image_of_the_gallery(server: Server, browser: s
         ({"image": "data:image/png;base64,AAAA"}, "image"),
         ({"image": uri(), "model": "nobody"}, "model"),
         ({"image": uri(), "output_compression": 50}, "output_compression"),
+        ({"image": uri(), "mask": uri()}, "mask"),
+        ({"images": [uri()]}, "images"),
+        ({"image": uri(), "background": "transparent"}, "background"),
     ],
 )
 def test_what_can_not_be_enlarged_is_refused_by_its_field_and_not_charged(
@@ -135,3 +138,19 @@ def test_what_can_not_be_enlarged_is_refused_by_its_field_and_not_charged(
     assert (refused.status_code in {400, 404}, refused.json()["error"]["param"]) == (True, param), refused.text
     assert charges(server) == before
     assert_clean(server)
+
+
+def test_a_form_with_another_file_is_refused_by_its_name(server: Server) -> None:
+    file = base64.b64decode(uri().partition(",")[2])
+    with server.http() as client:
+        refused = client.post(PATH, data={"model": MODEL}, files={"image": file, "mask": file})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["param"]) == (400, "mask")
+    assert "all of it is enlarged" in error["message"]
+
+
+@pytest.mark.parametrize("background", ["auto", "opaque"])
+def test_a_background_that_every_result_has_may_be_asked_for(server: Server, background: str) -> None:
+    with server.http() as client:
+        drawn = client.post(PATH, json={"model": MODEL, "image": uri(), "background": background})
+    assert (drawn.status_code, drawn.json()["background"]) == (200, "opaque"), drawn.text

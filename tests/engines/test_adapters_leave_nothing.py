@@ -16,6 +16,7 @@ from accelerate import init_empty_weights
 from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.drawing.pipeline import ImagePipeline
 from pipelines.images.engine import ImageEngine
+from pipelines.images.loading.adapter_loading import takes_adapters
 from pipelines.images.loading.base_state import base_modules, base_state, changed
 from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.load import load_checkpoint
@@ -25,7 +26,7 @@ from pipelines.images.tasks import UnsupportedTask
 from pipelines.protocol.images import CheckpointSpec, Failed, Finished, Runtime, SamplingDefaults
 from tests.engines.device import DEVICE
 from tests.support.image_jobs import image_job
-from tests.support.tiny_adapters import PEFT, Naming, Tensors, layers_of, naming_of, random_pairs, save
+from tests.support.tiny_adapters import PEFT, Naming, Tensors, layers_of, random_pairs, save
 from tests.support.tiny_families import FAMILIES, NEEDED, make_family
 
 QUICK = {
@@ -76,7 +77,8 @@ def draw(checkpoint: Checkpoint, **fields: Any) -> np.ndarray[Any, Any]:
 
 def adapter_of(checkpoint: Checkpoint, seed: int = 1) -> Tensors:
     """An adapter of the denoiser and, where the class takes one, of the first text encoder."""
-    tensors, _ = random_pairs(layers_of(checkpoint.denoiser), naming_of(checkpoint.spec.name, "diffusers"), seed)
+    component = "unet" if "unet" in checkpoint.components else "transformer"
+    tensors, _ = random_pairs(layers_of(checkpoint.denoiser), Naming(f"{component}.", PEFT, alpha=False), seed)
     if "text_encoder" in checkpoint.pipeline_class._lora_loadable_modules:
         encoder = layers_of(checkpoint.components["text_encoder"], ("q_proj", "k_proj", "v_proj", "out_proj"))
         tensors |= random_pairs(encoder, Naming("text_encoder.", PEFT, alpha=False), seed)[0]
@@ -109,7 +111,9 @@ def test_the_base_is_what_it_was_after_the_last_adapter(name: str, tmp_path: Pat
     if name in NEEDED:
         pytest.importorskip(NEEDED[name])
     checkpoint = load_checkpoint(family_spec(name, tmp_path), DEVICE)
-    if not hasattr(checkpoint.pipeline_class, "load_lora_weights"):
+    if not takes_adapters(checkpoint.pipeline()):
+        with pytest.raises(UnsupportedTask, match="its class takes no LoRA adapters"):
+            checkpoint.begin_run(image_job(checkpoint.spec, loras=(("style", 1.0),)).sampling)
         pytest.skip(f"{checkpoint.pipeline_class.__name__} takes no adapters")
     folder = folder_of(checkpoint.spec)
     for number in (1, 2):

@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from pipelines.catalog.adapters import BESIDE, KRONECKER, Contents, sort_contents, wrong_shapes
+from pipelines.catalog.adapters import BESIDE, KRONECKER, Contents, sort_contents, wrong_factors
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.weight_headers import BrokenFile, read_header
 
@@ -51,9 +51,9 @@ def read_adapter_file(path: Path) -> AdapterFile:
         header = read_header(path)
     except BrokenFile as error:
         raise CheckpointError(str(error).removeprefix(f"{path}: ")) from error
-    shapes = {tensor.name: tensor.shape for tensor in header.tensors}
-    contents = sort_contents(shapes)
-    if (problem := contents.problem or wrong_shapes(contents, shapes)) is not None:
+    tensors = {tensor.name: tensor for tensor in header.tensors}
+    contents = sort_contents(tensors)
+    if (problem := contents.problem or wrong_factors(contents, tensors)) is not None:
         raise CheckpointError(problem)
     try:
         weights = load_file(path)

@@ -48,10 +48,16 @@ def adapted_components(pipeline: Any) -> dict[str, torch.nn.Module]:
     return {name: part for name, part in parts.items() if isinstance(part, torch.nn.Module)}
 
 
+def takes_adapters(pipeline: Any) -> bool:
+    """Return whether a pipeline loads adapters: Kandinsky 3's has the function, and a denoiser that takes none."""
+    denoiser = next(iter(adapted_components(pipeline).values()), None)
+    return hasattr(pipeline, "load_lora_weights") and hasattr(denoiser, "load_lora_adapter")
+
+
 def load_adapter(pipeline: Any, path: Path, name: str, *, proved: bool = False) -> AdapterFit:
     """Load an adapter without activating it, and return how much of it fits. The strength of one that is `proved` was
     compared before. Raises CheckpointError with the reason alone, and leaves no part of it."""
-    if not hasattr(pipeline, "load_lora_weights"):
+    if not takes_adapters(pipeline):
         raise CheckpointError(f"{type(pipeline).__name__} takes no LoRA adapters")
     if not path.is_file():
         raise CheckpointError("there is no such file")

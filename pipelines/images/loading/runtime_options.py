@@ -6,6 +6,7 @@ Each function raises CheckpointError with the key of an option that the checkpoi
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Final
+from urllib.parse import quote
 
 import diffusers
 import torch
@@ -114,12 +115,13 @@ def catalog_adapters(runtime: Runtime) -> dict[str, Lora]:
 
 def requested_adapters(runtime: Runtime, loras: Iterable[tuple[str, float]]) -> dict[str, Lora]:
     """Return a request's adapters in the checkpoint's `lora_folder`, by their names in diffusers, which may have no
-    dot."""
+    dot: one for each file name."""
     if runtime.lora_folder is None:
         return {}
     folder = runtime.lora_folder
     return {
-        f"requested-{name.replace('.', '%2E')}": Lora(folder / f"{name}.safetensors", weight) for name, weight in loras
+        f"requested-{quote(name, safe='').replace('.', '%2E')}": Lora(folder / f"{name}.safetensors", weight)
+        for name, weight in loras
     }
 
 

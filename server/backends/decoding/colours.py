@@ -5,6 +5,7 @@ used changes nothing, as in viewers.
 """
 
 import io
+import struct
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +21,7 @@ TABLE_BYTES: Final = 4_000_000  # of a transform of four inks
 MAX_OPERATIONS = 100  # of a multi-process element, or segments of its curve
 CHECK_LEVELS = bytes(range(0, 256, 15))
 COLOR_SPACE, ADOBE_RGB = 0xA001, 2  # of EXIF: not of its standard, but written by cameras
+EXIF_ERRORS = (OSError, ValueError, SyntaxError, TypeError, KeyError, OverflowError, struct.error)  # for bad EXIF
 INTEROPERABILITY_INDEX, OPTIONAL_COLOURS = 1, "R03"  # DCF's name for Adobe RGB
 
 
@@ -62,7 +64,7 @@ def profile_of_camera(image: Image.Image) -> bytes | None:
     try:
         exif = image.getexif()
         details, interoperability = exif.get_ifd(ExifTags.IFD.Exif), exif.get_ifd(ExifTags.IFD.Interop)
-    except (OSError, ValueError, SyntaxError, TypeError, KeyError, OverflowError):  # Pillow's for bad EXIF
+    except EXIF_ERRORS:
         return None
     index = str(interoperability.get(INTEROPERABILITY_INDEX, "")).rstrip("\0")
     is_adobe = index == OPTIONAL_COLOURS or details.get(COLOR_SPACE) == ADOBE_RGB

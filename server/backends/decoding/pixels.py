@@ -14,6 +14,7 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from server.backends.decoding.bounds import Facts, inspect
 from server.backends.decoding.colours import (
+    EXIF_ERRORS,
     ToSrgb,
     conversion_bytes,
     eight_bits,
@@ -83,7 +84,7 @@ def decode_image(data: bytes, max_area_px: int, max_bytes: int, *, keep_alpha: b
         needed_bytes = _image_bytes(image, facts, factor, target) + conversion_bytes(profile)
         _check_memory(len(data) + needed_bytes, max_bytes)
         image.load()
-        method = UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+        method = _turn_of(image)
         conversion = to_srgb(image, profile or profile_of_camera(image))
         rgb = _to_colours(image, factor, conversion, keep_alpha=keep_alpha)
         if rgb is not image:
@@ -110,15 +111,17 @@ def decode_mask(data: bytes, original: tuple[int, int], target: tuple[int, int],
             raise _wrong_mask_size(image.size, original)
         _check_memory(len(data) + _frame_bytes(image, facts) + 2 * image.width * image.height, max_bytes)
         image.load()
-        method = UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+        method = _turn_of(image)
         mask = _find_painted(image, facts)
         image.close()
     if method is not None:
         mask = mask.transpose(method)
     if mask.size != original:
         raise _wrong_mask_size(mask.size, original)
-    if mask.getextrema()[1] == 0:
-        raise ImageError("The mask leaves nothing to paint: make the part to change transparent, or white.")
+    most = max(level for level, count in enumerate(mask.histogram()) if count)
+    if most < NOISE_LEVELS:  # programs write masks of 0 and 1, which blend in 1 of 255
+        found = f" At most, it paints {most} of 255." if most else ""
+        raise ImageError(f"The mask leaves nothing to paint: make the part to change transparent, or white.{found}")
     if mask.size != target:
         mask = mask.resize(target, Image.Resampling.BILINEAR)
     return DecodedImage(mask, *original)
@@ -145,6 +148,14 @@ def _open_image(data: bytes, facts: Facts, max_bytes: int) -> Iterator[Image.Ima
         raise ImageError("The file is not a PNG, JPEG, WebP or GIF image that can be read.") from error
     except (OSError, ValueError, SyntaxError, EOFError, OverflowError) as error:
         raise ImageError(f"The image is corrupt or truncated: {error}.") from error
+
+
+def _turn_of(image: Image.Image) -> Image.Transpose | None:
+    """Return how a loaded image is turned upright; None, too, if its EXIF can't be read: viewers show it as it is."""
+    try:
+        return UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except EXIF_ERRORS:
+        return None
 
 
 def _check_memory(needed_bytes: int, max_bytes: int) -> None:

@@ -11,6 +11,9 @@ SHOWN: Final = 60  # characters of what was cut off
 # AUTOMATIC1111's adapters and weights. Other parentheses are words like any, so are times and ratios in them.
 ADAPTER: Final = re.compile(r"<(?:lora|lyco|hypernet):([^<>:]+)(?::(-?[\d.]+))?[^<>]*>")
 WEIGHT: Final = re.compile(r"\([^()]*[^()\s:\d]\s*:\s*(?:[0-3](?:\.\d+)?|\.\d+)\)")
+# The other lines of its parameters, pasted as a whole, and ComfyUI's embeddings.
+PASTED: Final = re.compile(r"^(?:Negative prompt:|Steps: \d+(?=,))", re.MULTILINE)
+EMBEDDING: Final = re.compile(r"\bembedding:([\w.-]*\w)")
 SAFE: Final = " !#$&'()*+/:;<=>?@[]{}\"|^`"  # in a header whose entries are separated by commas
 
 
@@ -30,8 +33,9 @@ def truncated(parameters: Mapping[str, Any], prompts: Mapping[str, str | None]) 
 
 
 def foreign_syntax(prompts: Mapping[str, str | None]) -> list[str]:
-    """Return the adapters and weights that are written as in AUTOMATIC1111's prompts and drawn as plain words here:
-    `prompt:<lora:ink:1>`, with the field that works, and `prompt:(red:1.5)`. Once each, percent-encoded."""
+    """Return the adapters, weights, parameters and embeddings that are written as in the prompts of AUTOMATIC1111 and
+    ComfyUI and drawn as plain words here: `prompt:<lora:ink:1>`, with the field that works, and `prompt:(red:1.5)`.
+    Once each, percent-encoded."""
     found = [
         f"{field}:{quote(match[0], safe=SAFE)}{hint}"
         for field, text in prompts.items()
@@ -46,3 +50,7 @@ def _foreign(text: str) -> Iterator[tuple[re.Match[str], str]]:
         yield match, f' (send loras: {{"{name}": {match[2] or 1}}})'
     for match in WEIGHT.finditer(text):
         yield match, ""
+    for match in PASTED.finditer(text):
+        yield match, f" (send {match[0].partition(':')[0].lower().replace(' ', '_')} as a field)"
+    for match in EMBEDDING.finditer(text):
+        yield match, f" (write <{quote(match[1], safe=SAFE)}>)"

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -107,10 +108,14 @@ def test_kinds_and_what_can_not_be_drawn_are_told(
             {"a.lora_down.weight": LAYER, "a.lora_up.weight": LAYER.T.copy(), "a.alpha": LAYER[0, :2].copy()},
             "a.alpha has 2 values, and a layer has one strength",
         ),
+        (
+            {"a.lora_A.weight": LAYER.astype(np.int8), "a.lora_B.weight": LAYER.T.astype(np.int8)},
+            "its weights are whole numbers (I8)",
+        ),
     ],
 )
 def test_shapes_of_which_no_layer_can_be_made_are_told(
-    tmp_path: Path, tensors: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float16]]], problem: str
+    tmp_path: Path, tensors: dict[str, np.ndarray[tuple[int, ...], np.dtype[Any]]], problem: str
 ) -> None:
     save_file(tensors, tmp_path / "style.safetensors")
     assert (read_adapter(tmp_path / "style.safetensors").problem or "").startswith(problem)

@@ -53,6 +53,8 @@ MISTAKES = [
     ('dtype = "auto"', "compile = 1", "line 11: runtime.compile: got 1, expected true or false, without quotes"),
     ('dtype = "auto"', 'cache = "first-block"', "line 11: runtime.cache: got 'first-block', expected a table with method, threshold, interval, mag_ratios"),
     ('dtype = "auto"', 'loras = [{ path = "a.bin" }]', "line 11: runtime.loras[0].path: got 'a.bin', expected a .safetensors file"),
+    ('dtype = "auto"', 'lora_folder = ""', "line 11: runtime.lora_folder: got '', expected text that is not empty"),
+    ('"0.10"', '"0.10"\nratios = []', "line 17: models[0].ratios: got [], expected a list that is not empty"),
     ('[runtime]\ndtype = "auto"', "", ""),
     ("= 20", '= 20\nruntime = "fast"', 'not valid TOML: Cannot overwrite a value (at line 11, column 9): [runtime]'),
     ("= 20", '= 20\nschedulers = ["euler"]', "line 6: schedulers[0]: got 'euler', expected a diffusers class, such as 'EulerDiscreteScheduler'"),
@@ -75,6 +77,27 @@ def test_a_mistake_gets_one_line_that_says_what_is_right(configs: Path, old: str
     except CatalogError as error:
         said = str(error)
     assert said == (f"{file}: {message}" if message else "")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"1:1" = [1024, 1024]', '"1:1" = [1024, 1000]', "1K.1:1: got 1024 x 1000, expected multiples of 16 from 256 on"),
+        ('"1:1" = [1024, 1024]', '"1:1" = [0, 1024]', "1K.1:1: got 0 x 1024, expected multiples of 16 from 256 on"),
+        ('"1:1" = [1024, 1024]', '"1:1" = [2048, 2048]', "1K.1:1: got 2048 x 2048: this table draws 1K, at most 1.85 megapixels."),
+        ('"1:1" = [1024, 1024]', '"1:1" = [1024, 1200]', "1K.1:1: got 1024 x 1200, which is another ratio"),
+        ('"21:9" = [2016, 864]', '"21-9" = [2016, 864]', "1K.21-9: expected a ratio, such as '16:9'"),
+    ],
+)  # fmt: skip
+def test_presets_are_sizes_of_their_ratio_and_tier(configs: Path, old: str, new: str, message: str) -> None:
+    file = configs / "presets.toml"
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new, 1))
+    with pytest.raises(CatalogError) as refused:
+        load_catalog(configs, Path("weights"))
+    line = text[: text.index(old)].count("\n") + 1
+    assert str(refused.value) == f"{file}: line {line}: {message}"
 
 
 def test_runtime_is_a_table_or_one_word(configs: Path) -> None:

@@ -365,6 +365,13 @@ def test_loading_says_what_inspecting_says(tmp_path: Path, damage: Callable[[Pat
         estimate_bytes(CheckpointSpec("flux", folder, None, "alpha", "img2img", 1), 4)
 
 
+@pytest.mark.parametrize("name", ["sd_xl_base_1.0.safetensors", "flux1-dev-Q4_0.gguf"])
+def test_a_folder_around_one_file_names_the_file(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"x")
+    (tmp_path / "README.md").write_text("x")
+    assert inspect_checkpoint(tmp_path).problems[0].endswith(f"for a file in it, name the file: {tmp_path / name}")
+
+
 def test_pickles_in_one_file_and_downloads_without_a_snapshot_are_named(tmp_path: Path) -> None:
     (tmp_path / "model.ckpt").write_bytes(b"x")
     assert "a pickle, which can run code" in inspect_checkpoint(tmp_path / "model.ckpt").problems[0]

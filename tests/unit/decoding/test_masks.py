@@ -97,11 +97,19 @@ def test_a_soft_mask_stays_soft(data: bytes) -> None:
     assert decode(data).tobytes() == SOFT.tobytes()
 
 
-def test_the_faintest_paint_is_paint_and_none_is_refused() -> None:
-    assert max(decode(encode(Image.new("L", SIZE, 1))).tobytes()) == 1
+def test_the_faintest_paint_beside_other_is_paint_and_none_is_refused() -> None:
+    faint = LEFT.copy()
+    faint.putpixel((60, 0), 1)
+    assert decode(encode(faint)).getpixel((60, 0)) == 1
     for nothing in (encode(CLEAR), encode(rgba(CLEAR, OPAQUE)), encode(Image.new("L", SIZE, 9), "JPEG")):
         with pytest.raises(ImageError, match="leaves nothing to paint"):
             decode(nothing)
+
+
+def test_a_mask_of_zeros_and_ones_is_refused() -> None:
+    for mask in (LEFT.point(bool), rgba(LEFT, inverted(LEFT.point(bool)))):
+        with pytest.raises(ImageError, match=r"leaves nothing to paint.* At most, it paints 1 of 255"):
+            decode(encode(mask))
 
 
 @pytest.mark.parametrize("target", [(32, 16), (50, 25)])

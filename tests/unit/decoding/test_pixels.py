@@ -111,6 +111,13 @@ def test_exif_orientation_is_applied_and_the_original_size_is_upright(orientatio
     assert (decoded.original_width_px, decoded.original_height_px) == upright
 
 
+@pytest.mark.parametrize("kind", ["PNG", "WEBP", "JPEG"])
+@pytest.mark.parametrize("exif", [b"Exif\0\0no TIFF header", b"Exif\0\0II*\0\x08\0\0\0\xff\xff"])
+def test_an_image_with_broken_exif_is_shown_as_it_is(kind: str, exif: bytes) -> None:
+    data = encode(Image.new("RGB", (40, 20), "red"), kind, lossless=True, exif=exif)
+    assert decode_image(data, 10**6, 10**9).image.size == (40, 20)
+
+
 def test_transparency_becomes_white() -> None:
     assert decode(encode(Image.new("RGBA", (4, 4), (255, 0, 0, 0)))).tobytes() == b"\xff" * 48
 

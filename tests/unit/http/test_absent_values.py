@@ -1,5 +1,6 @@
 """What says nothing is absent: nulls at any depth, empty values, and the neutral values of refused fields."""
 
+import json
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ SAY_NOTHING: list[tuple[type[BaseModel], dict[str, Any], dict[str, Any]]] = [
     (GenerateBody, GEMINI, {"generationConfig": {"stopSequences": [None], "imageConfig": {"imageSize": ""}}}),
     (GenerateBody, GEMINI, {"tools": None, "tool_config": {"function_calling_config": {"mode": ""}}}),
     (GenerationBody, IMAGE, {"n": "", "quality": "", "image": [None], "mask": "", "seed": "", "loras": {"a": None}}),
+    (GenerationBody, IMAGE, {"scheduler": "", "webhook": "", "long_prompt": "", "batch": ""}),
     (GenerationBody, IMAGE, {"controls": {"depth": None}, "image": "", "user": {"id": 5}, "output_format": ""}),
 ]
 
@@ -78,6 +80,26 @@ class Operators(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     limit: int | None = None
+
+
+WHOLE: list[tuple[type[BaseModel], dict[str, Any], dict[str, Any]]] = [
+    (GenerationBody, IMAGE, {"n": 2.0, "steps": 20.0, "seed": 3.0, "partial_images": 0.0, "output_compression": 100.0}),
+    (ChatBody, CHAT, {"max_tokens": 100.0, "n": 1.0, "seed": -5.0, "stream_options": None}),
+    (ResponseBody, RESPONSE, {"max_output_tokens": 64.0, "tools": [{"type": "image_generation", "seed": 4.0}]}),
+]
+
+
+@pytest.mark.parametrize(("model", "body", "fields"), WHOLE)
+def test_a_whole_decimal_is_an_integer(model: type[BaseModel], body: dict[str, Any], fields: dict[str, Any]) -> None:
+    integers = json.loads(json.dumps(fields), parse_float=lambda text: int(float(text)))
+    assert validate(model, {**body, **fields}, strict=True) == validate(model, {**body, **integers}, strict=True)
+
+
+@pytest.mark.parametrize("fields", [{"n": 1.5}, {"seed": "3"}, {"steps": True}, {"n": 0.0}, {"steps": 1e300}])
+def test_other_numbers_are_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(BadRequest) as refused:
+        validate(GenerationBody, {**IMAGE, **fields}, strict=True)
+    assert refused.value.param in fields
 
 
 def test_an_operator_is_told_of_an_empty_value() -> None:

@@ -79,6 +79,26 @@ async def test_files_have_the_names_that_clients_give_them(running: InProcess, n
     assert "x-darkroom-ignored" not in answer.headers
 
 
+@pytest.mark.parametrize("name", ["mask", "mask[]", "mask[0]", "masks"])
+async def test_a_mask_has_the_names_that_an_image_has(running: InProcess, name: str) -> None:
+    answer = await edit(running, {}, (name, FILE))
+    assert (answer.status_code, job(running).mask is None) == (200, False), answer.text
+
+
+async def test_a_second_mask_is_refused(running: InProcess) -> None:
+    refused = await edit(running, {}, ("mask", FILE), ("mask[]", FILE))
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "mask")
+
+
+@pytest.mark.parametrize("name", ["mask_image", "reference", "depth"])
+async def test_a_file_beside_the_image_that_nothing_reads_is_refused(running: InProcess, name: str) -> None:
+    before = len(running.workers.jobs)
+    refused = await edit(running, {}, (name, FILE))
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, name)
+    assert "'mask'" in refused.json()["error"]["message"]
+    assert len(running.workers.jobs) == before
+
+
 @pytest.mark.parametrize(
     ("fields", "kind"),
     [
@@ -87,6 +107,7 @@ async def test_files_have_the_names_that_clients_give_them(running: InProcess, n
         ({"output_format": "PNG"}, "png"),
         ({"output_format": "image/webp"}, "webp"),
         ({"quality": "HIGH", "response_format": "URL", "background": "Auto", "moderation": "LOW"}, "png"),
+        ({"long_prompt": "Tell", "batch": "EXACT"}, "png"),
         ({"size": " 256 X 256 "}, "png"),
         ({"size": "256×256"}, "png"),
     ],

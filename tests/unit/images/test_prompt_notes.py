@@ -43,6 +43,13 @@ def test_what_was_cut_is_said_with_the_text_where_it_begins() -> None:
         ("(a big, old house:0.8) (größe : .5)", ["(a big%2C old house:0.8)", "(gr%C3%B6%C3%9Fe : .5)"]),
         ("(red:1.5) and (red:1.5)", ["(red:1.5)"]),
         ("a boat (red), ((big)), [small], (see: there), at (10:30), in (16:9), a:2 (x: 25)", []),
+        ("a boat\nNegative prompt: ugly, bad\nSteps: 20, Sampler: Euler a, CFG scale: 7, Seed: 123", [
+            "Negative prompt: (send negative_prompt as a field)", "Steps: 20 (send steps as a field)",
+        ]),
+        ("a boat, embedding:easy-cat, (embedding:wolf:1.2)", [
+            "(embedding:wolf:1.2)", "embedding:easy-cat (write <easy-cat>)", "embedding:wolf (write <wolf>)",
+        ]),
+        ("steps: 3, three Steps: 5, no negative prompt: at all", []),
         ("", []),
     ],
 )  # fmt: skip

@@ -131,7 +131,7 @@ async def test_json_edits_are_a_setting(tmp_path: Path) -> None:
         ({"images": []}, "missing_required_parameter", "images"),
         ({"images": None}, "missing_required_parameter", "images"),
         ({"images": [{"file_id": "file-1"}]}, "invalid_value", "images[0]"),
-        ({"images": [{"url": "x"}]}, "invalid_type", "images[0]"),
+        ({"images": [{"path": "x"}]}, "invalid_type", "images[0]"),
         ({"images": [{"image_url": "data:image/png;base64,@@"}]}, "invalid_image_file", "images[0]"),
         ({"image": "data:,x"}, "invalid_parameter_combination", "images"),
     ],
@@ -229,6 +229,36 @@ async def test_known_fields_that_change_nothing_are_named(running: InProcess) ->
     none = await running.client.post(PATH, json={"prompt": "x", "style": None})
     assert "x-darkroom-ignored" not in none.headers
     assert json.loads(none.text)["data"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"image_url": "https://example.com/a.png"},
+        {"input_image": DATA_URI},
+        {"image[]": [DATA_URI]},
+        {"reference_images": [{"url": "http://example.com/a"}]},
+        {"mask_url": "https://example.com/a.png", "image": DATA_URI},
+        {"extra_body": {"image": DATA_URI}},
+        {"anything": DATA_URI},
+    ],
+)
+async def test_an_image_in_a_field_that_nothing_reads_is_refused(running: InProcess, fields: dict[str, Any]) -> None:
+    before = len(running.workers.jobs)
+    refused = await running.client.post(PATH, json={"prompt": "x", **fields})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["param"], error["code"]) == (400, next(iter(fields)), "unknown_parameter")
+    assert "'image'" in error["message"]
+    assert len(running.workers.jobs) == before
+    others = {"image_size": "square", "num_images": 1, "homepage": "https://example.com", "image_url": ""}
+    drawn = await running.client.post(PATH, json={"prompt": "x", **others})
+    assert drawn.status_code == 200
+
+
+async def test_an_image_may_be_as_in_chats(running: InProcess) -> None:
+    for image in ({"url": DATA_URI}, {"type": "image_url", "image_url": {"url": DATA_URI}}):
+        answer = await running.client.post(PATH, json={"prompt": "x", "image": [image], "mask": image})
+        assert (answer.status_code, len(job(running).references)) == (200, 1), answer.text
 
 
 async def test_a_field_of_a_form_that_is_nested_too_deep_is_refused(running: InProcess) -> None:
