@@ -60,7 +60,9 @@ class CallRules:
 
     @property
     def _repeats(self) -> bool:
-        return self.several and self.form.repeats
+        ends_inputs = self.form.end or not self.form.separator
+        inputs = any(tool.grammar for tool in self.tools)
+        return self.several and self.form.repeats and bool(ends_inputs or not inputs)
 
     def _call_or_text(self, thoughts: str) -> str:
         """Return a call without markers, or text that does not begin as one."""

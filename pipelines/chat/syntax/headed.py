@@ -76,7 +76,7 @@ TABLE: Final[Mapping[str, Known]] = {
             separator=">>>",
             answer="all\n",
             opening_pattern=r"(?:\A|>>>)\s*(?!all\n)(?=" + NAME + r"\n\s*\{)",
-            closing_pattern=r"(?<=\}\s*)(?=>>>)",  # arguments may have doctests in them
+            closing_pattern=r"(?=>>>)",
         ),
         (">>>all\\n",),
         marker=r"(?:\A|>>>)\s*all\n",

@@ -108,7 +108,7 @@ class PythonArguments(LiteralArguments):
     comma = "/, ?/"
     any_key = f"/({DOUBLE}|{SINGLE}): ?/"
 
-    def reader(self, schema: Schema, tail: str) -> ArgumentReader:
+    def reader(self, schema: Schema, ends: tuple[str, ...]) -> ArgumentReader:
         """Return a reader that gives arguments without a name the schema's names."""
         return LiteralReader(("'", '"'), list(properties_alone(schema)), opened=True)
 
@@ -151,7 +151,7 @@ class GemmaArguments(LiteralArguments):
     comma = '","'
     any_key = "/[A-Za-z_][A-Za-z0-9_]*:/"
 
-    def reader(self, schema: Schema, tail: str) -> ArgumentReader:
+    def reader(self, schema: Schema, ends: tuple[str, ...]) -> ArgumentReader:
         """Return a reader of the object in braces."""
         return LiteralReader((self.quote,), [], opened=False)
 

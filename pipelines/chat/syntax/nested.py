@@ -22,9 +22,9 @@ class NestedArguments(ArgumentStyle):
 
     input_opening = ""
 
-    def reader(self, schema: Schema, tail: str) -> ArgumentReader:
+    def reader(self, schema: Schema, ends: tuple[str, ...]) -> ArgumentReader:
         """Return a reader that waits for the call's end: only the last tag tells an array from an object."""
-        return NestedReader(schema, tail)
+        return NestedReader(schema, ends[0])
 
     def rule(self, rules: Rules, schema: Schema) -> str:
         """Return the arguments in the schema's order, those that are not required if the model wants them."""

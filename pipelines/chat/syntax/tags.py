@@ -26,9 +26,9 @@ class TagArguments(ArgumentStyle):
     space: str = ""  # around a value
     input_opening = ""
 
-    def reader(self, schema: Schema, tail: str) -> ArgumentReader:
+    def reader(self, schema: Schema, ends: tuple[str, ...]) -> ArgumentReader:
         """Return a reader that knows by the schema which arguments are strings."""
-        return TagReader(self, schema, tail)
+        return TagReader(self, schema, ends)
 
     def rule(self, rules: Rules, schema: Schema) -> str:
         """Return the arguments in the schema's order, those that are not required if the model wants them."""
@@ -82,12 +82,12 @@ class TagArguments(ArgumentStyle):
 class TagReader(ArgumentReader):
     """Strings are passed on while they come in, other values when their tag closes."""
 
-    def __init__(self, style: TagArguments, schema: Schema, tail: str) -> None:
+    def __init__(self, style: TagArguments, schema: Schema, ends: tuple[str, ...]) -> None:
         self._opening = re.compile(r"\s*" + _pattern(style.opening))
         self._style = style
         self._properties = properties_alone(schema)
         self._others = alone(schema.get("additionalProperties"), schema)
-        self._tail = tail
+        self._ends = ends
         self._text = ""
         self._key: str | None = None  # of the value that is open
         self._is_string = self._streams = False
@@ -110,7 +110,7 @@ class TagReader(ArgumentReader):
             if self._key is None:
                 opened = self._opening.match(self._text)
                 if opened is None:
-                    if self._tail and self._text.lstrip().startswith(self._tail):
+                    if self._text.lstrip().startswith(self._ends):
                         self.rest = self._text.lstrip()
                         yield "}" if self._begun else "{}"
                     return
