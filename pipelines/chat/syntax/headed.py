@@ -35,6 +35,7 @@ TABLE: Final[Mapping[str, Known]] = {
             arguments=TagArguments('<atem:parameter name="{key}">', "</atem:parameter>"),
             tail="</atem:invoke>",
             header="to={name}<|message|>",
+            answer="to=user<|message|>",
             outer_begin="<atem:function_calls>",
             outer_end="</atem:function_calls>",
             lead="<atem:invoke",
