@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.chat.schemas import alone, of_kinds, properties_alone, required_of, takes_others
+from pipelines.chat.schemas import alone, of_kinds, others_of, properties_alone, required_of
 from pipelines.chat.syntax.arguments import ArgumentReader, ArgumentStyle, Schema, json_string
 from pipelines.chat.syntax.rules import Rules, quoted
 
@@ -37,7 +37,8 @@ class TagArguments(ArgumentStyle):
             f"({space} ({self._tag(rules, key, value)})){'' if key in required else '?'}"
             for key, value in properties_alone(schema).items()
         ]
-        others = [f"({space} ({self._tag(rules, '', {})}))*"] if takes_others(schema) else []
+        named_by_none = others_of(schema)
+        others = [] if named_by_none is None else [f"({space} ({self._tag(rules, '', named_by_none)}))*"]
         return f"{' '.join([*tags, *others])} {space}"
 
     def written(self, arguments: Mapping[str, Any]) -> str:
