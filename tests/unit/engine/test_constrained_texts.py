@@ -6,9 +6,13 @@ from pathlib import Path
 import pytest
 
 from pipelines.chat.constraints import Constraint
+from pipelines.chat.detokenize import ChoiceOutput
 from pipelines.chat.grammars import build_grammar
+from pipelines.chat.output_parser import OutputParser
+from pipelines.chat.sampling import SampledToken
+from pipelines.chat.syntax.output_syntax import marker_text
 from pipelines.chat.tokens import TokenTable
-from pipelines.protocol.chat import ChatJob, ChatSpec
+from pipelines.protocol.chat import ChatJob, ChatSpec, TextDelta
 from starters.chat.tokens import make_tokenizer
 from tests.support.chat_outputs import AFTER_ANSWER, BEFORE_ANSWER, CASES, TOOLS
 from tests.unit.engine.test_output_families import Model
@@ -90,3 +94,18 @@ def test_an_opening_mark_is_whole_though_a_part_of_it_is_a_token(name: str, befo
     call = CASES[name][2]
     assert refused(Model(name), f"It's so:\n{call}") is None
     assert refused(Model(name), f"It's so:\n{call.removeprefix(before)}") in ("｜DSML｜", "<|role_sep|>")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_mark_that_was_cut_is_no_text(name: str) -> None:
+    written, (_, thoughts, calls, _) = Model(name), CASES[name]
+    form, fields = written.syntax.call_format(required=False), written.syntax.parser_fields(tools=True, required=False)
+    markers = marker_text(fields, form)
+    visible = frozenset(token for token, mark in written.table.special.items() if mark in markers)
+    tokens = written.tokens(thoughts + calls)
+    for cut in range(len(tokens)):
+        output = ChoiceOutput(0, written.table, (), OutputParser(fields, "", TOOLS, form), visible)
+        deltas = [delta for token in tokens[:cut] for delta in output.feed(SampledToken(token))]
+        output.end("length")
+        text = "".join(delta.text for delta in [*deltas, *output.flush()] if isinstance(delta, TextDelta))
+        assert not [mark for mark in written.table.control_tokens if mark in text], text
