@@ -55,18 +55,19 @@ class CallRules:
             controls = rules.control_tokens(token, thoughts)
             text = rules.add(f"(PLAIN | QUOTE ({marks})?{f' | {controls}' if controls else ''})*")
             block = rules.add(f"{rules.literal(token + after)} {self._rest()}")
-            return f"{text} ({block} {text}){times}"
+            return f"{text} ({block} {text}){times}" if self._closes else f"{text} ({block}{self._more()})?"
         mark = rules.split(self._header(self.tools[0]))[1]
         controls = rules.control_tokens(mark or token, "" if mark else thoughts)
         text = rules.add(f"(ANY? {controls})*") if controls else ""
         if token:
             block = rules.add(f"{self._headed(text, self.form.opening)} {self._rest()}")
-            return f"({block}){times} {text} ANY?"
+            return f"({block}){times} {text} ANY?" if self._closes else f"{block}{self._more()} | {text} ANY?"
         lead = f"[ \\n]*{lark(self.form.lead)}" if self.form.lead else ""
         until = rules.add(f"/(.|\\n)*{lark(self.form.opening)}{lead}/", lazy=True)
         calls = [f"{text} {until} {self._rest(self.form.lead)}"]
         if not mark:
-            return f"({rules.add(calls[0])}){times} {text} ANY?"
+            call = rules.add(calls[0])
+            return f"({call}){times} {text} ANY?" if self._closes else f"{call}{self._more()} | {text} ANY?"
         calls += [self._block(self._headed(text, self._header(tool)), tool) for tool in self.tools]
         others = rules.add(" | ".join(self._headed(text, header) for header in (self.form.answer, thoughts)))
         return f"{others}* ({rules.add(' | '.join(calls))} {others}*){times} {text} ANY?"
@@ -85,6 +86,16 @@ class CallRules:
         return self.rules.add(f"{header} {SPACE} {self.rules.literal(self.form.opening)} {rest}")
 
     @property
+    def _closes(self) -> bool:
+        """Return whether a mark ends calls: else what comes behind them would be taken for a part of them."""
+        return bool(self.form.outer_end or self.form.end)
+
+    def _more(self) -> str:
+        """Return further calls behind one, without text between them."""
+        mark = self.rules.literal(self.form.begin or self.form.separator.strip())
+        return f" ({SPACE} {mark} {self._rest()})*" if self._repeats and not self.form.outer_begin else ""
+
+    @property
     def _repeats(self) -> bool:
         ends_inputs = self.form.end or not self.form.separator
         inputs = any(tool.grammar for tool in self.tools)
@@ -98,8 +109,7 @@ class CallRules:
             heads = [(tool, self.form.head.replace("{name}", tool.name)) for tool in self.tools]
             untils = [(tool, head, rules.add(f"{before}{lark(head)}/", lazy=True)) for tool, head in heads]
             calls = [f"{until} {self._one(tool, head)}" for tool, head, until in untils]
-            times = "*" if self._repeats else "?"
-            text = f"{rules.literal(self.form.answer)} ({rules.add(' | '.join(calls))}){times} ANY?"
+            text = f"{rules.literal(self.form.answer)} (({rules.add(' | '.join(calls))}){self._more()} | ANY?)"
             return f"{rules.add(self.required())} | {text}"
         text = rules.add(f"{SPACE} /{not_prefix(self.form.lead)}/ {rules.free()}*")
         controls = rules.control_tokens(thoughts)

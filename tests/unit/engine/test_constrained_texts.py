@@ -10,6 +10,7 @@ from pipelines.chat.detokenize import ChoiceOutput
 from pipelines.chat.grammars import build_grammar
 from pipelines.chat.output_parser import OutputParser
 from pipelines.chat.sampling import SampledToken
+from pipelines.chat.syntax.families import TABLE
 from pipelines.chat.syntax.output_syntax import marker_text
 from pipelines.chat.tokens import TokenTable
 from pipelines.protocol.chat import ChatJob, ChatSpec, TextDelta
@@ -109,3 +110,15 @@ def test_a_mark_that_was_cut_is_no_text(name: str) -> None:
         output.end("length")
         text = "".join(delta.text for delta in [*deltas, *output.flush()] if isinstance(delta, TextDelta))
         assert not [mark for mark in written.table.control_tokens if mark in text], text
+
+
+@pytest.mark.parametrize("marks", ["tokens", "spelled"])
+@pytest.mark.parametrize("name", [name for name in SPELLED if name != "json"])
+def test_what_follows_a_call_is_text_or_is_not_written(name: str, marks: str) -> None:
+    """Calls that no mark ends last to the end of the answer."""
+    (*_, calls, expected), ends = CASES[name], TABLE[name].calls.outer_end or TABLE[name].calls.end
+    before = "all\nIt's so.\n>>>" if name == "functionary" else "It's so.\n"
+    assert refused(model(name, marks), before + calls) is None
+    assert refused(model(name, marks), f"{before}{calls}Done.") == (None if ends else "D")
+    if ends and marks == "tokens":
+        assert Model(name).write(f"{calls}\n\nDone.", tools=TOOLS)[1:3] == ("Done.", expected)
