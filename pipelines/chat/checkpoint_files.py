@@ -31,6 +31,7 @@ TEKKEN = "tekken.json"  # a tokenizer of Mistral's
 OWN_TOKENIZERS = ("tokenizer.json", "tokenizer.model")
 TOKENIZERS = (*OWN_TOKENIZERS, TEKKEN, "vocab.*", "*.tiktoken", "*.model")
 ADAPTER = "adapter_"  # how files begin that PEFT writes
+ADAPTER_CONFIG = f"{ADAPTER}config.json"
 SPLIT = re.compile(rf"-\d{{5}}-of-\d{{5}}{GGUF}$")
 MMPROJ = "mmproj"  # how files begin that have a model's vision encoder alone
 KEEP_PACKED = {
@@ -63,7 +64,7 @@ def check_files(path: Path) -> None:
 
 def _check_weights(path: Path) -> None:
     files = [file for file in sorted(path.glob(WEIGHT_FILES)) if not file.name.startswith(ADAPTER)]
-    if (path / f"{ADAPTER}config.json").is_file() and not files:
+    if (path / ADAPTER_CONFIG).is_file() and not files:
         raise CheckpointError(f"{path}: a LoRA adapter and no whole model; merge it into the one that it was made for")
     if not (path / "config.json").is_file():
         raise CheckpointError(f"{path}: no config.json, so this is no transformers folder")
@@ -100,6 +101,8 @@ def open_checkpoint(spec: ChatSpec, device: torch.device) -> tuple[Any, Any, Any
     )
     if spec.vision and not sees:
         notes.append("without images: transformers has no class of this model that reads them")
+    if not file and (folder / ADAPTER_CONFIG).is_file():
+        notes.append(f"without the LoRA adapter beside it, {ADAPTER_CONFIG}: merge it into the model to chat with both")
     return processor, tokenizer, model, [*notes, *_notes(spec.path, model)]
 
 

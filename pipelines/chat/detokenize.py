@@ -101,8 +101,14 @@ class ChoiceOutput:
         """Return the deltas that were held back until the end."""
         deltas = self._parse(self._detokenizer.flush())
         if self._parser:
-            deltas += self._deltas(self._parser.flush())
+            pieces = self._parser.flush()
+            cut = self.finish_reason == "length"
+            deltas += self._deltas([piece for piece in pieces if not (cut and self._is_begun_mark(piece))])
         return deltas + self._text_delta(self._stops.flush())
+
+    def _is_begun_mark(self, piece: Piece) -> bool:
+        """Return whether text that was held back to the end is the beginning of a mark of several tokens."""
+        return isinstance(piece, TextPiece) and any(mark in piece.text for mark in self._table.control_tokens)
 
     def _parse(self, text: str) -> list[ChatDelta]:
         if not text:

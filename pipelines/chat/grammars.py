@@ -125,7 +125,8 @@ def _thinking_or(rules: Rules, syntax: OutputSyntax, thoughts: ThoughtState, cal
         return calls.text_with_calls()
     opening, closing = syntax.thoughts.opening.rstrip(), syntax.thoughts.closing
     begin = rules.literal(syntax.thoughts.answer_opening)
-    body = rules.add(f"({begin})? {calls.text_with_calls(opening)}" if begin else calls.text_with_calls(opening))
+    text = rules.add(calls.text_with_calls(opening))
+    body = rules.add(f"({begin})? {text}") if begin else text
     if thoughts == "closed":
         return body
     rest = rules.add(f"{rules.free(closing)}* | {rules.until(closing)} {body}")

@@ -1,16 +1,19 @@
 """Incremental parsing of a model's output into text, reasoning, and tool calls with their arguments."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from transformers.utils.chat_parsing import ResponseParser
 
 from pipelines.chat.syntax.calls import NOT_REASONING, CallFormat, CallsReader, ParserFields, ToolTable
 from pipelines.chat.syntax.pieces import MarkerPiece, Piece, ReasoningPiece, TextPiece
 
+END_OF_CALLS: Final = "\udfff"  # which no text has
+
 
 class OutputParser:
-    """One choice's output: transformers' response parser finds its regions, a `CallsReader` reads those of calls."""
+    """One choice's output: transformers' response parser finds its regions, a `CallsReader` reads those of calls, and
+    finds their ends: the response parser would take every mark in an argument for one."""
 
     def __init__(
         self,
@@ -24,6 +27,9 @@ class OutputParser:
         """`prefix` is the prompt; the parser starts behind the last `anchor` in it. `by_grammar` names the tools whose
         input has a grammar."""
         self._format = call_format
+        if call_format and "tool_calls" in fields:
+            others = {key: one for key, one in fields["tool_calls"].items() if not key.startswith("close")}
+            fields = {**fields, "tool_calls": {**others, "close": END_OF_CALLS}}
         self._tools = ToolTable.of(tools, by_grammar)
         template = {"fields": fields, **(anchor or {"start_anchor": "\0"})}
         self._parser = ResponseParser(template, prefix=prefix, tools=list(tools))
@@ -79,7 +85,9 @@ class OutputParser:
         if kind == "region_open" or self._calls is None:
             self._calls = CallsReader(self._format, self._tools, self._complete)
         if kind == "region_chunk":
-            return self._calls.feed(event["text"])
+            pieces = self._calls.feed(event["text"])
+            ended = self._calls.rest is not None and not self._ending
+            return pieces + self.feed(f"{END_OF_CALLS}{self._calls.rest}") if ended else pieces
         return self._close(event["value"]) if kind == "region_close" else []
 
     def _close(self, value: Any) -> list[Piece]:

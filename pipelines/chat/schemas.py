@@ -107,9 +107,13 @@ def required_of(schema: Mapping[str, Any]) -> set[str]:
     return {name for names in lists if isinstance(names, list) for name in names}
 
 
-def takes_others(schema: Mapping[str, Any]) -> bool:
-    """Return whether an object may have properties that its schema does not name, and says so."""
-    return any(part.get(key) for part in _combined(schema, schema, COMBINING) for key in OPEN)
+def others_of(schema: Mapping[str, Any]) -> Schema | None:
+    """Return the schema of an object's properties that its schema does not name; None where it has none. One that names
+    some takes others only if it says so."""
+    names_none = not standalone_properties(schema) and schema.get("additionalProperties") is not False
+    if names_none or any(part.get(key) for part in _combined(schema, schema, COMBINING) for key in OPEN):
+        return {} if "patternProperties" in schema else standalone(schema.get("additionalProperties"), schema)
+    return None
 
 
 def _combined(schema: Any, root: Mapping[str, Any], keys: Sequence[str]) -> list[Schema]:

@@ -37,6 +37,8 @@ QUANTIZERS: Final = re.compile(r"(absmax|quant_map|quant_state|SCB|weight_format
 
 # Arguments of `from_pretrained` by which it goes on to the end and says what did not fit, for `check_loaded`
 TELLING: Final[Mapping[str, bool]] = {"output_loading_info": True, "ignore_mismatched_sizes": True}
+# Of transformers: where it looks for an adapter of PEFT, which it would add to the model whose folder that is in
+NO_ADAPTER: Final = {"adapter_kwargs": {"subfolder": "nowhere"}}
 
 
 def load_model(
@@ -44,6 +46,7 @@ def load_model(
 ) -> tuple[Any, list[str]]:
     """Load a model by its library, from safetensors on the disk alone, and check its weights as `check_loaded` does.
     `shown_path` is the path that messages name, by default the folder. Returns it, and notes for the operator."""
+    options |= NO_ADAPTER if kind.__module__.startswith("transformers.") else {}
     model, info = kind.from_pretrained(folder, local_files_only=True, use_safetensors=True, **TELLING, **options)
     extra = _unlisted(folder, options.get("variant"))
     return model.eval(), check_loaded(shown_path or folder, part, model, info, extra)

@@ -46,6 +46,21 @@ def test_code_beside_a_class_of_the_library_is_not_executed(folder: Path, tmp_pa
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize("has_weights", [False, True])
+def test_an_adapter_beside_a_whole_model_changes_nothing_and_is_named(folder: Path, has_weights: bool) -> None:
+    tokens = torch.arange(1, 9, device=DEVICE)[None]
+    expected = load_chat(ChatSpec("copy", folder), DEVICE).model(tokens).logits
+    adapter = {"peft_type": "LORA", "r": 4, "target_modules": ["q_proj"], "base_model_name_or_path": "org/base"}
+    (folder / "adapter_config.json").write_text(json.dumps(adapter))
+    if has_weights:
+        name = "base_model.model.model.layers.0.self_attn.q_proj"
+        weights = {f"{name}.lora_A.weight": torch.ones(4, 64), f"{name}.lora_B.weight": torch.ones(64, 4)}
+        save_file(weights, folder / "adapter_model.safetensors")
+    checkpoint = load_chat(ChatSpec("copy", folder), DEVICE)
+    assert torch.equal(checkpoint.model(tokens).logits, expected)
+    assert any("without the LoRA adapter beside it" in note for note in checkpoint.found.notes)
+
+
 def test_a_model_that_is_code_alone_is_refused(folder: Path) -> None:
     (folder / "configuration_own.py").write_text("raise SystemExit")
     set_config(folder, model_type="own", auto_map={"AutoConfig": "configuration_own.C"})

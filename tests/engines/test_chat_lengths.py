@@ -16,7 +16,10 @@ from tests.engines.device import DEVICE
 from tests.support.tiny_long_chats import ONE_AT_A_TIME, TOGETHER
 
 TOKENS = 16
-OF_EXPERTS = {"phimoe", "gpt-oss", "deepseek"}
+OF_EXPERTS = {
+    "phimoe", "gpt-oss", "deepseek", "deepseek-yarn", "gemma4-experts", "glm4-experts", "granite-hybrid",
+    "hunyuan-experts", "lfm2-experts", "mimo", "minimax-m2", "qwen3-next",
+}  # fmt: skip
 PROMPTS = (2, 25, 95, 170, 600)  # below, at and beyond each threshold, and one that attends apart from the others
 
 

@@ -1,11 +1,13 @@
 """Untrained chat checkpoints whose configs name small lengths, beyond which they compute otherwise."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import transformers
 
 from starters.chat.tokens import make_tokenizer
+from tests.support import tiny_length_families
 from tests.support.tiny_chat_checkpoints import SIZES, save
 
 FACTORS = {"short_factor": [1.0] * 8, "long_factor": [3.0 + i for i in range(8)]}
@@ -120,6 +122,13 @@ def _save(folder: Path, family: str, config: str = "", **options: object) -> Pat
     return save(folder, getattr(transformers, f"{family}ForCausalLM"), config_class(**values), tokenizer)
 
 
+def _described(families: tiny_length_families.Described) -> dict[str, Callable[[Path], Path]]:
+    return {
+        name: partial(_save, family=family, config=config, **options)
+        for name, (family, config, options) in families.items()
+    }
+
+
 TOGETHER: Mapping[str, Callable[[Path], Path]] = {
     "phi-longrope": make_phi_longrope,
     "phimoe": make_phimoe,
@@ -130,10 +139,12 @@ TOGETHER: Mapping[str, Callable[[Path], Path]] = {
     "gemma3": make_gemma3,
     "gemma3n": make_gemma3n,
     "deepseek": make_deepseek,
+    **_described(tiny_length_families.TOGETHER),
 }
 ONE_AT_A_TIME: Mapping[str, Callable[[Path], Path]] = {
     "llama-longrope": make_llama_longrope,
     "llama-dynamic": make_llama_dynamic,
     "lfm2": make_lfm2,
     "qwen3.5": make_qwen35,
+    **_described(tiny_length_families.ONE_AT_A_TIME),
 }

@@ -35,8 +35,8 @@ class ArgumentStyle(ABC):
     input_opening: str  # what comes before the input of a tool that has a grammar of its own
 
     @abstractmethod
-    def reader(self, schema: Schema, tail: str) -> ArgumentReader:
-        """Return a reader for a tool with this schema; `tail` is what ends its calls."""
+    def reader(self, schema: Schema, ends: tuple[str, ...]) -> ArgumentReader:
+        """Return a reader for a tool with this schema; `ends` are the marks that end its calls, the first one first."""
 
     @abstractmethod
     def rule(self, rules: Rules, schema: Schema) -> str:
@@ -58,7 +58,7 @@ class JsonArguments(ArgumentStyle):
     beginning = r"\{"
     input_opening = '{"input": '
 
-    def reader(self, schema: Schema, tail: str) -> ArgumentReader:
+    def reader(self, schema: Schema, ends: tuple[str, ...]) -> ArgumentReader:
         """Return a reader that looks for the brace that closes the first one."""
         return JsonReader()
 
@@ -104,23 +104,36 @@ class JsonReader(ArgumentReader):
 class InputReader(ArgumentReader):
     """The input of a tool with a grammar of its own: text up to the end of the call, which becomes {"input": ...}."""
 
-    def __init__(self, opening: str) -> None:
+    def __init__(self, opening: str, end: str, *, in_list: bool) -> None:
+        """`end` is the mark behind it; empty where nothing follows. `in_list` tells of a bracket before that mark."""
         self._opening = opening
+        self._end = end
+        self._in_list = in_list
         self._pending = ""
 
     def feed(self, text: str) -> str:
         """Add text, and return more of the JSON string."""
-        if not self._opening:
-            return _inside(text)
         self._pending += text
-        if len(self._pending) < len(self._opening):
-            return ""
-        text, self._opening = self._pending.removeprefix(self._opening), ""
-        return '{"input": "' + _inside(text)
+        begun = ""
+        if self._opening:
+            if len(self._pending) < len(self._opening):
+                return ""
+            self._pending, self._opening = self._pending.removeprefix(self._opening), ""
+            begun = '{"input": "'
+        text, mark, _ = self._pending.partition(self._end) if self._end else (self._pending, "", "")
+        if mark:
+            self.rest, self._pending = self._pending[len(text) :], text
+            return begun + self.finish(closed=True)
+        held = next((n for n in range(len(self._end) - 1, 0, -1) if text.endswith(self._end[:n])), 0)
+        certain = text[: len(text) - held]
+        certain = certain.rstrip("] \n") if self._in_list else certain
+        self._pending = text[len(certain) :]
+        return begun + _inside(certain)
 
     def finish(self, *, closed: bool) -> str:
         """Return the end of the JSON object."""
-        return '"}'
+        text = self._pending.rstrip()
+        return _inside(text[:-1] if self._in_list and text.endswith("]") else self._pending) + '"}'
 
 
 def _inside(text: str) -> str:

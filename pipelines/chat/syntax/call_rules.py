@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pipelines.chat.syntax.calls import CallFormat
@@ -33,10 +33,12 @@ class CallRules:
 
     def required(self) -> str:
         """Return the expression of one call, or of several."""
-        headers = [self.rules.literal(self.form.header.replace("{name}", tool.name)) for tool in self.tools]
-        header = f"{SPACE} {self.rules.add(' | '.join(headers))}" if self.form.header else ""
-        block = self.rules.add(f"{header} {self.rules.literal(self.form.opening)} {self._rest()}")
-        first = block if self.form.header or not self.form.opening else f"{SPACE} {block}"
+        if self.form.header:
+            headers = [self.rules.literal(self._header(tool)) for tool in self.tools]
+            blocks = (self._block(header, tool) for header, tool in zip(headers, self.tools, strict=True))
+            return f"{SPACE} {self.rules.add(' | '.join(blocks))}"
+        block = self.rules.add(f"{self.rules.literal(self.form.opening)} {self._rest()}")
+        first = f"{SPACE} {block}" if self.form.opening else block
         if self.form.outer_begin or not self._repeats:
             return first
         return f"{first} ({quoted(self.form.separator)} {block}){{0,{MAX_CALLS - 1}}}"
@@ -47,27 +49,69 @@ class CallRules:
         if not self.form.opening:
             return self._call_or_text(thoughts)
         rules, times = self.rules, "*" if self._repeats else "?"
-        _, token, after = rules.split(self.form.opening)
-        if token:
+        before, token, after = rules.split(self.form.opening)
+        if token and not before:
             # a marker in quotes is one that the text is about
             marks = " | ".join(rules.literal(mark) for mark in (token, thoughts) if rules.split(mark)[1])
             controls = rules.control_tokens(token, thoughts)
             text = rules.add(f"(PLAIN | QUOTE ({marks})?{f' | {controls}' if controls else ''})*")
             block = rules.add(f"{rules.literal(token + after)} {self._rest()}")
-            return f"{text} ({block} {text}){times}"
+            return f"{text} ({block} {text}){times}" if self._closes else f"{text} ({block}{self._more()})?"
+        mark = rules.split(self._header(self.tools[0]))[1]
+        controls = rules.control_tokens(mark or token, "" if mark else thoughts)
+        text = rules.add(f"(ANY? {controls})*") if controls else ""
+        if token:
+            block = rules.add(f"{self._headed(text, self.form.opening)} {self._rest()}")
+            return f"({block}){times} {text} ANY?" if self._closes else f"{block}{self._more()} | {text} ANY?"
         lead = f"[ \\n]*{lark(self.form.lead)}" if self.form.lead else ""
         until = rules.add(f"/(.|\\n)*{lark(self.form.opening)}{lead}/", lazy=True)
-        return f"({rules.add(f'{until} {self._rest(self.form.lead)}')}){times} {rules.free()}*"
+        calls = [f"{text} {until} {self._rest(self.form.lead)}"]
+        if not mark:
+            call = rules.add(calls[0])
+            return f"({call}){times} {text} ANY?" if self._closes else f"{call}{self._more()} | {text} ANY?"
+        calls += [self._block(self._headed(text, self._header(tool)), tool) for tool in self.tools]
+        others = rules.add(" | ".join(self._headed(text, header) for header in (self.form.answer, thoughts)))
+        return f"{others}* ({rules.add(' | '.join(calls))} {others}*){times} {text} ANY?"
+
+    def _header(self, tool: CallableTool) -> str:
+        return self.form.header.replace("{name}", tool.name)
+
+    def _headed(self, text: str, header: str) -> str:
+        """Return text that ends in a header."""
+        before, mark, after = self.rules.split(header)
+        return f"{text} /(.|\\n)*{lark(before)}/ {self.rules.literal(mark + after)}"
+
+    def _block(self, header: str, tool: CallableTool) -> str:
+        """Return calls of one tool behind its header."""
+        rest = replace(self, tools=[tool])._rest()
+        return self.rules.add(f"{header} {SPACE} {self.rules.literal(self.form.opening)} {rest}")
+
+    @property
+    def _closes(self) -> bool:
+        """Return whether a mark ends calls: else what comes behind them would be taken for a part of them."""
+        return bool(self.form.outer_end or self.form.end)
+
+    def _more(self) -> str:
+        """Return further calls behind one, without text between them."""
+        mark = self.rules.literal(self.form.begin or self.form.separator.strip())
+        return f" ({SPACE} {mark} {self._rest()})*" if self._repeats and not self.form.outer_begin else ""
 
     @property
     def _repeats(self) -> bool:
-        return self.several and self.form.repeats
+        ends_inputs = self.form.end or not self.form.separator
+        inputs = any(tool.grammar for tool in self.tools)
+        return self.several and self.form.repeats and bool(ends_inputs or not inputs)
 
     def _call_or_text(self, thoughts: str) -> str:
         """Return a call without markers, or text that does not begin as one."""
         rules = self.rules
         if self.form.answer:
-            return f"{rules.add(self.required())} | {rules.literal(self.form.answer)} {rules.free()}*"
+            before = f"/(.|\\n)*{lark(self.form.separator)}[ \\n]*"
+            heads = [(tool, self.form.head.replace("{name}", tool.name)) for tool in self.tools]
+            untils = [(tool, head, rules.add(f"{before}{lark(head)}/", lazy=True)) for tool, head in heads]
+            calls = [f"{until} {self._one(tool, head)}" for tool, head, until in untils]
+            text = f"{rules.literal(self.form.answer)} (({rules.add(' | '.join(calls))}){self._more()} | ANY?)"
+            return f"{rules.add(self.required())} | {text}"
         text = rules.add(f"{SPACE} /{not_prefix(self.form.lead)}/ {rules.free()}*")
         controls = rules.control_tokens(thoughts)
         first = rules.add(f"{controls} {rules.free()}*") if controls else text

@@ -89,9 +89,24 @@ class CallFormat:
         before = rf"\s*(?={self.arguments.beginning})" if self.arguments.beginning else ""
         return re.compile(pattern + before)
 
+    @property
+    def input_end(self) -> str:
+        """Return the mark that ends the input of a tool with a grammar of its own; empty for none."""
+        return self.end or self.outer_end or self.begin
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """Return the marks that end a call, the first one first."""
+        return tuple(mark for mark in (self.tail.strip(), self.end, self.outer_end) if mark)
+
+    def closing_regex(self) -> re.Pattern[str] | None:
+        """Return what ends calls where no arguments are open; None where they last to the end of the answer."""
+        pattern = self.closing_pattern or re.escape(self.outer_end or self.end)
+        return re.compile(pattern) if pattern else None
+
     def skipped(self) -> re.Pattern[str]:
         """Return what may stand between calls: white space, punctuation, markers, and what follows arguments."""
-        markers = (self.outer_begin, self.outer_end, self.begin, self.end, self.tail.strip())
+        markers = (self.outer_begin, self.begin, self.end if self.outer_end else "", self.tail.strip())
         marks = "|".join(re.escape(marker) for marker in markers if marker)
         return re.compile("(?:" + (f"{marks}|" if marks else "") + r',\s*"\w+"\s*:\s*"[^"]*"|\s|[\[\],;}])*')
 
@@ -111,7 +126,12 @@ class ToolTable:
 
 
 class CallsReader:
-    """One or several calls, while they come in: names and ids first, then pieces of their arguments."""
+    """One or several calls, while they come in: names and ids first, then pieces of their arguments.
+
+    A mark that ends calls is a part of a text where it stands inside an argument.
+    """
+
+    rest: str | None = None  # what came behind the calls, once they have ended
 
     def __init__(self, call_format: CallFormat | None, tools: ToolTable, first_index: int) -> None:
         """Without a format, calls come as values that were parsed as a whole."""
@@ -122,6 +142,7 @@ class CallsReader:
         self._arguments: ArgumentReader | None = None  # of the open call
         self._head = call_format.head_regex() if call_format else re.compile(JSON_HEAD)
         self._skipped = call_format.skipped() if call_format else re.compile(r"\s*")
+        self._closing = call_format.closing_regex() if call_format else None
         self.begun = self.completed = 0  # calls
 
     def feed(self, text: str) -> list[Piece]:
@@ -155,6 +176,8 @@ class CallsReader:
                 skipped = self._skipped.match(self._text)
                 head = self._head.match(self._text, skipped.end() if skipped else 0)
                 if head is None:
+                    if self._closing and (end := self._closing.search(self._text)):
+                        self._text, self.rest = self._text[: end.start()], self._text[end.end() :]
                     return
                 self._text = self._text[head.end() :]
                 yield self._begin(_unescaped(head["name"]))
@@ -169,12 +192,13 @@ class CallsReader:
             self._end_call()
 
     def _begin(self, name: str) -> Piece:
-        style = self._format.arguments if self._format else JsonArguments()
-        tail = self._format.tail.strip() if self._format else ""
+        form = self._format or CallFormat("")
+        style = form.arguments
         if name in self._tools.by_grammar and style.input_opening:
-            self._arguments = InputReader(style.input_opening)
+            in_list = form.lead == "[" and not form.end
+            self._arguments = InputReader(style.input_opening, form.input_end, in_list=in_list)
         else:
-            self._arguments = style.reader(self._tools.schemas.get(name, {}), tail)
+            self._arguments = style.reader(self._tools.schemas.get(name, {}), form.ends)
         self.begun += 1
         return ToolCallPiece(self._index, "", name, f"call_{uuid.uuid4().hex[:24]}")
 

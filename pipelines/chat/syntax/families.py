@@ -263,7 +263,6 @@ TABLE: Final[Mapping[str, KnownSyntax]] = {
             outer_end="```",
             lead="[",
             opening_pattern=r"\s*Action:\s*```json\s*(?=\[)",
-            closing_pattern=r"(?<=\]\s*)```",  # arguments may have fences of their own
         ),
         ("Action:", "```json"),
         model_types=("cohere",),

@@ -21,6 +21,7 @@ CALLS: Final = CallFormat(
     opening_pattern=CALL,
     closing_pattern=r"<\|end\|>|<\|return\|>|<\|call\|>|(?=<\|start\|>)",
     begin="<|channel|>",
+    end="<|call|>",
     repeats=False,
 )
 FIELDS: Final[ParserFields] = {

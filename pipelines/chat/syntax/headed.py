@@ -35,6 +35,7 @@ TABLE: Final[Mapping[str, KnownSyntax]] = {
             arguments=TagArguments('<atem:parameter name="{key}">', "</atem:parameter>"),
             tail="</atem:invoke>",
             header="to={name}<|message|>",
+            answer="to=user<|message|>",
             outer_begin="<atem:function_calls>",
             outer_end="</atem:function_calls>",
             lead="<atem:invoke",
@@ -76,7 +77,7 @@ TABLE: Final[Mapping[str, KnownSyntax]] = {
             separator=">>>",
             answer="all\n",
             opening_pattern=r"(?:\A|>>>)\s*(?!all\n)(?=" + NAME + r"\n\s*\{)",
-            closing_pattern=r"(?<=\}\s*)(?=>>>)",  # arguments may have doctests in them
+            closing_pattern=r"(?=>>>)",
         ),
         (">>>all\\n",),
         marker=r"(?:\A|>>>)\s*all\n",

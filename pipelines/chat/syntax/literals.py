@@ -6,10 +6,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pipelines.chat.schemas import required_of, standalone, standalone_properties, takes_others
+from pipelines.chat.schemas import others_of, required_of, standalone, standalone_properties
 from pipelines.chat.syntax.arguments import ArgumentReader, ArgumentStyle, Schema, json_string
 from pipelines.chat.syntax.literal_reader import LiteralReader
 from pipelines.chat.syntax.rules import Rules, quoted
+from pipelines.chat.syntax.tags import values_of
 
 MAX_DEPTH: Final = 5  # of values in values: a schema may contain itself
 # Keywords that only the grammar of JSON can hold a value to
@@ -26,11 +27,11 @@ class LiteralArguments(ArgumentStyle):
     any_key: str  # the regular expression of a key
 
     def _object(self, rules: Rules, schema: Schema, depth: int) -> str:
-        properties = standalone_properties(schema)
-        if not properties:
-            return '"{" "}"' if schema.get("additionalProperties") is False else f"{self._any(rules)}_object"
+        properties, others = standalone_properties(schema), others_of(schema)
+        if not properties and others == {}:
+            return f"{self._any(rules)}_object"
         values = {key: f"{self._key(key)} {self._value(rules, value, depth)}" for key, value in properties.items()}
-        other = f"{self.any_key} {self._any(rules)}" if takes_others(schema) else ""
+        other = "" if others is None else f"{self.any_key} {self._value(rules, others, depth)}"
         return f'"{{" {_listed(rules, values, required_of(schema), other)} "}}"'
 
     def _value(self, rules: Rules, schema: Schema, depth: int = MAX_DEPTH) -> str:
@@ -42,8 +43,8 @@ class LiteralArguments(ArgumentStyle):
             return self._any(rules)
         if each:
             return f"({' | '.join(rules.add(self._value(rules, one, depth - 1)) for one in each)})"
-        if enum := schema.get("enum"):
-            return f"({' | '.join(self._constant(rules, option) for option in enum)})"
+        if values := values_of(schema):
+            return f"({' | '.join(self._constant(rules, value) for value in values)})"
         match kinds:
             case "string":
                 return self._string(rules, schema)
@@ -51,7 +52,7 @@ class LiteralArguments(ArgumentStyle):
                 return self._object(rules, schema, depth - 1)
             case "array":
                 item = rules.add(self._value(rules, standalone(schema.get("items"), schema), depth - 1))
-                return f'"[" ({item} ({self.comma} {item})*)? "]"'
+                return f'"[" {self._items(item, schema)} "]"'
             case "integer" | "number":
                 return rules.json(schema)
             case "boolean":
@@ -59,6 +60,14 @@ class LiteralArguments(ArgumentStyle):
             case "null":
                 return self._word(None)
         return self._any(rules)
+
+    def _items(self, item: str, schema: Schema) -> str:
+        least, most = int(schema.get("minItems", 0)), schema.get("maxItems")
+        if most == 0:
+            return ""
+        further = "" if most is None else max(int(most), least) - 1
+        more = f"({self.comma} {item}){{{max(0, least - 1)},{further}}}"
+        return f"{item} {more}" if least else f"({item} {more})?"
 
     def _constant(self, rules: Rules, value: Any) -> str:
         if isinstance(value, str):
@@ -108,14 +117,15 @@ class PythonArguments(LiteralArguments):
     comma = "/, ?/"
     any_key = f"/({DOUBLE}|{SINGLE}): ?/"
 
-    def reader(self, schema: Schema, tail: str) -> ArgumentReader:
+    def reader(self, schema: Schema, ends: tuple[str, ...]) -> ArgumentReader:
         """Return a reader that gives arguments without a name the schema's names."""
         return LiteralReader(("'", '"'), list(standalone_properties(schema)), opened=True)
 
     def rule(self, rules: Rules, schema: Schema) -> str:
         """Return the grammar expression of the arguments, in the schema's order."""
         values = {key: f'"{key}=" {self._value(rules, value)}' for key, value in standalone_properties(schema).items()}
-        other = f"/[A-Za-z_][A-Za-z0-9_]*=/ {self._any(rules)}" if takes_others(schema) else ""
+        others = others_of(schema)
+        other = "" if others is None else f"/[A-Za-z_][A-Za-z0-9_]*=/ {self._value(rules, others)}"
         return f'{_listed(rules, values, required_of(schema), other)} ")"'
 
     def written(self, arguments: Mapping[str, Any]) -> str:
@@ -149,9 +159,9 @@ class GemmaArguments(LiteralArguments):
     input_opening = "{input:"
     any_value = "any_value"
     comma = '","'
-    any_key = "/[A-Za-z_][A-Za-z0-9_]*:/"
+    any_key = "/[^ ()\\[\\]{}=:,<>|\"'\\n][^()\\[\\]{}=:,<>|\"'\\n]*:/"
 
-    def reader(self, schema: Schema, tail: str) -> ArgumentReader:
+    def reader(self, schema: Schema, ends: tuple[str, ...]) -> ArgumentReader:
         """Return a reader of the object in braces."""
         return LiteralReader((self.quote,), [], opened=False)
 

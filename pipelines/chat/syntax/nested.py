@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from pipelines.chat.schemas import required_of, standalone, standalone_properties, takes_others
+from pipelines.chat.schemas import others_of, required_of, standalone, standalone_properties
 from pipelines.chat.syntax.arguments import ArgumentReader, ArgumentStyle, Schema
 from pipelines.chat.syntax.rules import Rules
 from pipelines.chat.syntax.tags import bare, may_be_text, read_value, values_of
@@ -14,6 +14,8 @@ MINIMAX: Final = "]<]minimax[>["
 ANYTHING: Final = "any_nested"  # the name of its rule
 ITEM: Final = "item"  # the tag of an array's values
 MAX_DEPTH: Final = 4  # of tags in tags: a schema may contain itself
+ANY_TAG: Final = "/<[^<>\\/][^<>]*>/"
+ANY_END: Final = "/<\\/[^<>]+>/"
 TAG: Final = re.compile(re.escape(MINIMAX) + r"<(/?)([^<>]+)>")
 
 
@@ -22,9 +24,9 @@ class NestedArguments(ArgumentStyle):
 
     input_opening = ""
 
-    def reader(self, schema: Schema, tail: str) -> ArgumentReader:
+    def reader(self, schema: Schema, ends: tuple[str, ...]) -> ArgumentReader:
         """Return a reader that waits for the call's end: only the last tag tells an array from an object."""
-        return NestedReader(schema, tail)
+        return NestedReader(schema, ends[0])
 
     def rule(self, rules: Rules, schema: Schema) -> str:
         """Return the grammar expression of the arguments, in the schema's order; those that are not required may be
@@ -69,8 +71,8 @@ def _value(text: str, schema: Schema) -> Any:
     if kind == "array" or (tags and kind != "object" and all(name == ITEM for name, _ in tags)):
         return [_value(inner, standalone(schema.get("items"), schema)) for _, inner in tags]
     if kind == "object" or tags:
-        properties = standalone_properties(schema)
-        return {name: _value(inner, properties.get(name) or {}) for name, inner in tags}
+        properties, others = standalone_properties(schema), others_of(schema) or {}
+        return {name: _value(inner, properties.get(name, others)) for name, inner in tags}
     return read_value(text, schema, is_string=bool(schema) and may_be_text(schema))
 
 
@@ -93,12 +95,16 @@ def _object(rules: Rules, schema: Schema, depth: int) -> str:
         f"({_tag(rules, key, value, depth - 1)}){'' if key in required else '?'}"
         for key, value in standalone_properties(schema).items()
     ]
-    others = [f"({_any_tag(rules)})*"] if takes_others(schema) else []
+    of_others = others_of(schema)
+    others = [] if of_others is None else [f"({_tag(rules, '', of_others, depth - 1)})*"]
     return " ".join([*tags, *others, "/[ \\n]{0,2}/"])
 
 
 def _tag(rules: Rules, name: str, schema: Schema, depth: int) -> str:
-    opening, closing = rules.literal(f"{MINIMAX}<{name}>"), rules.literal(f"{MINIMAX}</{name}>")
+    """Return a tag with a value, of any name if none is given."""
+    mark = rules.literal(MINIMAX)
+    opening = rules.literal(f"{MINIMAX}<{name}>") if name else f"{mark} {ANY_TAG}"
+    closing = rules.literal(f"{MINIMAX}</{name}>") if name else f"{mark} {ANY_END}"
     kind, options = schema.get("type"), schema.get("anyOf") or schema.get("oneOf") or []
     each = [standalone(option, schema) for option in options]
     if isinstance(kind, list):
@@ -107,7 +113,7 @@ def _tag(rules: Rules, name: str, schema: Schema, depth: int) -> str:
         return f"({' | '.join(rules.add(_tag(rules, name, one, depth - 1)) for one in each)})"
     if values := values_of(schema):
         return f"{opening} ({' | '.join(rules.literal(bare(value)) for value in values)}) {closing}"
-    if kind == "object" and schema.get("properties") and depth:
+    if kind == "object" and depth:
         return f"{opening} {_object(rules, schema, depth)} {closing}"
     if kind == "array" and depth:
         items = standalone(schema.get("items"), schema)
@@ -115,23 +121,17 @@ def _tag(rules: Rules, name: str, schema: Schema, depth: int) -> str:
     if not schema.keys() & {"type", "enum"} and may_be_text(schema):
         return f"{opening} {_anything(rules)} {closing}"
     if may_be_text(schema) and "enum" not in schema:
-        return f"{opening} {rules.until(f'{MINIMAX}</{name}>')}"
+        text = rules.until(f"{MINIMAX}</{name}>") if name else f"{rules.until(MINIMAX)} {ANY_END}"
+        return f"{opening} {text}"
     return f"{opening} {rules.json(schema)} {closing}"
 
 
 def _anything(rules: Rules) -> str:
     """Return the expression of text and of tags with anything in them."""
-    _any_tag(rules)
-    return ANYTHING
-
-
-def _any_tag(rules: Rules) -> str:
-    """Return the expression of a tag of any name with anything in it."""
     mark = rules.literal(MINIMAX)
-    tag = f"{mark} /<[^<>\\/][^<>]*>/ {ANYTHING} {mark} /<\\/[^<>]+>/"
     if not any(line.startswith(f"{ANYTHING}: ") for line in rules.lines):
-        rules.lines.append(f"{ANYTHING}: ({rules.free(MINIMAX)} | {tag})*")
-    return tag
+        rules.lines.append(f"{ANYTHING}: ({rules.free(MINIMAX)} | {mark} {ANY_TAG} {ANYTHING} {mark} {ANY_END})*")
+    return ANYTHING
 
 
 def _written(name: str, value: Any) -> str:

@@ -61,6 +61,7 @@ class OutputSyntax:
         anchor = {key: own[key] for key in ("start_anchor", "start_anchor_pattern") if key in own}
         has_thoughts = any(name not in NOT_REASONING for name in fields)
         calls = HERMES if _is_hermes(own, chat_template) else None
+        fields |= calls.parser_fields() if calls else {}
         return cls("own", fields, anchor, thoughts if has_thoughts else None, calls)
 
     def parser_fields(self, *, tools: bool, required: bool) -> ParserFields:

@@ -31,7 +31,7 @@ class Rules:
         names = sorted(table.control_tokens, key=len, reverse=True)
         self._control = re.compile("|".join(map(re.escape, names))) if names else re.compile(r"(?!)")
         self._rules: dict[str, str] = {}  # body -> name
-        self.lines = ["PLAIN: /[^`'\"]+/", "QUOTE: /[`'\"]/"]
+        self.lines = ["PLAIN: /[^`'\"]+/", "QUOTE: /[`'\"]/", "ANY: /(.|\\n)+/"]
 
     def add(self, body: str, *, lazy: bool = False) -> str:
         """Add a rule with this body to the grammar, and return its name."""
@@ -61,10 +61,13 @@ class Rules:
 
     def until(self, end: str) -> str:
         """Return the expression of any text up to and with the first `end`."""
-        control = self._control.search(end)
-        if control is None:
-            return self.add(f"/(.|\\n)*{lark(end)}/", lazy=True)
-        return f"{self.free(control[0])}* {self.literal(end[control.start() :])}"
+        before, token, after = self.split(end)
+        if token and not before:
+            return f"{self.free(token)}* {self.literal(end)}"
+        others = self.control_tokens(token)
+        text = f"(ANY? {others})* " if others else ""
+        last = self.add(f"/(.|\\n)*{lark(before)}/", lazy=not token)
+        return f"{text}{last} {self.literal(token + after)}"
 
     def free(self, *excluded: str) -> str:
         """Return the expression of some text: characters, or one control token that is not excluded."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.chat.schemas import of_kinds, required_of, standalone, standalone_properties, takes_others
+from pipelines.chat.schemas import of_kinds, others_of, required_of, standalone, standalone_properties
 from pipelines.chat.syntax.arguments import ArgumentReader, ArgumentStyle, Schema, json_string
 from pipelines.chat.syntax.rules import Rules, quoted
 
@@ -26,9 +26,9 @@ class TagArguments(ArgumentStyle):
     space: str = ""  # around a value
     input_opening = ""
 
-    def reader(self, schema: Schema, tail: str) -> ArgumentReader:
+    def reader(self, schema: Schema, ends: tuple[str, ...]) -> ArgumentReader:
         """Return a reader that knows by the schema which arguments are strings."""
-        return TagReader(self, schema, tail)
+        return TagReader(self, schema, ends)
 
     def rule(self, rules: Rules, schema: Schema) -> str:
         """Return the grammar expression of the arguments, in the schema's order; those that are not required may be
@@ -38,7 +38,8 @@ class TagArguments(ArgumentStyle):
             f"({space} ({self._tag(rules, key, value)})){'' if key in required else '?'}"
             for key, value in standalone_properties(schema).items()
         ]
-        others = [f"({space} ({self._tag(rules, '', {})}))*"] if takes_others(schema) else []
+        named_by_none = others_of(schema)
+        others = [] if named_by_none is None else [f"({space} ({self._tag(rules, '', named_by_none)}))*"]
         return f"{' '.join([*tags, *others])} {space}"
 
     def written(self, arguments: Mapping[str, Any]) -> str:
@@ -83,12 +84,12 @@ class TagArguments(ArgumentStyle):
 class TagReader(ArgumentReader):
     """Strings are passed on while they come in, other values when their tag closes."""
 
-    def __init__(self, style: TagArguments, schema: Schema, tail: str) -> None:
+    def __init__(self, style: TagArguments, schema: Schema, ends: tuple[str, ...]) -> None:
         self._opening = re.compile(r"\s*" + _pattern(style.opening))
         self._style = style
         self._properties = standalone_properties(schema)
         self._others = standalone(schema.get("additionalProperties"), schema)
-        self._tail = tail
+        self._ends = ends
         self._text = ""
         self._key: str | None = None  # of the value that is open
         self._is_string = self._streams = False
@@ -111,7 +112,7 @@ class TagReader(ArgumentReader):
             if self._key is None:
                 opened = self._opening.match(self._text)
                 if opened is None:
-                    if self._tail and self._text.lstrip().startswith(self._tail):
+                    if self._text.lstrip().startswith(self._ends):
                         self.rest = self._text.lstrip()
                         yield "}" if self._begun else "{}"
                     return

@@ -97,3 +97,46 @@ def test_a_pattern_that_can_not_be_enforced_is_named() -> None:
     with pytest.raises(InvalidRequest) as raised:
         build_grammar(model.table, job, model.syntax, "free")
     assert "regex parse error: ^(?!x).$ error: look-around, " in raised.value.failed.message
+
+
+NUMBERS, TEXTS = {"type": "integer"}, {"type": "string"}
+MAPS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [  # a schema, arguments, and others that don't fit
+    ({"additionalProperties": NUMBERS}, {"a": 1, "b": 2}, {"a": "x"}),
+    ({"additionalProperties": TEXTS}, {"a": "1", "b": "true"}, {}),
+    ({"properties": {"s": TEXTS}, "additionalProperties": NUMBERS}, {"s": "x", "n": 3}, {"s": "x", "n": "three"}),
+    ({"properties": {"m": {"type": "object"}}}, {"m": {"a": 1, "b": {"c": ["x", True]}}}, {}),
+    (
+        {"properties": {"m": {"type": "object", "additionalProperties": NUMBERS}}},
+        {"m": {"a-b": 1, "x y": 2, "日": 3, "2d": 4}}, {"m": {"a": "x"}},
+    ),
+    (
+        {"properties": {"m": {"type": "object", "additionalProperties": {"type": "array", "items": NUMBERS}}}},
+        {"m": {"a": [1, 2], "b": []}}, {"m": {"a": ["x"]}},
+    ),
+    (
+        {"properties": {"m": {"type": "object", "additionalProperties": ZIP}}},
+        {"m": {"a": {"zip": "1"}}}, {"m": {"a": {}}},
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in HEADED])
+def test_properties_without_names_have_the_type_that_the_schema_gives_them(name: str) -> None:
+    model, calls = Model(name), TABLE[name].calls
+    for schema, arguments, others in MAPS:
+        tools = _tool({"type": "object", **schema})
+        assert model.write(calls.written([("go", arguments)]), tools=tools)[1:3] == ("", [arguments])
+        if others:
+            with pytest.raises(AssertionError, match="forbidden"):
+                model.write(calls.written([("go", others)]), tools=tools)
+
+
+@pytest.mark.parametrize("odd", [["a"], ["a", "b", "c", "d"], "c"])
+def test_gemmas_lists_are_as_long_as_the_schema_says(odd: Any) -> None:
+    list_or_word = {"anyOf": [{"type": "array", "items": TEXTS, "minItems": 2, "maxItems": 3}, {"const": "word"}]}
+    tools = _tool({"type": "object", "properties": {"odd": list_or_word}})
+    for value in (["a", "b"], ["a", "b", "c"], "word"):
+        script = TABLE["gemma4"].calls.written([("go", {"odd": value})])
+        assert Model("gemma4").write(script, tools=tools)[2] == [{"odd": value}]
+    with pytest.raises(AssertionError, match="forbidden"):
+        Model("gemma4").write(TABLE["gemma4"].calls.written([("go", {"odd": odd})]), tools=tools)

@@ -38,7 +38,8 @@ class Model:
         self.syntax = OutputSyntax.of(self.tokenizer, " ".join([*TABLE[name].marks, *marks]))
 
     def deltas(self, script: str, thoughts: ThoughtState = "free", **job: Any) -> tuple[list[Any], Any]:
-        """Return the deltas and the finish reason of a model that writes the script, if the grammar lets it."""
+        """Return the deltas and the finish reason of a model that writes the script, if the grammar lets it. A mark
+        with a zero in it is no token, but spelled."""
         request = ChatJob("j", ChatSpec("m", Path("m")), (), 0, 1.0, **job)
         required = request.tool_choice == "required"
         fields = self.syntax.parser_fields(tools=bool(request.tools), required=required)
@@ -46,11 +47,13 @@ class Model:
         prefix = self.syntax.thoughts.opening if self.syntax.thoughts and thoughts == "open" else ""
         markers = marker_text(fields, form)
         visible = frozenset(token for token, text in self.table.special.items() if text in markers)
-        output = ChoiceOutput(0, self.table, (), OutputParser(fields, prefix, request.tools, form), visible)
+        inputs = frozenset(request.input_grammars)
+        parser = OutputParser(fields, prefix, request.tools, form, by_grammar=inputs)
+        output = ChoiceOutput(0, self.table, (), parser, visible)
         grammar = build_grammar(self.table, request, self.syntax, thoughts)
         constraint = Constraint(self.table, grammar) if grammar else None
         deltas: list[Any] = []
-        for token in self.tokenizer.encode(script, add_special_tokens=False):
+        for token in self.tokens(script):
             if constraint is not None:
                 mask: torch.Tensor = constraint.token_mask()
                 assert mask[token], f"forbidden: {self.tokenizer.decode([token])!r}"
@@ -58,6 +61,10 @@ class Model:
             deltas += output.feed(SampledToken(token))
         output.end("stop")
         return [*deltas, *output.flush()], output.finish_reason
+
+    def tokens(self, script: str) -> list[int]:
+        """Return the tokens of the script's parts, which zeros divide."""
+        return [token for part in script.split("\0") for token in self.tokenizer.encode(part, add_special_tokens=False)]
 
     def write(self, script: str, thoughts: ThoughtState = "free", **job: Any) -> tuple[str, str, list[Any], str | None]:
         """Return the same as reasoning, text, calls and finish reason."""
