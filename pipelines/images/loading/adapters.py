@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pipelines.catalog.adapters import replaces_weights
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.images.loading.adapter_loading import UNSUPPORTED, adapted_components, load_adapter
+from pipelines.images.loading.adapter_loading import UNSUPPORTED, adapted_components, load_adapter, takes_adapters
 from pipelines.images.loading.base_state import base_state, changed
 from pipelines.images.loading.file_versions import FileHashes, FileVersion
 from pipelines.images.loading.parts import LOAD_LOCK
@@ -70,7 +70,7 @@ class Adapters:
         read, by name. Raises UnsupportedTask, and SpoiledWeights."""
         if self.spoiled:
             raise SpoiledWeights
-        if not hasattr(pipeline, "load_lora_weights"):
+        if not takes_adapters(pipeline):
             raise UnsupportedTask("its class takes no LoRA adapters", "loras")
         current = {
             name
