@@ -36,7 +36,7 @@ class BatchedGenerator:
         )
         self._runner.by_group = batching.by_group
         if batching.graphs:
-            self._runner.use_graphs()
+            self._runner.use_graphs(checkpoint.spec.max_batch)
         most_scores = PACKED_SCORES.get(checkpoint.device.type, 0) if batching.packs else 0
         self._scheduler = Scheduler(
             self._runner.kv_cache, checkpoint.spec.max_batch, batching.rules, most_scores=most_scores
@@ -85,8 +85,10 @@ class BatchedGenerator:
         self._runner.kv_cache.clear()
 
     def make_room(self) -> bool:
-        """Go on with half of the rows, after running out of memory. One alone begins anew once, without what was kept
-        of others. Returns False if it has done so."""
+        """Go on without graphs after running out of memory, or else with half of the rows. One alone begins anew once,
+        without what was kept of others. Returns False if it has done so."""
+        if self._runner.give_up_graphs():
+            return True
         rows = self._scheduler.scheduled
         if not rows or (len(rows) == 1 and rows[0].began_anew):
             return False

@@ -38,6 +38,7 @@ QUICK = (
 LONG = (
     "tests/gpu/test_runtime_options.py",
     "tests/gpu/simulated/test_memory.py",
+    "tests/gpu/simulated/test_graph_memory.py",
     "tests/gpu/simulated/test_options_take_turns.py",
     "tests/gpu/simulated/test_waits.py",
     "tests/gpu/simulated/test_lost_devices.py",
