@@ -50,8 +50,8 @@ ENGINES = [
         "adapter_strength", "adapters_leave_nothing", "alignment", "cast_codecs", "channels", "chat_constraints",
         "chat_engine", "chat_lengths", "chat_vision", "checkpoints", "classify_engine", "controls", "decode_graphs",
         "device_failures", "device_reads", "embeddings", "enlarging", "families", "image_engine", "image_sizes",
-        "invalid_images", "long_prompts", "merging", "merging_faults", "prompt_cache", "quantizing", "runtime_options",
-        "runtime_pairs", "sleep", "step_caches", "weight_names",
+        "invalid_images", "long_prompts", "merging", "merging_faults", "pipelines", "prompt_cache", "quantizing",
+        "runtime_options", "runtime_pairs", "sleep", "step_caches", "weight_names",
     )
 ]  # fmt: skip
 
