@@ -132,13 +132,16 @@ def difference(one: Pixels, other: Pixels) -> dict[str, float]:
 
 
 def _write_headers(pipeline: Any, folder: Path) -> None:
-    """model_index.json, and safetensors files with real headers and a hole instead of weights: the engine takes sizes
-    from them.
+    """A folder as the engine checks it, whose safetensors files have real headers and a hole instead of weights: the
+    engine takes sizes from them.
     """
-    modules = {name: part for name, part in pipeline.components.items() if isinstance(part, torch.nn.Module)}
-    names = {name: [type(part).__module__.split(".")[0], type(part).__name__] for name, part in modules.items()}
+    parts = {name: part for name, part in pipeline.components.items() if part is not None}
+    names = {name: [type(part).__module__.split(".")[0], type(part).__name__] for name, part in parts.items()}
     (folder / "model_index.json").write_text(json.dumps({"_class_name": type(pipeline).__name__, **names}))
-    for name, part in modules.items():
+    for name, part in parts.items():
+        if not isinstance(part, torch.nn.Module):
+            part.save_pretrained(folder / name)
+            continue
         (folder / name).mkdir()
         (folder / name / "config.json").write_text("{}")
         offset, header = 0, {}
@@ -147,6 +150,7 @@ def _write_headers(pipeline: Any, folder: Path) -> None:
             header[tensor_name] = {"dtype": "BF16", "shape": list(weight.shape), "data_offsets": [offset, end]}
             offset = end
         text = json.dumps(header).encode()
-        with (folder / name / "model.safetensors").open("wb") as file:
+        stem = "model" if names[name][0] == "transformers" else "diffusion_pytorch_model"
+        with (folder / name / f"{stem}.safetensors").open("wb") as file:
             file.write(struct.pack("<Q", len(text)) + text)
             file.truncate(8 + len(text) + offset)

@@ -36,7 +36,7 @@ class BatchedGenerator:
         )
         self._runner.by_group = batching.by_group
         if batching.graphs:
-            self._runner.use_graphs()
+            self._runner.use_graphs(checkpoint.spec.max_batch)
         most_scores = PACKED_SCORES.get(checkpoint.device.type, 0) if batching.packs else 0
         self._scheduler = Scheduler(
             self._runner.kv_cache, checkpoint.spec.max_batch, batching.rules, most_scores=most_scores
@@ -86,8 +86,10 @@ class BatchedGenerator:
         self._runner.kv_cache.clear()
 
     def make_room(self) -> bool:
-        """Preempt half of the running sequences, after running out of memory. A sequence that runs alone is restarted
-        once, with an empty KV cache. Returns False if that was done already, or nothing runs."""
+        """Give up the graphs, after running out of memory; without any, preempt half of the running sequences. One that
+        runs alone is restarted once, with an empty KV cache. Returns False if that was done already, or nothing runs."""
+        if self._runner.give_up_graphs():
+            return True
         rows = self._scheduler.scheduled
         if not rows or (len(rows) == 1 and rows[0].began_anew):
             return False

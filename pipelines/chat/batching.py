@@ -53,7 +53,9 @@ def find_batching(model: Any, device: torch.device, vocab_size: int, context: in
                 counts = rules.long_from is not None or rules.scale_step is not None  # the length of each pass
                 packs = not counts and _holds(_packs, runner, vocab_size)
                 graphs = not counts and device.type in CAPTURES and _holds(_repeats, runner, vocab_size)
-                return Batching(rules, runner.kv_cache.token_bytes(), by_group, packs, graphs)
+                token_bytes = runner.kv_cache.token_bytes()
+                runner.kv_cache.clear()  # and graphs: their memory would wait for the garbage collector
+                return Batching(rules, token_bytes, by_group, packs, graphs)
         except OF_MODELS as error:
             if is_out_of_memory(error) or is_device_error(error):
                 raise  # which says nothing about the model

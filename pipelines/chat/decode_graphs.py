@@ -19,7 +19,8 @@ from pipelines.chat.kv_cache import Bounds, KVCache, RowGroup, page_table
 from pipelines.chat.kv_pages import PAGE, Lease
 from pipelines.device.failures import answers, is_device_error, is_out_of_memory
 
-MOST_GRAPHS: Final = 48  # that are kept, the last used; each takes some megabytes
+MOST_GRAPHS: Final = 48  # that are kept, the last used
+LAYER_BYTES: Final = 2**17  # of a graph that a driver keeps for a layer: its launches and their arguments
 MOST_SHAPES: Final = 4096  # that are counted
 RETRIED_AFTER: Final = 256  # steps of a shape whose graph has found no memory
 FEWEST_PAGES: Final = 8  # of a row
@@ -73,6 +74,12 @@ class CudaCapture:
 CAPTURES: Final[dict[str, Callable[[], Capture]]] = {"cuda": CudaCapture}  # by kind of device
 
 
+def graph_bytes(layers: int, rows: int, vocab_size: int) -> int:
+    """Return what the graphs of a model may need beside its buffers: what a driver keeps of them, the keys and values
+    of one layer, and the logits of all rows before and after they are copied."""
+    return MOST_GRAPHS * layers * LAYER_BYTES + MOST_GATHERED_BYTES + 2 * rows * vocab_size * 4
+
+
 class DecodeGraphs:
     """The captured steps of one model. One thread uses it, and reads a step's logits before the next step."""
 
@@ -81,7 +88,8 @@ class DecodeGraphs:
         self._steps: OrderedDict[Shape, _CapturedStep] = OrderedDict()
         self._asked: Counter[Shape] = Counter()
         self._logits: dict[int, torch.Tensor] = {}  # by rows; steps of as many rows share them
-        self._moves = -1  # of the buffers that the graphs know
+        self._capture: Capture | None = None
+        kv_cache.before_move = self._clear
         self._refused = False  # once a step could not be captured
 
     @property
@@ -89,12 +97,18 @@ class DecodeGraphs:
         """Return whether no step is captured."""
         return not self._steps
 
+    def give_up(self) -> bool:
+        """Free the memory of all graphs, and capture no such step for a while. False if there are none."""
+        held = bool(self._steps)
+        for shape in self._steps:
+            self._asked[shape] = -RETRIED_AFTER
+        self._clear()
+        return held
+
     def decode(self, rows: Rows, leases: Sequence[Lease], bounds: Sequence[Bounds]) -> torch.Tensor | None:
         """Return the logits of a step whose rows are in these groups, or None: it is not captured."""
         if self._refused:
             return None
-        if self._moves != self._kv_cache.moves:
-            self._clear()
         shape = _shape(rows, bounds)
         step = self._steps.get(shape) or self._captured(shape, rows, leases, bounds)
         if step is None:
@@ -107,9 +121,10 @@ class DecodeGraphs:
     ) -> "_CapturedStep | None":
         if not self._is_due(shape):
             return None
-        step = _CapturedStep(shape, self._device)
-        step.fill(rows, leases, bounds)
+        self._capture = self._capture or CAPTURES[self._device.type]()
         try:
+            step = _CapturedStep(shape, self._device)
+            step.fill(rows, leases, bounds)
             step.capture(self._run, self._capture, self._logits)
         except RuntimeError as error:
             self._clear()
@@ -138,8 +153,7 @@ class DecodeGraphs:
     def _clear(self) -> None:
         self._steps.clear()
         self._logits.clear()
-        self._capture = CAPTURES[self._device.type]()
-        self._moves = self._kv_cache.moves
+        self._capture = None
 
 
 class _CapturedStep:

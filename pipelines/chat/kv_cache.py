@@ -7,7 +7,7 @@ follow each other is a view. Prompts that share a pass are one row: their pages 
 Writing is idempotent: a step that failed can be repeated.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -16,6 +16,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from pipelines.chat.kv_pages import PAGE, Lease, Pages, contiguous
 from pipelines.device.failures import is_out_of_memory
+from pipelines.device.memory import available_bytes
 
 SHORT: int = 256  # tokens; rows below it are not told apart by length
 Bounds = tuple[int, int]  # of rows: the first, and the one behind the last
@@ -131,7 +132,8 @@ class KVCache:
         self._room = 0  # pages that the buffers have
         self._capacity_tokens = capacity_tokens
         self._pages = Pages(capacity_tokens // PAGE)
-        self.moves = 0  # how often the buffers were moved: what has kept their places is of no use then
+        self.before_move: Callable[[], None] = lambda: None  # of whoever keeps the places of buffers
+        self.spare_bytes = 0  # of the device that buffers leave to others as they grow further than they must
         self.cache = Cache(layers=self._layers)  # as transformers' models take it
 
     @property
@@ -214,14 +216,14 @@ class KVCache:
         self._pages.clear()
         self._pages.limit = self._capacity_tokens // PAGE
         self._room = 0
-        self.moves += 1
+        self.before_move()
         for layer in self._layers:
             layer.release()
 
     def _grow(self, pages: int) -> bool:
         """Make the buffers larger: twice as large if there is memory for it, since growing copies everything."""
-        self.moves += 1
-        for size in (min(max(pages, 2 * self._room), self._pages.limit), pages):
+        self.before_move()
+        for size in (max(pages, min(2 * self._room, self._pages.limit, self._fitting())), pages):
             try:
                 for layer in self._layers:
                     layer.resize(size)
@@ -232,6 +234,14 @@ class KVCache:
                 self._room = size
                 return True
         return False
+
+    def _fitting(self) -> int:
+        """Return for how many pages the device has memory, without what is spared. One buffer at a time is copied."""
+        if self._device is None or self._device.type == "cpu" or not (token_bytes := self.token_bytes()):
+            return self._pages.limit
+        copied = self._room * PAGE * self.layer_token_bytes() // 2
+        left = available_bytes(self._device) - self.spare_bytes - copied
+        return self._room + left // (PAGE * token_bytes)
 
     def _give_back(self, lease: Lease) -> None:
         """Do without the pages beyond the buffers, for which the device has no memory."""

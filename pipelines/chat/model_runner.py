@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pipelines.chat.decode_graphs import DecodeGraphs, StepInputs
+from pipelines.chat.decode_graphs import DecodeGraphs, StepInputs, graph_bytes
 from pipelines.chat.kv_cache import CacheWindow, KVCache, split_by_length
 from pipelines.chat.kv_pages import PAGE, Lease
 from pipelines.chat.length_rules import LengthRules
@@ -60,9 +60,14 @@ class ModelRunner:
         self._graphs: DecodeGraphs | None = None
         attend_by_group(config._attn_implementation)
 
-    def use_graphs(self) -> None:
-        """Capture decode steps from now on."""
+    def use_graphs(self, rows: int = 1) -> None:
+        """Capture decode steps from now on, of so many rows at most."""
         self._graphs = DecodeGraphs(self._decode, self.kv_cache, self._device)
+        self.kv_cache.spare_bytes = graph_bytes(len(self.kv_cache.cache.layers), rows, self._vocab_size)
+
+    def give_up_graphs(self) -> bool:
+        """Free the memory of captured steps. False if there are none."""
+        return self._graphs is not None and self._graphs.give_up()
 
     @property
     def has_captured(self) -> bool:

@@ -91,7 +91,8 @@ def _is_free_string(schema: Mapping[str, Any]) -> bool:
 
 
 def standalone_properties(schema: Mapping[str, Any]) -> dict[str, Schema]:
-    """Return the schemas of an object's properties, each as `alone` has it, with those of the schemas it combines."""
+    """Return the schemas of an object's properties, each as `standalone` has it, and those of the schemas that it
+    combines."""
     found: dict[str, list[Any]] = {}
     for part in _combined(schema, schema, COMBINING):
         properties = part.get("properties")

@@ -5,6 +5,7 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,25 @@ def test_the_base_is_what_it_was_after_the_last_adapter(name: str, tmp_path: Pat
     print(f"{name:18} {checkpoint.pipeline_class.__name__:34} {before} {after}")
     assert after == before
     assert not checkpoint.pipeline().get_list_adapters()
+
+
+def test_an_adapter_of_a_text_encoder_leaves_its_rotary_embeddings_exact(tmp_path: Path) -> None:
+    spec = family_spec("fibo", tmp_path)
+    checkpoint = load_checkpoint(replace(spec, runtime=replace(spec.runtime, dtype="bfloat16")), DEVICE)
+    save(adapter_of(checkpoint), folder_of(spec) / "style.safetensors")
+    before = digest(checkpoint)
+    for loras in ((("style", 0.7),), ()):
+        checkpoint.begin_run(image_job(spec, loras=loras).sampling)
+    assert digest(checkpoint) == before
+
+
+def test_a_denoiser_that_takes_no_adapter_refuses_all(tmp_path: Path) -> None:
+    """Its pipeline's class has the call, and fails in it."""
+    spec = family_spec("kandinsky3", tmp_path)
+    checkpoint = load_checkpoint(spec, DEVICE)
+    save(adapter_of(checkpoint), folder_of(spec) / "style.safetensors")
+    with pytest.raises(UnsupportedTask, match="takes no LoRA adapters"):
+        checkpoint.begin_run(image_job(spec, loras=(("style", 0.7),)).sampling)
 
 
 @pytest.mark.parametrize(

@@ -46,9 +46,10 @@ def test_a_single_file_with_a_config_folder_loads_and_draws(
 
 
 def test_the_dtype_of_the_catalog_is_used(spec: Spec) -> None:
-    half = replace(spec("sd"), runtime=Runtime(dtype="bfloat16"))
-    assert load_checkpoint(half, DEVICE).components["unet"].dtype == torch.bfloat16
-    assert load_checkpoint(spec("sd"), DEVICE).components["unet"].dtype == torch.float32
+    default = torch.float32 if DEVICE.type == "cpu" else torch.bfloat16
+    for dtype, expected in (("auto", default), ("bfloat16", torch.bfloat16), ("float32", torch.float32)):
+        checkpoint = load_checkpoint(replace(spec("sd"), runtime=Runtime(dtype=dtype)), DEVICE)
+        assert checkpoint.components["unet"].dtype == expected
 
 
 def test_only_the_files_that_are_loaded_count(copied: CheckpointSpec, tmp_path: Path) -> None:

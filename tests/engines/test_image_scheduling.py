@@ -36,7 +36,7 @@ from pipelines.protocol.images import (
     Started,
 )
 from tests.engines.conftest import plain_image
-from tests.engines.device import DEVICE
+from tests.engines.device import DEVICE, of_a_cpu
 from tests.engines.holds import hold_steps
 from tests.support.harness import until
 from tests.support.polling import eventually
@@ -109,6 +109,7 @@ async def test_a_short_job_passes_a_long_one_and_both_draw_what_they_draw_alone(
 
 
 @pytest.mark.nightly
+@of_a_cpu
 async def test_a_short_job_passes_a_long_one_in_the_middle_of_its_decoding(engine: ImageEngine, job: Job) -> None:
     exact = replace(job("sd").checkpoint, runtime=Runtime(batch="exact"))
     long = job("sd", id="long", checkpoint=exact, steps=60)

@@ -206,7 +206,7 @@ def test_windows_are_75_tokens_between_clips_special_ones_one_after_another(
             row = [tokenizer.bos_token_id, *window, tokenizer.eos_token_id]
             rows.append(row + [tokenizer.pad_token_id] * (77 - len(row)))
     with torch.inference_mode():
-        output = encoder(torch.tensor(rows), output_hidden_states=True)
+        output = encoder(torch.tensor(rows, device=DEVICE), output_hidden_states=True)
     states = output.last_hidden_state if name == "sd15" else output.hidden_states[-2]
     expected = states.reshape(2, 2 * 77, -1)
     assert torch.allclose(seen[0][..., : expected.shape[2]], expected, atol=1e-5)

@@ -24,6 +24,7 @@ from tests.support.tiny_adapters import NAMINGS, layers_of, random_pairs, save
 from tests.support.tiny_families import make_family
 from tests.support.tiny_families.modular import CLASSES, NEED_TORCHVISION, REPOSITORY, make_modular
 
+EXACT = Runtime(dtype="float32")  # images are compared
 SpecOf = Callable[[str], CheckpointSpec]
 
 
@@ -35,7 +36,7 @@ def spec_of(tmp_path_factory: pytest.TempPathFactory) -> SpecOf:
     def spec(name: str) -> CheckpointSpec:
         if not (folder / name).exists():
             make_modular(name, folder / name)
-        return family_spec(name, folder, "img2img")
+        return replace(family_spec(name, folder, "img2img"), runtime=EXACT)
 
     return spec
 
@@ -48,9 +49,10 @@ async def test_a_modular_pipeline_draws_what_the_other_one_draws_of_the_same_par
     assert capabilities.names == ["text", "image", "negative_prompt", "guidance", "steps"]
     assert (capabilities.second_pass, capabilities.at_once, capabilities.failed_checks) == (True, True, ())
     make_family("sd3", tmp_path / "sd3")
+    other = family_spec("sd3", tmp_path, "img2img")
     job = image_job(spec, guidance=3.0, negative_prompt="fog")
     (ours,) = await drawn(engine, job)
-    (theirs,) = await drawn(engine, replace(job, checkpoint=family_spec("sd3", tmp_path, "img2img")))
+    (theirs,) = await drawn(engine, replace(job, checkpoint=replace(other, runtime=EXACT)))
     assert np.ptp(ours) > 0
     assert np.abs(ours.astype(int) - theirs).max() <= 1
 

@@ -38,6 +38,7 @@ QUICK = (
 LONG = (
     "tests/gpu/test_runtime_options.py",
     "tests/gpu/simulated/test_memory.py",
+    "tests/gpu/simulated/test_graph_memory.py",
     "tests/gpu/simulated/test_options_take_turns.py",
     "tests/gpu/simulated/test_waits.py",
     "tests/gpu/simulated/test_lost_devices.py",
@@ -46,9 +47,11 @@ LONG = (
 ENGINES = [
     f"tests/engines/test_{name}.py"
     for name in (
-        "adapter_strength", "chat_constraints", "chat_engine", "chat_vision", "classify_engine", "controls",
-        "embeddings", "enlarging", "families", "merging", "prompt_cache", "runtime_options", "runtime_pairs", "sleep",
-        "step_caches",
+        "adapter_strength", "adapters_leave_nothing", "alignment", "cast_codecs", "channels", "chat_constraints",
+        "chat_engine", "chat_lengths", "chat_vision", "checkpoints", "classify_engine", "controls", "decode_graphs",
+        "device_failures", "device_reads", "embeddings", "enlarging", "families", "image_engine", "image_sizes",
+        "invalid_images", "long_prompts", "merging", "merging_faults", "pipelines", "prompt_cache", "quantizing",
+        "runtime_options", "runtime_pairs", "sleep", "step_caches", "weight_names",
     )
 ]  # fmt: skip
 

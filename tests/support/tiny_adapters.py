@@ -13,6 +13,7 @@ from pipelines.images.loading.base_state import base_modules
 
 RANK: Final = 4
 ALPHA: Final = 2.0
+OF_UNETS: Final = ("sd15", "sdxl", "lcm", "instruct", "depth2img", "unclip", "deepfloyd")  # families
 ATTENTION: Final = ("to_q", "to_k", "to_v", "to_out.0", "q_proj", "v_proj", "qkv")
 Tensors = dict[str, torch.Tensor]
 Deltas = dict[str, torch.Tensor]
@@ -62,7 +63,7 @@ NAMINGS: Final[Mapping[str, Naming]] = {
 def naming_of(family: str, name: str) -> Naming:
     """A naming for a family: the denoisers of some are called `unet`."""
     naming = NAMINGS[name]
-    if naming.prefix == "transformer." and family.startswith(("sd15", "sdxl", "lcm", "instruct")):
+    if naming.prefix == "transformer." and family.startswith(OF_UNETS):
         return Naming("unet.", naming.factors, alpha=naming.alpha)
     return naming
 

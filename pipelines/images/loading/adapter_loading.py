@@ -136,9 +136,12 @@ class _Reading:
         """Load the adapter under this name. Raises CheckpointError, and diffusers' errors."""
         convert = self._pipeline.lora_state_dict
         self._pipeline.lora_state_dict = lambda weights, **options: self._convert(convert, weights, options)
+        exact = list(_exact_buffers(self._pipeline))
         try:
             self._pipeline.load_lora_weights(dict(self._weights), adapter_name=name)
         finally:
+            for module, buffer, numbers in exact:
+                setattr(module, buffer, numbers)
             del self._pipeline.lora_state_dict  # the pipeline's own again
 
     def _convert(self, convert: Callable[..., Any], weights: Weights, options: Mapping[str, Any]) -> Any:
@@ -226,6 +229,16 @@ def _layers(pipeline: Any) -> dict[str, dict[str, torch.nn.Module]]:
         component: {name: each for name, each in base_modules(module) if isinstance(each, ADAPTED)}
         for component, module in adapted_components(pipeline).items()
     }
+
+
+def _exact_buffers(pipeline: Any) -> Iterator[tuple[torch.nn.Module, str, torch.Tensor]]:
+    """Yield the buffers of another dtype than their component's weights, by module and name, such as the frequencies of
+    rotary embeddings: diffusers casts the text encoder that it puts an adapter on, and these with it."""
+    for component in adapted_components(pipeline).values():
+        for module in component.modules():
+            for name, numbers in module.named_buffers(recurse=False):
+                if numbers.is_floating_point() and numbers.dtype != component.dtype:
+                    yield module, name, numbers
 
 
 def _loaded(pipeline: Any, name: str) -> Iterator[Any]:

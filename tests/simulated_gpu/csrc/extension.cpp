@@ -63,6 +63,7 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("_local_scalar_dense", TORCH_FN(simulated::local_scalar));
   m.impl("record_stream", TORCH_FN(simulated::record_stream));
   m.impl("_fused_sdp_choice", TORCH_FN(simulated::choose_attention));
+  m.impl("histc", torch::CppFunction::makeFromBoxedFunction<&simulated::count_on_host>());
   for (auto* name : {"convolution", "_convolution"})  // they would choose a kernel of cuDNN before the fallback is met
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&simulated::compute_on_host>());
 }

@@ -192,6 +192,15 @@ class Call {
 
 inline void compute_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) { Call(op, stack).run(); }
 
+// CUDA counts whole numbers, too.
+inline void count_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  auto& numbers = (*stack)[stack->size() - 4];
+  const auto dtype = numbers.toTensor().scalar_type();
+  if (at::isIntegralType(dtype, false)) numbers = numbers.toTensor().to(at::kFloat);
+  Call(op, stack).run();
+  stack->back() = stack->back().toTensor().to(dtype);
+}
+
 // ---- copies
 inline at::Tensor& copy_on_device(at::Tensor& self, const at::Tensor& source) {
   Hold hold;

@@ -88,7 +88,7 @@ CLASSES: Mapping[str, tuple[str, Callable[[], Parts]]] = {
 
 NEED_TORCHVISION = {
     *("modular-qwen-edit", "modular-qwen-edit-plus", "modular-qwen-image-21", "modular-qwen-image-21-turbo"),
-    *("modular-flux2", "modular-flux3", "modular-flux3-distilled", "modular-qwen-layered"),
+    *("modular-flux2", "modular-flux3", "modular-flux3-distilled", "modular-qwen-layered", "modular-anima"),
 }
 
 
