@@ -87,7 +87,7 @@ class BatchedGenerator:
 
     def make_room(self) -> bool:
         """Give up the graphs, after running out of memory; without any, preempt half of the running sequences. One that
-        runs alone is restarted once, with an empty KV cache. Returns False if that was done already, or nothing runs."""
+        runs alone is restarted once, with an empty KV cache. Returns False if that was done before, or nothing runs."""
         if self._runner.give_up_graphs():
             return True
         rows = self._scheduler.scheduled

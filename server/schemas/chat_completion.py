@@ -38,7 +38,7 @@ class CompletionToolCall(TypedDict):
     function: CompletionFunction
 
 
-class CompletionImageUrl(TypedDict):
+class PictureUrl(TypedDict):
     """A data URI."""
 
     url: str
@@ -49,7 +49,7 @@ class CompletionImage(TypedDict):
 
     index: int
     type: Literal["image_url"]
-    image_url: CompletionImageUrl
+    image_url: PictureUrl
     truncated: NotRequired[str]
 
 
