@@ -1,18 +1,20 @@
 """Constrained decoding: which tokens the grammar allows, and how to close the value before the tokens run out."""
 
+import copy
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 import torch
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from pipelines.chat.grammars import Grammar
 from pipelines.chat.tokens import TokenTable
 
 CLOSERS: Final = ("}],:", '"ntf[{ .-')  # outside a string, what closes a JSON value soonest, before and after digits
 DIGITS: Final = "0123456789"
+LIMITS: Final = LLParserLimits(initial_lexer_fuel=10_000_000)  # for tools whose schemas fill a prompt of 500,000 tokens
 VARIED: Final = "1a:@ZTD./-+"  # what ends strings of a format or a pattern, the least used of them first
 FREE: Final = "\x01"  # which JSON never has: where it may come, any text may
 MAX_PATH: Final = 400  # tokens; a value that no shorter path closes is not closed
@@ -27,8 +29,9 @@ class Constraint:
     """
 
     def __init__(self, table: TokenTable, grammar: Grammar) -> None:
+        """Compile the grammar. Raises RuntimeError where the library does not take it, such as for its size."""
         self._table = table
-        self._matcher = LLMatcher(table.grammar, grammar.text)
+        self._matcher = LLMatcher(table.grammar, grammar.text, limits=LIMITS)
         if error := self._matcher.get_error():
             raise RuntimeError(f"the grammar is wrong: {error}")
         self._has_text = grammar.has_text
@@ -36,6 +39,12 @@ class Constraint:
         self._check_at = 4 * MAX_PATH  # the closing path is computed next when so many tokens remain
         self._longest_path = 0  # so far
         self._begun_path: list[int] = []  # what is left of the path whose first token came last
+
+    def copied(self) -> Self:
+        """Return a constraint in the same state, for another sequence: a large grammar takes a second to compile."""
+        other = copy.copy(self)
+        other._matcher, other._begun_path = self._matcher.deep_copy(), list(self._begun_path)
+        return other
 
     @property
     def complete(self) -> bool:

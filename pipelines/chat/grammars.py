@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from llguidance import LLMatcher
 
-from pipelines.chat.enforceable import enforceable
+from pipelines.chat.enforceable import WIDEST, enforceable
 from pipelines.chat.failures import InvalidRequest
 from pipelines.chat.schemas import tighten, tighten_parameters
 from pipelines.chat.syntax import harmony
@@ -46,11 +46,13 @@ def prescribes_output(job: ChatJob) -> bool:
     return job.format is not None or (bool(job.tools) and job.tool_choice == "required")
 
 
-def build_grammar(table: TokenTable, job: ChatJob, syntax: OutputSyntax, thoughts: ThoughtState) -> Grammar | None:
+def build_grammar(
+    table: TokenTable, job: ChatJob, syntax: OutputSyntax, thoughts: ThoughtState, *, any_arguments: bool = False
+) -> Grammar | None:
     """Return the grammar of output behind a prompt that ends in these thoughts; None for one that is unconstrained.
 
-    Raises InvalidRequest, naming what can't be enforced. Calls of a syntax without a grammar are not constrained unless
-    they are required.
+    With `any_arguments`, only strict tools' schemas are part of it. Calls of a syntax without a grammar are not
+    constrained unless they are required. Raises InvalidRequest, naming what can't be enforced.
     """
     schema = None if job.format is None else tighten(job.format.schema or {"type": "object"}, job.checkpoint.max_string)
     if schema is not None:
@@ -60,7 +62,7 @@ def build_grammar(table: TokenTable, job: ChatJob, syntax: OutputSyntax, thought
     if not job.tools or job.tool_choice == "none":
         return None if answer is None else _grammar(rules, syntax, _value(rules, syntax, thoughts, answer), {})
     form = syntax.calls or (BARE if job.tool_choice == "required" else None)
-    (tools, unenforced), inputs = _callable_tools(table, job), _input_grammars(job)
+    (tools, unenforced), inputs = _callable_tools(table, job, any_arguments=any_arguments), _input_grammars(job)
     if form is None:
         return None if answer is None else _grammar(rules, syntax, _value(rules, syntax, thoughts, answer), {})
     calls = CallRules(rules, form, tools, several=job.parallel_tool_calls)
@@ -141,7 +143,9 @@ def _input_grammars(job: ChatJob) -> dict[str, str]:
     return {f"input_{names.index(name)}": grammar for name, grammar in job.input_grammars.items()}
 
 
-def _callable_tools(table: TokenTable, job: ChatJob) -> tuple[list[CallableTool], tuple[str, ...]]:
+def _callable_tools(
+    table: TokenTable, job: ChatJob, *, any_arguments: bool
+) -> tuple[list[CallableTool], tuple[str, ...]]:
     """Return the tools as they are constrained, and the paths of what is not enforced of their schemas."""
     tools, unenforced = [], list[str]()
     for index, tool in enumerate(job.tools):
@@ -157,7 +161,8 @@ def _callable_tools(table: TokenTable, job: ChatJob) -> tuple[list[CallableTool]
         param = f"tools[{index}].function.parameters"
         if name in job.strict_tools:
             _check(table, _lark(f"start: {_json(tighten_parameters(parameters, job.checkpoint.max_string))}"), param)
-        loose, keywords = enforceable(table, parameters)
+        free = any_arguments and name not in job.strict_tools
+        loose, keywords = (WIDEST, ("schema",)) if free else enforceable(table, parameters)
         unenforced += [f"{param}.{keyword} ({name})" for keyword in keywords]
         tools.append(CallableTool(name, tighten_parameters(loose, job.checkpoint.max_string)))
     return tools, tuple(unenforced)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from pipelines.chat.checkpoint import ChatCheckpoint
 from pipelines.chat.constraints import Constraint
@@ -43,10 +44,10 @@ def build_sequences(
         unused += asks if traits.switch else ()
     prompt = fit_prompt(checkpoint, conversation, truncate=job.truncate)
     prompt_text = checkpoint.tokenizer.decode(prompt.tokens) if checkpoint.syntax.has_regions or tools else ""
-    grammar = build_grammar(checkpoint.tokens, job, checkpoint.syntax, checkpoint.syntax.thought_state(prompt_text))
+    grammar, constraint = _constrained(checkpoint, job, prompt_text) or (None, None)
     request = Request(job, checkpoint, prompt.tokens, prompt.inputs, emit, open_choices=job.n)
     max_new_tokens = min(job.max_tokens, checkpoint.context - len(prompt.tokens))
-    sequences = [_sequence(request, choice, max_new_tokens, grammar, prompt_text) for choice in range(job.n)]
+    sequences = [_sequence(request, choice, max_new_tokens, constraint, prompt_text) for choice in range(job.n)]
     dropped = len(messages) - len(prompt.messages)
     unread = unread_thoughts(checkpoint, conversation, prompt)
     ignored = tuple(f"messages[{index}].reasoning_content" for index in unread)
@@ -63,8 +64,23 @@ def count_prompt_tokens(checkpoint: ChatCheckpoint, job: CountJob, emit: Callabl
     return len(encode_prompt(checkpoint, Conversation(messages, job.tools)).tokens)
 
 
+def _constrained(checkpoint: ChatCheckpoint, job: ChatJob, prompt_text: str) -> tuple[Grammar, Constraint] | None:
+    """Return the grammar of the output, and that compiled. Where the library does not take the schemas of many tools at
+    once, their arguments are free."""
+    tokens, syntax = checkpoint.tokens, checkpoint.syntax
+    build = partial(build_grammar, tokens, job, syntax, syntax.thought_state(prompt_text))
+    if (grammar := build()) is None:
+        return None
+    try:
+        return grammar, Constraint(tokens, grammar)
+    except RuntimeError:
+        if not job.tools or (grammar := build(any_arguments=True)) is None:
+            raise
+        return grammar, Constraint(tokens, grammar)
+
+
 def _sequence(
-    request: Request, choice: int, max_new_tokens: int, grammar: Grammar | None, prompt_text: str
+    request: Request, choice: int, max_new_tokens: int, constraint: Constraint | None, prompt_text: str
 ) -> Sequence:
     """Build the sequence of a choice. `prompt_text` is empty where the output can have neither reasoning nor calls."""
     job, tokens = request.job, request.checkpoint.tokens
@@ -73,9 +89,9 @@ def _sequence(
     logprobs = job.top_logprobs if job.logprobs else None
     ends = tuple(token for token in request.ends if token < tokens.vocab_size)
     sampler = SamplerState(sampling, job.seed + choice, logprobs, ends, seen)
-    constraint = Constraint(tokens, grammar) if grammar else None
+    own = constraint.copied() if constraint else None
     output = _output(request, choice, prompt_text)
-    return Sequence(request, choice, sampler, output, constraint, max_new_tokens, list(request.prompt))
+    return Sequence(request, choice, sampler, output, own, max_new_tokens, list(request.prompt))
 
 
 def _output(request: Request, choice: int, prompt_text: str) -> ChoiceOutput:

@@ -97,3 +97,27 @@ def test_an_agent_may_have_the_tools_of_several_mcp_servers() -> None:
     for token in TOKENIZER.encode(call, add_special_tokens=False):
         assert constraint.token_mask()[token]
         constraint.accept(token)
+
+
+def test_schemas_that_are_too_large_together_leave_the_arguments_free() -> None:
+    """The library takes some 60,000 symbols in a grammar."""
+    parameters = [
+        {"type": "object", "properties": {f"a{tool}_{number}": {"enum": [tool, "x"]} for number in range(80)}}
+        for tool in range(MAX_TOOLS)
+    ]
+    tools = tuple(
+        {"type": "function", "function": {"name": f"f{number}", "parameters": each}}
+        for number, each in enumerate(parameters)
+    )
+    job = ChatJob("j", ChatSpec("m", Path("m")), (), 0, 1.0, tools=tools, strict_tools=frozenset({"f0"}))
+    whole = build_grammar(TABLE, job, SYNTAX, "free")
+    assert whole
+    with pytest.raises(RuntimeError, match="the grammar is wrong"):
+        Constraint(TABLE, whole)
+    free = build_grammar(TABLE, job, SYNTAX, "free", any_arguments=True)
+    assert free
+    assert free.unenforced == tuple(f"tools[{n}].function.parameters.schema (f{n})" for n in range(1, MAX_TOOLS))
+    constraint = Constraint(TABLE, free)
+    for token in TOKENIZER.encode('<tool_call>\n{"name": "f7", "arguments": {"b": 1}}', add_special_tokens=False):
+        assert constraint.token_mask()[token]
+        constraint.accept(token)
