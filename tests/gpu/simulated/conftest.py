@@ -1,12 +1,15 @@
 """Tests that need the simulated GPU, as they make it fail or ask what it has seen. tests/simulated_gpu runs them."""
 
+import gc
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.simulated_gpu import device
+from tests.support.harness import until
 
 HERE = Path(__file__).parent
 NIGHTS = 8  # after which every place where something can fail has had its turn
@@ -35,3 +38,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def gpu() -> Any:
     """What the simulated GPU can be told (csrc/extension.cpp)."""
     return device.extension
+
+
+def _is_empty() -> bool:
+    gc.collect()
+    return torch.cuda.memory_allocated() == 0
+
+
+@pytest.fixture
+def empty_gpu() -> None:
+    """The simulated GPU, once the engines of earlier tests have given all of it back: their threads may still be at the
+    end of a turn."""
+    until(_is_empty)

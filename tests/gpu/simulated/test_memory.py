@@ -24,6 +24,7 @@ from tests.simulated_gpu import device
 from tests.support.image_jobs import image_job
 from tests.support.tiny_chat_checkpoints import make_qwen
 
+pytestmark = pytest.mark.usefixtures("empty_gpu")
 GPU = torch.device("cuda")
 GENEROUS = Budgets(2**34, 2**34, 2**30)
 
