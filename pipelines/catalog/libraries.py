@@ -1,14 +1,17 @@
 """Which libraries a checkpoint's parts need beside those that are always there, and how to install them."""
 
 import ast
+import contextlib
 import importlib.util
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from pipelines.catalog.checkpoint_files import class_of, read_json
+from pipelines.catalog.checkpoint_files import class_of, default_variant, read_json
 from pipelines.catalog.components import component_names, installed_folder
+from pipelines.catalog.quantization import REMEDY, is_packed
+from pipelines.catalog.weight_headers import BrokenFile, read_header
 from pipelines.families.registry import family_of
 
 # Packages by quantization methods, as `quant_method` in a part's config names them
@@ -68,7 +71,10 @@ def quantized_parts(folder: Path, index: Mapping[str, Any]) -> Iterator[tuple[st
 
 def quantization_problems(folder: Path, index: Mapping[str, Any]) -> Iterator[str]:
     """Yield the parts that nothing here can load, as messages."""
-    for name, method in quantized_parts(folder, index):
+    quantized = dict(quantized_parts(folder, index))
+    plain = (folder / name for name in component_names(index) if name not in quantized)
+    yield from filter(None, map(_packed_weights, plain))
+    for name, method in quantized.items():
         library = str(index[name][0])
         if method in FROM_A_HUB:
             why = "its kernels are code that is downloaded from a hub and run, and nothing here does that"
@@ -81,6 +87,17 @@ def quantization_problems(folder: Path, index: Mapping[str, Any]) -> Iterator[st
         elif method not in REGISTERING and (known := _methods(library)) and method not in known:
             named = method or "a method without a name"
             yield f"{folder}/{name}: quantized by {named}, which the installed {library} does not load"
+
+
+def _packed_weights(part: Path) -> str | None:
+    """Return a message for weights of whole numbers, whose scales no config names: a library would take them as they
+    are. Damaged files are left to others."""
+    for file in default_variant(part):
+        with contextlib.suppress(BrokenFile):
+            if (packed := next(filter(is_packed, read_header(file).tensors), None)) is not None:
+                named = f"{packed.name} is of {packed.dtype}"
+                return f"{file}: {named}, and no quantization_config says of which scale: {REMEDY}"
+    return None
 
 
 def _libraries(path: Path, folder: Path | None, index: Mapping[str, Any]) -> Iterator[str]:

@@ -119,7 +119,7 @@ def _by_names(file: Path, tensors: Sequence[Tensor], layers: Layers) -> Quantiza
             continue
         scales[weight.name] = Scale(name, blocks)
     whole_numbers = (each for each in tensors if each.name not in companions and each.name not in scales)
-    if problem is None and (bare := next(filter(_is_packed, whole_numbers), None)) is not None:
+    if problem is None and (bare := next(filter(is_packed, whole_numbers), None)) is not None:
         problem = f"{bare.name} is of {bare.dtype}, without a scale that is known here"
     return Quantization(scales, frozenset(companions), f"{file}: {problem}: {REMEDY}" if problem else None)
 
@@ -142,7 +142,7 @@ def _companions(tensors: Sequence[Tensor]) -> dict[str, str]:
     return found
 
 
-def _is_packed(tensor: Tensor) -> bool:
+def is_packed(tensor: Tensor) -> bool:
     """Return whether its values can't be weights as they are."""
     is_matrix = len(tensor.shape) > 1 or tensor.name.endswith("weight")
     integers = tensor.dtype in INTEGERS and not BUFFERS.search(tensor.name)

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from pipelines.catalog.base_search import find_bases, nearest_base
 from pipelines.catalog.checkpoint_files import CheckpointError, estimate_bytes, find_snapshot
@@ -134,6 +136,12 @@ def write_index(folder: Path, index: dict[str, Any]) -> None:
         (
             lambda folder: write_index(folder, {**INDEX, "vae": ["my_library", "Vae"]}),
             "vae is of the library my_library",
+        ),
+        (
+            lambda folder: save_file(
+                {"a.weight": np.zeros((4, 4), np.int8)}, folder / "vae/diffusion_pytorch_model.safetensors"
+            ),
+            "a.weight is of I8, and no quantization_config says of which scale: use the bf16 or fp8 file",
         ),
         (
             lambda folder: write_index(folder, {**INDEX, "_class_name": "WanPipeline"}),
