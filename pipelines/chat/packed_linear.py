@@ -63,4 +63,9 @@ def _called(model: nn.Module) -> dict[str, nn.Linear]:
     finally:
         for hook in hooks:
             hook.remove()
-    return {name: layer for name, layer in plain.items() if layer in called and layer.weight.dtype == torch.float32}
+    return {name: layer for name, layer in plain.items() if layer in called and _is_plain(layer.weight)}
+
+
+def _is_plain(weight: torch.Tensor) -> bool:
+    """Return whether a weight has its values in float32. A quantizer's says so, too, and is of a class of its own."""
+    return type(weight) is nn.Parameter and weight.dtype == torch.float32

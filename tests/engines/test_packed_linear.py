@@ -67,3 +67,15 @@ def test_a_model_that_takes_no_such_pass_stays_as_it_is() -> None:
     model = nn.Sequential(nn.Linear(4, 4))
     pack_linears(model)
     assert type(model[0]) is nn.Linear
+
+
+def test_a_weight_of_a_quantizers_own_class_stays_as_it_is() -> None:
+    class Quantized(torch.Tensor):
+        """A tensor that says float32, as torchao's do."""
+
+    model = _llama(tied=False)
+    layer = model.model.layers[0].mlp.up_proj
+    layer.weight = nn.Parameter(layer.weight.detach().as_subclass(Quantized), requires_grad=False)
+    pack_linears(model)
+    assert model.model.layers[0].mlp.up_proj is layer
+    assert isinstance(model.model.layers[0].mlp.down_proj, PackedLinear)
