@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from pipelines.catalog.weight_headers import NO_PICKLES, WEIGHT_FILES, BrokenFile, Tensor, pickles_in, read_header
+from pipelines.catalog.weight_headers import (
+    NO_PICKLES,
+    WEIGHT_FILES,
+    BrokenFile,
+    Header,
+    Tensor,
+    pickles_in,
+    read_header,
+)
 
 MAX_TRIGGER_WORDS = 8
 NO_LAYERS: Final = "no LoRA layers are in it"
@@ -79,7 +87,14 @@ def replaces_weights(names: Iterable[str]) -> str:
     return f"it replaces weights of the model ({shown}): a control LoRA needs a control image"
 
 
-def wrong_factors(contents: Contents, tensors: Mapping[str, Tensor]) -> str | None:
+def read_contents(header: Header) -> tuple[Contents, str | None]:
+    """Sort the tensors of a file, and return them with the reason why no model takes it; None if there is none."""
+    tensors = {tensor.name: tensor for tensor in header.tensors}
+    contents = sort_contents(tensors)
+    return contents, contents.problem or _wrong_factors(contents, tensors)
+
+
+def _wrong_factors(contents: Contents, tensors: Mapping[str, Tensor]) -> str | None:
     """Return what is wrong with the factors and strengths of the layers, by their tensors; None if nothing is."""
     for layer, (down, up) in contents.pairs.items():
         if whole := next(
@@ -178,9 +193,7 @@ def read_adapter(file: Path) -> Adapter:
         header = read_header(file)
     except BrokenFile as error:
         return Adapter(file.stem, size, None, 0, (), str(error), "")
-    tensors = {tensor.name: tensor for tensor in header.tensors}
-    contents = sort_contents(tensors)
-    problem = contents.problem or wrong_factors(contents, tensors)
+    contents, problem = read_contents(header)
     downs = {down for down, _ in contents.pairs.values()}
     rank = _rank([tensor for tensor in header.tensors if tensor.name in downs])
     words = _trigger_words(header.metadata)

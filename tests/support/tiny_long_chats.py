@@ -122,7 +122,7 @@ def _save(folder: Path, family: str, config: str = "", **options: object) -> Pat
     return save(folder, getattr(transformers, f"{family}ForCausalLM"), config_class(**values), tokenizer)
 
 
-def _described(families: tiny_length_families.Described) -> dict[str, Callable[[Path], Path]]:
+def _family_makers(families: tiny_length_families.Described) -> dict[str, Callable[[Path], Path]]:
     return {
         name: partial(_save, family=family, config=config, **options)
         for name, (family, config, options) in families.items()
@@ -139,12 +139,12 @@ TOGETHER: Mapping[str, Callable[[Path], Path]] = {
     "gemma3": make_gemma3,
     "gemma3n": make_gemma3n,
     "deepseek": make_deepseek,
-    **_described(tiny_length_families.TOGETHER),
+    **_family_makers(tiny_length_families.TOGETHER),
 }
 ONE_AT_A_TIME: Mapping[str, Callable[[Path], Path]] = {
     "llama-longrope": make_llama_longrope,
     "llama-dynamic": make_llama_dynamic,
     "lfm2": make_lfm2,
     "qwen3.5": make_qwen35,
-    **_described(tiny_length_families.ONE_AT_A_TIME),
+    **_family_makers(tiny_length_families.ONE_AT_A_TIME),
 }

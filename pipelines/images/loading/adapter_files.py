@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from pipelines.catalog.adapters import BESIDE, KRONECKER, Contents, sort_contents, wrong_factors
+from pipelines.catalog.adapters import BESIDE, KRONECKER, Contents, read_contents
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.weight_headers import BrokenFile, read_header
 
@@ -51,15 +51,14 @@ def read_adapter_file(path: Path) -> AdapterFile:
         header = read_header(path)
     except BrokenFile as error:
         raise CheckpointError(str(error).removeprefix(f"{path}: ")) from error
-    tensors = {tensor.name: tensor for tensor in header.tensors}
-    contents = sort_contents(tensors)
-    if (problem := contents.problem or wrong_factors(contents, tensors)) is not None:
+    contents, problem = read_contents(header)
+    if problem is not None:
         raise CheckpointError(problem)
     try:
         weights = load_file(path)
     except (OSError, SafetensorError) as error:  # such as of a type that torch does not have
         raise CheckpointError(f"it can't be read: {error}") from error
-    if broken := next((name for name, weight in weights.items() if not _is_finite(weight)), None):
+    if broken := next((name for name, weight in weights.items() if not is_finite(weight)), None):
         raise CheckpointError(f"it has weights that are not numbers, such as in {broken}")
     config = _peft_config(path, header.metadata)
     for layer, (down, up) in contents.pairs.items():
@@ -70,7 +69,7 @@ def read_adapter_file(path: Path) -> AdapterFile:
     return AdapterFile(weights, contents, bool(config) or not of_peft)
 
 
-def _is_finite(weight: torch.Tensor) -> bool:
+def is_finite(weight: torch.Tensor) -> bool:
     """Return whether all numbers are finite: by the sum, which takes no copy, and by each only where that is not."""
     wide = weight.float() if weight.element_size() == 1 else weight  # float8 has no sums
     return not weight.is_floating_point() or bool(wide.sum(dtype=torch.float32).isfinite() or wide.isfinite().all())

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.file_kinds import EMBEDDING, kind_by_header
 from pipelines.catalog.weight_headers import NO_PICKLES, WEIGHT_FILES, BrokenFile, pickles_in, read_header
+from pipelines.images.loading.adapter_files import is_finite
 
 PAIRS: Final = tuple((f"text_encoder{number}", f"tokenizer{number}") for number in ("", "_2", "_3"))
 OF_ENCODER: Final[Mapping[str, int]] = {"clip_l": 0, "clip_g": 1, "t5": -1, "t5xxl": -1}  # by the name in the file
@@ -57,7 +58,7 @@ def _read(file: Path) -> dict[str, torch.Tensor]:
         raise CheckpointError(f"runtime.embedding_folder: {error}") from error
     if kind != EMBEDDING:
         raise CheckpointError(f"runtime.embedding_folder: {file}: {kind or 'no embedding'}")
-    if not all(bool(weight.float().isfinite().all()) for weight in weights.values()):
+    if not all(map(is_finite, weights.values())):
         raise CheckpointError(f"runtime.embedding_folder: {file}: it has vectors that are not numbers")
     return {name: weight.reshape(-1, weight.shape[-1]) for name, weight in weights.items() if weight.numel() > 1}
 

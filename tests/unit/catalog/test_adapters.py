@@ -114,7 +114,7 @@ def test_kinds_and_what_can_not_be_drawn_are_told(
         ),
     ],
 )
-def test_shapes_of_which_no_layer_can_be_made_are_told(
+def test_malformed_factors_are_reported(
     tmp_path: Path, tensors: dict[str, np.ndarray[tuple[int, ...], np.dtype[Any]]], problem: str
 ) -> None:
     save_file(tensors, tmp_path / "style.safetensors")
