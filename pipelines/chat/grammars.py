@@ -62,19 +62,19 @@ def build_grammar(
     if not job.tools or job.tool_choice == "none":
         return None if answer is None else _grammar(rules, syntax, _value(rules, syntax, thoughts, answer), {})
     form = syntax.calls or (BARE if job.tool_choice == "required" else None)
-    (tools, unenforced), inputs = _callable_tools(table, job, any_arguments=any_arguments), _input_grammars(job)
+    tools, inputs = _callable_tools(table, job, any_arguments=any_arguments), _input_grammars(job)
     if form is None:
         return None if answer is None else _grammar(rules, syntax, _value(rules, syntax, thoughts, answer), {})
     calls = CallRules(rules, form, tools, several=job.parallel_tool_calls)
     required = harmony.call(calls) if syntax.is_harmony else _thinking(rules, syntax, thoughts) + calls.required()
     if job.tool_choice == "required":
-        return replace(_grammar(rules, syntax, required, inputs), unenforced=unenforced)
+        return replace(_grammar(rules, syntax, required, inputs), unenforced=calls.unenforced())
     if answer is not None:
         value = _value(rules, syntax, thoughts, answer)
         either = _grammar(rules, syntax, f"{rules.add(required)} | {rules.add(value)}", inputs)
-        return replace(either, unenforced=unenforced)
+        return replace(either, unenforced=calls.unenforced())
     text = harmony.text_or_call(calls) if syntax.is_harmony else _thinking_or(rules, syntax, thoughts, calls)
-    return replace(_grammar(rules, syntax, text, inputs, has_text=True), unenforced=unenforced)
+    return replace(_grammar(rules, syntax, text, inputs, has_text=True), unenforced=calls.unenforced())
 
 
 def _grammar(
@@ -143,11 +143,9 @@ def _input_grammars(job: ChatJob) -> dict[str, str]:
     return {f"input_{names.index(name)}": grammar for name, grammar in job.input_grammars.items()}
 
 
-def _callable_tools(
-    table: TokenTable, job: ChatJob, *, any_arguments: bool
-) -> tuple[list[CallableTool], tuple[str, ...]]:
-    """Return the tools as they are constrained, and the paths of what is not enforced of their schemas."""
-    tools, unenforced = [], list[str]()
+def _callable_tools(table: TokenTable, job: ChatJob, *, any_arguments: bool) -> list[CallableTool]:
+    """Return the tools as they are constrained."""
+    tools = []
     for index, tool in enumerate(job.tools):
         function = tool["function"]
         name = function["name"]
@@ -163,9 +161,9 @@ def _callable_tools(
             _check(table, _lark(f"start: {_json(tighten_parameters(parameters, job.checkpoint.max_string))}"), param)
         free = any_arguments and name not in job.strict_tools
         loose, keywords = (WIDEST, ("schema",)) if free else enforceable(table, parameters)
-        unenforced += [f"{param}.{keyword} ({name})" for keyword in keywords]
-        tools.append(CallableTool(name, tighten_parameters(loose, job.checkpoint.max_string)))
-    return tools, tuple(unenforced)
+        schema = tighten_parameters(loose, job.checkpoint.max_string)
+        tools.append(CallableTool(name, schema, param=param, unenforced=frozenset(keywords)))
+    return tools
 
 
 def _json(schema: Mapping[str, Any]) -> str:

@@ -15,6 +15,9 @@ LISTS = (*COMBINING, "prefixItems")
 SINGLES = ("items", "additionalProperties")
 OPEN = frozenset({"additionalProperties", "patternProperties", "unevaluatedProperties"})
 COMBINED = frozenset({"$ref", "anyOf", "oneOf", "allOf", "if"})  # beside `properties`: their properties count too
+COUNTED = frozenset({"patternProperties", "minProperties", "maxProperties"})
+OF_ONE_TYPE = COUNTED | {"properties", "required", "items", "pattern", "minLength", "maxLength", "minimum", "maximum"}
+ANNOTATIONS = frozenset({"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"})
 NULLABLE = frozenset({"const", "default"})  # null is a value there, and no absence
 BOUNDED = frozenset({"maxLength", "pattern", "format", "enum", "const"})
 
@@ -115,6 +118,20 @@ def others_of(schema: Mapping[str, Any]) -> Schema | None:
     if names_none or any(part.get(key) for part in _combined(schema, schema, COMBINING) for key in OPEN):
         return {} if "patternProperties" in schema else standalone(schema.get("additionalProperties"), schema)
     return None
+
+
+def options_of(schema: Mapping[str, Any]) -> list[Any]:
+    """Return the schemas of which a value has to fit one; none for an object that names properties beside them."""
+    return [] if "properties" in schema else schema.get("anyOf") or schema.get("oneOf") or []
+
+
+def unsaid_of(schema: Mapping[str, Any]) -> set[str]:
+    """Return the keywords of an object's schema of which `standalone_properties`, `required_of` and `others_of` say
+    nothing, or not all."""
+    parts = _combined(schema, schema, COMBINING)
+    found = {key for part in parts for key in part.keys() & {"anyOf", "oneOf", *COUNTED}}
+    names = [name for part in parts for name in part.get("properties") or ()]
+    return found | ({"allOf"} if "allOf" in schema and len(set(names)) < len(names) else set())
 
 
 def _combined(schema: Any, root: Mapping[str, Any], keys: Sequence[str]) -> list[Schema]:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pipelines.chat.syntax.calls import CallFormat
@@ -20,6 +20,8 @@ class CallableTool:
     name: str
     schema: Mapping[str, Any]
     grammar: str = ""
+    param: str = ""
+    unenforced: frozenset[str] = frozenset()  # keywords that are not in the schema any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,15 @@ class CallRules:
     form: CallFormat
     tools: Sequence[CallableTool]
     several: bool
+    left_out: dict[str, frozenset[str]] = field(default_factory=dict)  # by tool: keywords that the syntax does not hold
+
+    def unenforced(self) -> tuple[str, ...]:
+        """Return the paths of the keywords that the expressions so far do not hold arguments to."""
+        return tuple(
+            f"{tool.param}.{keyword} ({tool.name})"
+            for tool in self.tools
+            for keyword in sorted(tool.unenforced | self.left_out.get(tool.name, frozenset()))
+        )
 
     def required(self) -> str:
         """Return the expression of one call, or of several."""
@@ -142,7 +153,9 @@ class CallRules:
         head = self._head(form.head.replace("{name}", tool.name).removeprefix(read))
         if tool.grammar and form.arguments.input_opening:
             return f"{head} {quoted(form.arguments.input_opening)} @{tool.grammar} {rules.literal(form.end)}"
+        rules.left_out.clear()
         arguments = form.arguments.rule(rules, tool.schema)
+        self.left_out[tool.name] = frozenset(rules.left_out)
         end = f"{SPACE} {rules.literal(form.end)}" if form.end else ""
         return f"{head} {arguments} {self._tail()} {end}"
 

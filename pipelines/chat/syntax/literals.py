@@ -6,15 +6,27 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pipelines.chat.schemas import others_of, required_of, standalone, standalone_properties
+from pipelines.chat.schemas import (
+    ANNOTATIONS,
+    COUNTED,
+    DEFINITIONS,
+    OF_ONE_TYPE,
+    options_of,
+    others_of,
+    required_of,
+    standalone,
+    standalone_properties,
+    unsaid_of,
+)
 from pipelines.chat.syntax.arguments import ArgumentReader, ArgumentStyle, Schema, json_string
 from pipelines.chat.syntax.literal_reader import LiteralReader
+from pipelines.chat.syntax.raw_strings import raw_string
 from pipelines.chat.syntax.rules import Rules, quoted
 from pipelines.chat.syntax.tags import values_of
 
 MAX_DEPTH: Final = 5  # of values in values: a schema may contain itself
 # Keywords that only the grammar of JSON can hold a value to
-ONLY_JSON: Final = frozenset({"const", "allOf", "$ref", "patternProperties", "prefixItems", "minItems", "maxItems"})
+ONLY_JSON: Final = COUNTED | {"const", "allOf", "$ref", "prefixItems", "minItems", "maxItems"}
 DOUBLE: Final = '"([^"\\\\\\n]|\\\\.)*"'
 SINGLE: Final = "'([^'\\\\\\n]|\\\\.)*'"
 
@@ -27,6 +39,7 @@ class LiteralArguments(ArgumentStyle):
     any_key: str  # the regular expression of a key
 
     def _object(self, rules: Rules, schema: Schema, depth: int) -> str:
+        rules.left_out |= unsaid_of(schema)
         properties, others = standalone_properties(schema), others_of(schema)
         if not properties and others == {}:
             return f"{self._any(rules)}_object"
@@ -35,13 +48,14 @@ class LiteralArguments(ArgumentStyle):
         return f'"{{" {_listed(rules, values, required_of(schema), other)} "}}"'
 
     def _value(self, rules: Rules, schema: Schema, depth: int = MAX_DEPTH) -> str:
-        kinds, options = schema.get("type"), schema.get("anyOf") or schema.get("oneOf") or []
+        kinds, options = schema.get("type"), options_of(schema)
         each = [standalone(option, schema) for option in options]
         if isinstance(kinds, list):
             each = [{**schema, "type": kind} for kind in kinds]
         if not depth:
-            return self._any(rules)
+            return self._unchecked(rules, schema)
         if each:
+            rules.left_out |= schema.keys() & OF_ONE_TYPE if options else set()
             return f"({' | '.join(rules.add(self._value(rules, one, depth - 1)) for one in each)})"
         if values := values_of(schema):
             return f"({' | '.join(self._constant(rules, value) for value in values)})"
@@ -51,6 +65,7 @@ class LiteralArguments(ArgumentStyle):
             case "object":
                 return self._object(rules, schema, depth - 1)
             case "array":
+                rules.left_out |= schema.keys() & {"prefixItems"}
                 item = rules.add(self._value(rules, standalone(schema.get("items"), schema), depth - 1))
                 return f'"[" {self._items(item, schema)} "]"'
             case "integer" | "number":
@@ -59,6 +74,11 @@ class LiteralArguments(ArgumentStyle):
                 return self._boolean()
             case "null":
                 return self._word(None)
+        return self._unchecked(rules, schema)
+
+    def _unchecked(self, rules: Rules, schema: Schema) -> str:
+        """Return the expression of any value, where nothing holds it to the schema."""
+        rules.left_out |= schema.keys() - ANNOTATIONS - set(DEFINITIONS)
         return self._any(rules)
 
     def _items(self, item: str, schema: Schema) -> str:
@@ -66,7 +86,7 @@ class LiteralArguments(ArgumentStyle):
         if most == 0:
             return ""
         further = "" if most is None else max(int(most), least) - 1
-        more = f"({self.comma} {item}){{{max(0, least - 1)},{further}}}"
+        more = "" if further == 0 else f"({self.comma} {item}){{{max(0, least - 1)},{further}}}"
         return f"{item} {more}" if least else f"({item} {more})?"
 
     def _constant(self, rules: Rules, value: Any) -> str:
@@ -123,6 +143,7 @@ class PythonArguments(LiteralArguments):
 
     def rule(self, rules: Rules, schema: Schema) -> str:
         """Return the grammar expression of the arguments, in the schema's order."""
+        rules.left_out |= unsaid_of(schema)
         values = {key: f'"{key}=" {self._value(rules, value)}' for key, value in standalone_properties(schema).items()}
         others = others_of(schema)
         other = "" if others is None else f"/[A-Za-z_][A-Za-z0-9_]*=/ {self._value(rules, others)}"
@@ -141,6 +162,8 @@ class PythonArguments(LiteralArguments):
         return f"({quoted(json_string(key))} | {quoted(repr(key))}) /: ?/"
 
     def _string(self, rules: Rules, schema: Schema) -> str:
+        if schema.keys() & {"pattern", "format", "minLength"} or schema.get("maxLength") != rules.max_string:
+            return rules.json(schema)
         return rules.add(f"{rules.json(schema)} | /{SINGLE}/")
 
     def _text(self, rules: Rules, text: str) -> str:
@@ -190,7 +213,7 @@ class GemmaArguments(LiteralArguments):
         return quoted(f"{key}:")
 
     def _string(self, rules: Rules, schema: Schema) -> str:
-        return rules.add(f"{rules.literal(self.quote)} {rules.until(self.quote)}")
+        return rules.add(f"{rules.literal(self.quote)} {raw_string(rules, schema, self.quote)}")
 
     def _text(self, rules: Rules, text: str) -> str:
         return f"{rules.literal(self.quote)} {rules.literal(text)} {rules.literal(self.quote)}"

@@ -5,8 +5,17 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from pipelines.chat.schemas import others_of, required_of, standalone, standalone_properties
+from pipelines.chat.schemas import (
+    OF_ONE_TYPE,
+    options_of,
+    others_of,
+    required_of,
+    standalone,
+    standalone_properties,
+    unsaid_of,
+)
 from pipelines.chat.syntax.arguments import ArgumentReader, ArgumentStyle, Schema
+from pipelines.chat.syntax.raw_strings import raw_string
 from pipelines.chat.syntax.rules import Rules
 from pipelines.chat.syntax.tags import bare, may_be_text, read_value, values_of
 
@@ -91,6 +100,7 @@ def _tags(text: str) -> Iterator[tuple[str, str]]:
 
 def _object(rules: Rules, schema: Schema, depth: int) -> str:
     required = required_of(schema)
+    rules.left_out |= unsaid_of(schema)
     tags = [
         f"({_tag(rules, key, value, depth - 1)}){'' if key in required else '?'}"
         for key, value in standalone_properties(schema).items()
@@ -105,24 +115,26 @@ def _tag(rules: Rules, name: str, schema: Schema, depth: int) -> str:
     mark = rules.literal(MINIMAX)
     opening = rules.literal(f"{MINIMAX}<{name}>") if name else f"{mark} {ANY_TAG}"
     closing = rules.literal(f"{MINIMAX}</{name}>") if name else f"{mark} {ANY_END}"
-    kind, options = schema.get("type"), schema.get("anyOf") or schema.get("oneOf") or []
+    kind, options = schema.get("type"), options_of(schema)
     each = [standalone(option, schema) for option in options]
     if isinstance(kind, list):
         each = [{**schema, "type": one} for one in kind]
     if each and depth:
+        rules.left_out |= schema.keys() & OF_ONE_TYPE if options else set()
         return f"({' | '.join(rules.add(_tag(rules, name, one, depth - 1)) for one in each)})"
     if values := values_of(schema):
         return f"{opening} ({' | '.join(rules.literal(bare(value)) for value in values)}) {closing}"
     if kind == "object" and depth:
         return f"{opening} {_object(rules, schema, depth)} {closing}"
     if kind == "array" and depth:
+        rules.left_out |= schema.keys() & {"minItems", "maxItems", "prefixItems"}
         items = standalone(schema.get("items"), schema)
         return f"{opening} {rules.add(_tag(rules, ITEM, items, depth - 1))}* {closing}"
     if not schema.keys() & {"type", "enum"} and may_be_text(schema):
         return f"{opening} {_anything(rules)} {closing}"
     if may_be_text(schema) and "enum" not in schema:
-        text = rules.until(f"{MINIMAX}</{name}>") if name else f"{rules.until(MINIMAX)} {ANY_END}"
-        return f"{opening} {text}"
+        text = raw_string(rules, schema, f"{MINIMAX}</{name}>" if name else MINIMAX)
+        return f"{opening} {text} {'' if name else ANY_END}"
     return f"{opening} {rules.json(schema)} {closing}"
 
 

@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from llguidance import LLMatcher
+
 from pipelines.chat.tokens import TokenTable
 
 CALL_STYLE: Final = {  # as models write JSON: with spaces or without, or indented; but not endless white space
@@ -23,14 +25,16 @@ CLOSED: Final = frozenset({"type", "properties", "additionalProperties", "requir
 
 
 class Rules:
-    """The rules of one grammar. Names are `r0`, `r1` and so on."""
+    """The rules of one grammar. Names are `r0`, `r1` and so on, and `T0`, `T1` of terminals."""
 
     def __init__(self, table: TokenTable, max_string: int) -> None:
         self.max_string = max_string  # characters of a string that a schema does not bound
+        self.left_out = set[str]()  # the keywords of schemas that no rule holds a value to
         self._table = table
         names = sorted(table.control_tokens, key=len, reverse=True)
         self._control = re.compile("|".join(map(re.escape, names))) if names else re.compile(r"(?!)")
         self._rules: dict[str, str] = {}  # body -> name
+        self._terminals: dict[str, str] = {}  # body -> name
         self.lines = ["PLAIN: /[^`'\"]+/", "QUOTE: /[`'\"]/", "ANY: /(.|\\n)+/"]
 
     def add(self, body: str, *, lazy: bool = False) -> str:
@@ -40,6 +44,17 @@ class Rules:
             self._rules[key] = f"r{len(self._rules)}"
             self.lines.append(self._rules[key] + key)
         return self._rules[key]
+
+    def terminal(self, body: str) -> str:
+        """Add a terminal with this body to the grammar, and return its name."""
+        if body not in self._terminals:
+            self._terminals[body] = f"T{len(self._terminals)}"
+            self.lines.append(f"{self._terminals[body]}: {body}")
+        return self._terminals[body]
+
+    def takes(self, body: str) -> bool:
+        """Return whether the library takes a terminal with this body, such as a regular expression of a caller's."""
+        return not LLMatcher.validate_grammar(f"start: T\nT: {body}", self._table.grammar)
 
     def literal(self, text: str) -> str:
         """Return the expression of a text, in which control tokens are tokens."""

@@ -6,8 +6,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.chat.schemas import of_kinds, others_of, required_of, standalone, standalone_properties
+from pipelines.chat.schemas import (
+    OF_ONE_TYPE,
+    of_kinds,
+    others_of,
+    required_of,
+    standalone,
+    standalone_properties,
+    unsaid_of,
+)
 from pipelines.chat.syntax.arguments import ArgumentReader, ArgumentStyle, Schema, json_string
+from pipelines.chat.syntax.raw_strings import is_bounded, raw_string
 from pipelines.chat.syntax.rules import Rules, quoted
 
 PYTHON_WORDS = {"True": True, "False": False, "None": None}
@@ -34,6 +43,7 @@ class TagArguments(ArgumentStyle):
         """Return the grammar expression of the arguments, in the schema's order; those that are not required may be
         left out."""
         required, space = required_of(schema), "/[ \\n]{0,2}/"
+        rules.left_out |= unsaid_of(schema)
         tags = [
             f"({space} ({self._tag(rules, key, value)})){'' if key in required else '?'}"
             for key, value in standalone_properties(schema).items()
@@ -61,24 +71,25 @@ class TagArguments(ArgumentStyle):
         return (self.space + self.closing,)
 
     def _tag(self, rules: Rules, key: str, value: Schema) -> str:
-        """Return the tag of a value, without a key of any value; where tags name types, one for each type that the
-        value may have."""
+        """Return the tag of a value, without a key of any value; one for each type that the value may have where tags
+        name types, and where its strings are not any text."""
+        variants, options = _variants(value), value.get("anyOf") or value.get("oneOf")
+        rules.left_out |= value.keys() & OF_ONE_TYPE if options else set()
         named = "{type}" in self.opening or "{string}" in self.opening
-        variants = _variants(value) if named else [("string" if may_be_text(value) else _kind(value), value)]
+        if not named and not any(kind == "string" and is_bounded(rules, one) for kind, one in variants):
+            variants = [("string" if may_be_text(value) else _kind(value), value)]
         return " | ".join(rules.add(self._typed(rules, key, kind, schema)) for kind, schema in variants)
 
     def _typed(self, rules: Rules, key: str, kind: str, value: Schema) -> str:
         before, after = self._opening("{key}", kind).split("{key}")
         lines = " /\\n?/ ".join(rules.literal(line) for line in after.split("\n"))
         opening = f"{rules.literal(before)} {quoted(key) or ANY_KEY} {lines}"
-        space = "/\\n?/" if self.space else ""
-        closing = rules.literal(self.closing)
-        if kind != "string":
-            return f"{opening} {space} {rules.json(value)} {space} {closing}"
-        if values := values_of(value):
-            options = [rules.literal(bare(one)) for one in values]
-            return f"{opening} {space} ({' | '.join(options)}) {space} {closing}"
-        return f"{opening} {space} {rules.until(self.closing)}"
+        values = values_of(value) or []
+        if kind == "string" and not values:
+            return f"{opening} {raw_string(rules, value, self.closing, self.space)}"
+        space, closing = "/\\n?/" if self.space else "", rules.literal(self.closing)
+        text = " | ".join(rules.literal(bare(one)) for one in values) if kind == "string" else rules.json(value)
+        return f"{opening} {space} ({text}) {space} {closing}"
 
 
 class TagReader(ArgumentReader):
