@@ -209,14 +209,14 @@ def ledger(
     database = open_database(settings)
     if not check:
         key_id = find_key_id(key)
+        limit = limit_of(entries, exported=as_json or as_csv)
+        rows = limit_entries(charges(database, key_id, since, to, limit), limit)
         if not (as_json or as_csv):
             show(balances_table(database, key_id))
         headings = {
             "created_at": "Time", "team_name": "Team", "key_id": "Key", "call_id": "Call", "model": "Model",
             "amount": "Amount",
         }  # fmt: skip
-        limit = limit_of(entries, exported=as_json or as_csv)
-        rows = limit_entries(charges(database, key_id, since, to, limit), limit)
         show_rows("Charges (CNY)", headings, rows, as_json=as_json, as_csv=as_csv)
         if not (as_json or as_csv):
             show(tokens_table(database, key_id))
