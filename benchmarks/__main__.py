@@ -21,7 +21,7 @@ from benchmarks.bare import DEVICE
 from benchmarks.calls import DRAFT, concurrency, fairness, first_image, overhead
 from benchmarks.equal_calls import busy_cores, equal_calls
 from benchmarks.joining import TRACE_SIDES, mixed_trace, newcomers, percentile, staggered
-from benchmarks.random_weights import even_pipeline, random_model, wide_pipeline
+from benchmarks.random_weights import even_pipeline, gaining_pipeline, random_model, wide_pipeline
 from benchmarks.ratios import Ratio, show, write
 from benchmarks.swap import large_checkpoint, swap_times
 from server.catalog.images import Catalog, ImageModel, load_catalog
@@ -30,7 +30,7 @@ from tests.support.harness import Server
 
 JOINING_PX = 1024  # below it, a starter's step is too short to be measured
 EQUAL_PX = 512
-EQUAL_LONG_STEPS = 6  # of a second
+GAINING_PX, GAINING_STEPS = 64, 12  # of 0.06 s
 NEWCOMERS_PX = 96  # few tokens in a wide network: steps are long, and a CPU gains from batches
 
 
@@ -99,8 +99,8 @@ def measure(server: Server, catalog: Catalog) -> Iterator[str | Ratio]:
     for percent in (50, 99):
         name = f"(g) short calls, p{percent} / in order of arrival"
         yield Ratio(name, percentile(scheduled, percent), percentile(in_order, percent), target=0.25)
-    with random_model(draft, wide_pipeline(), NEWCOMERS_PX) as wide:
-        yield from _equal_calls("a network that gains", wide, NEWCOMERS_PX, EQUAL_LONG_STEPS, last=1.0)
+    with random_model(draft, gaining_pipeline(), GAINING_PX) as gaining:
+        yield from _equal_calls("a network that gains", gaining, GAINING_PX, GAINING_STEPS, last=1.0)
     yield "a swap"
     with large_checkpoint(default) as checkpoint:
         swap = swap_times(server, default, checkpoint)
