@@ -10,7 +10,7 @@ INSTALL = $(PIP) install $(if $(wildcard wheels/*.whl),--no-index --find-links w
 # A folder with torchvision, where the installed torch has none: some families need it
 VISION  := $(BIN)/python -m tests.support.vision .nightly/torchvision
 # A worker takes all tests of a server of the session, or of a file: tests/conftest.py
-PYTEST  := $(BIN)/pytest --numprocesses 2 --dist loadgroup --durations 25 --durations-min 2
+PYTEST  := $(BIN)/pytest --numprocesses 2 --durations 25 --durations-min 2
 CLIENTS := .venv-clients/installed
 SUPPLY  := .venv-supply/installed
 

@@ -1,11 +1,13 @@
 """For all tests: their environment, their order, and the folder that all workers share."""
 
 import gc
+import json
 import os
 import tempfile
 import time
 from collections.abc import Generator, Iterator
 from fnmatch import fnmatchcase
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ FOLDERS = ("e2e", "real", "engines", "simulated_gpu", "gpu", "unit")  # the quic
 SESSION_SERVERS = ("chat", "responses_server", "server", "tiny_server")  # fixtures of tests/e2e/conftest.py
 FILES_A_TURN = 4
 ENDS_AT = pytest.StashKey[float]()
+SERVERS = "servers.json"  # in the shared folder: the server of each test that uses one of the session
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -53,10 +56,13 @@ class ByFileAndServer(LoadScopeScheduling):
     Those of a GPU share nothing, and go to whoever is free."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file, _, test = nodeid.partition("::")
-        if file.startswith("tests/gpu/test_"):
-            return nodeid
-        return test.rpartition("@")[2] if test.endswith(tuple(f"@{name}" for name in SESSION_SERVERS)) else file
+        file = nodeid.partition("::")[0]
+        return nodeid if file.startswith("tests/gpu/test_") else self._servers.get(nodeid, file)
+
+    @cached_property
+    def _servers(self) -> dict[str, str]:
+        found: dict[str, str] = json.loads((Path(os.environ[VARIABLE]) / SERVERS).read_text())
+        return found
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -66,13 +72,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFileAndSer
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Leave the parameters that `daily` does not name to the night, and name a test's server for the scheduler."""
+    """Leave the parameters that `daily` does not name to the night."""
     daily = item.get_closest_marker("daily")
     case = item.callspec.id if daily else ""  # type: ignore[attr-defined]
     if daily and not any(fnmatchcase(case, name) for name in daily.args):
         item.add_marker(pytest.mark.nightly)
-    if used := [name for name in SESSION_SERVERS if _is_of_session(item, name)]:
-        item.add_marker(pytest.mark.xdist_group(used[0]))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -86,8 +90,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     _order(config, items)
 
 
-def pytest_collection_finish() -> None:
-    """Let the garbage collector see what the tests make, and not what there is for all of them."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Tell the scheduler the tests' servers, before it has the tests, and let the garbage collector see what the tests
+    make, and not what there is for all of them."""
+    used = {item.nodeid: _servers_of([item])[:1] for item in session.items}
+    part = Path(os.environ[VARIABLE]) / f"{SERVERS}.{os.getpid()}"
+    part.write_text(json.dumps({test: names[0] for test, names in used.items() if names}))
+    part.rename(part.with_name(SERVERS))
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
     gc.enable()
@@ -110,9 +120,12 @@ def _order(config: pytest.Config, items: list[pytest.Item]) -> None:
 def _place(file: list[pytest.Item]) -> tuple[int, int]:
     """Return where a file's tests belong in the order of a run."""
     folder = file[0].path.relative_to(Path(__file__).parent).parts[0]
-    used = {name for item in file for name in SESSION_SERVERS if _is_of_session(item, name)}
-    server = next((place for place, name in enumerate(SESSION_SERVERS) if name in used), len(SESSION_SERVERS))
-    return FOLDERS.index(folder), server
+    used = _servers_of(file)
+    return FOLDERS.index(folder), SESSION_SERVERS.index(used[0]) if used else len(SESSION_SERVERS)
+
+
+def _servers_of(items: list[pytest.Item]) -> list[str]:
+    return [name for name in SESSION_SERVERS if any(_is_of_session(item, name) for item in items)]
 
 
 def _is_of_session(item: pytest.Item, fixture: str) -> bool:

@@ -1,19 +1,22 @@
-"""Arguments that a schema does not take: every family's grammar forbids them, or their keyword is named."""
+"""Arguments that a schema does not take: the grammar of every notation forbids them, or their keyword is named."""
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipelines.chat.grammars import build_grammar
+from pipelines.chat.syntax.arguments import JsonArguments
 from pipelines.chat.syntax.families import TABLE
 from pipelines.chat.syntax.raw_strings import searching
 from pipelines.protocol.chat import ChatJob, ChatSpec
 from tests.support.chat_outputs import CASES
 from tests.unit.engine.test_output_families import HEADED, Model
 
-FAMILIES = [name for name in CASES if name not in HEADED]
+JSON = [name for name in CASES if isinstance(TABLE[name].calls.arguments, JsonArguments)]
+FAMILIES = ["hermes", *(name for name in CASES if name not in (*JSON, *HEADED))]
 ID = {"type": "string", "pattern": "^[a-z]{2}-\\d+$"}
 
 # of an argument: its schema, values that it takes, and values that it does not
@@ -28,6 +31,8 @@ STRINGS: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
     "an option": ({"anyOf": [ID, {"type": "integer", "maximum": 9}]}, ["ab-1", 7], ["ab", "12"]),
 }
 
+model_of = cache(Model)
+
 
 def tools(schema: dict[str, Any]) -> tuple[dict[str, Any], ...]:
     parameters = {"type": "object", "properties": {"p": schema}, "required": ["p"]}
@@ -36,7 +41,7 @@ def tools(schema: dict[str, Any]) -> tuple[dict[str, Any], ...]:
 
 def unenforced(name: str, schema: dict[str, Any]) -> set[str]:
     """The keywords that the family's grammar does not hold the argument to, as the answer names them."""
-    model = Model(name)
+    model = model_of(name)
     job = ChatJob("j", ChatSpec("m", Path("m")), (), 0, 1.0, tools=tools(schema))
     grammar = build_grammar(model.table, job, model.syntax, "free")
     assert grammar
@@ -47,7 +52,7 @@ def unenforced(name: str, schema: dict[str, Any]) -> set[str]:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_strings_keep_their_length_and_pattern(name: str, what: str) -> None:
     schema, taken, refused = STRINGS[what]
-    model, calls = Model(name), TABLE[name].calls
+    model, calls = model_of(name), TABLE[name].calls
     assert not unenforced(name, schema)
     for value in taken:
         assert model.write(calls.written([("go", {"p": value})]), tools=tools(schema))[2] == [{"p": value}], value
@@ -81,7 +86,7 @@ VALUES: dict[str, tuple[dict[str, Any], Any]] = {  # of an argument: its schema,
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_keyword_that_does_not_hold_a_value_is_named(name: str, keyword: str) -> None:
     schema, value = VALUES[keyword]
-    model = Model(name)
+    model = model_of(name)
     try:
         written = model.write(TABLE[name].calls.written([("go", {"p": value})]), tools=tools(schema))[2]
     except AssertionError as error:
