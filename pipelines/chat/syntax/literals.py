@@ -2,7 +2,7 @@
 
 import json
 from abc import abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,7 +24,6 @@ from pipelines.chat.syntax.raw_strings import raw_string
 from pipelines.chat.syntax.rules import Rules, quoted
 from pipelines.chat.syntax.tags import values_of
 
-MAX_DEPTH: Final = 5  # of values in values: a schema may contain itself
 # Keywords that only the grammar of JSON can hold a value to
 ONLY_JSON: Final = COUNTED | {"const", "allOf", "$ref", "prefixItems", "minItems", "maxItems"}
 DOUBLE: Final = '"([^"\\\\\\n]|\\\\.)*"'
@@ -38,48 +37,46 @@ class LiteralArguments(ArgumentStyle):
     comma: str
     any_key: str  # the regular expression of a key
 
-    def _object(self, rules: Rules, schema: Schema, depth: int) -> str:
+    def _object(self, rules: Rules, schema: Schema) -> str:
         rules.left_out |= unsaid_of(schema)
         properties, others = standalone_properties(schema), others_of(schema)
         if not properties and others == {}:
             return f"{self._any(rules)}_object"
-        values = {key: f"{self._key(key)} {self._value(rules, value, depth)}" for key, value in properties.items()}
-        other = "" if others is None else f"{self.any_key} {self._value(rules, others, depth)}"
+        values = {key: f"{self._key(key)} {self._value(rules, value)}" for key, value in properties.items()}
+        other = "" if others is None else f"{self.any_key} {self._value(rules, others)}"
         return f'"{{" {_listed(rules, values, required_of(schema), other)} "}}"'
 
-    def _value(self, rules: Rules, schema: Schema, depth: int = MAX_DEPTH) -> str:
-        kinds, options = schema.get("type"), options_of(schema)
-        each = [standalone(option, schema) for option in options]
-        if isinstance(kinds, list):
-            each = [{**schema, "type": kind} for kind in kinds]
-        if not depth:
-            return self._unchecked(rules, schema)
-        if each:
-            rules.left_out |= schema.keys() & OF_ONE_TYPE if options else set()
-            return f"({' | '.join(rules.add(self._value(rules, one, depth - 1)) for one in each)})"
+    def _value(self, rules: Rules, schema: Schema) -> str:
+        if options := options_of(schema):
+            rules.left_out |= schema.keys() & OF_ONE_TYPE
+            return rules.value(schema, lambda: self._either(rules, [standalone(one, schema) for one in options]))
+        if isinstance(kinds := schema.get("type"), list):
+            return self._either(rules, [{**schema, "type": kind} for kind in kinds])
         if values := values_of(schema):
             return f"({' | '.join(self._constant(rules, value) for value in values)})"
         match kinds:
             case "string":
                 return self._string(rules, schema)
             case "object":
-                return self._object(rules, schema, depth - 1)
+                return rules.value(schema, lambda: self._object(rules, schema))
             case "array":
-                rules.left_out |= schema.keys() & {"prefixItems"}
-                item = rules.add(self._value(rules, standalone(schema.get("items"), schema), depth - 1))
-                return f'"[" {self._items(item, schema)} "]"'
+                return rules.value(schema, lambda: self._array(rules, schema))
             case "integer" | "number":
                 return rules.json(schema)
             case "boolean":
                 return self._boolean()
             case "null":
                 return self._word(None)
-        return self._unchecked(rules, schema)
-
-    def _unchecked(self, rules: Rules, schema: Schema) -> str:
-        """Return the expression of any value, where nothing holds it to the schema."""
         rules.left_out |= schema.keys() - ANNOTATIONS - set(DEFINITIONS)
         return self._any(rules)
+
+    def _either(self, rules: Rules, options: Sequence[Schema]) -> str:
+        return f"({' | '.join(rules.add(self._value(rules, one)) for one in options)})"
+
+    def _array(self, rules: Rules, schema: Schema) -> str:
+        rules.left_out |= schema.keys() & {"prefixItems"}
+        item = rules.add(self._value(rules, standalone(schema.get("items"), schema)))
+        return f'"[" {self._items(item, schema)} "]"'
 
     def _items(self, item: str, schema: Schema) -> str:
         least, most = int(schema.get("minItems", 0)), schema.get("maxItems")
@@ -153,10 +150,10 @@ class PythonArguments(LiteralArguments):
         """Return keyword arguments and the closing parenthesis."""
         return ", ".join(f"{key}={_python(value)}" for key, value in arguments.items()) + ")"
 
-    def _value(self, rules: Rules, schema: Schema, depth: int = MAX_DEPTH) -> str:
+    def _value(self, rules: Rules, schema: Schema) -> str:
         if schema.keys() & ONLY_JSON or isinstance(schema.get("additionalProperties"), Mapping):
             return rules.json(schema)
-        return LiteralArguments._value(self, rules, schema, depth)
+        return LiteralArguments._value(self, rules, schema)
 
     def _key(self, key: str) -> str:
         return f"({quoted(json_string(key))} | {quoted(repr(key))}) /: ?/"
@@ -190,7 +187,7 @@ class GemmaArguments(LiteralArguments):
 
     def rule(self, rules: Rules, schema: Schema) -> str:
         """Return the grammar expression of the object, with its properties in the schema's order."""
-        return self._object(rules, schema, MAX_DEPTH)
+        return self._object(rules, schema)
 
     def written(self, arguments: Mapping[str, Any]) -> str:
         """Return the object in braces."""

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pipelines.chat.schemas import (
@@ -22,7 +22,6 @@ from pipelines.chat.syntax.tags import bare, may_be_text, read_value, values_of
 MINIMAX: Final = "]<]minimax[>["
 ANYTHING: Final = "any_nested"  # the name of its rule
 ITEM: Final = "item"  # the tag of an array's values
-MAX_DEPTH: Final = 4  # of tags in tags: a schema may contain itself
 ANY_TAG: Final = "/<[^<>\\/][^<>]*>/"
 ANY_END: Final = "/<\\/[^<>]+>/"
 TAG: Final = re.compile(re.escape(MINIMAX) + r"<(/?)([^<>]+)>")
@@ -40,7 +39,7 @@ class NestedArguments(ArgumentStyle):
     def rule(self, rules: Rules, schema: Schema) -> str:
         """Return the grammar expression of the arguments, in the schema's order; those that are not required may be
         left out."""
-        return _object(rules, schema, MAX_DEPTH)
+        return _object(rules, schema)
 
     def written(self, arguments: Mapping[str, Any]) -> str:
         """Return the arguments as one tag for each."""
@@ -98,44 +97,48 @@ def _tags(text: str) -> Iterator[tuple[str, str]]:
                 yield name, text[begin : tag.start()]
 
 
-def _object(rules: Rules, schema: Schema, depth: int) -> str:
+def _object(rules: Rules, schema: Schema) -> str:
     required = required_of(schema)
     rules.left_out |= unsaid_of(schema)
     tags = [
-        f"({_tag(rules, key, value, depth - 1)}){'' if key in required else '?'}"
+        f"({_tag(rules, key, value)}){'' if key in required else '?'}"
         for key, value in standalone_properties(schema).items()
     ]
     of_others = others_of(schema)
-    others = [] if of_others is None else [f"({_tag(rules, '', of_others, depth - 1)})*"]
+    others = [] if of_others is None else [f"({_tag(rules, '', of_others)})*"]
     return " ".join([*tags, *others, "/[ \\n]{0,2}/"])
 
 
-def _tag(rules: Rules, name: str, schema: Schema, depth: int) -> str:
+def _tag(rules: Rules, name: str, schema: Schema) -> str:
     """Return a tag with a value, of any name if none is given."""
+    if options := options_of(schema):
+        rules.left_out |= schema.keys() & OF_ONE_TYPE
+        each = [standalone(option, schema) for option in options]
+        return rules.value(schema, lambda: _either(rules, name, each), kind=f"tag {name}")
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        return _either(rules, name, [{**schema, "type": one} for one in kind])
     mark = rules.literal(MINIMAX)
     opening = rules.literal(f"{MINIMAX}<{name}>") if name else f"{mark} {ANY_TAG}"
     closing = rules.literal(f"{MINIMAX}</{name}>") if name else f"{mark} {ANY_END}"
-    kind, options = schema.get("type"), options_of(schema)
-    each = [standalone(option, schema) for option in options]
-    if isinstance(kind, list):
-        each = [{**schema, "type": one} for one in kind]
-    if each and depth:
-        rules.left_out |= schema.keys() & OF_ONE_TYPE if options else set()
-        return f"({' | '.join(rules.add(_tag(rules, name, one, depth - 1)) for one in each)})"
     if values := values_of(schema):
         return f"{opening} ({' | '.join(rules.literal(bare(value)) for value in values)}) {closing}"
-    if kind == "object" and depth:
-        return f"{opening} {_object(rules, schema, depth)} {closing}"
-    if kind == "array" and depth:
+    if kind == "object":
+        return f"{opening} {rules.value(schema, lambda: _object(rules, schema))} {closing}"
+    if kind == "array":
         rules.left_out |= schema.keys() & {"minItems", "maxItems", "prefixItems"}
         items = standalone(schema.get("items"), schema)
-        return f"{opening} {rules.add(_tag(rules, ITEM, items, depth - 1))}* {closing}"
+        return f"{opening} {rules.value(items, lambda: _tag(rules, ITEM, items), kind='items')}* {closing}"
     if not schema.keys() & {"type", "enum"} and may_be_text(schema):
         return f"{opening} {_anything(rules)} {closing}"
     if may_be_text(schema) and "enum" not in schema:
         text = raw_string(rules, schema, f"{MINIMAX}</{name}>" if name else MINIMAX)
         return f"{opening} {text} {'' if name else ANY_END}"
     return f"{opening} {rules.json(schema)} {closing}"
+
+
+def _either(rules: Rules, name: str, options: Sequence[Schema]) -> str:
+    return f"({' | '.join(rules.add(_tag(rules, name, one)) for one in options)})"
 
 
 def _anything(rules: Rules) -> str:

@@ -6,7 +6,7 @@ knows the tokenizer, and writes each as the grammar library needs it.
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from llguidance import LLMatcher
@@ -25,7 +25,7 @@ CLOSED: Final = frozenset({"type", "properties", "additionalProperties", "requir
 
 
 class Rules:
-    """The rules of one grammar. Names are `r0`, `r1` and so on, and `T0`, `T1` of terminals."""
+    """The rules of one grammar. Names are `r0`, `r1` and so on, `T0` of terminals, and `v0` of values."""
 
     def __init__(self, table: TokenTable, max_string: int) -> None:
         self.max_string = max_string  # characters of a string that a schema does not bound
@@ -35,6 +35,8 @@ class Rules:
         self._control = re.compile("|".join(map(re.escape, names))) if names else re.compile(r"(?!)")
         self._rules: dict[str, str] = {}  # body -> name
         self._terminals: dict[str, str] = {}  # body -> name
+        self._values: dict[str, str] = {}  # schema -> name
+        self._left_out_of: dict[str, set[str]] = {}  # schema -> keywords
         self.lines = ["PLAIN: /[^`'\"]+/", "QUOTE: /[`'\"]/", "ANY: /(.|\\n)+/"]
 
     def add(self, body: str, *, lazy: bool = False) -> str:
@@ -44,6 +46,21 @@ class Rules:
             self._rules[key] = f"r{len(self._rules)}"
             self.lines.append(self._rules[key] + key)
         return self._rules[key]
+
+    def value(self, schema: Mapping[str, Any], body: Callable[[], str], kind: str = "") -> str:
+        """Return the name of the rule of a schema's values. Its `body` is made once, and may lead back to the schema:
+        those that contain themselves are as deep as the model writes them. `kind` tells several rules of a schema
+        apart."""
+        key = f"{kind} {json.dumps(schema)}"
+        if key in self._values:
+            self.left_out |= self._left_out_of.get(key, set())
+            return self._values[key]
+        name = self._values[key] = f"v{len(self._values)}"
+        before, self.left_out = self.left_out, set()
+        self.lines.append(f"{name}: {body()}")
+        self._left_out_of[key] = self.left_out
+        self.left_out = before | self.left_out
+        return name
 
     def terminal(self, body: str) -> str:
         """Add a terminal with this body to the grammar, and return its name."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipelines.chat.schemas import (
+    MAX_PARTS,
     OF_ONE_TYPE,
     of_kinds,
     others_of,
@@ -222,14 +223,23 @@ def _kind(schema: Schema) -> str:
 
 def _variants(schema: Schema) -> list[tuple[str, Schema]]:
     """Return the types that a value may have, by their names in tags, and its schema as one of each."""
-    kinds, options = schema.get("type"), schema.get("anyOf") or schema.get("oneOf")
-    if options:
-        found = [pair for option in options for pair in _variants(standalone(option, schema))]
-    elif isinstance(kinds, str) or not (kinds or may_be_text(schema) or values_of(schema)):
-        return [("number" if kinds == "integer" else kinds or _kind(schema), schema)]
-    else:
-        found = [(kind, one) for kind in kinds or KINDS_OF_JSON if (one := _of_kind(schema, kind))]
+    found, seen, waiting = list[tuple[str, Schema]](), list[Schema](), [schema]
+    while waiting and len(seen) < MAX_PARTS:
+        one = waiting.pop(0)
+        if one not in seen:  # an option may lead back to itself
+            seen.append(one)
+            if options := one.get("anyOf") or one.get("oneOf"):
+                waiting = [standalone(option, one) for option in options] + waiting
+            else:
+                found += _of_each_kind(one)
     return [("number" if kind == "integer" else kind, one) for kind, one in found]
+
+
+def _of_each_kind(schema: Schema) -> list[tuple[str, Schema]]:
+    kinds = schema.get("type")
+    if isinstance(kinds, str) or not (kinds or may_be_text(schema) or values_of(schema)):
+        return [(kinds or _kind(schema), schema)]
+    return [(kind, one) for kind in kinds or KINDS_OF_JSON if (one := _of_kind(schema, kind))]
 
 
 def _of_kind(schema: Schema, kind: str) -> dict[str, Any] | None:

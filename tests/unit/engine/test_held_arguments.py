@@ -96,6 +96,54 @@ def test_a_keyword_that_does_not_hold_a_value_is_named(name: str, keyword: str) 
         assert keyword in unenforced(name, schema), json.dumps(schema)
 
 
+def nested(value: Any, levels: int) -> Any:
+    return {"n": 1, "in": nested(value, levels - 1)} if levels else {"n": value}
+
+
+def tool_of(properties: dict[str, Any], defs: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+    parameters = {"type": "object", "properties": properties, "$defs": defs}
+    return ({"type": "function", "function": {"name": "go", "parameters": parameters}},)
+
+
+def test_a_schema_that_contains_itself_holds_at_every_depth() -> None:
+    node = {"type": "object", "properties": {"n": {"type": "integer"}, "in": {"$ref": "#/$defs/Node"}}}
+    tool = tool_of({"items": {"$ref": "#/$defs/Node"}}, {"Node": node})
+    for name in FAMILIES:
+        model, calls, tree = model_of(name), TABLE[name].calls, {"items": nested(2, 9)}
+        assert model.write(calls.written([("go", tree)]), tools=tool)[2] == [tree], name
+        with pytest.raises(AssertionError, match="forbidden"):
+            model.write(calls.written([("go", {"items": nested("two", 9)})]), tools=tool)
+
+
+def test_blocks_of_many_kinds_that_contain_each_other_are_one_rule_each() -> None:
+    """As a page of blocks has them: a rule for every path of five took minutes."""
+    kinds = range(20)
+    block = {"anyOf": [{"$ref": f"#/$defs/B{kind}"} for kind in kinds]}
+    defs: dict[str, Any] = {
+        f"B{kind}": {
+            "type": "object", "required": ["kind"],
+            "properties": {"kind": {"const": f"b{kind}"}, "item": block, "items": {"type": "array", "items": block}},
+        }
+        for kind in kinds
+    }  # fmt: skip
+    page = {"page": {"kind": "b3", "item": {"kind": "b1"}, "items": [{"kind": "b19", "items": [{"kind": "b0"}]}]}}
+    for name in FAMILIES:
+        model, calls = model_of(name), TABLE[name].calls
+        script = calls.written([("go", page)])
+        assert model.write(script, tools=tool_of({"page": block}, defs))[2] == [page], name
+        with pytest.raises(AssertionError, match="forbidden"):
+            model.write(script.replace("b0", "c0"), tools=tool_of({"page": block}, defs))
+
+
+def test_options_that_lead_back_to_themselves_have_an_end() -> None:
+    """Only a string fits: the other option is this schema again."""
+    again = {"anyOf": [{"$ref": "#/$defs/A"}, {"type": "string", "minLength": 2}]}
+    tool = tool_of({"p": again}, {"A": again})
+    for name in FAMILIES:
+        script = TABLE[name].calls.written([("go", {"p": "ab"})])
+        assert model_of(name).write(script, tools=tool)[2] == [{"p": "ab"}], name
+
+
 @pytest.mark.parametrize(
     ("pattern", "whole"),
     [
