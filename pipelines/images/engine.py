@@ -90,6 +90,7 @@ class ImageEngine:
         self._admission = Admission(self._runs, self._drawing, self._one_by_one, limits, budgets.held_bytes)
         self._loads: dict[CheckpointSpec, asyncio.Task[None]] = {}
         self._blocked_loads: set[CheckpointSpec] = set()  # no memory until a run ends
+        self._unfit: dict[CheckpointSpec, CheckpointError] = {}  # they load, and do not draw as they should
         self._ended_runs = 0
         self._catalog_specs: frozenset[CheckpointSpec] | None = None  # None until `retain` is called
         self._freeing: set[asyncio.Task[None]] = set()
@@ -100,6 +101,9 @@ class ImageEngine:
         events: asyncio.Queue[Event] = asyncio.Queue()
         active = EngineJob(job, events.put_nowait)
         yield Queued()
+        if unfit := self._unfit.get(job.checkpoint):
+            yield to_failed(unfit, job)
+            return
         self._jobs[job.id] = active
         try:
             drawn: dict[int, Any] = {}
@@ -145,7 +149,9 @@ class ImageEngine:
 
     async def prepare(self, spec: CheckpointSpec) -> Capabilities:
         """Load a checkpoint and draw with it: this builds kernels, times the steps, fits the preview map, and finds
-        which of its classes' capabilities work (pipelines.images.warmup.warmup). Raises CheckpointError."""
+        which of its classes' capabilities work (pipelines.images.warmup.warmup). Raises CheckpointError; jobs of one
+        that has loaded then fail, until it is prepared again."""
+        self._unfit.pop(spec, None)
         if self._catalog_specs is not None:
             self._catalog_specs |= {spec}  # the next catalog will name it
         try:
@@ -160,11 +166,15 @@ class ImageEngine:
         files = await self._warmup.list_files(spec)
         loaded = await self._load(spec)
         checkpoint = loaded.checkpoint
-        if not checkpoint.is_upscaler:
-            await asyncio.to_thread(run_and_release, checkpoint.pipeline, None, spec.sampling)
-            await asyncio.to_thread(try_config, checkpoint.components["scheduler"], spec.sampling)
-            check_conditioning(spec, checkpoint.pipeline_class, checkpoint.task_classes)
-        capabilities = await self._warmup.run(spec, loaded, files)
+        try:
+            if not checkpoint.is_upscaler:
+                await asyncio.to_thread(run_and_release, checkpoint.pipeline, None, spec.sampling)
+                await asyncio.to_thread(try_config, checkpoint.components["scheduler"], spec.sampling)
+                check_conditioning(spec, checkpoint.pipeline_class, checkpoint.task_classes)
+            capabilities = await self._warmup.run(spec, loaded, files)
+        except CheckpointError as error:
+            self._unfit[spec] = error
+            raise
         if not capabilities.at_once:
             self._one_by_one.add(weights_key(spec))
         partial = (f"the adapter {fit.name}: {fit}" for fit in capabilities.adapter_fits if not fit.is_whole)

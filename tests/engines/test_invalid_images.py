@@ -85,7 +85,8 @@ async def test_a_checkpoint_that_draws_no_numbers_is_refused(
     engine = ImageEngine(DEVICE)
     with pytest.raises(CheckpointError, match=r"loads and does not draw: its images are not numbers \(NaN or inf"):
         await engine.prepare(spoiled)
-    failed = await last(engine, image_job(spoiled))
+    assert (await last(engine, image_job(spoiled))).code == "checkpoint_failed"
+    failed = await last(ImageEngine(DEVICE), image_job(spoiled))
     assert (failed.code, failed.param) == ("invalid_picture", None)
     assert "Nothing was charged. For the server's operator: it computes in float32 already" in failed.message
 
@@ -217,3 +218,15 @@ async def test_embeddings_that_are_not_numbers_are_made_anew(sd15: CheckpointSpe
     again = pipeline.encode_prompt(**arguments)[0]
     assert torch.equal(again, pipeline.encode_prompt(**arguments)[0])
     assert len(checkpoint.prompts._entries) == 1
+
+
+async def test_what_warmup_refuses_draws_nothing_until_it_passes(sd15: CheckpointSpec) -> None:
+    """Each call loaded it again, and its image was sold without a check."""
+    unfit = replace(sd15, conditioning="native")  # which its class does not have
+    engine = ImageEngine(DEVICE)
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match='write conditioning = "img2img"'):
+            await engine.prepare(unfit)
+        failed = await last(engine, image_job(unfit))
+        assert (failed.code, 'write conditioning = "img2img"' in failed.detail) == ("checkpoint_failed", True)
+    assert isinstance(await last(engine, image_job(sd15)), Finished)
