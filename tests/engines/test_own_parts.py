@@ -82,7 +82,9 @@ def test_a_part_draws_as_if_it_were_the_checkpoints_own(
     assert (drawn != draw(load_checkpoint(spec_of(sdxl), DEVICE))).any()
     where = path / component if form == "whole folder" else path
     assert f"{component} is {where.name}, by its catalog file" in checkpoint.notes
-    assert estimate_bytes(checkpoint.spec, 4) == pytest.approx(checkpoint.weights_bytes, rel=0.15)
+    assert estimate_bytes(checkpoint.spec, checkpoint.components["unet"].dtype.itemsize) == pytest.approx(
+        checkpoint.weights_bytes, rel=0.15
+    )
 
 
 @pytest.mark.parametrize("prefix", ["first_stage_model.", "vae."])
@@ -207,4 +209,4 @@ def test_a_whole_file_is_drawn_with_parts_of_ones_own(tmp_path: Path) -> None:
     vae = by_hand.components["vae"]
     vae.load_state_dict({name: weight * 0.7 for name, weight in vae.state_dict().items()})
     assert (drawn != draw(load_checkpoint(plain, DEVICE))).any()
-    assert np.abs(drawn - draw(by_hand)).max() <= 1
+    assert np.abs(drawn - draw(by_hand)).max() <= (1 if DEVICE.type == "cpu" else 10)
