@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from pipelines.chat.chat_template import ChatTemplates
 from pipelines.chat.constraints import Constraint, path_to_end
@@ -55,8 +54,7 @@ class Model:
         deltas: list[Any] = []
         for token in self.tokens(script):
             if constraint is not None:
-                mask: torch.Tensor = constraint.token_mask()
-                assert mask[token], f"forbidden: {self.tokenizer.decode([token])!r}"
+                assert constraint._matcher.validate_tokens([token]), f"forbidden: {self.tokenizer.decode([token])!r}"
                 constraint.accept(token)
             deltas += output.feed(SampledToken(token))
         output.end("stop")
