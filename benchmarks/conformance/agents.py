@@ -141,8 +141,7 @@ AGENTS = (
           _gemini),
     Agent("opencode", "opencode-ai", "1.18.33", "bash", {"command": SHELL},
           _opencode_setup, _opencode),
-    Agent("Continue", "@continuedev/cli", "1.5.47", "Bash", {"command": SHELL, "description": "Say hello"},
-          _continue_setup, _continue),
+    Agent("Continue", "@continuedev/cli", "1.5.47", "Bash", {"command": SHELL}, _continue_setup, _continue),
 )  # fmt: skip
 READS_PDF = replace(AGENTS[0], name="Claude Code, after a PDF", tool="Read", arguments={"file_path": "a.pdf"})
 
