@@ -1,7 +1,6 @@
 """Upscalers in every published layout compute what their own code computes; an image is enlarged in tiles without
 seams, in turns, in shared passes, and at any factor."""
 
-import asyncio
 import io
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from pipelines.protocol.images import (
     Runtime,
     SamplingDefaults,
 )
+from tests.engines.shared_passes import Passes, drawn_together
 from tests.support.tiny_upscalers import First, Weights, compact, later_names, make_upscaler, real_names, weights_of
 
 CPU = torch.device("cpu")
@@ -133,7 +133,10 @@ async def test_tiles_have_no_seams_at_any_factor(tmp_path: Path, factor: int) ->
     engine.close()
 
 
-async def test_equal_tiles_share_passes_and_warmup_says_what_it_can(tmp_path: Path) -> None:
+async def test_equal_tiles_share_passes_and_warmup_says_what_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Passes(monkeypatch)  # limits by size alone
     spec = spec_of(make_upscaler(tmp_path / "up.safetensors"))
     engine = ImageEngine(CPU)
     capabilities = await engine.prepare(spec)
@@ -141,7 +144,7 @@ async def test_equal_tiles_share_passes_and_warmup_says_what_it_can(tmp_path: Pa
     assert capabilities.failed_checks == ()
     alone = pixels_of((await drawn(engine, job_of(spec, 4)))[-1])
     jobs = [replace(job_of(spec, 4), id=str(index)) for index in range(4)]
-    ends = [events[-1] for events in await asyncio.gather(*(drawn(engine, job) for job in jobs))]
+    ends = await drawn_together(engine, jobs)
     assert any(isinstance(end, Finished) and end.merged for end in ends)
     assert max(np.abs(pixels_of(end) - alone).max() for end in ends) <= 1
     engine.close()
