@@ -10,6 +10,7 @@ from pipelines.chat.schemas import (
     MAX_PARTS,
     OF_ONE_TYPE,
     of_kinds,
+    options_of,
     others_of,
     required_of,
     standalone,
@@ -74,7 +75,7 @@ class TagArguments(ArgumentStyle):
     def _tag(self, rules: Rules, key: str, value: Schema) -> str:
         """Return the tag of a value, without a key of any value; one for each type that the value may have where tags
         name types, and where its strings are not any text."""
-        variants, options = _variants(value), value.get("anyOf") or value.get("oneOf")
+        variants, options = _variants(value), options_of(value)
         rules.left_out |= value.keys() & OF_ONE_TYPE if options else set()
         named = "{type}" in self.opening or "{string}" in self.opening
         if not named and not any(kind == "string" and is_bounded(rules, one) for kind, one in variants):
@@ -228,7 +229,7 @@ def _variants(schema: Schema) -> list[tuple[str, Schema]]:
         one = waiting.pop(0)
         if one not in seen:  # an option may lead back to itself
             seen.append(one)
-            if options := one.get("anyOf") or one.get("oneOf"):
+            if options := options_of(one):
                 waiting = [standalone(option, one) for option in options] + waiting
             else:
                 found += _of_each_kind(one)

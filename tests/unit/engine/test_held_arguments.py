@@ -144,6 +144,10 @@ def test_options_that_lead_back_to_themselves_have_an_end() -> None:
         assert model_of(name).write(script, tools=tool)[2] == [{"p": "ab"}], name
 
 
+def test_what_json_holds_is_not_named() -> None:
+    assert not unenforced("function-xml", VALUES["anyOf"][0])
+
+
 @pytest.mark.parametrize(
     ("pattern", "whole"),
     [
