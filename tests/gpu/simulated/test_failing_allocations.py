@@ -1,7 +1,6 @@
 """Any one allocation of a swap or of chats fails: what is answered is right, and no memory is left behind."""
 
 import asyncio
-import gc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from tests.engines.chat_jobs import GREEDY, run, text
 from tests.engines.conftest import split_image
 from tests.engines.test_chat_vision import QUESTION
 from tests.gpu.conftest import draw
-from tests.gpu.simulated.conftest import Part, parts
+from tests.gpu.simulated.conftest import Part, allocated_bytes, parts
 from tests.support.image_jobs import image_job
 from tests.support.tiny_chat_checkpoints import make_llava, make_qwen
 from tests.support.tiny_classifiers import make_text_classifier
@@ -34,11 +33,6 @@ RANDOM = ChatSampling(temperature=1.0)
 CLOSING = JsonFormat({"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]})
 
 
-def used_bytes() -> int:
-    gc.collect()
-    return torch.cuda.memory_allocated()
-
-
 @pytest.mark.parametrize("part", parts(4))
 async def test_a_swap_goes_on_after_any_allocation_that_fails_once(flux: CheckpointSpec, gpu: Any, part: Part) -> None:
     """Of two checkpoints the device has room for one: the other one is on the host, and each image swaps them."""
@@ -48,13 +42,13 @@ async def test_a_swap_goes_on_after_any_allocation_that_fails_once(flux: Checkpo
     expected = [(await draw(engine, job))[0] for job in jobs]
     begin = gpu.allocations()
     await draw(engine, jobs[0])
-    total, used = gpu.allocations() - begin, used_bytes()
+    total, used = gpu.allocations() - begin, allocated_bytes()
     which = 1
     for nth in range(part[0] + 1, total + 1, part[1]):
         gpu.fail_allocation(nth)
         assert np.array_equal((await draw(engine, jobs[which]))[0], expected[which]), nth
         gpu.fail_allocation(-1)
-        assert used_bytes() <= used, nth
+        assert allocated_bytes() <= used, nth
         which = 1 - which
     engine.close()
 
@@ -96,7 +90,7 @@ async def answers(engine: ChatEngine, jobs: list[ChatJob]) -> list[str]:
 async def test_chats_are_answered_alike_after_any_allocation_that_fails_once(
     chats: Callable[[str], list[ChatJob]], gpu: Any, part: Part, model: str
 ) -> None:
-    jobs, before = chats(model), used_bytes()
+    jobs, before = chats(model), allocated_bytes()
     engine = ChatEngine(GPU, cache_bytes=2**24)
     expected = await answers(engine, jobs)
     begin = gpu.allocations()
@@ -107,7 +101,7 @@ async def test_chats_are_answered_alike_after_any_allocation_that_fails_once(
         gpu.fail_allocation(-1)
     await engine.sleep()  # which waits for the thread that answers to let go; eviction does not
     engine.unload_except([])
-    assert used_bytes() <= before
+    assert allocated_bytes() <= before
 
 
 @pytest.mark.parametrize("part", parts(4))
@@ -116,7 +110,7 @@ async def test_a_chat_model_loads_after_any_allocation_that_fails_once(
 ) -> None:
     """From the disk, and back from the host."""
     job = chats("qwen")[2]
-    before, begin = used_bytes(), gpu.allocations()
+    before, begin = allocated_bytes(), gpu.allocations()
     engine = ChatEngine(GPU, cache_bytes=2**24)
     expected = await answers(engine, [job])
     await engine.sleep()
@@ -129,7 +123,7 @@ async def test_a_chat_model_loads_after_any_allocation_that_fails_once(
         assert await answers(engine, [job]) == expected, nth
         gpu.fail_allocation(-1)
         await engine.sleep()
-        assert used_bytes() <= before, nth
+        assert allocated_bytes() <= before, nth
     for nth in range(part[0] + 1, total["disk"] + 1, part[1]):
         engine.unload_except([])
         await engine.sleep()
@@ -138,7 +132,7 @@ async def test_a_chat_model_loads_after_any_allocation_that_fails_once(
         gpu.fail_allocation(-1)
     await engine.sleep()
     engine.unload_except([])
-    assert used_bytes() <= before
+    assert allocated_bytes() <= before
 
 
 async def test_a_classifier_scores_after_any_allocation_that_fails_once(tmp_path: Path, gpu: Any) -> None:

@@ -2,7 +2,7 @@
 it. What would end the process ends the thread here, and the engine is thrown away."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from pipelines.protocol.classify import ClassifierSpec, ClassifyJob
 from pipelines.protocol.images import CheckpointSpec
 from pipelines.protocol.messages import LOST_DEVICE_EXIT
 from tests.engines.chat_jobs import GREEDY, run
-from tests.gpu.simulated.conftest import Part, parts
+from tests.gpu.simulated.conftest import Part, allocated_bytes, parts
 from tests.support.image_jobs import image_job
 from tests.support.tiny_chat_checkpoints import make_llava, make_qwen
 from tests.support.tiny_classifiers import make_text_classifier
@@ -34,7 +34,7 @@ class Ended(BaseException):
 
 
 @pytest.fixture
-async def ended(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+async def ended(monkeypatch: pytest.MonkeyPatch, lost_bytes: list[int]) -> AsyncIterator[asyncio.Event]:
     """Set when the process would have ended because of its device."""
     loop, happened = asyncio.get_running_loop(), asyncio.Event()
 
@@ -44,7 +44,8 @@ async def ended(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
         raise Ended
 
     monkeypatch.setattr(failures.os, "_exit", end)  # type: ignore[attr-defined]
-    return happened
+    yield happened
+    lost_bytes.append(allocated_bytes())
 
 
 async def lose_at_each(gpu: Any, part: Part, work: Work, ended: asyncio.Event) -> None:
