@@ -1,6 +1,6 @@
-"""`make chaos`, over a Ray cluster: two boxes on this machine, with two gateways, two image engines and a chat engine.
+"""`make chaos`, over a Ray cluster: two nodes on this machine, with two gateways, two image engines and a chat engine.
 
-KILLS times something dies by SIGKILL: an engine's worker, the actor around it, a gateway, the supervisor, a whole box
+KILLS times something dies by SIGKILL: an engine's worker, the actor around it, a gateway, the supervisor, a whole node
 (its raylet and all that it started) which then joins again, PostgreSQL, or the way to the store. The workers are real
 ones, of tiny checkpoints.
 """
@@ -26,7 +26,7 @@ from tests.support.postgresql import Cluster
 from tests.support.ray_cluster import SUPERVISOR_TITLE, RayCluster, ray_cluster
 
 TARGETS = {
-    "engine worker": 4, "engine": 4, "gateway": 4, "supervisor": 2, "box": 1, "decoder": 3, "database": 1, "store": 2,
+    "engine worker": 4, "engine": 4, "gateway": 4, "supervisor": 2, "node": 1, "decoder": 3, "database": 1, "store": 2,
 }  # fmt: skip
 TITLES = {"engine": b"ray::EngineActor", "gateway": b"ray::Gateway", "supervisor": SUPERVISOR_TITLE}
 COMMANDS = {"engine worker": b"pipelines.worker\0", "decoder": b"decoding.worker"}
@@ -34,24 +34,24 @@ COMMANDS = {"engine worker": b"pipelines.worker\0", "decoder": b"decoding.worker
 
 @dataclass
 class RayChaos(Chaos):
-    """`servers` stand for the gateways, and have the homes of the boxes."""
+    """`servers` stand for the gateways, and have the homes of the nodes."""
 
-    boxes: RayCluster | None = None
+    nodes: RayCluster | None = None
 
     @property
     def _targets(self) -> dict[str, int]:
         return TARGETS
 
     def _kill_one(self, target: str, rng: random.Random) -> bool:
-        assert self.boxes is not None
+        assert self.nodes is not None
         if target in {"database", "store"}:
             return super()._kill_one(target, rng)
-        if target == "box":
-            self.boxes.b.kill()
+        if target == "node":
+            self.nodes.b.kill()
             time.sleep(rng.uniform(0, 2))
-            self.boxes.join(self.boxes.b)
+            self.nodes.join(self.nodes.b)
         else:
-            found = [pid for pid, command in self.boxes.commands() if _is(target, command)]
+            found = [pid for pid, command in self.nodes.commands() if _is(target, command)]
             if not found:
                 return False
             os.kill(rng.choice(found), signal.SIGKILL)
@@ -77,13 +77,13 @@ def ray_chaos(folder: Path) -> Iterator[RayChaos]:
             environment.setenv(name, value)
         url = database.new("template0")
         settings = {"DARKROOM_LEASE_S": "5", "DARKROOM_RESULT_GRACE_S": "5", "DARKROOM_MAX_RUNNING_PER_KEY": "64"}
-        with ray_cluster(folder, url, store.url, {**store.environment, **settings}) as boxes:
+        with ray_cluster(folder, url, store.url, {**store.environment, **settings}) as nodes:
             shared = {"database": url, "storage": store.url}
             servers = [
-                Server(box.home, box.weights, box.configs, shared, port=boxes.port + index)
-                for index, box in enumerate((boxes.a, boxes.b))
+                Server(node.home, node.weights, node.configs, shared, port=nodes.port + index)
+                for index, node in enumerate((nodes.a, nodes.b))
             ]
-            yield RayChaos(servers, database, store, boxes=boxes)
+            yield RayChaos(servers, database, store, nodes=nodes)
 
 
 def main() -> None:

@@ -23,9 +23,9 @@ from starlette.types import Message, Receive, Scope, Send
 
 from server.backends.cluster.roster import NAMESPACE, SUPERVISOR
 from server.backends.engines import read_roster
-from server.cli.cluster.box import describe_box
 from server.cli.cluster.config import ClusterConfig, read_config
 from server.cli.cluster.gateway import gateway_settings, prepare_home
+from server.cli.cluster.node_properties import describe_node
 from server.cli.cluster.starting import prepare_database
 from server.cli.cluster.supervisor import MAX_CALLS, Supervisor
 from server.cli.cluster.token import ClusterSecrets, derive_secrets
@@ -42,7 +42,7 @@ log = structlog.stdlib.get_logger("darkroom.cluster")
 POLL_EVERY_S = 0.5
 NAME_LIMIT_S = 60.0  # until Ray has missed a supervisor that has died, and its name is free
 MOST_REQUESTS = 10_000  # at once; Darkroom has limits of its own, whose refusals clients understand
-ACTOR = {"num_cpus": 0}  # what a box has is for engines
+ACTOR = {"num_cpus": 0}  # what a node has is for engines
 
 
 class Arguments(BaseModel):
@@ -79,23 +79,23 @@ class Engines:
     def __init__(self, config: ClusterConfig, secrets: ClusterSecrets, patience_s: float) -> None:
         self._patience_s = patience_s
         supervisor: Any = ray.remote(Supervisor)
-        box = describe_box(Settings())
+        properties = describe_node(Settings())
         options = {"name": SUPERVISOR, "namespace": NAMESPACE, "num_cpus": 0}
         options |= {"max_restarts": -1, "max_concurrency": MAX_CALLS}
         until = time.monotonic() + NAME_LIMIT_S
         while True:
             try:
-                self._supervisor = supervisor.options(**options).remote(config, box, secrets, as_guest=True)
+                self._supervisor = supervisor.options(**options).remote(config, properties, secrets, as_guest=True)
                 break
             except ValueError:  # the name of one that has just died
                 if time.monotonic() > until:
                     raise
                 time.sleep(POLL_EVERY_S)
-        ray.get(self._supervisor.box.remote())
+        ray.get(self._supervisor.properties.remote())
 
     def check_health(self) -> None:
         """Check that the supervisor answers, for Serve. Raises RayError."""
-        ray.get(self._supervisor.box.remote())
+        ray.get(self._supervisor.properties.remote())
 
     async def __del__(self) -> None:
         """Shut the supervisor down once the gateways have gone: at a shutdown, not when this dies."""
@@ -105,8 +105,8 @@ class Engines:
 @serve.deployment(max_ongoing_requests=MOST_REQUESTS, ray_actor_options=ACTOR)
 @serve.ingress()
 class Gateway:
-    """A replica of the Ray Serve deployment: a gateway with the first home of its box, and the first private port, that
-    no other gateway uses."""
+    """A replica of the Ray Serve deployment: a gateway with the first home of its node, and the first private port,
+    that no other gateway uses."""
 
     def __init__(self, engines: Any, config: ClusterConfig, secrets: ClusterSecrets) -> None:
         os.umask(0o077)
@@ -140,7 +140,7 @@ class Gateway:
         while True:
             try:
                 read_roster(settings)
-            except StartError as error:  # no box with an engine has come yet
+            except StartError as error:  # no node with an engine has come yet
                 if str(error) != reason:
                     log.warning("a gateway waits for an engine", reason=str(error))
                 reason = str(error)

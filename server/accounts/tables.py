@@ -163,8 +163,8 @@ class CallRow(Base):
     ended_at: Mapped[float | None]
 
 
-class ClusterBoxRow(Base):
-    """A box of a Ray cluster that is used or, if `drained`, was. `node` is its id in Ray, another one at each start."""
+class ClusterNodeRow(Base):
+    """A node of a Ray cluster that is used or, if `drained`, was. `node` is its id in Ray, another one each time."""
 
     __tablename__ = "cluster_boxes"
 

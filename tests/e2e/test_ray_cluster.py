@@ -1,4 +1,4 @@
-"""Two gateways and two engines on two boxes of a Ray cluster, by the commands that operators use: what is served, and
+"""Two gateways and two engines on two nodes of a Ray cluster, by the commands that operators use: what is served, and
 what the death of each part costs.
 
 Workers are suspended while a test looks at what runs, so that nothing depends on how long an image takes.
@@ -81,8 +81,8 @@ def test_both_gateways_draw_edit_and_chat_on_the_shared_engines(cluster: RayClus
 
 
 def test_all_homes_have_one_secret_of_webhooks(cluster: RayCluster) -> None:
-    files = [file for box in (cluster.a, cluster.b) for file in box.home.rglob("webhook-secret")]
-    assert {cluster.a.home / "webhook-secret"} < set(files)  # of the first box, and of both gateways
+    files = [file for node in (cluster.a, cluster.b) for file in node.home.rglob("webhook-secret")]
+    assert {cluster.a.home / "webhook-secret"} < set(files)  # of the first node, and of both gateways
     assert len(files) == 3
     assert len({file.read_bytes() for file in files}) == 1
 
@@ -148,14 +148,14 @@ def test_the_jobs_of_a_gateway_that_is_killed_are_dropped_and_it_comes_back(clus
     assert cluster.count("entries", key) == 1
 
 
-def test_a_box_that_dies_fails_its_images_and_serves_again_when_it_is_back(cluster: RayCluster) -> None:
+def test_a_node_that_dies_fails_its_images_and_serves_again_when_it_is_back(cluster: RayCluster) -> None:
     key = cluster.key()
     cluster.wait_engine("image-1")
     with in_background() as pool:
         with held_up(cluster):
             calls = {}
             while "image-1" not in busy(cluster):
-                once = f"box-{len(calls)}"
+                once = f"node-{len(calls)}"
                 calls[once] = pool.submit(post, cluster, 0, key, once)
                 until(lambda: sum(cluster.jobs(name) for name in IMAGE_ENGINES) == len(calls))
             cluster.b.kill()
@@ -193,11 +193,11 @@ def test_a_swap_whose_engine_dies_changes_nothing(cluster: RayCluster) -> None:
         assert client.post("/admin/undo").status_code == 200
 
 
-def test_a_box_is_drained_also_for_the_next_supervisor_and_leaves(cluster: RayCluster) -> None:
+def test_a_node_is_drained_also_for_the_next_supervisor_and_leaves(cluster: RayCluster) -> None:
     cluster.wait_engine("image-1")
     drained = cluster.a.cluster("drain", "b")
     assert drained.returncode == 0, drained.stderr
-    assert cluster.engine("image-1")["state"] == "waiting for a box"
+    assert cluster.engine("image-1")["state"] == "waiting for a node"
     before = cluster.pid(SUPERVISOR_TITLE)
     kill(before)
     until(lambda: cluster.pid(SUPERVISOR_TITLE) not in {0, before})
@@ -205,30 +205,30 @@ def test_a_box_is_drained_also_for_the_next_supervisor_and_leaves(cluster: RayCl
     assert not cluster.has("image-1")
     listed = json.loads(cluster.b.cluster("status", "--json").stdout)
     assert {node["name"]: node["state"] for node in listed["nodes"]} == {"a": "ok", "b": "drained"}
-    assert cluster.b.cluster("down").stdout == "This box has left.\n"
+    assert cluster.b.cluster("down").stdout == "This node has left.\n"
     assert post(cluster, 0, cluster.key()).status_code == 200
 
 
-def test_a_box_that_differs_or_lacks_the_token_is_refused_and_may_join_once_it_is_right(cluster: RayCluster) -> None:
-    """What else it may differ in: tests/unit/cluster/test_box.py."""
-    box = cluster.b
-    token, weights = box.home / "cluster-token", next((box.weights / "tiny").rglob("*.safetensors"))
+def test_a_node_that_differs_or_lacks_the_token_is_refused_and_may_join_once_it_is_right(cluster: RayCluster) -> None:
+    """What else it may differ in: tests/unit/cluster/test_node_properties.py."""
+    node = cluster.b
+    token, weights = node.home / "cluster-token", next((node.weights / "tiny").rglob("*.safetensors"))
     right, known = token.read_text(), weights.read_bytes()
     token.write_text("0" * 64)
-    assert "The cluster has another token than the one in" in box.cluster("join", "--head", cluster.head).stderr
+    assert "The cluster has another token than the one in" in node.cluster("join", "--head", cluster.head).stderr
     token.unlink()
-    assert "There is no cluster token" in box.cluster("join", "--head", cluster.head).stderr
+    assert "There is no cluster token" in node.cluster("join", "--head", cluster.head).stderr
     token.write_text(right)
     token.chmod(0o600)
     weights.write_bytes(known[:-1] + b"\0")
-    other_weights = box.cluster("join", "--head", cluster.head, "--name", "b")
+    other_weights = node.cluster("join", "--head", cluster.head, "--name", "b")
     weights.write_bytes(known)
     assert other_weights.returncode == 1
     assert "the weights of tiny are not those of the other servers" in other_weights.stderr
     assert [node["name"] for node in cluster.status()["nodes"] if node["state"] == "ok"] == ["a"]
-    cluster.join(box)
+    cluster.join(node)
     cluster.wait_engine("image-1")
-    assert "part of the cluster" in box.cluster("join", "--head", cluster.head).stderr
+    assert "part of the cluster" in node.cluster("join", "--head", cluster.head).stderr
 
 
 def _is_looking(cluster: RayCluster) -> bool:

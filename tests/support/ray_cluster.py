@@ -1,4 +1,4 @@
-"""A cluster for tests: two boxes on this machine, by the commands that operators use, with a PostgreSQL and an S3
+"""A cluster for tests: two nodes on this machine, by the commands that operators use, with a PostgreSQL and an S3
 server of its own."""
 
 import os
@@ -56,7 +56,7 @@ RAY_VARIABLES += ("RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S",)
 
 
 @dataclass
-class Box:
+class ClusterNode:
     """A machine: a home of its own, and the commands on it."""
 
     home: Path
@@ -90,7 +90,7 @@ class Box:
         )
 
     def kill(self) -> None:
-        """All of Ray's processes of this box at once, as if it had lost its power."""
+        """All of Ray's processes of this node at once, as if it had lost its power."""
         if (node := read_node(self.home)) is not None:
             first = psutil.Process(node.pid)
             for process in [first, *first.children(recursive=True)]:
@@ -128,10 +128,10 @@ class Books:
 
 @dataclass
 class RayCluster(Books):
-    """Two boxes, `a` the first. `supervisor` is called in place of `darkroom cluster status`, which takes seconds."""
+    """Two nodes, `a` the first. `supervisor` is called in place of `darkroom cluster status`, which takes seconds."""
 
-    a: Box
-    b: Box
+    a: ClusterNode
+    b: ClusterNode
     head: str
     port: int  # of the first gateway
     ray: Any
@@ -142,8 +142,8 @@ class RayCluster(Books):
         return status
 
     def commands(self) -> list[tuple[int, bytes]]:
-        """Of all processes of both boxes. Ray writes there what a process is."""
-        nodes = [read_node(box.home) for box in (self.a, self.b)]
+        """Of all processes of both nodes. Ray writes there what a process is."""
+        nodes = [read_node(node.home) for node in (self.a, self.b)]
         return [(pid, command_of(pid)) for node in nodes if node is not None for pid in group(node.pid)]
 
     def pid(self, title: bytes) -> int:
@@ -195,13 +195,13 @@ class RayCluster(Books):
         headers = {"Authorization": f"Bearer {key}"}
         return httpx.Client(base_url=self.gateway(index)["url"], headers=headers, timeout=CALL_LIMIT_S, trust_env=False)
 
-    def join(self, box: Box) -> subprocess.CompletedProcess[str]:
-        done = box.cluster("join", "--head", self.head, "--name", box.name, "--label", f"box={box.name}")
+    def join(self, node: ClusterNode) -> subprocess.CompletedProcess[str]:
+        done = node.cluster("join", "--head", self.head, "--name", node.name, "--label", f"box={node.name}")
         assert done.returncode == 0, done.stderr
         return done
 
 
-def make_boxes(folder: Path, environment: Mapping[str, str]) -> tuple[Box, Box]:
+def make_nodes(folder: Path, environment: Mapping[str, str]) -> tuple[ClusterNode, ClusterNode]:
     weights, configs = folder / "weights", folder / "configs"
     for name in ("tiny", "other"):
         make_sd(weights / name)
@@ -210,7 +210,9 @@ def make_boxes(folder: Path, environment: Mapping[str, str]) -> tuple[Box, Box]:
     write_tiny_catalog(configs, chat=True)
     for name in ("a", "b"):
         (folder / name).mkdir()
-    return Box(folder / "a", weights, configs, environment), Box(folder / "b", weights, configs, environment)
+    return ClusterNode(folder / "a", weights, configs, environment), ClusterNode(
+        folder / "b", weights, configs, environment
+    )
 
 
 def write_config(path: Path, database: str, storage: str, engines: str = ENGINES) -> Path:
@@ -247,11 +249,11 @@ def ray_cluster(folder: Path, url: str, storage: str, environment: Mapping[str, 
     """It is down when this is left."""
     kept = {name: os.environ.get(name) for name in RAY_VARIABLES}
     with ExitStack() as cleanup:
-        a, b = make_boxes(folder, environment)
+        a, b = make_nodes(folder, environment)
         write_token(a.home)
         config = write_config(folder / "cluster.toml", url, storage)
-        for box in (a, b):
-            cleanup.callback(box.kill)
+        for node in (a, b):
+            cleanup.callback(node.kill)
         up = a.cluster("up", "--config", str(config), "--name", "a", "--label", "box=a")
         assert up.returncode == 0, up.stderr
         shutil.copy(a.home / "cluster-token", b.home / "cluster-token")

@@ -19,7 +19,7 @@ import psutil
 from tests.support.harness import REPOSITORY, START_LIMIT_S, free_port, suspended, until
 from tests.support.object_store import object_store
 from tests.support.postgresql import Cluster
-from tests.support.ray_cluster import Books, make_boxes, write_config
+from tests.support.ray_cluster import Books, make_nodes, write_config
 
 FOLDER = REPOSITORY / ".nightly" / "serve"
 SECRET = "of this test and of no other cluster"
@@ -126,7 +126,7 @@ def ray_serve(folder: Path) -> Iterator[RayServe]:
     with ExitStack() as cleanup:
         store = cleanup.enter_context(object_store())
         url = cleanup.enter_context(Cluster.temporary()).new("template0")
-        a, b = make_boxes(folder, store.environment)
+        a, b = make_nodes(folder, store.environment)
         config = write_config(folder / "cluster.toml", url, store.url)
         token = folder / "token"
         token.write_text("0123456789abcdef" * 4)
@@ -140,15 +140,15 @@ def ray_serve(folder: Path) -> Iterator[RayServe]:
             "RAY_DASHBOARD_ADDRESS": f"http://127.0.0.1:{dashboard}", "RAY_ADDRESS": f"127.0.0.1:{head}",
         }  # fmt: skip
         nodes: list[subprocess.Popen[bytes]] = []
-        for box in (a, b):
-            own = {**shared, "DARKROOM_HOME": str(box.home)}
+        for node in (a, b):
+            own = {**shared, "DARKROOM_HOME": str(node.home)}
             where = ["--head", f"--port={head}", f"--dashboard-port={dashboard}", f"--ray-client-server-port={clients}"]
-            if box is b:
+            if node is b:
                 del own["RAY_ADDRESS"]
                 where = [f"--address=127.0.0.1:{head}"]
-            labels = f"--labels=box={box.name}"
+            labels = f"--labels=box={node.name}"
             options = [*where, labels, "--node-ip-address=127.0.0.1", f"--object-store-memory={2**28}"]
-            log = folder / f"{box.name}.log"
+            log = folder / f"{node.name}.log"
             nodes.append(_node(python, own, log, *options))
             cleanup.callback(_end, nodes[-1])
         yield RayServe(url, python, {**shared, "DARKROOM_HOME": str(a.home)}, free_port(), config, nodes)

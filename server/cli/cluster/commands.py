@@ -13,9 +13,9 @@ from server.errors import StartError
 app = typer.Typer(no_args_is_help=True, help="Engines on several machines, by Ray (docs/guides/cluster.md).")
 
 Name = Annotated[
-    str | None, typer.Option(help="A name for this box, its own among the boxes. Default: the host's name.")
+    str | None, typer.Option(help="A name for this node, its own among the nodes. Default: the host's name.")
 ]
-Ip = Annotated[str | None, typer.Option(help="This box's address in the private network, if it has several.")]
+Ip = Annotated[str | None, typer.Option(help="This node's address in the private network, if it has several.")]
 Labels = Annotated[
     list[str] | None, typer.Option("--label", help="NAME=VALUE, for `nodes` in cluster.toml; may be repeated.")
 ]
@@ -23,12 +23,12 @@ Labels = Annotated[
 
 @app.command()
 def token() -> None:
-    """Print the cluster's token, which is made if there is none, to copy it to every box."""
+    """Print the cluster's token, which is made if there is none, to copy it to every node."""
     from server.cli.cluster.token import make_token
 
     path = make_token(read_settings().home)
     typer.echo(path.read_text().strip())
-    typer.echo(f"It is in {path}. Who has it may run code on every box.", err=True)
+    typer.echo(f"It is in {path}. Who has it may run code on every node.", err=True)
 
 
 @app.command()
@@ -38,7 +38,7 @@ def up(
     ip: Ip = None,
     label: Labels = None,
 ) -> None:
-    """Make this the first box of a cluster, and start its engines and gateways."""
+    """Make this the first node of a cluster, and start its engines and gateways."""
     from server.cli.cluster import starting
 
     starting.start_cluster(read_settings(), config, *_identity(name, label), ip)
@@ -46,12 +46,12 @@ def up(
 
 @app.command()
 def join(
-    head: Annotated[str, typer.Option(help="HOST:PORT of the first box, as `up` printed it.")],
+    head: Annotated[str, typer.Option(help="HOST:PORT of the first node, as `up` printed it.")],
     name: Name = None,
     ip: Ip = None,
     label: Labels = None,
 ) -> None:
-    """Add this box to a cluster."""
+    """Add this node to a cluster."""
     from server.cli.cluster import starting
 
     starting.join_cluster(read_settings(), head, *_identity(name, label), ip)
@@ -59,7 +59,7 @@ def join(
 
 @app.command()
 def status(as_json: JsonFlag = False) -> None:
-    """Show boxes, engines and gateways."""
+    """Show nodes, engines and gateways."""
     from server.cli.cluster import starting, status_tables
 
     status_tables.show_status(starting.read_status(read_settings()), as_json=as_json)
@@ -67,10 +67,10 @@ def status(as_json: JsonFlag = False) -> None:
 
 @app.command()
 def drain(
-    node: Annotated[str, typer.Argument(help="A box, by its name or address.")],
+    node: Annotated[str, typer.Argument(help="A node, by its name or address.")],
     limit_s: Annotated[float, typer.Option(help="How long to wait for what runs there.")] = 900,
 ) -> None:
-    """Take a box out of use, and wait until its jobs and calls have ended. It can be stopped then."""
+    """Take a node out of use, and wait until its jobs and calls have ended. It can be stopped then."""
     from server.cli.cluster import starting
 
     starting.drain_node(read_settings(), node, limit_s)
@@ -78,7 +78,7 @@ def drain(
 
 @app.command()
 def down() -> None:
-    """Stop what runs here: on the first box the whole cluster, when its calls have ended; on others this box alone."""
+    """Stop what runs here: on the first node the whole cluster, when its calls have ended; on others the node alone."""
     from server.cli.cluster import starting
 
     starting.stop(read_settings())

@@ -2,14 +2,14 @@
 
 ```toml
 database = "postgresql+psycopg://USER:PASSWORD@HOST/NAME"
-storage  = "s3://bucket/prefix"      # or file:///folder, one that all boxes mount
+storage  = "s3://bucket/prefix"      # or file:///folder, one that all nodes mount
 gateways = 2                         # servers; they listen on port, port + 1, ...
 
 [[engines]]
 kind   = "image"                     # or chat, classify
 count  = "per-gpu"                   # or a number
 device = "cuda"                      # or cpu, with a number
-nodes  = { gpu = "A100" }            # labels that a box must have; any box if it is left out
+nodes  = { gpu = "A100" }            # labels that a node must have; any node if it is left out
 models = ["flux-image-1"]            # that image engines draw; all if it is left out
 ```
 """
@@ -32,7 +32,7 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 
 
 class EngineTable(Strict):
-    """Engines of one kind on boxes of one sort."""
+    """Engines of one kind on nodes of one sort."""
 
     kind: EngineKind
     count: Literal["per-gpu"] | Annotated[int, Field(ge=1)] = "per-gpu"
@@ -82,7 +82,7 @@ class ClusterConfig(Strict):
         if "://" not in value or (value.startswith("file://") and not value.startswith("file:///")):
             raise PydanticCustomError(
                 "storage",
-                "s3://bucket/prefix, or file:///folder for one that all boxes mount; a folder of one box will not do",
+                "s3://bucket/prefix, or file:///folder for one that all nodes mount; a folder of one node will not do",
             )
         return value
 

@@ -25,7 +25,7 @@ OPTIONS: dict[str, Any] = {
 
 
 class Gateway:
-    """A gateway as a Ray actor. Its settings are those of its box's environment and of cluster.toml. It ends when its
+    """A gateway as a Ray actor. Its settings are those of its node's environment and of cluster.toml. It ends when its
     server has ended."""
 
     def __init__(self, name: str, index: int, config: ClusterConfig, secrets: ClusterSecrets) -> None:
@@ -63,11 +63,11 @@ class Gateway:
 
 
 def prepare_home(settings: Settings, secrets: ClusterSecrets) -> None:
-    """Create the home of a gateway within its box's: with the box's sums of weights, and the cluster's admin key."""
+    """Create the home of a gateway within its node's: with the node's sums of weights, and the cluster's admin key."""
     settings.home.mkdir(parents=True, exist_ok=True)
     known = Settings().weight_digests
     if known.exists() and not settings.weight_digests.exists():
-        shutil.copy(known, settings.weight_digests)  # what the box has read need not be read again
+        shutil.copy(known, settings.weight_digests)  # what the node has read need not be read again
     settings.admin_key.unlink(missing_ok=True)
     write_secret(settings.admin_key, secrets.admin)
 

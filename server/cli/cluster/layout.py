@@ -1,4 +1,4 @@
-"""Which engines a cluster should have, from cluster.toml and the boxes that are there. Pure."""
+"""Which engines a cluster should have, from cluster.toml and the nodes that are there. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ MIB = 2**20
 OF_HOST = 0.5  # of its memory, for weights on a CPU
 OF_GPU = 0.8
 NODE = "darkroom-node"  # with its name
-HEAD = "darkroom-head"  # on the first box
+HEAD = "darkroom-head"  # on the first node
 NODE_ID = "ray.io/node-id"  # Ray's own
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A box of the cluster, as Ray lists it. Its id is another one after each start."""
+    """A node of the cluster, as Ray lists it. Its id is another one after each start."""
 
     id: str
     name: str
@@ -26,7 +26,7 @@ class Node:
     is_alive: bool = True
 
     def has(self, labels: Mapping[str, str]) -> bool:
-        """Return whether the box has all of these labels."""
+        """Return whether the node has all of these labels."""
         return all(self.labels.get(name) == value for name, value in labels.items())
 
 
@@ -39,7 +39,7 @@ def plan_engines(config: ClusterConfig, nodes: Sequence[Node]) -> Roster:
         fitting = [node for node in usable if node.has(table.nodes)]
         if table.count == "per-gpu":
             engines += [
-                _engine(table, f"{table.kind}-{node.name}-{index}", [node], _here(node), node.gpus)
+                _engine(table, f"{table.kind}-{node.name}-{index}", [node], _node_labels(node), node.gpus)
                 for node in fitting
                 for index in range(node.gpus)
             ]
@@ -52,8 +52,8 @@ def plan_engines(config: ClusterConfig, nodes: Sequence[Node]) -> Roster:
     return Roster(tuple(engines))
 
 
-def _here(node: Node) -> dict[str, str]:
-    """Return the labels of this box alone."""
+def _node_labels(node: Node) -> dict[str, str]:
+    """Return the labels of this node alone."""
     return {NODE: node.name} if NODE in node.labels else {NODE_ID: node.id}
 
 

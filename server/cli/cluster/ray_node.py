@@ -60,7 +60,7 @@ def set_environment(home: Path) -> None:
     os.environ["RAY_AUTH_MODE"] = "token"
     os.environ["RAY_AUTH_TOKEN_PATH"] = str(token_file(home).resolve())
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ[RAY_BY_PROXY] = "0"  # boxes reach each other directly
+    os.environ[RAY_BY_PROXY] = "0"  # nodes reach each other directly
     os.environ["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] = "0"  # `drain` and `down` have waited for what runs
 
 
@@ -79,7 +79,7 @@ def start_node(
     """Start Ray here, as the head if `head` (its HOST:PORT) is None. Raises StartError."""
     if (running := read_node(home)) is not None:
         raise StartError(
-            f"This box is part of the cluster at {running.address} already: `darkroom cluster down` first."
+            f"This node is part of the cluster at {running.address} already: `darkroom cluster down` first."
         )
     if head is not None:
         _require_listener(head)
@@ -144,7 +144,7 @@ def find_supervisor(ray: Any) -> Any:
     try:
         return ray.get_actor(SUPERVISOR, NAMESPACE)
     except ValueError as error:
-        raise StartError("This Ray cluster has no Darkroom: run `darkroom cluster up` on its first box.") from error
+        raise StartError("This Ray cluster has no Darkroom: run `darkroom cluster up` on its first node.") from error
 
 
 def _file(home: Path) -> Path:
@@ -156,7 +156,7 @@ def _why_not_started(home: Path, log_path: Path) -> str:
     if "InvalidAuthToken" in said:
         return (
             f"The cluster has another token than the one in {token_file(home)}: `darkroom cluster token` on the first "
-            "box prints the right one."
+            "node prints the right one."
         )
     return f"Ray did not start here; {log_path} says why: {''.join(said.splitlines()[-1:])}"
 
@@ -164,12 +164,12 @@ def _why_not_started(home: Path, log_path: Path) -> str:
 def _require_listener(address: str) -> None:
     host, _, port = address.rpartition(":")
     if not (host and port.isdecimal()):
-        raise StartError(f"--head: expected the first box as HOST:PORT, such as 10.0.0.1:6379, got {address!r}")
+        raise StartError(f"--head: expected the first node as HOST:PORT, such as 10.0.0.1:6379, got {address!r}")
     try:
         with socket.create_connection((host, int(port)), timeout=5):
             pass
     except (OSError, OverflowError) as error:
-        raise StartError(f"Nothing answers at {address}, where the first box should: {error}") from error
+        raise StartError(f"Nothing answers at {address}, where the first node should: {error}") from error
 
 
 def _own_address(log_path: Path) -> str:

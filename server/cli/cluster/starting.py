@@ -14,9 +14,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from server.accounts.db import opened
 from server.backends.open_storage import open_storage
 from server.catalog.images import CatalogError
-from server.cli.cluster.box import Box, compare_weights, describe_box, memory_labels
 from server.cli.cluster.config import ClusterConfig, read_config
 from server.cli.cluster.layout import HEAD, NODE
+from server.cli.cluster.node_properties import NodeProperties, compare_weights, describe_node, memory_labels
 from server.cli.cluster.ray_node import (
     RayNode,
     connected,
@@ -45,14 +45,14 @@ Status = dict[str, Any]  # as `Supervisor.status` says it
 
 
 def start_cluster(settings: Settings, path: Path, name: str, labels: Mapping[str, str], ip: str | None) -> None:
-    """Start a cluster on its first box, for `darkroom cluster up`. Raises StartError."""
+    """Start a cluster on its first node, for `darkroom cluster up`. Raises StartError."""
     require_ray()
     catalog = read_catalog(settings)
     require_checkpoints(settings, catalog)
     config = read_config(path, tuple(catalog.models))
     make_token(settings.home)
     set_environment(settings.home)
-    console, box = Console(highlight=False, soft_wrap=True), describe_box(settings)
+    console, properties = Console(highlight=False, soft_wrap=True), describe_node(settings)
     secrets = derive_secrets(read_token(settings.home))
     prepare_database(settings, config, secrets, console)
     with console.status("Starting Ray, engines and gateways ..."):
@@ -60,29 +60,29 @@ def start_cluster(settings: Settings, path: Path, name: str, labels: Mapping[str
         node = start_node(settings.home, name, None, config.ray_port, ip, labels)
         try:
             with connected(node.address) as ray:
-                status = _start_supervisor(ray, config, box, secrets)
+                status = _start_supervisor(ray, config, properties, secrets)
         except BaseException:
             stop_node(settings.home)
             raise
     show_status(status)
-    console.print(f"Further boxes:  darkroom cluster join --head {node.address}", markup=False)
+    console.print(f"Further nodes:  darkroom cluster join --head {node.address}", markup=False)
     key = settings.home / "dev-key"
     if key.exists():
         console.print(f"Key             in {key}", markup=False)
 
 
 def join_cluster(settings: Settings, head: str, name: str, labels: Mapping[str, str], ip: str | None) -> None:
-    """Join this box to a cluster, for `darkroom cluster join`. Raises StartError."""
+    """Join this node to a cluster, for `darkroom cluster join`. Raises StartError."""
     require_ray()
     set_environment(settings.home)
-    console, box = Console(highlight=False, soft_wrap=True), describe_box(settings)
+    console, properties = Console(highlight=False, soft_wrap=True), describe_node(settings)
     with console.status("Joining ..."):
         node = start_node(settings.home, name, head, 0, ip, _labels(settings, name, labels))
     try:
         with connected(node.address) as ray:
             supervisor = find_supervisor(ray)
-            with console.status("Comparing this box with the first one ..."):
-                status = _compare(ray, supervisor, box, name)
+            with console.status("Comparing this node with the first one ..."):
+                status = _compare(ray, supervisor, properties, name)
                 content = ray.get(supervisor.catalog.remote(), timeout=JOIN_LIMIT_S)
             if content is not None:
                 with reading_shown(console) as send:
@@ -92,7 +92,7 @@ def join_cluster(settings: Settings, head: str, name: str, labels: Mapping[str, 
         stop_node(settings.home)
         raise
     show_status(status)
-    console.print(f"This box is {name} of the cluster at {node.address}.", markup=False)
+    console.print(f"This node is {name} of the cluster at {node.address}.", markup=False)
 
 
 def read_status(settings: Settings) -> Status:
@@ -103,7 +103,7 @@ def read_status(settings: Settings) -> Status:
 
 
 def drain_node(settings: Settings, name: str, limit_s: float) -> None:
-    """Take a box out of use, for `darkroom cluster drain`. Raises StartError."""
+    """Take a node out of use, for `darkroom cluster drain`. Raises StartError."""
     with connected(_node(settings).address) as ray:
         supervisor = find_supervisor(ray)
         try:
@@ -112,8 +112,8 @@ def drain_node(settings: Settings, name: str, limit_s: float) -> None:
             raise StartError(str(error.cause)) from error
 
         def is_empty(status: Status) -> bool:
-            boxes = {node["name"] for node in status["nodes"] if name in {node["name"], node["address"]}}
-            return not any(each["node"] in boxes for each in (*status["engines"], *status["gateways"]))
+            nodes = {node["name"] for node in status["nodes"] if name in {node["name"], node["address"]}}
+            return not any(each["node"] in nodes for each in (*status["engines"], *status["gateways"]))
 
         message = f"{name} is drained no further: jobs still run there after {limit_s:.0f} s."
         _wait(ray, supervisor, is_empty, limit_s, message)
@@ -121,23 +121,23 @@ def drain_node(settings: Settings, name: str, limit_s: float) -> None:
 
 
 def stop(settings: Settings) -> None:
-    """Stop the cluster, or this box's part of it, for `darkroom cluster down`. Raises StartError."""
+    """Stop the cluster, or this node's part of it, for `darkroom cluster down`. Raises StartError."""
     node = _node(settings)
     if node.is_head:
         with connected(node.address) as ray:
             limit_s = settings.drain_s + 30
             ray.get(find_supervisor(ray).shutdown.remote(limit_s), timeout=limit_s + JOIN_LIMIT_S)
     stop_node(settings.home)
-    typer.echo("The cluster is down: run this on its other boxes too." if node.is_head else "This box has left.")
+    typer.echo("The cluster is down: run this on its other nodes too." if node.is_head else "This node has left.")
 
 
 def _node(settings: Settings) -> RayNode:
-    """Return Ray's processes on this box, after setting the environment for Ray. Raises StartError if there are
+    """Return Ray's processes on this node, after setting the environment for Ray. Raises StartError if there are
     none."""
     require_ray()
     node = read_node(settings.home)
     if node is None:
-        raise StartError("This box is part of no cluster: `darkroom cluster up` or `join` first.")
+        raise StartError("This node is part of no cluster: `darkroom cluster up` or `join` first.")
     set_environment(settings.home)
     return node
 
@@ -184,45 +184,45 @@ def _labels(settings: Settings, name: str, labels: Mapping[str, str]) -> dict[st
     return {**labels, NODE: name, **memory_labels(settings)}
 
 
-def _start_supervisor(ray: Any, config: ClusterConfig, box: Box, secrets: ClusterSecrets) -> Status:
+def _start_supervisor(ray: Any, config: ClusterConfig, properties: NodeProperties, secrets: ClusterSecrets) -> Status:
     from server.backends.cluster.roster import NAMESPACE, SUPERVISOR
     from server.cli.cluster.supervisor import MAX_CALLS, Supervisor
 
     options = {"name": SUPERVISOR, "namespace": NAMESPACE, "lifetime": "detached", "num_cpus": 0}
     options |= {"max_restarts": -1, "max_concurrency": MAX_CALLS, "label_selector": {HEAD: "true"}}
-    supervisor = ray.remote(Supervisor).options(**options).remote(config, box, secrets)
+    supervisor = ray.remote(Supervisor).options(**options).remote(config, properties, secrets)
     began = time.monotonic()
 
     def is_up(status: Status) -> bool:
-        answering = [gateway for gateway in status["gateways"] if gateway.get("url") and _serves(gateway["url"])]
+        answering = [gateway for gateway in status["gateways"] if gateway.get("url") and _is_serving(gateway["url"])]
         here = any(engine["kind"] == "image" and engine["node"] for engine in status["engines"])
-        others_first = not here and time.monotonic() > began + PLACED_S  # no GPU for an engine before boxes join
+        others_first = not here and time.monotonic() > began + PLACED_S  # no GPU for an engine before nodes join
         return others_first or len(answering) == len(status["gateways"])
 
     message = "The cluster is not ready; `darkroom cluster status` and the logs in Ray's folder say more."
     return _wait(ray, supervisor, is_up, READY_LIMIT_S, message)
 
 
-def _serves(url: str) -> bool:
+def _is_serving(url: str) -> bool:
     try:
         return httpx.get(f"{url}/readyz", timeout=5, trust_env=False).status_code == httpx.codes.OK
     except httpx.HTTPError:
         return False
 
 
-def _compare(ray: Any, supervisor: Any, box: Box, name: str) -> Status:
-    """Compare this box with the first one, and return the cluster's status. Raises StartError for a box that is not
+def _compare(ray: Any, supervisor: Any, properties: NodeProperties, name: str) -> Status:
+    """Compare this node with the first one, and return the cluster's status. Raises StartError for a node that is not
     like the first one, or has another's name."""
-    if differences := box.differences(ray.get(supervisor.box.remote(), timeout=JOIN_LIMIT_S)):
-        raise StartError("This box is not like the first one:\n  " + "\n  ".join(differences))
+    if differences := properties.differences(ray.get(supervisor.properties.remote(), timeout=JOIN_LIMIT_S)):
+        raise StartError("This node is not like the first one:\n  " + "\n  ".join(differences))
 
     def is_only(status: Status) -> bool:
-        """Return whether no other box has this name. A box that has crashed and is back at once is listed twice, until
-        Ray has missed it."""
+        """Return whether no other node has this name. A node that has crashed and is back at once is listed twice,
+        until Ray has missed it."""
         same = [node for node in status["nodes"] if node["name"] == name and node["state"] != "gone"]
         return len(same) < 2
 
-    message = f"Another box of the cluster is called {name}: give this one a --name."
+    message = f"Another node of the cluster is called {name}: give this one a --name."
     return _wait(ray, supervisor, is_only, JOIN_LIMIT_S, message)
 
 

@@ -1,4 +1,4 @@
-"""The secret of a cluster: who has it may run code on every box. Ray asks for it at each connection."""
+"""The secret of a cluster: who has it may run code on every node. Ray asks for it at each connection."""
 
 import hashlib
 import hmac
@@ -45,7 +45,7 @@ def read_token(home: Path) -> str:
         mode = path.stat().st_mode
     except OSError as error:
         raise StartError(
-            f"There is no cluster token at {path}. `darkroom cluster token` on the first box prints it: copy it there."
+            f"There is no cluster token at {path}. `darkroom cluster token` on the first node prints it: copy it there."
         ) from error
     if len(token) < MIN_LENGTH:
         raise StartError(f"The cluster token in {path} is too short: expected {MIN_LENGTH} characters or more.")

@@ -34,18 +34,18 @@ def watchdog(*jobs: PendingJob, checkpoints: Any = LOADED) -> Watchdog:
 def test_a_chat_that_was_never_admitted_is_stuck_after_its_time(job: Any) -> None:
     waiting = PendingJob(job, acknowledged=True)
     late = LIMIT_S + STUCK_GRACE_S + 1
-    assert watchdog(waiting)._stuck(late) == "a job makes no progress"
-    assert watchdog(waiting)._stuck(late - 1) is None
-    assert watchdog(waiting, checkpoints={})._stuck(late) is None  # it waits for the checkpoint
+    assert watchdog(waiting)._why_stuck(late) == "a job makes no progress"
+    assert watchdog(waiting)._why_stuck(late - 1) is None
+    assert watchdog(waiting, checkpoints={})._why_stuck(late) is None  # it waits for the checkpoint
 
 
 def test_a_job_that_the_worker_has_not_seen_or_that_waits_for_the_device_is_not_due() -> None:
     classified = PendingJob(ClassifyJob("texts", TEXTS, time_limit_s=LIMIT_S), acknowledged=True)
     unseen = PendingJob(chat().job)
     late = LIMIT_S + STUCK_GRACE_S + 1
-    assert watchdog(classified, unseen)._stuck(late) is None
+    assert watchdog(classified, unseen)._why_stuck(late) is None
     classified.started = True
-    assert watchdog(classified, unseen)._stuck(late) == "a job makes no progress"
+    assert watchdog(classified, unseen)._why_stuck(late) == "a job makes no progress"
 
 
 def test_a_job_that_moves_on_brings_those_behind_it_nearer_and_no_other() -> None:

@@ -36,8 +36,8 @@ def test_two_gateways_and_an_engine_per_gpu_are_the_default(tmp_path: Path) -> N
     [
         ("postgresql+psycopg://u@h/n", "sqlite:///books.db", "line 2: database: .*expected a PostgreSQL"),
         ("postgresql+psycopg://u@h/n", "books", "line 2: database: .*expected a URL"),
-        ("s3://bucket/prefix", "/srv/results", "line 3: storage: .*a folder of one box will not do"),
-        ("s3://bucket/prefix", "file://results", "line 3: storage: .*a folder of one box will not do"),
+        ("s3://bucket/prefix", "/srv/results", "line 3: storage: .*a folder of one node will not do"),
+        ("s3://bucket/prefix", "file://results", "line 3: storage: .*a folder of one node will not do"),
         ('kind = "image"', 'kind = "video"', "line 5: engines.0..kind: got 'video'"),
         ('kind = "image"', 'kind = "chat"\ncount = 1', "expected image engines among the"),
         ('kind = "image"', 'kind = "image"\ncount = 0', "line 6: engines.0..count"),
@@ -78,7 +78,7 @@ def test_a_token_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
         read_token(tmp_path)
 
 
-def test_secrets_of_all_boxes_follow_from_the_token_and_tell_nothing_of_each_other() -> None:
+def test_secrets_of_all_nodes_follow_from_the_token_and_tell_nothing_of_each_other() -> None:
     first, again, other = derive_secrets("a" * 64), derive_secrets("a" * 64), derive_secrets("b" * 64)
     assert first == again
     assert len({first.gateway, first.admin, other.gateway, other.admin, derive("a" * 64, "webhooks")}) == 5

@@ -1,4 +1,4 @@
-"""Which engines a cluster should have, from its file and its boxes."""
+"""Which engines a cluster should have, from its file and its nodes."""
 
 from server.backends.cluster.roster import Roster
 from server.cli.cluster.config import ClusterConfig
@@ -22,7 +22,7 @@ def names(roster: Roster) -> list[str]:
     return [engine.name for engine in roster.engines]
 
 
-def test_every_gpu_of_every_box_that_fits_gets_an_engine_of_its_own() -> None:
+def test_every_gpu_of_every_node_that_fits_gets_an_engine_of_its_own() -> None:
     roster = plan_engines(
         config({"kind": "image", "nodes": {"gpu": "a100"}}),
         [node("a", 2, gpu="a100"), node("b", 1, gpu="l4"), node("c", 1, gpu="a100")],
@@ -33,17 +33,17 @@ def test_every_gpu_of_every_box_that_fits_gets_an_engine_of_its_own() -> None:
     assert [engine.beside for engine in roster.engines] == [2, 2, 1]
 
 
-def test_a_box_without_a_name_of_its_own_is_found_by_its_id() -> None:
+def test_a_node_without_a_name_of_its_own_is_found_by_its_id() -> None:
     (engine,) = plan_engines(config({"kind": "image"}), [Node("id", "10.0.0.1", "10.0.0.1", {}, 1)]).engines
     assert (engine.name, engine.labels) == ("image-10.0.0.1-0", {"ray.io/node-id": "id"})
 
 
-def test_boxes_that_are_gone_get_none() -> None:
-    boxes = [node("a", 1), node("b", 1, is_alive=False)]
-    assert names(plan_engines(config({"kind": "image"}), boxes)) == ["image-a-0"]
+def test_nodes_that_are_gone_get_none() -> None:
+    nodes = [node("a", 1), node("b", 1, is_alive=False)]
+    assert names(plan_engines(config({"kind": "image"}), nodes)) == ["image-a-0"]
 
 
-def test_a_number_of_engines_is_there_whatever_the_boxes_are() -> None:
+def test_a_number_of_engines_is_there_whatever_the_nodes_are() -> None:
     tables = [
         {"kind": "image", "count": 2, "device": "cpu"},
         {"kind": "image", "count": 1, "device": "cpu", "models": ["one"]},

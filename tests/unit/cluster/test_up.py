@@ -22,5 +22,5 @@ def test_a_store_that_takes_no_file_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("head", ["box", "box:", ":6379", "box:port"])
 def test_an_address_without_a_port_is_named(tmp_path: Path, head: str) -> None:
-    with pytest.raises(StartError, match=r"--head: expected the first box as HOST:PORT, .* got"):
+    with pytest.raises(StartError, match=r"--head: expected the first node as HOST:PORT, .* got"):
         start_node(tmp_path, "b", head, 0, None, {})

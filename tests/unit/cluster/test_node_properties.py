@@ -1,15 +1,15 @@
-"""What a box that joins may not differ in."""
+"""What a node that joins may not differ in."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from server.cli.cluster.box import Box, describe_box
+from server.cli.cluster.node_properties import NodeProperties, describe_node
 from server.errors import StartError
 from server.settings import Settings
 
-BOX = Box("0.1.0", "2.60.0", "3.11.7", "/srv/weights", "none")
+PROPERTIES = NodeProperties("0.1.0", "2.60.0", "3.11.7", "/srv/weights", "none")
 
 
 @pytest.mark.parametrize(
@@ -23,15 +23,15 @@ BOX = Box("0.1.0", "2.60.0", "3.11.7", "/srv/weights", "none")
     ],
 )
 def test_each_difference_is_named(field: str, value: str, text: str) -> None:
-    assert replace(BOX, **{field: value}).differences(BOX) == [text]
-    assert BOX.differences(BOX) == []
+    assert replace(PROPERTIES, **{field: value}).differences(PROPERTIES) == [text]
+    assert PROPERTIES.differences(PROPERTIES) == []
 
 
 def test_a_policy_is_known_by_its_content(tmp_path: Path) -> None:
     policy = tmp_path / "policy.toml"
     policy.write_text("")
-    one = describe_box(Settings(moderation=policy))
+    one = describe_node(Settings(moderation=policy))
     policy.write_text("# more")
-    assert describe_box(Settings(moderation=policy)).moderation != one.moderation != "none"
+    assert describe_node(Settings(moderation=policy)).moderation != one.moderation != "none"
     with pytest.raises(StartError, match="DARKROOM_MODERATION"):
-        describe_box(Settings(moderation=tmp_path / "none.toml"))
+        describe_node(Settings(moderation=tmp_path / "none.toml"))

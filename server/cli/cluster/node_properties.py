@@ -24,7 +24,7 @@ WORDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class NodeProperties:
     """One machine: its versions, its folder of weights, and the hash of its policy."""
 
     darkroom: str
@@ -33,15 +33,15 @@ class Box:
     weights: str
     moderation: str
 
-    def differences(self, other: "Box") -> list[str]:
-        """Describe the differences in words, this box's against the other's."""
+    def differences(self, other: "NodeProperties") -> list[str]:
+        """Describe the differences in words, this node's against the other's."""
         mine, theirs = asdict(self), asdict(other)
         return [
             f"{WORDS[name]}: {mine[name]} here, {theirs[name]} there" for name in mine if mine[name] != theirs[name]
         ]
 
 
-def describe_box(settings: Settings) -> Box:
+def describe_node(settings: Settings) -> NodeProperties:
     """Describe this machine, to be compared with others. Raises StartError for a policy that can't be read."""
     policy = b""
     try:
@@ -49,7 +49,7 @@ def describe_box(settings: Settings) -> Box:
             policy = settings.moderation.read_bytes()
     except OSError as error:
         raise StartError(f"DARKROOM_MODERATION: {error}") from error
-    return Box(
+    return NodeProperties(
         darkroom=version("darkroom"),
         ray=version("ray"),
         python=platform.python_version(),
@@ -61,18 +61,18 @@ def describe_box(settings: Settings) -> Box:
 def compare_weights(
     settings: Settings, content: CatalogContent, send: SendProgress = lambda _done, _total: None
 ) -> None:
-    """Check that this box has the catalog's weights. Reads those that have changed since the last time. Raises
+    """Check that this node has the catalog's weights. Reads those that have changed since the last time. Raises
     StartError."""
     try:
         catalog = parse(content.files, settings.model_configs, settings.weights)
         sums = weight_sums(catalog, settings.weights, Digests(settings.weight_digests), send)
         compare_sums(sums, content.weights)
     except CatalogError as error:
-        raise StartError(f"This box does not fit the cluster's catalog: {error}") from error
+        raise StartError(f"This node does not fit the cluster's catalog: {error}") from error
 
 
 def memory_labels(settings: Settings) -> dict[str, str]:
-    """Return this box's memory for weights as labels: the least memory of its GPUs, and its own."""
+    """Return this node's memory for weights as labels: the least memory of its GPUs, and its own."""
     gpus = [] if settings.device == "cpu" else list_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
     labels = {"darkroom-host-mib": str(int(host_memory_bytes() // MIB))}
     if gpus:

@@ -1,4 +1,4 @@
-"""A box that joins or leaves while a swap is prepared: the swap goes on as it began, and then the box counts.
+"""A node that joins or leaves while a swap is prepared: the swap goes on as it began, and then the node counts.
 
 A real member of a cluster's catalog with its database and weights; the workers are scripted.
 """
@@ -34,7 +34,7 @@ CHANGE = "change_1"
 
 @dataclass
 class Gateway:
-    """Two workers on boxes of a cluster, and a version of the catalog in which their checkpoint is another."""
+    """Two workers on nodes of a cluster, and a version of the catalog in which their checkpoint is another."""
 
     served: ServedCatalog
     worker_pool: WorkerPool
@@ -96,7 +96,7 @@ async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
     database.dispose()
 
 
-async def test_a_box_that_joins_before_the_swap_is_made_serves_the_new_checkpoint(gateway: Gateway) -> None:
+async def test_a_node_that_joins_before_the_swap_is_made_serves_the_new_checkpoint(gateway: Gateway) -> None:
     await gateway.prepare()
     await gateway.roster("a", "b", "c")
     assert gateway.after in gateway.workers["a"].loaded  # nothing that is prepared may be evicted
@@ -107,7 +107,7 @@ async def test_a_box_that_joins_before_the_swap_is_made_serves_the_new_checkpoin
     await eventually(lambda: all(worker.loaded == [gateway.after] for worker in gateway.workers.values()))
 
 
-async def test_a_box_that_leaves_before_the_swap_is_made_has_no_part_in_it(gateway: Gateway) -> None:
+async def test_a_node_that_leaves_before_the_swap_is_made_has_no_part_in_it(gateway: Gateway) -> None:
     await gateway.prepare()
     await gateway.roster("a")
     gateway.store.commit(2, gateway.proposal.content, CHANGE)
@@ -118,7 +118,7 @@ async def test_a_box_that_leaves_before_the_swap_is_made_has_no_part_in_it(gatew
     assert gateway.workers["a"].loaded == [gateway.after]
 
 
-async def test_a_box_that_joins_while_a_swap_is_given_up_serves_the_old_checkpoint(gateway: Gateway) -> None:
+async def test_a_node_that_joins_while_a_swap_is_given_up_serves_the_old_checkpoint(gateway: Gateway) -> None:
     await gateway.prepare()
     assert not await gateway.roster("a", "b", "c")
     gateway.store.end_turn()
