@@ -34,10 +34,10 @@ class InUse(StartError):
 def lock_home(home: Path) -> IO[str]:
     """Lock the home until the file is closed or the process dies. Raises InUse."""
     message = f"Another Darkroom server already runs on {home}. Stop it, or set DARKROOM_HOME to another folder."
-    return _locked(home / "lock", message)
+    return _lock_file(home / "lock", message)
 
 
-def _locked(path: Path, message: str) -> IO[str]:
+def _lock_file(path: Path, message: str) -> IO[str]:
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.open("w")
     try:
@@ -68,7 +68,7 @@ def lock_database(settings: Settings) -> IO[str] | None:
         f"Another Darkroom server already uses the database {path}. A SQLite file has one server: stop the other one, "
         "or use PostgreSQL (docs/guides/cluster.md)."
     )
-    return _locked(path.with_name(f"{path.name}.server-lock"), message)
+    return _lock_file(path.with_name(f"{path.name}.server-lock"), message)
 
 
 async def recover_after_crash(services: Services) -> None:
@@ -100,18 +100,18 @@ async def run_maintenance(services: Services) -> None:
     """Run maintenance until cancelled. Leases are renewed while files are swept: a sweep may take longer than a
     lease."""
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(_every(services.settings.lease_s / 3, lambda: _renew_leases(services)))
+        tasks.create_task(_repeat_every(services.settings.lease_s / 3, lambda: _renew_leases(services)))
         if services.cluster is not None:
             settle = services.cluster.member.settle
-            tasks.create_task(_every(services.settings.lease_s / 3, settle, at_once=True))
-        tasks.create_task(_every(SWEEP_EVERY_S, lambda: _sweep(services)))
+            tasks.create_task(_repeat_every(services.settings.lease_s / 3, settle, at_once=True))
+        tasks.create_task(_repeat_every(SWEEP_EVERY_S, lambda: _sweep(services)))
         if services.settings.webhooks != "off":
-            tasks.create_task(_every(WEBHOOKS_EVERY_S, services.images.webhooks.deliver_due))
+            tasks.create_task(_repeat_every(WEBHOOKS_EVERY_S, services.images.webhooks.deliver_due))
 
 
 async def follow_cluster(services: Services) -> None:
     """Keep the image engines those of the cluster, until cancelled."""
-    await _every(CLUSTER_EVERY_S, lambda: _update_engines(services))
+    await _repeat_every(CLUSTER_EVERY_S, lambda: _update_engines(services))
 
 
 async def _update_engines(services: Services) -> None:
@@ -128,7 +128,7 @@ async def _update_engines(services: Services) -> None:
             log.info("the cluster's engines have changed", engines=[engine.name for engine in engines])
 
 
-async def _every(seconds: float, work: Callable[[], Awaitable[object]], *, at_once: bool = False) -> None:
+async def _repeat_every(seconds: float, work: Callable[[], Awaitable[object]], *, at_once: bool = False) -> None:
     """Repeat work for ever, with pauses. A failure is logged and the work tried again: a full disk must not end the
     renewals."""
     pause_s = 0 if at_once else seconds

@@ -20,7 +20,7 @@ DATABASE = "darkroom.db"  # in the home
 CrashPoint = Literal["after-hold", "after-store", "before-capture-commit", "after-capture-commit"]
 
 
-def _like(pattern: str, example: str) -> AfterValidator:
+def _match_pattern(pattern: str, example: str) -> AfterValidator:
     """Return a check of a text by a pattern, whose error shows the example."""
 
     def check(value: str) -> str:
@@ -31,16 +31,18 @@ def _like(pattern: str, example: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-BaseUrl = Annotated[str, _like(r"https?://[^/\s]+(/[^\s?#]*)?", "https://pictures.example")]
-Origin = Annotated[str, _like(r"\*|[a-z][a-z0-9+.-]*://[^/\s]+", "https://pictures.example, or * for all")]
-HouseGroup = Annotated[str, _like(r".+=[^=]+", "design=alpha-image-per-call")]
+BaseUrl = Annotated[str, _match_pattern(r"https?://[^/\s]+(/[^\s?#]*)?", "https://pictures.example")]
+Origin = Annotated[str, _match_pattern(r"\*|[a-z][a-z0-9+.-]*://[^/\s]+", "https://pictures.example, or * for all")]
+HouseGroup = Annotated[str, _match_pattern(r".+=[^=]+", "design=alpha-image-per-call")]
 DatabaseUrl = Annotated[
     str,
-    _like(r"|sqlite:///.+|postgresql\+psycopg://.+", "postgresql+psycopg://USER:PASSWORD@HOST/NAME or sqlite:///FILE"),
+    _match_pattern(
+        r"|sqlite:///.+|postgresql\+psycopg://.+", "postgresql+psycopg://USER:PASSWORD@HOST/NAME or sqlite:///FILE"
+    ),
 ]
 
 
-def _split(value: object) -> object:
+def _split_list(value: object) -> object:
     """Split a list that is written as text with commas. Other values stay as they are."""
     return [item.strip() for item in value.split(",") if item.strip()] if isinstance(value, str) else value
 
@@ -76,10 +78,10 @@ class Settings(BaseSettings):
     """HOST:PORT of the Ray cluster whose engines this server uses. `darkroom cluster` sets it for its own servers."""
     cdn_url: BaseUrl | None = None
     """Public base URL of the results, if a proxy or CDN serves them. Unset: /cdn on the server's own address."""
-    public_urls: Annotated[tuple[BaseUrl, ...], NoDecode, BeforeValidator(_split)] = ()
+    public_urls: Annotated[tuple[BaseUrl, ...], NoDecode, BeforeValidator(_split_list)] = ()
     """Base URLs by which clients and proxies reach the server, separated by commas. The URLs of results begin with the
     one whose host is the request's, else with the first."""
-    cors_origins: Annotated[tuple[Origin, ...], NoDecode, BeforeValidator(_split)] = ("*",)
+    cors_origins: Annotated[tuple[Origin, ...], NoDecode, BeforeValidator(_split_list)] = ("*",)
     """Origins of the web pages that may call the API from a browser, separated by commas; * for all, empty for none."""
 
     max_n: int = Field(10, ge=1)
@@ -187,14 +189,14 @@ class Settings(BaseSettings):
     """The secret of this server at the provider. Unset: it is a public client, without one."""
     oidc_client_secret_file: Path | None = None
     """A file with that secret, in place of it."""
-    oidc_scopes: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ("openid", "profile", "email")
+    oidc_scopes: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_list)] = ("openid", "profile", "email")
     """What is asked of the provider, separated by commas; some need another scope for groups."""
     oidc_groups_claim: str = "groups"
     """The claim with the groups of a person, also inside others, such as `realm_access.roles`."""
-    oidc_groups: Annotated[tuple[HouseGroup, ...], NoDecode, BeforeValidator(_split)] = ()
+    oidc_groups: Annotated[tuple[HouseGroup, ...], NoDecode, BeforeValidator(_split_list)] = ()
     """Which groups of the provider may use which of the catalog, such as `design=alpha-image-per-call`, separated by
     commas; * for everybody, or for every model. Unset: everybody may use every model."""
-    oidc_operators: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)] = ()
+    oidc_operators: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_list)] = ()
     """Groups of the provider whose members are operators in the console, separated by commas."""
 
     fetch: bool = False

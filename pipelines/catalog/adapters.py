@@ -117,7 +117,7 @@ def sort_contents(names: Iterable[str]) -> Contents:
     left = dict.fromkeys(names)
     pairs = {}
     for down in [name for name in left if DOWN.search(name)]:
-        up = _up(down)
+        up = _up_name(down)
         if up in left:
             pairs[DOWN.sub("", down) + _number(down)] = down, up
             del left[down], left[up]
@@ -137,11 +137,11 @@ def sort_contents(names: Iterable[str]) -> Contents:
         {kind: count for kind, count in others.items() if count},
         decomposed,
         tuple(name.split(".")[-2] for name in replaced),
-        tuple(sorted({_unused(name) for name in unused})),
+        tuple(sorted({_unused_kind(name) for name in unused})),
     )
 
 
-def _up(down: str) -> str:
+def _up_name(down: str) -> str:
     return down.replace(".lora_down", ".lora_up").replace(".lora_A", ".lora_B").replace(".down.weight", ".up.weight")
 
 
@@ -158,7 +158,7 @@ def _is_of_other_kind(name: str) -> bool:
     )
 
 
-def _unused(name: str) -> str:
+def _unused_kind(name: str) -> str:
     """Return the kind of a tensor that is not used, for people."""
     return name.split(".")[0] if name.startswith(EMBEDDINGS) else name.split(".")[-1]
 

@@ -29,11 +29,13 @@ def find_bases(file: Path, folders: Iterable[Path]) -> list[Path]:
     Where there are none, those with as many weights; then those that differ in a few vectors, such as a norm that
     nothing uses."""
     weights = _weights(file)
-    wanted = _rows(weights)
-    found = [(folder, rows) for folder in folders if (rows := _rows(_denoiser(folder)))] if wanted else []
+    wanted = _count_rows(weights)
+    found = [(folder, rows) for folder in folders if (rows := _count_rows(_denoiser(folder)))] if wanted else []
     same = [folder for folder, rows in found if rows == wanted]
-    same = same or [folder for folder, rows in found if _count(rows) == _count(wanted)]
-    return same or [folder for folder, rows in found if _is_near(wanted, rows) or _is_left_over(weights, _count(rows))]
+    same = same or [folder for folder, rows in found if _count_weights(rows) == _count_weights(wanted)]
+    return same or [
+        folder for folder, rows in found if _is_near(wanted, rows) or _is_left_over(weights, _count_weights(rows))
+    ]
 
 
 def nearest_base(file: Path, folders: Iterable[Path]) -> tuple[Path, int, int] | None:
@@ -54,7 +56,7 @@ def nearest_base(file: Path, folders: Iterable[Path]) -> tuple[Path, int, int] |
     return (*min(found)[1:], weights) if found else None
 
 
-def _rows(tensors: Iterable[Tensor]) -> Counter[int]:
+def _count_rows(tensors: Iterable[Tensor]) -> Counter[int]:
     """Count the rows of all weights by their length: the same for a model in any naming, however its projections are
     fused, or its convolutions and sides of 1 are written. A vector is rows of one number."""
     rows: Counter[int] = Counter()
@@ -64,18 +66,18 @@ def _rows(tensors: Iterable[Tensor]) -> Counter[int]:
     return rows
 
 
-def _count(rows: Counter[int]) -> int:
+def _count_weights(rows: Counter[int]) -> int:
     return sum(width * count for width, count in rows.items())
 
 
-def _apart(one: Counter[int], other: Counter[int]) -> int:
+def _count_different_weights(one: Counter[int], other: Counter[int]) -> int:
     """Return how many weights are in one of two models alone."""
     return sum(width * abs(one[width] - other[width]) for width in one.keys() | other.keys())
 
 
 def _is_near(one: Counter[int], other: Counter[int]) -> bool:
     """Return whether two models differ in a few numbers of vectors alone."""
-    return _apart(one, other) == abs(one[1] - other[1]) <= MOST_VECTORS * _count(one)
+    return _count_different_weights(one, other) == abs(one[1] - other[1]) <= MOST_VECTORS * _count_weights(one)
 
 
 def check_is_denoiser(file: Path, folder: Path | None) -> None:
@@ -90,7 +92,7 @@ def check_is_denoiser(file: Path, folder: Path | None) -> None:
 def other_size(file: Path, folder: Path) -> str | None:
     """Return the reason why a file can't be the denoiser of a folder, by the number of its weights; None if it may
     be."""
-    weights, own = _count(_rows(_weights(file))), _count(_rows(_denoiser(folder)))
+    weights, own = _count_weights(_count_rows(_weights(file))), _count_weights(_count_rows(_denoiser(folder)))
     if not weights or not own or nearest_base(file, [folder]) or max(weights, own) <= 2 * min(weights, own):
         return None
     return f"{file}: its denoiser has {weights:,} weights, and that of {folder.name} {own:,}: they are not of one model"

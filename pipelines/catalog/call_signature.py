@@ -161,7 +161,7 @@ class PipelineSource:
         if self.folder is None:
             return {}
         tree = ast.parse((self.folder / "pipelines" / "__init__.py").read_text(encoding="utf-8"))
-        return dict(_listed(tree))
+        return dict(_listed_classes(tree))
 
 
 def _bases(found: ast.ClassDef) -> list[str]:
@@ -188,7 +188,7 @@ def _constructor_names(tree: ast.AST, class_name: str) -> Iterator[str]:
             yield from (argument.arg for init in own for argument in init.args.args if argument.arg != "self")
 
 
-def _listed(tree: ast.AST) -> Iterator[tuple[str, str]]:
+def _listed_classes(tree: ast.AST) -> Iterator[tuple[str, str]]:
     """Yield the listed classes with their folders, from `_import_structure["x"] = ["XPipeline", ...]`, and
     `.extend([...])`."""
     for node in ast.walk(tree):

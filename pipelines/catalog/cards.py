@@ -48,16 +48,16 @@ def read_card_value(card: str, argument: str, names: Sequence[str]) -> CardValue
 
 def _value(text: str, argument: str, card: str) -> float | None:
     """Return the first value of an argument that is a number, or a variable that is one in the text or elsewhere."""
-    for value in _written(text, argument):
+    for value in _find_values(text, argument):
         if re.fullmatch(NUMBER, value):
             return float(value)
-        numbers = (each for where in (text, card) for each in _written(where, value))
+        numbers = (each for where in (text, card) for each in _find_values(where, value))
         if number := next((each for each in numbers if re.fullmatch(NUMBER, each)), None):
             return float(number)
     return None
 
 
-def _written(text: str, name: str) -> Iterator[str]:
+def _find_values(text: str, name: str) -> Iterator[str]:
     """Yield what is written for a name: `name = 4`, `name: int = 4`, `"name": 4`, `name=steps`."""
     pattern = rf"""(?<![\w.]){name}(?:["']\s*:|(?:\s*:\s*\w+)?\s*=(?!=))\s*({NUMBER}|[A-Za-z_]\w*)"""
     yield from (match[1] for match in re.finditer(pattern, text))

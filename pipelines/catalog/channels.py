@@ -9,15 +9,15 @@ ReadMode = Literal["RGB", "RGBA", "L"]
 
 def read_mode(codec: Mapping[str, Any]) -> ReadMode:
     """Return the mode in which a codec with this config takes an image. Without a codec, images are colours."""
-    channels = _first(codec, "in_channels", "input_channels")
+    channels = _first_value(codec, "in_channels", "input_channels")
     return "RGBA" if channels == RGBA else "L" if channels == GREY else "RGB"
 
 
 def draws_alpha(codec: Mapping[str, Any]) -> bool:
     """Return whether a codec with this config draws images with an alpha channel."""
-    return _first(codec, "out_channels", "input_channels") == RGBA
+    return _first_value(codec, "out_channels", "input_channels") == RGBA
 
 
-def _first(codec: Mapping[str, Any], *names: str) -> object:
+def _first_value(codec: Mapping[str, Any], *names: str) -> object:
     """Return the value of the first of these names that a config has: some codecs call both sides by one name."""
     return next((codec[name] for name in names if name in codec), None)

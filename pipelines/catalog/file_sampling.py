@@ -91,7 +91,7 @@ def read_file_sampling(file: Path, base: BaseConfigs, keys_of: SchedulerKeys) ->
     prediction, source = _prediction(header, marks)
     notes: list[str] = []
     if prediction is not None and not is_cosxl and "edm_mean" not in marks:
-        if (why := _unsupported(prediction, source, base)) is not None:
+        if (why := _why_unsupported(prediction, source, base)) is not None:
             (notes if base.is_flow and prediction != "sample" and source != "v_pred" else problems).append(why)
         elif not base.is_flow:
             wanted["prediction_type"] = prediction
@@ -103,11 +103,11 @@ def read_file_sampling(file: Path, base: BaseConfigs, keys_of: SchedulerKeys) ->
             problems.append(f"{source_of_zero}: {base.scheduler_class} has no zero terminal SNR")
     elif prediction == "epsilon" and not base.is_flow:
         wanted["rescale_betas_zero_snr"] = False  # of noise alone, epsilon says nothing of the image
-    sampling = _followed(wanted, found, base, keys_of, edm=is_cosxl)
+    sampling = _missing_from_config(wanted, found, base, keys_of, edm=is_cosxl)
     return replace(sampling, area_px=_area_px(header), notes=tuple(notes), problems=tuple(problems))
 
 
-def _followed(
+def _missing_from_config(
     wanted: dict[str, Scalar], found: list[str], base: BaseConfigs, keys_of: SchedulerKeys, *, edm: bool
 ) -> FileSampling:
     """Return the values that the folder's config does not have already. Zero terminal SNR begins at the last timestep
@@ -145,7 +145,7 @@ def _prediction(header: Header, marks: Container[str]) -> tuple[str | None, str]
     return None, ""
 
 
-def _unsupported(prediction: str, source: str, base: BaseConfigs) -> str | None:
+def _why_unsupported(prediction: str, source: str, base: BaseConfigs) -> str | None:
     """Return the reason why the folder's scheduler can't follow a prediction; None if it can, or if a flow has no
     other."""
     own = base.scheduler_class or "the scheduler"

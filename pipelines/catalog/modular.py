@@ -42,7 +42,11 @@ def index_file(folder: Path) -> Path:
 def plain_index(index: Mapping[str, Any]) -> dict[str, Any]:
     """Return an index with each component as [library, class], without those of a modular one that no call here
     uses."""
-    return {name: _plain(entry) for name, entry in index.items() if not (_is_modular(entry) and UNUSED.search(name))}
+    return {
+        name: _library_and_class(entry)
+        for name, entry in index.items()
+        if not (_is_modular(entry) and UNUSED.search(name))
+    }
 
 
 def missing_part(folder: Path, name: str) -> str:
@@ -97,11 +101,11 @@ def modular_class(library: Path | None, class_name: str) -> ModularClass | None:
             nodes = (node for text in texts for node in ast.parse(text).body if isinstance(node, ast.ClassDef))
             classes = {node.name: node for node in nodes}
             name = _constant(classes, class_name, "default_blocks_name")
-            return _documented(classes, name) if name in classes else None
+            return _parse_docstring(classes, name) if name in classes else None
     return None
 
 
-def _documented(classes: Mapping[str, ast.ClassDef], blocks: str) -> ModularClass:
+def _parse_docstring(classes: Mapping[str, ast.ClassDef], blocks: str) -> ModularClass:
     before, _, after = (ast.get_docstring(classes[blocks]) or "").partition("Inputs:")
     inputs, _, outputs = after.partition("Outputs:")
     found = {
@@ -131,7 +135,7 @@ def _is_modular(entry: Any) -> bool:
     return isinstance(entry, list) and len(entry) == 3 and isinstance(entry[2], dict)
 
 
-def _plain(entry: Any) -> Any:
+def _library_and_class(entry: Any) -> Any:
     """Return an entry as [library, class]: what was saved, or else the type that its block expects."""
     if not _is_modular(entry):
         return entry

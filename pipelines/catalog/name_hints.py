@@ -43,7 +43,7 @@ class NameHints:
 def read_name_hints(name: str) -> NameHints:
     """Return the hints in a file's or a folder's name."""
     text = " ".join(WORDS.findall(name)).lower()
-    distilled, steps = _distilled().search(text), STEPS.search(text)
+    distilled, steps = _distilled_pattern().search(text), STEPS.search(text)
     count = int(steps[1]) if steps is not None else 0
     return NameHints(
         distilled[1] if distilled is not None else None,
@@ -63,7 +63,7 @@ def named_class(name: str, class_name: str, source: PipelineSource) -> str | Non
 
 
 @cache
-def _distilled() -> re.Pattern[str]:
+def _distilled_pattern() -> re.Pattern[str]:
     """Return a pattern of words that mean few steps. "hyper" does beside a family's name or a number of steps alone."""
     families = all_families()
     words = sorted({*METHODS, *(word for family in families for word in family.distilled_words)})

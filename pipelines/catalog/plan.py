@@ -88,7 +88,7 @@ def tile_grid(width: int, height: int, side: int, multiple: int) -> tuple[Tile, 
     most."""
     tile_width = min(side, _round_down(width, multiple))
     tile_height = min(side, _round_down(height, multiple))
-    lefts, tops = _starts(width, tile_width), _starts(height, tile_height)
+    lefts, tops = _tile_starts(width, tile_width), _tile_starts(height, tile_height)
     return tuple(Tile(left, top, tile_width, tile_height) for top in tops for left in lefts)
 
 
@@ -124,7 +124,7 @@ def in_own_steps(sampling: Sampling) -> Sampling:
     return replace(sampling, refine_strength=max(sampling.refine_strength, 1 / max(2, sampling.steps)))
 
 
-def _starts(length: int, tile: int) -> Sequence[int]:
+def _tile_starts(length: int, tile: int) -> Sequence[int]:
     """Return evenly spread starts from 0 to length - tile with at least the overlap between neighbours."""
     if tile >= length:
         return [0]

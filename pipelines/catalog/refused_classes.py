@@ -65,7 +65,7 @@ def _reasons(class_name: str, call: Call, source: PipelineSource) -> Iterator[st
         yield f"{class_name}: {why}"
     if not DENOISERS & parts.keys():
         yield f"{class_name}: it has neither a U-Net nor a transformer"
-    if (why := _lacks(class_name, call)) is not None:
+    if (why := _missing_input(class_name, call)) is not None:
         yield f"{class_name}: {why}"
 
 
@@ -76,7 +76,7 @@ def _other_output(fields: frozenset[str], call: Call) -> str:
     return next(found, f"returns {' and '.join(sorted(fields))}, and no images")
 
 
-def _lacks(class_name: str, call: Call) -> str | None:
+def _missing_input(class_name: str, call: Call) -> str | None:
     """Return which input the class needs that calls do not have."""
     given = GIVEN | {family_of(class_name).references_argument}
     required = [name for name, parameter in call.items() if parameter.default is Parameter.empty]

@@ -46,15 +46,15 @@ CONFLICTS: Final[tuple[tuple[str, Callable[[Runtime], bool], str, Callable[[Runt
         "both say where the weights are",
     ),
     (
-        "gpus", lambda r: _divided(r), "compile", lambda r: r.compile,
+        "gpus", lambda r: _is_parallel(r), "compile", lambda r: r.compile,
         "the exchanges between the devices are not compiled",
     ),
     (
-        "gpus", lambda r: _divided(r), "cache", lambda r: r.cache is not None,
+        "gpus", lambda r: _is_parallel(r), "cache", lambda r: r.cache is not None,
         "each device would decide by its own part of the image which steps to skip",
     ),
     (
-        "gpus", lambda r: _divided(r), "lora_folder", lambda r: r.lora_folder is not None,
+        "gpus", lambda r: _is_parallel(r), "lora_folder", lambda r: r.lora_folder is not None,
         "adapters that calls name would change the weights of one device alone",
     ),
     (
@@ -113,6 +113,6 @@ def _name(quantize: Quantize, offload: Offload) -> str:
     return " and ".join(f"{key} = {value!r}" for key, value in options.items() if value != "none") or "plain"
 
 
-def _divided(runtime: Runtime) -> bool:
+def _is_parallel(runtime: Runtime) -> bool:
     """Return whether several devices compute a forward pass."""
     return runtime.gpus > 1 and runtime.parallel in {"context", "tensor"}

@@ -22,10 +22,10 @@ def read_sampling_defaults(folder: Path) -> dict[str, float]:
     return {
         name: int(value) if name == "top_k" else float(value)
         for name, value in found.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and _fits(name, value)
+        if isinstance(value, int | float) and not isinstance(value, bool) and _is_within_bounds(name, value)
     }
 
 
-def _fits(name: str, value: float) -> bool:
+def _is_within_bounds(name: str, value: float) -> bool:
     least, most = BOUNDS[name]
     return least <= value <= most

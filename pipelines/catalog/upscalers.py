@@ -78,10 +78,10 @@ def upscaler_layout(tensors: Iterable[Tensor]) -> UpscalerLayout | None:
     listed = list(tensors)
     is_averaged = any(tensor.name.startswith("params_ema.") for tensor in listed)
     used = [tensor for tensor in listed if not (is_averaged and tensor.name.startswith("params."))]
-    places = sorted({int(match[1]) for tensor in used if (match := LATER.match(_plain(tensor.name)))} - {0})
-    names = {tensor.name: _renamed(_plain(tensor.name), places) for tensor in used}
+    places = sorted({int(match[1]) for tensor in used if (match := LATER.match(_without_prefix(tensor.name)))} - {0})
+    names = {tensor.name: _official_name(_without_prefix(tensor.name), places) for tensor in used}
     shapes = {names[tensor.name]: tensor.shape for tensor in used}
-    layouts = (*_rrdb(shapes, names), *_compact(shapes, names))
+    layouts = (*_rrdb_layout(shapes, names), *_compact_layout(shapes, names))
     return next((each for each in layouts if each.names and 1 < each.scale <= LARGEST_SCALE), None)
 
 
@@ -90,11 +90,11 @@ def layout_of(file: Path) -> UpscalerLayout | None:
     return upscaler_layout(read_header(file).tensors)
 
 
-def _plain(name: str) -> str:
+def _without_prefix(name: str) -> str:
     return PREFIX.sub("", name)
 
 
-def _renamed(name: str, places: list[int]) -> str:
+def _official_name(name: str, places: list[int]) -> str:
     """Return Real-ESRGAN's name of a tensor. Of the later convolutions the last two finish the image, and each of the
     others follows a doubling of its sides."""
     for pattern, new in RENAMED:
@@ -107,7 +107,7 @@ def _renamed(name: str, places: list[int]) -> str:
     return f"{last.get(place, f'conv_up{place}')}.{match[2]}"
 
 
-def _rrdb(shapes: Mapping[str, tuple[int, ...]], names: Mapping[str, str]) -> Iterator[UpscalerLayout]:
+def _rrdb_layout(shapes: Mapping[str, tuple[int, ...]], names: Mapping[str, str]) -> Iterator[UpscalerLayout]:
     first, dense = shapes.get("conv_first.weight"), shapes.get("body.0.rdb1.conv1.weight")
     if first is None or dense is None or "conv_last.weight" not in shapes:
         return
@@ -118,7 +118,7 @@ def _rrdb(shapes: Mapping[str, tuple[int, ...]], names: Mapping[str, str]) -> It
         yield UpscalerLayout("RRDBNet", 2**doublings // unshuffle, first[0], blocks, dense[0], unshuffle, names)
 
 
-def _compact(shapes: Mapping[str, tuple[int, ...]], names: Mapping[str, str]) -> Iterator[UpscalerLayout]:
+def _compact_layout(shapes: Mapping[str, tuple[int, ...]], names: Mapping[str, str]) -> Iterator[UpscalerLayout]:
     """Every second part of its body is the slopes of a PReLU, one for a channel."""
     convolutions = [name for name in shapes if name.startswith("body.") and len(shapes[name]) == 4]
     last = f"body.{2 * (len(convolutions) - 1)}.weight"

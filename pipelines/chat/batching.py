@@ -47,12 +47,14 @@ def find_batching(model: Any, device: torch.device, vocab_size: int, context: in
         try:
             runner = _new_runner(model, device, vocab_size, rules)
             runner.by_group = by_group
-            if all(_agrees(runner, model, length, vocab_size) for length in _lengths(model, device, rules)) and _mixes(
-                runner, vocab_size, _positions(model)
-            ):
+            if all(
+                _same_in_batch(runner, model, length, vocab_size) for length in _lengths(model, device, rules)
+            ) and _same_beside_long(runner, vocab_size, _positions(model)):
                 counts = rules.long_from is not None or rules.scale_step is not None  # the length of each pass
-                packs = not counts and _holds(_packs, runner, vocab_size)
-                graphs = not counts and device.type in CAPTURES and _holds(_repeats, runner, vocab_size)
+                packs = not counts and _has_same_logits(_same_when_packed, runner, vocab_size)
+                graphs = (
+                    not counts and device.type in CAPTURES and _has_same_logits(_same_when_captured, runner, vocab_size)
+                )
                 token_bytes = runner.kv_cache.token_bytes()
                 runner.kv_cache.clear()  # and graphs: their memory would wait for the garbage collector
                 return Batching(rules, token_bytes, by_group, packs, graphs)
@@ -95,7 +97,7 @@ def _positions(model: Any) -> int:
     return int(getattr(model.config.get_text_config(), "max_position_embeddings", None) or 2**31)
 
 
-def _agrees(runner: ModelRunner, model: Any, count: int, vocab_size: int) -> bool:
+def _same_in_batch(runner: ModelRunner, model: Any, count: int, vocab_size: int) -> bool:
     """Return whether a row of so many tokens that decodes beside a shorter one, and is prefilled in two chunks, has the
     logits that it has alone."""
     tokens = _tokens(count, vocab_size)
@@ -117,7 +119,7 @@ def _agrees(runner: ModelRunner, model: Any, count: int, vocab_size: int) -> boo
     return _is_same(runner, logits, alone, vocab_size)
 
 
-def _mixes(runner: ModelRunner, vocab_size: int, positions: int) -> bool:
+def _same_beside_long(runner: ModelRunner, vocab_size: int, positions: int) -> bool:
     """Return whether a row has the same logits beside one that is much longer, which attends apart from it."""
     tokens, cache = _tokens(12, vocab_size), runner.kv_cache
     (row, _), (long, _) = cache.begin(None, []), cache.begin(None, [])
@@ -135,7 +137,7 @@ def _mixes(runner: ModelRunner, vocab_size: int, positions: int) -> bool:
     return _is_same(runner, beside, alone, vocab_size)
 
 
-def _holds(tried: Callable[[ModelRunner, int], bool], runner: ModelRunner, vocab_size: int) -> bool:
+def _has_same_logits(tried: Callable[[ModelRunner, int], bool], runner: ModelRunner, vocab_size: int) -> bool:
     """Return whether what was tried gives the same logits. A model whose code does not take it goes without."""
     try:
         return tried(runner, vocab_size)
@@ -145,7 +147,7 @@ def _holds(tried: Callable[[ModelRunner, int], bool], runner: ModelRunner, vocab
         return False
 
 
-def _packs(runner: ModelRunner, vocab_size: int) -> bool:
+def _same_when_packed(runner: ModelRunner, vocab_size: int) -> bool:
     """Return whether two prompts that share a pass, one of which is half computed, have the logits that they have
     alone."""
     tokens, cache = _tokens(80, vocab_size), runner.kv_cache
@@ -161,7 +163,7 @@ def _packs(runner: ModelRunner, vocab_size: int) -> bool:
     return all(_is_same(runner, *pair, vocab_size) for pair in zip(packed, alone, strict=True))
 
 
-def _repeats(runner: ModelRunner, vocab_size: int) -> bool:
+def _same_when_captured(runner: ModelRunner, vocab_size: int) -> bool:
     """Return whether a captured step has the logits of a launched one, for other rows than it was captured for."""
     tokens, cache = _tokens(80, vocab_size), runner.kv_cache
     leases = [cache.begin(None, [])[0] for _ in range(3)]

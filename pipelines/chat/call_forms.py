@@ -19,7 +19,11 @@ def shape_calls(messages: Sequence[Message], traits: TemplateTraits, written: Ca
     writes them, if that is known."""
     if traits.calls is None:
         return [_as_text(message, traits, written) for message in messages]
-    split = [part for message in _split(pair_results(messages), traits.calls) for part in _beside(message, traits)]
+    split = [
+        part
+        for message in _split_calls(pair_results(messages), traits.calls)
+        for part in _text_before_calls(message, traits)
+    ]
     return list(_with_ids(split, traits.calls))
 
 
@@ -40,7 +44,7 @@ def _name_and_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": function["name"], "arguments": function.get("arguments", {})}
 
 
-def _split(messages: Sequence[Message], calls: CallTraits) -> Iterator[Message]:
+def _split_calls(messages: Sequence[Message], calls: CallTraits) -> Iterator[Message]:
     """Yield the messages; where a message may have one call alone, each call with its result behind it."""
     waiting: list[Message] = []  # messages with the further calls of the last one
     for message in messages:
@@ -61,7 +65,7 @@ def _split(messages: Sequence[Message], calls: CallTraits) -> Iterator[Message]:
     yield from waiting
 
 
-def _beside(message: Message, traits: TemplateTraits) -> Iterable[Message]:
+def _text_before_calls(message: Message, traits: TemplateTraits) -> Iterable[Message]:
     """Return the message; where text beside calls is not shown, the text as a message before them."""
     if not message.get("tool_calls") or not message["content"] or not traits.calls or traits.calls.text:
         return [message]

@@ -55,11 +55,11 @@ def _results(messages: Sequence[Message]) -> tuple[dict[int, list[tuple[int, str
                 owner, own = latest, missing[latest][0]
             if owner is not None:
                 results[owner].append((index, own))
-                missing[owner] = _without(missing[owner], own)
+                missing[owner] = _remove_first(missing[owner], own)
     return results, missing
 
 
-def _without(ids: list[str], one: str) -> list[str]:
+def _remove_first(ids: list[str], one: str) -> list[str]:
     """Return the ids without the first of these."""
     at = ids.index(one) if one in ids else len(ids)
     return ids[:at] + ids[at + 1 :]

@@ -17,7 +17,7 @@ def attend_in_chunk(
     _, heads, tokens, size = query.shape
     key_heads, end = key.shape[1], start + tokens
     within, within_lse = flash_attention(
-        query, *(_repeated(states[:, :, start:end], heads) for states in (key, value)), 0.0, True, scale=scaling
+        query, *(_repeat_heads(states[:, :, start:end], heads) for states in (key, value)), 0.0, True, scale=scaling
     )
     folded = query.reshape(1, key_heads, -1, size)  # heads of a group see the same keys, and all of those before
     before, before_lse = flash_attention(folded, key[:, :, :start], value[:, :, :start], 0.0, False, scale=scaling)
@@ -25,5 +25,5 @@ def attend_in_chunk(
     return torch.lerp(before.reshape(within.shape), within, share).transpose(1, 2)
 
 
-def _repeated(states: torch.Tensor, heads: int) -> torch.Tensor:
+def _repeat_heads(states: torch.Tensor, heads: int) -> torch.Tensor:
     return states.repeat_interleave(heads // states.shape[1], dim=1)

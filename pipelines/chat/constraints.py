@@ -97,11 +97,11 @@ def path_to_end(tokenizer: LLTokenizer, matcher: LLMatcher, endings: Sequence[li
     `endings` end free text. Characters of many kinds lead out of most patterns. Zeros make the shortest numbers; where
     they lead nowhere, as with multiples of seven, other digits are tried.
     """
-    paths = (_path(tokenizer, matcher.deep_copy(), endings, turn) for turn in (None, 0, 7))
+    paths = (_closing_path(tokenizer, matcher.deep_copy(), endings, turn) for turn in (None, 0, 7))
     return next((path for path in paths if path is not None), None)
 
 
-def _path(
+def _closing_path(
     tokenizer: LLTokenizer, matcher: LLMatcher, endings: Sequence[list[int]], turn: int | None
 ) -> list[int] | None:
     path: list[int] = []
@@ -111,7 +111,9 @@ def _path(
             return None
         tokens: list[int] = matcher.compute_ff_tokens()
         if not tokens:
-            order = _varied(tokenizer, matcher, used) if turn is None else _closers(turn * len(path) % 10)
+            order = (
+                _closing_characters(tokenizer, matcher, used) if turn is None else _closers_from(turn * len(path) % 10)
+            )
             tokens = _next_tokens(tokenizer, matcher, endings, order)
             used = Counter() if tokens == tokenizer.greedy_tokenize('"') else used + Counter(tokens)
         if not matcher.consume_tokens(tokens):
@@ -122,11 +124,11 @@ def _path(
 
 def _next_tokens(tokenizer: LLTokenizer, matcher: LLMatcher, endings: Sequence[list[int]], order: str) -> list[int]:
     """Return what leads to the end where several tokens may come: the first character of the order, as a rule."""
-    if _takes(tokenizer, matcher, FREE):
+    if _accepts(tokenizer, matcher, FREE):
         quote = tokenizer.greedy_tokenize("'")  # of Python's strings
         found = next((ending for ending in (*endings, quote) if _ends_text(tokenizer, matcher, ending)), None)
         return found or [next(_allowed(tokenizer, matcher, ""))]
-    inside_string = all(_takes(tokenizer, matcher, character) for character in CLOSERS[0])
+    inside_string = all(_accepts(tokenizer, matcher, character) for character in CLOSERS[0])
     if not inside_string:
         found = next((ending for ending in endings if _fits(matcher, ending)), None)
         if found:
@@ -134,9 +136,9 @@ def _next_tokens(tokenizer: LLTokenizer, matcher: LLMatcher, endings: Sequence[l
     return [next(_allowed(tokenizer, matcher, '"' if inside_string else order))]
 
 
-def _varied(tokenizer: LLTokenizer, matcher: LLMatcher, used: Counter[int]) -> str:
+def _closing_characters(tokenizer: LLTokenizer, matcher: LLMatcher, used: Counter[int]) -> str:
     """Return characters in the order in which they are tried: first what ends a string, or the value around it."""
-    in_string = any(_takes(tokenizer, matcher, letter) for letter in "aZ")
+    in_string = any(_accepts(tokenizer, matcher, letter) for letter in "aZ")
     varied = sorted(VARIED, key=lambda character: used[tokenizer.greedy_tokenize(character)[0]])
     return ('"' if in_string else CLOSERS[0] + '"') + "".join(varied)
 
@@ -144,18 +146,18 @@ def _varied(tokenizer: LLTokenizer, matcher: LLMatcher, used: Counter[int]) -> s
 def _ends_text(tokenizer: LLTokenizer, matcher: LLMatcher, ending: list[int]) -> bool:
     """Return whether these tokens may come and the text behind them is not free any more."""
     ahead = matcher.deep_copy()
-    return _fits(matcher, ending) and ahead.consume_tokens(ending) and not _takes(tokenizer, ahead, FREE)
+    return _fits(matcher, ending) and ahead.consume_tokens(ending) and not _accepts(tokenizer, ahead, FREE)
 
 
 def _fits(matcher: LLMatcher, tokens: list[int]) -> bool:
     return bool(matcher.validate_tokens(tokens) == len(tokens))
 
 
-def _takes(tokenizer: LLTokenizer, matcher: LLMatcher, character: str) -> bool:
+def _accepts(tokenizer: LLTokenizer, matcher: LLMatcher, character: str) -> bool:
     return _fits(matcher, tokenizer.greedy_tokenize(character))
 
 
-def _closers(first_digit: int) -> str:
+def _closers_from(first_digit: int) -> str:
     return CLOSERS[0] + DIGITS[first_digit:] + DIGITS[:first_digit] + CLOSERS[1]
 
 

@@ -207,11 +207,12 @@ def _shape(rows: Rows, bounds: Sequence[Bounds]) -> Shape:
     """Return the shape of a step, rounded up so that rows that grow, come and go keep it for a while."""
     _, positions, _ = rows
     return tuple(
-        (_rounded(end - first), max(FEWEST_PAGES, _rounded(positions[first] // PAGE + 1))) for first, end in bounds
+        (_captured_rows(end - first), max(FEWEST_PAGES, _captured_rows(positions[first] // PAGE + 1)))
+        for first, end in bounds
     )
 
 
-def _rounded(count: int) -> int:
+def _captured_rows(count: int) -> int:
     """Return the next of 1, 2, 3, 4, 6, 8, 12, 16, ..."""
     power = 1 << (count - 1).bit_length()
     return power * 3 // 4 if power > 2 and count <= power * 3 // 4 else power

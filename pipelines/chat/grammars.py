@@ -66,7 +66,7 @@ def build_grammar(
     if form is None:
         return None if answer is None else _grammar(rules, syntax, _value(rules, syntax, thoughts, answer), {})
     calls = CallRules(rules, form, tools, several=job.parallel_tool_calls)
-    required = harmony.call(calls) if syntax.is_harmony else _thinking(rules, syntax, thoughts) + calls.required()
+    required = harmony.call(calls) if syntax.is_harmony else _thoughts_rule(rules, syntax, thoughts) + calls.required()
     if job.tool_choice == "required":
         return replace(_grammar(rules, syntax, required, inputs), unenforced=calls.unenforced())
     if answer is not None:
@@ -80,10 +80,10 @@ def build_grammar(
 def _grammar(
     rules: Rules, syntax: OutputSyntax, start: str, inputs: Mapping[str, str], *, has_text: bool = False
 ) -> Grammar:
-    return Grammar(_lark(f"start: {start}", *rules.lines, **inputs), has_text, _endings(syntax))
+    return Grammar(_lark(f"start: {start}", *rules.lines, **inputs), has_text, _channel_endings(syntax))
 
 
-def _endings(syntax: OutputSyntax) -> tuple[str, ...]:
+def _channel_endings(syntax: OutputSyntax) -> tuple[str, ...]:
     if syntax.is_harmony:
         return (
             "<|end|><|start|>assistant<|channel|>final<|message|>",
@@ -106,10 +106,10 @@ def _value(rules: Rules, syntax: OutputSyntax, thoughts: ThoughtState, value: st
     space = "/[ \\n]{0,2}/"
     opening = f"({space} {rules.literal(begin)} {space})?" if begin else ""
     closing = f"({space} {rules.literal(end)})?" if end else ""
-    return f"{_thinking(rules, syntax, thoughts)} {opening} {value} {closing}"
+    return f"{_thoughts_rule(rules, syntax, thoughts)} {opening} {value} {closing}"
 
 
-def _thinking(rules: Rules, syntax: OutputSyntax, thoughts: ThoughtState) -> str:
+def _thoughts_rule(rules: Rules, syntax: OutputSyntax, thoughts: ThoughtState) -> str:
     """Return whole thoughts, if there may be some, and the white space behind them."""
     space = "/[ \\n]{0,2}/ "
     if syntax.thoughts is None or thoughts == "closed":

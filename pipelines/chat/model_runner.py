@@ -34,7 +34,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _AttentionPositions:
     """What tokens attend to: positions up to `sees` [rows, tokens], among keys at the positions `keys` [length]. Where
     several texts share a row, `same` [tokens, length] says which keys are of a token's own."""
 
@@ -88,7 +88,7 @@ class ModelRunner:
         ids = torch.tensor([[*(chunk.tokens[0] for _ in leads), *chunk.tokens]], device=self._device)
         positions = torch.cat([at.new_tensor(leads), at])[None]
         sees = torch.cat([at[:1].expand(len(leads)), at])[None]
-        return self._forward(ids, positions, _Seen(sees, self._key_positions(groups[0].length)))
+        return self._forward(ids, positions, _AttentionPositions(sees, self._key_positions(groups[0].length)))
 
     def decode(self, tokens: Sequence[int], leases: Sequence[Lease], lengths: Sequence[int]) -> torch.Tensor:
         """Compute one more token of each row, at positions `lengths`, the longest row first. Returns the logits [rows,
@@ -108,7 +108,7 @@ class ModelRunner:
         self.kv_cache.set_window(CacheWindow(inputs.slots, inputs.groups, inputs.start))
         positions = inputs.positions[:, None]
         keys = self._key_positions(self.kv_cache.window_length)
-        return self._forward(inputs.ids[:, None], positions, _Seen(positions, keys))
+        return self._forward(inputs.ids[:, None], positions, _AttentionPositions(positions, keys))
 
     def _prefill_packed(self, chunks: Sequence[Chunk]) -> torch.Tensor:
         """Compute the chunks as one row, in which tokens attend to those of their own text."""
@@ -122,7 +122,7 @@ class ModelRunner:
         ids = torch.tensor([[token for chunk in chunks for token in chunk.tokens]], device=self._device)
         at = torch.cat([torch.arange(chunk.start, chunk.stop, device=self._device) for chunk in chunks])[None]
         last = torch.tensor([*accumulate(len(chunk.tokens) for chunk in chunks)], device=self._device) - 1
-        return self._forward(ids, at, _Seen(at, keys, same=own[:, None] == owners), last)
+        return self._forward(ids, at, _AttentionPositions(at, keys, same=own[:, None] == owners), last)
 
     def _leading_positions(self, written: int, end: int) -> list[int]:
         """Return the position of a token in front that nothing reads: the library chooses a rotary embedding by the
@@ -138,7 +138,7 @@ class ModelRunner:
         return torch.arange(length, device=self._device)
 
     def _forward(
-        self, ids: torch.Tensor, positions: torch.Tensor, seen: _Seen, keep: int | torch.Tensor = 1
+        self, ids: torch.Tensor, positions: torch.Tensor, seen: _AttentionPositions, keep: int | torch.Tensor = 1
     ) -> torch.Tensor:
         """Return logits [rows, vocabulary] of each row's last token, or of one row's tokens `keep`. All others are
         [rows, tokens]."""
@@ -154,7 +154,7 @@ class ModelRunner:
         logits[:, self._vocab_size :] = -torch.inf  # padding of the output layer stands for no token
         return logits
 
-    def _mask(self, seen: _Seen) -> Mask:
+    def _mask(self, seen: _AttentionPositions) -> Mask:
         """Return what each token attends to, [rows, 1, tokens, length]; by kind of layer if there are several."""
         rules, keys = self.rules, seen.keys
         here = seen.sees[:, None, :, None]

@@ -41,11 +41,11 @@ def pack_linears(model: nn.Module) -> None:
     text was not routed to."""
     if platform.machine() not in X86 or not all(hasattr(torch.ops.mkldnn, name) for name in OPERATIONS):
         return
-    for name, layer in _called(model).items():
+    for name, layer in _called_layers(model).items():
         model.set_submodule(name, PackedLinear(layer))
 
 
-def _called(model: nn.Module) -> dict[str, nn.Linear]:
+def _called_layers(model: nn.Module) -> dict[str, nn.Linear]:
     """Return the plain float32 layers that a forward pass calls; none of a model whose code takes no such pass."""
     called: set[nn.Module] = set()
 

@@ -42,7 +42,7 @@ def _by_group(registered: Attention | None, *, is_sdpa: bool) -> Attention:
         *arguments: Any,
         **options: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        attention = registered or _eager(module)
+        attention = registered or _eager_attention(module)
         layer = getattr(key, "paged_layer", None)
         if not isinstance(layer, KVCacheLayer) or attention_mask is None:
             return attention(module, query, key, value, attention_mask, *arguments, **options)
@@ -81,7 +81,7 @@ def _attend_folded(
     return folded.reshape(rows, heads, tokens, -1).transpose(1, 2)
 
 
-def _eager(module: torch.nn.Module) -> Attention:
+def _eager_attention(module: torch.nn.Module) -> Attention:
     """Return the model's own, which is in no registry."""
     for kind in type(module).__mro__:
         if found := getattr(sys.modules[kind.__module__], "eager_attention_forward", None):

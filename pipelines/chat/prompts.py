@@ -54,7 +54,7 @@ def fit_prompt(checkpoint: ChatCheckpoint, conversation: Conversation, *, trunca
         else:
             low = drop + 1
     if best is None:
-        raise InvalidRequest(_overflow(len(full.tokens), checkpoint))
+        raise InvalidRequest(_context_exceeded(len(full.tokens), checkpoint))
     return best
 
 
@@ -171,7 +171,7 @@ def _turns(messages: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], li
     return list(messages[:first]), turns
 
 
-def _overflow(tokens: int, checkpoint: ChatCheckpoint) -> Failed:
+def _context_exceeded(tokens: int, checkpoint: ChatCheckpoint) -> Failed:
     context = checkpoint.context
     limited = (
         f" The model could read {checkpoint.most_tokens}; the memory for its KV cache, a setting of the operator's "

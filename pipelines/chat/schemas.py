@@ -35,7 +35,7 @@ def tighten(schema: Mapping[str, Any], max_string: int) -> Schema:
     combined: list[Schema] = []
 
     def look(one: Schema) -> Schema:
-        combined.extend([one] if _combines(one) else [])
+        combined.extend([one] if _combines_schemas(one) else [])
         return one
 
     def tight(one: Schema) -> Schema:
@@ -57,7 +57,7 @@ def tighten_parameters(schema: Mapping[str, Any], max_string: int) -> Schema:
     return tight
 
 
-def _combines(schema: Mapping[str, Any]) -> bool:
+def _combines_schemas(schema: Mapping[str, Any]) -> bool:
     """Return whether its objects have properties of several schemas, so that closing one would forbid those of
     another."""
     return "allOf" in schema or ("properties" in schema and bool(schema.keys() & COMBINED))
@@ -97,7 +97,7 @@ def standalone_properties(schema: Mapping[str, Any]) -> dict[str, Schema]:
     """Return the schemas of an object's properties, each as `standalone` has it, and those of the schemas that it
     combines."""
     found: dict[str, list[Any]] = {}
-    for part in _combined(schema, schema, COMBINING):
+    for part in _combined_schemas(schema, schema, COMBINING):
         properties = part.get("properties")
         for name, one in properties.items() if isinstance(properties, Mapping) else ():
             known = found.setdefault(name, [])
@@ -107,7 +107,7 @@ def standalone_properties(schema: Mapping[str, Any]) -> dict[str, Schema]:
 
 def required_of(schema: Mapping[str, Any]) -> set[str]:
     """Return the names of the properties that an object of this schema must have."""
-    lists = [part.get("required") for part in _combined(schema, schema, ("allOf",))]
+    lists = [part.get("required") for part in _combined_schemas(schema, schema, ("allOf",))]
     return {name for names in lists if isinstance(names, list) for name in names}
 
 
@@ -115,7 +115,7 @@ def others_of(schema: Mapping[str, Any]) -> Schema | None:
     """Return the schema of an object's properties that its schema does not name; None where it has none. One that names
     some takes others only if it says so."""
     names_none = not standalone_properties(schema) and schema.get("additionalProperties") is not False
-    if names_none or any(part.get(key) for part in _combined(schema, schema, COMBINING) for key in OPEN):
+    if names_none or any(part.get(key) for part in _combined_schemas(schema, schema, COMBINING) for key in OPEN):
         return {} if "patternProperties" in schema else standalone(schema.get("additionalProperties"), schema)
     return None
 
@@ -128,13 +128,13 @@ def options_of(schema: Mapping[str, Any]) -> list[Any]:
 def unsaid_of(schema: Mapping[str, Any]) -> set[str]:
     """Return the keywords of an object's schema of which `standalone_properties`, `required_of` and `others_of` say
     nothing, or not all."""
-    parts = _combined(schema, schema, COMBINING)
+    parts = _combined_schemas(schema, schema, COMBINING)
     found = {key for part in parts for key in part.keys() & {"anyOf", "oneOf", *COUNTED}}
     names = [name for part in parts for name in part.get("properties") or ()]
     return found | ({"allOf"} if "allOf" in schema and len(set(names)) < len(names) else set())
 
 
-def _combined(schema: Any, root: Mapping[str, Any], keys: Sequence[str]) -> list[Schema]:
+def _combined_schemas(schema: Any, root: Mapping[str, Any], keys: Sequence[str]) -> list[Schema]:
     """Return the schema and those that it combines by these keywords, without references."""
     found: list[Schema] = []
     waiting = [schema]

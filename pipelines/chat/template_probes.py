@@ -85,13 +85,13 @@ def _find_tools(prober: Prober, prefer_parts: bool) -> bool:
         prober.learn(parts=parts, tools=place)
         prompt = prober.attempt(user("qza"))
         if prompt and all(mark in prompt for mark in ("qza", "qztool", "qzargument")) and not _is_dump(prompt, "text"):
-            prober.learn(tools=_completed(prober, place))
+            prober.learn(tools=_find_completeness(prober, place))
             return True
     prober.learn(parts=prefer_parts, tools=None)
     return False
 
 
-def _completed(prober: Prober, place: ToolTraits) -> ToolTraits:
+def _find_completeness(prober: Prober, place: ToolTraits) -> ToolTraits:
     """Return the place with the lowest level of completeness at which the template shows a tool without
     descriptions."""
     tools, prober.tools = prober.tools, BARE_TOOLS
@@ -129,11 +129,11 @@ def _find_instructions(prober: Prober) -> None:
             for one, other in product(roles, roles)
             if prober.shows(message(one, "qza"), message(other, "qzb"), user("qzc"))
         ),
-        late=frozenset(role for role in roles if all(prober.shows(*late) for late in _late(role))),
+        late=frozenset(role for role in roles if all(prober.shows(*late) for late in _late_turns(role))),
     )
 
 
-def _late(role: str) -> list[list[Message]]:
+def _late_turns(role: str) -> list[list[Message]]:
     """Return conversations in which this role speaks later: behind an answer, behind a user, last."""
     begin, late = [system("qza"), user("qzb")], message(role, "qzlate")
     return [
@@ -192,11 +192,11 @@ def _find_calls(prober: Prober) -> CallTraits | None:
             calls = replace(calls, ids=form)
         several = prober.shows(user("qza"), *_call(calls, count=2))
         beside = prober.shows(user("qza"), *_call(calls, text="qzbeside"))
-        return replace(calls, several=several, text=beside, shown=_shown(prober, calls))
+        return replace(calls, several=several, text=beside, shown=_written_call(prober, calls))
     return None
 
 
-def _shown(prober: Prober, calls: CallTraits) -> str:
+def _written_call(prober: Prober, calls: CallTraits) -> str:
     """Return what the template writes for a message with one call."""
     before, call = prober.attempt(user("qza")) or "", _call(calls)
     prompt = prober.attempt(user("qza"), call[0]) or prober.attempt(user("qza"), *call) or ""
@@ -230,7 +230,7 @@ def _find_thinking(prober: Prober) -> None:
     prober.learn(effort=_find_effort(prober, thinks), reasoning=_find_reasoning(prober, thinks))
     calls, key = prober.traits.calls, prober.traits.reasoning
     if calls and key and key != "part":
-        alone, both = (_thoughtful(calls, {key: "qzthought"}, text) for text in ("", "qzbeside"))
+        alone, both = (_turn_with_thoughts(calls, {key: "qzthought"}, text) for text in ("", "qzbeside"))
         taken = prober.shows(user("qza"), *both, **thinks) or not prober.shows(user("qza"), *alone, **thinks)
         prober.learn(calls=replace(calls, text_and_thoughts=taken))
 
@@ -242,14 +242,14 @@ def _find_reasoning(prober: Prober, thinks: Mapping[str, Any]) -> str | None:
         fields = thought if key == "part" else {key: "qzthought"}
         histories = [[user("qza"), {**assistant("qzb"), **fields}, user("qzc")]]
         if calls:
-            histories.append([user("qza"), *_thoughtful(calls, fields)])
+            histories.append([user("qza"), *_turn_with_thoughts(calls, fields)])
         for history in histories:
             if prober.shows(*history, **thinks) and not _is_dump(prober.text(*history, **thinks), "thinking"):
                 return key
     return None
 
 
-def _thoughtful(calls: CallTraits, fields: Mapping[str, Any], text: str = "") -> list[Message]:
+def _turn_with_thoughts(calls: CallTraits, fields: Mapping[str, Any], text: str = "") -> list[Message]:
     first, *results = _call(calls, text=text)
     return [{**first, **fields}, *results]
 

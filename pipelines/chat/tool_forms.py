@@ -33,13 +33,13 @@ def complete(tool: Tool, level: int) -> dict[str, Any]:
     0 for what is there, 1 for the tool itself, 2 for its arguments too, 3 with one type for each."""
     function = dict(tool["function"])
     if isinstance(function.get("parameters"), Mapping):
-        function["parameters"] = rewritten(_with_properties(function["parameters"]), _plain)
+        function["parameters"] = rewritten(_with_properties(function["parameters"]), _without_nulls)
     if not level:
         return {**tool, "function": function}
     function = {"description": "", **function}
     parameters = {"type": "object", "properties": {}, "required": [], **(function.get("parameters") or {})}
     parameters = rewritten(parameters, _of_one_type) if level > 2 else parameters
-    return {**tool, "function": {**function, "parameters": _complete(parameters) if level > 1 else parameters}}
+    return {**tool, "function": {**function, "parameters": _complete_schema(parameters) if level > 1 else parameters}}
 
 
 def _with_properties(schema: Schema) -> Schema:
@@ -49,7 +49,7 @@ def _with_properties(schema: Schema) -> Schema:
     return {**resolved(schema, schema), "properties": standalone_properties(schema)}
 
 
-def _plain(schema: Schema) -> Schema:
+def _without_nulls(schema: Schema) -> Schema:
     """Return the schema without nulls and booleans in the place of something else, which templates stumble over."""
     plain = {name: value for name, value in schema.items() if value is not None or name in NULLABLE}
     if isinstance(plain.get("items"), bool):
@@ -67,15 +67,15 @@ def _of_one_type(schema: Schema) -> Schema:
     return {**schema, "type": next((kind for kind in kinds if kind != "null"), "null")}
 
 
-def _complete(schema: Any) -> Any:
+def _complete_schema(schema: Any) -> Any:
     if not isinstance(schema, Mapping):
         return schema
     whole = {"description": "", **({} if schema.keys() & KINDS else {"type": "string"}), **schema}
     if isinstance(whole.get("properties"), Mapping) or whole.get("type") == "object":
         inner = whole.get("properties") or {}
-        whole["properties"] = {name: _complete(part) for name, part in inner.items()}
+        whole["properties"] = {name: _complete_schema(part) for name, part in inner.items()}
     if "items" in whole:
-        whole["items"] = _complete(whole["items"])
+        whole["items"] = _complete_schema(whole["items"])
     return whole
 
 

@@ -28,7 +28,7 @@ def shape_turns(messages: Sequence[Message], traits: TemplateTraits) -> list[Mes
         leading, rest = [], _begin_with(leading, rest)
     if leading and not rest and not traits.system_alone:
         leading, rest = leading[:-1], [{**leading[-1], "role": "user"}]
-    return [*leading, *_alternate(rest, traits)]
+    return [*leading, *_alternate_roles(rest, traits)]
 
 
 def _with_known_role(message: Message, traits: TemplateTraits) -> Message:
@@ -52,10 +52,10 @@ def _fold_late(messages: list[Message], traits: TemplateTraits) -> list[Message]
     for message in messages:
         if message["role"] in INSTRUCTIONS and message["role"] not in traits.late:
             said = {"role": "user", "content": message["content"]}
-            waiting = _joined(waiting, said) if waiting else said
+            waiting = _join_messages(waiting, said) if waiting else said
             continue
         if waiting and message["role"] == "user":
-            folded.append(_joined(waiting, message))
+            folded.append(_join_messages(waiting, message))
         else:
             folded = [*_with_waiting(folded, waiting), message]
         waiting = None
@@ -67,7 +67,7 @@ def _with_waiting(before: list[Message], waiting: Message | None) -> list[Messag
     if not waiting:
         return before
     if before and before[-1]["role"] == "user":
-        return [*before[:-1], _joined(before[-1], waiting)]
+        return [*before[:-1], _join_messages(before[-1], waiting)]
     return [*before, waiting]
 
 
@@ -80,7 +80,7 @@ def _begin_with(instructions: list[Message], rest: list[Message]) -> list[Messag
     return [*rest[:at], {**rest[at], "content": join(said, rest[at]["content"])}, *rest[at + 1 :]]
 
 
-def _alternate(messages: list[Message], traits: TemplateTraits) -> list[Message]:
+def _alternate_roles(messages: list[Message], traits: TemplateTraits) -> list[Message]:
     """Return the messages, merged or with a word between them where the template wants the other to speak."""
     runs = {"user": traits.user_runs, "assistant": traits.assistant_runs}
     turns: list[Message] = []
@@ -89,7 +89,7 @@ def _alternate(messages: list[Message], traits: TemplateTraits) -> list[Message]
     for message in messages:
         before, role = (turns[-1]["role"] if turns else ""), message["role"]
         if before == role and not runs.get(role, True):
-            turns[-1] = _joined(turns[-1], message)
+            turns[-1] = _join_messages(turns[-1], message)
         elif (before, role) == ("tool", "user") and not traits.user_after_tool:
             turns += [{"role": "assistant", "content": NOTED}, message]
         else:
@@ -97,7 +97,7 @@ def _alternate(messages: list[Message], traits: TemplateTraits) -> list[Message]
     return turns
 
 
-def _joined(first: Message, second: Message) -> Message:
+def _join_messages(first: Message, second: Message) -> Message:
     """Return one message of both, with the calls and thoughts of both."""
     joined = {**first, **second, "content": join(first["content"], second["content"])}
     if calls := [*first.get("tool_calls", ()), *second.get("tool_calls", ())]:

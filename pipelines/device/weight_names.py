@@ -48,11 +48,11 @@ def load_model(
     `shown_path` is the path that messages name, by default the folder. Returns it, and notes for the operator."""
     options |= NO_ADAPTER if kind.__module__.startswith("transformers.") else {}
     model, info = kind.from_pretrained(folder, local_files_only=True, use_safetensors=True, **TELLING, **options)
-    extra = _unlisted(folder, options.get("variant"))
+    extra = _names_missing_in_index(folder, options.get("variant"))
     return model.eval(), check_loaded(shown_path or folder, part, model, info, extra)
 
 
-def _unlisted(folder: Path, variant: str | None) -> set[str]:
+def _names_missing_in_index(folder: Path, variant: str | None) -> set[str]:
     """Return the names in shards that their index leaves out. Diffusers goes by the index, transformers by the
     shards."""
     index = folder / f"diffusion_pytorch_model.safetensors.index{f'.{variant}' if variant else ''}.json"
@@ -72,13 +72,13 @@ def check_loaded(
     """
     if other := sorted(info["mismatched_keys"]):
         name, in_file, in_model = other[0]
-        weights = _counted(other, "weight of its files has", "weights of its files have")
+        weights = _count_of(other, "weight of its files has", "weights of its files have")
         shapes = f"{list(in_file)} where its config says {list(in_model)}"
         raise CheckpointError(f"{path}: {part}: {weights} another shape, such as {name}: {shapes}")
     unused = {*info["unexpected_keys"], *extra}
     if getattr(getattr(model, "hf_quantizer", None), "pre_quantized", False):  # it has read them
         unused = {name for name in unused if not QUANTIZERS.search(name)}
-    return check_names(path, part, model, _missing(model, info["missing_keys"]), unused)
+    return check_names(path, part, model, _missing_weights(model, info["missing_keys"]), unused)
 
 
 def check_names(
@@ -87,15 +87,15 @@ def check_names(
     """Refuse weights that are missing or have no place. `part` is the component's name, such as "text_encoder". Returns
     notes for the operator. Raises CheckpointError."""
     if missing:
-        weights = _counted(missing, "weight is", "weights are")
+        weights = _count_of(missing, "weight is", "weights are")
         raise CheckpointError(f"{path}: {part}: {weights} not in its files, such as {min(missing)}")
     if lost := [name for name in unused if not _is_harmless(model, name)]:
-        weights = _counted(lost, "weight of its files has", "weights of its files have")
+        weights = _count_of(lost, "weight of its files has", "weights of its files have")
         place = "no place in the model that its config describes"
         raise CheckpointError(f"{path}: {part}: {weights} {place}, such as {min(lost)}")
     if not unused:
         return []
-    weights = _counted(unused, "weight of its files is", "weights of its files are")
+    weights = _count_of(unused, "weight of its files is", "weights of its files are")
     return [f"{part}: {weights} not needed, such as {min(unused)}"]
 
 
@@ -105,7 +105,7 @@ def unfilled(model: torch.nn.Module) -> list[str]:
     return [name for name, weight in model.named_parameters() if any(part.is_meta for part in plain_tensors(weight))]
 
 
-def _missing(model: torch.nn.Module, names: Iterable[str]) -> set[str]:
+def _missing_weights(model: torch.nn.Module, names: Iterable[str]) -> set[str]:
     """Return the weights among the names that a library missed: transformers draws them at random, and diffusers leaves
     them empty. Other buffers are computed by the constructor."""
     drawn = {name for name, _ in model.named_parameters()} if hasattr(model, "init_weights") else set()
@@ -122,10 +122,10 @@ def _is_harmless(model: torch.nn.Module, name: str) -> bool:
     if not hasattr(model, "init_weights"):  # no model of transformers, which are trained for several uses
         return False
     beside = re.search(OTHER_HALF if "Vision" in kind.__name__ else HEADS, name)
-    return beside is not None and not _has(model, beside[0])
+    return beside is not None and not _has_path(model, beside[0])
 
 
-def _has(model: torch.nn.Module, path: str) -> bool:
+def _has_path(model: torch.nn.Module, path: str) -> bool:
     """Return whether a module or weight is at a path. Anything inside a module that is there may change its output."""
     for step in path.split("."):
         if not hasattr(model, step):
@@ -134,5 +134,5 @@ def _has(model: torch.nn.Module, path: str) -> bool:
     return model is not None
 
 
-def _counted(names: Collection[str], one: str, several: str) -> str:
+def _count_of(names: Collection[str], one: str, several: str) -> str:
     return f"{len(names)} {one if len(names) == 1 else several}"

@@ -37,7 +37,7 @@ def metadata_of(image: Image.Image, path: Path) -> dict[str, Any]:
     if image.format == "PNG":
         metadata = {name: _value(name, text) for name, text in getattr(image, "text", {}).items()}
     else:
-        metadata = _described(image)
+        metadata = _read_exif_json(image)
     shaped = all(isinstance(metadata[name], kind) for name, kind in SHAPES.items() if metadata.get(name) is not None)
     if not shaped or not {"prompt", "seed"} <= metadata.keys():
         raise Unreadable(f"{path} has no metadata of Darkroom: it was drawn elsewhere, or a program took them out.")
@@ -52,7 +52,7 @@ def _value(name: str, text: str) -> Any:
         return text
 
 
-def _described(image: Image.Image) -> dict[str, Any]:
+def _read_exif_json(image: Image.Image) -> dict[str, Any]:
     """Return the JSON in the EXIF description of a JPEG or WebP; nothing if it is none."""
     try:
         found = json.loads(str(image.getexif().get(ExifTags.Base.ImageDescription, "")))

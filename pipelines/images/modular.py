@@ -140,14 +140,14 @@ def _from_folder(cls: type[Any], /, folder: Path, **options: Any) -> Any:
 def _draw(pipeline: Any, modular: type[Any], arguments: dict[str, Any]) -> SimpleNamespace:
     """Run the blocks, and return what they drew as other pipelines do."""
     if getattr(pipeline, "guider", None) is not None:
-        _guide(pipeline, arguments)
+        _set_guidance(pipeline, arguments)
     if "mask_image" in arguments and OVERLAY in {each.name for each in pipeline.blocks.inputs}:
         arguments["output_type"] = "pil"  # its overlay is of Pillow images
     state = modular.__call__(pipeline, **arguments)
     return SimpleNamespace(images=next((found for name in IMAGES if (found := state.get(name)) is not None), None))
 
 
-def _guide(pipeline: Any, arguments: dict[str, Any]) -> None:
+def _set_guidance(pipeline: Any, arguments: dict[str, Any]) -> None:
     """Give a run's guider its scale. Blocks guide away from no prompt at all only if they are told so."""
     inputs, name = {each.name for each in pipeline.blocks.inputs}, family_of(type(pipeline).__name__).guidance_argument
     scale = arguments.get(name) if name in inputs else arguments.pop(name, None)

@@ -97,8 +97,8 @@ class ClaimStore(Store):
         """Delete the claims that ended more than a minute ago, or were left by a dead gateway."""
         with self._database.write() as session:
             now = self._database.lease_now(session)
-            lost = ClaimRow.owner.not_in(live_owners()) & ~_within(ClaimRow.begun_at, now, WINDOW_S)
-            session.execute(delete(ClaimRow).where(or_(~_within(ClaimRow.ended_at, now, WINDOW_S), lost)))
+            lost = ClaimRow.owner.not_in(live_owners()) & ~_is_near(ClaimRow.begun_at, now, WINDOW_S)
+            session.execute(delete(ClaimRow).where(or_(~_is_near(ClaimRow.ended_at, now, WINDOW_S), lost)))
 
     def _find_elsewhere(self, session: Session, call: CallId, *, find_equal: bool) -> str | None:
         if call.idempotency_key is not None:
@@ -109,14 +109,14 @@ class ClaimStore(Store):
             return None
         same = (ClaimRow.key_id == call.key_id, ClaimRow.endpoint == call.endpoint, equal)
         now = self._database.lease_now(session)
-        recent = or_(ClaimRow.ended_at.is_(None), _within(ClaimRow.ended_at, now, LOOKED_UP_S))
+        recent = or_(ClaimRow.ended_at.is_(None), _is_near(ClaimRow.ended_at, now, LOOKED_UP_S))
         lives = (ClaimRow.owner != self._owner, ClaimRow.owner.in_(live_owners()))
         query = select(ClaimRow.owner).where(*same, *lives, recent)
         return session.scalars(query.order_by(ClaimRow.begun_at.desc()).limit(1)).first()
 
     def _count(self, session: Session, key_id: str, now: float) -> KeyCounts:
         elsewhere = self._running(session, key_id, ClaimRow.owner != self._owner)
-        recent = (ClaimRow.key_id == key_id, ClaimRow.counted, _within(ClaimRow.begun_at, now, WINDOW_S))
+        recent = (ClaimRow.key_id == key_id, ClaimRow.counted, _is_near(ClaimRow.begun_at, now, WINDOW_S))
         begun, oldest = session.execute(select(func.count(), func.min(ClaimRow.begun_at)).where(*recent)).one()
         return KeyCounts(elsewhere, begun, oldest + WINDOW_S - now if begun else 0.0)
 
@@ -125,7 +125,7 @@ class ClaimStore(Store):
         return session.scalars(select(func.count()).select_from(ClaimRow).where(*counted, *_RUNS)).one()
 
 
-def _within(column: InstrumentedAttribute[Any], now: float, limit_s: float) -> ColumnElement[bool]:
+def _is_near(column: InstrumentedAttribute[Any], now: float, limit_s: float) -> ColumnElement[bool]:
     """Return whether a time is near. One that lies ahead by more was written while the clock was ahead, and is long
     over."""
     return column.between(now - limit_s, now + limit_s)

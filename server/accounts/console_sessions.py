@@ -22,7 +22,7 @@ class ConsoleSessions(Store):
         cookie = secrets.token_urlsafe(32)
         with self._database.write() as session:
             now = self._database.lease_now(session)
-            session.execute(delete(ConsoleSessionRow).where(~_lasts(now)))
+            session.execute(delete(ConsoleSessionRow).where(~_is_open(now)))
             mine = ConsoleSessionRow.subject == subject
             newest = select(ConsoleSessionRow.ends_at).where(mine).order_by(ConsoleSessionRow.ends_at.desc())
             if (oldest := session.scalar(newest.offset(MOST_SESSIONS - 1).limit(1))) is not None:
@@ -36,14 +36,14 @@ class ConsoleSessions(Store):
         with self._database.read() as session:
             mine = ConsoleSessionRow.cookie_hash == hash_secret(cookie)
             now = self._database.lease_now(session)
-            return session.scalar(select(ConsoleSessionRow.subject).where(mine, _lasts(now)))
+            return session.scalar(select(ConsoleSessionRow.subject).where(mine, _is_open(now)))
 
     def close(self, cookie: str) -> None:
         """Delete the session of this cookie."""
         self._write(delete(ConsoleSessionRow).where(ConsoleSessionRow.cookie_hash == hash_secret(cookie)))
 
 
-def _lasts(now: float) -> ColumnElement[bool]:
+def _is_open(now: float) -> ColumnElement[bool]:
     """Return the condition that a session goes on: one that would for longer than any was opened while the clock was
     ahead."""
     return and_(ConsoleSessionRow.ends_at > now, ConsoleSessionRow.ends_at <= now + LIFETIME_S)

@@ -67,14 +67,14 @@ class ConversationStore(Store):
     def find(self, conversation_id: str, key_id: str) -> Conversation | None:
         """Return this key's conversation of this id, None if there is none."""
         with self._database.read() as session:
-            row = _own(session, conversation_id, key_id)
+            row = _find_own(session, conversation_id, key_id)
             return None if row is None else _conversation(row)
 
     def label(self, conversation_id: str, key_id: str, metadata: Mapping[str, str]) -> Conversation | None:
         """Replace the metadata of this key's conversation, and return the conversation; None if there is none of this
         id."""
         with self._database.write() as session:
-            row = _own(session, conversation_id, key_id)
+            row = _find_own(session, conversation_id, key_id)
             if row is None:
                 return None
             row.labels, row.used_at = dict(metadata), self.now()
@@ -83,7 +83,7 @@ class ConversationStore(Store):
     def delete(self, conversation_id: str, key_id: str) -> bool:
         """Delete a conversation and its items; its responses stay. Returns False when there is none."""
         with self._database.write() as session:
-            if _own(session, conversation_id, key_id) is None:
+            if _find_own(session, conversation_id, key_id) is None:
                 return False
             _delete(session, [conversation_id])
         return True
@@ -91,7 +91,7 @@ class ConversationStore(Store):
     def add(self, conversation_id: str, key_id: str, items: Sequence[StoredItem]) -> bool:
         """Put items at the end of a conversation. Returns False when there is no such conversation. Raises TooMany."""
         with self._database.write() as session:
-            row = _own(session, conversation_id, key_id)
+            row = _find_own(session, conversation_id, key_id)
             if row is None:
                 return False
             own = ConversationItemRow.conversation_id == conversation_id
@@ -108,7 +108,7 @@ class ConversationStore(Store):
         """Return all items in their order, and those of them that the client put in. None if there is no such
         conversation."""
         with self._database.read() as session:
-            if _own(session, conversation_id, key_id) is None:
+            if _find_own(session, conversation_id, key_id) is None:
                 return None
             own = ConversationItemRow.conversation_id == conversation_id
             query = select(ConversationItemRow).where(own).order_by(ConversationItemRow.id).limit(MAX_ITEMS)
@@ -119,7 +119,7 @@ class ConversationStore(Store):
         """Return a page, and one more item if there are more. None if there is no such conversation. Raises
         UnknownEntry."""
         with self._database.read() as session:
-            if _own(session, conversation_id, key_id) is None:
+            if _find_own(session, conversation_id, key_id) is None:
                 return None
             after = _find_item(session, conversation_id, page.after) if page.after else None
             query = select(ConversationItemRow).where(ConversationItemRow.conversation_id == conversation_id)
@@ -128,13 +128,13 @@ class ConversationStore(Store):
     def find_item(self, conversation_id: str, key_id: str, item_id: str) -> StoredItem | None:
         """Return an item of this key's conversation, None if there is none."""
         with self._database.read() as session:
-            row = _own(session, conversation_id, key_id) and _find_item(session, conversation_id, item_id)
+            row = _find_own(session, conversation_id, key_id) and _find_item(session, conversation_id, item_id)
             return row.to(StoredItem) if row else None
 
     def delete_item(self, conversation_id: str, key_id: str, item_id: str) -> Conversation | None:
         """Delete an item, and return the conversation without it. None when there is no such item."""
         with self._database.write() as session:
-            row = _own(session, conversation_id, key_id)
+            row = _find_own(session, conversation_id, key_id)
             item = _find_item(session, conversation_id, item_id) if row else None
             if row is None or item is None:
                 return None
@@ -191,7 +191,7 @@ def _check_new(session: Session, key_id: str, items: Sequence[StoredItem], size_
             raise TooMany("pictures")
 
 
-def _own(session: Session, conversation_id: str, key_id: str) -> ConversationRow | None:
+def _find_own(session: Session, conversation_id: str, key_id: str) -> ConversationRow | None:
     row = session.get(ConversationRow, conversation_id)
     return row if row is not None and row.key_id == key_id else None
 

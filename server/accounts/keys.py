@@ -107,7 +107,7 @@ def create_key(
     )
     with database.write() as session:
         session.add(row)
-        audit(session, by, "key.create", row.id, **_described(row))
+        audit(session, by, "key.create", row.id, **_audited_values(row))
     return _key(row, database.clock.now()), secret
 
 
@@ -184,10 +184,10 @@ def update_key(database: Database, key_id: str, changes: KeyChanges, *, by: str)
         if row is None:
             return None
         _check_budget(session, row, changes.get("budget"))
-        before = _described(row)
+        before = _audited_values(row)
         for name, value in _columns(changes).items():
             setattr(row, name, value)
-        after = _described(row)
+        after = _audited_values(row)
         changed = {name: [before[name], after[name]] for name in after if before[name] != after[name]}
         if changed:
             audit(session, by, "key.change", key_id, **changed)
@@ -245,7 +245,7 @@ def _columns(changes: KeyChanges) -> dict[str, Any]:
     return columns
 
 
-def _described(row: KeyRow) -> dict[str, Any]:
+def _audited_values(row: KeyRow) -> dict[str, Any]:
     """Return the values of a key that the audit names."""
     return {name: getattr(row, name) for name in KeyChanges.__annotations__}
 

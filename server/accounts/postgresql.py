@@ -30,7 +30,7 @@ def limit_answers(engine: Engine, limit_s: Callable[[], float]) -> None:
         is_second_choice = False
 
         def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
-            return super().wait(_limited(self, gen, limit_s()), *arguments, **options)
+            return super().wait(_with_time_limit(self, gen, limit_s()), *arguments, **options)
 
     @event.listens_for(engine, "do_connect")
     def connect(_dialect: object, _record: object, arguments: Any, options: Any) -> "psycopg.Connection[Any]":
@@ -49,7 +49,7 @@ def limit_answers(engine: Engine, limit_s: Callable[[], float]) -> None:
             record.invalidate()
 
 
-def _limited(
+def _with_time_limit(
     connection: "psycopg.Connection[Any]", gen: Generator[Any, int, Result], limit_s: float
 ) -> Generator[Any, int, Result]:
     """Run one of psycopg's operations, which is told ten times a second that nothing has come."""

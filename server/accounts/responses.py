@@ -173,7 +173,7 @@ class ResponseStore(Store):
         if roots_only:
             query = query.where(row.previous_id.is_(None))
         if root is not None:
-            query = query.where(row.id.in_(select(_tree(root, key_id).c.id)))
+            query = query.where(row.id.in_(select(_response_tree(root, key_id).c.id)))
         with self._database.read() as session:
             rows = read_own(session, query, [row.created_at, row.id], page, key_id)
             ids = [each.id for each in rows]
@@ -236,7 +236,7 @@ class ResponseStore(Store):
 
     def find_tree(self, response_id: str, key_id: str) -> list[str]:
         """Return the ids of a stored response and of all that continue it, the last ones first."""
-        tree = _tree(response_id, key_id)
+        tree = _response_tree(response_id, key_id)
         with self._database.read() as session:
             return list(session.scalars(select(tree.c.id).order_by(tree.c.depth.desc())))
 
@@ -310,7 +310,7 @@ def _chain_query(response_id: str, key_id: str) -> Select[str, ItemRow]:
     )
 
 
-def _tree(response_id: str, key_id: str) -> CTE:
+def _response_tree(response_id: str, key_id: str) -> CTE:
     """Return the ids of a stored response and of all that continue it, with how far each is from it (`depth`)."""
     own = (ResponseRow.key_id == key_id) & ResponseRow.stored
     root = select(ResponseRow.id, literal(0).label("depth")).where(ResponseRow.id == response_id, own)

@@ -38,7 +38,7 @@ def schema_problem(version: str | None) -> str | None:
 
 def is_newer(version: str) -> bool:
     """Return whether a database is of a later version than this code: its last migration is none of ours."""
-    return version not in _known()
+    return version not in _known_revisions()
 
 
 def upgrade(connection: Connection) -> None:
@@ -59,7 +59,7 @@ def table_names() -> set[str]:
 
 
 @cache
-def _known() -> frozenset[str]:
+def _known_revisions() -> frozenset[str]:
     return frozenset(script.revision for script in _scripts().walk_revisions())
 
 

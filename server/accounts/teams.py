@@ -52,7 +52,7 @@ def create_team(database: Database, name: str, monthly_budget: int | None, *, by
     with database.write() as session:
         _require_free(session, name, row.id)
         session.add(row)
-        audit(session, by, "team.create", row.id, **_described(row))
+        audit(session, by, "team.create", row.id, **_audited_values(row))
     return row.id
 
 
@@ -62,10 +62,10 @@ def update_team(database: Database, team_id: str, changes: TeamChanges, *, by: s
         row = session.get_one(TeamRow, team_id, with_for_update=True)
         if "name" in changes:
             _require_free(session, changes["name"], team_id)
-        before = _described(row)
+        before = _audited_values(row)
         for name, value in changes.items():
             setattr(row, name, value)
-        changed = {name: [before[name], value] for name, value in _described(row).items() if before[name] != value}
+        changed = {name: [before[name], value] for name, value in _audited_values(row).items() if before[name] != value}
         if changed:
             audit(session, by, "team.change", team_id, **changed)
 
@@ -92,5 +92,5 @@ def _require_free(session: Session, name: str, team_id: str) -> None:
         raise TeamNameTaken(name)
 
 
-def _described(row: TeamRow) -> dict[str, Any]:
+def _audited_values(row: TeamRow) -> dict[str, Any]:
     return {"name": row.name, "monthly_budget": row.monthly_budget}

@@ -82,7 +82,7 @@ def usage(database: Database, wanted: UsageFilter, by: Collection[Grouping]) -> 
         )
         numbers: dict[str, Any] = {name: int(number or 0) for name, number in zip(SUMS, sums, strict=True)}
         groups[group] = groups.get(group, group).plus(Usage(**numbers))
-    return [groups[group] for group in sorted(groups, key=_order)]
+    return [groups[group] for group in sorted(groups, key=_sort_key)]
 
 
 def total(rows: Iterable[Usage]) -> Usage:
@@ -135,6 +135,6 @@ def _date(seconds: float) -> date:
     return datetime.fromtimestamp(seconds, UTC).date()
 
 
-def _order(group: Usage) -> tuple[str, ...]:
+def _sort_key(group: Usage) -> tuple[str, ...]:
     names = (group.team_name, group.team_id, group.key_name, group.key_id, group.day, group.month, group.model)
     return tuple(text or "" for text in names)

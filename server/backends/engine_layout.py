@@ -136,8 +136,8 @@ def read_layout(path: Path, gpus: Sequence[Gpu], models: Collection[str], cores:
         for model in sorted((slot.models or frozenset()) - set(models)):
             errors.append(error_at(path, ("image", index, "models"), _no_model(model, models)))
     errors += [error_at(path, ("replicas", m), _no_model(m, models)) for m in file.replicas if m not in models]
-    chat = _other(path, "chat", file.chat, images, gpus, errors)
-    classify = _other(path, "classify", file.classify, images, gpus, errors)
+    chat = _other_slot(path, "chat", file.chat, images, gpus, errors)
+    classify = _other_slot(path, "classify", file.classify, images, gpus, errors)
     if errors:
         raise StartError("DARKROOM_ENGINES: " + "\n".join(errors))
     return Layout(_share_cores(images, cores), chat, classify, file.replicas)
@@ -169,7 +169,7 @@ def _image_slot(
     return replace(_on_gpus(name, found), models=models)
 
 
-def _other(
+def _other_slot(
     path: Path, kind: str, table: WorkerTable | None, images: Sequence[Slot], gpus: Sequence[Gpu], errors: list[str]
 ) -> Slot:
     found = _find_gpu(table.device, gpus) if table is not None else None

@@ -126,11 +126,11 @@ def _parse_response(upstream: Upstream, response: httpx.Response) -> UpstreamRes
         if body.get("error") and not body.get("choices"):  # some say so in the body alone
             status = error_status(body["error"]) or 500
             body = {"error": error_fields(body, status)}
-        return UpstreamResponse(status, body, _forwarded(response))
+        return UpstreamResponse(status, body, _retry_headers(response))
     if response.status_code < 400:
         message = f"The server behind model `{upstream.model}` redirects to another address; its operator can fix it."
         raise EngineFailure(message, code="upstream_failed")
-    return UpstreamResponse(response.status_code, _error_body(upstream, response), _forwarded(response))
+    return UpstreamResponse(response.status_code, _error_body(upstream, response), _retry_headers(response))
 
 
 def _is_stream(response: httpx.Response) -> bool:
@@ -139,7 +139,7 @@ def _is_stream(response: httpx.Response) -> bool:
     return response.is_success and not any(kind in content_type for kind in ("/json", "/html"))
 
 
-def _forwarded(response: httpx.Response) -> dict[str, str]:
+def _retry_headers(response: httpx.Response) -> dict[str, str]:
     """Return the headers that say when to come back. An overloaded server that does not say so is asked again soon."""
     headers = {name: response.headers[name] for name in FORWARDED_HEADERS if name in response.headers}
     missing = response.status_code in RETRIED and not {"retry-after", "retry-after-ms"} & headers.keys()

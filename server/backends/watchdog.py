@@ -63,12 +63,12 @@ class Watchdog:
             stalled = time.monotonic() - began > self._silence_s / 2  # this process itself was suspended
             if not self._is_up() or stalled:
                 continue
-            if stuck := self._stuck(time.monotonic()):
+            if stuck := self._why_stuck(time.monotonic()):
                 log.error("killing a worker", worker=name, pid=transport.pid, reason=stuck)
                 transport.kill()
                 return
 
-    def _stuck(self, now: float) -> str | None:
+    def _why_stuck(self, now: float) -> str | None:
         """Return why the worker is stuck; None if it is not. A preempted job has fewer events, but it has some."""
         if now - self.last_message_at > self._silence_s:
             return "it does not answer"

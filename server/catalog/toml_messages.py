@@ -29,10 +29,10 @@ def message_of(error: ErrorDetails, shape: Shape) -> str:
         return "missing"
     if error["type"] == "extra_forbidden":
         return f"unknown key; {_right_key(error, shape)}"
-    return f"got {_shown(error['input'])}, expected {_expected(error, shape)}"
+    return f"got {_show_value(error['input'])}, expected {_expected_value(error, shape)}"
 
 
-def _shown(value: Any) -> str:
+def _show_value(value: Any) -> str:
     return "a table" if isinstance(value, dict) else repr(value)
 
 
@@ -49,7 +49,7 @@ def _right_key(error: ErrorDetails, shape: Shape) -> str:
     return f"expected one of {', '.join(names)}"
 
 
-def _expected(error: ErrorDetails, shape: Shape) -> str:
+def _expected_value(error: ErrorDetails, shape: Shape) -> str:
     kind, value, context = error["type"], error["input"], error.get("ctx", {})
     if bound := next((name for name in BOUNDS if name in context), None):
         return f"{BOUNDS[bound]} {context[bound]}{_in_words(error, shape)}"
@@ -96,7 +96,7 @@ def _field_at(shape: Shape, path: Sequence[str | int]) -> FieldInfo | None:
     """Return the field of the last key of a path, None if there is none."""
     keys = [part for part in path if isinstance(part, str)]
     table = _table_at(shape, keys[:-1])
-    return _named(table, keys[-1]) if table is not None and keys else None
+    return _find_field(table, keys[-1]) if table is not None and keys else None
 
 
 def _table_at(shape: Shape, path: Sequence[str | int]) -> Shape | None:
@@ -104,12 +104,12 @@ def _table_at(shape: Shape, path: Sequence[str | int]) -> Shape | None:
     table: Shape | None = shape
     for key in path:
         if isinstance(key, str):
-            field = _named(table, key) if table is not None else None
+            field = _find_field(table, key) if table is not None else None
             table = _model_in(field.annotation) if field is not None else None
     return table
 
 
-def _named(table: Shape, key: str) -> FieldInfo | None:
+def _find_field(table: Shape, key: str) -> FieldInfo | None:
     fields = table.model_fields
     return fields.get(key) or next((field for field in fields.values() if field.alias == key), None)
 

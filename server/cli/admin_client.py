@@ -41,7 +41,10 @@ def change_catalog(settings: Settings, route: str, body: dict[str, Any]) -> None
     for name, description in changes["loaded"].items():
         console.print(f"Loaded   {name}: {description}", markup=False)
     for setting in changes["settings"]:
-        console.print(f"Setting  {setting['key']}: {_shown(setting['old'])} -> {_shown(setting['new'])}", markup=False)
+        console.print(
+            f"Setting  {setting['key']}: {_show_setting(setting['old'])} -> {_show_setting(setting['new'])}",
+            markup=False,
+        )
     if changes["settings"]:
         console.print("`darkroom undo` takes the swap back; `darkroom swap --keep` keeps the settings.")
     if not (changes["added"] or changes["removed"] or changes["changed"]):
@@ -52,7 +55,7 @@ def change_catalog(settings: Settings, route: str, body: dict[str, Any]) -> None
         )
 
 
-def _shown(value: Any) -> Any:
+def _show_setting(value: Any) -> Any:
     """Return a setting's value; a table as its keys and values."""
     return ", ".join(f"{key} = {each}" for key, each in value.items()) if isinstance(value, dict) else value
 

@@ -22,7 +22,7 @@ def error_line(error: BaseException) -> str:
         return f"{place}{error.strerror}.{_remedy(error)}"
     if isinstance(error, UnicodeEncodeError):  # from an argument, or the name of a file
         return f"{error.object[error.start : error.end + 20]!a} has letters that are not UTF-8."
-    return _unexpected(error)
+    return _describe_unexpected(error)
 
 
 def _remedy(error: OSError) -> str:
@@ -31,7 +31,7 @@ def _remedy(error: OSError) -> str:
     return ""
 
 
-def _unexpected(error: BaseException) -> str:
+def _describe_unexpected(error: BaseException) -> str:
     """With its place in the code, for whoever reports it."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""

@@ -28,7 +28,7 @@ MODEL_HEADINGS = {
 
 def model_rows(settings: Settings, readiness: Mapping[str, Any]) -> list[dict[str, Any]]:
     """List the models, with the state of their checkpoints from a running server, else from the disk."""
-    states = {name: _short(state) for name, state in readiness.get("checkpoints", {}).items()}
+    states = {name: _short_state(state) for name, state in readiness.get("checkpoints", {}).items()}
     catalog = read_catalog(settings)
     rows: list[dict[str, Any]] = [
         {
@@ -115,7 +115,7 @@ def read_readiness(settings: Settings) -> Mapping[str, Any]:
     return found if found and "checkpoints" in found else {}  # the disk shows which checkpoints exist
 
 
-def _short(state: Mapping[str, str]) -> str:
+def _short_state(state: Mapping[str, str]) -> str:
     """Describe a state with the checks that failed in warmup, or the reason why it did not load; its path is left
     out."""
     found = state["detail"].split("; ")

@@ -48,8 +48,8 @@ class CallRecorder:
             message=trace.message[:1000] if trace.message else None,
             param=trace.param[:200] if trace.param else None,
             seconds=round(seconds, 3),
-            queue_s=_rounded(trace.queue_s),
-            run_s=_rounded(trace.run_s),
+            queue_s=_round_seconds(trace.queue_s),
+            run_s=_round_seconds(trace.run_s),
             price=trace.price,
             images=trace.images,
             prompt_tokens=trace.prompt_tokens,
@@ -109,5 +109,5 @@ def _is_plain(value: object) -> bool:
     return isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= MAX_TEXT)
 
 
-def _rounded(seconds: float | None) -> float | None:
+def _round_seconds(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 3)

@@ -87,7 +87,7 @@ class CheckpointManager:
         if (upscaler := inspect_checkpoint(path)).conditioning == "upscale":
             return upscaler
         current = (like.config or like.base) if like is not None else None
-        found = self._fitting(path, current)
+        found = self._find_base(path, current)
         folder = found or (like.config if like is not None and is_whole(path) else None)
         if folder is not None and loads_whole(path, find_snapshot(folder)):
             return inspect_checkpoint(path, config=folder)
@@ -281,7 +281,7 @@ class CheckpointManager:
     def _name_if(self, path: Path | None) -> str | None:
         return self._name(path) if path is not None else None
 
-    def _fitting(self, file: Path, current: Path | None) -> Path | None:
+    def _find_base(self, file: Path, current: Path | None) -> Path | None:
         """Return the folder whose denoiser has as many weights as a single file's: the current one, or the only one.
         Raises BadRequest if there are several: trainings of one architecture differ."""
         found = find_bases(file, self._folders())

@@ -96,7 +96,7 @@ def build_sign_in(
         return None
     if not settings.oidc_client_id:
         raise StartError("DARKROOM_OIDC_ISSUER needs DARKROOM_OIDC_CLIENT_ID, the name of this server at the provider.")
-    client = Client(settings.oidc_issuer, settings.oidc_client_id, _secret(settings), settings.oidc_scopes)
+    client = Client(settings.oidc_issuer, settings.oidc_client_id, _client_secret(settings), settings.oidc_scopes)
     pairs = [pair.rpartition("=") for pair in settings.oidc_groups]
     models = tuple((house, group) for house, _, group in pairs)
     known = {*catalog.current.groups, EVERY_GROUP}
@@ -108,7 +108,7 @@ def build_sign_in(
     return SignIn(OidcProvider(client, http), access, database, catalog)
 
 
-def _secret(settings: Settings) -> str | None:
+def _client_secret(settings: Settings) -> str | None:
     if settings.oidc_client_secret is not None:
         return settings.oidc_client_secret.get_secret_value()
     if settings.oidc_client_secret_file is None:

@@ -30,18 +30,18 @@ class Thumbnails:
         """Return the path of a WebP file of about width_px x width_px pixels in the image's shape, which is made if it
         is missing. Raises FileNotFoundError without the image, and EngineFailure."""
         small = _names(name)[WIDTHS_PX.index(width_px)]
-        if (path := await self._cached(small)) is not None:
+        if (path := await self._find_cached(small)) is not None:
             return path
         making = self._making.setdefault(small, asyncio.Lock())  # two writers of one file would fail
         async with making, self._places:
-            if (path := await self._cached(small)) is None:  # another request may have made it meanwhile
+            if (path := await self._find_cached(small)) is None:  # another request may have made it meanwhile
                 await self._make(name, small, width_px)
-                path = await self._cached(small)
+                path = await self._find_cached(small)
         if path is None:
             raise FileNotFoundError(small)
         return path
 
-    async def _cached(self, small: str) -> Path | None:
+    async def _find_cached(self, small: str) -> Path | None:
         return await self._cache.in_thread(self._cache.path, small)
 
     async def _make(self, name: str, small: str, width_px: int) -> None:

@@ -50,7 +50,7 @@ class BodyLimitMiddleware:
         lease = scope[LEASE] = BodyLease(self.budget, declared_bytes)
         encoding = headers.get(b"content-encoding", b"identity").decode("latin-1").strip().lower()
         if encoding not in {*DECODED, "identity", ""}:
-            await send_error(_undecodable(encoding), scope, receive, send)
+            await send_error(_unsupported_encoding(encoding), scope, receive, send)
             return
         if scope["method"] not in BODILESS:
             body = _Body(receive, lease, limit, self.timeout_s)
@@ -114,7 +114,7 @@ def body_lease(request: Request) -> BodyLease:
     return lease
 
 
-def _undecodable(encoding: str) -> UnsupportedMedia:
+def _unsupported_encoding(encoding: str) -> UnsupportedMedia:
     return UnsupportedMedia(
         f"Bodies with the Content-Encoding '{encoding[:40]}' are not read here: send it as {' or '.join(DECODED)}, "
         "or as it is.",

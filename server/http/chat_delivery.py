@@ -90,7 +90,7 @@ async def _items(chat: Chat, protocol: Protocol, stream: bool) -> AsyncGenerator
     """Yield the parts of a chat's answer: the chunks of a stream, or the whole answer. An upstream's refusal is
     raised."""
     async with aclosing(chat.events()) as events:
-        accepted = _accepted(events)
+        accepted = _raise_refusals(events)
         if not stream:
             yield await protocol.to_body(accepted)
             return
@@ -98,7 +98,7 @@ async def _items(chat: Chat, protocol: Protocol, stream: bool) -> AsyncGenerator
             yield item
 
 
-async def _accepted(events: Events) -> AsyncIterator[AnswerEvent]:
+async def _raise_refusals(events: Events) -> AsyncIterator[AnswerEvent]:
     """Yield the events, an upstream's whole answer as an item. Raises ReplayedError for its refusal."""
     async for each in events:
         if not isinstance(each, UpstreamResponse):

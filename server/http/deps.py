@@ -66,8 +66,8 @@ async def caller(request: Request, services: ServicesDep, _: Annotated[None, Dep
     if key is None:
         why = await database.in_reader(why_refused, database, secret)
         raise Unauthorized(
-            f"Incorrect API key provided: {_masked(secret)}. It {REASONS[why]}. Who runs this server makes keys, with "
-            "`darkroom keys create` or in the console.",
+            f"Incorrect API key provided: {_mask_secret(secret)}. It {REASONS[why]}. Who runs this server makes keys, "
+            "with `darkroom keys create` or in the console.",
             code="invalid_api_key",
         )
     current_trace().key_id = key.id
@@ -124,7 +124,7 @@ def is_of_console(request: Request, services: Services) -> bool:
     return origin in {request.headers.get("host"), *named}
 
 
-def _masked(secret: str) -> str:
+def _mask_secret(secret: str) -> str:
     return f"{secret[:6]}***{secret[-4:]}" if len(secret) > 16 else "***"
 
 

@@ -86,7 +86,7 @@ class Forwarder:
         ]
         request = ForwardedRequest(
             method=scope["method"],
-            target=_target(scope),
+            target=_request_target(scope),
             headers=sent,
             body=b"".join(scope[RECORDED]),
             key_id=error.key_id,
@@ -171,7 +171,7 @@ class GatewayListener:
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         try:
-            verify(self._secret, scope["method"], _target(scope), headers, self._clock.now())
+            verify(self._secret, scope["method"], _request_target(scope), headers, self._clock.now())
             body = await Request(scope, receive).body()
             verify_body(headers, body)
         except ClientDisconnect:
@@ -201,7 +201,7 @@ async def listen(app: ASGIApp, url: str, secret: bytes, clock: Clock) -> AsyncIt
             timeout_graceful_shutdown=5,
         )
     )
-    bound = _bind(url)
+    bound = _bind_socket(url)
     task = asyncio.create_task(server.serve(sockets=[bound]), name="private listener")
     try:
         yield
@@ -217,7 +217,7 @@ class _PrivateServer(uvicorn.Server):
         yield
 
 
-def _bind(url: str) -> socket.socket:
+def _bind_socket(url: str) -> socket.socket:
     parts = urlsplit(url)
     port = parts.port or 80
     try:
@@ -233,7 +233,7 @@ def _bind(url: str) -> socket.socket:
     return bound
 
 
-def _target(scope: Scope) -> str:
+def _request_target(scope: Scope) -> str:
     """Return the path of a request with its query, as they were sent."""
     query = f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else ""
     return f"{scope['raw_path'].decode('latin-1')}{query}"

@@ -56,11 +56,13 @@ def read_form(form: FormData) -> FormParts:
         raise unread_image(unread[0])
     unused = [name for name, file in files if (file.filename and not file.size and has_image) or not kind_of(name)]
     return FormParts(
-        tuple(filled), _folded({name: text for name, text in texts.items() if name not in named}), (*named, *unused)
+        tuple(filled),
+        _fold_members({name: text for name, text in texts.items() if name not in named}),
+        (*named, *unused),
     )
 
 
-def _folded(texts: Mapping[str, str]) -> dict[str, Any]:
+def _fold_members(texts: Mapping[str, str]) -> dict[str, Any]:
     """Fold an object's fields, which SDKs write as `loras[style]`, into an object."""
     values: dict[str, Any] = {}
     for name, text in texts.items():

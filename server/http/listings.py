@@ -40,7 +40,7 @@ def listing_route(
         ) -> Response:
             database = services.stores.database
             if as_csv:
-                return csv_response(_pieces(database, entry, fetch), file or "")
+                return csv_response(_stream_entries(database, entry, fetch), file or "")
             return await _page(database, listing, fetch, page)
 
         router.get(
@@ -65,7 +65,7 @@ async def _page(database: Database, listing: type[Listing[Any]], fetch: Fetch, p
     return json_response(listing.of(entries, page.limit))
 
 
-async def _pieces(database: Database, entry: type[BaseModel], fetch: Fetch) -> AsyncIterator[str]:
+async def _stream_entries(database: Database, entry: type[BaseModel], fetch: Fetch) -> AsyncIterator[str]:
     """Yield every entry, oldest first, read while it is sent."""
     columns = [field for field in entry.model_fields if field != "object"]
     after: str | None = None

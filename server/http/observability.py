@@ -72,14 +72,14 @@ class ObservabilityMiddleware:
                     raise
                 await send_error(_to_api_error(error, request_id), scope, receive, send_with_headers)
             finally:
-                self._account(scope, trace, status or CLIENT_LEFT, started_at, replayed=replayed)
+                self._record_answer(scope, trace, status or CLIENT_LEFT, started_at, replayed=replayed)
                 if span is not None:
                     span.end(scope["method"], _route(scope), status or CLIENT_LEFT, scope.get(ERROR_CODE), request_id)
 
     def _span(self, scope: Scope) -> AbstractContextManager[RequestSpan | None]:
         return nullcontext() if scope["path"] in UNLOGGED else self.tracing.request(Headers(scope=scope))
 
-    def _account(self, scope: Scope, trace: CallTrace, status: int, started_at: float, *, replayed: bool) -> None:
+    def _record_answer(self, scope: Scope, trace: CallTrace, status: int, started_at: float, *, replayed: bool) -> None:
         """Count and log an answer: it has been sent, or nobody waits for it any more."""
         seconds = time.perf_counter() - started_at
         route = _route(scope)
@@ -91,7 +91,7 @@ class ObservabilityMiddleware:
         if (code := scope.get(ERROR_CODE)) is not None:
             self.metrics.count_refusal(route, code)
         if route not in UNLOGGED and (status >= 400 or trace.runs_model or scope["method"] not in {"GET", "HEAD"}):
-            log.info("answer", method=scope["method"], path=scope["path"], **_known(trace, status, seconds))
+            log.info("answer", method=scope["method"], path=scope["path"], **_log_values(trace, status, seconds))
         if trace.runs_model:
             goes_on = trace.runs
             trace.when_complete(lambda: self._finish(trace, route, status, started_at, replayed, goes_on=goes_on))
@@ -103,11 +103,11 @@ class ObservabilityMiddleware:
         seconds = time.perf_counter() - started_at
         status = trace.status or status
         if goes_on:
-            log.info("call ended", request=trace.request_id, **_known(trace, status, seconds))
+            log.info("call ended", request=trace.request_id, **_log_values(trace, status, seconds))
         self.record(trace, route, status, seconds, replayed)
 
 
-def _known(trace: CallTrace, status: int, seconds: float) -> dict[str, Any]:
+def _log_values(trace: CallTrace, status: int, seconds: float) -> dict[str, Any]:
     """Return the known facts of a call, for the log, without its prompt."""
     values: dict[str, Any] = {"status": status, "seconds": round(seconds, 3)}
     if trace.key_id is None:

@@ -48,7 +48,7 @@ class ProxyHeadersMiddleware:
         if scope.get("client") and self._is_of_proxy(scope["client"]):
             forwarded = _forwarded_values(scope)
             scope = {**scope, **_address(scope, forwarded), "client": self._client(scope, forwarded)}
-            if PATH.fullmatch(prefix := _last(forwarded, "prefix").rstrip("/")):
+            if PATH.fullmatch(prefix := _last_value(forwarded, "prefix").rstrip("/")):
                 scope[PREFIX] = prefix
                 paths = [prefix, *paths]
         for path in paths:
@@ -111,13 +111,13 @@ def _forwarded_values(scope: Scope) -> dict[str, str]:
 
 def _address(scope: Scope, forwarded: dict[str, str]) -> Scope:
     """Return the scheme and the Host header that the client used."""
-    scheme = _last(forwarded, "proto").lower()
+    scheme = _last_value(forwarded, "proto").lower()
     scheme = scheme if scheme in DEFAULT_PORTS else scope["scheme"]
     headers = dict(scope["headers"])
-    named = _last(forwarded, "host")
+    named = _last_value(forwarded, "host")
     is_named = HOST.fullmatch(named) is not None
     host = named if is_named else headers.get(b"host", b"").decode("latin-1")
-    port = _last(forwarded, "port")
+    port = _last_value(forwarded, "port")
     if host and not re.search(r":\d+$", host) and PORT.fullmatch(port) and port != DEFAULT_PORTS[scheme]:
         host = f"{host}:{port}"
     others = [(name, value) for name, value in scope["headers"] if name != b"host"]
@@ -140,7 +140,7 @@ def _with_location_below(prefix: str, send: Send) -> Send:
     return send_below
 
 
-def _last(forwarded: dict[str, str], name: str) -> str:
+def _last_value(forwarded: dict[str, str], name: str) -> str:
     """Return what the nearest proxy says: each one adds at the end."""
     return forwarded.get(name, "").rpartition(",")[2].strip()
 

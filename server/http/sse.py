@@ -37,7 +37,7 @@ def event_stream(
     """Return a response that streams events. Without a `comment`, an empty line is sent while nothing happens: not
     every client knows comments."""
     return EventSourceResponse(
-        _encoded(events),
+        _encode_events(events),
         headers={**headers, "Cache-Control": "no-cache"},
         ping=comment_interval_s,
         ping_message_factory=lambda: ServerSentEvent(comment=comment, sep=SEPARATOR),
@@ -45,7 +45,7 @@ def event_stream(
     )
 
 
-async def _encoded(events: AsyncIterable[ServerSentEvent]) -> AsyncIterator[bytes]:
+async def _encode_events(events: AsyncIterable[ServerSentEvent]) -> AsyncIterator[bytes]:
     """Yield each event's bytes. Long events, which contain images, are encoded in a thread."""
     async for item in events:
         length = sum(map(len, iter_strings(item.data)))

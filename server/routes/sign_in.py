@@ -45,7 +45,7 @@ async def login(request: Request, services: ServicesDep, sign_in: SignInDep, to:
     try:
         url = await sign_in.provider.authorization_url(attempt, _redirect_uri(request, services))
     except SignInFailed as error:
-        return _failed(page, error)
+        return _redirect_failure(page, error)
     response = RedirectResponse(url, 303)
     secure = request.url.scheme == "https"
     # lax: the provider's page sends the browser back
@@ -63,7 +63,7 @@ async def callback(request: Request, services: ServicesDep, sign_in: SignInDep) 
     try:
         found = await sign_in.finish(request.query_params, Attempt(secret), _redirect_uri(request, services))
     except SignInFailed as error:
-        response = _failed(page, error)
+        response = _redirect_failure(page, error)
     else:
         response = RedirectResponse(f"../{page}", 303)
         await _open_sessions(request, response, services.stores.console_sessions, found)
@@ -94,6 +94,6 @@ def _redirect_uri(request: Request, services: Services) -> str:
     return f"{own_address(request, services.settings.public_urls)}/console/oidc/callback"
 
 
-def _failed(page: str, error: SignInFailed) -> Response:
+def _redirect_failure(page: str, error: SignInFailed) -> Response:
     log.warning("nobody was signed in", reason=error.reason, error=str(error))
     return RedirectResponse(f"../{page}?{urlencode({'sign-in': error.reason})}", 303)

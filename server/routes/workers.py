@@ -25,7 +25,7 @@ async def sleep(body: Sleep, services: ServicesDep, by: OperatorName) -> Sleepin
     with jobs ends them first. Calls are taken as ever: the first one wakes its worker, and its answer says in
     `x-darkroom-wake-s` how long that takes.
     """
-    return _listed(await services.operations.sleeper.sleep(body.workers, body.to, by=by))
+    return _list_workers(await services.operations.sleeper.sleep(body.workers, body.to, by=by))
 
 
 @router.post("/wake", response_description="The workers.", responses=errors(400, 409))
@@ -34,8 +34,8 @@ async def wake(body: Wake, services: ServicesDep, by: OperatorName) -> SleepingW
 
     Loads what has left the device, before a call needs it. It answers at once: `wake_s` estimates how long that takes.
     """
-    return _listed(await services.operations.sleeper.wake(body.workers, by=by))
+    return _list_workers(await services.operations.sleeper.wake(body.workers, by=by))
 
 
-def _listed(workers: Sequence[SleepingWorker]) -> SleepingWorkers:
+def _list_workers(workers: Sequence[SleepingWorker]) -> SleepingWorkers:
     return SleepingWorkers.of(workers, len(workers))

@@ -18,16 +18,16 @@ def without_absent(values: Mapping[str, Any], errors: Iterable[ErrorDetails], *,
     """Return a copy of the values without those that say nothing and are the cause of an error, and with whole decimals
     as the integers that were expected; None if no error has such a cause. With `empty`, an empty string, list or object
     says nothing, too."""
-    reached = {_reach(error["loc"], values): error["type"] for error in errors}
+    reached = {_keys_present(error["loc"], values): error["type"] for error in errors}
     absent = [keys for keys in reached if keys and _is_absent(values, keys, empty=empty)]
-    whole = [keys for keys, kind in reached.items() if kind == "int_type" and _is_whole(_at(values, keys))]
+    whole = [keys for keys, kind in reached.items() if kind == "int_type" and _is_whole(_value_at(values, keys))]
     if not absent and not whole:
         return None
     left = copy.deepcopy(dict(values))
     for keys in whole:
-        _at(left, keys[:-1])[keys[-1]] = int(_at(values, keys))
+        _value_at(left, keys[:-1])[keys[-1]] = int(_value_at(values, keys))
     for keys in sorted(absent, key=lambda keys: [(isinstance(key, int), key) for key in keys], reverse=True):
-        del _at(left, keys[:-1])[keys[-1]]  # a list's last item first: positions before it stay
+        del _value_at(left, keys[:-1])[keys[-1]]  # a list's last item first: positions before it stay
     return left
 
 
@@ -52,7 +52,7 @@ def _is_tag(part: int | str, value: Any) -> bool:
     return isinstance(value, Mapping) and part in {value.get(name) for name in TAGS if isinstance(value.get(name), str)}
 
 
-def _reach(location: Keys, values: Mapping[str, Any]) -> Keys:
+def _keys_present(location: Keys, values: Mapping[str, Any]) -> Keys:
     """Return the keys of a location that the values have: others are names that pydantic gave to a union's members."""
     return tuple(part for part, value in walk(location, values) if has_part(value, part))
 
@@ -65,7 +65,7 @@ def has_part(value: Any, part: int | str) -> bool:
 
 
 def _is_absent(values: Mapping[str, Any], keys: Keys, *, empty: bool) -> bool:
-    value = _at(values, keys)
+    value = _value_at(values, keys)
     if value is None:
         return True
     return empty and value in ("", [], {}) and not isinstance(keys[-1], int)  # in a list it is an item, if a wrong one
@@ -75,7 +75,7 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, float) and value.is_integer()
 
 
-def _at(values: Any, keys: Keys) -> Any:
+def _value_at(values: Any, keys: Keys) -> Any:
     for key in keys:
         values = values[key]
     return values

@@ -74,12 +74,12 @@ class HostedFields(LenientModel):
 def refuse_unsupported(values: Mapping[str, Any], unsupported: Mapping[str, str]) -> None:
     """Refuse the first field of `unsupported` that asks for something: raises BadRequest with its advice."""
     for name, advice in unsupported.items():
-        if _asks(name, values.get(name)):
+        if _asks_for_feature(name, values.get(name)):
             message = f"'{name}' is not supported by this server: {advice}."
             raise BadRequest(message, param=name, code="unsupported_parameter")
 
 
-def _asks(name: str, value: object) -> bool:
+def _asks_for_feature(name: str, value: object) -> bool:
     if value is None or value in NEUTRAL.get(name, ()):
         return False
     return bool(value) or name in ASK_BY_BEING_THERE

@@ -33,16 +33,16 @@ def leave_out_hosted_tools(values: Values, served: Sequence[str] = TOOLS) -> tup
     tools, choice = values.get("tools"), values.get("tool_choice")
     if not isinstance(tools, list):
         return values, []
-    hosted = {index: kind for index, tool in enumerate(tools) if (kind := _hosted(tool, served)) is not None}
+    hosted = {index: kind for index, tool in enumerate(tools) if (kind := _hosted_type(tool, served)) is not None}
     chosen = choice if isinstance(choice, dict) else {}
-    if any(_forced(kind, chosen, only=len(hosted) == len(tools), choice=choice) for kind in hosted.values()):
+    if any(_is_forced(kind, chosen, only=len(hosted) == len(tools), choice=choice) for kind in hosted.values()):
         raise _refusal(*next(iter(hosted.items())), served)
     kept = [tool for index, tool in enumerate(tools) if index not in hosted]
     left = {**values, "tools": kept} if hosted else values
     return _without_hosted_choices(left, served), [f"tools[{index}]" for index in hosted]
 
 
-def _hosted(tool: object, served: Sequence[str]) -> str | None:
+def _hosted_type(tool: object, served: Sequence[str]) -> str | None:
     """Return the type of a tool that is none of the client's: that has one, and no parameters."""
     if not isinstance(tool, dict) or "parameters" in tool:
         return None
@@ -50,23 +50,23 @@ def _hosted(tool: object, served: Sequence[str]) -> str | None:
     return kind if isinstance(kind, str) and kind not in served else None
 
 
-def _base(kind: object) -> object:
+def _unversioned_type(kind: object) -> object:
     """Return the type of a hosted tool, without the version if it is known."""
     return next((name for name in HOSTED if isinstance(kind, str) and kind.startswith(name)), kind)
 
 
-def _forced(kind: str, chosen: Mapping[str, Any], *, only: bool, choice: object) -> bool:
+def _is_forced(kind: str, chosen: Mapping[str, Any], *, only: bool, choice: object) -> bool:
     """Return whether the model must call this tool: it is named, or there is no other to choose from."""
     allowed = chosen.get("allowed_tools", chosen)
     required = choice == "required" or (isinstance(allowed, Mapping) and allowed.get("mode") == "required")
-    return _base(chosen.get("type")) == _base(kind) or (only and required)
+    return _unversioned_type(chosen.get("type")) == _unversioned_type(kind) or (only and required)
 
 
 def _refusal(index: int, kind: str, served: Sequence[str]) -> BadRequest:
     message = (
         f"'{kind[:60]}' is a tool of the hosted service, and this server "
-        f"{HOSTED.get(str(_base(kind)), 'has no such tool')}. Declare a function and run it yourself. Tools here: "
-        f"{', '.join(served)}."
+        f"{HOSTED.get(str(_unversioned_type(kind)), 'has no such tool')}. Declare a function and run it yourself. "
+        f"Tools here: {', '.join(served)}."
     )
     return BadRequest(message, param=f"tools[{index}].type")
 
@@ -76,7 +76,7 @@ def _without_hosted_choices(values: Values, served: Sequence[str]) -> Values:
     choice = values.get("tool_choice")
     if not isinstance(choice, dict) or not isinstance(allowed := choice.get("tools"), list):
         return values
-    kept = [tool for tool in allowed if _hosted(tool, served) is None]
+    kept = [tool for tool in allowed if _hosted_type(tool, served) is None]
     return {**values, "tool_choice": {**choice, "tools": kept} if kept else "none"}
 
 

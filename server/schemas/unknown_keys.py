@@ -16,7 +16,7 @@ def unknown_keys(body: BaseModel, sent: Mapping[str, Any]) -> list[str]:
     """Return the paths of the unknown keys of `sent`, from which `body` was made, below its own fields. Each is named
     where it first stands: clients add the same to every message."""
     found: dict[str, str] = {}  # by the path without numbers
-    for general, path in _inner(body, sent, "", ""):
+    for general, path in _walk_fields(body, sent, "", ""):
         if len(found) == MAX_KEYS:
             break
         found.setdefault(general, path)
@@ -30,13 +30,13 @@ def _walk(value: Any, sent: Any, general: str, path: str) -> Iterator[tuple[str,
             for name, one in sent.items():
                 if name not in known | OWN and one is not None and len(name) <= MAX_NAME:
                     yield f"{general}.{name}", f"{path}.{name}"
-            yield from _inner(value, sent, f"{general}.", f"{path}.")
+            yield from _walk_fields(value, sent, f"{general}.", f"{path}.")
     elif isinstance(value, list) and isinstance(sent, list) and len(value) == len(sent):
         for index, (one, of) in enumerate(zip(value, sent, strict=True)):
             yield from _walk(one, of, f"{general}[]", f"{path}[{index}]")
 
 
-def _inner(model: BaseModel, sent: Mapping[str, Any], general: str, path: str) -> Iterator[tuple[str, str]]:
+def _walk_fields(model: BaseModel, sent: Mapping[str, Any], general: str, path: str) -> Iterator[tuple[str, str]]:
     for name, info in type(model).model_fields.items():
         for alias in _names(name, info):
             if alias in sent:

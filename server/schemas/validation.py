@@ -143,7 +143,7 @@ def one_of(allowed: Sequence[Choice], value: str, param: str) -> Choice:
     for choice in allowed:
         if choice == value:
             return choice
-    message = f"Invalid value: {_short(value)}. Supported values are: {', '.join(map(repr, allowed))}."
+    message = f"Invalid value: {_shorten_value(value)}. Supported values are: {', '.join(map(repr, allowed))}."
     raise BadRequest(message, param=param, code="invalid_value")
 
 
@@ -166,13 +166,13 @@ def _bad_request(error: ErrorDetails, values: Mapping[str, Any]) -> BadRequest:
         message = f"Invalid type for '{param}': expected {EXPECTED[kind]}, but got {got}."
         return BadRequest(message, param=param, code="invalid_type")
     if kind == "literal_error":
-        message = f"Invalid value: {_short(value)}. Supported values are: {context['expected']}."
+        message = f"Invalid value: {_shorten_value(value)}. Supported values are: {context['expected']}."
         return BadRequest(message, param=param, code="invalid_value")
     if kind == "union_tag_invalid":
-        message = f"Invalid value: {_short(context['tag'])}. Supported values are: {context['expected_tags']}."
+        message = f"Invalid value: {_shorten_value(context['tag'])}. Supported values are: {context['expected_tags']}."
         return BadRequest(message, param=param, code="invalid_value")
     if kind == "string_pattern_mismatch" and context["pattern"] in PATTERNS:
-        message = f"Invalid '{param}': expected {PATTERNS[context['pattern']]}, but got {_short(value)}."
+        message = f"Invalid '{param}': expected {PATTERNS[context['pattern']]}, but got {_shorten_value(value)}."
         return BadRequest(message, param=param, code="invalid_value")
     if kind in NOT_HERE:
         message, code = NOT_HERE[kind]
@@ -193,7 +193,7 @@ def _out_of_bounds(param: str, kind: str, value: object, context: Mapping[str, A
     side, wording = BOUNDS[kind]
     number = "decimal" if isinstance(value, float) else "integer"
     problem = f"{number} {side.replace('_', ' ')}imum value"
-    message = f"Invalid '{param}': {problem}. {wording.format(**context)}, but got {_short(value)} instead."
+    message = f"Invalid '{param}': {problem}. {wording.format(**context)}, but got {_shorten_value(value)} instead."
     return BadRequest(message, param=param, code=f"{number}_{side}_value")
 
 
@@ -214,6 +214,6 @@ def _param(error: ErrorDetails, values: Mapping[str, Any]) -> str:
     return _path(error["loc"], values, missing=error["type"] == "missing")
 
 
-def _short(value: object) -> str:
+def _shorten_value(value: object) -> str:
     text = repr(value) if isinstance(value, str) else json.dumps(value, default=str)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -145,7 +145,7 @@ class ActiveJobs(Generic[JobT]):
         """Return the job that an Idempotency-Key names, None if it does not run."""
         wanted = (key_id, endpoint, idempotency_key)
         running = (job for job in self._jobs.values() if job.joinable_by_key)
-        return next((job for job in running if _keyed(job.call) == wanted), None)
+        return next((job for job in running if _key_of(job.call) == wanted), None)
 
     def find_by_fingerprint(self, identity: CallIdentity) -> JobT | None:
         """Return the equal job that an automatic retry joins: the newest without a listener, else the newest."""
@@ -180,5 +180,5 @@ def _trace_end(trace: CallTrace, job: ActiveJob[Any], close: Callable[[], None])
     close()
 
 
-def _keyed(call: CallId) -> tuple[str, str, str | None]:
+def _key_of(call: CallId) -> tuple[str, str, str | None]:
     return call.key_id, call.endpoint, call.idempotency_key

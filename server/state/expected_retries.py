@@ -28,15 +28,15 @@ class ExpectedRetries:
 
     def contains(self, identity: CallIdentity) -> bool:
         """Return whether a retry of this call is expected."""
-        return any(expected == identity for expected, _ in self._recent())
+        return any(expected == identity for expected, _ in self._drop_expired())
 
     def consume(self, identity: CallIdentity) -> None:
         """Record that a retry of this call came: it is no longer expected."""
-        oldest = next((entry for entry in self._recent() if entry[0] == identity), None)
+        oldest = next((entry for entry in self._drop_expired() if entry[0] == identity), None)
         if oldest is not None:
             self._expected.remove(oldest)
 
-    def _recent(self) -> deque[tuple[CallIdentity, float]]:
+    def _drop_expired(self) -> deque[tuple[CallIdentity, float]]:
         oldest = self._clock() - self._window_s
         while self._expected and self._expected[0][1] < oldest:
             self._expected.popleft()

@@ -83,18 +83,18 @@ class Backlog:
         """Count the job while this is entered. Raises RateLimited and Overloaded."""
         entry = _Entry(job, call, work_units(job))
         key_id = call.call.key_id
-        others = any(other.call.call.key_id != key_id for other in self._of(None, entry.line))
-        comes = others and not any(self._of(key_id, entry.line))
+        others = any(other.call.call.key_id != key_id for other in self._entries_of(None, entry.line))
+        comes = others and not any(self._entries_of(key_id, entry.line))
         if (wait_s := self._wait_s(entry, share=2 - self._key_share if comes else 1.0)) is not None:
             raise Overloaded(
-                f"The server is busy: {len(list(self._of(None, entry.line)))} jobs with about "
+                f"The server is busy: {len(list(self._entries_of(None, entry.line)))} jobs with about "
                 f"{self.remaining_s(None, entry.line):.0f} s of work are "
                 f"queued, and this one would exceed the limit. Try again in {math.ceil(wait_s)} s.",
                 wait_s,
             )
         if others and (wait_s := self._wait_s(entry, key_id, self._key_share)) is not None:
             raise RateLimited(
-                f"This key has {len(list(self._of(key_id, entry.line)))} jobs with about "
+                f"This key has {len(list(self._entries_of(key_id, entry.line)))} jobs with about "
                 f"{self.remaining_s(key_id, entry.line):.0f} s of work in the queue, and this one would exceed its "
                 f"share of it. Try again in {math.ceil(wait_s)} s.",
                 wait_s,
@@ -124,11 +124,11 @@ class Backlog:
 
     def remaining_s(self, key_id: str | None = None, line: str | None = None) -> float:
         """Return the estimated device time in seconds of all jobs, or of one key's, or of one line's."""
-        return sum(self._remaining_s(entry) for entry in self._of(key_id, line))
+        return sum(self._remaining_s(entry) for entry in self._entries_of(key_id, line))
 
     def next_end_s(self, key_id: str | None = None, line: str | None = None) -> float:
         """Return the seconds after which the first of these jobs may end: the engine runs the shortest first."""
-        return min((self._remaining_s(entry) for entry in self._of(key_id, line)), default=0.0)
+        return min((self._remaining_s(entry) for entry in self._entries_of(key_id, line)), default=0.0)
 
     def estimate_job(self, job_id: str) -> JobEstimate | None:
         """Return a job's place in the queue and its estimated end; None for a job that is not here. The engine runs the
@@ -136,7 +136,10 @@ class Backlog:
         entry = self._entries.get(job_id)
         if entry is None:
             return None
-        mine_s, others = self._remaining_s(entry), [other for other in self._of(None, entry.line) if other is not entry]
+        mine_s, others = (
+            self._remaining_s(entry),
+            [other for other in self._entries_of(None, entry.line) if other is not entry],
+        )
         mine = (RANK[entry.job.tier], mine_s)
         ahead = [
             other
@@ -152,18 +155,18 @@ class Backlog:
             estimated_s=round(entry.call.wake_left_s + mine_s + ahead_s, 1),
         )
 
-    def _of(self, key_id: str | None, line: str | None = None) -> Iterator[_Entry]:
+    def _entries_of(self, key_id: str | None, line: str | None = None) -> Iterator[_Entry]:
         entries = (entry for entry in self._entries.values() if key_id in {None, entry.call.call.key_id})
         return (entry for entry in entries if line in {None, entry.line})
 
     def _at_once(self, line: str) -> int:
-        return max(1, self._workers() if line == HERE else len(list(self._of(None, line))))
+        return max(1, self._workers() if line == HERE else len(list(self._entries_of(None, line))))
 
     def _wait_s(self, entry: _Entry, key_id: str | None = None, share: float = 1.0) -> float | None:
         """Return the seconds until there is room in a share of the queue, for all or for one key; None if there is. An
         idle server takes a job of any length, and so does it from a key that has none."""
         line = entry.line
-        jobs = len(list(self._of(key_id, line)))
+        jobs = len(list(self._entries_of(key_id, line)))
         if jobs == 0:
             return None
         workers = self._at_once(line)

@@ -128,15 +128,15 @@ class InputReader(ArgumentReader):
         certain = text[: len(text) - held]
         certain = certain.rstrip("] \n") if self._in_list else certain
         self._pending = text[len(certain) :]
-        return begun + _inside(certain)
+        return begun + _without_quotes(certain)
 
     def finish(self, *, closed: bool) -> str:
         """Return the end of the JSON object."""
         text = self._pending.rstrip()
-        return _inside(text[:-1] if self._in_list and text.endswith("]") else self._pending) + '"}'
+        return _without_quotes(text[:-1] if self._in_list and text.endswith("]") else self._pending) + '"}'
 
 
-def _inside(text: str) -> str:
+def _without_quotes(text: str) -> str:
     return json_string(text)[1:-1]
 
 

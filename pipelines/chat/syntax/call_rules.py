@@ -48,7 +48,7 @@ class CallRules:
             headers = [self.rules.literal(self._header(tool)) for tool in self.tools]
             blocks = (self._block(header, tool) for header, tool in zip(headers, self.tools, strict=True))
             return f"{SPACE} {self.rules.add(' | '.join(blocks))}"
-        block = self.rules.add(f"{self.rules.literal(self.form.opening)} {self._rest()}")
+        block = self.rules.add(f"{self.rules.literal(self.form.opening)} {self._after_opening()}")
         first = f"{SPACE} {block}" if self.form.opening else block
         if self.form.outer_begin or not self._repeats:
             return first
@@ -66,46 +66,58 @@ class CallRules:
             marks = " | ".join(rules.literal(mark) for mark in (token, thoughts) if rules.split(mark)[1])
             controls = rules.control_tokens(token, thoughts)
             text = rules.add(f"(PLAIN | QUOTE ({marks})?{f' | {controls}' if controls else ''})*")
-            block = rules.add(f"{rules.literal(token + after)} {self._rest()}")
-            return f"{text} ({block} {text}){times}" if self._closes else f"{text} ({block}{self._more()})?"
+            block = rules.add(f"{rules.literal(token + after)} {self._after_opening()}")
+            return (
+                f"{text} ({block} {text}){times}"
+                if self._has_closing_mark
+                else f"{text} ({block}{self._further_calls()})?"
+            )
         mark = rules.split(self._header(self.tools[0]))[1]
         controls = rules.control_tokens(mark or token, "" if mark else thoughts)
         text = rules.add(f"(ANY? {controls})*") if controls else ""
         if token:
-            block = rules.add(f"{self._headed(text, self.form.opening)} {self._rest()}")
-            return f"({block}){times} {text} ANY?" if self._closes else f"{block}{self._more()} | {text} ANY?"
+            block = rules.add(f"{self._ending_in_header(text, self.form.opening)} {self._after_opening()}")
+            return (
+                f"({block}){times} {text} ANY?"
+                if self._has_closing_mark
+                else f"{block}{self._further_calls()} | {text} ANY?"
+            )
         lead = f"[ \\n]*{lark(self.form.lead)}" if self.form.lead else ""
         until = rules.add(f"/(.|\\n)*{lark(self.form.opening)}{lead}/", lazy=True)
-        calls = [f"{text} {until} {self._rest(self.form.lead)}"]
+        calls = [f"{text} {until} {self._after_opening(self.form.lead)}"]
         if not mark:
             call = rules.add(calls[0])
-            return f"({call}){times} {text} ANY?" if self._closes else f"{call}{self._more()} | {text} ANY?"
-        calls += [self._block(self._headed(text, self._header(tool)), tool) for tool in self.tools]
-        others = rules.add(" | ".join(self._headed(text, header) for header in (self.form.answer, thoughts)))
+            return (
+                f"({call}){times} {text} ANY?"
+                if self._has_closing_mark
+                else f"{call}{self._further_calls()} | {text} ANY?"
+            )
+        calls += [self._block(self._ending_in_header(text, self._header(tool)), tool) for tool in self.tools]
+        others = rules.add(" | ".join(self._ending_in_header(text, header) for header in (self.form.answer, thoughts)))
         return f"{others}* ({rules.add(' | '.join(calls))} {others}*){times} {text} ANY?"
 
     def _header(self, tool: CallableTool) -> str:
         return self.form.header.replace("{name}", tool.name)
 
-    def _headed(self, text: str, header: str) -> str:
+    def _ending_in_header(self, text: str, header: str) -> str:
         """Return text that ends in a header."""
         before, mark, after = self.rules.split(header)
         return f"{text} /(.|\\n)*{lark(before)}/ {self.rules.literal(mark + after)}"
 
     def _block(self, header: str, tool: CallableTool) -> str:
         """Return calls of one tool behind its header."""
-        rest = replace(self, tools=[tool])._rest()
+        rest = replace(self, tools=[tool])._after_opening()
         return self.rules.add(f"{header} {SPACE} {self.rules.literal(self.form.opening)} {rest}")
 
     @property
-    def _closes(self) -> bool:
+    def _has_closing_mark(self) -> bool:
         """Return whether a mark ends calls: else what comes behind them would be taken for a part of them."""
         return bool(self.form.outer_end or self.form.end)
 
-    def _more(self) -> str:
+    def _further_calls(self) -> str:
         """Return further calls behind one, without text between them."""
         mark = self.rules.literal(self.form.begin or self.form.separator.strip())
-        return f" ({SPACE} {mark} {self._rest()})*" if self._repeats and not self.form.outer_begin else ""
+        return f" ({SPACE} {mark} {self._after_opening()})*" if self._repeats and not self.form.outer_begin else ""
 
     @property
     def _repeats(self) -> bool:
@@ -120,15 +132,15 @@ class CallRules:
             before = f"/(.|\\n)*{lark(self.form.separator)}[ \\n]*"
             heads = [(tool, self.form.head.replace("{name}", tool.name)) for tool in self.tools]
             untils = [(tool, head, rules.add(f"{before}{lark(head)}/", lazy=True)) for tool, head in heads]
-            calls = [f"{until} {self._one(tool, head)}" for tool, head, until in untils]
-            text = f"{rules.literal(self.form.answer)} (({rules.add(' | '.join(calls))}){self._more()} | ANY?)"
+            calls = [f"{until} {self._call_to(tool, head)}" for tool, head, until in untils]
+            text = f"{rules.literal(self.form.answer)} (({rules.add(' | '.join(calls))}){self._further_calls()} | ANY?)"
             return f"{rules.add(self.required())} | {text}"
         text = rules.add(f"{SPACE} /{not_prefix(self.form.lead)}/ {rules.free()}*")
         controls = rules.control_tokens(thoughts)
         first = rules.add(f"{controls} {rules.free()}*") if controls else text
-        return f"{rules.add(self._rest())} | {text}? | {first}"
+        return f"{rules.add(self._after_opening())} | {text}? | {first}"
 
-    def _rest(self, read: str = "") -> str:
+    def _after_opening(self, read: str = "") -> str:
         """Return what follows the first marker, and `read`, which the call or the list of calls begins with."""
         rules, form = self.rules, self.form
         space = "" if read else SPACE
@@ -146,9 +158,9 @@ class CallRules:
 
     def _call(self, read: str = "") -> str:
         """Return a call of one of the tools, without its first marker and what was `read` of its head."""
-        return self.rules.add(" | ".join(self.rules.add(self._one(tool, read)) for tool in self.tools))
+        return self.rules.add(" | ".join(self.rules.add(self._call_to(tool, read)) for tool in self.tools))
 
-    def _one(self, tool: CallableTool, read: str) -> str:
+    def _call_to(self, tool: CallableTool, read: str) -> str:
         rules, form = self.rules, self.form
         head = self._head(form.head.replace("{name}", tool.name).removeprefix(read))
         if tool.grammar and form.arguments.input_opening:

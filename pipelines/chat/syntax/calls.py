@@ -180,7 +180,7 @@ class CallsReader:
                         self._text, self.rest = self._text[: end.start()], self._text[end.end() :]
                     return
                 self._text = self._text[head.end() :]
-                yield self._begin(_unescaped(head["name"]))
+                yield self._begin(_unescape_name(head["name"]))
             text, self._text = self._text, ""
             arguments = self._arguments
             if arguments is None:
@@ -216,7 +216,7 @@ class CallsReader:
         return pieces
 
 
-def _unescaped(name: str) -> str:
+def _unescape_name(name: str) -> str:
     value = _json_or_none(f'"{name}"')
     return value if isinstance(value, str) else name
 

@@ -24,7 +24,7 @@ TOOL: Final[dict[str, Any]] = {
 def choose(template: str, model_type: str, vocabulary: set[str], shown: str) -> str | None:
     """Return the name of the syntax; None for one that the table lacks. `shown` is the probe's call as the template
     writes it, empty where it writes none."""
-    marked = list(_marked(template))
+    marked = list(_marked_syntaxes(template))
     if shown:
         return next((name for name in (*marked, *TABLE) if reads(name, shown)), None)
     typed = (name for name, known in TABLE.items() if known.fits(model_type, vocabulary))
@@ -44,7 +44,7 @@ def reads(name: str, shown: str) -> bool:
     return [piece.name for piece in found if piece.name] == [SHOWN_NAME] and bool(arguments == SHOWN_ARGUMENTS)
 
 
-def _marked(template: str) -> Iterator[str]:
+def _marked_syntaxes(template: str) -> Iterator[str]:
     for name, known in TABLE.items():
         if all(mark in template for mark in known.marks):
             yield name

@@ -114,10 +114,10 @@ def _tag(rules: Rules, name: str, schema: Schema) -> str:
     if options := options_of(schema):
         rules.left_out |= schema.keys() & OF_ONE_TYPE
         each = [standalone(option, schema) for option in options]
-        return rules.value(schema, lambda: _either(rules, name, each), kind=f"tag {name}")
+        return rules.value(schema, lambda: _one_of(rules, name, each), kind=f"tag {name}")
     kind = schema.get("type")
     if isinstance(kind, list):
-        return _either(rules, name, [{**schema, "type": one} for one in kind])
+        return _one_of(rules, name, [{**schema, "type": one} for one in kind])
     mark = rules.literal(MINIMAX)
     opening = rules.literal(f"{MINIMAX}<{name}>") if name else f"{mark} {ANY_TAG}"
     closing = rules.literal(f"{MINIMAX}</{name}>") if name else f"{mark} {ANY_END}"
@@ -130,18 +130,18 @@ def _tag(rules: Rules, name: str, schema: Schema) -> str:
         items = standalone(schema.get("items"), schema)
         return f"{opening} {rules.value(items, lambda: _tag(rules, ITEM, items), kind='items')}* {closing}"
     if not schema.keys() & {"type", "enum"} and may_be_text(schema):
-        return f"{opening} {_anything(rules)} {closing}"
+        return f"{opening} {_any_content(rules)} {closing}"
     if may_be_text(schema) and "enum" not in schema:
         text = raw_string(rules, schema, f"{MINIMAX}</{name}>" if name else MINIMAX)
         return f"{opening} {text} {'' if name else ANY_END}"
     return f"{opening} {rules.json(schema)} {closing}"
 
 
-def _either(rules: Rules, name: str, options: Sequence[Schema]) -> str:
+def _one_of(rules: Rules, name: str, options: Sequence[Schema]) -> str:
     return f"({' | '.join(rules.add(_tag(rules, name, one)) for one in options)})"
 
 
-def _anything(rules: Rules) -> str:
+def _any_content(rules: Rules) -> str:
     """Return the expression of text and of tags with anything in them."""
     mark = rules.literal(MINIMAX)
     if not any(line.startswith(f"{ANYTHING}: ") for line in rules.lines):

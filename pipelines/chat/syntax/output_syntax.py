@@ -57,7 +57,7 @@ class OutputSyntax:
 
     @classmethod
     def _own(cls, own: Mapping[str, Any], chat_template: str, thoughts: Thoughts | None) -> Self:
-        fields = {name: _anchored(_as_text(field), name) for name, field in own["fields"].items()}
+        fields = {name: _anchor_to_start(_as_text(field), name) for name, field in own["fields"].items()}
         anchor = {key: own[key] for key in ("start_anchor", "start_anchor_pattern") if key in own}
         has_thoughts = any(name not in NOT_REASONING for name in fields)
         calls = HERMES if _is_hermes(own, chat_template) else None
@@ -120,14 +120,14 @@ def _thought_fields(thoughts: Thoughts) -> ParserFields:
     start = rf"(?:\A|{closing}\s*{turn})"
     fields: ParserFields = {
         "reasoning_content": {
-            "open_pattern": _begins(start, opening),
+            "open_pattern": _pattern_at_start(start, opening),
             "close_pattern": rf"\s*{closing}\s*{turn}",
             "content": "text",
             "repeats": True,
         }
     }
     begin, end = re.escape(thoughts.answer_opening), re.escape(thoughts.answer_closing)
-    answer = rf"|{_begins(start, begin)}|\s*{end}\s*\Z" if begin else ""
+    answer = rf"|{_pattern_at_start(start, begin)}|\s*{end}\s*\Z" if begin else ""
     fields["marker"] = _marker(rf"\A\s*{closing}\s*{answer}")  # some end thoughts that they did not begin
     return fields
 
@@ -150,17 +150,17 @@ def _as_text(field: ParserFields) -> ParserFields:
     return {**{key: value for key, value in field.items() if key != "transform"}, "content": "text"}
 
 
-def _anchored(field: ParserFields, name: str) -> ParserFields:
+def _anchor_to_start(field: ParserFields, name: str) -> ParserFields:
     """Return a field of thoughts that begin an answer or follow other thoughts, and nowhere else."""
     opening, closing = field.get("open"), field.get("close")
     if name in NOT_REASONING or not isinstance(opening, str) or not isinstance(closing, str):
         return field
     others = {key: value for key, value in field.items() if key not in ("open", "close")}
-    pattern = _begins(rf"(?:\A|{re.escape(closing)})", re.escape(opening.rstrip()))
+    pattern = _pattern_at_start(rf"(?:\A|{re.escape(closing)})", re.escape(opening.rstrip()))
     return {**others, "open_pattern": pattern, "close_pattern": rf"\s*{re.escape(closing)}\s*"}
 
 
-def _begins(start: str, mark: str) -> str:
+def _pattern_at_start(start: str, mark: str) -> str:
     """Return the pattern of a mark that stands nowhere but behind `start`. What is before it is looked at last: where
     that comes first, the package regex takes other texts (`<mark> <b>`) for its beginning, and holds them back."""
     return rf"\s*{mark}(?<={start}\s*{mark})\s*"

@@ -54,10 +54,10 @@ def searching(pattern: str) -> str:
             branches.append("")
         else:
             branches[-1] += part if part.startswith("\\") else part.replace("/", "\\/").replace("\n", "\\n")
-    return "|".join(map(_whole, branches))
+    return "|".join(map(_whole_text_pattern, branches))
 
 
-def _whole(branch: str) -> str:
+def _whole_text_pattern(branch: str) -> str:
     begins, ends = branch.startswith("^"), ONE_END.search(branch) is not None
     inner = branch[int(begins) : len(branch) - int(ends)]
     return f"{'' if begins else ANY}({inner}){'' if ends else ANY}"

@@ -187,7 +187,7 @@ def read_value(text: str, schema: Schema, *, is_string: bool) -> Any:
         json.dumps(value, allow_nan=False)  # NaN, and 1e400, are no JSON
     except ValueError:
         return text
-    return text if is_string and not _declared(value, schema) else value
+    return text if is_string and not _declares_type(value, schema) else value
 
 
 def bare(value: Any) -> str:
@@ -252,7 +252,7 @@ def _of_kind(schema: Schema, kind: str) -> dict[str, Any] | None:
     return {"type": kind, "enum": found} if found else None
 
 
-def _declared(value: Any, schema: Schema) -> bool:
+def _declares_type(value: Any, schema: Schema) -> bool:
     """Return whether a schema that takes strings names the type of this other value, too, or names none for it."""
     if not schema.keys() & {"type", "anyOf", "oneOf"}:
         return isinstance(value, dict | list)

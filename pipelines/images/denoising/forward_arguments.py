@@ -75,10 +75,10 @@ def shared_key(arguments: Mapping[str, Any], layout: Layout, fingerprints: Finge
         if _has_items(value, layout):
             return ("items", frozenset(_item_key(item, is_image=value is latents) for item in value))
         if isinstance(value, list | tuple):
-            if _repeats(value, layout):  # such as the shapes of all images
-                return ("repeated", type(value), _plain(value[0]))
+            if _is_repeated_value(value, layout):  # such as the shapes of all images
+                return ("repeated", type(value), _plain_value(value[0]))
             return (type(value), *(key(item) for item in value))
-        return _plain(value)
+        return _plain_value(value)
 
     latents = next(iter(arguments.values()))
     if not _is_masked(arguments, layout):
@@ -95,7 +95,7 @@ def _item_key(item: Any, *, is_image: bool) -> Hashable:
         return item.dtype, item.device, tuple(item.shape) if is_image else item.dim()
     if isinstance(item, list | tuple):
         return tuple(_item_key(part, is_image=is_image) for part in item)
-    return _plain(item)
+    return _plain_value(item)
 
 
 def merge(passes: Sequence[Mapping[str, Any]], layouts: Sequence[Layout]) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def _concatenate(values: Sequence[Any], layouts: Sequence[Layout]) -> Any:
         return torch.cat(list(values)) if _has_rows(first, layout) else first
     if isinstance(first, Mapping):
         return {name: _concatenate([value[name] for value in values], layouts) for name in first}
-    if _has_items(first, layout) or _repeats(first, layout):
+    if _has_items(first, layout) or _is_repeated_value(first, layout):
         return [item for value in values for item in value]
     if isinstance(first, list | tuple):
         return type(first)(_concatenate(items, layouts) for items in zip(*values, strict=True))
@@ -206,7 +206,7 @@ def _has_items(value: Any, layout: Layout) -> bool:
     return layout.listed and isinstance(value, list) and len(value) == layout.rows and _holds_tensor(value)
 
 
-def _repeats(value: Any, layout: Layout) -> bool:
+def _is_repeated_value(value: Any, layout: Layout) -> bool:
     """Return whether a list has a plain value for each row, all alike. They must be equal in all passes: a denoiser may
     read the first."""
     return (
@@ -223,11 +223,11 @@ def _holds_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor | Mapping)
 
 
-def _plain(value: Any) -> Hashable:
+def _plain_value(value: Any) -> Hashable:
     """Return a value with the name of its type: both must be equal in all passes. Raises Unmergeable for an object that
     has no plain value."""
     if isinstance(value, list | tuple):
-        return tuple(_plain(item) for item in value)
+        return tuple(_plain_value(item) for item in value)
     if value is None or isinstance(value, bool | int | float | str | bytes | torch.dtype | torch.device):
         return type(value).__name__, value
     raise Unmergeable(f"it takes a {type(value).__name__}")

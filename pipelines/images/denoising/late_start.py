@@ -74,9 +74,9 @@ class LateStart:
         pipeline makes them."""
         if self._begun and self._latents is not None:
             self._factors = _noise_factors(self._pipeline.scheduler)
-            self._latents.copy_(self._noised(0))
+            self._latents.copy_(self._add_noise(0))
 
-    def _noised(self, step: int) -> torch.Tensor:
+    def _add_noise(self, step: int) -> torch.Tensor:
         """Return the image's latents, noised as they are before a step."""
         clean, noise = self._factors[step]
         return clean * self._clean + noise * self._noise
@@ -85,7 +85,7 @@ class LateStart:
         """Put back the part that the mask leaves out. Call it after each step with its latents."""
         self._steps += 1
         if self._painted is not None:
-            kept = self._noised(self._steps).to(latents.dtype)
+            kept = self._add_noise(self._steps).to(latents.dtype)
             latents.copy_(torch.lerp(kept, latents, self._painted.to(latents.dtype)))
 
     def _encode(self, like: torch.Tensor) -> torch.Tensor:

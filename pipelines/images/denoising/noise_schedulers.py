@@ -35,7 +35,7 @@ def new_scheduler(original: Any, sampling: SamplingDefaults) -> Any:
     except Exception as error:  # of a class's own checks
         if not overrides:
             raise
-        raise CheckpointError(f"{KEY}: {kind.__name__} refuses {_shown(overrides)}: {error}") from error
+        raise CheckpointError(f"{KEY}: {kind.__name__} refuses {_show_overrides(overrides)}: {error}") from error
 
 
 def follow_file(pipeline: Any, spec: CheckpointSpec, file_sampling: FileSampling) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ def try_config(original: Any, sampling: SamplingDefaults) -> None:
     plain = SamplingDefaults(scheduler=sampling.scheduler, shift=sampling.shift)
     if failed is not None and _failure_of_step(new_scheduler(original, plain)) is None:
         name = sampling.scheduler or type(original).__name__
-        raise CheckpointError(f"{KEY}: {name} refuses {_shown(dict(sampling.scheduler_config))}: {failed}")
+        raise CheckpointError(f"{KEY}: {name} refuses {_show_overrides(dict(sampling.scheduler_config))}: {failed}")
 
 
 def _class_named(name: str) -> Any:
@@ -79,7 +79,7 @@ def _check_keys(kind: Any, overrides: Mapping[str, Scalar]) -> None:
         if key not in accepted:
             names = ", ".join(accepted)
             raise CheckpointError(f"{KEY}.{key}: {kind.__name__} takes no such key; it takes {names}")
-        if (expected := _expected(accepted[key], value)) is not None:
+        if (expected := _expected_values(accepted[key], value)) is not None:
             raise CheckpointError(f"{KEY}.{key}: got {value!r}, but {kind.__name__} takes {expected}")
 
 
@@ -89,13 +89,13 @@ def _check_meaning(kind: Any, config: Mapping[str, Any]) -> None:
     accepted = inspect.signature(kind.__init__).parameters
     for key, usual in DEFAULTS.items():
         value = config.get(key, usual)
-        if value != usual and (key not in accepted or _expected(accepted[key], value) is not None):
+        if value != usual and (key not in accepted or _expected_values(accepted[key], value) is not None):
             raise CheckpointError(
                 f"sampling.scheduler: {kind.__name__} has no {key} = {value!r}, as the checkpoint needs"
             )
 
 
-def _expected(parameter: inspect.Parameter, value: Scalar) -> str | None:
+def _expected_values(parameter: inspect.Parameter, value: Scalar) -> str | None:
     """Return the values that the parameter takes instead, if its annotation or default tells; None if it takes the
     value, or if nothing tells."""
     if get_origin(parameter.annotation) is Literal:
@@ -121,5 +121,5 @@ def _failure_of_step(scheduler: Any) -> Exception | None:
     return None
 
 
-def _shown(overrides: Mapping[str, Scalar]) -> str:
+def _show_overrides(overrides: Mapping[str, Scalar]) -> str:
     return ", ".join(f"{key} = {value!r}" for key, value in overrides.items())

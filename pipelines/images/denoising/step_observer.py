@@ -75,9 +75,9 @@ class StepObserver:
             self.restore(latents)
             self._latents = [*self._latents[-1:], latents]
         self._scheduler, self._timestep = scheduler, timestep
-        self._on_step(self._canvas or self._predicted)
+        self._on_step(self._canvas or self._predicted_image)
 
-    def _predicted(self) -> Pixels | None:
+    def _predicted_image(self) -> Pixels | None:
         if not self._latents:
             return None
         latents = self._latents[-1][0]

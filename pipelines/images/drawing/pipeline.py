@@ -174,7 +174,7 @@ class ImagePipeline:
                 first, *others = images if job.sheet_from is None else on_sheet(images, job.sheet_from)
                 if self.checkpoint.takes_size(Task.NATIVE):
                     aligned = align_reference(first, job, plan)
-                    first = aligned if aligned.size == size else self._bounded(first)
+                    first = aligned if aligned.size == size else self._bound_reference(first)
                 else:  # it draws in the size of the reference
                     first = to_drawn_size(first, job, plan)
                 accepted = inspect.signature(self.checkpoint.task_classes[Task.NATIVE].__call__).parameters
@@ -189,7 +189,7 @@ class ImagePipeline:
                 mask = None if job.mask is None else binary_mask(self._at_drawn_size(job.mask))
                 image = self._as_read(self._at_drawn_size(job.references[0]))
                 inputs: dict[str, Any] = {"image": image, "mask_image": mask}
-                if others := [self._as_read(self._bounded(to_image(other))) for other in job.references[1:]]:
+                if others := [self._as_read(self._bound_reference(to_image(other))) for other in job.references[1:]]:
                     inputs["image_reference"] = others
                 return self._call(Task.INPAINT, seed, size, observer, job.sampling.strength, **inputs)
 
@@ -213,7 +213,7 @@ class ImagePipeline:
         """Scale a reference, a mask or a map to the drawn size, each pixel where the finished image has it."""
         return to_drawn_size(to_image(image), self.job, self.plan)
 
-    def _bounded(self, reference: Image.Image) -> Image.Image:
+    def _bound_reference(self, reference: Image.Image) -> Image.Image:
         """Return a reference of another shape than the image, at the native area where the call has no bound."""
         if not self.checkpoint.family.reads_any_size:
             return reference

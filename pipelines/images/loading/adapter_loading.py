@@ -103,7 +103,7 @@ def _read(pipeline: Any, file: AdapterFile, name: str, *, proved: bool) -> "_Rea
             pipeline.delete_adapters([name])
             failed = failed or error
         else:
-            if any(_loaded(pipeline, name)):
+            if any(_adapted_layers(pipeline, name)):
                 return reading
     raise failed or ValueError("no layer of it is in there")
 
@@ -164,7 +164,7 @@ class _Reading:
 
     def _check_conversion(self, convert: Callable[[Weights], Any]) -> None:
         """Count the layers that the conversion has dropped, and compare the strengths. Raises CheckpointError."""
-        lost = _dropped(self._weights, self._contents, convert)
+        lost = _dropped_layers(self._weights, self._contents, convert)
         if lost is None:
             return
         self._lost = len(lost)
@@ -174,7 +174,7 @@ class _Reading:
     def fitting(self, name: str) -> int:
         """Return how many of the file's layers are in the model now. Raises CheckpointError if their strength is
         another."""
-        loaded = list(_loaded(self._pipeline, name))
+        loaded = list(_adapted_layers(self._pipeline, name))
         if self.converted is None or not loaded:
             return 0
         found = len(loaded)
@@ -203,7 +203,7 @@ def _check_shapes(state: Weights, contents: Contents, layers: Mapping[str, Any])
     wrong = []
     known = {layer: pair for layer, pair in contents.pairs.items() if layer in layers}
     for layer, (down, up) in known.items():
-        inputs, outputs = _sizes(layers[layer])
+        inputs, outputs = _layer_sizes(layers[layer])
         if state[down].shape[1] > inputs or state[up].shape[0] != outputs:
             wrong.append((layer.rsplit(".", 1)[-1], f"{state[down].shape[1]} to {state[up].shape[0]}", inputs, outputs))
     if not wrong:
@@ -216,7 +216,7 @@ def _check_shapes(state: Weights, contents: Contents, layers: Mapping[str, Any])
     )
 
 
-def _sizes(layer: Any) -> tuple[int, int]:
+def _layer_sizes(layer: Any) -> tuple[int, int]:
     """Return a layer's inputs of one group, and its outputs."""
     if hasattr(layer, "in_features"):
         return layer.in_features, layer.out_features
@@ -241,7 +241,7 @@ def _exact_buffers(pipeline: Any) -> Iterator[tuple[torch.nn.Module, str, torch.
                     yield module, name, numbers
 
 
-def _loaded(pipeline: Any, name: str) -> Iterator[Any]:
+def _adapted_layers(pipeline: Any, name: str) -> Iterator[Any]:
     """Yield the layers that have this adapter."""
     for component in adapted_components(pipeline).values():
         for module in component.modules():
@@ -251,7 +251,7 @@ def _loaded(pipeline: Any, name: str) -> Iterator[Any]:
                 yield module
 
 
-def _dropped(weights: Weights, contents: Contents, convert: Callable[[Weights], Any]) -> set[str] | None:
+def _dropped_layers(weights: Weights, contents: Contents, convert: Callable[[Weights], Any]) -> set[str] | None:
     """Find the layers that a conversion drops. It is given pairs of rank 1, each filled with its number: a number that
     is nowhere in the result is of a dropped layer. None if it can't be told: a conversion may look for more than
     names."""

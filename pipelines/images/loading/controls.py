@@ -132,7 +132,7 @@ class Controls:
 
     def read(self, inputs: Sequence[ControlInput]) -> None:
         """Read the IP-Adapters that a run will load, before it has the device."""
-        for active in self._wanted(self.of_kind(("ip-adapter",), inputs)):
+        for active in self._file_versions(self.of_kind(("ip-adapter",), inputs)):
             if active not in self._active and active[1] is not None:
                 self.hashes.read(active[1])
                 with LOAD_LOCK:  # as for adapters
@@ -140,10 +140,10 @@ class Controls:
 
     def is_outdated(self, inputs: Sequence[ControlInput]) -> bool:
         """Return whether the file of an IP-Adapter in the denoiser has changed since it was read."""
-        wanted = self._wanted(self.of_kind(("ip-adapter",), inputs))
+        wanted = self._file_versions(self.of_kind(("ip-adapter",), inputs))
         return wanted != self._active and [name for name, _ in wanted] == [name for name, _ in self._active]
 
-    def _wanted(self, adapters: Sequence[ControlInput]) -> tuple[tuple[str, FileVersion | None], ...]:
+    def _file_versions(self, adapters: Sequence[ControlInput]) -> tuple[tuple[str, FileVersion | None], ...]:
         return tuple((each.name, FileVersion.find(self.by_name[each.name].path)) for each in adapters)
 
     def found(self, inputs: Sequence[ControlInput]) -> dict[str, str]:
@@ -162,7 +162,7 @@ class Controls:
         """Load a run's IP-Adapters into the denoiser, and remove others. While it is `held`, other runs draw with those
         of these names: they stay, even if their files have changed. Raises UnsupportedTask."""
         adapters = self.of_kind(("ip-adapter",), inputs)
-        wanted = self._wanted(adapters)
+        wanted = self._file_versions(adapters)
         if wanted != self._active and not (held and self.is_outdated(inputs)):
             self.deactivate(denoiser)
             if wanted:
@@ -175,7 +175,7 @@ class Controls:
                     if is_out_of_memory(error) or is_device_error(error):
                         raise
                     raise UnsupportedTask(f"the IP-Adapter '{wanted[0][0]}' does not fit it", "controls") from error
-                if self._wanted(adapters) != wanted:
+                if self._file_versions(adapters) != wanted:
                     self.deactivate(denoiser)
                     raise UnsupportedTask(f"the IP-Adapter '{wanted[0][0]}' is being replaced: try again", "controls")
         if wanted:

@@ -22,9 +22,9 @@ def bring_position_tables(denoiser: torch.nn.Module, device: torch.device) -> No
         if POSITIONS.search(type(module).__name__) and next(module.parameters(), None) is None:
             for name, value in vars(module).items():
                 if not name.startswith("_") and any(map(torch.is_tensor, tree_leaves(value))):
-                    setattr(module, name, _moved(value, device))
-            module.register_forward_hook(lambda _module, _arguments, tables: _moved(tables, device))
+                    setattr(module, name, _move_tables(value, device))
+            module.register_forward_hook(lambda _module, _arguments, tables: _move_tables(tables, device))
 
 
-def _moved(tables: Any, device: torch.device) -> Any:
+def _move_tables(tables: Any, device: torch.device) -> Any:
     return tree_map_only(torch.Tensor, lambda each: each.to(device), tables)

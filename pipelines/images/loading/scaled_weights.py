@@ -20,11 +20,11 @@ def load_unscaled(file: Path, dtype: torch.dtype, *, denoiser_alone: bool = Fals
         raise CheckpointError(quantization.problem)
     weights: Weights = load_file(file)
     for name, scale in quantization.scales.items():
-        weights[name] = _multiplied(weights[name], weights[scale.name], scale).to(dtype)
+        weights[name] = _apply_scale(weights[name], weights[scale.name], scale).to(dtype)
     return {name: weight for name, weight in weights.items() if name not in quantization.dropped}
 
 
-def _multiplied(weight: torch.Tensor, values: torch.Tensor, scale: Scale) -> torch.Tensor:
+def _apply_scale(weight: torch.Tensor, values: torch.Tensor, scale: Scale) -> torch.Tensor:
     """Return the weight times its scale in float32. Each value is repeated over its block; the last block of a side may
     be cut."""
     values = values.to(torch.float32)

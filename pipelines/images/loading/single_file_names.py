@@ -82,7 +82,7 @@ def fit(kind: type[Any], folder: Path, part: str, shapes: Shapes, file: Path) ->
     names = frozenset(model.state_dict())
     as_named = {name: StandIn.of(name, shape) for name, shape in shapes.items()}
     missing, unused = names - shapes.keys(), frozenset(shapes) - names
-    best = Fit(model, missing, unused, False, *_reshaped(model, as_named))
+    best = Fit(model, missing, unused, False, *_find_reshaped(model, as_named))
     reason: Exception | None = None
     if best.missing:
         try:
@@ -103,13 +103,13 @@ def _fit_converted(model: torch.nn.Module, kind: type[Any], config: Mapping[str,
     made, left = _convert(kind, config, shapes)
     names = model.state_dict().keys()
     filled = {name for name, weight in made.items() if weight is not None and LACKING not in weight.origins}
-    used = _origins(made[name] for name in filled & names)
-    dropped = shapes.keys() - _origins(made.values()) - _origins(left.values())  # taken out, and put nowhere
+    used = _origins_of(made[name] for name in filled & names)
+    dropped = shapes.keys() - _origins_of(made.values()) - _origins_of(left.values())  # taken out, and put nowhere
     missing = frozenset(name for name, _ in model.named_parameters() if name not in filled)
-    return Fit(model, missing, frozenset(shapes.keys() - used - dropped), True, *_reshaped(model, made))
+    return Fit(model, missing, frozenset(shapes.keys() - used - dropped), True, *_find_reshaped(model, made))
 
 
-def _reshaped(
+def _find_reshaped(
     model: torch.nn.Module, made: Mapping[str, StandIn | None]
 ) -> tuple[dict[str, tuple[int, ...]], frozenset[str]]:
     """Return the shapes that a model needs of the file's weights that have another one of the same numbers, such as
@@ -155,7 +155,7 @@ def _convert(
             lacking[name] = alike.get(NUMBER.sub("", name), DIVISIBLE)
 
 
-def _origins(weights: Iterable[StandIn | None]) -> frozenset[str]:
+def _origins_of(weights: Iterable[StandIn | None]) -> frozenset[str]:
     return frozenset[str]().union(*(weight.origins for weight in weights if weight is not None))
 
 

@@ -44,7 +44,7 @@ def load_denoiser(
         source = named_for_library(load_unscaled(spec.path, dtype, denoiser_alone=True))
         shapes = {name: tuple(weight.shape) for name, weight in source.items()}
     found = fit(kind, spec.base, part, shapes, spec.path)
-    source = {name: _plain(weight, name, found, shapes[name], dtype) for name, weight in source.items()}
+    source = {name: _reshape_weight(weight, name, found, shapes[name], dtype) for name, weight in source.items()}
     unused = {name.removeprefix(DENOISER_PREFIX) for name in found.unused}
     notes = check_names(spec.path, part, found.model, found.missing, unused)
     if not found.converted:  # with any other name the library would take all of them for those of the original code
@@ -55,7 +55,7 @@ def load_denoiser(
     return denoiser, notes
 
 
-def _plain(weight: Any, name: str, found: Fit, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+def _reshape_weight(weight: Any, name: str, found: Fit, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """Return a weight in the shape that the model has for it. GGUF's blocks are multiplied out unless they are whole
     rows of a linear layer, which alone can compute with them."""
     wanted = found.shapes.get(name, shape)

@@ -37,7 +37,7 @@ class _DenseBlock(nn.Module):
         """Return an input of shape (rows, features, height, width) with the block's output added."""
         seen = x
         for convolution in (self.conv1, self.conv2, self.conv3, self.conv4):
-            seen = torch.cat([seen, _rectified(convolution(seen))], dim=1)
+            seen = torch.cat([seen, _leaky_relu(convolution(seen))], dim=1)
         added: torch.Tensor = self.conv5(seen)
         return x + RESIDUAL * added
 
@@ -90,8 +90,8 @@ class RRDBNet(Upscaler):
         x = self.conv_first(functional.pixel_unshuffle(padded, self.unshuffle))
         x = x + self.conv_body(self.body(x))
         for name in self.ups:
-            x = _rectified(getattr(self, name)(functional.interpolate(x, scale_factor=2, mode="nearest")))
-        drawn: torch.Tensor = self.conv_last(_rectified(self.conv_hr(x)))
+            x = _leaky_relu(getattr(self, name)(functional.interpolate(x, scale_factor=2, mode="nearest")))
+        drawn: torch.Tensor = self.conv_last(_leaky_relu(self.conv_hr(x)))
         return drawn[:, :, : height * self.scale, : width * self.scale]
 
 
@@ -142,5 +142,5 @@ def _convolution(inputs: int, outputs: int) -> nn.Conv2d:
     return nn.Conv2d(inputs, outputs, 3, padding=1)
 
 
-def _rectified(x: torch.Tensor) -> torch.Tensor:
+def _leaky_relu(x: torch.Tensor) -> torch.Tensor:
     return functional.leaky_relu(x, SLOPE)

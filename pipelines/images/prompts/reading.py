@@ -122,7 +122,7 @@ class PromptReader:
         """Refuse a cut prompt in the mode "refuse", before the denoiser's first pass. Raises PromptTooLong."""
         readings = [reading for reading, _ in self._read]
         for field, text in self._prompts.items() if self.mode == "refuse" else ():
-            if (found := _by_encoder(readings, text)) and (most := _best(found)).cut:
+            if (found := _by_encoder(readings, text)) and (most := _least_cut(found)).cut:
                 raise PromptTooLong(field, most.used + most.cut, most.used)
 
     def add(self, readings: Sequence[Reading]) -> None:
@@ -296,7 +296,7 @@ def _within(reading: Reading, measure: Measure | None, length: int | None, may_b
 
 def loses_text(readings: Sequence[Reading]) -> bool:
     """Return whether there is a text of which every encoder cuts something off."""
-    return any(_best(_by_encoder(readings, text)).cut for text in {reading.text for reading in readings})
+    return any(_least_cut(_by_encoder(readings, text)).cut for text in {reading.text for reading in readings})
 
 
 def _by_encoder(readings: Sequence[Reading], text: str) -> dict[str, Reading]:
@@ -306,7 +306,7 @@ def _by_encoder(readings: Sequence[Reading], text: str) -> dict[str, Reading]:
     return {each.encoder: each for each in sorted(of_text, key=lambda each: (each.of is not None, each.cut))}
 
 
-def _best(found: Mapping[str, Reading]) -> Reading:
+def _least_cut(found: Mapping[str, Reading]) -> Reading:
     """Return the reading of the encoder that reads the largest part, of those the one with most room."""
 
     def rank(each: Reading) -> tuple[float, int]:
@@ -316,5 +316,5 @@ def _best(found: Mapping[str, Reading]) -> Reading:
 
 
 def _token_counts(found: Mapping[str, Reading]) -> dict[str, Any]:
-    best, each = _best(found).numbers(), {name: reading.numbers() for name, reading in found.items()}
+    best, each = _least_cut(found).numbers(), {name: reading.numbers() for name, reading in found.items()}
     return best if all(numbers == best for numbers in each.values()) else {**best, "encoders": each}

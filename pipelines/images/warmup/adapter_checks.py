@@ -47,7 +47,7 @@ class AdapterChecker:
             raise CheckpointError(
                 f"runtime.lora_folder: no adapter in {folder} fits {self.spec.path}: {name}: {reason}"
             )
-        return _without(capabilities, failures)
+        return _without_adapters(capabilities, failures)
 
     async def _try(self, file: Path, plain: Images) -> str | None:
         """Try an adapter, and return the reason why it does not work; None if it works."""
@@ -73,19 +73,19 @@ class AdapterChecker:
     async def _leaves_something(self, plain: Images) -> bool:
         """Return whether the job's image is another one now. One that differs from draw to draw shows nothing."""
         again = [await self.draw(self.job)]
-        if _same(plain, again[0]):
+        if _are_same_images(plain, again[0]):
             return False
         again.append(await self.draw(self.job))
-        return _same(again[0], again[1])
+        return _are_same_images(again[0], again[1])
 
 
-def _same(one: Images | str, other: Images | str) -> bool:
+def _are_same_images(one: Images | str, other: Images | str) -> bool:
     if isinstance(one, str) or isinstance(other, str):
         return isinstance(one, str) and isinstance(other, str)
     return difference(one[0], other[0]) == 0
 
 
-def _without(capabilities: Capabilities, failures: Mapping[str, str]) -> Capabilities:
+def _without_adapters(capabilities: Capabilities, failures: Mapping[str, str]) -> Capabilities:
     failed_checks = (FailedCheck(f"the adapter {name}", why) for name, why in failures.items())
     return replace(
         capabilities, unsupported_adapters=tuple(failures), failed_checks=(*capabilities.failed_checks, *failed_checks)

@@ -69,7 +69,7 @@ class CapabilityChecker:
         capabilities = await self._try_guidance(capabilities, small)
         for option in self.jobs.options(capabilities, short):
             if isinstance(failed := await self.try_job(option.job), str):
-                capabilities = _withdraw(capabilities, option, failed)
+                capabilities = _withdraw_capability(capabilities, option, failed)
         capabilities = await self._try_two(capabilities, small.job, small.images[0])
         capabilities = await self._try_two_edits(capabilities, check, small.job, short)
         capabilities = await self._try_schedulers(capabilities, short)
@@ -82,13 +82,13 @@ class CapabilityChecker:
         """Draw, and return the images, or why they show nothing. Where they do not, more steps and other noise are
         tried: in very few, some schedules divide by zero."""
         drawn = await self.draw(job)
-        why = _fault(job, drawn)
+        why = _why_invalid(job, drawn)
         if why is None and not isinstance(drawn, str):
             return ShownImages(job, drawn)
         is_blank = why is None or why == ONE_COLOUR or why.startswith(NOT_NUMBERS)
         for other in retry_jobs(job) if is_blank else ():
             drawn = await self.draw(other)
-            if not isinstance(drawn, str) and _fault(other, drawn) is None:
+            if not isinstance(drawn, str) and _why_invalid(other, drawn) is None:
                 return ShownImages(other, drawn)
         return why or ONE_COLOUR
 
@@ -107,7 +107,7 @@ class CapabilityChecker:
             shown = await self.try_job(check.job)
             if not isinstance(shown, str):
                 return capabilities, check, shown
-            capabilities = _withdraw(capabilities, check, shown)
+            capabilities = _withdraw_capability(capabilities, check, shown)
         failed = dict.fromkeys(each.why for each in capabilities.failed_checks)  # once each
         reason = "; ".join(failed) or "it has no pipeline"
         if reason == ONE_COLOUR:
@@ -129,10 +129,12 @@ class CapabilityChecker:
         counts = (1, job.sampling.steps + 1)
         one, more = (replace(job, sampling=replace(job.sampling, steps=steps)) for steps in counts)
         drawn = await self.draw(one)
-        if not isinstance(drawn, str) and _fault(one, drawn) is None:
+        if not isinstance(drawn, str) and _why_invalid(one, drawn) is None:
             return capabilities, ShownImages(one, drawn)
         if isinstance(failed := await self.try_job(more), str):
-            capabilities = _withdraw(capabilities, Check("another number of steps", more, {"any_steps": False}), failed)
+            capabilities = _withdraw_capability(
+                capabilities, Check("another number of steps", more, {"any_steps": False}), failed
+            )
         return capabilities, shown
 
     async def _try_prompt(self, capabilities: Capabilities, *images: ShownImages) -> Capabilities:
@@ -149,7 +151,7 @@ class CapabilityChecker:
                 f"{self.spec.path} loads and does not draw what a prompt says: {why}; "
                 "the weights of its text encoder may be damaged"
             )
-        return _withdraw(capabilities, Check(A_PROMPT, images[0].job, {"prompt": False, "text": False}), why)
+        return _withdraw_capability(capabilities, Check(A_PROMPT, images[0].job, {"prompt": False, "text": False}), why)
 
     async def _change(self, job: ImageJob, before: Images) -> ShownImages | str:
         """Draw the images of the job, which must differ from those before it. Returns the reason if they don't."""
@@ -173,7 +175,7 @@ class CapabilityChecker:
                 shown = await self._change(with_second_rotated(shown.job), shown.images)
                 shown = "the second changes nothing" if shown == NO_CHANGE else shown
             if isinstance(shown, str):
-                capabilities = _withdraw(capabilities, check, shown)
+                capabilities = _withdraw_capability(capabilities, check, shown)
         return capabilities
 
     async def _try_guidance(self, capabilities: Capabilities, before: ShownImages) -> Capabilities:
@@ -183,7 +185,7 @@ class CapabilityChecker:
             much = with_guidance(before.job, 2 * before.job.sampling.guidance + 3)
             shown = await self._change(much, before.images)
             if isinstance(shown, str):
-                capabilities = _withdraw(capabilities, Check("guidance", much, {"guidance": False}), shown)
+                capabilities = _withdraw_capability(capabilities, Check("guidance", much, {"guidance": False}), shown)
             else:
                 before = shown
         return await self._try_negative_prompt(capabilities, before) if capabilities.negative_prompt else capabilities
@@ -194,7 +196,9 @@ class CapabilityChecker:
         job = before.job
         shown = await self._change(with_negative_prompt(job), before.images)
         if isinstance(shown, str):
-            return _withdraw(capabilities, Check("a negative prompt", job, {"negative_prompt": False}), shown)
+            return _withdraw_capability(
+                capabilities, Check("a negative prompt", job, {"negative_prompt": False}), shown
+            )
         if not capabilities.guidance:
             return capabilities
         little = await self.try_job(with_guidance(job, 0.5))
@@ -212,14 +216,16 @@ class CapabilityChecker:
         check = Check(AT_ONCE, job, {"at_once": False})
         other = await self.draw(replace(job, seed=job.seed + 1))
         if isinstance(other, str):
-            return _withdraw(capabilities, check, other)
+            return _withdraw_capability(capabilities, check, other)
         both = await self.draw(replace(job, n=2))
         if isinstance(both, str):
-            return _withdraw(capabilities, check, both)
+            return _withdraw_capability(capabilities, check, both)
         pairs = zip(both, (alone, other[0]), strict=True)
         apart = max(difference(one, expected) for one, expected in pairs)
         if apart > max(ROUNDING, difference(alone, other[0]) / 4):
-            return _withdraw(capabilities, check, f"they are not what each is alone: {apart:.0f} of 255 apart")
+            return _withdraw_capability(
+                capabilities, check, f"they are not what each is alone: {apart:.0f} of 255 apart"
+            )
         return capabilities
 
     async def _try_two_edits(
@@ -232,7 +238,9 @@ class CapabilityChecker:
                 drawn = await self._images(replace(other.job, n=2))
                 if isinstance(drawn, str):
                     why = f"with {other.name}: {drawn}"
-                    capabilities = _withdraw(capabilities, Check(AT_ONCE, other.job, {"at_once": False}), why)
+                    capabilities = _withdraw_capability(
+                        capabilities, Check(AT_ONCE, other.job, {"at_once": False}), why
+                    )
         return capabilities
 
     async def _try_schedulers(self, capabilities: Capabilities, job: ImageJob) -> Capabilities:
@@ -241,17 +249,17 @@ class CapabilityChecker:
             drawn = await self._images(replace(job, sampling=replace(job.sampling, scheduler=name)))
             if isinstance(drawn, str):
                 without = {"unsupported_schedulers": (*capabilities.unsupported_schedulers, name)}
-                capabilities = _withdraw(capabilities, Check(f"the scheduler {name}", job, without), drawn)
+                capabilities = _withdraw_capability(capabilities, Check(f"the scheduler {name}", job, without), drawn)
         return capabilities
 
 
-def _withdraw(capabilities: Capabilities, check: Check, reason: str) -> Capabilities:
+def _withdraw_capability(capabilities: Capabilities, check: Check, reason: str) -> Capabilities:
     return replace(
         capabilities, **check.without, failed_checks=(*capabilities.failed_checks, FailedCheck(check.name, reason))
     )
 
 
-def _fault(job: ImageJob, drawn: Images | str) -> str | None:
+def _why_invalid(job: ImageJob, drawn: Images | str) -> str | None:
     """Return why a job's images show nothing, or were not drawn; None if they are fine."""
     if isinstance(drawn, str):
         return drawn

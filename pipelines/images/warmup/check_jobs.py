@@ -66,7 +66,7 @@ class CheckJobs:
         yield Check(REFERENCE, one, {"references": 0}, lambda has: has.references > 0)
         yield Check(TWO_REFERENCES, two, {"references": 1}, lambda has: has.references > 1)
         yield Check(MASK, masked, {"mask": False}, lambda has: has.mask)
-        yield Check("an image that is no square", self._wide(shown), {"any_ratio": False})
+        yield Check("an image that is no square", self._widen(shown), {"any_ratio": False})
 
     def options(self, capabilities: Capabilities, job: ImageJob) -> Iterator[Check]:
         """Yield an image for each of what else a call may ask for: a background; a second pass, which takes some of a
@@ -123,7 +123,7 @@ class CheckJobs:
         """Return a quarter of the native side in px, in which most checkpoints still draw something."""
         return min(self._native_px, self.multiple_px * max(MIN_SIDE, self._native_px // self.multiple_px // 4))
 
-    def _wide(self, job: ImageJob) -> ImageJob:
+    def _widen(self, job: ImageJob) -> ImageJob:
         """Return the job made wider by half, to an odd number of multiples, in the same area as far as the plan
         goes."""
         width_px = self.multiple_px * (job.width_px // self.multiple_px * 3 // 2 | 1)

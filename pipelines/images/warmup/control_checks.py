@@ -82,7 +82,7 @@ class ControlChecker:
 
     async def _at_once(self, nets: list[Control], called: str, failed_checks: list[FailedCheck]) -> int:
         """Find how many networks of a kind an image may have."""
-        if len(nets) > 1 and isinstance(failed := await self.draw(self._with(self.job, nets[:2])), str):
+        if len(nets) > 1 and isinstance(failed := await self.draw(self._add_controls(self.job, nets[:2])), str):
             failed_checks.append(FailedCheck(f"two {called}", failed))
             return 1
         return len(nets)
@@ -93,7 +93,7 @@ class ControlChecker:
             config, own = (read_json(each / "config.json") for each in (control.path, denoiser))
             if (why := why_it_does_not_fit(control, config, own, denoiser)) is not None:
                 return why
-        drawn = await self.draw(self._with(self.job, [control]))
+        drawn = await self.draw(self._add_controls(self.job, [control]))
         if isinstance(drawn, str):
             return drawn
         return None if difference(self.plain[0], drawn[0]) > 0 else NO_CHANGE
@@ -120,14 +120,14 @@ class ControlChecker:
         for way in (
             [way for way in capabilities.controlled_with(kind) if way in capabilities.inputs] if controls else []
         ):
-            drawn = await self.draw(self._with(self.job_with(way), controls[:1]))
+            drawn = await self.draw(self._add_controls(self.job_with(way), controls[:1]))
             if isinstance(drawn, str):
                 failed_checks.append(FailedCheck(f"the control {controls[0].name} with {way}", drawn))
             else:
                 ways.append(way)
         return tuple(ways)
 
-    def _with(self, job: ImageJob, controls: list[Control]) -> ImageJob:
+    def _add_controls(self, job: ImageJob, controls: list[Control]) -> ImageJob:
         map_ = squares(job.width_px, job.height_px)
         added = (ControlInput(each.name, map_, each.strength) for each in controls)
         return replace(job, controls=(*job.controls, *added))

@@ -72,7 +72,7 @@ class Warmup:
         checker = CapabilityChecker(spec, checkpoint.multiple_px, trials.draw)
         if _key(spec) not in self._found:
             subject = await self._describe(spec, loaded, files)
-            found = await self._remembered(checker, loaded, subject)
+            found = await self._recorded_capabilities(checker, loaded, subject)
             if found is None:
                 found = replace(await self._try(checker, loaded), prompt_tokens=trials.prompt_tokens)
                 if subject is not None and not trials.passing:
@@ -88,7 +88,7 @@ class Warmup:
             raise CheckpointError(
                 f"{spec.path}: {checkpoint.pipeline_class.__name__} can't redraw a part of an image, which its models "
                 'above max_area_px need for their second pass; leave those models out, or write enlarge = "resize"'
-                f"{_because(capabilities)}"
+                f"{_why_two_passes(capabilities)}"
             )
         if checkpoint.runtime.compile and not loaded.compiled_shapes:
             for job in checker.jobs.compiled_shapes(capabilities, refined=spec.refined):
@@ -104,7 +104,7 @@ class Warmup:
         subject = await asyncio.to_thread(describe, spec, loaded.checkpoint.runtime, self._device)
         return subject if subject.facts["files"] == list(files) else None
 
-    async def _remembered(
+    async def _recorded_capabilities(
         self, checker: CapabilityChecker, loaded: LoadedCheckpoint, subject: Subject | None
     ) -> Capabilities | None:
         """Return the capabilities that were recorded, once an image was drawn with them here too; else None."""
@@ -248,6 +248,6 @@ def _key(spec: CheckpointSpec) -> CapabilitiesKey:
     return weights_key(spec), spec.conditioning, spec.max_references, spec.schedulers, noise
 
 
-def _because(capabilities: Capabilities) -> str:
+def _why_two_passes(capabilities: Capabilities) -> str:
     reasons = [str(failed_checks) for failed_checks in capabilities.failed_checks if failed_checks.what == TWO_PASSES]
     return f" ({reasons[0]})" if reasons else ""

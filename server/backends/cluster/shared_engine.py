@@ -66,7 +66,7 @@ class _Link:
 
 
 @dataclass(slots=True)
-class _Owned:
+class _LinkedJob:
     """A job of a link. `cancelled` before the worker has acknowledged it: it is told to cancel when it does."""
 
     link: str
@@ -85,7 +85,7 @@ class SharedEngine:
         self._transport: Transport | None = None
         self._life: asyncio.Task[None] | None = None  # of the worker
         self._links: dict[str, _Link] = {}
-        self._jobs: dict[str, _Owned] = {}
+        self._jobs: dict[str, _LinkedJob] = {}
         self._states: dict[Spec, CheckpointState] = {}
         self._loading: set[Spec] = set()
         self._ready: Ready | None = None
@@ -254,12 +254,12 @@ class SharedEngine:
             message = f"The server is busy: the engine {what}; try again in {QUEUE_RETRY_S:.0f} s."
             link.send(JobEvent(job.id, Failed("queue_full", message, retry_after_s=QUEUE_RETRY_S)))
             return
-        self._jobs[job.id] = _Owned(name)
+        self._jobs[job.id] = _LinkedJob(name)
         link.specs.add(job.checkpoint)
         self._send(Submit(job))
         self._send_sharing()
 
-    def _cancel(self, job_id: str, owned: _Owned) -> None:
+    def _cancel(self, job_id: str, owned: _LinkedJob) -> None:
         owned.cancelled = True
         if owned.acknowledged:
             self._send(Cancel(job_id))

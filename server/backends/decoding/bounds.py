@@ -114,13 +114,13 @@ def _inspect_png(data: bytes) -> Facts:
         body = slice(position + 8, position + 8 + length)
         if kind == b"cICP" and not has_pixels:
             cicp = data[body]
-        elif kind == b"iCCP" and bad_profile is None and not _inflates(data[body]):
+        elif kind == b"iCCP" and bad_profile is None and not _is_bounded_profile(data[body]):
             bad_profile = slice(position, position + 12 + length)
         position += 12 + length
     return Facts(cicp=cicp, bad_profile=bad_profile)
 
 
-def _inflates(chunk: bytes) -> bool:
+def _is_bounded_profile(chunk: bytes) -> bool:
     """Return whether an iCCP chunk has a profile of bounded size."""
     _, _, rest = chunk.partition(b"\0")
     try:

@@ -92,7 +92,7 @@ def decode_image(data: bytes, max_area_px: int, max_bytes: int, *, keep_alpha: b
     rgb.info.clear()  # a profile that no longer holds would be written with the pixels
     if method is not None:
         rgb = rgb.transpose(method)
-        width, height, target = (*_turned((width, height), method), _turned(target, method))
+        width, height, target = (*_turned_size((width, height), method), _turned_size(target, method))
     if scale < 1:
         rgb = rgb.resize(target, Image.Resampling.LANCZOS, reducing_gap=3.0)
     return DecodedImage(rgb, width, height)
@@ -243,7 +243,7 @@ def _find_painted(image: Image.Image, facts: Facts) -> Image.Image:
     return white.point(SNAPPED) if facts.lossy else white
 
 
-def _turned(size: tuple[int, int], method: Image.Transpose) -> tuple[int, int]:
+def _turned_size(size: tuple[int, int], method: Image.Transpose) -> tuple[int, int]:
     return (size[1], size[0]) if method in SIDEWAYS else size
 
 

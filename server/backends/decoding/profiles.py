@@ -30,7 +30,7 @@ NEAR_GAMMA = 0.05  # by which 1/2.2 stands for sRGB's curve, as in libpng
 
 def adobe_rgb() -> bytes:
     """Return the profile of Adobe RGB (1998), which cameras name in their EXIF without embedding one."""
-    return _profile(ADOBE_PRIMARIES, _power(ADOBE_GAMMA))
+    return _profile(ADOBE_PRIMARIES, _gamma_curve(ADOBE_GAMMA))
 
 
 def of_png_chunks(gamma: float | None, chromaticities: Chromaticities | None) -> bytes | None:
@@ -41,19 +41,25 @@ def of_png_chunks(gamma: float | None, chromaticities: Chromaticities | None) ->
     is_srgb_curve = gamma is None or abs(gamma * 2.2 - 1) <= NEAR_GAMMA
     if is_srgb_curve and max(abs(a - b) for a, b in zip(primaries, SRGB_PRIMARIES, strict=True)) <= NEAR:
         return None
-    return _possible(primaries, _srgb_curve() if gamma is None else _power(1 / gamma))
+    return _profile_or_none(primaries, _srgb_curve() if gamma is None else _gamma_curve(1 / gamma))
 
 
 def of_cicp(chunk: bytes) -> bytes | None:
     """Return the profile for a cICP chunk of RGB in its full range. None for code points that are not known here."""
     if len(chunk) != 4 or chunk[2:] != b"\0\1" or chunk[0] not in CICP_PRIMARIES:
         return None
-    curves = {4: lambda: _power(2.2), 5: lambda: _power(2.8), 8: lambda: _power(1), 13: _srgb_curve, 16: _pq_curve}
+    curves = {
+        4: lambda: _gamma_curve(2.2),
+        5: lambda: _gamma_curve(2.8),
+        8: lambda: _gamma_curve(1),
+        13: _srgb_curve,
+        16: _pq_curve,
+    }
     curve = curves.get(chunk[1])
-    return None if curve is None else _possible(CICP_PRIMARIES[chunk[0]], curve())
+    return None if curve is None else _profile_or_none(CICP_PRIMARIES[chunk[0]], curve())
 
 
-def _possible(primaries: Chromaticities, curve: bytes) -> bytes | None:
+def _profile_or_none(primaries: Chromaticities, curve: bytes) -> bytes | None:
     """Return the profile; None for primaries on one line, or without a light."""
     try:
         return _profile(primaries, curve)
@@ -91,7 +97,7 @@ def _colorants(primaries: Chromaticities) -> tuple[Vector, Vector, Vector]:
 
 def _adapt(colour: Vector, white: Vector) -> Vector:
     """Return the colour as it looks under D50."""
-    cones = (_times(BRADFORD, each) for each in (colour, white, D50))
+    cones = (_multiply(BRADFORD, each) for each in (colour, white, D50))
     adapted = [value * there / here for value, here, there in zip(*cones, strict=True)]
     return _solve(
         [(row[0], row[1], row[2]) for row in zip(*BRADFORD, strict=True)], (adapted[0], adapted[1], adapted[2])
@@ -113,7 +119,7 @@ def _determinant(a: Vector, b: Vector, c: Vector) -> float:
     return a[0] * (b[1] * c[2] - b[2] * c[1]) - b[0] * (a[1] * c[2] - a[2] * c[1]) + c[0] * (a[1] * b[2] - a[2] * b[1])
 
 
-def _times(rows: Sequence[Vector], vector: Vector) -> list[float]:
+def _multiply(rows: Sequence[Vector], vector: Vector) -> list[float]:
     return [sum(a * b for a, b in zip(row, vector, strict=True)) for row in rows]
 
 
@@ -122,20 +128,25 @@ def _scale(vector: Vector, by: float) -> Vector:
 
 
 def _xyz(vector: Vector) -> bytes:
-    return b"XYZ " + bytes(4) + _fixed(*vector)
+    return b"XYZ " + bytes(4) + _encode_fixed_point(*vector)
 
 
-def _fixed(*values: float) -> bytes:
+def _encode_fixed_point(*values: float) -> bytes:
     """Encode numbers of 16 bits before and 16 after the point."""
     return struct.pack(f">{len(values)}i", *(round(value * 65536) for value in values))
 
 
-def _power(gamma: float) -> bytes:
-    return b"para" + bytes(4) + struct.pack(">H2x", 0) + _fixed(gamma)
+def _gamma_curve(gamma: float) -> bytes:
+    return b"para" + bytes(4) + struct.pack(">H2x", 0) + _encode_fixed_point(gamma)
 
 
 def _srgb_curve() -> bytes:
-    return b"para" + bytes(4) + struct.pack(">H2x", 3) + _fixed(2.4, 1 / 1.055, 0.055 / 1.055, 1 / 12.92, 0.04045)
+    return (
+        b"para"
+        + bytes(4)
+        + struct.pack(">H2x", 3)
+        + _encode_fixed_point(2.4, 1 / 1.055, 0.055 / 1.055, 1 / 12.92, 0.04045)
+    )
 
 
 def _pq_curve() -> bytes:

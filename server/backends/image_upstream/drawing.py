@@ -32,7 +32,7 @@ Send = Callable[[Event], None]
 
 
 @dataclass(slots=True)
-class _Seen:
+class _JobProgress:
     """The progress of a job. A stream that is joined again repeats its previews."""
 
     job: ImageJob
@@ -63,7 +63,7 @@ class UpstreamDrawing:
     async def draw(self, job: ImageJob, upstream: ImageUpstream, capabilities: Capabilities, send: Send) -> Finished:
         """Draw a job's images; previews and progress are sent on the way. Raises UpstreamError, and TimeoutError when
         the job's time is over, which the other server's queue is a part of."""
-        began, seen = time.monotonic(), _Seen(job, send)
+        began, seen = time.monotonic(), _JobProgress(job, send)
         async with asyncio.timeout(job.time_limit_s):
             files = await asyncio.to_thread(_files, job)
             exchanges = exchanges_of(job, upstream, capabilities)
@@ -76,7 +76,7 @@ class UpstreamDrawing:
         run_s = time.monotonic() - began
         return Finished(tuple(drawn), run_s, run_s / work_units(job), found=seen.found)
 
-    async def _draw(self, exchange: ImageExchange, files: Files, seen: _Seen) -> Sequence[EncodedImage]:
+    async def _draw(self, exchange: ImageExchange, files: Files, seen: _JobProgress) -> Sequence[EncodedImage]:
         job, images = seen.job, []
         size = (job.width_px, job.height_px)
         answered = await self._send(exchange, files, seen)
@@ -89,7 +89,7 @@ class UpstreamDrawing:
             seen.report()
         return images
 
-    async def _send(self, exchange: ImageExchange, files: Files, seen: _Seen) -> ExchangeResult:
+    async def _send(self, exchange: ImageExchange, files: Files, seen: _JobProgress) -> ExchangeResult:
         """Send a request until it is answered. Another Darkroom finds the call that it began by its Idempotency-Key, so
         a connection that breaks costs no image, and draws none twice. Others are asked once."""
 
@@ -131,7 +131,7 @@ class UpstreamDrawing:
             model = exchange.upstream.model
             log.warning("a call could not be cancelled at an upstream", model=model, error=str(error))
 
-    async def _preview(self, seen: _Seen, upstream: ImageUpstream, index: int, number: int, data: bytes) -> None:
+    async def _preview(self, seen: _JobProgress, upstream: ImageUpstream, index: int, number: int, data: bytes) -> None:
         job = seen.job
         if (index, number) in seen.previews or not 0 <= index < job.n:
             return

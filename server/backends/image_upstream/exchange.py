@@ -147,14 +147,14 @@ async def _from_stream(
             await on_preview(index, event.get("partial_image_index", 0), data)
         elif kind.endswith(".completed"):
             images[index] = data
-            found = _found(event.get("parameters"))
+            found = _token_counts(event.get("parameters"))
     if sorted(images) != list(range(count)):
         failed = Failed("upstream_failed", f"The server behind model `{upstream.model}` ended its stream early.")
         raise UpstreamError(failed, cut=True)
     return ExchangeResult([images[index] for index in range(count)], found)
 
 
-def _found(parameters: object) -> Json:
+def _token_counts(parameters: object) -> Json:
     """Return the token counts among an answer's parameters, without malformed ones."""
     counts_of = parameters if isinstance(parameters, dict) else {}
     counts = {name: _numbers(counts_of[name]) for name in TOKENS if isinstance(counts_of.get(name), dict)}

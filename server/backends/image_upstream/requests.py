@@ -87,16 +87,16 @@ def exchanges_of(job: ImageJob, upstream: ImageUpstream, capabilities: Capabilit
     """Return the requests of a job. Another Darkroom draws all of its images in one, and gives image i seed + i. Other
     servers treat a seed and several images in different ways, so each image is a request of its own."""
     if upstream.api == "darkroom":
-        fields = {**_common(job, upstream, capabilities), **_of_darkroom(job, capabilities)}
+        fields = {**_common_fields(job, upstream, capabilities), **_of_darkroom(job, capabilities)}
         return [ImageExchange(upstream, fields, 0, job.n, f"{job.id}-upstream")]
-    common = {**_common(job, upstream, capabilities), **_of_others(job, upstream, capabilities)}
+    common = {**_common_fields(job, upstream, capabilities), **_of_others(job, upstream, capabilities)}
     return [
         ImageExchange(upstream, {**common, "seed": (job.seed + i) % SEED_MODULUS}, i, 1, f"{job.id}-upstream-{i}")
         for i in range(job.n)
     ]
 
 
-def _common(job: ImageJob, upstream: ImageUpstream, capabilities: Capabilities) -> dict[str, Any]:
+def _common_fields(job: ImageJob, upstream: ImageUpstream, capabilities: Capabilities) -> dict[str, Any]:
     """Return the fields that every server takes. The format is PNG for any format of the job: the file that callers get
     is made here, and PNG has lost nothing."""
     fields: dict[str, Any] = {

@@ -58,7 +58,7 @@ def _message(message: Json, index: int, is_last: bool, left_out: list[str]) -> J
 def _block(block: Any, path: str, role: str, strict: bool, left_out: list[str]) -> Any:
     if _is_result(block) and role == "user":
         return {**block, "content": _result(block.get("content"), path, left_out)}
-    made = _translated(block, sees=role == "user")
+    made = _translate_block(block, sees=role == "user")
     if isinstance(block, Mapping) and block.get("type") == "tool_use" and not isinstance(block.get("input"), Mapping):
         made = {**block, "input": {} if block.get("input") is None else {"input": json_text(block["input"])}}
     if fits(BLOCKS[role], made):
@@ -76,7 +76,7 @@ def _result(content: object, path: str, left_out: list[str]) -> Any:
         return json_text(content)
     parts = []
     for index, part in enumerate(as_list(content)):
-        made = _translated(part, sees=True)
+        made = _translate_block(part, sees=True)
         if not fits(RESULT, made):
             left_out.append(f"{path}.content[{index}]")
             made = {"type": "text", "text": placeholder_text(part)}
@@ -84,7 +84,7 @@ def _result(content: object, path: str, left_out: list[str]) -> Any:
     return parts
 
 
-def _translated(block: Any, *, sees: bool) -> Any:
+def _translate_block(block: Any, *, sees: bool) -> Any:
     """Return a block by this protocol's own words, if it is a text or an image in those of another."""
     if (text := text_of(block)) is not None:
         return {"type": "text", "text": text}

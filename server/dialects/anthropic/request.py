@@ -91,7 +91,7 @@ def _is_forced(tool: Json, choice: Any, *, only: bool) -> bool:
 
 def to_chat(body: MessagesBody) -> Json:
     """Return the body of the chat completion, without its stop strings. Raises BadRequest."""
-    return count_to_chat(body) | _present(
+    return count_to_chat(body) | _drop_none(
         max_tokens=body.max_tokens,
         temperature=body.temperature,
         top_p=body.top_p,
@@ -110,7 +110,7 @@ def count_to_chat(body: CountBody) -> Json:
     messages = [{"role": "system", "content": system}] if system else []
     messages += [converted for message in body.messages for converted in _messages(message)]
     choice, output = body.tool_choice, body.output_config
-    return _present(
+    return _drop_none(
         model=body.model,
         messages=messages,
         tools=[_tool(tool.model_dump()) for tool in body.tools] or None,
@@ -122,7 +122,7 @@ def count_to_chat(body: CountBody) -> Json:
     )
 
 
-def _present(**fields: Any) -> Json:
+def _drop_none(**fields: Any) -> Json:
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -165,7 +165,7 @@ def _assistant_message(message: AssistantTurn) -> Iterator[Json]:
     calls = [_call(block) for block in message.content if isinstance(block, ToolUseBlock)]
     thoughts = "".join(block.thinking for block in message.content if isinstance(block, ThinkingBlock))
     if text or calls:
-        others = _present(tool_calls=calls or None, reasoning_content=thoughts or None)
+        others = _drop_none(tool_calls=calls or None, reasoning_content=thoughts or None)
         yield {"role": "assistant", "content": text or None, **others}
 
 
@@ -191,7 +191,7 @@ def _text(content: str | list[TextBlock]) -> str:
 
 
 def _tool(tool: Json) -> Json:
-    function = _present(
+    function = _drop_none(
         name=tool["name"], description=tool["description"], parameters=tool["input_schema"], strict=tool["strict"]
     )
     return {"type": "function", "function": function}

@@ -71,7 +71,7 @@ def _own_tools(values: Json) -> tuple[Json, list[str]]:
         for name in (tool if isinstance(tool, Mapping) else ())
         if name not in DECLARATIONS
     ]
-    kept = [_declared(tool) if isinstance(tool, Mapping) else tool for tool in tools]
+    kept = [_declaration(tool) if isinstance(tool, Mapping) else tool for tool in tools]
     if hosted and _must_call(values) and not any(kept):
         message = (
             f"'{hosted[0][1]}' is a tool of the hosted service, and this server has no such tool. Declare functions in "
@@ -81,7 +81,7 @@ def _own_tools(values: Json) -> tuple[Json, list[str]]:
     return {"tools": kept}, [path for path, _ in hosted]
 
 
-def _declared(tool: Mapping[str, Any]) -> Json:
+def _declaration(tool: Mapping[str, Any]) -> Json:
     return {name: value for name, value in tool.items() if name in DECLARATIONS}
 
 

@@ -16,7 +16,7 @@ UNSUPPORTED = {  # field -> what to do instead
 }
 
 
-def _both(name: str) -> AliasChoices:
+def _either_case(name: str) -> AliasChoices:
     return AliasChoices(to_camel(name), name)
 
 
@@ -26,7 +26,7 @@ class GeminiModel(LenientModel):
     model_config = ConfigDict(
         extra="ignore",
         allow_inf_nan=False,
-        alias_generator=AliasGenerator(validation_alias=_both, serialization_alias=to_camel),
+        alias_generator=AliasGenerator(validation_alias=_either_case, serialization_alias=to_camel),
         populate_by_name=True,
     )
 

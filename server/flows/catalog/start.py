@@ -28,7 +28,7 @@ def catalog_at_start(settings: Settings, send: SendProgress = lambda _done, _tot
     _check_cluster(settings)
     with opened(settings.database_url) as database:
         database.migrate()
-        current = _current(settings, CatalogStore(database), send)
+        current = _current_version(settings, CatalogStore(database), send)
     catalog = parse(current.content.files, settings.model_configs, settings.weights)
     sums = weight_sums(catalog, settings.weights, Digests(settings.weight_digests), send)
     try:
@@ -38,7 +38,7 @@ def catalog_at_start(settings: Settings, send: SendProgress = lambda _done, _tot
     return StartCatalog(catalog, current.version)
 
 
-def _current(settings: Settings, store: CatalogStore, send: SendProgress) -> CatalogVersion:
+def _current_version(settings: Settings, store: CatalogStore, send: SendProgress) -> CatalogVersion:
     if (current := store.current()) is not None:
         return current
     files = read_files(settings.model_configs)

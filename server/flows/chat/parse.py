@@ -96,14 +96,14 @@ def parse_chat(values: dict[str, Any]) -> ChatRequest:
 def read_chat_body(values: dict[str, Any]) -> tuple[ChatBody, list[str]]:
     """Return the body, and the paths of what can't be read or run here. Raises BadRequest for the first invalid
     field."""
-    shaped, history = {**in_shape(values, _nested), **_nested_format(values)}, ChatHistory()
+    shaped, history = {**in_shape(values, _nest_function), **_nested_format(values)}, ChatHistory()
     known, tools = leave_out_hosted_tools(shaped, TOOLS)
     messages = history.read(values.get("messages"))
     body = validate(ChatBody, {**known, "messages": messages}, strict=True)
     return body, [*tools, *history.left_out, *unknown_keys(body, known)]
 
 
-def _nested(tool: Any) -> Any:
+def _nest_function(tool: Any) -> Any:
     """Return the tool with its fields below `function`, where responses have them beside the type."""
     if not isinstance(tool, Mapping) or tool.get("type", "function") != "function":
         return tool

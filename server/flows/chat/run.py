@@ -75,7 +75,7 @@ class ChatRunner:
         current_trace().model = usage.model
         try:
             events = await self._submit(job)
-            async for event in _checked(events, job.id):
+            async for event in _check_events(events, job.id):
                 if isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta) and not first_token_sent:
                     first_token_sent = True
                     first_token_s = time.perf_counter() - started_at
@@ -108,7 +108,7 @@ class ChatRunner:
         try:
             events = await self._submit(job)
             async with asyncio.timeout(events.limit_s(job.time_limit_s)):
-                async for event in _checked(events, job.id):
+                async for event in _check_events(events, job.id):
                     if isinstance(event, Counted):
                         return event
         except TimeoutError as error:
@@ -150,7 +150,7 @@ class ChatRunner:
         return events
 
 
-async def _checked(events: JobEvents[ChatEvent], job_id: str) -> AsyncIterator[ChatEvent]:
+async def _check_events(events: JobEvents[ChatEvent], job_id: str) -> AsyncIterator[ChatEvent]:
     """Yield the worker's events except `Queued`. Raises ApiError for `Failed`, and for a stream without a final
     event."""
     last: ChatEvent | None = None

@@ -69,10 +69,10 @@ def _tool_call_delta(choice: int, piece: ToolCallChunk) -> ToolCallDelta:
 
 
 def _token(token: Logprob) -> TokenLogprob:
-    return TokenLogprob(token.token, _data(token), token.logprob, tuple(_top(top) for top in token.top_logprobs))
+    return TokenLogprob(token.token, _data(token), token.logprob, tuple(_top_token(top) for top in token.top_logprobs))
 
 
-def _top(token: TopLogprob) -> TopToken:
+def _top_token(token: TopLogprob) -> TopToken:
     return TopToken(token.token, _data(token), token.logprob)
 
 

@@ -42,7 +42,7 @@ class UpstreamSource(ChatSource):
         call = _within_rights(call)
         tier = call.key.tier(call.values.get("service_tier"))
         writer = CompletionWriter(CompletionHead.of_call(self._model.name, tier))
-        events = self._verbatim if call.verbatim else self._moderated
+        events = self._stream_verbatim if call.verbatim else self._moderated
         return Chat(partial(events, call, writer.head.id), writer)
 
     def run(self, request: ChatRequest, usage: UsageContext) -> AsyncGenerator[ChatEvent, None]:
@@ -113,7 +113,7 @@ class UpstreamSource(ChatSource):
             await self._record_usage(usage, tokens)
             self._parts.metrics.chats.labels(usage.model, outcome).inc()
 
-    async def _verbatim(self, call: ChatCall, chat_id: str) -> AsyncGenerator[AnswerEvent, None]:
+    async def _stream_verbatim(self, call: ChatCall, chat_id: str) -> AsyncGenerator[AnswerEvent, None]:
         """Yield the upstream's chunks as they are."""
         await self._check_input(call, chat_id)
         usage = UsageContext(call.key, self._model.name)

@@ -80,7 +80,7 @@ class ImageJobs:
         running = self._active.find(record.call.id, record.call.key_id)
         if running is not None and not running.done:
             return self._running_state(running, previews=False)
-        return _recorded(record)
+        return _state_of_recorded(record)
 
     def _running_state(self, call: ActiveCall, *, previews: bool) -> ImageJobState:
         estimate = self._backlog.estimate_job(call.call.id)
@@ -98,13 +98,13 @@ class ImageJobs:
 
 def ended_state(record: CallRecord) -> ImageJobState:
     """Return the state of a call that has ended, with its images' URLs."""
-    state = _recorded(record)
+    state = _state_of_recorded(record)
     if record.state == "succeeded" and record.answer is not None:
         state.result = ImageResult.from_record(record.call.id, record.answer).answer
     return state
 
 
-def _recorded(record: CallRecord) -> ImageJobState:
+def _state_of_recorded(record: CallRecord) -> ImageJobState:
     """Return the state of a recorded call, without its result."""
     return ImageJobState(
         id=record.call.id,

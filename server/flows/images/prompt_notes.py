@@ -39,12 +39,12 @@ def foreign_syntax(prompts: Mapping[str, str | None]) -> list[str]:
     found = [
         f"{field}:{quote(match[0], safe=SAFE)}{hint}"
         for field, text in prompts.items()
-        for match, hint in _foreign(text or "")
+        for match, hint in _foreign_syntax(text or "")
     ]
     return list(dict.fromkeys(found))
 
 
-def _foreign(text: str) -> Iterator[tuple[re.Match[str], str]]:
+def _foreign_syntax(text: str) -> Iterator[tuple[re.Match[str], str]]:
     for match in ADAPTER.finditer(text):
         name = quote(match[1].strip(), safe=SAFE)
         yield match, f' (send loras: {{"{name}": {match[2] or 1}}})'

@@ -158,7 +158,7 @@ def _check_capabilities(request: ImageRequest, model: ImageModel, capabilities: 
         )
         raise BadRequest(message, param="strength", code="decimal_below_min_value")
     if unsupported := [name for name in request.sampling.loras if name in capabilities.unsupported_adapters]:
-        why = _why(unsupported[0], capabilities)
+        why = _why_failed(unsupported[0], capabilities)
         message = f"The adapter '{unsupported[0]}' does not fit model `{model.name}`: leave it out.{why}"
         raise BadRequest(message, param="loras", code="unsupported_value")
     if request.mask is not None and not capabilities.mask:
@@ -191,7 +191,7 @@ def unused_fields(
     return ["prompt"] if capabilities is not None and not capabilities.prompt else []
 
 
-def _why(adapter: str, capabilities: Capabilities) -> str:
+def _why_failed(adapter: str, capabilities: Capabilities) -> str:
     """Return the reason for which an adapter failed in warmup, as a sentence; "" if there is none."""
     reasons = (each.why for each in capabilities.failed_checks if each.what == f"the adapter {adapter}")
     return next((f" The reason: {why}." for why in reasons), "")

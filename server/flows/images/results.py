@@ -165,11 +165,11 @@ async def image_events(
     """Yield the call's previews as they come, then each finished image. Raises ApiError."""
     shape = await call.admission()
     async for preview in call.follow():
-        yield _partial(preview, shape, kind)
+        yield _partial_event(preview, shape, kind)
     result = await call.result()
     for position, name in enumerate(result.files):
         data = await storage.in_thread(_read_base64, storage, result, name)
-        yield _completed(result, position, data, kind)
+        yield _completed_event(result, position, data, kind)
 
 
 def _require_files(storage: Storage, result: ImageResult) -> None:
@@ -177,21 +177,21 @@ def _require_files(storage: Storage, result: ImageResult) -> None:
         try:
             storage.require(name)
         except FileNotFoundError as error:
-            raise _deleted(name) from error
+            raise _deleted_error(name) from error
 
 
 def _read_base64(storage: Storage, result: ImageResult, name: str) -> str:
     try:
         return base64.b64encode(read_image(storage, result, name)).decode()
     except FileNotFoundError as error:
-        raise _deleted(name) from error
+        raise _deleted_error(name) from error
 
 
-def _deleted(name: str) -> NotFound:
+def _deleted_error(name: str) -> NotFound:
     return NotFound(f"The image '{name}' has been deleted.", code="result_not_found")
 
 
-def _partial(preview: Preview, shape: ImageShape, kind: EventKind) -> PartialEvent:
+def _partial_event(preview: Preview, shape: ImageShape, kind: EventKind) -> PartialEvent:
     return PartialEvent(
         type=f"{kind}.partial_image",
         b64_json=base64.b64encode(preview.image.data).decode(),
@@ -205,7 +205,7 @@ def _partial(preview: Preview, shape: ImageShape, kind: EventKind) -> PartialEve
     )
 
 
-def _completed(result: ImageResult, position: int, data: str, kind: EventKind) -> CompletedEvent:
+def _completed_event(result: ImageResult, position: int, data: str, kind: EventKind) -> CompletedEvent:
     answer, item = result.answer, result.answer.data[position]
     return CompletedEvent(
         type=f"{kind}.completed",
@@ -215,7 +215,7 @@ def _completed(result: ImageResult, position: int, data: str, kind: EventKind) -
         quality=answer.quality or "auto",
         background=answer.background,
         output_format=answer.output_format,
-        usage=_share(answer.usage, position, len(answer.data)),
+        usage=_usage_share(answer.usage, position, len(answer.data)),
         image_index=position,
         url=item.url,
         revised_prompt=item.revised_prompt,
@@ -230,7 +230,7 @@ def _usage(job: ImageJob) -> Usage:
     return _count(text, image, job.n * _image_tokens(job.width_px, job.height_px))
 
 
-def _share(whole: Usage, position: int, n: int) -> Usage:
+def _usage_share(whole: Usage, position: int, n: int) -> Usage:
     """Return one image's share of the usage. The shares add up: the input is counted with the first image."""
     inputs = whole.input_tokens_details if position == 0 else {"text_tokens": 0, "image_tokens": 0}
     return _count(inputs["text_tokens"], inputs["image_tokens"], whole.output_tokens // n)

@@ -19,15 +19,15 @@ def leave_out_images(body: ResponseBody, *, last_too: bool) -> tuple[ResponseBod
         return body, []
     sent = [item.model_dump(include={"type", "role"}) for item in body.input]
     last = unanswered([item.get("role") == "user" for item in sent], [*map(is_answer, sent)])
-    return _without(body, [place for place in _images(body) if last_too or place[0] not in last])
+    return _replace_images(body, [place for place in _image_places(body) if last_too or place[0] not in last])
 
 
 def leave_out_oldest(body: ResponseBody, most: int) -> tuple[ResponseBody, list[str]]:
     """Return the body without the oldest images if there are more than `most`, and their paths. Those of the user's
     last message stay."""
-    shown = list(_images(body))
+    shown = list(_image_places(body))
     older = [place for place in shown if place[0] != last_message(body)]
-    return _without(body, older[: max(0, len(shown) - most)])
+    return _replace_images(body, older[: max(0, len(shown) - most)])
 
 
 def last_message(body: ResponseBody) -> int | None:
@@ -37,7 +37,7 @@ def last_message(body: ResponseBody) -> int | None:
     return spoken[-1] if spoken else None
 
 
-def _images(body: ResponseBody) -> Iterator[tuple[int, int]]:
+def _image_places(body: ResponseBody) -> Iterator[tuple[int, int]]:
     """Yield the indexes of the items and of their parts that are images."""
     for index, item in enumerate(() if isinstance(body.input, str) else body.input):
         name = CONTENTS.get(type(item))
@@ -46,7 +46,7 @@ def _images(body: ResponseBody) -> Iterator[tuple[int, int]]:
                 yield index, number
 
 
-def _without(body: ResponseBody, places: Sequence[tuple[int, int]]) -> tuple[ResponseBody, list[str]]:
+def _replace_images(body: ResponseBody, places: Sequence[tuple[int, int]]) -> tuple[ResponseBody, list[str]]:
     """Return the body with a text in these places, and their paths."""
     if not places or isinstance(body.input, str):
         return body, []

@@ -70,21 +70,21 @@ class Planner:
         """Check a request, and return the plan of its response. Raises ApiError."""
         _check_images(body, items, model)
         images = ItemImages(self._references, key, items.required)
-        await images.pixels(_unmoderated(items))
+        await images.pixels(_unmoderated_images(items))
         if body.store:
             await images.check([image for item in items.inputs if is_sent_drawing(item) for image in images_of(item)])
-        original, items = items, await self._readable(images, model, body, items)
+        original, items = items, await self._drop_unreadable(images, model, body, items)
         context = self.context(model, body, items.items)
         image = await self._image_plan(images, key, model, body, items, results_base)
         tools = read_tools(body.tools, body.tool_choice)
         return ResponsePlan(
             key=key,
             chat=model,
-            request=_request(body, tools, *await _shown(images, model, context)),
+            request=_request(body, tools, *await _shown_messages(images, model, context)),
             moderation=ModerationContext(response_id, key.id, "responses", model.name, model.group),
             inputs=tuple(items.inputs) if body.store else (),
             new_texts=tuple(await asyncio.to_thread(_new_texts, body, [*items.past.unchecked, *items.inputs])),
-            new_images=await images.pixels(_unmoderated(items)),
+            new_images=await images.pixels(_unmoderated_images(items)),
             image=image,
             tools=tools,
             max_tool_calls=body.max_tool_calls,
@@ -102,18 +102,18 @@ class Planner:
     ) -> CountJob:
         """Return the job that counts the tokens of what the model would read. Raises ApiError."""
         images = ItemImages(self._references, key, items.required)
-        context = self.context(model, body, (await self._readable(images, model, body, items)).items)
+        context = self.context(model, body, (await self._drop_unreadable(images, model, body, items)).items)
         tools = read_tools(body.tools, body.tool_choice).functions
-        return CountJob(f"count_{uuid.uuid4().hex}", spec, *await _shown(images, model, context), tools)
+        return CountJob(f"count_{uuid.uuid4().hex}", spec, *await _shown_messages(images, model, context), tools)
 
-    async def _readable(
+    async def _drop_unreadable(
         self, images: ItemImages, model: ChatModel, body: ResponseBody, items: RequestItems
     ) -> RequestItems:
         """Read the images that the model is shown, and return the items without those that can't be read any more.
         Raises ApiError."""
         while True:
             readable, lost = images.without_lost(items), len(images.lost)
-            await _shown(images, model, self.context(model, body, readable.items))
+            await _shown_messages(images, model, self.context(model, body, readable.items))
             if len(images.lost) == lost:
                 return readable  # else older images take the places of the lost ones
 
@@ -174,14 +174,14 @@ def _check_images(body: ResponseBody, items: RequestItems, model: ChatModel) -> 
         raise BadRequest(message, param="input", code="unsupported_parameter")
 
 
-def _unmoderated(items: RequestItems) -> list[ImageRef]:
+def _unmoderated_images(items: RequestItems) -> list[ImageRef]:
     """Return the images that moderation has not seen yet, also those that only the image tool or moderation reads."""
     new = [image for item in items.inputs if parts_of(item) for image in images_of(item)]
     before = [image for item in items.past.unchecked for image in images_of(item)]
     return [*before[-MAX_SHOWN:], *new[-MAX_SHOWN:]]
 
 
-async def _shown(
+async def _shown_messages(
     images: ItemImages, model: ChatModel, context: Context
 ) -> tuple[tuple[Json, ...], tuple[RawImage, ...]]:
     """Return the messages, and the pixels of their images. Another server gets the images' files, inside the messages.

@@ -103,7 +103,7 @@ def _output(output: object, path: str, left_out: list[str]) -> Any:
         return json_text(output)
     parts = []
     for index, part in enumerate(as_list(output)):
-        made = _translated(part, "input_text")
+        made = _translate_part(part, "input_text")
         if made is None or not fits(OUTPUT_PART, made):
             left_out.append(f"{path}.output[{index}]")
             made = {"type": "input_text", "text": placeholder_text(part)}
@@ -114,7 +114,7 @@ def _output(output: object, path: str, left_out: list[str]) -> Any:
 def _part(part: Any, path: str, item: Json, strict: bool, left_out: list[str]) -> Any:
     """Return a part of a message by this protocol's own words, or the text that stands for it."""
     kind = "output_text" if item["role"] == "assistant" else "input_text"
-    made = _translated(part, kind)
+    made = _translate_part(part, kind)
     if made is not None and (kind == "input_text" or made["type"] != "input_image") and fits(PART, made):
         return made
     if fits(PART, part) and (strict or kind == "input_text" or part["type"] == "refusal"):
@@ -126,7 +126,7 @@ def _part(part: Any, path: str, item: Json, strict: bool, left_out: list[str]) -
     return {"type": kind, "text": placeholder_text(part)}
 
 
-def _translated(part: Any, text_kind: str) -> Json | None:
+def _translate_part(part: Any, text_kind: str) -> Json | None:
     if (text := text_of(part)) is not None:
         kept = part.get("type") if isinstance(part, Mapping) else None
         return {

@@ -19,9 +19,9 @@ def read_response(values: Json) -> tuple[ResponseBody, list[str]]:
     """Return the body, and the paths of what can't be read or run here. Raises BadRequest for the first invalid
     field."""
     refuse_unsupported(values, UNSUPPORTED)
-    known, tools = leave_out_hosted_tools(in_shape(values, _flat))
+    known, tools = leave_out_hosted_tools(in_shape(values, _flatten_tool))
     items, left_out = readable_input(values.get("input"))
-    included, others = _included(values.get("include"))
+    included, others = _readable_include(values.get("include"))
     shaped = {**known, **_flat_format(values), "include": included}
     body = validate(ResponseBody, {**shaped, "input": items}, strict=True)
     return body, [*tools, *left_out, *others, *unknown_keys(body, shaped)]
@@ -34,7 +34,7 @@ def read_compaction(values: Json) -> tuple[CompactBody, list[str]]:
     return body, [*left_out, *unknown_keys(body, values)]
 
 
-def _included(sent: Any) -> tuple[Any, list[str]]:
+def _readable_include(sent: Any) -> tuple[Any, list[str]]:
     """Return what the answer shall have without what no answer here has, and the paths of that."""
     if not isinstance(sent, list):
         return sent, []
@@ -42,7 +42,7 @@ def _included(sent: Any) -> tuple[Any, list[str]]:
     return [name for name in sent if name in INCLUDES], others
 
 
-def _flat(tool: Any) -> Any:
+def _flatten_tool(tool: Any) -> Any:
     """Return the tool with what a chat has below `function` beside its type."""
     if not isinstance(tool, Mapping) or tool.get("type", "function") != "function":
         return tool

@@ -223,8 +223,8 @@ def _call_item(call: ToolCall, status: str) -> Json:
 
 
 def _logprob(token: TokenLogprob) -> Json:
-    return {**_top(token), "top_logprobs": [_top(top) for top in token.top]}
+    return {**_top_logprob(token), "top_logprobs": [_top_logprob(top) for top in token.top]}
 
 
-def _top(token: TokenLogprob | TopToken) -> dict[str, Any]:
+def _top_logprob(token: TokenLogprob | TopToken) -> dict[str, Any]:
     return {"token": token.text, "logprob": token.logprob, "bytes": list(token.data)}

@@ -67,7 +67,7 @@ class ResponseTools:
 
 def read_tools(tools: Sequence[Tool], choice: ToolChoice) -> ResponseTools:
     """Turn declared tools into functions of the model. Raises BadRequest for an invalid schema, name or choice."""
-    declared = [(_function_name(tool, called), tool, called) for tool, called in _declared(tools)]
+    declared = [(_function_name(tool, called), tool, called) for tool, called in _declared_tools(tools)]
     names = [name for name, _, _ in declared]
     check_unique_names(names, [called.path for _, _, called in declared])
     mode, allowed = _choice(choice, names)
@@ -93,17 +93,17 @@ def function_name(name: str, namespace: str | None) -> str:
     return f"{namespace.removesuffix('__')}__{name}"[-MAX_NAME:]
 
 
-def _declared(tools: Sequence[Tool]) -> Iterator[tuple[FunctionTool | CustomTool | ImageTool, CalledTool]]:
+def _declared_tools(tools: Sequence[Tool]) -> Iterator[tuple[FunctionTool | CustomTool | ImageTool, CalledTool]]:
     for index, tool in enumerate(tools):
         path = f"tools[{index}]"
         if isinstance(tool, NamespaceTool):
             for number, inner in enumerate(tool.tools):
-                yield inner, _called(inner, f"{path}.tools[{number}]", tool.name)
+                yield inner, _called_tool(inner, f"{path}.tools[{number}]", tool.name)
         else:
-            yield tool, _called(tool, path, None)
+            yield tool, _called_tool(tool, path, None)
 
 
-def _called(tool: FunctionTool | CustomTool | ImageTool, path: str, namespace: str | None) -> CalledTool:
+def _called_tool(tool: FunctionTool | CustomTool | ImageTool, path: str, namespace: str | None) -> CalledTool:
     name = IMAGE_FUNCTION if isinstance(tool, ImageTool) else tool.name
     return CalledTool(name, namespace, isinstance(tool, CustomTool), path)
 
@@ -125,13 +125,13 @@ def _function(tool: FunctionTool | CustomTool | ImageTool, called: CalledTool, n
 def _choice(choice: ToolChoice, names: Sequence[str]) -> tuple[ToolMode, tuple[str, ...]]:
     match choice:
         case AllowedTools(mode=mode, tools=tools):
-            return mode, tuple(require_known_tool(_chosen(tool), names) for tool in tools)
+            return mode, tuple(require_known_tool(_chosen_name(tool), names) for tool in tools)
         case NamedFunction() | NamedCustomTool() | HostedTool():
-            return "required", (require_known_tool(_chosen(choice), names),)
+            return "required", (require_known_tool(_chosen_name(choice), names),)
         case "required":
             require_tools(names)
     return choice, ()
 
 
-def _chosen(tool: NamedFunction | NamedCustomTool | HostedTool) -> str:
+def _chosen_name(tool: NamedFunction | NamedCustomTool | HostedTool) -> str:
     return IMAGE_FUNCTION if isinstance(tool, HostedTool) else function_name(tool.name, tool.namespace)
