@@ -18,7 +18,7 @@ from pipelines.protocol.chat import (
     ChatSpec,
     ChatUsage,
     ChoiceFinished,
-    Counted,
+    CountFinished,
     CountJob,
     TextDelta,
     ToolCallDelta,
@@ -105,7 +105,7 @@ class PlainChats:
         yield Queued()
         yield Started()
         if isinstance(job, CountJob):
-            yield Counted(len(job.messages))
+            yield CountFinished(len(job.messages))
             return
         yield Admitted(prompt_tokens=len(job.messages))
         self._running.add(job.id)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from pipelines.catalog.memory import CHAT_CACHE_SHARE
 from pipelines.device.heap import share_one_arena
 from pipelines.device.offline import quiet_libraries
-from pipelines.protocol.chat import ChatFound
+from pipelines.protocol.chat import ChatCapabilities
 from pipelines.protocol.engine import Engine, NoDevice
 from pipelines.protocol.images import Failed
 from pipelines.protocol.importing import importing
@@ -201,9 +201,9 @@ async def _load(connection: Connection, engine: AnyEngine, checkpoints: tuple[Sp
             connection.send(CheckpointState(spec, "failed", str(error)))
         else:
             capabilities = found if isinstance(found, Capabilities) else None
-            chat = found if isinstance(found, ChatFound) else None
+            chat = found if isinstance(found, ChatCapabilities) else None
             failed_checks = [f"without {what}" for what in capabilities.failed_checks] if capabilities else []
-            notes = found.notes if isinstance(found, Capabilities | ChatFound) else found or ()
+            notes = found.notes if isinstance(found, Capabilities | ChatCapabilities) else found or ()
             detail = "; ".join([str(spec.path), *notes, *failed_checks])
             connection.send(CheckpointState(spec, "loaded", detail, capabilities, time.monotonic() - began, chat))
 

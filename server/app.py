@@ -18,11 +18,11 @@ from server.extras import DIALECTS
 from server.flows.catalog.start import catalog_at_start
 from server.housekeeping import (
     follow_cluster,
-    leave_others,
     lock_database,
     lock_home,
     recover_after_crash,
     run_maintenance,
+    unregister_gateway,
 )
 from server.http.body_limit import BodyLimitMiddleware
 from server.http.cors import ApiCorsMiddleware
@@ -32,7 +32,7 @@ from server.http.forwarding import BodyRecorder, Forwarder, listen
 from server.http.last_newline import LastNewlineMiddleware
 from server.http.observability import ObservabilityMiddleware
 from server.http.openapi_document import DocumentedApp, describe
-from server.http.own_calls import send_own
+from server.http.own_calls import send_batch_line
 from server.http.plain_paths import PlainPathsMiddleware
 from server.routes import (
     account,
@@ -123,7 +123,7 @@ async def _running(services: Services, on_ready: Callable[[Services], None], app
     """Run the parts that the app uses while this is entered: its lifespan."""
     settings, cluster = services.settings, services.cluster
     with lock_home(settings.home), lock_database(settings) or nullcontext():
-        await services.stores.database.in_patient_writer(services.stores.database.migrate)
+        await services.stores.database.retry_in_writer(services.stores.database.migrate)
         async with AsyncExitStack() as shutdown:
             _register_shutdown(services, shutdown)
             if cluster is not None and settings.gateway_url is not None:
@@ -139,7 +139,9 @@ async def _running(services: Services, on_ready: Callable[[Services], None], app
                 asyncio.create_task(run_maintenance(services), name="maintenance"),
                 asyncio.create_task(_signal_ready(engines, services, on_ready), name="signal ready"),
             ]
-            tasks.append(asyncio.create_task(services.batches.runner.run(partial(send_own, app)), name="batches"))
+            tasks.append(
+                asyncio.create_task(services.batches.runner.run(partial(send_batch_line, app)), name="batches")
+            )
             if settings.cluster is not None:
                 tasks.append(asyncio.create_task(follow_cluster(services), name="follow the cluster"))
             shutdown.push_async_callback(_cancel_tasks, tasks)
@@ -185,7 +187,7 @@ def _engines(services: Services) -> list[WorkerPool | EngineHost[Any, Any]]:
 def _reports(services: Services) -> list[EngineReport]:
     worker_pool, others = services.engines.image, _engines(services)[1:]
     images = [
-        replace(_report(host), work_s=worker_pool.left_s(host), cached_checkpoints=host.cached_checkpoints)
+        replace(_report(host), work_s=worker_pool.remaining_s(host), cached_checkpoints=host.cached_checkpoints)
         for host in worker_pool.hosts
     ]
     return images + [_report(engine) for engine in others if isinstance(engine, EngineHost)]
@@ -209,7 +211,7 @@ def _register_shutdown(services: Services, shutdown: AsyncExitStack) -> None:
     """Register the stop of each part, which happens even if another one fails to stop. They stop in reverse order."""
     shutdown.push_async_callback(asyncio.to_thread, services.telemetry.tracing.stop)
     shutdown.callback(services.stores.database.dispose)
-    shutdown.push_async_callback(leave_others, services)
+    shutdown.push_async_callback(unregister_gateway, services)
     shutdown.push_async_callback(services.engines.upstreams.close)
     shutdown.push_async_callback(services.running.background.join)
     shutdown.push_async_callback(services.engines.classify.stop)

@@ -74,21 +74,21 @@ def lock_database(settings: Settings) -> IO[str] | None:
 async def recover_after_crash(services: Services) -> None:
     """Register this server with the others, and void or fail the calls that dead servers left."""
     stores = services.stores
-    others = await stores.gateways.in_patient_writer(stores.gateways.register)
+    others = await stores.gateways.retry_in_writer(stores.gateways.register)
     if others and None in {services.settings.gateway_url, *(other.url for other in others)}:
         log.warning(
             "other servers use this database: set DARKROOM_GATEWAY_URL for each of them (docs/guides/cluster.md)"
         )
-    if voided := await stores.ledger.in_patient_writer(stores.ledger.void_orphans):
+    if voided := await stores.ledger.retry_in_writer(stores.ledger.void_orphans):
         log.warning("voided the holds of a server that died", holds=voided)
-    await stores.calls.in_patient_writer(stores.calls.fail_orphans)
-    if finished := await stores.responses.in_patient_writer(stores.responses.finish_orphans):
+    await stores.calls.retry_in_writer(stores.calls.fail_orphans)
+    if finished := await stores.responses.retry_in_writer(stores.responses.finish_orphans):
         log.warning("ended the responses of a server that died", responses=finished)
     if await stores.gateways.in_reader(stores.gateways.runs_maintenance):
         await _sweep_files(services)
 
 
-async def leave_others(services: Services) -> None:
+async def unregister_gateway(services: Services) -> None:
     """Leave the other servers at the end, so that they need not wait until this one's lease has run out."""
     try:
         await services.stores.gateways.in_writer(services.stores.gateways.leave)
@@ -145,19 +145,19 @@ async def _renew_leases(services: Services) -> None:
     """Renew leases, then sweep: however long the database was busy, no hold of a running call is swept."""
     stores, running = services.stores, services.running.calls
     gateways, ledger, calls, responses = stores.gateways, stores.ledger, stores.calls, stores.responses
-    if not await gateways.in_patient_writer(gateways.renew):
+    if not await gateways.retry_in_writer(gateways.renew):
         log.error("this server had not renewed its lease in time: others have given up what it ran")
-    await ledger.in_patient_writer(ledger.renew, running.ids())
+    await ledger.retry_in_writer(ledger.renew, running.ids())
     if await gateways.in_reader(gateways.runs_maintenance):
-        if dead := await gateways.in_patient_writer(gateways.remove_dead):
+        if dead := await gateways.retry_in_writer(gateways.remove_dead):
             log.warning("servers have died", servers=dead)
-        await ledger.in_patient_writer(ledger.void_orphans)
-        await responses.in_patient_writer(responses.finish_orphans)
-        if lapsed := await ledger.in_patient_writer(ledger.sweep, running.ids()):
+        await ledger.retry_in_writer(ledger.void_orphans)
+        await responses.retry_in_writer(responses.finish_orphans)
+        if lapsed := await ledger.retry_in_writer(ledger.sweep, running.ids()):
             log.warning("voided holds whose lease ran out", holds=lapsed)
         if stores.claims is not None:
-            await stores.claims.in_patient_writer(stores.claims.delete_ended)
-    await calls.in_patient_writer(calls.fail_orphans, running.ids())
+            await stores.claims.retry_in_writer(stores.claims.delete_ended)
+    await calls.retry_in_writer(calls.fail_orphans, running.ids())
     await _end_lost(services)
 
 
@@ -166,10 +166,10 @@ async def _end_lost(services: Services) -> None:
     read before the running ones are listed: so any that begin meanwhile are known."""
     responses, claims, limiter = services.stores.responses, services.stores.claims, services.admission.limiter
     if claims is not None and (lost := await claims.in_reader(claims.running_here) - limiter.claimed_ids):
-        await claims.in_patient_writer(claims.end, *lost)
-    await responses.in_patient_writer(responses.finish_unrecorded)
-    if lost := await responses.in_reader(responses.running_here) - limiter.claimed_ids - responses.unrecorded:
-        await responses.in_patient_writer(responses.finish_lost, lost)
+        await claims.retry_in_writer(claims.end, *lost)
+    await responses.retry_in_writer(responses.finish_unrecorded)
+    if lost := await responses.in_reader(responses.running_here) - limiter.claimed_ids - responses.unrecorded_ids:
+        await responses.retry_in_writer(responses.finish_lost, lost)
         log.warning("ended responses whose end was not recorded", responses=len(lost))
 
 
@@ -204,8 +204,8 @@ async def _sweep_files(services: Services) -> None:
         for start in range(0, len(page), PAGE):
             names = page[start : start + PAGE]
             known = await results.in_reader(results.recorded, names)
-            known |= await responses.in_reader(responses.needed, names)
-            known |= await conversations.in_reader(conversations.needed, names)
+            known |= await responses.in_reader(responses.referenced_files, names)
+            known |= await conversations.in_reader(conversations.referenced_files, names)
             unknown = [name for name in names if name not in known]
             await storage.in_thread(storage.delete, unknown)
             removed += len(unknown)
@@ -217,7 +217,7 @@ async def _in_pages(store: Store, change: Callable[[], int]) -> int:
     """Repeat a change while there is more; returns how many rows it has changed. Others write between two pages."""
     total = 0
     while True:
-        changed = await store.in_patient_writer(change)
+        changed = await store.retry_in_writer(change)
         total += changed
         if changed < PAGE:
             return total

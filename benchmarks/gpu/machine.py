@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from pipelines.catalog.memory import host_memory_bytes
-from pipelines.images.loading.fp8 import has_products
+from pipelines.images.loading.fp8 import supports_scaled_matmul
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Machine:
     @property
     def has_fp8(self) -> bool:
         """Kernels that multiply float8 matrices; a CPU has slow ones."""
-        return has_products(self.device)
+        return supports_scaled_matmul(self.device)
 
     def sync(self) -> None:
         if self.is_gpu:

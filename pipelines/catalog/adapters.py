@@ -42,7 +42,7 @@ PHRASES = ("modelspec.trigger_phrase", "trigger_words", "ss_trigger_words")  # k
 MOST_NAMES: Final = 4  # of weights, in a message
 
 
-class Contents(NamedTuple):
+class AdapterTensors(NamedTuple):
     """The tensors of an adapter, by their kind."""
 
     pairs: Mapping[str, tuple[str, str]]  # low-rank pairs: the names of both factors, by layer
@@ -87,14 +87,14 @@ def replaces_weights(names: Iterable[str]) -> str:
     return f"it replaces weights of the model ({shown}): a control LoRA needs a control image"
 
 
-def read_contents(header: Header) -> tuple[Contents, str | None]:
+def read_contents(header: Header) -> tuple[AdapterTensors, str | None]:
     """Sort the tensors of a file, and return them with the reason why no model takes it; None if there is none."""
     tensors = {tensor.name: tensor for tensor in header.tensors}
-    contents = sort_contents(tensors)
+    contents = classify_tensors(tensors)
     return contents, contents.problem or _wrong_factors(contents, tensors)
 
 
-def _wrong_factors(contents: Contents, tensors: Mapping[str, Tensor]) -> str | None:
+def _wrong_factors(contents: AdapterTensors, tensors: Mapping[str, Tensor]) -> str | None:
     """Return what is wrong with the factors and strengths of the layers, by their tensors; None if nothing is."""
     for layer, (down, up) in contents.pairs.items():
         if whole := next(
@@ -112,7 +112,7 @@ def _wrong_factors(contents: Contents, tensors: Mapping[str, Tensor]) -> str | N
     return None
 
 
-def sort_contents(names: Iterable[str]) -> Contents:
+def classify_tensors(names: Iterable[str]) -> AdapterTensors:
     """Sort the tensors of a file by their names."""
     left = dict.fromkeys(names)
     pairs = {}
@@ -131,7 +131,7 @@ def sort_contents(names: Iterable[str]) -> Contents:
     foreign = [name for name in left if name.startswith(EMBEDDINGS) or "lora" in name or _is_of_other_kind(name)]
     replaced = [name for name in left if name.endswith(WEIGHTS) and name not in foreign]
     unused = [name for name in left if name not in replaced and not _is_of_other_kind(name)]
-    return Contents(
+    return AdapterTensors(
         pairs,
         kronecker,
         {kind: count for kind, count in others.items() if count},

@@ -89,7 +89,7 @@ def check_is_denoiser(file: Path, folder: Path | None) -> None:
         raise CheckpointError(f"{file}: {kind}")
 
 
-def other_size(file: Path, folder: Path) -> str | None:
+def size_mismatch(file: Path, folder: Path) -> str | None:
     """Return the reason why a file can't be the denoiser of a folder, by the number of its weights; None if it may
     be."""
     weights, own = _count_weights(_count_rows(_weights(file))), _count_weights(_count_rows(_denoiser(folder)))
@@ -98,7 +98,7 @@ def other_size(file: Path, folder: Path) -> str | None:
     return f"{file}: its denoiser has {weights:,} weights, and that of {folder.name} {own:,}: they are not of one model"
 
 
-def is_whole(file: Path) -> bool:
+def has_other_components(file: Path) -> bool:
     """Return whether a file has other components beside the denoiser."""
     try:
         header = read_header(file)
@@ -111,12 +111,12 @@ def is_whole(file: Path) -> bool:
         return False
 
 
-def loads_whole(file: Path, folder: Path) -> bool:
+def loads_all_components(file: Path, folder: Path) -> bool:
     """Return whether the class of a folder's pipeline takes all that it can from a file with several components."""
     try:
-        return is_whole(file) and PipelineSource().loads_single_files(model_index(folder)["_class_name"])
+        return has_other_components(file) and PipelineSource().loads_single_files(model_index(folder)["_class_name"])
     except CheckpointError:
-        return is_whole(file)
+        return has_other_components(file)
 
 
 def _weights(file: Path) -> Sequence[Tensor]:

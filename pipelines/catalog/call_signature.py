@@ -23,7 +23,7 @@ COMPUTED = object()  # a default that is no constant
 GIVEN_UP = "DeprecatedPipelineMixin"
 
 
-def announce(
+def declared_capabilities(
     family: Family, call: Call, tasks: Container[Task], spec: CheckpointSpec, config: Config, denoiser_config: Config
 ) -> Capabilities:
     """Return the capabilities that the pipeline classes announce, before they are tried, without those of its codec.

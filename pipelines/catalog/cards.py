@@ -17,10 +17,10 @@ NUMBER: Final = r"-?\d+(?:\.\d*)?"
 
 @dataclass(frozen=True, slots=True)
 class CardValue:
-    """A value in a card. It is `sure` if no example says otherwise, or if its example names the checkpoint."""
+    """A value in a card. It is `is_certain` if no example says otherwise, or if its example names the checkpoint."""
 
     value: float
-    sure: bool
+    is_certain: bool
 
 
 def read_card(folder: Path) -> str:

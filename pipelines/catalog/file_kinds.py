@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pipelines.catalog.adapters import sort_contents
+from pipelines.catalog.adapters import classify_tensors
 from pipelines.catalog.file_layout import WRAPPED_IN
 from pipelines.catalog.upscalers import upscaler_layout
 from pipelines.catalog.weight_headers import Header, Tensor, read_header
@@ -102,7 +102,7 @@ def kind_by_header(header: Header) -> FileKind | None:
     for pattern, kind in ANYWHERE:
         if _has(plain, pattern) and not (is_denoiser and kind in {UPSCALER, T2I_ADAPTER}):
             return _upscaler(header) if kind is UPSCALER else kind
-    contents = sort_contents(names)
+    contents = classify_tensors(names)
     if contents.layers and 2 * contents.layers > len(contents.replaced):  # it may bring some weights of the model
         return _adapter(contents.kind)
     if _has(names, SVDQUANT_NAMES):

@@ -48,14 +48,14 @@ TEXT_ENCODERS: Final = (  # as the library goes by them
 )
 
 
-def is_mark(tensor: Tensor) -> bool:
+def is_metadata_tensor(tensor: Tensor) -> bool:
     """Return whether a tensor is no weight, but a mark of the file: by its name, or since it has no values."""
     return tensor.weights == 0 or SAYS.fullmatch(tensor.name) is not None
 
 
 def denoiser_tensors(tensors: Iterable[Tensor]) -> list[Tensor]:
     """Return the tensors of a single file that are its denoiser's."""
-    listed = [tensor for tensor in tensors if not is_mark(tensor)]
+    listed = [tensor for tensor in tensors if not is_metadata_tensor(tensor)]
     return [tensor for tensor in listed if tensor.name.startswith(DENOISER_PREFIX)] or listed
 
 
@@ -69,7 +69,7 @@ def wrapper_prefix(names: Iterable[str]) -> str:
 def component_prefixes(tensors: Iterable[Tensor]) -> tuple[str, ...]:
     """Return how the names of other components' tensors begin, such as "text_encoders.", in the file's order. A tensor
     without a dot in its name, such as the constants of a noise schedule, is no component's."""
-    names = [tensor.name for tensor in tensors if not is_mark(tensor)]
+    names = [tensor.name for tensor in tensors if not is_metadata_tensor(tensor)]
     if any(name.startswith(DENOISER_PREFIX) for name in names):
         others = (name for name in names if not name.startswith((DENOISER_PREFIX, AVERAGE)))
         return tuple(dict.fromkeys(f"{name.partition('.')[0]}." for name in others if "." in name))

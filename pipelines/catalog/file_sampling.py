@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from pipelines.catalog.file_layout import is_mark
+from pipelines.catalog.file_layout import is_metadata_tensor
 from pipelines.catalog.weight_headers import Header, Tensor, read_header, read_numbers
 from pipelines.families.registry import all_families, all_marks
 from pipelines.protocol.images import Scalar, SchedulerConfig
@@ -81,7 +81,7 @@ def read_file_sampling(file: Path, base: BaseConfigs, keys_of: SchedulerKeys) ->
     BrokenFile."""
     header = read_header(file)
     marks = {tensor.name.rpartition("model.diffusion_model.")[2]: tensor for tensor in header.tensors}
-    marks = {name: tensor for name, tensor in marks.items() if is_mark(tensor)}
+    marks = {name: tensor for name, tensor in marks.items() if is_metadata_tensor(tensor)}
     problems = list(_problems(file, marks, base))
     wanted: dict[str, Scalar] = {}
     found: list[str] = []

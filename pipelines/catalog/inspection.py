@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pipelines.catalog.base_search import is_whole, other_size
-from pipelines.catalog.call_signature import UPSCALES, PipelineSource, announce
+from pipelines.catalog.base_search import has_other_components, size_mismatch
+from pipelines.catalog.call_signature import UPSCALES, PipelineSource, declared_capabilities
 from pipelines.catalog.channels import draws_alpha
 from pipelines.catalog.checkpoint_files import (
     SINGLE_FILES,
@@ -108,7 +108,7 @@ def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None
     try:
         index = model_index(check_files(spec))
     except CheckpointError as error:
-        lacks_config = folder is None and is_whole(path)
+        lacks_config = folder is None and has_other_components(path)
         problems.append(f"{path}: a whole checkpoint, which needs `config`" if lacks_config else str(error))
     class_name = index.get("_class_name")
     parts = tuple(_parts(path, folder, index, problems, is_config=folder is not None and folder == config))
@@ -121,7 +121,7 @@ def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None
             )
         except CheckpointError as error:
             problems[:0] = [str(error)] if str(error) not in problems else []
-        if not problems and base is not None and (why := other_size(path, base)) is not None:
+        if not problems and base is not None and (why := size_mismatch(path, base)) is not None:
             problems.append(why)
     modular = modular_class(source.folder, class_name) if class_name else None
     signature = source.parameters(class_name) if class_name and modular is None else None
@@ -139,7 +139,7 @@ def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None
     capabilities = None
     if class_name and signature:
         spec = CheckpointSpec("", path, None, "", conditioning, MODES[conditioning].max_references)
-        announced = announce(family_of(class_name), signature, tasks, spec, index, denoiser_config)
+        announced = declared_capabilities(family_of(class_name), signature, tasks, spec, index, denoiser_config)
         capabilities = replace(announced, transparent=draws_alpha(codec))
     return Inspection(
         path=path,

@@ -118,7 +118,7 @@ def partial(steps: int, strength: float) -> Partial:
         steps += 1  # rare, such as for 1 of 49: one more step of the schedule
 
 
-def in_own_steps(sampling: Sampling) -> Sampling:
+def fit_refine_strength(sampling: Sampling) -> Sampling:
     """Return the sampling for a checkpoint that draws in no other number of steps: the second pass runs one of these,
     if its strength is less than one, instead of one of a longer schedule."""
     return replace(sampling, refine_strength=max(sampling.refine_strength, 1 / max(2, sampling.steps)))

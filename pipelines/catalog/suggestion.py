@@ -215,7 +215,8 @@ def _in_cards(inspection: Inspection, argument: str) -> Value | None:
     for found, card, path in _cards(inspection):
         if (value := read_card_value(card, argument, _names(path))) is not None:
             return Value(
-                value.value, found if value.sure else f"{found.removesuffix(UNSURE)}, one of several examples{UNSURE}"
+                value.value,
+                found if value.is_certain else f"{found.removesuffix(UNSURE)}, one of several examples{UNSURE}",
             )
     return None
 

@@ -91,17 +91,17 @@ class BatchedGenerator:
         if self._runner.give_up_graphs():
             return True
         rows = self._scheduler.scheduled
-        if not rows or (len(rows) == 1 and rows[0].began_anew):
+        if not rows or (len(rows) == 1 and rows[0].restarted_alone):
             return False
         self._scheduler.preempt(keep=len(rows) // 2)
         if len(rows) == 1:
-            rows[0].began_anew = True
+            rows[0].restarted_alone = True
             self._runner.kv_cache.clear()
         return True
 
     def _resize(self) -> None:
         if not self._scheduler.scheduled:
-            promised = -(-self._scheduler.promised_tokens // PAGE) * PAGE
+            promised = -(-self._scheduler.max_waiting_tokens // PAGE) * PAGE
             self._runner.kv_cache.set_capacity(max(self._capacity_tokens, promised))
 
     def _prefill(self) -> None:

@@ -24,15 +24,15 @@ DIFFERS: Final = "its logits in a batch are not those of a single row"
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """How a model's answers may be batched, as found by trying it. With `why_alone` they are written one at a time, for
-    this reason."""
+    """How a model's answers may be batched, as found by trying it. With `unbatched_reason` they are written one at a
+    time, for this reason."""
 
     rules: LengthRules
     token_bytes: int = 0  # of keys and values
     by_group: bool = True  # rows of much different length attend apart, and so do the chunks of a prompt
     packs: bool = False  # prompts share a forward pass
     graphs: bool = False  # decode steps are captured as CUDA graphs
-    why_alone: str | None = None
+    unbatched_reason: str | None = None
 
 
 @torch.inference_mode()
@@ -41,7 +41,7 @@ def find_batching(model: Any, device: torch.device, vocab_size: int, context: in
     not come from batching, such as running out of memory."""
     rules = read_rules(model, context)
     if rules.alone:
-        return Batching(rules, _own_token_bytes(model), why_alone=rules.alone)
+        return Batching(rules, _own_token_bytes(model), unbatched_reason=rules.alone)
     why = DIFFERS
     for by_group in (True, False):
         try:
@@ -62,7 +62,7 @@ def find_batching(model: Any, device: torch.device, vocab_size: int, context: in
             if is_out_of_memory(error) or is_device_error(error):
                 raise  # which says nothing about the model
             why = "its code takes no such batch"
-    return Batching(rules, _own_token_bytes(model), why_alone=why)
+    return Batching(rules, _own_token_bytes(model), unbatched_reason=why)
 
 
 def _own_token_bytes(model: Any) -> int:
@@ -111,7 +111,7 @@ def _same_in_batch(runner: ModelRunner, model: Any, count: int, vocab_size: int)
     for chunk in (Chunk(tokens[3:8], other, 0, 5), Chunk(tokens[:half], row, 0, count),
                   Chunk(tokens[half:last], row, half, count)):  # fmt: skip
         runner.prefill([chunk])
-    beside = runner.rules.regime(5) == runner.rules.regime(last)
+    beside = runner.rules.length_range(5) == runner.rules.length_range(last)
     leases, lengths = ([row, other], [last, 5]) if beside else ([row], [last])
     logits = runner.decode([tokens[last], tokens[8]][: len(leases)], leases, lengths)[0]
     cache.release(row)
@@ -129,7 +129,7 @@ def _same_beside_long(runner: ModelRunner, vocab_size: int, positions: int) -> b
         runner.prefill([Chunk(tokens[:11], lease, 0, 11)])
     alone = runner.decode([tokens[11]], [row], [11])[0]
     far = min(1100, positions - 1)
-    if runner.rules.regime(far) != runner.rules.regime(11):
+    if runner.rules.length_range(far) != runner.rules.length_range(11):
         far = 11
     beside = runner.decode([tokens[11], tokens[11]], [long, row], [far, 11])[1]
     cache.release(row)

@@ -16,7 +16,7 @@ from pipelines.chat.syntax.families import TABLE
 from pipelines.chat.syntax.output_syntax import OutputSyntax
 from pipelines.chat.tokens import TokenTable
 from pipelines.device.failures import is_device_error, is_out_of_memory
-from pipelines.protocol.chat import ChatFound, ChatSpec
+from pipelines.protocol.chat import ChatCapabilities, ChatSpec
 
 
 @dataclass(slots=True)
@@ -52,17 +52,17 @@ class ChatCheckpoint:
         return min(self.most_tokens, held)
 
     @property
-    def found(self) -> ChatFound:
+    def found(self) -> ChatCapabilities:
         """Return the checkpoint's facts for the server and its operator: context length, vision, tools, batching and
         notes."""
-        why = self.batching.why_alone
+        why = self.batching.unbatched_reason
         alone = [f"answers one at a time: {why}"] if why else []
         if self.processor and not why:
             alone = ["answers to chats with images one at a time"]
         launched = self.device.type in CAPTURES and not why and not self.batching.graphs
         slow = ["its decode steps are launched kernel by kernel: no CUDA graph repeats them"] if launched else []
         tools = self.templates.choose(tools=True).traits.tools is not None
-        return ChatFound(self.context, self.processor is not None, tools, why, (*self.notes, *alone, *slow))
+        return ChatCapabilities(self.context, self.processor is not None, tools, why, (*self.notes, *alone, *slow))
 
     @property
     def is_quantized(self) -> bool:

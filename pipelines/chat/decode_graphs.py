@@ -17,7 +17,7 @@ import torch
 
 from pipelines.chat.kv_cache import Bounds, KVCache, RowGroup, page_table
 from pipelines.chat.kv_pages import PAGE, Lease
-from pipelines.device.failures import answers, is_device_error, is_out_of_memory
+from pipelines.device.failures import is_device_error, is_out_of_memory, is_responsive
 
 MOST_GRAPHS: Final = 48  # that are kept, the last used
 LAYER_BYTES: Final = 2**17  # of a graph that a driver keeps for a layer: its launches and their arguments
@@ -131,7 +131,7 @@ class DecodeGraphs:
             if is_out_of_memory(error):
                 self._asked[shape] = -RETRIED_AFTER  # a step that is launched may have room
                 return None
-            if is_device_error(error) and not answers(self._device):
+            if is_device_error(error) and not is_responsive(self._device):
                 raise
             self._refused = True
             why = str(error).strip().partition("\n")[0]

@@ -116,7 +116,7 @@ class DeviceLoop:
         """Return the generator for a sequence, made when the first one comes. What has more inputs than tokens, as a
         chat with images has, can't share a batch, but other chats of that model can."""
         checkpoint = sequence.request.checkpoint
-        if checkpoint.batching.why_alone is None and not sequence.request.inputs:
+        if checkpoint.batching.unbatched_reason is None and not sequence.request.inputs:
             if checkpoint not in self._batched:
                 self._batched[checkpoint] = BatchedGenerator(checkpoint)
             self._split_cache_budget()

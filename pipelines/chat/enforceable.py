@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from llguidance import LLMatcher
 
-from pipelines.chat.schemas import DEFINITIONS, NULLABLE, Schema, of_kinds, rewritten
+from pipelines.chat.schemas import DEFINITIONS, NULLABLE, Schema, map_subschemas, values_of_types
 from pipelines.chat.tokens import TokenTable
 
 LENIENT: Final = {"lenient": True, "coerce_one_of": True}  # the library's: it warns of a keyword in place of failing
@@ -21,8 +21,8 @@ WIDEST: Final = {"type": "object", "additionalProperties": True}
 
 def enforceable(table: TokenTable, schema: Mapping[str, Any]) -> tuple[Schema, tuple[str, ...]]:
     """Return the schema without what can't be enforced, and the keywords that are not."""
-    plain = rewritten(schema, _without_nothing)
-    if (warnings := _warnings(table, rewritten(plain, _all_required))) is not None:
+    plain = map_subschemas(schema, _without_nothing)
+    if (warnings := _warnings(table, map_subschemas(plain, _all_required))) is not None:
         return plain, _keywords(warnings)
     dropped: set[str] = set()
 
@@ -43,7 +43,7 @@ def enforceable(table: TokenTable, schema: Mapping[str, Any]) -> tuple[Schema, t
         fits = {name: part for name, part in properties.items() if name in kept or _fits(table, part, plain)}
         return {**one, "properties": fits}
 
-    loose = rewritten(rewritten(plain, drop), leave_out)
+    loose = map_subschemas(map_subschemas(plain, drop), leave_out)
     warnings = _warnings(table, loose)
     if warnings is None:
         return dict(WIDEST), ("schema",)
@@ -89,7 +89,7 @@ def _without_nothing(schema: Schema) -> Schema:
     if isinstance(kinds, list):
         known = [kind for kind in kinds if kind in KINDS]
         values = present.get("enum")
-        if not known or (values and isinstance(values, list) and not of_kinds(values, known)):
+        if not known or (values and isinstance(values, list) and not values_of_types(values, known)):
             del present["type"]
         elif known != kinds:
             present["type"] = known

@@ -23,19 +23,19 @@ from pipelines.device.memory import chat_cache_bytes, free_memory, with_memory
 from pipelines.device.openmp import run_and_release
 from pipelines.device.staged_copy import move_modules
 from pipelines.protocol.chat import (
+    ChatCapabilities,
     ChatEvent,
     ChatFinished,
-    ChatFound,
     ChatJob,
     ChatSpec,
-    Counted,
+    CountFinished,
     CountJob,
     PartialUsage,
 )
 from pipelines.protocol.images import Failed, Queued
 
 HOST = torch.device("cpu")
-TERMINAL_EVENTS = (ChatFinished, Counted, Failed)
+TERMINAL_EVENTS = (ChatFinished, CountFinished, Failed)
 
 
 @dataclass(slots=True, eq=False)
@@ -117,7 +117,7 @@ class ChatEngine:
         ended = {spec: task for spec, task in self._checkpoints.items() if task.done() and not task.cancelled()}
         return {spec: task.result() for spec, task in ended.items() if task.exception() is None}
 
-    async def prepare(self, spec: ChatSpec) -> ChatFound:
+    async def prepare(self, spec: ChatSpec) -> ChatCapabilities:
         """Load a checkpoint before the first job, and return the facts about it. Raises CheckpointError."""
         return (await self.load(spec)).found
 
@@ -163,7 +163,7 @@ class ChatEngine:
         emit = self._emitter(task)
         if isinstance(job, CountJob):
             tokens = await self._loop.run_in_executor(self._prompt_builder, count_prompt_tokens, checkpoint, job, emit)
-            self._emit(task, Counted(tokens))
+            self._emit(task, CountFinished(tokens))
             return
         sequences, admitted = await self._loop.run_in_executor(
             self._prompt_builder, build_sequences, checkpoint, job, emit

@@ -41,7 +41,7 @@ class Grammar:
     unenforced: tuple[str, ...] = ()  # paths of the keywords of tools' schemas that it does not enforce
 
 
-def prescribes_output(job: ChatJob) -> bool:
+def has_structured_output(job: ChatJob) -> bool:
     """Return whether a grammar says what the whole answer is: a value or calls, and not text."""
     return job.format is not None or (bool(job.tools) and job.tool_choice == "required")
 

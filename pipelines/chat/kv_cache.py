@@ -162,7 +162,7 @@ class KVCache:
         """Make room for so many tokens of a sequence. False if there is none, on the device either."""
         if not self._pages.extend(lease, tokens):
             return False
-        if self._pages.highest <= self._room or self._grow(self._pages.highest):
+        if self._pages.required_pages <= self._room or self._grow(self._pages.required_pages):
             return True
         self._give_back(lease)
         return False
@@ -246,7 +246,7 @@ class KVCache:
     def _give_back(self, lease: Lease) -> None:
         """Do without the pages beyond the buffers, for which the device has no memory."""
         self._pages.limit = self._room
-        self._pages.drop_beyond(self._room, lease)
+        self._pages.free_pages_from(self._room, lease)
 
 
 def split_by_length(lengths: Sequence[int], *, apart: bool) -> list[Bounds]:

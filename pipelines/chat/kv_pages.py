@@ -55,7 +55,7 @@ class Pages:
         return self._made - len(self._free) - len(self._idle)
 
     @property
-    def highest(self) -> int:
+    def required_pages(self) -> int:
         """Return how many pages the buffers need room for."""
         return self._made
 
@@ -104,7 +104,7 @@ class Pages:
                 self._idle[node] = None
         lease.pages, lease.nodes = [], []
 
-    def drop_beyond(self, count: int, lease: Lease) -> None:
+    def free_pages_from(self, count: int, lease: Lease) -> None:
         """Free the pages from number `count` on, as if they had never been used. Only this lease may have any of
         them."""
         lease.pages = [page for page in lease.pages if page < count]

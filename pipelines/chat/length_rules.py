@@ -28,14 +28,14 @@ class LengthRules:
     scale_step: int | None = None  # every so many positions a layer's scale is another
     alone: str | None = None  # why answers can't share a batch
 
-    def regime(self, position: int) -> int:
+    def length_range(self, position: int) -> int:
         """Return the number of the length range of a text whose last token is at `position`: only texts of equal
         numbers may share a forward pass."""
         if self.long_from is not None:
             return int(position >= self.long_from)
         return (position + 1) // self.scale_step if self.scale_step else 0
 
-    def starts_anew(self, position: int) -> bool:
+    def must_recompute(self, position: int) -> bool:
         """Return whether a text that grows to `position` has to be computed again from its first token on."""
         return position == self.long_from
 

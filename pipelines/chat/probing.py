@@ -49,7 +49,7 @@ class Prober:
         self.traits = traits
         self.tools: tuple[Mapping[str, Any], ...] = (TOOL,) if with_tools else ()
 
-    def learn(self, **found: Any) -> None:
+    def set_traits(self, **found: Any) -> None:
         """Set traits that were found, by their names."""
         self.traits = replace(self.traits, **found)
 

@@ -8,7 +8,7 @@ from pipelines.chat.checkpoint import ChatCheckpoint
 from pipelines.chat.constraints import Constraint
 from pipelines.chat.detokenize import ChoiceOutput
 from pipelines.chat.failures import InvalidRequest
-from pipelines.chat.grammars import Grammar, build_grammar, prescribes_output
+from pipelines.chat.grammars import Grammar, build_grammar, has_structured_output
 from pipelines.chat.output_parser import OutputParser
 from pipelines.chat.prompts import (
     Conversation,
@@ -39,7 +39,7 @@ def build_sequences(
     unused = unused_options(job.template_options, traits)
     asks = asks_to_think(job.template_options)
     # where all of the output is prescribed, a model thinks first if it is asked to, in a syntax that the grammar knows
-    if prescribes_output(job) and not (asks and checkpoint.syntax.thoughts):
+    if has_structured_output(job) and not (asks and checkpoint.syntax.thoughts):
         conversation = replace(conversation, options={**job.template_options, **OFF})
         unused += asks if traits.switch else ()
     prompt = fit_prompt(checkpoint, conversation, truncate=job.truncate)

@@ -60,7 +60,7 @@ class Scheduler:
         return sorted([*self.running, *self._prefilling], key=_rank)
 
     @property
-    def promised_tokens(self) -> int:
+    def max_waiting_tokens(self) -> int:
         """Return the most tokens that one of the waiting sequences may reach."""
         return max((len(each.request.prompt) + each.max_new_tokens for each in self._waiting), default=0)
 
@@ -97,14 +97,14 @@ class Scheduler:
     def schedule_decode(self) -> list[list[Sequence]]:
         """Return the sequences that decode a token now, in the batches that their lengths allow, the longest first in
         each. Raises MemoryError."""
-        for sequence in [each for each in self.running if self._rules.starts_anew(len(each.tokens) - 1)]:
+        for sequence in [each for each in self.running if self._rules.must_recompute(len(each.tokens) - 1)]:
             if sequence.num_cached_tokens:
                 self.running.remove(sequence)
                 self._wait_again(sequence)
         self.ensure_capacity()
         batches: dict[int, list[Sequence]] = {}
         for sequence in sorted(self.running, key=lambda each: -len(each.tokens)):
-            batches.setdefault(self._rules.regime(len(sequence.tokens) - 1), []).append(sequence)
+            batches.setdefault(self._rules.length_range(len(sequence.tokens) - 1), []).append(sequence)
         return list(batches.values())
 
     def finish_decode(self, sequences: list[Sequence]) -> None:

@@ -45,7 +45,7 @@ def tighten(schema: Mapping[str, Any], max_string: int) -> Schema:
             one["maxLength"] = max(max_string, one.get("minLength", 0))
         return one
 
-    changed: Schema = rewritten(rewritten(schema, look), tight)
+    changed: Schema = map_subschemas(map_subschemas(schema, look), tight)
     return changed
 
 
@@ -63,20 +63,20 @@ def _combines_schemas(schema: Mapping[str, Any]) -> bool:
     return "allOf" in schema or ("properties" in schema and bool(schema.keys() & COMBINED))
 
 
-def rewritten(schema: Any, change: Callable[[Schema], Schema]) -> Any:
+def map_subschemas(schema: Any, change: Callable[[Schema], Schema]) -> Any:
     """Return the schema with `change` made to it and to every schema in it, the outer ones first."""
     if not isinstance(schema, Mapping):
         return schema
     new = change(dict(schema))
     for key in MAPS:
         if isinstance(inner := new.get(key), Mapping):
-            new[key] = {name: rewritten(part, change) for name, part in inner.items()}
+            new[key] = {name: map_subschemas(part, change) for name, part in inner.items()}
     for key in LISTS:
         if isinstance(inner := new.get(key), list):
-            new[key] = [rewritten(part, change) for part in inner]
+            new[key] = [map_subschemas(part, change) for part in inner]
     for key in SINGLES:
         if key in new:
-            new[key] = rewritten(new[key], change)
+            new[key] = map_subschemas(new[key], change)
     return new
 
 
@@ -93,16 +93,18 @@ def _is_free_string(schema: Mapping[str, Any]) -> bool:
     return has_strings and not schema.keys() & BOUNDED and isinstance(schema.get("minLength", 0), int)
 
 
-def standalone_properties(schema: Mapping[str, Any]) -> dict[str, Schema]:
-    """Return the schemas of an object's properties, each as `standalone` has it, and those of the schemas that it
-    combines."""
+def property_schemas(schema: Mapping[str, Any]) -> dict[str, Schema]:
+    """Return the schemas of an object's properties, each as `standalone_schema` has it, and those of the schemas
+    that it combines."""
     found: dict[str, list[Any]] = {}
     for part in _combined_schemas(schema, schema, COMBINING):
         properties = part.get("properties")
         for name, one in properties.items() if isinstance(properties, Mapping) else ():
             known = found.setdefault(name, [])
             known += [one] if one not in known else []
-    return {name: standalone(each[0] if len(each) == 1 else {"anyOf": each}, schema) for name, each in found.items()}
+    return {
+        name: standalone_schema(each[0] if len(each) == 1 else {"anyOf": each}, schema) for name, each in found.items()
+    }
 
 
 def required_of(schema: Mapping[str, Any]) -> set[str]:
@@ -111,12 +113,12 @@ def required_of(schema: Mapping[str, Any]) -> set[str]:
     return {name for names in lists if isinstance(names, list) for name in names}
 
 
-def others_of(schema: Mapping[str, Any]) -> Schema | None:
+def additional_property_schema(schema: Mapping[str, Any]) -> Schema | None:
     """Return the schema of an object's properties that its schema does not name; None where it has none. One that names
     some takes others only if it says so."""
-    names_none = not standalone_properties(schema) and schema.get("additionalProperties") is not False
+    names_none = not property_schemas(schema) and schema.get("additionalProperties") is not False
     if names_none or any(part.get(key) for part in _combined_schemas(schema, schema, COMBINING) for key in OPEN):
-        return {} if "patternProperties" in schema else standalone(schema.get("additionalProperties"), schema)
+        return {} if "patternProperties" in schema else standalone_schema(schema.get("additionalProperties"), schema)
     return None
 
 
@@ -125,9 +127,9 @@ def options_of(schema: Mapping[str, Any]) -> list[Any]:
     return [] if "properties" in schema else schema.get("anyOf") or schema.get("oneOf") or []
 
 
-def unsaid_of(schema: Mapping[str, Any]) -> set[str]:
-    """Return the keywords of an object's schema of which `standalone_properties`, `required_of` and `others_of` say
-    nothing, or not all."""
+def unsupported_keywords(schema: Mapping[str, Any]) -> set[str]:
+    """Return the keywords of an object's schema of which `property_schemas`, `required_of` and
+    `additional_property_schema` say nothing, or not all."""
     parts = _combined_schemas(schema, schema, COMBINING)
     found = {key for part in parts for key in part.keys() & {"anyOf", "oneOf", *COUNTED}}
     names = [name for part in parts for name in part.get("properties") or ()]
@@ -139,22 +141,22 @@ def _combined_schemas(schema: Any, root: Mapping[str, Any], keys: Sequence[str])
     found: list[Schema] = []
     waiting = [schema]
     while waiting and len(found) < MAX_PARTS:
-        one = resolved(waiting.pop(0), root)
+        one = resolve_reference(waiting.pop(0), root)
         if isinstance(one, Mapping):
             found.append(dict(one))
             waiting += [part for key in keys if isinstance(one.get(key), list) for part in one[key]]
     return found
 
 
-def standalone(part: Any, root: Mapping[str, Any]) -> Schema:
+def standalone_schema(part: Any, root: Mapping[str, Any]) -> Schema:
     """Return a schema inside another as one that needs nothing of it: what it refers to is in its place, or with it."""
-    found = resolved(part, root)
+    found = resolve_reference(part, root)
     found = dict(found) if isinstance(found, Mapping) else {}
     refers = '"$ref"' in json.dumps(found)
     return found | ({key: root[key] for key in DEFINITIONS if key in root} if refers else {})
 
 
-def of_kinds(values: Sequence[Any], kinds: Collection[str]) -> list[Any]:
+def values_of_types(values: Sequence[Any], kinds: Collection[str]) -> list[Any]:
     """Return the values that are of these types of JSON."""
     return [value for value in values if kinds_of(value) & set(kinds)]
 
@@ -166,7 +168,7 @@ def kinds_of(value: Any) -> set[str]:
     return {KINDS.get(type(value), "array")}
 
 
-def resolved(schema: Any, root: Mapping[str, Any]) -> Any:
+def resolve_reference(schema: Any, root: Mapping[str, Any]) -> Any:
     """Return the schema in place of a reference to it within `root`; one that leads nowhere stays."""
     for _ in range(MAX_REFERENCES):
         if not isinstance(schema, Mapping):

@@ -91,7 +91,7 @@ class Sequence:
     tokens: list[int] = field(default_factory=list)  # prompt and completion
     num_cached_tokens: int = 0  # have their keys and values in the sequence's pages of the KV cache
     lease: Lease = field(default_factory=Lease)  # those pages
-    began_anew: bool = False  # it had the device to itself, and ran out of memory
+    restarted_alone: bool = False  # it had the device to itself, and ran out of memory
 
     @property
     def finished(self) -> bool:

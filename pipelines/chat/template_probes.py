@@ -66,28 +66,28 @@ def _find_content(prober: Prober, prefer_parts: bool) -> str | None:
     for parts in (prefer_parts, not prefer_parts):
         prompts = {}
         for unset in (False, True):
-            prober.learn(parts=parts, unset_tools=unset)
+            prober.set_traits(parts=parts, unset_tools=unset)
             try:
                 if "qza" in (prompt := prober.text(user("qza"))) and not _is_dump(prompt, "text"):
                     prompts[unset] = prompt
             except TemplateRefused as error:
                 problem = str(error)
         if prompts:  # a template that mentions tools where there are none writes more
-            prober.learn(unset_tools=min(prompts, key=lambda unset: len(prompts[unset])))
+            prober.set_traits(unset_tools=min(prompts, key=lambda unset: len(prompts[unset])))
             return None
-    prober.learn(parts=prefer_parts, unset_tools=False)
+    prober.set_traits(parts=prefer_parts, unset_tools=False)
     return problem
 
 
 def _find_tools(prober: Prober, prefer_parts: bool) -> bool:
     """Find where tools are shown, if they are."""
     for parts, place in product((prefer_parts, not prefer_parts), _possible_tool_traits()):
-        prober.learn(parts=parts, tools=place)
+        prober.set_traits(parts=parts, tools=place)
         prompt = prober.attempt(user("qza"))
         if prompt and all(mark in prompt for mark in ("qza", "qztool", "qzargument")) and not _is_dump(prompt, "text"):
-            prober.learn(tools=_find_completeness(prober, place))
+            prober.set_traits(tools=_find_completeness(prober, place))
             return True
-    prober.learn(parts=prefer_parts, tools=None)
+    prober.set_traits(parts=prefer_parts, tools=None)
     return False
 
 
@@ -96,7 +96,7 @@ def _find_completeness(prober: Prober, place: ToolTraits) -> ToolTraits:
     descriptions."""
     tools, prober.tools = prober.tools, BARE_TOOLS
     for level in (0, 1, 2, 3):
-        prober.learn(tools=replace(place, complete=level))
+        prober.set_traits(tools=replace(place, complete=level))
         prompt = prober.attempt(user("qza")) or ""
         if all(mark in prompt for mark in ("qztool", "qzbare", "qzargument")):
             break
@@ -120,7 +120,7 @@ def _find_instructions(prober: Prober) -> None:
     """Find which roles give instructions, and where they may stand."""
     takes = {"system": prober.shows(system("qza"), user("qzb")), "developer": _knows_developer(prober)}
     roles = [role for role, taken in takes.items() if taken]
-    prober.learn(
+    prober.set_traits(
         system=takes["system"],
         developer=takes["developer"],
         system_alone=prober.shows(system("qza")),
@@ -158,7 +158,7 @@ def _knows_developer(prober: Prober) -> bool:
 def _find_turns(prober: Prober) -> None:
     """Find whether roles must alternate."""
     begin = [user("qza"), assistant("qzb")]
-    prober.learn(
+    prober.set_traits(
         user_runs=prober.shows(user("qza"), user("qzb")) and prober.shows(*begin, user("qzc"), user("qzd")),
         assistant_runs=prober.shows(*begin, assistant("qzc"), user("qzd")),
         assistant_first=prober.shows(assistant("qza"), user("qzb")),
@@ -170,7 +170,7 @@ def _find_loops(prober: Prober) -> None:
     calls = _find_calls(prober)
     loop = _call(calls) if calls else [assistant("qzcalled"), *_call(CallTraits())[1:]]
     tool_role = calls is not None or prober.shows(user("qza"), *loop)
-    prober.learn(
+    prober.set_traits(
         calls=calls,
         tool_role=tool_role,
         user_after_tool=not tool_role or prober.shows(user("qza"), *loop, user("qzb")),
@@ -223,16 +223,16 @@ def _find_thinking(prober: Prober) -> None:
     """Find how thoughts are shown and asked for."""
     for name, (off, on) in SWITCHES.items():
         if prober.attempt(user("qza"), **{name: off}) != prober.attempt(user("qza"), **{name: on}):
-            prober.learn(switch=name)
+            prober.set_traits(switch=name)
             break
     switch = prober.traits.switch
     thinks = {switch: SWITCHES[switch][1]} if switch else {}
-    prober.learn(effort=_find_effort(prober, thinks), reasoning=_find_reasoning(prober, thinks))
+    prober.set_traits(effort=_find_effort(prober, thinks), reasoning=_find_reasoning(prober, thinks))
     calls, key = prober.traits.calls, prober.traits.reasoning
     if calls and key and key != "part":
         alone, both = (_turn_with_thoughts(calls, {key: "qzthought"}, text) for text in ("", "qzbeside"))
         taken = prober.shows(user("qza"), *both, **thinks) or not prober.shows(user("qza"), *alone, **thinks)
-        prober.learn(calls=replace(calls, text_and_thoughts=taken))
+        prober.set_traits(calls=replace(calls, text_and_thoughts=taken))
 
 
 def _find_reasoning(prober: Prober, thinks: Mapping[str, Any]) -> str | None:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipelines.chat.schemas import COMBINED, NULLABLE, Schema, resolved, rewritten, standalone_properties
+from pipelines.chat.schemas import COMBINED, NULLABLE, Schema, map_subschemas, property_schemas, resolve_reference
 from pipelines.chat.template_traits import ToolTraits
 
 Tool = Mapping[str, Any]
@@ -33,12 +33,12 @@ def complete(tool: Tool, level: int) -> dict[str, Any]:
     0 for what is there, 1 for the tool itself, 2 for its arguments too, 3 with one type for each."""
     function = dict(tool["function"])
     if isinstance(function.get("parameters"), Mapping):
-        function["parameters"] = rewritten(_with_properties(function["parameters"]), _without_nulls)
+        function["parameters"] = map_subschemas(_with_properties(function["parameters"]), _without_nulls)
     if not level:
         return {**tool, "function": function}
     function = {"description": "", **function}
     parameters = {"type": "object", "properties": {}, "required": [], **(function.get("parameters") or {})}
-    parameters = rewritten(parameters, _of_one_type) if level > 2 else parameters
+    parameters = map_subschemas(parameters, _of_one_type) if level > 2 else parameters
     return {**tool, "function": {**function, "parameters": _complete_schema(parameters) if level > 1 else parameters}}
 
 
@@ -46,7 +46,7 @@ def _with_properties(schema: Schema) -> Schema:
     """Return the schema with the properties that it has by reference or in a union: many templates show no others."""
     if schema.get("properties") or not schema.keys() & COMBINED:
         return dict(schema)
-    return {**resolved(schema, schema), "properties": standalone_properties(schema)}
+    return {**resolve_reference(schema, schema), "properties": property_schemas(schema)}
 
 
 def _without_nulls(schema: Schema) -> Schema:

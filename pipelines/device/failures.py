@@ -55,7 +55,7 @@ def is_device_error(error: BaseException) -> bool:
     )
 
 
-def answers(device: torch.device) -> bool:
+def is_responsive(device: torch.device) -> bool:
     """Return whether the device still computes. After an illegal access, an ECC error or the like, every call on it
     raises, until the process ends ("sticky" errors: CUDA's cudaErrorIllegalAddress and others). Blocks."""
     try:
@@ -71,7 +71,7 @@ def exit_if_lost(error: BaseException, device: torch.device) -> None:
     """End this process if the error was the device's and the device no longer answers: nothing else would bring it
     back, and every later job would fail. The server then fails the jobs in here, uncharged, and starts a new worker.
     """
-    if is_device_error(error) and not answers(device):
+    if is_device_error(error) and not is_responsive(device):
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         print(f"The device no longer answers, so this worker ends: {reason}", file=sys.stderr, flush=True)
         os._exit(LOST_DEVICE_EXIT)

@@ -99,7 +99,7 @@ def check_names(
     return [f"{part}: {weights} not needed, such as {min(unused)}"]
 
 
-def unfilled(model: torch.nn.Module) -> list[str]:
+def uninitialized_weights(model: torch.nn.Module) -> list[str]:
     """Return the weights for which nothing was in the files: libraries build a model without memory, and fill it
     then."""
     return [name for name, weight in model.named_parameters() if any(part.is_meta for part in plain_tensors(weight))]
@@ -109,7 +109,10 @@ def _missing_weights(model: torch.nn.Module, names: Iterable[str]) -> set[str]:
     """Return the weights among the names that a library missed: transformers draws them at random, and diffusers leaves
     them empty. Other buffers are computed by the constructor."""
     drawn = {name for name, _ in model.named_parameters()} if hasattr(model, "init_weights") else set()
-    return {*unfilled(model), *(name for name in names if name in drawn or name.endswith(RUNNING_STATISTICS))}
+    return {
+        *uninitialized_weights(model),
+        *(name for name in names if name in drawn or name.endswith(RUNNING_STATISTICS)),
+    }
 
 
 def _is_harmless(model: torch.nn.Module, name: str) -> bool:

@@ -27,9 +27,9 @@ from pipelines.images.denoising.merging import Sharing
 from pipelines.images.denoising.noise_schedulers import try_config
 from pipelines.images.denoising.step_observer import Pixels
 from pipelines.images.drawing.run import Run, RunCallbacks
-from pipelines.images.failures import to_failed
+from pipelines.images.failures import to_failed_event
 from pipelines.images.job_files import JobFiles
-from pipelines.images.loading.adapters import SpoiledWeights
+from pipelines.images.loading.adapters import ModifiedWeights
 from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.checkpoint_cache import CheckpointCache, DeviceFull, InsufficientMemory, LoadedCheckpoint
 from pipelines.images.parallel.group import Group
@@ -102,7 +102,7 @@ class ImageEngine:
         active = EngineJob(job, events.put_nowait)
         yield Queued()
         if unfit := self._unfit.get(job.checkpoint):
-            yield to_failed(unfit, job)
+            yield to_failed_event(unfit, job)
             return
         self._jobs[job.id] = active
         try:
@@ -223,7 +223,7 @@ class ImageEngine:
                 if starved and row.exclusive:
                     return False
                 if free:
-                    self._admission.make_place(row, ahead, self._scheduler)
+                    self._admission.preempt_for(row, ahead, self._scheduler)
                 continue
             if loaded is not None and free:
                 self._start(row, loaded)
@@ -305,7 +305,7 @@ class ImageEngine:
             self._record_speed(run)
             run.loaded.warmed_up = True
             self._files.encode(run.row, future.result())
-        elif isinstance(error, Preempted | SpoiledWeights):
+        elif isinstance(error, Preempted | ModifiedWeights):
             self._wait_again(run.row)
         elif not isinstance(error, Cancelled):
             self._recover(run, error)
@@ -357,7 +357,7 @@ class ImageEngine:
         if active.job.id.startswith(CHECK_PREFIX):
             self._warmup.record_failure(active.job.id, error)
         self._drop(active)
-        active.emit(to_failed(error, active.job))
+        active.emit(to_failed_event(error, active.job))
 
     def _drop(self, active: EngineJob) -> None:
         """Remove all rows of a job, from the queue and from the device."""

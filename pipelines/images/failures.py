@@ -13,7 +13,7 @@ from pipelines.protocol.finished_image import WrongSize
 from pipelines.protocol.images import Failed, ImageJob
 
 
-def to_failed(error: BaseException, job: ImageJob) -> Failed:
+def to_failed_event(error: BaseException, job: ImageJob) -> Failed:
     """Translate an error into the job's last event. `message` is for the caller, `detail` for the log."""
     detail = "".join(traceback.format_exception(error))
     match error:

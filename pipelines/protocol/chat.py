@@ -35,13 +35,13 @@ class ChatSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class ChatFound:
+class ChatCapabilities:
     """The facts about a chat checkpoint that were found when it was loaded."""
 
     context: int  # prompt and answer, in tokens
     vision: bool  # sees images
     tools: bool  # its chat template shows it the tools of a request
-    why_alone: str | None  # why its answers are written one at a time; None: they share a batch
+    unbatched_reason: str | None  # why its answers are written one at a time; None: they share a batch
     notes: tuple[str, ...] = ()  # for the operator
 
 
@@ -109,7 +109,7 @@ class ChatJob:
 
 @dataclass(frozen=True, slots=True)
 class CountJob:
-    """Counts a conversation's tokens. Its events: `Queued` (perhaps), `Started`, then `Counted` or `Failed`."""
+    """Counts a conversation's tokens. Its events: `Queued` (perhaps), `Started`, then `CountFinished` or `Failed`."""
 
     id: str
     checkpoint: ChatSpec
@@ -120,7 +120,7 @@ class CountJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class CountFinished:
     """The last event of a count that succeeded."""
 
     tokens: int
@@ -218,4 +218,6 @@ class PartialUsage:
 
 
 ChatDelta = TextDelta | ReasoningDelta | ToolCallDelta
-ChatEvent = Queued | Admitted | Started | ChatDelta | ChoiceFinished | ChatFinished | PartialUsage | Counted | Failed
+ChatEvent = (
+    Queued | Admitted | Started | ChatDelta | ChoiceFinished | ChatFinished | PartialUsage | CountFinished | Failed
+)

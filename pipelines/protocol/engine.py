@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol, TypeVar
 
-from pipelines.protocol.chat import ChatFound
+from pipelines.protocol.chat import ChatCapabilities
 from pipelines.protocol.messages import Capabilities
 
 JobT = TypeVar("JobT", contravariant=True)
@@ -24,7 +24,7 @@ class Engine(Protocol[JobT, SpecT, EventT]):
     def cancel(self, job_id: str) -> None:
         """Stop a job within one step, or before it starts. Unknown ids are ignored."""
 
-    async def prepare(self, spec: SpecT) -> Capabilities | ChatFound | tuple[str, ...] | None:
+    async def prepare(self, spec: SpecT) -> Capabilities | ChatCapabilities | tuple[str, ...] | None:
         """Load and warm up a checkpoint. Returns what an image or chat checkpoint can do, or notes on another's files.
         Raises CheckpointError."""
 

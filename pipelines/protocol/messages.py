@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Literal, NamedTuple
 
-from pipelines.protocol.chat import ChatEvent, ChatFound, ChatJob, ChatSpec, CountJob
+from pipelines.protocol.chat import ChatCapabilities, ChatEvent, ChatJob, ChatSpec, CountJob
 from pipelines.protocol.classify import ClassifierSpec, ClassifyEvent, ClassifyJob
 from pipelines.protocol.images import CheckpointSpec, ControlKind, Event, ImageJob, LongPrompt
 
@@ -213,7 +213,7 @@ class CheckpointState:
     detail: str
     capabilities: Capabilities | None = None  # of a loaded image checkpoint
     load_s: float | None = None  # how long loading it and its warmup took
-    chat: ChatFound | None = None  # of a loaded chat checkpoint
+    chat: ChatCapabilities | None = None  # of a loaded chat checkpoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from server.accounts.db import Database
 from server.accounts.operator_tables import AuditRow
-from server.accounts.paging import ALWAYS, Page, Period, read_numbered
+from server.accounts.paging import ALWAYS, Page, Period, read_page_by_id
 
 SERVER = "server"  # what the server did by itself, such as making the first key
 
@@ -58,4 +58,4 @@ def list_changes(database: Database, wanted: AuditFilter, page: Page) -> list[Au
         *wanted.period.bounds(AuditRow.created_at),
     )
     with database.read() as session:
-        return [row.to(AuditEntry) for row in read_numbered(session, query, AuditRow, page)]
+        return [row.to(AuditEntry) for row in read_page_by_id(session, query, AuditRow, page)]

@@ -47,7 +47,7 @@ class CatalogVersion:
     content: CatalogContent
 
 
-class TurnLost(Exception):
+class ChangeLockLost(Exception):
     """The others have given this gateway up while it made a change, or the catalog has changed meanwhile."""
 
 
@@ -82,7 +82,7 @@ class CatalogStore(Store):
             latest = select(CatalogRow.files).order_by(CatalogRow.version.desc()).limit(KNOWN_VERSIONS)
             return {file for files in session.scalars(latest) for file in files.items()}
 
-    def take_turn(self, change: str) -> bool:
+    def acquire_change_lock(self, change: str) -> bool:
         """Begin to make a change for all gateways, and return True; return False while another gateway makes one."""
         with self._database.write() as session:
             self._lock(session)
@@ -93,7 +93,7 @@ class CatalogStore(Store):
             session.execute(update(GatewayRow).where(GatewayRow.owner == self._owner).values(changing=change))
             return True
 
-    def end_turn(self) -> None:
+    def release_change_lock(self) -> None:
         """End this gateway's turn: its change is made, or given up."""
         self._write(update(GatewayRow).where(GatewayRow.owner == self._owner).values(changing=None))
 
@@ -104,7 +104,7 @@ class CatalogStore(Store):
             return bool(session.scalar(select(exists().where(GatewayRow.changing == change, alive))))
 
     def commit(self, version: int, content: CatalogContent, change: str) -> None:
-        """Record a version, which all gateways serve from now on. May be repeated. Raises TurnLost."""
+        """Record a version, which all gateways serve from now on. May be repeated. Raises ChangeLockLost."""
         with self._database.write() as session:
             self._lock(session)
             existing = session.get(CatalogRow, version)
@@ -113,10 +113,10 @@ class CatalogStore(Store):
             newest = session.scalar(select(func.max(CatalogRow.version)))
             own = session.get(GatewayRow, self._owner)
             if newest != version - 1 or own is None or own.changing != change:
-                raise TurnLost
+                raise ChangeLockLost
             session.add(_row(version, content, change))
 
-    def serves(self, version: int) -> None:
+    def record_served_version(self, version: int) -> None:
         """Record the version that this gateway serves."""
         self._write(update(GatewayRow).where(GatewayRow.owner == self._owner).values(catalog_version=version))
 

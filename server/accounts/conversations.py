@@ -151,7 +151,7 @@ class ConversationStore(Store):
             _delete(session, ids)
             return len(ids)
 
-    def needed(self, names: Collection[str]) -> set[str]:
+    def referenced_files(self, names: Collection[str]) -> set[str]:
         """Return those of the named files that came inside requests and that a conversation still needs."""
         with self._database.read() as session:
             query = select(ConversationFileRow.name).where(ConversationFileRow.name.in_(names))

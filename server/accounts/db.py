@@ -39,7 +39,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
 
 from server.accounts.copies import copy_sqlite
-from server.accounts.db_errors import READ_ONLY, is_failure, sqlstate, translated
+from server.accounts.db_errors import READ_ONLY, is_failure, sqlstate, to_database_error
 from server.accounts.postgresql import ANSWER_LIMIT_S, limit_answers, replace_nul
 from server.accounts.schema import is_newer, newest_schema, schema_problem, upgrade
 from server.clock import Clock
@@ -144,7 +144,7 @@ class Database:
                 yield session
                 session.commit()
         except (DBAPIError, PoolTimeout) as error:
-            if (busy := translated(error, began=began)) is None:
+            if (busy := to_database_error(error, began=began)) is None:
                 raise
             raise busy from error
 
@@ -156,7 +156,7 @@ class Database:
             with Session(self._readers) as session:
                 yield session
         except (DBAPIError, PoolTimeout) as error:
-            if (busy := translated(error, began=False)) is None:
+            if (busy := to_database_error(error, began=False)) is None:
                 raise
             raise busy from error
 
@@ -174,7 +174,7 @@ class Database:
         begin within REQUEST_LIMIT_S, and at once DatabaseFailed."""
         return await self._write_within(REQUEST_LIMIT_S, partial(work, *args, **kwargs), patient=False)
 
-    async def in_patient_writer(
+    async def retry_in_writer(
         self, work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Result:
         """Write as `in_writer` does, within PATIENT_LIMIT_S: for rows that would be lost otherwise, of which there are
@@ -298,7 +298,7 @@ class Database:
 
 
 @contextmanager
-def opened(url: str | URL) -> Iterator[Database]:
+def connect_database(url: str | URL) -> Iterator[Database]:
     """Open a database while this is entered."""
     database = Database(url)
     try:
@@ -317,7 +317,7 @@ def _schema_version(session: Session) -> str | None:
 def _may_pass(error: BaseException) -> bool:
     """Return whether a transaction that could not begin may do so soon."""
     if isinstance(error, DBAPIError):
-        error = translated(error, began=False) or error
+        error = to_database_error(error, began=False) or error
     return isinstance(error, DatabaseBusy) and not isinstance(error, DatabaseFailed)
 
 

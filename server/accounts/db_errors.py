@@ -38,7 +38,7 @@ UNDONE = (READ_ONLY, "40001", "40P01", "53", "55P03", "55006", "57014")
 SQLITE_UNDONE = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY}
 
 
-def translated(error: DBAPIError | PoolTimeout, *, began: bool) -> DatabaseBusy | None:
+def to_database_error(error: DBAPIError | PoolTimeout, *, began: bool) -> DatabaseBusy | None:
     """Return the error that a client gets; None for one that no retry helps. `began`: the transaction had begun."""
     reason = str(error).partition("\n")[0]
     if isinstance(error, PoolTimeout):

@@ -169,7 +169,7 @@ class Ledger(Store):
         if team.monthly_budget is None:
             return
         settled = settled_in_month(KeyMonthRow.team_id == team_id, self.now())
-        spent, held = session.execute(select(settled, held_of(HoldRow.team_id == team_id))).one()
+        spent, held = session.execute(select(settled, held_sum_query(HoldRow.team_id == team_id))).one()
         if (available := team.monthly_budget - spent - held) < price_units:
             raise InsufficientBudget(available, price_units, monthly=True, team=team.name)
 
@@ -180,10 +180,10 @@ class Ledger(Store):
 
 def held_sum(session: Session, key_id: str) -> int:
     """Return the sum of the holds for a key's running calls, in 1/10000 CNY."""
-    return session.scalars(select(held_of(HoldRow.key_id == key_id))).one()
+    return session.scalars(select(held_sum_query(HoldRow.key_id == key_id))).one()
 
 
-def held_of(whose: ColumnElement[bool]) -> ScalarSelect[int]:
+def held_sum_query(whose: ColumnElement[bool]) -> ScalarSelect[int]:
     """Return a query of the sum of these holds that are held, in 1/10000 CNY."""
     return _sum_of(HoldRow.price, whose, HoldRow.state == "held")
 

@@ -76,7 +76,7 @@ def read_own(
     return read_page(session, query, age, page, session.scalar(mine) if page.after is not None else None)
 
 
-def read_numbered(session: Session, query: Select[RowT], table: type[RowT], page: Page) -> list[RowT]:
+def read_page_by_id(session: Session, query: Select[RowT], table: type[RowT], page: Page) -> list[RowT]:
     """Read a page as `read_page` does, by the number that is the table's primary key `id`."""
     number: InstrumentedAttribute[Any] = table.id  # type: ignore[attr-defined]  # which no protocol says of a table
     known = page.after is not None and page.after.isdecimal() and len(page.after) < 19

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from sqlalchemy import select
 
 from server.accounts.db import Database
-from server.accounts.paging import FIRST_PAGE, Page, read_numbered
+from server.accounts.paging import FIRST_PAGE, Page, read_page_by_id
 from server.accounts.tables import RefusalRow
 
 MAX_EVIDENCE = 200
@@ -42,7 +42,7 @@ def list_refusals(database: Database, key_id: str | None = None, page: Page = FI
     if key_id is not None:
         query = query.where(RefusalRow.key_id == key_id)
     with database.read() as session:
-        rows = read_numbered(session, query, RefusalRow, page)
+        rows = read_page_by_id(session, query, RefusalRow, page)
     return [row.to(Refusal, created_at=datetime.fromtimestamp(row.created_at, UTC)) for row in rows]
 
 

@@ -12,7 +12,7 @@ from server.accounts.clock_skew import is_past
 from server.accounts.db import Database
 from server.accounts.gateways import lease_ended
 from server.accounts.ledger import lock_key
-from server.accounts.paging import ALWAYS, FIRST_PAGE, Page, Period, month_end, month_start, read_numbered
+from server.accounts.paging import ALWAYS, FIRST_PAGE, Page, Period, month_end, month_start, read_page_by_id
 from server.accounts.tables import EntryRow, HoldRow, KeyMonthRow, KeyRow
 
 
@@ -69,7 +69,7 @@ def entries(
     for column, value in ((EntryRow.key_id, key_id), (EntryRow.team_id, team_id), (EntryRow.model, model)):
         query = query if value is None else query.where(column == value)
     with database.read() as session:
-        rows = read_numbered(session, query, EntryRow, page)
+        rows = read_page_by_id(session, query, EntryRow, page)
     return [
         row.to(Entry, amount_units=row.amount, created_at=datetime.fromtimestamp(row.created_at, UTC)) for row in rows
     ]

@@ -145,7 +145,7 @@ class ResponseStore(Store):
             del self._unrecorded[response_id]
 
     @property
-    def unrecorded(self) -> frozenset[str]:
+    def unrecorded_ids(self) -> frozenset[str]:
         """Return the ids of responses that have ended, but are not recorded so."""
         return frozenset(self._unrecorded)
 
@@ -282,7 +282,7 @@ class ResponseStore(Store):
             reset_future_times(session, ResponseRow.created_at, self._database.clock, max_age_s)
             return _delete(session, page)
 
-    def needed(self, names: Collection[str]) -> set[str]:
+    def referenced_files(self, names: Collection[str]) -> set[str]:
         """Return those of the named files that came inside requests and that a response still needs."""
         with self._database.read() as session:
             return set(session.scalars(select(FileRow.name).where(FileRow.name.in_(names))))

@@ -13,14 +13,14 @@ Write = Callable[[Session], None]  # runs inside another store's transaction
 
 class Store:
     """Reads and writes one kind of record, for one server process (`owner`; none for a reader). All its methods block,
-    but for the coroutines `in_reader`, `in_writer` and `in_patient_writer`, which are the database's."""
+    but for the coroutines `in_reader`, `in_writer` and `retry_in_writer`, which are the database's."""
 
     def __init__(self, database: Database, owner: str = "") -> None:
         self._database = database
         self._owner = owner
         self.in_reader = database.in_reader
         self.in_writer = database.in_writer
-        self.in_patient_writer = database.in_patient_writer
+        self.retry_in_writer = database.retry_in_writer
 
     def now(self) -> float:
         """Return Unix seconds by the clock that all servers of the database share."""

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from server.accounts.audit import audit
 from server.accounts.db import Database
-from server.accounts.ledger import held_of, settled_in_month
+from server.accounts.ledger import held_sum_query, settled_in_month
 from server.accounts.tables import HoldRow, KeyMonthRow, KeyRow, TeamRow
 
 
@@ -74,7 +74,7 @@ def list_teams(database: Database) -> list[Team]:
     """List all teams with their money, by name."""
     keys = select(func.count()).where(KeyRow.team_id == TeamRow.id, KeyRow.revoked_at.is_(None)).scalar_subquery()
     spent = settled_in_month(KeyMonthRow.team_id == TeamRow.id, database.clock.now())
-    query = select(TeamRow, keys, spent, held_of(HoldRow.team_id == TeamRow.id)).order_by(TeamRow.name)
+    query = select(TeamRow, keys, spent, held_sum_query(HoldRow.team_id == TeamRow.id)).order_by(TeamRow.name)
     with database.read() as session:
         return [
             Team(row.id, row.name, row.monthly_budget, row.created_at, *sums) for row, *sums in session.execute(query)

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar, cast
 import structlog
 
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.protocol.chat import ChatFound, ChatJob, CountJob
+from pipelines.protocol.chat import ChatCapabilities, ChatJob, CountJob
 from pipelines.protocol.classify import ClassifyJob
 from pipelines.protocol.engine import Engine
 from pipelines.protocol.images import Failed, ImageJob, Queued
@@ -47,7 +47,7 @@ from server.backends.engine_errors import QueueFull, WorkerDied
 from server.backends.host_limits import HostLimits, RestartDelay
 from server.backends.job_events import TERMINAL_EVENTS, EventT, JobEvents
 from server.backends.job_speeds import JobSpeeds
-from server.backends.pending_job import PendingJob, death_notice
+from server.backends.pending_job import PendingJob, death_message
 from server.backends.transport import Launcher, Transport
 from server.backends.watchdog import Watchdog
 from server.backends.worker_sleep import Place, WorkerSleep
@@ -157,7 +157,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         state = self.checkpoints.get(spec)
         return state.capabilities if state else None
 
-    def chat_found(self, spec: Spec) -> ChatFound | None:
+    def chat_capabilities(self, spec: Spec) -> ChatCapabilities | None:
         """Return what a chat checkpoint is; None until it is loaded."""
         state = self.checkpoints.get(spec)
         return state.chat if state else None
@@ -295,7 +295,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         """Start one worker and handle its messages until it ends. Return whether it ended to sleep."""
         specs = self._to_load if self.sleep_state.state == "waking" else self._preload
         self.device, self._to_load = None, []
-        self.sleep_state.starts()
+        self.sleep_state.record_starting()
         transport = self._transport = await self._launcher.open(self.device_choice)
         watch = asyncio.create_task(self._watchdog.watch(transport, self.name))
         try:
@@ -326,7 +326,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         if self.ready:
             self._became_ready.set()
         if self.device is not None and not self._loading:
-            self.sleep_state.settled()
+            self.sleep_state.record_awake()
         self.sleep_state.update()
 
     def _on_asleep(self) -> None:
@@ -353,7 +353,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
                 self._no_device = message.reason
             case Ready():
                 self.device, self._no_device = message.device, None
-                self.sleep_state.started()
+                self.sleep_state.record_started()
                 if message.is_gpu:
                     self.device_choice = "cuda"  # a GPU that is lost is not replaced by the CPU
                 log.info("worker ready", worker=self.name, device=message.device, pid=self.pid)
@@ -365,7 +365,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         self._loading.discard(state.spec)
         if state.state == "loaded":
             self._watchdog.record_loaded(state.spec)
-            self.sleep_state.warmed(state.spec)
+            self.sleep_state.record_warm(state.spec)
         self.checkpoints[state.spec] = state
         if (future := self._preparing.pop(state.spec, None)) and not future.done():
             future.set_result(state)
@@ -387,7 +387,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
     def _fail_pending(self) -> None:
         """Fail every job of the dead worker."""
         self._transport = self.device = self.memory = self.cached_checkpoints = None
-        self.sleep_state.died()
+        self.sleep_state.record_death()
         self.checkpoints.clear()
         self.sharing = Sharing()
         self._loading.clear()
@@ -397,4 +397,4 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         self._preparing.clear()
         self._cancelled_early.clear()
         for job_id in list(self._pending):
-            self._deliver(job_id, Failed("worker_died", death_notice(self.kind, self._no_device, self._last_end)))
+            self._deliver(job_id, Failed("worker_died", death_message(self.kind, self._no_device, self._last_end)))

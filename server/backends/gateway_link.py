@@ -93,7 +93,7 @@ class GatewayLink:
     async def send(self, url: str, request: ForwardedRequest, now: float) -> AsyncIterator["ForwardedAnswer"]:
         """Send a request, and return the other gateway's answer as it comes. Raises GatewayGone, also while it is
         read."""
-        kept = [pair for pair in end_to_end(request.headers) if pair[0] not in NOT_SENT]
+        kept = [pair for pair in end_to_end_headers(request.headers) if pair[0] not in NOT_SENT]
         headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in kept]  # not all are ASCII
         built = self._client.build_request(
             request.method, f"{url.rstrip('/')}{request.target}", headers=headers, content=request.body
@@ -102,7 +102,9 @@ class GatewayLink:
         try:
             response = await self._client.send(built, stream=True)
             try:
-                yield ForwardedAnswer(response.status_code, end_to_end(response.headers.multi_items()), response)
+                yield ForwardedAnswer(
+                    response.status_code, end_to_end_headers(response.headers.multi_items()), response
+                )
             finally:
                 await response.aclose()
         except httpx.HTTPError as error:
@@ -128,6 +130,6 @@ class ForwardedAnswer:
     response: httpx.Response
 
 
-def end_to_end(headers: Iterable[tuple[str, str]]) -> Headers:
+def end_to_end_headers(headers: Iterable[tuple[str, str]]) -> Headers:
     """Return the headers that are not about one connection."""
     return [(name.lower(), value) for name, value in headers if name.lower() not in HOP_BY_HOP]

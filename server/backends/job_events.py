@@ -5,11 +5,11 @@ import time
 from collections.abc import AsyncIterator
 from typing import Generic, Self, TypeVar
 
-from pipelines.protocol.chat import ChatEvent, ChatFinished, Counted
+from pipelines.protocol.chat import ChatEvent, ChatFinished, CountFinished
 from pipelines.protocol.classify import Classified, ClassifyEvent
 from pipelines.protocol.images import Event, Failed, Finished, Started
 
-TERMINAL_EVENTS = (Finished, ChatFinished, Counted, Classified, Failed)
+TERMINAL_EVENTS = (Finished, ChatFinished, CountFinished, Classified, Failed)
 WAKE_MARGIN = 5.0  # by which a worker may wake more slowly than is estimated
 EventT = TypeVar("EventT", Event, ChatEvent, ClassifyEvent)
 

@@ -91,11 +91,11 @@ class LocalStorage(Storage):
     def _opened(self, name: str) -> Iterator[Path]:
         path = self.path(name)
         if path is None:
-            raise self.absent(name)
+            raise self.missing_file_error(name)
         try:
             yield path
         except FileNotFoundError as error:
-            raise self.absent(name) from error
+            raise self.missing_file_error(name) from error
         except OSError as error:
             raise StorageFailed(str(error)) from error
 

@@ -110,7 +110,7 @@ class ObjectStorage(Storage):
             with self._translated():
                 yield
         except FileNotFoundError as error:
-            raise self.absent(name) from error
+            raise self.missing_file_error(name) from error
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

@@ -36,7 +36,7 @@ class PendingJob:
         self.events.put_nowait(event)
 
 
-def death_notice(kind: JobKind, no_device: str | None, ended: str | None) -> str:
+def death_message(kind: JobKind, no_device: str | None, ended: str | None) -> str:
     """Return what the callers of a dead worker's jobs are told: `no_device` and `ended` say why it died."""
     worker = f"The {kind} worker"
     if no_device is not None:

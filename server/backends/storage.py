@@ -35,9 +35,9 @@ class Storage(ABC):
         """Check that a file is there. Raises FileNotFoundError for a file that was deleted, and ImageMissing for one
         that should be there."""
         if not self.exists(name):
-            raise self.absent(name)
+            raise self.missing_file_error(name)
 
-    def absent(self, name: str) -> Exception:
+    def missing_file_error(self, name: str) -> Exception:
         """Return the error that says why a file is not there: it was deleted, or it is lost."""
         return ImageMissing(name) if self._is_recorded(name) else FileNotFoundError(name)
 

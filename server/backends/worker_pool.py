@@ -242,7 +242,7 @@ class WorkerPool:
         for host in self.hosts:
             host.cancel(job_id)
 
-    def left_s(self, host: ImageHost, at_most_s: float | None = None) -> float:
+    def remaining_s(self, host: ImageHost, at_most_s: float | None = None) -> float:
         """Return the estimated device time of a worker's jobs in seconds, or of those with no more left than
         `at_most_s`: the worker runs the shortest first."""
         left = [share * self._duration_s(host, job) for job, share in host.pending() if isinstance(job, ImageJob)]
@@ -262,11 +262,11 @@ class WorkerPool:
         end_s = {}
         for host in hosts:
             run_s = self._duration_s(host, job)
-            end_s[host.name] = self._load_s(host, job.checkpoint) + self.left_s(host, run_s) + run_s
+            end_s[host.name] = self._load_s(host, job.checkpoint) + self.remaining_s(host, run_s) + run_s
         soonest_s = min(end_s.values())
         quick = [host for host in hosts if end_s[host.name] <= AS_SOON * soonest_s]
         placement = self.current.placement
-        return min(quick, key=lambda host: (self.left_s(host), job.checkpoint not in placement.get(host.name, ())))
+        return min(quick, key=lambda host: (self.remaining_s(host), job.checkpoint not in placement.get(host.name, ())))
 
     def _duration_s(self, host: ImageHost, job: ImageJob) -> float:
         unit_s = host.unit_s(job.checkpoint) or self.unit_s(job.checkpoint) or FIRST_UNIT_S

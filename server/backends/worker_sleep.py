@@ -51,7 +51,7 @@ class WorkerSleep:
         return "asleep" if self.place is not None else "waking" if self._waking else "awake"
 
     @property
-    def wanted(self) -> bool:
+    def sleep_requested(self) -> bool:
         """Return whether it will sleep as soon as its jobs have ended."""
         return self._wanted is not None
 
@@ -93,23 +93,23 @@ class WorkerSleep:
         """Withdraw a request to sleep, if the worker is still awake."""
         self._wanted = None
 
-    def warmed(self, spec: Spec) -> None:
+    def record_warm(self, spec: Spec) -> None:
         """Record that a checkpoint is loaded, or that it can't be."""
         self._cold.pop(spec, None)
 
-    def settled(self) -> None:
+    def record_awake(self) -> None:
         """Record that a woken worker is up, with all that it was to load."""
         self._waking = False
 
-    def starts(self) -> None:
+    def record_starting(self) -> None:
         """Record that a worker's process starts."""
         self._started_at = time.monotonic()
 
-    def started(self) -> None:
+    def record_started(self) -> None:
         """Record that a worker's process is up."""
         self._start_s = time.monotonic() - self._started_at
 
-    def died(self) -> None:
+    def record_death(self) -> None:
         """Record that a worker died: the next one loads everything."""
         self._stop_timer()
         self._cold.clear()

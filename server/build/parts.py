@@ -96,7 +96,7 @@ def _build_stores(settings: Settings, crash_points: CrashPoints) -> Stores:
     ledger = Ledger(database, owner=owner, lease_s=settings.lease_s, crash_hook=crash_points.hit)
     responses, conversations = ResponseStore(database, owner), ConversationStore(database)
     results = ResultStore(database)
-    naming = (results.recorded, responses.needed, conversations.needed)  # records of files
+    naming = (results.recorded, responses.referenced_files, conversations.referenced_files)  # records of files
     return Stores(
         database=database,
         gateways=GatewayStore(database, owner, settings.gateway_url, settings.lease_s),

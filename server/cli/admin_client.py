@@ -69,7 +69,7 @@ def request(settings: Settings, method: str, route: str, body: dict[str, Any] | 
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         hint = "Start it, or set DARKROOM_HOST and DARKROOM_PORT as the server has them."
         raise StartError(f"No server answers at {address}: {error}. {hint}") from error
-    return checked(response)
+    return check_response(response)
 
 
 def read_if_running(settings: Settings, route: str, timeout_s: float) -> Any:
@@ -91,7 +91,7 @@ def _admin_headers(settings: Settings) -> dict[str, str]:
         raise StartError(settings.no_server_message) from error
 
 
-def checked(response: httpx.Response) -> httpx.Response:
+def check_response(response: httpx.Response) -> httpx.Response:
     """Return an answer of Darkroom's. Raises StartError with the message of its error, and for another program."""
     if response.status_code != 200 or "x-request-id" not in response.headers:
         where = response.url.copy_with(path="/", query=None)

@@ -24,10 +24,10 @@ def show(*tables: Table) -> None:
     """Print tables whole: nothing is cut off, also on a narrow terminal."""
     console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else UNLIMITED)
     for table in tables:
-        console.print(fitted(console, table))
+        console.print(fit_to_screen(console, table))
 
 
-def fitted(console: Console, table: Table) -> RenderableType:
+def fit_to_screen(console: Console, table: Table) -> RenderableType:
     """Fit a table to the screen, with its widest column folded if need be. If that is not enough, return a list of each
     row's fields, as long as there are rows: ids of two letters a line can't be copied."""
     options = console.options.update(max_width=UNLIMITED)

@@ -167,10 +167,10 @@ def _send(client: "httpx.Client", method: str, route: str, body: dict[str, Any] 
     """Return the body of an answer. Raises StartError with the server's message."""
     import httpx
 
-    from server.cli.admin_client import checked
+    from server.cli.admin_client import check_response
 
     try:
         response = client.request(method, route, json=body)
     except httpx.HTTPError as error:
         raise StartError(f"No server answers at {client.base_url}: {error}.") from error
-    return checked(response).json()
+    return check_response(response).json()

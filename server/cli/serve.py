@@ -17,7 +17,7 @@ from fastapi import FastAPI
 from rich.console import Console
 from rich.markup import escape
 
-from server.accounts.db import opened
+from server.accounts.db import connect_database
 from server.accounts.keys import create_key, has_keys
 from server.app import create_app
 from server.catalog.images import Catalog, CatalogError
@@ -149,7 +149,7 @@ def _server_config(settings: Settings, app: FastAPI) -> uvicorn.Config:
 
 def create_first_key(settings: Settings, catalog: Catalog) -> None:
     """Create a key with every group at the first start, in a file that only the owner can read."""
-    with opened(settings.database_url) as database:
+    with connect_database(settings.database_url) as database:
         database.migrate()
         if has_keys(database):
             return

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipelines.catalog.adapters import Adapter, read_adapters
-from pipelines.catalog.base_search import find_bases, is_whole, loads_whole, nearest_base
+from pipelines.catalog.base_search import find_bases, has_other_components, loads_all_components, nearest_base
 from pipelines.catalog.checkpoint_files import SINGLE_FILES, find_snapshot
 from pipelines.catalog.folder_problems import HUB_CACHE, similar_names
 from pipelines.catalog.hub_cache import cache_of, delete, shortened
@@ -88,8 +88,8 @@ class CheckpointManager:
             return upscaler
         current = (like.config or like.base) if like is not None else None
         found = self._find_base(path, current)
-        folder = found or (like.config if like is not None and is_whole(path) else None)
-        if folder is not None and loads_whole(path, find_snapshot(folder)):
+        folder = found or (like.config if like is not None and has_other_components(path) else None)
+        if folder is not None and loads_all_components(path, find_snapshot(folder)):
             return inspect_checkpoint(path, config=folder)
         inspection = inspect_checkpoint(path, found)
         nearest = nearest_base(path, self._folders()) if found is None else None
@@ -112,7 +112,7 @@ class CheckpointManager:
     ) -> Added:
         """Write the catalog file and the manifest of a checkpoint. Raises ApiError; then no file was written."""
         inspection, suggestion = self.inspect(checkpoint, base, config)
-        if inspection.folder is None and is_whole(inspection.path):
+        if inspection.folder is None and has_other_components(inspection.path):
             folders = ", ".join(self._name(folder) for folder in self._on_disk() if folder.is_dir())
             message = "It has all components: name the diffusers folder of its configs in 'config'. Folders here: "
             raise BadRequest(f"{message}{folders or 'none'}.", param="config")
@@ -289,7 +289,7 @@ class CheckpointManager:
             return current
         if len(found) > 1:
             names = ", ".join(self._name(folder) for folder in found)
-            key = "config" if any(loads_whole(file, find_snapshot(folder)) for folder in found) else "base"
+            key = "config" if any(loads_all_components(file, find_snapshot(folder)) for folder in found) else "base"
             message = f"Several folders go with {file.name}: {names}. Name the one that it was trained from in '{key}'."
             raise BadRequest(message, param=key)
         return found[0] if found else None

@@ -90,13 +90,13 @@ class RateLimiter:
             self._counts[key.id] = (time.monotonic(), error.counts)
             raise self._too_often(key) if error.per_minute else self._too_many(key) from error
         except (DatabaseBusy, asyncio.CancelledError):  # it may be claimed
-            self._running.background.spawn(self._claims.in_patient_writer(self._claims.end, call.id))
+            self._running.background.spawn(self._claims.retry_in_writer(self._claims.end, call.id))
             raise
         try:
             self._counts[key.id] = (time.monotonic(), counts)
             yield
         finally:  # before the answer: the client's next call may come to another gateway
-            await self._running.background.settle(self._claims.in_patient_writer(self._claims.end, call.id))
+            await self._running.background.settle(self._claims.retry_in_writer(self._claims.end, call.id))
 
     def counted(self, key: Key) -> AbstractContextManager[None]:
         """Count one more of the key's concurrent calls while this is entered."""

@@ -19,7 +19,7 @@ from server.accounts.results import ResultStore
 from server.backends.decoding.data_uri import decode_data_uri, is_data_uri
 from server.backends.decoding.messages import ImageError
 from server.backends.decoding.pool import DecoderFailed, DecoderPool
-from server.backends.decoding.turns import Turns
+from server.backends.decoding.turns import FairSemaphore
 from server.backends.fetch import FetchFailed, FetchRefused, FetchRules, FetchTooLarge, fetch_image
 from server.backends.storage import Storage
 from server.errors import ApiError, BadImageRequest, BadRequest, EngineFailure, TooLarge
@@ -74,7 +74,11 @@ class ReferenceLoader:
         self._decoders = decoders
         self._fetch = fetch
         # each kind has its own: what is stuck delays only its own kind
-        self._data_uris, self._files, self._downloads = Turns(TURNS), Turns(TURNS), Turns(TURNS, DOWNLOADS_PER_KEY)
+        self._data_uris, self._files, self._downloads = (
+            FairSemaphore(TURNS),
+            FairSemaphore(TURNS),
+            FairSemaphore(TURNS, DOWNLOADS_PER_KEY),
+        )
 
     async def load(self, key_id: str, references: Sequence[Reference]) -> tuple[DecodedImage, ...]:
         """Decode all references. Raises ApiError for the first that can't be used."""

@@ -44,7 +44,7 @@ class KeyedJsonBody(JsonBody[Model]):
 
 
 @asynccontextmanager
-async def sending(request: Request, key: Key, services: Services) -> AsyncIterator[None]:
+async def receiving_body(request: Request, key: Key, services: Services) -> AsyncIterator[None]:
     """Read the body while this is entered. Raises RateLimited and Overloaded."""
     current_trace().runs_model = True
     async with services.running.bodies.place(key.id, services.admission.limiter.max_running(key)):
@@ -55,7 +55,7 @@ async def sending(request: Request, key: Key, services: Services) -> AsyncIterat
 async def read_json(request: Request, key: Key, services: Services) -> dict[str, Any]:
     """Read the JSON object in the body. Raises ApiError."""
     raw = bytearray()
-    async with sending(request, key, services):
+    async with receiving_body(request, key, services):
         async for chunk in request.stream():
             raw += chunk
         async with services.running.bodies.parsing if len(raw) >= LARGE_BYTES else nullcontext():

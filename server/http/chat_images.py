@@ -45,7 +45,7 @@ TOOL_OPTIONS = ImageTool.model_fields.keys() & OPTIONS - {"n"}
 FIELDS = {"prompt": "messages", "image": "messages", "input": "messages"}  # an image call's -> a chat's
 
 
-def draws(catalog: Catalog, values: Mapping[str, Any]) -> bool:
+def returns_images(catalog: Catalog, values: Mapping[str, Any]) -> bool:
     """Return whether the answer has images: the model draws and does not chat, or an image is asked for."""
     name, modalities = values.get("model"), values.get("modalities")
     asked = isinstance(modalities, list) and "image" in modalities
@@ -101,7 +101,7 @@ async def _by_image_model(
 ) -> Response:
     model = model_of_tier(services.served.catalog.current, model, call.tier, SIZE_FIELD)
     read = await asyncio.to_thread(read_conversation, call.body.messages, model.checkpoint.max_references)
-    drawing = await services.chats.image.loadable(key, read)
+    drawing = await services.chats.image.drop_unavailable_images(key, read)
     options = call.options | _size_of(call.body, model)
     image = to_image_request(options, drawing, model, call.endpoint, public_base(request, services))
     retry = read_retry_info(request, await asyncio.to_thread(request_fingerprint, image))

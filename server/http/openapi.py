@@ -135,7 +135,7 @@ def answer(description: str, type_: type | Json, media_type: str = "application/
     return {"description": description, "content": {media_type: {"schema": schema}}}
 
 
-def later(description: str, type_: type) -> Responses:
+def accepted_response(description: str, type_: type) -> Responses:
     """Return the answer to a client that comes back for the outcome of its request."""
     return {202: {**answer(description, type_), "headers": header_docs(["Location", "Preference-Applied"])}}
 

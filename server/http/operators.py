@@ -24,7 +24,7 @@ HOME_KEY = "admin"  # the operator's name that the key in the server's home stan
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorOf:
+class RequestOperator:
     """The operator of a request: `name` for the audit, `session` for a cookie, which ends when the key is changed or
     revoked."""
 
@@ -32,12 +32,12 @@ class OperatorOf:
     session: str
 
 
-async def find_operator_of(request: Request, services: Services) -> OperatorOf | None:
+async def find_request_operator(request: Request, services: Services) -> RequestOperator | None:
     """Return the operator of a request, None for everybody else. Another gateway has found the operator of the requests
     that it forwards."""
     if FORWARDED in request.scope:
         kind, _, name = str(request.scope[FORWARDED]).partition(":")
-        return OperatorOf(name, "") if kind == FORWARDED_OPERATOR else None
+        return RequestOperator(name, "") if kind == FORWARDED_OPERATOR else None
     home = await asyncio.to_thread(_home_operator, services.settings.admin_key)
     database, secret = services.stores.database, find_secret(request)
     if secret is not None:
@@ -46,7 +46,7 @@ async def find_operator_of(request: Request, services: Services) -> OperatorOf |
         if not secret.startswith(PREFIX):
             return None
         found = await database.in_reader(authenticate_operator, database, secret)
-        return OperatorOf(found.name, found.id) if found else None
+        return RequestOperator(found.name, found.id) if found else None
     cookie = request.cookies.get(OPERATOR_COOKIE, "")
     if not cookie or not is_of_console(request, services):
         return None
@@ -57,16 +57,16 @@ async def find_operator_of(request: Request, services: Services) -> OperatorOf |
         return home
     if owner.startswith(PERSON):
         key = await database.in_reader(find_usable_key, database, owner.removeprefix(PERSON))
-        return OperatorOf(PERSON + key.name, owner) if key else None
+        return RequestOperator(PERSON + key.name, owner) if key else None
     found = await database.in_reader(find_operator, database, owner)
-    return OperatorOf(found.name, found.id) if found else None
+    return RequestOperator(found.name, found.id) if found else None
 
 
-def _home_operator(file: Path) -> OperatorOf | None:
+def _home_operator(file: Path) -> RequestOperator | None:
     """Return the operator that the home's own key stands for; None if its file is damaged or gone: those of the
     database are left."""
     try:
-        return OperatorOf(HOME_KEY, _session_of(read_secret(file)))
+        return RequestOperator(HOME_KEY, _session_of(read_secret(file)))
     except (StartError, OSError):
         return None
 
@@ -77,7 +77,7 @@ def _session_of(secret: str) -> str:
 
 async def operator(request: Request, services: ServicesDep, _: Annotated[None, Depends(ADMIN_KEY)] = None) -> str:
     """Return the operator's name. Raises Unauthorized."""
-    found = await find_operator_of(request, services)
+    found = await find_request_operator(request, services)
     if found is None:
         bearer(request)
         message = (

@@ -7,14 +7,14 @@ import httpx
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.accounts.batches import Batch, BatchLine
-from server.flows.batches.run import OwnAnswer
+from server.flows.batches.run import BatchLineAnswer
 from server.http.deps import FORWARDED
 from server.http.public_address import NAMED_HOST, PREFIX
 
 PORTS: Mapping[str, int] = {"http": 80, "https": 443}
 
 
-async def send_own(app: ASGIApp, batch: Batch, line: BatchLine) -> OwnAnswer:
+async def send_batch_line(app: ASGIApp, batch: Batch, line: BatchLine) -> BatchLineAnswer:
     """Send a line of a batch to the app with the batch's key, at the address that the batch was sent to, and return the
     answer. Its Idempotency-Key is the line's own."""
     address = urlsplit(batch.base)
@@ -30,7 +30,7 @@ async def send_own(app: ASGIApp, batch: Batch, line: BatchLine) -> OwnAnswer:
     async with httpx.AsyncClient(transport=transport, base_url=base, timeout=None) as client:  # noqa: S113
         answer = await client.post(line.url, content=line.body.encode(), headers=headers)
     retry_after = answer.headers.get("retry-after", "")
-    return OwnAnswer(
+    return BatchLineAnswer(
         answer.status_code,
         answer.headers.get("x-request-id"),
         float(retry_after) if retry_after.isdecimal() else None,

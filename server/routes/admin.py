@@ -12,13 +12,13 @@ from server.flows.operators.swaps import CatalogJobs
 from server.http import examples
 from server.http.bodies import JsonBody
 from server.http.deps import ServicesDep, wants_async
-from server.http.openapi import PREFER, errors, later
+from server.http.openapi import PREFER, accepted_response, errors
 from server.http.operators import FORWARDED_OPERATOR, OperatorName, operator
 from server.schemas.admin import CatalogChange, SwapRequest
 from server.schemas.moderation import ModerationTest, ModerationTestRequest, PolicySummary
 from server.schemas.swaps import CatalogJob, CatalogJobList
 
-LATER = later("The change goes on: its state is at `Location`.", CatalogJob)
+LATER = accepted_response("The change goes on: its state is at `Location`.", CatalogJob)
 Swap = Annotated[SwapRequest, Depends(JsonBody(SwapRequest, examples.SWAP))]
 Check = Annotated[ModerationTestRequest, Depends(JsonBody(ModerationTestRequest, examples.MODERATION_TEST))]
 JobId = Annotated[str, Path(description="The `id` of the change.")]

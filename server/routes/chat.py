@@ -12,7 +12,7 @@ from server.flows.models import find_chat_model
 from server.http import examples
 from server.http.bodies import read_json
 from server.http.chat_delivery import Protocol, answer_chat
-from server.http.chat_images import draws, image_completion
+from server.http.chat_images import image_completion, returns_images
 from server.http.deps import Caller, ServicesDep
 from server.http.openapi import (
     CREATE_ERRORS,
@@ -57,7 +57,7 @@ async def complete(request: Request, key: Caller, services: ServicesDep) -> Resp
     """
     values = await read_json(request, key, services)
     name = _model_name(values)
-    if draws(services.served.catalog.current, values):
+    if returns_images(services.served.catalog.current, values):
         return await image_completion(request, key, services, values)
     model = find_chat_model(services.served.catalog.current, name, key.groups)
     call = ChatCall(key, model, ENDPOINT, values, stream=values.get("stream") is True, verbatim=True)

@@ -17,7 +17,7 @@ from server.flows.comparison_grid import Recipe
 from server.http import examples
 from server.http.bodies import JsonBody
 from server.http.deps import ServicesDep, wants_async
-from server.http.openapi import PREFER, errors, later, returns
+from server.http.openapi import PREFER, accepted_response, errors, returns
 from server.http.operators import OperatorName, operator
 from server.schemas.checkpoint_reports import adapter_card, report_of
 from server.schemas.checkpoints import (
@@ -45,7 +45,7 @@ Verified = Annotated[VerifyRequest, Depends(JsonBody(VerifyRequest, examples.VER
 Removed = Annotated[RemoveRequest, Depends(JsonBody(RemoveRequest, examples.REMOVE))]
 Grid = Annotated[ProofRequest, Depends(JsonBody(ProofRequest, examples.GRID))]
 GridId = Annotated[str, Path(description="The `id` of the comparison.")]
-LATER = later("It is drawn: its state is at `Location`.", GridState)
+LATER = accepted_response("It is drawn: its state is at `Location`.", GridState)
 router = APIRouter(prefix="/admin/checkpoints", dependencies=[Depends(operator)])
 
 

@@ -13,7 +13,7 @@ from starlette.staticfiles import StaticFiles
 from server.backends.engine_host import EngineHost
 from server.errors import Unauthorized
 from server.http.deps import SESSION_COOKIE, ServicesDep, caller
-from server.http.operators import OPERATOR_COOKIE, find_operator_of
+from server.http.operators import OPERATOR_COOKIE, find_request_operator
 from server.http.sessions import set_session_cookie
 from server.routes.health import server_state
 
@@ -49,7 +49,7 @@ async def show_session(request: Request, services: ServicesDep) -> dict[str, Any
     person = {"person": True} if key and key.person else {}  # who signed in with the provider
     return {
         "key": {"id": key.id, "name": key.name, **person} if key else None,
-        "operator": await find_operator_of(request, services) is not None,
+        "operator": await find_request_operator(request, services) is not None,
         **({"provider": urlsplit(issuer).hostname} if issuer else {}),
     }
 
@@ -62,7 +62,7 @@ async def show_state(request: Request, services: ServicesDep) -> dict[str, Any]:
     hosts: list[EngineHost[Any, Any]] = [*engines.image.hosts, engines.chat, engines.classify]
     loading = sorted({spec.name for host in hosts for spec in host.loading})
     status = server_state(services)
-    shown = loading if status == "starting" and loading and await find_operator_of(request, services) else []
+    shown = loading if status == "starting" and loading and await find_request_operator(request, services) else []
     return {"status": status, "left": len(loading), "loading": shown}
 
 
@@ -70,7 +70,7 @@ async def show_state(request: Request, services: ServicesDep) -> dict[str, Any]:
 async def sign_in(request: Request, services: ServicesDep) -> Response:
     """Open a session for the key of this request, which may be the admin key. A browser may have one of each."""
     sessions = services.stores.console_sessions
-    if operator := await find_operator_of(request, services):
+    if operator := await find_request_operator(request, services):
         name, value = OPERATOR_COOKIE, await sessions.in_writer(sessions.open, operator.session)
     else:
         key = await caller(request, services)

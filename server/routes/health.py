@@ -14,7 +14,7 @@ from server.backends.worker_pool import ImageHost, WorkerPool
 from server.flows.operators.sleep import longest_wake_s
 from server.http.deps import ServicesDep
 from server.http.openapi import answer, returns, schema_of
-from server.http.operators import find_operator_of
+from server.http.operators import find_request_operator
 from server.schemas.health import (
     CheckpointReport,
     ImageWorkerState,
@@ -56,7 +56,7 @@ async def readiness(request: Request, services: ServicesDep) -> JSONResponse:
     Tells whether the server takes calls. With the admin key, also the state of its workers and of each checkpoint.
     """
     ready = server_state(services) == "ready"
-    operator = await find_operator_of(request, services)  # who may see paths
+    operator = await find_request_operator(request, services)  # who may see paths
     body: Readiness = readiness_details(services) if operator else {"status": server_state(services)}
     return JSONResponse(body, status_code=200 if ready else 503, headers={} if ready else {"Retry-After": "2"})
 
@@ -112,7 +112,7 @@ def _image_worker(worker_pool: WorkerPool, host: ImageHost) -> ImageWorkerState:
         **_worker_state(host),
         "ready": host.ready,
         "restarts": host.restarts,
-        "work_s": round(worker_pool.left_s(host), 1),
+        "work_s": round(worker_pool.remaining_s(host), 1),
         "weights_bytes": cached_checkpoints.device_bytes if cached_checkpoints else 0,
         "weights_budget_bytes": cached_checkpoints.budget_bytes if cached_checkpoints else None,
         "checkpoints": [

@@ -18,7 +18,7 @@ from server.flows.images.prompt_notes import foreign_syntax
 from server.flows.images.request import ImageRequest, unused_fields
 from server.flows.references import Reference
 from server.http import examples
-from server.http.bodies import hold_body, read_json, sending
+from server.http.bodies import hold_body, read_json, receiving_body
 from server.http.delivery import BackgroundCallResponse, ImageCallResponse
 from server.http.deps import (
     Caller,
@@ -143,7 +143,7 @@ async def edit(request: Request, key: Caller, services: ServicesDep) -> Response
         return await _answer_json(request, services, key, "images.edits")
     _require_multipart(request)
     async with (
-        sending(request, key, services),
+        receiving_body(request, key, services),
         request.form(max_files=MAX_FILES, max_fields=MAX_FORM_FIELDS, max_part_size=MAX_TEXT_BYTES) as form,
     ):
         parts = read_form(form)

@@ -129,7 +129,7 @@ def _control_card(control: Control, capabilities: Capabilities | None) -> Contro
 
 
 def _chat_card(model: ChatModel, services: Services) -> ChatCard:
-    found = services.engines.chat.chat_found(model.spec) if model.spec else None
+    found = services.engines.chat.chat_capabilities(model.spec) if model.spec else None
     vision = found.vision if found else model.vision
     inputs: list[Modality] = ["text", "image"] if vision else ["text"]
     return ChatCard(
@@ -142,8 +142,8 @@ def _chat_card(model: ChatModel, services: Services) -> ChatCard:
         tools=model.tools and found.tools if found else model.tools,
         vision=vision,
         max_model_len=found.context if found else model.spec.context if model.spec else None,
-        batched=found.why_alone is None if found else None,
-        why_not_batched=found.why_alone if found else None,
+        batched=found.unbatched_reason is None if found else None,
+        why_not_batched=found.unbatched_reason if found else None,
         notes=list(found.notes) if found else None,
         defaults=dict(model.spec.defaults) if model.spec else None,
     )

@@ -10,7 +10,7 @@ from server.flows.call_recording import describe_body
 from server.flows.images.request import ImageRequest
 from server.flows.references import Reference
 from server.http import examples
-from server.http.bodies import read_json, sending
+from server.http.bodies import read_json, receiving_body
 from server.http.deps import Caller, ServicesDep, content_type_of, public_base, wants_async
 from server.http.image_forms import kind_of, read_form
 from server.http.openapi import CREATE_ERRORS, CREATE_HEADERS, form_body, json_body, returns
@@ -50,7 +50,7 @@ async def upscale(request: Request, key: Caller, services: ServicesDep) -> Respo
     call costs what the model costs. With `background: true` the answer is 202 with the state of the call.
     """
     if content_type_of(request) == "multipart/form-data":
-        async with sending(request, key, services), request.form(max_files=2, max_part_size=2**20) as form:
+        async with receiving_body(request, key, services), request.form(max_files=2, max_part_size=2**20) as form:
             parts = read_form(form)
             describe_body(current_trace(), parts.texts)
             body: UpscaleForm = validate(UpscaleForm, parts.texts, strict=False)

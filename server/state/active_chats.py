@@ -144,7 +144,7 @@ class ActiveChats(ActiveJobs[ActiveChat]):
         return tuple(chat for chat in self._listed.values() if not chat.stopped)
 
     @contextmanager
-    def listed(self, key_id: str, model: str, endpoint: str, tier: ServiceTier) -> Iterator[ActiveChat]:
+    def track_chat(self, key_id: str, model: str, endpoint: str, tier: ServiceTier) -> Iterator[ActiveChat]:
         """List this request's chat while this is entered. Its trace has the failure, which an answer that has begun
         can't tell."""
         trace = current_trace()

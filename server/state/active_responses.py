@@ -49,7 +49,7 @@ MOVES: Mapping[Phase, frozenset[Phase]] = {
 }
 
 
-class IllegalMove(RuntimeError):
+class IllegalTransition(RuntimeError):
     """A phase that can't follow the present one: a defect of the server's."""
 
 
@@ -145,7 +145,7 @@ class ActiveResponse(ActiveJob[Json]):
 
     def _move(self, phase: Phase) -> None:
         if phase not in MOVES[self.phase]:
-            raise IllegalMove(f"{self.call.id}: {self.phase.value} -> {phase.value}")
+            raise IllegalTransition(f"{self.call.id}: {self.phase.value} -> {phase.value}")
         self.phase = phase
 
     def _on_task_done(self, task: asyncio.Task[Any]) -> None:
@@ -165,7 +165,7 @@ class ActiveResponses(ActiveJobs[ActiveResponse]):
         response = self.find(response_id, key_id)
         return response if response is not None and response.record.stored else None
 
-    def opening(self, retry_key: str, key_id: str) -> asyncio.Lock:
+    def start_lock(self, retry_key: str, key_id: str) -> asyncio.Lock:
         """Return the lock to hold while a request with this Idempotency-Key or fingerprint looks for an earlier one and
         may start."""
         return self._opening.setdefault((retry_key, key_id), asyncio.Lock())

@@ -22,7 +22,7 @@ from pipelines.protocol.chat import (
     ChatSampling,
     ChatSpec,
     ChoiceFinished,
-    Counted,
+    CountFinished,
     CountJob,
     PartialUsage,
     TextDelta,
@@ -131,7 +131,7 @@ async def test_truncation_drops_whole_turns_from_the_oldest_on(chat_engine: Chat
 
 async def count(engine: ChatEngine, job: ChatJob) -> int:
     events = await run(engine, CountJob(job.id, job.checkpoint, job.messages))
-    assert isinstance(events[-1], Counted)
+    assert isinstance(events[-1], CountFinished)
     return events[-1].tokens
 
 
@@ -140,7 +140,7 @@ async def test_a_count_emits_started_and_is_not_cancelled(chat_engine: ChatEngin
     async for event in chat_engine.submit(CountJob("c", chat_job().checkpoint, chat_job().messages)):
         events.append(type(event))
         chat_engine.cancel("c")
-    assert events == [Queued, Started, Counted]
+    assert events == [Queued, Started, CountFinished]
 
 
 async def test_a_chat_that_exceeds_its_time_limit_fails(chat_engine: ChatEngine, chat_job: Job) -> None:

@@ -42,7 +42,7 @@ def test_code_beside_a_class_of_the_library_is_not_executed(folder: Path, tmp_pa
     tokenizer["auto_map"] = {"AutoTokenizer": [None, "tokenization_own.T"]}
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
     (folder / "._model.safetensors").write_bytes(b"\x00\x05\x16\x07Mac OS X")
-    assert load_chat(ChatSpec("copy", folder), DEVICE).batching.why_alone is None
+    assert load_chat(ChatSpec("copy", folder), DEVICE).batching.unbatched_reason is None
     assert not (tmp_path / "ran").exists()
 
 
@@ -177,7 +177,7 @@ def test_a_vision_model_without_the_files_that_prepare_images_chats(
     folder = shutil.copytree(chat_spec("llava").path, tmp_path / "copy")
     checkpoint = load_chat(ChatSpec("copy", folder), DEVICE)
     assert checkpoint.processor is None
-    assert checkpoint.batching.why_alone is None
+    assert checkpoint.batching.unbatched_reason is None
     assert not checkpoint.found.vision
 
 

@@ -65,7 +65,7 @@ async def test_an_answer_of_any_length_is_the_bare_models(name: str, folder: Cal
         pytest.skip("the library counts the tokens of experts by a kernel that the simulated GPU lacks")
     engine = ChatEngine(DEVICE, cache_bytes=2**26)
     checkpoint = await engine.load(ChatSpec(name, folder(name), context=2048, dtype="float32"))
-    assert (checkpoint.batching.why_alone is None) == (name in TOGETHER), checkpoint.batching.why_alone
+    assert (checkpoint.batching.unbatched_reason is None) == (name in TOGETHER), checkpoint.batching.unbatched_reason
     expected = [bare(folder(name), job) for job in jobs(folder(name), "bare")]
     together = await asyncio.gather(*(run(engine, job) for job in jobs(folder(name), "together")))
     assert all(isinstance(events[-1], ChatFinished) for events in together)
@@ -80,4 +80,4 @@ async def test_a_rotary_embedding_that_no_text_is_long_enough_to_change_is_one_t
 ) -> None:
     for context, together in ((None, True), (120, True), (121, False)):
         checkpoint = await ChatEngine(DEVICE).load(ChatSpec("short", folder("llama-dynamic"), context=context))
-        assert (checkpoint.batching.why_alone is None) == together
+        assert (checkpoint.batching.unbatched_reason is None) == together

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pipelines.device.choice import choose_device
-from pipelines.device.failures import answers, is_device_error, is_out_of_memory
+from pipelines.device.failures import is_device_error, is_out_of_memory, is_responsive
 from pipelines.protocol.classify import Classified, ClassifierSpec, ClassifyEvent, ClassifyJob
 from pipelines.protocol.engine import NoDevice
 from pipelines.protocol.images import Failed
@@ -72,7 +72,7 @@ def test_the_cause_counts_where_a_library_wraps_it() -> None:
 
 
 def test_a_working_device_answers() -> None:
-    assert answers(torch.device("cpu"))
+    assert is_responsive(torch.device("cpu"))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

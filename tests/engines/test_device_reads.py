@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pipelines.catalog.estimate import work_units
 from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.denoising.step_observer import PreviewFn
-from pipelines.images.drawing.pipeline import Drawn, ImagePipeline
+from pipelines.images.drawing.pipeline import GeneratedImage, ImagePipeline
 from pipelines.images.engine import ImageEngine
 from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.load import load_checkpoint
@@ -118,13 +118,13 @@ def test_a_preview_is_seen_by_the_counter(loaded: Callable[[str], Checkpoint], j
 async def test_an_image_is_finished_after_its_turn(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = ImageEngine(DEVICE)
     turns: list[object] = []
-    drawn = Drawn.image
+    drawn = GeneratedImage.image
 
-    def image(self: Drawn, preview_map: PreviewMap) -> Any:
+    def image(self: GeneratedImage, preview_map: PreviewMap) -> Any:
         turns.append(engine._scheduler.current)
         return drawn(self, preview_map)
 
-    monkeypatch.setattr(Drawn, "image", image)
+    monkeypatch.setattr(GeneratedImage, "image", image)
     ended = [event async for event in engine.submit(job("sd", n=2))][-1]
     assert isinstance(ended, Finished), ended
     assert turns == [None, None]

@@ -9,7 +9,7 @@ import pytest
 from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.denoising.step_observer import OnStep, Pixels, PreviewFn
 from pipelines.images.drawing.pipeline import ImagePipeline
-from pipelines.images.drawing.reference_sheet import on_sheet
+from pipelines.images.drawing.reference_sheet import combine_references
 from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.images.scheduling.batching import Row
@@ -73,7 +73,7 @@ def test_strength_says_how_far_img2img_leaves_the_reference(loaded: Callable[[st
 
 def test_further_references_are_read_as_one_sheet(loaded: Callable[[str], Checkpoint], job: Job) -> None:
     several = (plain_image(), split_image(upright=True), split_image(upright=False))
-    sheet = on_sheet([to_image(image) for image in several], 1)[1]
+    sheet = combine_references([to_image(image) for image in several], 1)[1]
     as_image = RawImage(sheet.width, sheet.height, "RGB", sheet.tobytes())
     by_hand = draw(loaded("klein"), job("klein", references=(several[0], as_image)))
     assert np.array_equal(draw(loaded("klein"), job("klein", references=several, sheet_from=1)), by_hand)

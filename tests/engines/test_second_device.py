@@ -11,7 +11,7 @@ import torch
 from pipelines.families.task import Task
 from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.load import load_checkpoint
-from pipelines.images.parallel.encoders import call_from, text_encoders
+from pipelines.images.parallel.encoders import add_device_hooks, text_encoders
 from pipelines.protocol.images import CheckpointSpec
 
 CPU = torch.device("cpu")
@@ -35,7 +35,7 @@ def test_prompts_are_read_there_and_images_drawn_here(
     encoders = text_encoders(checkpoint.components)
     for encoder in encoders:
         encoder.to(second)
-        call_from(CPU, encoder, second)
+        add_device_hooks(CPU, encoder, second)
     drawn = draw(replace(checkpoint, encoders_device=second))
     assert np.abs(drawn - expected).max() <= 1 / 255
     assert {weight.device.type for encoder in encoders for weight in encoder.parameters()} == {"lazy"}

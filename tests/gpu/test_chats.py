@@ -29,7 +29,7 @@ async def test_answers_together_are_those_alone(name: str, tmp_path: Path) -> No
     engine = ChatEngine(GPU, cache_bytes=2**26)
     spec = ChatSpec(name, tmp_path / name, context=512, dtype="float32")
     batching = (await engine.load(spec)).batching
-    print(f"{name}: packs {batching.packs}, graphs {batching.graphs}, alone: {batching.why_alone}")
+    print(f"{name}: packs {batching.packs}, graphs {batching.graphs}, alone: {batching.unbatched_reason}")
     assert batching.graphs or name not in CAPTURED
     job = ChatJob("", spec, (), seed=0, time_limit_s=240, max_tokens=24, sampling=letters())
     texts = ["".join("abcdefghij"[(i * i + length) % 10] for i in range(length)) for length in PROMPTS]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pipelines.device.failures import answers
+from pipelines.device.failures import is_responsive
 from pipelines.images.engine import ImageEngine
 from pipelines.protocol.images import CheckpointSpec
 from pipelines.protocol.messages import LOST_DEVICE_EXIT
@@ -53,7 +53,7 @@ async def test_a_batch_that_runs_out_of_memory_is_drawn_in_smaller_ones(flux: Ch
     assert max(rows) > 2
     assert rows[-1] <= 2
     assert np.array_equal((await draw(engine, image_job(flux, id="again")))[0], alone)
-    assert answers(GPU)
+    assert is_responsive(GPU)
 
 
 async def test_a_job_that_never_fits_fails_alone_and_the_device_recovers(flux: CheckpointSpec) -> None:

@@ -28,7 +28,7 @@ async def main(folder, quantize):
     job = ChatJob("1", spec, messages, 0, 200.0, max_tokens=8, sampling=greedy)
     last = [event async for event in engine.submit(job)][-1]
     weight = checkpoint.model.model.layers[0].mlp.up_proj.weight
-    print(json.dumps([type(weight).__name__, type(last).__name__, checkpoint.batching.why_alone]))
+    print(json.dumps([type(weight).__name__, type(last).__name__, checkpoint.batching.unbatched_reason]))
 
 asyncio.run(main(*sys.argv[1:]))
 """

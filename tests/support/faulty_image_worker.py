@@ -72,7 +72,7 @@ def main() -> None:
     """Without FAULTY_GPU there is no GPU, not even a pretended one."""
     worker._create_engine = _create_engine
     if "FAULTY_GPU" in os.environ:
-        failures.answers = lambda device: not _is_lost
+        failures.is_responsive = lambda device: not _is_lost
         choice.choose_device = _choose_device
         worker.Ready = lambda device, is_gpu: Ready(device, is_gpu=True)  # type: ignore[misc,assignment]
     worker.main()

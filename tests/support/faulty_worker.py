@@ -20,7 +20,7 @@ NO_MEMORY = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(ha
 
 _lost = False
 _score_text: Callable[[Any, str], dict[str, float]] = Classifier.score_text
-_answers = failures.answers
+_answers = failures.is_responsive
 
 
 def _fail_on_purpose(self: Classifier, text: str) -> dict[str, float]:
@@ -37,7 +37,7 @@ def _fail_on_purpose(self: Classifier, text: str) -> dict[str, float]:
 
 def main() -> None:
     Classifier.score_text = _fail_on_purpose  # type: ignore[method-assign]
-    failures.answers = lambda device: not _lost and _answers(device)
+    failures.is_responsive = lambda device: not _lost and _answers(device)
     worker.main()
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pipelines.chat.syntax.calls import CallFormat
-from pipelines.chat.syntax.rules import Rules, lark, not_prefix, quoted
+from pipelines.chat.syntax.rules import Rules, escape_lark, non_prefix_regex, quoted
 
 MAX_CALLS: Final = 16  # in one answer
 SPACE: Final = "/[ \\n]{0,4}/"
@@ -82,8 +82,8 @@ class CallRules:
                 if self._has_closing_mark
                 else f"{block}{self._further_calls()} | {text} ANY?"
             )
-        lead = f"[ \\n]*{lark(self.form.lead)}" if self.form.lead else ""
-        until = rules.add(f"/(.|\\n)*{lark(self.form.opening)}{lead}/", lazy=True)
+        lead = f"[ \\n]*{escape_lark(self.form.lead)}" if self.form.lead else ""
+        until = rules.add(f"/(.|\\n)*{escape_lark(self.form.opening)}{lead}/", lazy=True)
         calls = [f"{text} {until} {self._after_opening(self.form.lead)}"]
         if not mark:
             call = rules.add(calls[0])
@@ -102,7 +102,7 @@ class CallRules:
     def _ending_in_header(self, text: str, header: str) -> str:
         """Return text that ends in a header."""
         before, mark, after = self.rules.split(header)
-        return f"{text} /(.|\\n)*{lark(before)}/ {self.rules.literal(mark + after)}"
+        return f"{text} /(.|\\n)*{escape_lark(before)}/ {self.rules.literal(mark + after)}"
 
     def _block(self, header: str, tool: CallableTool) -> str:
         """Return calls of one tool behind its header."""
@@ -129,13 +129,13 @@ class CallRules:
         """Return a call without markers, or text that does not begin as one."""
         rules = self.rules
         if self.form.answer:
-            before = f"/(.|\\n)*{lark(self.form.separator)}[ \\n]*"
+            before = f"/(.|\\n)*{escape_lark(self.form.separator)}[ \\n]*"
             heads = [(tool, self.form.head.replace("{name}", tool.name)) for tool in self.tools]
-            untils = [(tool, head, rules.add(f"{before}{lark(head)}/", lazy=True)) for tool, head in heads]
+            untils = [(tool, head, rules.add(f"{before}{escape_lark(head)}/", lazy=True)) for tool, head in heads]
             calls = [f"{until} {self._call_to(tool, head)}" for tool, head, until in untils]
             text = f"{rules.literal(self.form.answer)} (({rules.add(' | '.join(calls))}){self._further_calls()} | ANY?)"
             return f"{rules.add(self.required())} | {text}"
-        text = rules.add(f"{SPACE} /{not_prefix(self.form.lead)}/ {rules.free()}*")
+        text = rules.add(f"{SPACE} /{non_prefix_regex(self.form.lead)}/ {rules.free()}*")
         controls = rules.control_tokens(thoughts)
         first = rules.add(f"{controls} {rules.free()}*") if controls else text
         return f"{rules.add(self._after_opening())} | {text}? | {first}"
@@ -174,7 +174,7 @@ class CallRules:
     def _head(self, head: str) -> str:
         """Return a head in which models are free to write spaces or none between the parts of JSON."""
         if self.form.head.startswith('{"'):
-            pattern = lark(head).replace(" ", "[ \\n]{0,8}").replace("\\{number\\}", "[0-9]{1,2}")
+            pattern = escape_lark(head).replace(" ", "[ \\n]{0,8}").replace("\\{number\\}", "[0-9]{1,2}")
             pattern = pattern.replace("\\{", "\\{[ \\n]{0,8}")
             return f"/{pattern}/"
         parts = re.split(r"\{(number|id)\}", head)

@@ -26,12 +26,12 @@ def choose(template: str, model_type: str, vocabulary: set[str], shown: str) -> 
     writes it, empty where it writes none."""
     marked = list(_marked_syntaxes(template))
     if shown:
-        return next((name for name in (*marked, *TABLE) if reads(name, shown)), None)
+        return next((name for name in (*marked, *TABLE) if parses_probe_call(name, shown)), None)
     typed = (name for name, known in TABLE.items() if known.fits(model_type, vocabulary))
     return next(iter((*marked, *typed)), None)
 
 
-def reads(name: str, shown: str) -> bool:
+def parses_probe_call(name: str, shown: str) -> bool:
     """Return whether this syntax reads the probe's call in what the template wrote."""
     calls = TABLE[name].calls
     parser = OutputParser({**calls.parser_fields(), **CONTENT}, "", (TOOL,), calls)

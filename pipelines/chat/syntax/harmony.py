@@ -8,7 +8,7 @@ from typing import Final
 
 from pipelines.chat.syntax.call_rules import CallRules
 from pipelines.chat.syntax.calls import NAME, CallFormat, ParserFields
-from pipelines.chat.syntax.rules import Rules, lark
+from pipelines.chat.syntax.rules import Rules, escape_lark
 
 START: Final = r"(?:(?:<\|end\|>)?\s*<\|start\|>assistant)?"
 HEADER_END: Final = r"(?:<\|constrain\|>[^<]*)?<\|message\|>"
@@ -67,8 +67,8 @@ def call(calls: CallRules) -> str:
     channel, message = rules.literal("<|channel|>"), rules.literal("<|message|>")
     kind = f"((/[ ]?/ {rules.literal('<|constrain|>')} | / /) /(json|code)[ ]?/ | /[ ]?/) {message}"
     for tool in calls.tools:
-        before = f"{channel} /(commentary|analysis) to=functions\\.{lark(tool.name)}/ {kind}"
-        behind = f"/ to=functions\\.{lark(tool.name)}/ {channel} /commentary/ {kind}"
+        before = f"{channel} /(commentary|analysis) to=functions\\.{escape_lark(tool.name)}/ {kind}"
+        behind = f"/ to=functions\\.{escape_lark(tool.name)}/ {channel} /commentary/ {kind}"
         value = f'"{{\\"input\\": " @{tool.grammar}' if tool.grammar else calls.form.arguments.rule(rules, tool.schema)
         options += [f"{before} {value}", f"{behind} {value}"]
     ended = "" if rules.ends("<|call|>") else f" ({rules.literal('<|call|>')})?"

@@ -11,12 +11,12 @@ from pipelines.chat.schemas import (
     COUNTED,
     DEFINITIONS,
     OF_ONE_TYPE,
+    additional_property_schema,
     options_of,
-    others_of,
+    property_schemas,
     required_of,
-    standalone,
-    standalone_properties,
-    unsaid_of,
+    standalone_schema,
+    unsupported_keywords,
 )
 from pipelines.chat.syntax.arguments import ArgumentReader, ArgumentStyle, Schema, json_string
 from pipelines.chat.syntax.literal_reader import LiteralReader
@@ -38,8 +38,8 @@ class LiteralArguments(ArgumentStyle):
     any_key: str  # the regular expression of a key
 
     def _object(self, rules: Rules, schema: Schema) -> str:
-        rules.left_out |= unsaid_of(schema)
-        properties, others = standalone_properties(schema), others_of(schema)
+        rules.left_out |= unsupported_keywords(schema)
+        properties, others = property_schemas(schema), additional_property_schema(schema)
         if not properties and others == {}:
             return f"{self._any(rules)}_object"
         values = {key: f"{self._key(key)} {self._value(rules, value)}" for key, value in properties.items()}
@@ -49,7 +49,7 @@ class LiteralArguments(ArgumentStyle):
     def _value(self, rules: Rules, schema: Schema) -> str:
         if options := options_of(schema):
             rules.left_out |= schema.keys() & OF_ONE_TYPE
-            return rules.value(schema, lambda: self._either(rules, [standalone(one, schema) for one in options]))
+            return rules.value(schema, lambda: self._either(rules, [standalone_schema(one, schema) for one in options]))
         if isinstance(kinds := schema.get("type"), list):
             return self._either(rules, [{**schema, "type": kind} for kind in kinds])
         if values := values_of(schema):
@@ -75,7 +75,7 @@ class LiteralArguments(ArgumentStyle):
 
     def _array(self, rules: Rules, schema: Schema) -> str:
         rules.left_out |= schema.keys() & {"prefixItems"}
-        item = rules.add(self._value(rules, standalone(schema.get("items"), schema)))
+        item = rules.add(self._value(rules, standalone_schema(schema.get("items"), schema)))
         return f'"[" {self._items(item, schema)} "]"'
 
     def _items(self, item: str, schema: Schema) -> str:
@@ -136,13 +136,13 @@ class PythonArguments(LiteralArguments):
 
     def reader(self, schema: Schema, ends: tuple[str, ...]) -> ArgumentReader:
         """Return a reader that gives arguments without a name the schema's names."""
-        return LiteralReader(("'", '"'), list(standalone_properties(schema)), opened=True)
+        return LiteralReader(("'", '"'), list(property_schemas(schema)), opened=True)
 
     def rule(self, rules: Rules, schema: Schema) -> str:
         """Return the grammar expression of the arguments, in the schema's order."""
-        rules.left_out |= unsaid_of(schema)
-        values = {key: f'"{key}=" {self._value(rules, value)}' for key, value in standalone_properties(schema).items()}
-        others = others_of(schema)
+        rules.left_out |= unsupported_keywords(schema)
+        values = {key: f'"{key}=" {self._value(rules, value)}' for key, value in property_schemas(schema).items()}
+        others = additional_property_schema(schema)
         other = "" if others is None else f"/[A-Za-z_][A-Za-z0-9_]*=/ {self._value(rules, others)}"
         return f'{_listed(rules, values, required_of(schema), other)} ")"'
 

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 from pipelines.chat.schemas import (
     OF_ONE_TYPE,
+    additional_property_schema,
     options_of,
-    others_of,
+    property_schemas,
     required_of,
-    standalone,
-    standalone_properties,
-    unsaid_of,
+    standalone_schema,
+    unsupported_keywords,
 )
 from pipelines.chat.syntax.arguments import ArgumentReader, ArgumentStyle, Schema
 from pipelines.chat.syntax.raw_strings import raw_string
@@ -77,9 +77,9 @@ def _value(text: str, schema: Schema) -> Any:
     """Return what the text between two tags means."""
     tags, kind = list(_tags(text)), schema.get("type")
     if kind == "array" or (tags and kind != "object" and all(name == ITEM for name, _ in tags)):
-        return [_value(inner, standalone(schema.get("items"), schema)) for _, inner in tags]
+        return [_value(inner, standalone_schema(schema.get("items"), schema)) for _, inner in tags]
     if kind == "object" or tags:
-        properties, others = standalone_properties(schema), others_of(schema) or {}
+        properties, others = property_schemas(schema), additional_property_schema(schema) or {}
         return {name: _value(inner, properties.get(name, others)) for name, inner in tags}
     return read_value(text, schema, is_string=bool(schema) and may_be_text(schema))
 
@@ -99,12 +99,12 @@ def _tags(text: str) -> Iterator[tuple[str, str]]:
 
 def _object(rules: Rules, schema: Schema) -> str:
     required = required_of(schema)
-    rules.left_out |= unsaid_of(schema)
+    rules.left_out |= unsupported_keywords(schema)
     tags = [
         f"({_tag(rules, key, value)}){'' if key in required else '?'}"
-        for key, value in standalone_properties(schema).items()
+        for key, value in property_schemas(schema).items()
     ]
-    of_others = others_of(schema)
+    of_others = additional_property_schema(schema)
     others = [] if of_others is None else [f"({_tag(rules, '', of_others)})*"]
     return " ".join([*tags, *others, "/[ \\n]{0,2}/"])
 
@@ -113,7 +113,7 @@ def _tag(rules: Rules, name: str, schema: Schema) -> str:
     """Return a tag with a value, of any name if none is given."""
     if options := options_of(schema):
         rules.left_out |= schema.keys() & OF_ONE_TYPE
-        each = [standalone(option, schema) for option in options]
+        each = [standalone_schema(option, schema) for option in options]
         return rules.value(schema, lambda: _one_of(rules, name, each), kind=f"tag {name}")
     kind = schema.get("type")
     if isinstance(kind, list):
@@ -127,7 +127,7 @@ def _tag(rules: Rules, name: str, schema: Schema) -> str:
         return f"{opening} {rules.value(schema, lambda: _object(rules, schema))} {closing}"
     if kind == "array":
         rules.left_out |= schema.keys() & {"minItems", "maxItems", "prefixItems"}
-        items = standalone(schema.get("items"), schema)
+        items = standalone_schema(schema.get("items"), schema)
         return f"{opening} {rules.value(items, lambda: _tag(rules, ITEM, items), kind='items')}* {closing}"
     if not schema.keys() & {"type", "enum"} and may_be_text(schema):
         return f"{opening} {_any_content(rules)} {closing}"

@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 from pipelines.chat.syntax.arguments import Schema
-from pipelines.chat.syntax.rules import Rules, lark, quoted
+from pipelines.chat.syntax.rules import Rules, escape_lark, quoted
 
 ANY: Final = "(.|\\n)*"
 PARTS: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", re.DOTALL)  # of a regular expression
@@ -16,12 +16,12 @@ def raw_string(rules: Rules, schema: Schema, end: str, space: str = "") -> str:
     leave it out of those that have no bounds."""
     terminal = _terminal(rules, schema)
     if not terminal:
-        return f"/{lark(space)}?/ {rules.until(end)}" if space else rules.until(end)
+        return f"/{escape_lark(space)}?/ {rules.until(end)}" if space else rules.until(end)
     before, token, after = rules.split(end)
     if token:
         last = rules.terminal(f"{terminal} {quoted(space + before)}") if space + before else terminal
         return f"{quoted(space)} {last} {rules.literal(token + after)}"
-    inside = rules.terminal(f"{terminal} & ~/{ANY}{lark(end)}{ANY}/")
+    inside = rules.terminal(f"{terminal} & ~/{ANY}{escape_lark(end)}{ANY}/")
     return f"{quoted(space)} {rules.add(f'{inside} {quoted(space + end)}', lazy=True)}"
 
 
@@ -37,7 +37,7 @@ def _terminal(rules: Rules, schema: Schema) -> str:
     last = "" if most == rules.max_string else most
     parts = [f"/(.|\\n){{{least},{last}}}/"] if least or last != "" else []
     if pattern := schema.get("pattern"):
-        found = f"/{searching(pattern)}/"
+        found = f"/{whole_text_regex(pattern)}/"
         if rules.takes(found):
             parts.append(found)
         else:
@@ -45,7 +45,7 @@ def _terminal(rules: Rules, schema: Schema) -> str:
     return rules.terminal(" & ".join(parts)) if parts else ""
 
 
-def searching(pattern: str) -> str:
+def whole_text_regex(pattern: str) -> str:
     """Return the regular expression, as Lark writes it, of the whole texts in which a search finds the pattern."""
     branches, depth = [""], 0
     for part in PARTS.findall(pattern):

@@ -98,7 +98,7 @@ class Rules:
             return f"{self.free(token)}* {self.literal(end)}"
         others = self.control_tokens(token)
         text = f"(ANY? {others})* " if others else ""
-        last = self.add(f"/(.|\\n)*{lark(before)}/", lazy=not token)
+        last = self.add(f"/(.|\\n)*{escape_lark(before)}/", lazy=not token)
         return f"{text}{last} {self.literal(token + after)}"
 
     def free(self, *excluded: str) -> str:
@@ -123,22 +123,22 @@ def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False) if text else ""
 
 
-def lark(text: str) -> str:
+def escape_lark(text: str) -> str:
     """Return the text as a part of a Lark regular expression."""
     return re.sub(r"([\\^$.|?*+()\[\]{}/&~\-])", r"\\\1", text).replace("\n", "\\n")
 
 
-def not_prefix(lead: str) -> str:
+def non_prefix_regex(lead: str) -> str:
     """Return a regular expression of the shortest texts that are no beginning of `lead`, nor white space.
 
     Space may follow an opening brace.
     """
     space = "[ \\n]{0,8}"
-    options = [f"[^{lark(lead[0])} \\n]"]
+    options = [f"[^{escape_lark(lead[0])} \\n]"]
     for i in range(1, len(lead)):
-        before = lark(lead[:i]).replace("\\{", "\\{" + space, 1)
+        before = escape_lark(lead[:i]).replace("\\{", "\\{" + space, 1)
         other = " \\n" if lead[i - 1] == "{" else ""
-        options.append(f"{before}[^{lark(lead[i])}{other}]")
+        options.append(f"{before}[^{escape_lark(lead[i])}{other}]")
     return "|".join(options)
 
 

@@ -9,13 +9,13 @@ from typing import Any
 from pipelines.chat.schemas import (
     MAX_PARTS,
     OF_ONE_TYPE,
-    of_kinds,
+    additional_property_schema,
     options_of,
-    others_of,
+    property_schemas,
     required_of,
-    standalone,
-    standalone_properties,
-    unsaid_of,
+    standalone_schema,
+    unsupported_keywords,
+    values_of_types,
 )
 from pipelines.chat.syntax.arguments import ArgumentReader, ArgumentStyle, Schema, json_string
 from pipelines.chat.syntax.raw_strings import is_bounded, raw_string
@@ -45,12 +45,12 @@ class TagArguments(ArgumentStyle):
         """Return the grammar expression of the arguments, in the schema's order; those that are not required may be
         left out."""
         required, space = required_of(schema), "/[ \\n]{0,2}/"
-        rules.left_out |= unsaid_of(schema)
+        rules.left_out |= unsupported_keywords(schema)
         tags = [
             f"({space} ({self._tag(rules, key, value)})){'' if key in required else '?'}"
-            for key, value in standalone_properties(schema).items()
+            for key, value in property_schemas(schema).items()
         ]
-        named_by_none = others_of(schema)
+        named_by_none = additional_property_schema(schema)
         others = [] if named_by_none is None else [f"({space} ({self._tag(rules, '', named_by_none)}))*"]
         return f"{' '.join([*tags, *others])} {space}"
 
@@ -100,8 +100,8 @@ class TagReader(ArgumentReader):
     def __init__(self, style: TagArguments, schema: Schema, ends: tuple[str, ...]) -> None:
         self._opening = re.compile(r"\s*" + _pattern(style.opening))
         self._style = style
-        self._properties = standalone_properties(schema)
-        self._others = standalone(schema.get("additionalProperties"), schema)
+        self._properties = property_schemas(schema)
+        self._others = standalone_schema(schema.get("additionalProperties"), schema)
         self._ends = ends
         self._text = ""
         self._key: str | None = None  # of the value that is open
@@ -230,7 +230,7 @@ def _variants(schema: Schema) -> list[tuple[str, Schema]]:
         if one not in seen:  # an option may lead back to itself
             seen.append(one)
             if options := options_of(one):
-                waiting = [standalone(option, one) for option in options] + waiting
+                waiting = [standalone_schema(option, one) for option in options] + waiting
             else:
                 found += _of_each_kind(one)
     return [("number" if kind == "integer" else kind, one) for kind, one in found]
@@ -248,7 +248,7 @@ def _of_kind(schema: Schema, kind: str) -> dict[str, Any] | None:
     values = values_of(schema)
     if values is None:
         return {**schema, "type": kind}
-    found = of_kinds(values, [kind])
+    found = values_of_types(values, [kind])
     return {"type": kind, "enum": found} if found else None
 
 

@@ -97,7 +97,7 @@ class ForwardMerger:
         began = self._scheduler.clock()
         requests = [request]
         if request.key is not None:
-            requests += self._scheduler.companions(request, self._limits.of(shape) - 1)
+            requests += self._scheduler.mergeable_requests(request, self._limits.of(shape) - 1)
         if len(requests) == 1 or not self._share(requests, shape):
             requests = [request]
             self._run_alone(request, shape)

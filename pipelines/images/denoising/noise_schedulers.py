@@ -38,7 +38,7 @@ def new_scheduler(original: Any, sampling: SamplingDefaults) -> Any:
         raise CheckpointError(f"{KEY}: {kind.__name__} refuses {_show_overrides(overrides)}: {error}") from error
 
 
-def follow_file(pipeline: Any, spec: CheckpointSpec, file_sampling: FileSampling) -> tuple[str, ...]:
+def apply_file_scheduler(pipeline: Any, spec: CheckpointSpec, file_sampling: FileSampling) -> tuple[str, ...]:
     """Give a loaded pipeline the scheduler that its file of weights asks for, in place of its folder's. Returns notes
     for the operator: the changes, or the hints of a name that nothing follows."""
     if file_sampling.config:

@@ -35,7 +35,7 @@ class InvalidImage(Exception):
         return "it computes in float32 already, so its files may be damaged: fetch them again"
 
 
-def is_plain(image: EncodedImage, box: tuple[int, int, int, int] | None = None) -> bool:
+def is_single_colour(image: EncodedImage, box: tuple[int, int, int, int] | None = None) -> bool:
     """Return whether an image has one colour, or its part within left, top, right and bottom."""
     with Image.open(io.BytesIO(image.data)) as opened:
         pixels = np.asarray(flattened(opened).crop(box))

@@ -32,8 +32,8 @@ from pipelines.images.drawing.finish import (
     to_drawn_size,
 )
 from pipelines.images.drawing.image_checks import InvalidImage
-from pipelines.images.drawing.reference_sheet import on_sheet
-from pipelines.images.drawing.returned_image import ReturnedImage, sums_of_decoded
+from pipelines.images.drawing.reference_sheet import combine_references
+from pipelines.images.drawing.returned_image import ReturnedImage, record_decoded_sums
 from pipelines.images.drawing.tiling import refine
 from pipelines.images.drawing.upscaling import Upscaling
 from pipelines.images.loading.cast_codec import restored_dtype
@@ -50,7 +50,7 @@ from pipelines.protocol.pixels import to_image
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class GeneratedImage:
     """The image that one pipeline call drew, on its way to the host."""
 
     returned: ReturnedImage
@@ -162,7 +162,7 @@ class ImagePipeline:
         asked = self.job.sampling.long_prompt
         return "tell" if self.row.is_check and asked == "refuse" else asked
 
-    def _first_pass(self, plan: Plan) -> Drawn:
+    def _first_pass(self, plan: Plan) -> GeneratedImage:
         job, size = self.job, (plan.width, plan.height)
         seed = self.row.seed
         observer = StepObserver(self._after_step, self.preview_map, size)
@@ -171,7 +171,7 @@ class ImagePipeline:
                 return self._call(Task.TEXT, seed, size, observer)
             case Task.NATIVE:
                 images = [self._as_read(to_image(reference)) for reference in job.references]
-                first, *others = images if job.sheet_from is None else on_sheet(images, job.sheet_from)
+                first, *others = images if job.sheet_from is None else combine_references(images, job.sheet_from)
                 if self.checkpoint.takes_size(Task.NATIVE):
                     aligned = align_reference(first, job, plan)
                     first = aligned if aligned.size == size else self._bound_reference(first)
@@ -249,7 +249,7 @@ class ImagePipeline:
     def _call(
         self, task: Task, seed: int, size: tuple[int, int], observer: StepObserver,
         strength: float | None = None, *, is_tile: bool = False, **images: Any,
-    ) -> Drawn:  # fmt: skip
+    ) -> GeneratedImage:  # fmt: skip
         """Call the pipeline once. Arguments that its signature lacks are left out, but for images. Raises
         UnsupportedTask if it takes no such image, and BlockedImage if the checkpoint's own safety checker flags the
         result.
@@ -291,7 +291,7 @@ class ImagePipeline:
         }
         arguments = {name: value for name, value in arguments.items() if name in accepted and value is not None}
         self.on_call(size)
-        sums = sums_of_decoded(pipeline)
+        sums = record_decoded_sums(pipeline)
         prompts = {"prompt": prompt, "negative_prompt": sampling.negative_prompt}
         with (
             self._without_gradients, restored_dtype(self.checkpoint.components.get("vae")),
@@ -307,8 +307,10 @@ class ImagePipeline:
             for_map = Transfer(latents) if is_for_map and latents is not None else None
             background = "opaque" if is_tile else self.job.encoding.background
 
-            def drawn(image: Any) -> Drawn:
-                return Drawn(ReturnedImage(image, all_sums), size, part is not None, background, for_map, self._dtype)
+            def drawn(image: Any) -> GeneratedImage:
+                return GeneratedImage(
+                    ReturnedImage(image, all_sums), size, part is not None, background, for_map, self._dtype
+                )
 
             returned = family.images(output)
             if family.layers is None:

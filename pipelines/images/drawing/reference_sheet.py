@@ -8,7 +8,7 @@ from PIL import Image, ImageOps
 SIDE_PX = 1024  # of the sheet; no pipeline reads references much larger
 
 
-def on_sheet(references: Sequence[Image.Image], first: int) -> list[Image.Image]:
+def combine_references(references: Sequence[Image.Image], first: int) -> list[Image.Image]:
     """Return the first `first` references as they are, and one sheet with the others side by side, row by row."""
     alone, others = list(references[:first]), references[first:]
     if len(others) < 2:

@@ -65,7 +65,7 @@ class ReturnedImage:
         return self._image.convert("RGBA" if has_alpha(self._image) else "RGB")
 
 
-def sums_of_decoded(pipeline: Any) -> list[torch.Tensor]:
+def record_decoded_sums(pipeline: Any) -> list[torch.Tensor]:
     """Return a list to which a pipeline's call adds the sum of each image that its codec decodes. The images that a
     call returns show less: they are cut to the range of colours, infinite values too, and may be Pillow's. The pipeline
     must be of this call alone."""

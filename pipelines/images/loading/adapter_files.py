@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from pipelines.catalog.adapters import BESIDE, KRONECKER, Contents, read_contents
+from pipelines.catalog.adapters import BESIDE, KRONECKER, AdapterTensors, read_contents
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.weight_headers import BrokenFile, read_header
 
@@ -33,11 +33,11 @@ class AdapterFile:
     """The weights of an adapter, each layer's strength multiplied in."""
 
     weights: dict[str, torch.Tensor]
-    contents: Contents
+    contents: AdapterTensors
     strength_known: bool = True  # else it is of peft, without the config that has its strength
 
     @property
-    def usable(self) -> dict[str, torch.Tensor]:
+    def loadable_weights(self) -> dict[str, torch.Tensor]:
         """Return the weights without those that belong to no layer that diffusers takes."""
         own = {name for pair in self.contents.pairs.values() for name in pair}
         layers = (*self.contents.pairs, *self.contents.kronecker)
@@ -128,18 +128,18 @@ def _scale(config: Mapping[str, Any], layer: str, rank: int) -> float:
     return float(alpha) / (math.sqrt(rank) if config.get(f"{part}use_rslora") else rank)
 
 
-def pair_energy(down: torch.Tensor, up: torch.Tensor) -> float:
+def pair_squared_norm(down: torch.Tensor, up: torch.Tensor) -> float:
     """Return the squared norm of the product of a pair."""
     inner, outer = down.flatten(1).float(), up.flatten(1).float()
     return float(((inner @ inner.T) * (outer.T @ outer)).sum())
 
 
-def energy(weights: Mapping[str, torch.Tensor], contents: Contents) -> float:
+def squared_norm(weights: Mapping[str, torch.Tensor], contents: AdapterTensors) -> float:
     """Return the squared norm of all pairs. Renaming, and dividing one pair between layers, keep it."""
-    return sum(pair_energy(weights[down], weights[up]) for down, up in contents.pairs.values())
+    return sum(pair_squared_norm(weights[down], weights[up]) for down, up in contents.pairs.values())
 
 
-def by_own_names(file: AdapterFile, layers: Mapping[str, Mapping[str, torch.nn.Module]]) -> dict[str, str]:
+def match_layer_names(file: AdapterFile, layers: Mapping[str, Mapping[str, torch.nn.Module]]) -> dict[str, str]:
     """Match a file's layers with the model's own names, written with dots or underscores, and return peft's names by
     layer. `layers` has the model's by component, the denoiser first."""
     if not file.strength_known:
@@ -158,7 +158,7 @@ def by_own_names(file: AdapterFile, layers: Mapping[str, Mapping[str, torch.nn.M
     return found
 
 
-def renamed(file: AdapterFile, names: Mapping[str, str]) -> dict[str, torch.Tensor]:
+def with_peft_names(file: AdapterFile, names: Mapping[str, str]) -> dict[str, torch.Tensor]:
     """Return the weights of these layers by peft's names."""
     weights: dict[str, torch.Tensor] = {}
     for layer, name in names.items():
@@ -174,11 +174,11 @@ def renamed(file: AdapterFile, names: Mapping[str, str]) -> dict[str, torch.Tens
     return weights
 
 
-def respelled(file: AdapterFile) -> dict[str, torch.Tensor]:
+def with_kohya_names(file: AdapterFile) -> dict[str, torch.Tensor]:
     """Return the weights with kohya's word for the factors in place of peft's: some classes read the names of layers
     of their first publishers with that alone."""
     weights = {}
-    for name, weight in file.usable.items():
+    for name, weight in file.loadable_weights.items():
         spelled = name.replace(".lora_A.", ".lora_down.").replace(".lora_B.", ".lora_up.").replace(".default.", ".")
         weights[spelled] = weight
     return weights

@@ -13,17 +13,17 @@ from typing import Any, Final
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 
-from pipelines.catalog.adapters import Contents, replaces_weights, sort_contents
+from pipelines.catalog.adapters import AdapterTensors, classify_tensors, replaces_weights
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.images.loading.adapter_files import (
     AdapterFile,
-    by_own_names,
-    energy,
-    pair_energy,
+    match_layer_names,
+    pair_squared_norm,
     read_adapter_file,
-    renamed,
-    respelled,
+    squared_norm,
+    with_kohya_names,
+    with_peft_names,
 )
 from pipelines.images.loading.base_state import base_modules
 from pipelines.images.loading.parts import LOAD_LOCK
@@ -93,7 +93,7 @@ def _read(pipeline: Any, file: AdapterFile, name: str, *, proved: bool) -> "_Rea
     """Read an adapter by the first naming of its layers of which diffusers makes something. Raises diffusers' error
     with the first naming if there is none."""
     failed: Exception | None = None
-    for weights in _possible_names(file, by_own_names(file, _layers(pipeline))):
+    for weights in _possible_names(file, match_layer_names(file, _layers(pipeline))):
         reading = _Reading(pipeline, weights, proved=proved)
         try:
             reading.load(name)
@@ -112,12 +112,12 @@ def _possible_names(file: AdapterFile, own: Mapping[str, str]) -> Iterator[Weigh
     """Yield the weights under the names to try: the model's own, if all layers have one; else the trainer's, and those
     with another trainer's word for the factors; then the model's own for the layers that have one."""
     if own and len(own) == file.contents.layers:
-        yield renamed(file, own)
+        yield with_peft_names(file, own)
         return
-    yield file.usable
-    yield respelled(file)
+    yield file.loadable_weights
+    yield with_kohya_names(file)
     if own:
-        yield renamed(file, own)
+        yield with_peft_names(file, own)
 
 
 class _Reading:
@@ -127,8 +127,8 @@ class _Reading:
         self._pipeline = pipeline
         self._weights = weights
         self._proved = proved
-        self._contents = sort_contents(weights)
-        self.converted: Contents | None = None
+        self._contents = classify_tensors(weights)
+        self.converted: AdapterTensors | None = None
         self._energy = 0.0  # of what the pipeline has made of the weights
         self._lost = 0  # pairs of which it has made nothing
 
@@ -150,15 +150,15 @@ class _Reading:
         result = convert(weights, **options)
         state = dict(result[0] if isinstance(result, tuple) else result)
         layers = {f"{part}.{name}": each for part, of in _layers(self._pipeline).items() for name, each in of.items()}
-        contents = sort_contents(state)
+        contents = classify_tensors(state)
         if contents.replaced:
             raise CheckpointError(replaces_weights(contents.replaced))
         _check_shapes(state, contents, layers)
         for layer in contents.kronecker - layers.keys():  # diffusers would fuse the model's projections for some
             state = {name: weight for name, weight in state.items() if not name.startswith(f"{layer}.lokr_")}
-        self.converted = sort_contents(state)
+        self.converted = classify_tensors(state)
         if not self._proved:
-            self._energy = energy(state, self.converted)
+            self._energy = squared_norm(state, self.converted)
             self._check_conversion(lambda marks: convert(marks, **options))
         return (state, *result[1:]) if isinstance(result, tuple) else state
 
@@ -169,7 +169,7 @@ class _Reading:
             return
         self._lost = len(lost)
         kept = self._contents._replace(pairs={k: v for k, v in self._contents.pairs.items() if k not in lost})
-        _check_strength(energy(self._weights, kept), self._energy)
+        _check_strength(squared_norm(self._weights, kept), self._energy)
 
     def fitting(self, name: str) -> int:
         """Return how many of the file's layers are in the model now. Raises CheckpointError if their strength is
@@ -180,7 +180,7 @@ class _Reading:
         found = len(loaded)
         if self.converted.pairs and not self._proved:
             strength = sum(
-                pair_energy(each.lora_A[name].weight.detach(), each.lora_B[name].weight.detach())
+                pair_squared_norm(each.lora_A[name].weight.detach(), each.lora_B[name].weight.detach())
                 * each.scaling[name] ** 2
                 for each in loaded
                 if name in each.lora_A
@@ -197,7 +197,7 @@ def _check_strength(expected: float, found: float) -> None:
         raise CheckpointError(f"its strength (alpha) would come out {ratio:.2g} times what its file says")
 
 
-def _check_shapes(state: Weights, contents: Contents, layers: Mapping[str, Any]) -> None:
+def _check_shapes(state: Weights, contents: AdapterTensors, layers: Mapping[str, Any]) -> None:
     """Refuse an adapter whose pairs have other inputs or outputs than the model's layers: a pipeline may widen those.
     Fewer inputs are filled up with zeros by some. Raises CheckpointError."""
     wrong = []
@@ -251,7 +251,7 @@ def _adapted_layers(pipeline: Any, name: str) -> Iterator[Any]:
                 yield module
 
 
-def _dropped_layers(weights: Weights, contents: Contents, convert: Callable[[Weights], Any]) -> set[str] | None:
+def _dropped_layers(weights: Weights, contents: AdapterTensors, convert: Callable[[Weights], Any]) -> set[str] | None:
     """Find the layers that a conversion drops. It is given pairs of rank 1, each filled with its number: a number that
     is nowhere in the result is of a dropped layer. None if it can't be told: a conversion may look for more than
     names."""
@@ -267,7 +267,7 @@ def _dropped_layers(weights: Weights, contents: Contents, convert: Callable[[Wei
         return None
     state = result[0] if isinstance(result, tuple) else result
     numbers = {
-        round(float(value)) for down, _ in sort_contents(state).pairs.values() for value in state[down].flatten()
+        round(float(value)) for down, _ in classify_tensors(state).pairs.values() for value in state[down].flatten()
     }
     return {layer for number, layer in enumerate(contents.pairs, 1) if number not in numbers}
 

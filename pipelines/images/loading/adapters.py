@@ -23,7 +23,7 @@ from pipelines.protocol.messages import AdapterFit
 ATTEMPTS: Final = 3  # at reading a file that is being replaced
 
 
-class SpoiledWeights(Exception):
+class ModifiedWeights(Exception):
     """The weights differ from those that were loaded: they must be loaded anew."""
 
 
@@ -32,7 +32,7 @@ class Adapters:
     """The adapters that are loaded, and the findings about each version of a file: how much of it fits, or why none."""
 
     known: dict[FileVersion, AdapterFit | str] = field(default_factory=dict)
-    spoiled: bool = False
+    weights_modified: bool = False
     drawing: set[Hashable] = field(default_factory=set)  # runs between their beginning and their last pass
     _loaded: dict[str, FileVersion] = field(default_factory=dict)  # by their names in diffusers
     _hashes: FileHashes = field(default_factory=FileHashes)
@@ -46,7 +46,7 @@ class Adapters:
         """Refuse a file, as it is now, that has changed the images of the checkpoint without it."""
         if (version := FileVersion.find(path)) is not None:
             self.known[version] = reason
-        self.spoiled = True
+        self.weights_modified = True
 
     def read(self, requested: Mapping[str, Lora]) -> None:
         """Read the files that a run will load, before it has the device. Those that can't be read are left to it."""
@@ -67,9 +67,9 @@ class Adapters:
     def activate(self, pipeline: Any, always: Mapping[str, Lora], requested: Mapping[str, Lora]) -> dict[str, str]:
         """Add the requested adapters to the catalog's, remove all others, and set their weights. Those that other runs
         draw with stay, even if their files have changed. Returns the hashes of the requested files, as they were read,
-        by name. Raises UnsupportedTask, and SpoiledWeights."""
-        if self.spoiled:
-            raise SpoiledWeights
+        by name. Raises UnsupportedTask, and ModifiedWeights."""
+        if self.weights_modified:
+            raise ModifiedWeights
         if not takes_adapters(pipeline):
             raise UnsupportedTask("its class takes no LoRA adapters", "loras")
         current = {
@@ -93,7 +93,7 @@ class Adapters:
             pipeline.set_adapters(list(active), [lora.weight for lora in active.values()])
         return {lora.path.stem: self._hashes.known[self._loaded[name]] for name, lora in requested.items()}
 
-    def of_encoders(self, pipeline: Any, active: Mapping[str, Lora]) -> Hashable:
+    def encoder_adapters(self, pipeline: Any, active: Mapping[str, Lora]) -> Hashable:
         """Return the adapters that change the embeddings of prompts, by name, weight and hash of the file."""
         parts = pipeline.get_list_adapters()
         encoders = list(adapted_components(pipeline))[1:]
@@ -128,7 +128,7 @@ class Adapters:
         except CheckpointError as error:
             found = str(error)
         if differing := changed(before, base_state(components)):
-            found, self.spoiled = replaces_weights(differing), True
+            found, self.weights_modified = replaces_weights(differing), True
         if FileVersion.find(version.path) == version:
             self.known[version] = found
         if isinstance(found, str):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from diffusers.guiders import BaseGuidance
 
-from pipelines.catalog.call_signature import UPSCALES, announce
+from pipelines.catalog.call_signature import UPSCALES, declared_capabilities
 from pipelines.catalog.channels import ReadMode, draws_alpha, read_mode
 from pipelines.catalog.checkpoint_files import (
     fullest_device_bytes,
@@ -31,7 +31,7 @@ from pipelines.images.modular import is_modular
 from pipelines.images.parallel.encoders import on_device, text_encoders
 from pipelines.images.parallel.group import SharedDenoiser
 from pipelines.images.prompts.cache import PromptCache
-from pipelines.images.prompts.long_prompts import offered
+from pipelines.images.prompts.long_prompts import long_prompt_modes
 from pipelines.images.tasks import UnsupportedTask, controlnet_class
 from pipelines.protocol.images import (
     CheckpointSpec,
@@ -155,8 +155,13 @@ class Checkpoint:
         if self.is_upscaler:
             return UPSCALES
         call = inspect.signature(self.pipeline_class.__call__).parameters
-        announced = announce(self.family, call, self.task_classes, self.spec, self.config, self.denoiser.config)
-        long_prompts, transparent = offered(self.pipeline_class, self.components), draws_alpha(self._codec_config)
+        announced = declared_capabilities(
+            self.family, call, self.task_classes, self.spec, self.config, self.denoiser.config
+        )
+        long_prompts, transparent = (
+            long_prompt_modes(self.pipeline_class, self.components),
+            draws_alpha(self._codec_config),
+        )
         return self._with_controls(replace(announced, long_prompts=long_prompts, transparent=transparent))
 
     def _with_controls(self, announced: Capabilities) -> Capabilities:
@@ -210,7 +215,7 @@ class Checkpoint:
 
     def begin_run(self, sampling: Sampling, controls: Sequence[ControlInput] = ()) -> dict[str, Any]:
         """Reset the step caches before a run, on its thread, and activate the catalog's adapters and the requested
-        ones. Returns the findings about their files: JSON. Raises UnsupportedTask and SpoiledWeights."""
+        ones. Returns the findings about their files: JSON. Raises UnsupportedTask and ModifiedWeights."""
         runtime = self.spec.runtime
         if runtime.compile:
             raise_recompile_limit()
@@ -226,7 +231,7 @@ class Checkpoint:
         always = runtime_options.catalog_adapters(runtime)
         pipeline = self.pipeline(None, sampling)
         hashes = self.adapters.activate(pipeline, always, requested)
-        self.prompts.set_adapters(self.adapters.of_encoders(pipeline, always | requested))
+        self.prompts.set_adapters(self.adapters.encoder_adapters(pipeline, always | requested))
         return found | ({"adapters": hashes} if hashes else {})
 
     def is_outdated(self, sampling: Sampling, controls: Sequence[ControlInput]) -> bool:

@@ -23,7 +23,7 @@ from pipelines.images.loading import runtime_options
 from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.file_versions import FileVersion
 from pipelines.images.loading.load import load_checkpoint
-from pipelines.images.loading.shared_parts import SharedParts, Sizes, counted_twice, sizes_of
+from pipelines.images.loading.shared_parts import SharedParts, Sizes, shared_bytes, sizes_of
 from pipelines.images.parallel.group import Group
 from pipelines.protocol.images import CheckpointSpec
 from pipelines.protocol.messages import AdapterFit, CachedCheckpoint, CachedCheckpoints
@@ -85,7 +85,7 @@ class CheckpointCache:
     def find(self, spec: CheckpointSpec) -> LoadedCheckpoint | None:
         """Return the checkpoint, if it is on the device and ready."""
         loaded = self._loaded.get(weights_key(spec))
-        ready = loaded and loaded.on_device and not loaded.checkpoint.adapters.spoiled
+        ready = loaded and loaded.on_device and not loaded.checkpoint.adapters.weights_modified
         return loaded if ready and weights_key(spec) not in self._loading else None
 
     def acquire(self, loaded: LoadedCheckpoint) -> None:
@@ -202,7 +202,7 @@ class CheckpointCache:
         """Return the entry in memory of these weights, unless an adapter has spoiled them: a spoiled entry is dropped,
         and the findings about adapters are returned in its place. Raises InsufficientMemory while a run uses it."""
         loaded = self._loaded.get(key)
-        if loaded is None or not loaded.checkpoint.adapters.spoiled:
+        if loaded is None or not loaded.checkpoint.adapters.weights_modified:
             return loaded, {}
         if loaded.ref_count:
             raise InsufficientMemory
@@ -315,4 +315,4 @@ def _used_bytes(checkpoints: Iterable[LoadedCheckpoint], new: Sizes) -> int:
     once."""
     listed = list(checkpoints)
     used = sum(each.bytes for each in listed)
-    return used - counted_twice([new, *(each.part_sizes for each in listed)])
+    return used - shared_bytes([new, *(each.part_sizes for each in listed)])

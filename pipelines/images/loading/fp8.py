@@ -110,7 +110,7 @@ def _replace_layer(denoiser: Any, name: str, check: torch.Tensor) -> torch.Tenso
     return error
 
 
-def has_products(device: torch.device) -> bool:
+def supports_scaled_matmul(device: torch.device) -> bool:
     """Return whether this torch multiplies float8 matrices with a scale for each row there. 2.11 does not on a CPU."""
     values = torch.zeros(ALIGNMENT, ALIGNMENT, device=device).to(FORMAT)
     scale = torch.ones(ALIGNMENT, 1, device=device)

@@ -33,7 +33,7 @@ from pipelines.device.staged_copy import move_modules
 from pipelines.families.generic import Family
 from pipelines.families.registry import family_of
 from pipelines.images.denoising.merging import ForwardMerger, Sharing
-from pipelines.images.denoising.noise_schedulers import follow_file
+from pipelines.images.denoising.noise_schedulers import apply_file_scheduler
 from pipelines.images.denoising.step_caches import StepCaches
 from pipelines.images.loading import runtime_options
 from pipelines.images.loading.cast_codec import is_cast
@@ -41,7 +41,7 @@ from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.control_files import load_controls
 from pipelines.images.loading.embeddings import load_embeddings
 from pipelines.images.loading.identity import identity_of
-from pipelines.images.loading.needed_libraries import import_quantizers, lacking, libraries_named_by
+from pipelines.images.loading.needed_libraries import import_quantizers, libraries_named_by, missing_libraries_message
 from pipelines.images.loading.own_parts import load_own_parts
 from pipelines.images.loading.parts import LOAD_LOCK, load_parts, model_classes
 from pipelines.images.loading.position_tables import bring_position_tables
@@ -53,7 +53,7 @@ from pipelines.images.loading.upscalers import load_upscaler
 from pipelines.images.loading.whole_files import load_whole
 from pipelines.images.modular import pipeline_class_of
 from pipelines.images.parallel.choice import check_attention
-from pipelines.images.parallel.encoders import call_from, text_encoders
+from pipelines.images.parallel.encoders import add_device_hooks, text_encoders
 from pipelines.images.parallel.group import Group
 from pipelines.images.prompts.reading import require_whole_prompts, watch
 from pipelines.images.tasks import task_classes
@@ -97,14 +97,14 @@ def load_checkpoint(
     )
     import_quantizers(folder, index)
     found = shared.find(resolved, dtype, device)
-    encoders_device = group.second if runtime.gpus > 1 and runtime.parallel == "encoders" else None
+    encoders_device = group.second_device if runtime.gpus > 1 and runtime.parallel == "encoders" else None
     pipeline, unused = _read(resolved, pipeline_class, index, device, found, encoders_device)
     denoiser = getattr(pipeline, denoiser_name(index))
     words: tuple[str, ...] = ()
     if runtime.embedding_folder is not None:
         words = load_embeddings(pipeline, runtime.embedding_folder)
     watch(pipeline.components)
-    notes = follow_file(pipeline, spec, file_sampling) + of_file + chosen + unused + words
+    notes = apply_file_scheduler(pipeline, spec, file_sampling) + of_file + chosen + unused + words
     bring_position_tables(denoiser, device)
     notes += runtime_options.apply(pipeline, denoiser, runtime, device) + safety_note(pipeline.components)
     split = None
@@ -163,7 +163,7 @@ def _read(
         if isinstance(error, SingleFileComponentError):  # it goes on with what a program could do
             raise CheckpointError(f"{spec.path}: {str(error).splitlines()[0]}") from error
         if missing := libraries_named_by(error, spec.path, check_files(spec), index):
-            raise CheckpointError(lacking(spec.path, pipeline_class.__name__, missing)) from error
+            raise CheckpointError(missing_libraries_message(spec.path, pipeline_class.__name__, missing)) from error
         raise CheckpointError(
             f"{spec.path} does not load as {pipeline_class.__name__}: {type(error).__name__}: {error}"
         ) from error
@@ -213,7 +213,7 @@ def _from_files(
     _to_channels_last(pipeline.components)
     if encoders_device is not None:
         for encoder in text_encoders(pipeline.components):
-            call_from(device, encoder, encoders_device)
+            add_device_hooks(device, encoder, encoders_device)
     return pipeline, (*of_own, *notes)
 
 

@@ -33,7 +33,7 @@ def import_quantizers(folder: Path, index: Mapping[str, Any]) -> None:
     if problem := next(quantization_problems(folder, index), None):
         raise CheckpointError(problem)
     if missing := missing_quantizers(folder, index):
-        raise CheckpointError(lacking(folder, str(index["_class_name"]), missing))
+        raise CheckpointError(missing_libraries_message(folder, str(index["_class_name"]), missing))
     for _, method in quantized_parts(folder, index):
         for library in QUANTIZERS.get(method, ()):
             try:
@@ -42,7 +42,7 @@ def import_quantizers(folder: Path, index: Mapping[str, Any]) -> None:
                 raise CheckpointError(f"{folder}: it needs {library}, which can't be imported: {error}") from error
 
 
-def lacking(path: Path, class_name: str, libraries: Iterable[str]) -> str:
+def missing_libraries_message(path: Path, class_name: str, libraries: Iterable[str]) -> str:
     """Return the message for the operator: which libraries a checkpoint needs, and how to install them."""
     listed = list(libraries)
     return f"{path}: {class_name} needs {' and '.join(listed)}, not installed here: {how_to_install(listed)}"

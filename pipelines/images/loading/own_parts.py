@@ -13,7 +13,7 @@ from pipelines.catalog.file_layout import CODEC, DENOISER_PREFIX
 from pipelines.device.weight_names import TELLING, check_loaded, check_names, load_model
 from pipelines.images.loading.parts import LIBRARIES
 from pipelines.images.loading.scaled_weights import load_unscaled
-from pipelines.images.loading.single_file_names import fit
+from pipelines.images.loading.single_file_names import match_weights
 
 PREFIXES = (*CODEC, DENOISER_PREFIX)  # in files of single parts, as they were cut out of whole ones
 
@@ -60,7 +60,7 @@ def _from_file(
         return part.eval(), check_loaded(path, name, part, info)
     if not hasattr(kind, "from_single_file"):
         raise CheckpointError(f"{path}: {kind.__name__} can't be loaded from a single file; use its folder")
-    found = fit(kind, folder, name, {key: tuple(weight.shape) for key, weight in weights.items()}, path)
+    found = match_weights(kind, folder, name, {key: tuple(weight.shape) for key, weight in weights.items()}, path)
     notes = check_names(path, name, found.model, found.missing, found.unused)
     if not found.converted:
         weights = {key: weight for key, weight in weights.items() if key not in found.unused}

@@ -18,7 +18,7 @@ from pipelines.device.quantizers import quantizing_config
 from pipelines.device.staged_copy import move_modules
 from pipelines.images.loading.adapter_loading import load_adapter
 from pipelines.images.loading.compilation import compile_denoiser, fuse_projections
-from pipelines.images.loading.fp8 import has_products, quantize_linears
+from pipelines.images.loading.fp8 import quantize_linears, supports_scaled_matmul
 from pipelines.images.parallel.choice import choose_parallel
 from pipelines.protocol.images import CheckpointSpec, Lora, Runtime, StepCache
 
@@ -187,7 +187,7 @@ def _is_of_half_precision(name: str, device: torch.device) -> bool:
 def _quantize_fp8(denoiser: Any, device: torch.device) -> str:
     if device.type == "cuda" and torch.cuda.get_device_capability(device) < FP8_CAPABILITY:
         raise CheckpointError("runtime.quantize: 'fp8' needs a GPU of compute capability 8.9 or more (Ada, Hopper)")
-    if not has_products(device):
+    if not supports_scaled_matmul(device):
         raise CheckpointError(
             f"runtime.quantize: 'fp8' needs another torch: {torch.__version__} does not multiply float8 matrices "
             f"by rows on this {device.type.upper()}"

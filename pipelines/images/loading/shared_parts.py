@@ -50,7 +50,7 @@ def sizes_of(parts: Iterable[Any]) -> Sizes:
     return {id(part): sum(weight.nbytes for weight in (*part.parameters(), *part.buffers())) for part in modules}
 
 
-def counted_twice(holders: Iterable[Sizes]) -> int:
+def shared_bytes(holders: Iterable[Sizes]) -> int:
     """Return the bytes of components that more than one of the holders have, beyond the first."""
     seen: set[int] = set()
     twice = 0

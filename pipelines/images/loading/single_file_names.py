@@ -20,10 +20,10 @@ from diffusers.loaders.single_file_model import (
 from torch.utils._pytree import tree_leaves
 
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.file_layout import CODEC, DENOISER_PREFIX, TEXT_ENCODERS, is_mark
+from pipelines.catalog.file_layout import CODEC, DENOISER_PREFIX, TEXT_ENCODERS, is_metadata_tensor
 from pipelines.catalog.quantization import read_quantization
 from pipelines.catalog.weight_headers import Tensor, read_header
-from pipelines.device.weight_names import check_names, unfilled
+from pipelines.device.weight_names import check_names, uninitialized_weights
 
 Shapes = Mapping[str, Sequence[int]]
 NUMBER: Final = re.compile(r"\d+")
@@ -62,7 +62,7 @@ def _stand_ins(values: Any) -> list[StandIn]:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class WeightsMatch:
     """The fit of a file's weights to a model: how they fill it."""
 
     model: torch.nn.Module  # without memory
@@ -73,7 +73,7 @@ class Fit:
     linear: frozenset[str]  # of the file's, those that fill linear layers alone
 
 
-def fit(kind: type[Any], folder: Path, part: str, shapes: Shapes, file: Path) -> Fit:
+def match_weights(kind: type[Any], folder: Path, part: str, shapes: Shapes, file: Path) -> WeightsMatch:
     """Compare a file's weights with a part that is built from the config in its folder. Raises CheckpointError if they
     are of another model."""
     config = kind.load_config(str(folder), subfolder=part, local_files_only=True)
@@ -82,7 +82,7 @@ def fit(kind: type[Any], folder: Path, part: str, shapes: Shapes, file: Path) ->
     names = frozenset(model.state_dict())
     as_named = {name: StandIn.of(name, shape) for name, shape in shapes.items()}
     missing, unused = names - shapes.keys(), frozenset(shapes) - names
-    best = Fit(model, missing, unused, False, *_find_reshaped(model, as_named))
+    best = WeightsMatch(model, missing, unused, False, *_find_reshaped(model, as_named))
     reason: Exception | None = None
     if best.missing:
         try:
@@ -99,14 +99,14 @@ def fit(kind: type[Any], folder: Path, part: str, shapes: Shapes, file: Path) ->
     return best
 
 
-def _fit_converted(model: torch.nn.Module, kind: type[Any], config: Mapping[str, Any], shapes: Shapes) -> Fit:
+def _fit_converted(model: torch.nn.Module, kind: type[Any], config: Mapping[str, Any], shapes: Shapes) -> WeightsMatch:
     made, left = _convert(kind, config, shapes)
     names = model.state_dict().keys()
     filled = {name for name, weight in made.items() if weight is not None and LACKING not in weight.origins}
     used = _origins_of(made[name] for name in filled & names)
     dropped = shapes.keys() - _origins_of(made.values()) - _origins_of(left.values())  # taken out, and put nowhere
     missing = frozenset(name for name, _ in model.named_parameters() if name not in filled)
-    return Fit(model, missing, frozenset(shapes.keys() - used - dropped), True, *_find_reshaped(model, made))
+    return WeightsMatch(model, missing, frozenset(shapes.keys() - used - dropped), True, *_find_reshaped(model, made))
 
 
 def _find_reshaped(
@@ -170,7 +170,7 @@ def check_headers(file: Path, config: Path, models: Mapping[str, type[Any]]) -> 
         prefixes = re.compile("|".join(CODEC if part == "vae" else (DENOISER_PREFIX,)))
         own = {name: shape for name, shape in shapes.items() if prefixes.match(name)}
         if own and hasattr(kind, "from_single_file"):
-            found = fit(kind, config, part, own, file)
+            found = match_weights(kind, config, part, own, file)
             unused = {prefixes.sub("", name, 1) for name in found.unused}
             notes += check_names(file, part, found.model, found.missing, unused)
     known = (*CODEC, DENOISER_PREFIX, *(encoder.prefix for encoder in TEXT_ENCODERS))
@@ -187,14 +187,16 @@ def check_text_encoders(file: Path, components: Mapping[str, Any]) -> list[str]:
     for part, model in components.items():
         if isinstance(model, torch.nn.Module):
             unused = {*_unused_layers(names, part, model), *_unused_names(names, part, model)}
-            notes += check_names(file, part, model, unfilled(model), unused)
+            notes += check_names(file, part, model, uninitialized_weights(model), unused)
     return notes
 
 
 def _weights(file: Path) -> list[Tensor]:
     """Return the tensors that the library is given: marks of the file, and scales, are read before."""
     dropped = read_quantization(file).dropped
-    return [tensor for tensor in read_header(file).tensors if tensor.name not in dropped and not is_mark(tensor)]
+    return [
+        tensor for tensor in read_header(file).tensors if tensor.name not in dropped and not is_metadata_tensor(tensor)
+    ]
 
 
 def _unused_names(names: Sequence[str], part: str, model: torch.nn.Module) -> Iterator[str]:

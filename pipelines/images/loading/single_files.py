@@ -13,9 +13,9 @@ from pipelines.catalog.checkpoint_files import CheckpointError, stored_as_float8
 from pipelines.catalog.file_layout import DENOISER_PREFIX, SAYS, wrapper_prefix
 from pipelines.catalog.weight_headers import read_header
 from pipelines.device.weight_names import check_names
-from pipelines.images.loading.needed_libraries import lacking
+from pipelines.images.loading.needed_libraries import missing_libraries_message
 from pipelines.images.loading.scaled_weights import load_unscaled
-from pipelines.images.loading.single_file_names import Fit, fit
+from pipelines.images.loading.single_file_names import WeightsMatch, match_weights
 from pipelines.protocol.images import CheckpointSpec
 
 ORIGINAL_UNET = "input_blocks."  # in the original names of U-Nets, which the library finds by that prefix alone
@@ -32,7 +32,7 @@ def load_denoiser(
     options = {"config": str(spec.base), "subfolder": part, "torch_dtype": dtype, "local_files_only": True}
     if spec.path.suffix == ".gguf":
         if find_spec("gguf") is None:
-            raise CheckpointError(lacking(spec.path, "a .gguf file", ("gguf",)))
+            raise CheckpointError(missing_libraries_message(spec.path, "a .gguf file", ("gguf",)))
         from diffusers import GGUFQuantizationConfig
         from diffusers.models.model_loading_utils import load_gguf_checkpoint
 
@@ -43,7 +43,7 @@ def load_denoiser(
     else:
         source = named_for_library(load_unscaled(spec.path, dtype, denoiser_alone=True))
         shapes = {name: tuple(weight.shape) for name, weight in source.items()}
-    found = fit(kind, spec.base, part, shapes, spec.path)
+    found = match_weights(kind, spec.base, part, shapes, spec.path)
     source = {name: _reshape_weight(weight, name, found, shapes[name], dtype) for name, weight in source.items()}
     unused = {name.removeprefix(DENOISER_PREFIX) for name in found.unused}
     notes = check_names(spec.path, part, found.model, found.missing, unused)
@@ -55,7 +55,9 @@ def load_denoiser(
     return denoiser, notes
 
 
-def _reshape_weight(weight: Any, name: str, found: Fit, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+def _reshape_weight(
+    weight: Any, name: str, found: WeightsMatch, shape: tuple[int, ...], dtype: torch.dtype
+) -> torch.Tensor:
     """Return a weight in the shape that the model has for it. GGUF's blocks are multiplied out unless they are whole
     rows of a linear layer, which alone can compute with them."""
     wanted = found.shapes.get(name, shape)

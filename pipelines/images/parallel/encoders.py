@@ -16,7 +16,7 @@ def text_encoders(components: Mapping[str, Any]) -> list[torch.nn.Module]:
     return [part for name, part in components.items() if is_text_encoder(name) and isinstance(part, torch.nn.Module)]
 
 
-def call_from(device: torch.device, encoder: torch.nn.Module, own: torch.device) -> None:
+def add_device_hooks(device: torch.device, encoder: torch.nn.Module, own: torch.device) -> None:
     """Make an encoder that is on the device `own` callable from `device`: hooks move its inputs to `own`, and its
     outputs to `device`."""
 

@@ -20,7 +20,15 @@ import torch
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.device.failures import is_out_of_memory
 from pipelines.images.parallel.context import apply_context, divide
-from pipelines.images.parallel.messages import Answer, Command, Drop, Fill, Forward, PassFailed, Share
+from pipelines.images.parallel.messages import (
+    Answer,
+    Command,
+    Forward,
+    FreeDenoiser,
+    PassFailed,
+    PrepareDenoiser,
+    ReceiveWeights,
+)
 from pipelines.images.parallel.packing import Unpackable, pack, pack_module, unpack
 from pipelines.images.parallel.process import RankProcess
 from pipelines.images.parallel.process_group import LIMIT, ProcessGroup, open_store
@@ -48,7 +56,7 @@ class Group:
         self._ending = threading.Lock()  # never released
 
     @property
-    def second(self) -> torch.device:
+    def second_device(self) -> torch.device:
         """Return the device after the first; on a CPU the same."""
         return torch.device("cuda", 1) if self.device.type == "cuda" else self.device
 
@@ -64,12 +72,12 @@ class Group:
         with self._lock:
             process_group = self._start()
             key = next(self._keys)
-            self._send(Share(key, packed, parallel))
+            self._send(PrepareDenoiser(key, packed, parallel))
             answers = [*self._wait_for_answers(LIMIT.total_seconds()), _make_room(denoiser, parallel, process_group)]
             if refused := [answer.error for answer in answers if answer.error is not None]:
-                self._send(Drop(key))
+                self._send(FreeDenoiser(key))
                 raise CheckpointError(f"runtime.gpus: {refused[0]}")
-            self._send(Fill())
+            self._send(ReceiveWeights())
             try:
                 if parallel == "tensor":
                     module = denoiser
@@ -102,7 +110,7 @@ class Group:
     def drop(self, key: int) -> None:
         """Free the other ranks' memory of a denoiser. Blocks."""
         with self._lock:
-            self._send(Drop(key))
+            self._send(FreeDenoiser(key))
 
     def close(self) -> None:
         """End the other ranks, where this one goes on. Blocks."""

@@ -8,7 +8,7 @@ from pipelines.protocol.images import Parallel
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class PrepareDenoiser:
     """Sent to a rank above 0: prepare to hold this denoiser. The rank replies with `Answer` before the weights are
     sent."""
 
@@ -18,8 +18,8 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Fill:
-    """Sent to a rank when all have room: receive the weights of the last `Share`."""
+class ReceiveWeights:
+    """Sent to a rank when all have room: receive the weights of the last `PrepareDenoiser`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Forward:
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class FreeDenoiser:
     """Sent to a rank: free a denoiser."""
 
     key: int
@@ -61,4 +61,4 @@ class PassFailed:
         return cls(number, position, f"{type(error).__name__}: {error}", is_out_of_memory(error))
 
 
-Command = Share | Fill | Forward | Drop
+Command = PrepareDenoiser | ReceiveWeights | Forward | FreeDenoiser

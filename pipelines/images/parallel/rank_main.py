@@ -22,7 +22,15 @@ import torch  # noqa: E402
 from pipelines.device.failures import clear_frames, is_out_of_memory  # noqa: E402
 from pipelines.device.memory import free_memory  # noqa: E402
 from pipelines.images.parallel.context import apply_context  # noqa: E402
-from pipelines.images.parallel.messages import Answer, Command, Drop, Fill, Forward, PassFailed, Share  # noqa: E402
+from pipelines.images.parallel.messages import (  # noqa: E402
+    Answer,
+    Command,
+    Forward,
+    FreeDenoiser,
+    PassFailed,
+    PrepareDenoiser,
+    ReceiveWeights,
+)
 from pipelines.images.parallel.packing import replace_weights, unpack, unpack_module  # noqa: E402
 from pipelines.images.parallel.process_group import ProcessGroup, join_store  # noqa: E402
 from pipelines.images.parallel.shards import reserve, shard  # noqa: E402
@@ -39,14 +47,14 @@ class RankDenoisers:
         self._pipe = pipe
         self._group = group
         self._denoisers: dict[int, Any] = {}
-        self._sharing: tuple[Share, Any, list[torch.Tensor], list[torch.Tensor]] | None = None
+        self._sharing: tuple[PrepareDenoiser, Any, list[torch.Tensor], list[torch.Tensor]] | None = None
 
     def handle(self, command: Command) -> None:
         """Carry out one command."""
         match command:
-            case Share():
+            case PrepareDenoiser():
                 self._make_room(command)
-            case Fill():
+            case ReceiveWeights():
                 self._fill()
             case Forward(key, number, arguments):
                 inputs = unpack(arguments, self._group.receive_all(arguments.forms))
@@ -60,12 +68,12 @@ class RankDenoisers:
                         clear_frames(error)
                         free_memory(self._group.device)  # it may be tried again
                     self._pipe.send(failed)
-            case Drop(key):
+            case FreeDenoiser(key):
                 self._denoisers.pop(key, None)
                 self._sharing = None  # another rank had no room for it
                 free_memory(self._group.device)
 
-    def _make_room(self, command: Share) -> None:
+    def _make_room(self, command: PrepareDenoiser) -> None:
         """Reserve memory before rank 0 sends, so that a device without room is an error of the checkpoint."""
         denoiser, weights = unpack_module(command.denoiser)
         room: list[torch.Tensor] = []

@@ -21,9 +21,9 @@ from pipelines.protocol.images import LongPrompt
 BOUND: Final = re.compile(r"max_sequence_length\s*>\s*(\d+)")  # in diffusers' checks of inputs
 
 
-def offered(pipeline_class: type[Any], components: Mapping[str, Any]) -> tuple[LongPrompt, ...]:
+def long_prompt_modes(pipeline_class: type[Any], components: Mapping[str, Any]) -> tuple[LongPrompt, ...]:
     """Return the modes that a class has for a prompt that is too long."""
-    reads_all = takes_windows(pipeline_class, components) or longest(pipeline_class) is not None
+    reads_all = takes_windows(pipeline_class, components) or sequence_length_limit(pipeline_class) is not None
     return ("refuse", "tell", "chunk") if reads_all else ("refuse", "tell")
 
 
@@ -34,7 +34,7 @@ def takes_windows(pipeline_class: type[Any], components: Mapping[str, Any]) -> b
     return only_clip and "unet" in components and hasattr(pipeline_class, "encode_prompt")
 
 
-def longest(pipeline_class: type[Any]) -> int | None:
+def sequence_length_limit(pipeline_class: type[Any]) -> int | None:
     """Return the largest `max_sequence_length` of a class; None if it names no bound."""
     check = getattr(pipeline_class, "check_inputs", None)
     return _bound(check) if isinstance(check, FunctionType) else None
@@ -56,7 +56,7 @@ def encode(
     if reader.mode == "chunk" and takes_windows(kind, pipeline.components):
         return reader.gather(lambda: _joined(reader.in_windows(run)), None, lambda _: False)
     result, readings = reader.gather(run, length, partial(_has_length, length))
-    most = longest(kind) if reader.mode == "chunk" and loses_text(readings) else None
+    most = sequence_length_limit(kind) if reader.mode == "chunk" and loses_text(readings) else None
     if most is None or length is None or most <= length:
         return result, readings
     longer = partial(original, **{**arguments, "max_sequence_length": most})

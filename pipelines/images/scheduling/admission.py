@@ -77,7 +77,7 @@ class Admission:
             return False
         return ahead < FIRST or (loaded is not None and self._joins(row, loaded))
 
-    def make_place(self, row: Row, ahead: int, scheduler: DeviceScheduler) -> None:
+    def preempt_for(self, row: Row, ahead: int, scheduler: DeviceScheduler) -> None:
         """Make a place for an image that lacks nothing else: the last of the runs that have not begun gives up its own,
         if it is behind: its thread ends, and its image waits again."""
         full = len(self._runs) >= MAX_RUNS

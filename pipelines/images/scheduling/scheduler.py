@@ -232,7 +232,7 @@ class DeviceScheduler:
             turn.request, turn.in_prologue = request, False
         self.yield_point()
 
-    def companions(self, request: ForwardRequest, most: int) -> list[ForwardRequest]:
+    def mergeable_requests(self, request: ForwardRequest, most: int) -> list[ForwardRequest]:
         """Return requests of waiting runs with the key of `request`, the next ones in order, at most `most`."""
         waiting = self.in_order(self._waiting)
         same = [turn.request for turn in waiting if turn.request is not None and turn.request.key == request.key]

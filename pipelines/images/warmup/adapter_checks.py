@@ -7,7 +7,7 @@ from typing import Final
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.weight_headers import WEIGHT_FILES
-from pipelines.images.drawing.image_checks import NO_CHANGE, ONE_COLOUR, difference, is_plain
+from pipelines.images.drawing.image_checks import NO_CHANGE, ONE_COLOUR, difference, is_single_colour
 from pipelines.images.warmup.control_checks import Draw
 from pipelines.protocol.images import CheckpointSpec, EncodedImage, ImageJob
 from pipelines.protocol.messages import Capabilities, FailedCheck
@@ -64,7 +64,7 @@ class AdapterChecker:
             drawn = await self.draw(replace(self.job, sampling=replace(self.job.sampling, loras=loras)))
             if isinstance(drawn, str):
                 return drawn
-            if is_plain(drawn[0]) and not is_plain(plain[0]):
+            if is_single_colour(drawn[0]) and not is_single_colour(plain[0]):
                 return ONE_COLOUR if weight == WEIGHTS[0] else None
             if difference(plain[0], drawn[0]) > 0:
                 return None

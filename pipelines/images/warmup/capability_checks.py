@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.images.drawing.image_checks import NO_CHANGE, NOT_NUMBERS, ONE_COLOUR, difference, is_plain
+from pipelines.images.drawing.image_checks import NO_CHANGE, NOT_NUMBERS, ONE_COLOUR, difference, is_single_colour
 from pipelines.images.warmup.check_jobs import (
     MASK,
     OTHER_PROMPT,
@@ -92,7 +92,7 @@ class CapabilityChecker:
                 return ShownImages(other, drawn)
         return why or ONE_COLOUR
 
-    async def draws_first(self, capabilities: Capabilities, *, native: bool) -> bool:
+    async def passes_first_check(self, capabilities: Capabilities, *, native: bool) -> bool:
         """Return whether the image that begins shows something."""
         first = self.jobs.first_check(capabilities, native=native)
         return first is not None and not isinstance(await self.try_job(first.job), str)
@@ -263,4 +263,4 @@ def _why_invalid(job: ImageJob, drawn: Images | str) -> str | None:
     """Return why a job's images show nothing, or were not drawn; None if they are fine."""
     if isinstance(drawn, str):
         return drawn
-    return ONE_COLOUR if any(is_plain(image, box) for image in drawn for box in drawn_boxes(job)) else None
+    return ONE_COLOUR if any(is_single_colour(image, box) for image in drawn for box in drawn_boxes(job)) else None

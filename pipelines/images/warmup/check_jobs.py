@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from pipelines.catalog.plan import in_own_steps, plan_image
-from pipelines.images.warmup.control_checks import squares
+from pipelines.catalog.plan import fit_refine_strength, plan_image
+from pipelines.images.warmup.control_checks import checkerboard
 from pipelines.protocol.images import CheckpointSpec, ControlInput, Encoding, ImageJob, RawImage
 from pipelines.protocol.messages import Capabilities, ControlledWith
 
@@ -92,7 +92,7 @@ class CheckJobs:
         checkpoint = replace(shown.checkpoint, max_area_px=height_px**2, enlarge="redraw")
         while plan_image(checkpoint, width_px, height_px, self.multiple_px).finish != "refine":
             width_px += self.multiple_px
-        sampling = shown.sampling if capabilities.any_steps else in_own_steps(shown.sampling)
+        sampling = shown.sampling if capabilities.any_steps else fit_refine_strength(shown.sampling)
         return replace(shown, checkpoint=checkpoint, sampling=sampling, width_px=width_px)
 
     def compiled_shapes(self, capabilities: Capabilities, *, refined: bool) -> Iterator[ImageJob]:
@@ -148,7 +148,7 @@ class CheckJobs:
             encoding=Encoding(),
             metadata={},
             time_limit_s=3600,
-            controls=() if own is None else (ControlInput(own.name, squares(side_px, side_px), own.strength),),
+            controls=() if own is None else (ControlInput(own.name, checkerboard(side_px, side_px), own.strength),),
         )
 
 

@@ -128,12 +128,12 @@ class ControlChecker:
         return tuple(ways)
 
     def _add_controls(self, job: ImageJob, controls: list[Control]) -> ImageJob:
-        map_ = squares(job.width_px, job.height_px)
+        map_ = checkerboard(job.width_px, job.height_px)
         added = (ControlInput(each.name, map_, each.strength) for each in controls)
         return replace(job, controls=(*job.controls, *added))
 
 
-def squares(width_px: int, height_px: int) -> RawImage:
+def checkerboard(width_px: int, height_px: int) -> RawImage:
     """Return an image of black and white squares, in which ControlNets for edges, depth or poses find something, and
     IP-Adapters too."""
     across, down = np.arange(width_px) // SQUARES_PX, np.arange(height_px) // SQUARES_PX

@@ -113,7 +113,7 @@ class Warmup:
         found = await asyncio.to_thread(self._records.read, subject)
         if found is None:
             return None
-        if not loaded.warmed_up and not await checker.draws_first(found, native=self._warms_native(loaded)):
+        if not loaded.warmed_up and not await checker.passes_first_check(found, native=self._warms_native(loaded)):
             return None
         if found.unit_s is not None:
             self._speeds.begin_with(checker.spec, found.unit_s, guessed=False)

@@ -25,7 +25,7 @@ PROGRESSIVE = {0xC2, 0xC6, 0xCA, 0xCE}
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ImageFileInfo:
     """What the decoder needs to know of a file besides its frame, from a scan of the file's structure."""
 
     coefficient_bytes: int = 0  # of a JPEG in several scans: all of them, whatever the size that is decoded
@@ -35,7 +35,7 @@ class Facts:
     bad_profile: slice | None = None  # of a PNG: the chunk for which Pillow would refuse it
 
 
-def inspect(data: bytes) -> Facts:
+def inspect(data: bytes) -> ImageFileInfo:
     """Check a file's bounds, and return its facts. Raises ImageError for a file with too many scans, chunks or
     metadata. Other formats are left to the decoder."""
     if data.startswith(b"\xff\xd8"):
@@ -46,7 +46,7 @@ def inspect(data: bytes) -> Facts:
         _walk_gif(data)
     elif data.startswith(b"RIFF") and data[8:12] == b"WEBP":
         return _inspect_webp(data)
-    return Facts()
+    return ImageFileInfo()
 
 
 class _Count:
@@ -66,7 +66,7 @@ class _Count:
             raise ImageError(f"The image has more than {limit} MiB of metadata. Save it again without it.")
 
 
-def _inspect_jpeg(data: bytes) -> Facts:
+def _inspect_jpeg(data: bytes) -> ImageFileInfo:
     count, scans, position, coefficient_bytes = _Count("segments"), 0, 2, 0
     components, progressive = 0, False
     while found := JPEG_MARKER.search(data, position):
@@ -88,7 +88,7 @@ def _inspect_jpeg(data: bytes) -> Facts:
             if scans > MAX_SCANS:
                 raise ImageError(f"The JPEG has more than {MAX_SCANS} scans. Save it again as a baseline JPEG or PNG.")
         position += max(2, length)
-    return Facts(coefficient_bytes, lossy=True)
+    return ImageFileInfo(coefficient_bytes, lossy=True)
 
 
 def _coefficients(frame: bytes) -> tuple[int, int]:
@@ -101,7 +101,7 @@ def _coefficients(frame: bytes) -> tuple[int, int]:
     return components, int(2 * width * height * share)
 
 
-def _inspect_png(data: bytes) -> Facts:
+def _inspect_png(data: bytes) -> ImageFileInfo:
     count, position, animated, has_pixels = _Count("chunks"), len(PNG_SIGNATURE), False, False
     cicp, bad_profile = b"", None
     while position + 8 <= len(data):
@@ -117,7 +117,7 @@ def _inspect_png(data: bytes) -> Facts:
         elif kind == b"iCCP" and bad_profile is None and not _is_bounded_profile(data[body]):
             bad_profile = slice(position, position + 12 + length)
         position += 12 + length
-    return Facts(cicp=cicp, bad_profile=bad_profile)
+    return ImageFileInfo(cicp=cicp, bad_profile=bad_profile)
 
 
 def _is_bounded_profile(chunk: bytes) -> bool:
@@ -148,7 +148,7 @@ def _walk_gif(data: bytes) -> None:
         position += 1
 
 
-def _inspect_webp(data: bytes) -> Facts:
+def _inspect_webp(data: bytes) -> ImageFileInfo:
     count, position, canvas_px, lossy = _Count("chunks"), 12, 0, False
     while position + 8 <= len(data):
         kind, length = struct.unpack_from("<4sI", data, position)
@@ -157,7 +157,7 @@ def _inspect_webp(data: bytes) -> Facts:
         lossy = lossy or kind == b"VP8 "
         count.add(length if kind in (b"ICCP", b"EXIF", b"XMP ") else 0)
         position += 8 + length + length % 2
-    return Facts(canvas_px=canvas_px, lossy=lossy)
+    return ImageFileInfo(canvas_px=canvas_px, lossy=lossy)
 
 
 def _webp_area(kind: bytes, body: bytes) -> int:

@@ -12,7 +12,7 @@ from typing import Final
 from PIL import ExifTags, Image, ImageChops, ImageCms
 
 from server.backends.decoding import profiles
-from server.backends.decoding.bounds import Facts
+from server.backends.decoding.bounds import ImageFileInfo
 
 GRAY_MODES = ("1", "L", "LA", "I;16")
 DEVICE_CLASSES = {"mntr", "scnr", "prtr", "spac"}  # of profiles for the colours of images
@@ -42,10 +42,10 @@ class ToSrgb:
         self.transform.apply_in_place(image)
 
 
-def embedded_profile(image: Image.Image, facts: Facts) -> bytes | None:
+def embedded_profile(image: Image.Image, facts: ImageFileInfo) -> bytes | None:
     """Return the ICC profile of a file, or one that follows its chunks, by the order of the PNG standard. Reads no
     pixels."""
-    described = profiles.of_cicp(facts.cicp)
+    described = profiles.profile_from_cicp(facts.cicp)
     if described is not None:
         return described
     embedded = image.info.get("icc_profile")
@@ -54,7 +54,7 @@ def embedded_profile(image: Image.Image, facts: Facts) -> bytes | None:
     if "srgb" in image.info or image.format != "PNG":
         return None
     gamma, chromaticities = image.info.get("gamma"), image.info.get("chromaticity")
-    return None if gamma is None and chromaticities is None else profiles.of_png_chunks(gamma, chromaticities)
+    return None if gamma is None and chromaticities is None else profiles.profile_from_chunks(gamma, chromaticities)
 
 
 def profile_of_camera(image: Image.Image) -> bytes | None:

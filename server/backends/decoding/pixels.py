@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from server.backends.decoding.bounds import Facts, inspect
+from server.backends.decoding.bounds import ImageFileInfo, inspect
 from server.backends.decoding.colours import (
     EXIF_ERRORS,
     ToSrgb,
@@ -128,7 +128,7 @@ def decode_mask(data: bytes, original: tuple[int, int], target: tuple[int, int],
 
 
 @contextmanager
-def _open_image(data: bytes, facts: Facts, max_bytes: int) -> Iterator[Image.Image]:
+def _open_image(data: bytes, facts: ImageFileInfo, max_bytes: int) -> Iterator[Image.Image]:
     """Open the image, with only its header read. The errors that Pillow raises for bad files become ImageErrors."""
     if not data:
         raise ImageError("The file is empty.")
@@ -163,7 +163,7 @@ def _check_memory(needed_bytes: int, max_bytes: int) -> None:
         raise TooMuchMemory(needed_bytes)
 
 
-def _frame_bytes(image: Image.Image, facts: Facts) -> int:
+def _frame_bytes(image: Image.Image, facts: ImageFileInfo) -> int:
     """Return the bytes of the decoded frame, and of the data that the decoder keeps with it."""
     area_px = image.width * image.height
     if facts.canvas_px:
@@ -171,7 +171,7 @@ def _frame_bytes(image: Image.Image, facts: Facts) -> int:
     return facts.coefficient_bytes + SMALL_MODES.get(image.mode, 4) * area_px
 
 
-def _image_bytes(image: Image.Image, facts: Facts, factor: int, target: tuple[int, int]) -> int:
+def _image_bytes(image: Image.Image, facts: ImageFileInfo, factor: int, target: tuple[int, int]) -> int:
     """Return the most bytes that a step takes: decoding and flattening, turning, or scaling in two passes."""
     width, height = -(-image.width // factor), -(-image.height // factor)
     flat = 4 * width * height
@@ -230,7 +230,7 @@ def _colours(image: Image.Image, conversion: ToSrgb | None) -> Image.Image:
     return eight_bits(image).convert("RGB") if conversion is None else conversion.apply(image)
 
 
-def _find_painted(image: Image.Image, facts: Facts) -> Image.Image:
+def _find_painted(image: Image.Image, facts: ImageFileInfo) -> Image.Image:
     """Return where a mask paints, 0 to 255, by its content and not by its mode: programs write opaque alpha with images
     in black and white, and encoders drop it. A mask that is transparent everywhere paints everywhere."""
     if _has_alpha(image):

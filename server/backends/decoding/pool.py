@@ -22,7 +22,7 @@ from pipelines.protocol.images import Encoding
 from pipelines.protocol.raw_image_file import RawImageFile
 from server.backends.decoding.messages import ImageError
 from server.backends.decoding.process import Decoder, DecoderDied
-from server.backends.decoding.turns import Turns
+from server.backends.decoding.turns import FairSemaphore
 from server.errors import StorageFailed
 
 log = structlog.stdlib.get_logger("darkroom.decoding")
@@ -51,7 +51,7 @@ class DecoderPool:
         self._folder = folder
         self._silence_s = silence_s
         self._idle_s = idle_s
-        self._turns = Turns(MAX_DECODERS)
+        self._turns = FairSemaphore(MAX_DECODERS)
         self._idle: dict[Decoder, asyncio.TimerHandle] = {}  # with what ends them, the newest last
         self._busy: set[Decoder] = set()
         self._ending: set[asyncio.Task[None]] = set()

@@ -33,7 +33,7 @@ def adobe_rgb() -> bytes:
     return _profile(ADOBE_PRIMARIES, _gamma_curve(ADOBE_GAMMA))
 
 
-def of_png_chunks(gamma: float | None, chromaticities: Chromaticities | None) -> bytes | None:
+def profile_from_chunks(gamma: float | None, chromaticities: Chromaticities | None) -> bytes | None:
     """Return the profile for gAMA (below 1, as stored) and cHRM. None for sRGB and for impossible values."""
     primaries = tuple(chromaticities or SRGB_PRIMARIES)
     if gamma is not None and not 0.1 <= gamma <= 10:
@@ -44,7 +44,7 @@ def of_png_chunks(gamma: float | None, chromaticities: Chromaticities | None) ->
     return _profile_or_none(primaries, _srgb_curve() if gamma is None else _gamma_curve(1 / gamma))
 
 
-def of_cicp(chunk: bytes) -> bytes | None:
+def profile_from_cicp(chunk: bytes) -> bytes | None:
     """Return the profile for a cICP chunk of RGB in its full range. None for code points that are not known here."""
     if len(chunk) != 4 or chunk[2:] != b"\0\1" or chunk[0] not in CICP_PRIMARIES:
         return None

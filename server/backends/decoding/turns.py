@@ -20,7 +20,7 @@ class _Turn:
     granted: asyncio.Future[None]
 
 
-class Turns:
+class FairSemaphore:
     """Gives turns to decode: at most `slots` run at once, `per_owner` of them of one owner. Everything on one event
     loop."""
 

@@ -13,7 +13,7 @@ from server.accounts.catalogs import CatalogContent
 from server.backends.gpus import list_gpus
 from server.catalog.images import CatalogError
 from server.errors import StartError
-from server.flows.catalog.files import SendProgress, compare_sums, parse, weight_sums
+from server.flows.catalog.files import SendProgress, compare_checksums, parse, weight_checksums
 from server.settings import Settings
 
 MIB = 2**20
@@ -65,8 +65,8 @@ def compare_weights(
     StartError."""
     try:
         catalog = parse(content.files, settings.model_configs, settings.weights)
-        sums = weight_sums(catalog, settings.weights, Digests(settings.weight_digests), send)
-        compare_sums(sums, content.weights)
+        sums = weight_checksums(catalog, settings.weights, Digests(settings.weight_digests), send)
+        compare_checksums(sums, content.weights)
     except CatalogError as error:
         raise StartError(f"This node does not fit the cluster's catalog: {error}") from error
 

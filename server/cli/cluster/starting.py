@@ -11,7 +11,7 @@ from rich.console import Console
 from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
-from server.accounts.db import opened
+from server.accounts.db import connect_database
 from server.backends.open_storage import open_storage
 from server.catalog.images import CatalogError
 from server.cli.cluster.config import ClusterConfig, read_config
@@ -151,7 +151,7 @@ def prepare_database(settings: Settings, config: ClusterConfig, secrets: Cluster
     try:
         with console.status("Asking the storage and the database ..."):
             _try_storage(config.storage)
-            with opened(config.database) as database:
+            with connect_database(config.database) as database:
                 database.migrate()
         with reading_shown(console) as send:
             create_first_key(as_gateway, catalog_at_start(as_gateway, send).catalog)

@@ -16,7 +16,7 @@ from ray.exceptions import RayError
 
 from server.accounts.catalogs import CatalogContent, CatalogStore
 from server.accounts.cluster_nodes import ClusterNodeStore
-from server.accounts.db import opened
+from server.accounts.db import connect_database
 from server.backends.cluster.engine_actor import OPTIONS as ENGINE_OPTIONS
 from server.backends.cluster.engine_actor import EngineActor
 from server.backends.cluster.roster import NAMESPACE, SUPERVISOR, Engine, Roster
@@ -69,14 +69,14 @@ class Supervisor:
 
     def catalog(self) -> CatalogContent | None:
         """Return the catalog that the gateways serve, for a node that joins to compare its weights with."""
-        with opened(self._config.database) as database:
+        with connect_database(self._config.database) as database:
             current = CatalogStore(database).current()
         return current.content if current is not None else None
 
     def admit(self, name: str) -> None:
         """Let a node be used from now on: it has compared itself with the first one. Raises DatabaseBusy."""
         ids = {node.id for node in list_nodes() if node.is_alive and node.name == name}
-        with opened(self._config.database) as database:
+        with connect_database(self._config.database) as database:
             ClusterNodeStore(database).admit(ids)
         with self._lock:
             self._admitted |= ids
@@ -85,7 +85,7 @@ class Supervisor:
         """Read which nodes are used: at the start the first node; after a restart of this actor, those of the
         database."""
         nodes = [node for node in list_nodes() if node.is_alive]
-        with opened(self._config.database) as database:
+        with connect_database(self._config.database) as database:
             store = ClusterNodeStore(database)
             store.keep([node.id for node in nodes])
             known = store.read()
@@ -122,7 +122,7 @@ class Supervisor:
         ids = {node.id for node in list_nodes() if node.is_alive and name in {node.name, node.address}}
         if not ids:
             raise ValueError(f"no node that runs is called {name}")
-        with opened(self._config.database) as database:
+        with connect_database(self._config.database) as database:
             ClusterNodeStore(database).drain(ids)
         with self._lock:
             self._drained |= ids
@@ -204,7 +204,7 @@ class Supervisor:
     def _check_new_nodes(self, nodes: Sequence[Node], node_checker: NodeChecker) -> list[Node]:
         """Return the nodes with labels of their memory for weights; those that fit are used from now on."""
         if fitting := node_checker.poll(nodes, self.catalog) - self._admitted:
-            with opened(self._config.database) as database:
+            with connect_database(self._config.database) as database:
                 ClusterNodeStore(database).admit(fitting)
             self._admitted |= fitting
         memory = {id_: found.memory for id_, found in node_checker.found.items()}

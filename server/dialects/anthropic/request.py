@@ -37,7 +37,7 @@ FIELDS = {  # a chat completion's -> those of Messages
 }
 
 
-def readable(values: Json) -> tuple[Json, list[str]]:
+def without_unsupported(values: Json) -> tuple[Json, list[str]]:
     """Return the values without what can't be read or run here, and the paths of that. Raises BadRequest for what only
     Anthropic's own service has."""
     refuse_unsupported(values, UNSUPPORTED)

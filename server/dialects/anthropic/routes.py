@@ -13,7 +13,7 @@ from server.dialects.anthropic import examples
 from server.dialects.anthropic.answers import EVENTS, MessageAnswer, MessageError, TokenCount
 from server.dialects.anthropic.errors import error_body
 from server.dialects.anthropic.events import collect, message_events
-from server.dialects.anthropic.request import FIELDS, count_to_chat, readable, to_chat
+from server.dialects.anthropic.request import FIELDS, count_to_chat, to_chat, without_unsupported
 from server.dialects.anthropic.schema import CountBody, MessagesBody
 from server.flows.chat.completion import CompletionWriter
 from server.flows.chat.source import ChatCall
@@ -97,7 +97,7 @@ def _protocol(writer: CompletionWriter) -> Protocol:
 async def _read(model: type[Body], request: Request, key: Key, services: Services) -> tuple[Body, list[str]]:
     """Return the body that was sent, and the names of what of it has no effect. Raises ApiError."""
     values = await read_json(request, key, services)
-    known, unread = await asyncio.to_thread(readable, values)
+    known, unread = await asyncio.to_thread(without_unsupported, values)
     body = await asyncio.to_thread(partial(validate, model, known, strict=True))
     return body, [
         *ignored_fields(MessagesBody, values),

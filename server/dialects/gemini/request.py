@@ -42,7 +42,7 @@ SHARED = {"temperature", "top_p", "presence_penalty", "frequency_penalty", "seed
 TEXT_FIELDS = ("speechConfig", "mediaResolution", "responseLogprobs", "logprobs", "enableAffectiveDialog")
 
 
-def readable(values: Json) -> tuple[Json, list[str]]:
+def without_unsupported(values: Json) -> tuple[Json, list[str]]:
     """Return the values without what can't be read or run here, and the paths of that. Raises BadRequest for what only
     Google's own service has."""
     refuse_unsupported(values, UNSUPPORTED)
@@ -92,7 +92,7 @@ def _must_call(values: Json) -> bool:
     return str(config).upper() == "ANY"
 
 
-def ignored(values: Mapping[str, Any]) -> list[str]:
+def ignored_fields(values: Mapping[str, Any]) -> list[str]:
     """Return the names of the sent fields that change nothing."""
     config = values.get("generationConfig")
     inner = [f"generationConfig.{name}" for name in TEXT_FIELDS if isinstance(config, Mapping) and name in config]

@@ -17,7 +17,7 @@ from server.dialects.gemini.answers import GeminiCard, GeminiCards, GeminiError,
 from server.dialects.gemini.errors import error_answer
 from server.dialects.gemini.events import candidate_events, collect
 from server.dialects.gemini.history import readable_contents
-from server.dialects.gemini.request import FIELDS, asks_for_image, ignored, readable, to_chat
+from server.dialects.gemini.request import FIELDS, asks_for_image, ignored_fields, to_chat, without_unsupported
 from server.dialects.gemini.schema import CountTokensBody, GenerateBody
 from server.errors import BadRequest, NotFound
 from server.flows.chat.completion import CompletionWriter
@@ -148,7 +148,7 @@ async def count_tokens(model: ModelName, request: Request, key: Caller, services
     values = await read_json(request, key, services)
     contents, _ = await asyncio.to_thread(readable_contents, values.get("contents"))
     inner = values.get("generateContentRequest")
-    whole = {"generateContentRequest": readable(inner)[0]} if isinstance(inner, dict) else {}
+    whole = {"generateContentRequest": without_unsupported(inner)[0]} if isinstance(inner, dict) else {}
     known = {**values, "contents": contents, **whole}
     sent = await asyncio.to_thread(partial(validate, CountTokensBody, known, strict=True))
     body = sent.generate_content_request or GenerateBody(contents=sent.contents)
@@ -207,7 +207,7 @@ async def _generate(
 ) -> Response:
     """Answer by the model, or by a chat model where only text is wanted, whatever model is named. Raises ApiError."""
     sent = await read_json(request, key, services)
-    values, unread = await asyncio.to_thread(readable, sent)
+    values, unread = await asyncio.to_thread(without_unsupported, sent)
     body = await asyncio.to_thread(partial(validate, GenerateBody, values, strict=True))
     unread += unknown_keys(body, {**values, "contents": sent["contents"]})
     catalog, asked = services.served.catalog.current, asks_for_image(body)
@@ -215,12 +215,12 @@ async def _generate(
     write = partial(_protocol, as_array and not stream)
     with renamed_fields(FIELDS):
         if asked or (asked is None and draws):
-            drawing = await asyncio.to_thread(_image_call, body, [*ignored(sent), *unread], name, stream, write)
+            drawing = await asyncio.to_thread(_image_call, body, [*ignored_fields(sent), *unread], name, stream, write)
             return await image_response(request, key, services, drawing)
         model = find_chat_model(catalog, _chat_name(catalog, name), key.groups)
         chat, stops = await asyncio.to_thread(to_chat, body, model.name), tuple(body.generation_config.stop_sequences)
         call = ChatCall(key, model, CHAT_ENDPOINT, chat, stops=stops, stream=stream)
-        return await answer_chat(request, services, call, write, [*ignored(sent), *unread])
+        return await answer_chat(request, services, call, write, [*ignored_fields(sent), *unread])
 
 
 def _image_call(body: GenerateBody, unread: Sequence[str], name: str, stream: bool, write: Write) -> ImageCall:

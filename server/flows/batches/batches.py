@@ -66,11 +66,11 @@ class Batches:
         )
         await self._store.in_writer(self._store.create, batch, lines)
         self._runner.poll()
-        return shown(batch)
+        return to_batch_object(batch)
 
     async def show(self, key: Key, batch_id: str) -> BatchObject:
         """Return this key's batch. Raises NotFound."""
-        return shown(await self._find(key, batch_id))
+        return to_batch_object(await self._find(key, batch_id))
 
     async def page(self, key: Key, page: Page) -> BatchList:
         """Return a page of this key's batches. Raises BadRequest for an unknown `after`."""
@@ -78,14 +78,14 @@ class Batches:
             found = await self._store.in_reader(self._store.page, key.id, page)
         except UnknownEntry as error:
             raise BadRequest(f"There is no batch '{page.after}' of this key.", param="after") from error
-        return BatchList.of([shown(batch) for batch in found], page.limit)
+        return BatchList.of([to_batch_object(batch) for batch in found], page.limit)
 
     async def cancel(self, key: Key, batch_id: str) -> BatchObject:
         """Cancel a batch, and return it: the calls that run end as they do, no other begins. Raises NotFound."""
         await self._find(key, batch_id)
         await self._store.in_writer(self._store.cancel, batch_id, key.id)
         self._runner.poll()
-        return shown(await self._find(key, batch_id))
+        return to_batch_object(await self._find(key, batch_id))
 
     async def output(self, key: Key, batch_id: str) -> AsyncIterator[str]:
         """Return the answers as JSONL, in the order of the lines: those so far while the batch runs. Raises
@@ -121,7 +121,7 @@ class Batches:
         return batch
 
 
-def shown(batch: Batch) -> BatchObject:
+def to_batch_object(batch: Batch) -> BatchObject:
     """Return the batch as OpenAI's SDKs read it."""
     ended = int(batch.ended_at) if batch.ended_at is not None else None
     return BatchObject(

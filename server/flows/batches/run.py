@@ -29,7 +29,7 @@ AGAIN_CODES = {"server_died", "idempotency_key_in_use", "server_stopping"}
 
 
 @dataclass(frozen=True, slots=True)
-class OwnAnswer:
+class BatchLineAnswer:
     """The answer to a call that the server has sent to itself."""
 
     status: int
@@ -38,7 +38,7 @@ class OwnAnswer:
     body: str
 
 
-SendOwn = Callable[[Batch, BatchLine], Awaitable[OwnAnswer]]
+SendOwn = Callable[[Batch, BatchLine], Awaitable[BatchLineAnswer]]
 
 
 class BatchRunner:
@@ -74,7 +74,7 @@ class BatchRunner:
         try:
             if self._drain.draining or not await self._store.in_reader(self._store.any_to_claim):
                 return
-            batches = await self._store.in_patient_writer(self._store.claim)
+            batches = await self._store.retry_in_writer(self._store.claim)
         except Exception:
             log.exception("batches could not be looked for")
             return
@@ -102,14 +102,14 @@ class _BatchRun:
             for _ in range(AT_ONCE):
                 tasks.create_task(self._work())
         if not self._drain.draining or self._ends is not None:
-            await self._store.in_patient_writer(self._store.end, self._batch.id, self._ends or "completed")
+            await self._store.retry_in_writer(self._store.end, self._batch.id, self._ends or "completed")
             log.info("batch ended", batch=self._batch.id, state=self._ends or "completed")
 
     async def _work(self) -> None:
         while (line := await self._take()) is not None:
             if (answer := await self._answer(line)) is not None:
                 done = replace(line, status=answer.status, request_id=answer.request_id, answer=answer.body)
-                await self._store.in_patient_writer(self._store.record, self._batch.id, done)
+                await self._store.retry_in_writer(self._store.record, self._batch.id, done)
 
     async def _take(self) -> BatchLine | None:
         """Return the next line, None if none may begin any more."""
@@ -130,7 +130,7 @@ class _BatchRun:
             self._ends = await self._store.in_reader(self._store.end_due, self._batch.id)
         return self._ends is not None or self._drain.draining
 
-    async def _answer(self, line: BatchLine) -> OwnAnswer | None:
+    async def _answer(self, line: BatchLine) -> BatchLineAnswer | None:
         """Send the line until it has an answer that stands. None if the batch or the server ends before."""
         failures, pause_s = 0, PAUSE_S
         while True:
@@ -145,7 +145,7 @@ class _BatchRun:
             pause_s *= 2
 
 
-def _comes_again(answer: OwnAnswer) -> tuple[bool, bool]:
+def _comes_again(answer: BatchLineAnswer) -> tuple[bool, bool]:
     """Return whether the call was not taken now, and whether it failed by the server's fault."""
     if answer.status < 400:
         return False, False

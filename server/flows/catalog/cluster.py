@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import structlog
 
-from server.accounts.catalogs import CatalogContent, CatalogStore, TurnLost
+from server.accounts.catalogs import CatalogContent, CatalogStore, ChangeLockLost
 from server.backends.gateway_link import GatewayGone
 from server.catalog.images import CatalogError
 from server.errors import ApiError, BadRequest, Conflict, DatabaseBusy
 from server.flows.catalog.edit import SettingChange
 from server.flows.catalog.member import CatalogMember, Proposal
 from server.flows.catalog.switch import CatalogDiff, Send
-from server.flows.catalog.update import MakeChange, refused
+from server.flows.catalog.update import MakeChange, to_bad_request
 from server.flows.other_gateways import OtherGateways, PeerRefused
 
 log = structlog.stdlib.get_logger("darkroom.catalog")
@@ -44,7 +44,7 @@ class ClusterCatalog:
         any."""
         change = f"change_{uuid.uuid4().hex[:20]}"
         send("waiting")
-        while not await self._store.in_writer(self._store.take_turn, change):  # noqa: ASYNC110 - it is the database that knows
+        while not await self._store.in_writer(self._store.acquire_change_lock, change):  # noqa: ASYNC110 - it is the database that knows
             await asyncio.sleep(TURN_S)
         try:
             await self._member.settle()
@@ -66,9 +66,9 @@ class ClusterCatalog:
             raise Conflict(f"{NOTHING} This one does not serve the current catalog: {self._member.problem}.", 10)
         try:
             made = await asyncio.to_thread(make, current.content.files, current.content.edits)
-            sums = await asyncio.to_thread(self._member.sums_of, made.files)
+            sums = await asyncio.to_thread(self._member.checksums_of, made.files)
         except CatalogError as error:
-            raise refused(error) from error
+            raise to_bad_request(error) from error
         return Proposal(change, current.version + 1, CatalogContent(made.files, sums, made.edits)), made.settings
 
     async def _prepare(self, proposal: Proposal) -> None:
@@ -113,14 +113,14 @@ class ClusterCatalog:
             try:
                 await self._store.in_writer(self._store.commit, *arguments)
             except DatabaseBusy:
-                await self._store.in_patient_writer(self._store.commit, *arguments)
-        except TurnLost as error:
+                await self._store.retry_in_writer(self._store.commit, *arguments)
+        except ChangeLockLost as error:
             raise Conflict(f"{NOTHING} Another change was made meanwhile, or this server was given up.", 2) from error
 
     async def _end_turn(self) -> CatalogDiff | None:
         """End the turn, and have every gateway, this one first, look at the outcome. A gateway that can't be told looks
         by itself."""
-        await self._store.in_patient_writer(self._store.end_turn)
+        await self._store.retry_in_writer(self._store.release_change_lock)
         diff = await self._member.settle()
         others = await self._other_gateways.others()
         outcomes = await asyncio.gather(

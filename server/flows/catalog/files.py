@@ -54,7 +54,7 @@ def write_files(folder: Path, files: Mapping[str, str], known: Collection[tuple[
     return edited
 
 
-def weight_sums(
+def weight_checksums(
     catalog: Catalog, weights: Path, digests: Digests, send: SendProgress = lambda _done, _total: None
 ) -> dict[str, str]:
     """Return the SHA-256 of everything that is loaded, by its path as catalog files name it. Blocking: reads the files
@@ -79,7 +79,7 @@ def weight_sums(
     return sums
 
 
-def compare_sums(own: Mapping[str, str], expected: Mapping[str, str]) -> None:
+def compare_checksums(own: Mapping[str, str], expected: Mapping[str, str]) -> None:
     """Check that this server has the weights of the others. Raises CatalogError if any differ."""
     if different := sorted(name for name in expected if own.get(name) != expected[name]):
         raise CatalogError(

@@ -14,7 +14,7 @@ from server.catalog.images import CatalogError
 from server.flows.catalog.edit import write_text
 from server.flows.catalog.files import parse, read_files
 from server.flows.catalog.switch import CatalogDiff, CatalogSwitch, Send
-from server.flows.catalog.update import Change, Files, MakeChange, refused
+from server.flows.catalog.update import Change, Files, MakeChange, to_bad_request
 
 log = structlog.stdlib.get_logger("darkroom.swap")
 
@@ -41,7 +41,7 @@ class FolderCatalog:
                 change = await asyncio.to_thread(make, files, edits)
                 after = await asyncio.to_thread(parse, change.files, self._model_configs, self._weights)
             except CatalogError as error:
-                raise refused(error) from error
+                raise to_bad_request(error) from error
             send("loading")
             diff = await self._switch.replace(after)
             send("writing")

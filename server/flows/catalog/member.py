@@ -15,9 +15,9 @@ from pipelines.catalog.digests import Digests
 from server.accounts.catalogs import CatalogContent, CatalogStore, CatalogVersion, Edit
 from server.catalog.images import CatalogError
 from server.errors import ApiError, BadRequest, Conflict
-from server.flows.catalog.files import compare_sums, parse, weight_sums, write_files
+from server.flows.catalog.files import compare_checksums, parse, weight_checksums, write_files
 from server.flows.catalog.switch import CatalogDiff, CatalogSwitch, Prepared
-from server.flows.catalog.update import refused
+from server.flows.catalog.update import to_bad_request
 from server.schemas.cluster import EditedFile, ProposedCatalog
 
 log = structlog.stdlib.get_logger("darkroom.catalog")
@@ -133,22 +133,24 @@ class CatalogMember:
         try:
             after = await asyncio.to_thread(parse, content.files, self._model_configs, self._weights)
         except CatalogError as error:
-            raise refused(error) from error
+            raise to_bad_request(error) from error
         try:
-            compare_sums(await asyncio.to_thread(weight_sums, after, self._weights, self._digests), content.weights)
+            compare_checksums(
+                await asyncio.to_thread(weight_checksums, after, self._weights, self._digests), content.weights
+            )
         except CatalogError as error:
             raise BadRequest(f"Nothing has changed: {error}.", code="checkpoint_failed") from error
         return await self._switch.prepare(after)
 
-    def sums_of(self, files: Mapping[str, str]) -> dict[str, str]:
+    def checksums_of(self, files: Mapping[str, str]) -> dict[str, str]:
         """Return the SHA-256 of the weights that these catalog files name, by their paths. Blocking. Raises
         CatalogError."""
-        return weight_sums(parse(files, self._model_configs, self._weights), self._weights, self._digests)
+        return weight_checksums(parse(files, self._model_configs, self._weights), self._weights, self._digests)
 
     async def _record(self) -> None:
         """Record in the database which version is served, and write its files to the catalog's folder, except those
         that somebody edited."""
-        await self._store.in_writer(self._store.serves, self.version)
+        await self._store.in_writer(self._store.record_served_version, self.version)
         current = await self._store.in_reader(self._store.current)
         if current is not None and current.version == self.version:
             known = await self._store.in_reader(self._store.known_files)

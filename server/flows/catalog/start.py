@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from pipelines.catalog.digests import Digests
 from server.accounts.catalogs import CatalogContent, CatalogStore, CatalogVersion
-from server.accounts.db import opened
+from server.accounts.db import connect_database
 from server.catalog.images import Catalog, CatalogError, load_catalog
 from server.errors import StartError
-from server.flows.catalog.files import SendProgress, compare_sums, parse, read_files, weight_sums
+from server.flows.catalog.files import SendProgress, compare_checksums, parse, read_files, weight_checksums
 from server.settings import Settings
 
 
@@ -26,13 +26,13 @@ def catalog_at_start(settings: Settings, send: SendProgress = lambda _done, _tot
     if settings.gateway_url is None:
         return StartCatalog(load_catalog(settings.model_configs, settings.weights))
     _check_cluster(settings)
-    with opened(settings.database_url) as database:
+    with connect_database(settings.database_url) as database:
         database.migrate()
         current = _current_version(settings, CatalogStore(database), send)
     catalog = parse(current.content.files, settings.model_configs, settings.weights)
-    sums = weight_sums(catalog, settings.weights, Digests(settings.weight_digests), send)
+    sums = weight_checksums(catalog, settings.weights, Digests(settings.weight_digests), send)
     try:
-        compare_sums(sums, current.content.weights)
+        compare_checksums(sums, current.content.weights)
     except CatalogError as error:
         raise StartError(f"The other servers serve version {current.version} of the catalog. Here {error}") from error
     return StartCatalog(catalog, current.version)
@@ -43,7 +43,7 @@ def _current_version(settings: Settings, store: CatalogStore, send: SendProgress
         return current
     files = read_files(settings.model_configs)
     catalog = parse(files, settings.model_configs, settings.weights)
-    weights = weight_sums(catalog, settings.weights, Digests(settings.weight_digests), send)
+    weights = weight_checksums(catalog, settings.weights, Digests(settings.weight_digests), send)
     return store.begin(CatalogContent(files, weights))
 
 

@@ -101,6 +101,6 @@ def find_local(catalog: Catalog, model: str) -> ImageModel:
     return image_model
 
 
-def refused(error: CatalogError) -> BadRequest:
+def to_bad_request(error: CatalogError) -> BadRequest:
     """Turn the error of an invalid catalog into the error that the caller gets."""
     return BadRequest(f"Nothing has changed. The catalog is refused:\n{error}", code="invalid_catalog")

@@ -51,7 +51,7 @@ class Chats:
         """Yield the events. Raises RateLimited and Overloaded before the first, and Cancelled."""
         self._drain.check_open()
         async with aclosing(open_events()) as events, self._limiter.slot(call.key):
-            with self._active.listed(call.key.id, call.model.name, call.endpoint, tier) as chat:
+            with self._active.track_chat(call.key.id, call.model.name, call.endpoint, tier) as chat:
                 async with aclosing(chat.run(events)) as running:
                     async for event in running:
                         chat.count(admitted=_is_admitted(event), tokens=_has_token(event))

@@ -98,7 +98,7 @@ class KeyedChats:
 
     async def _record(self, chat: ActiveChat, status: int, answer: Json) -> None:
         try:
-            await self._store.in_patient_writer(self._store.record_ended, chat.call, status, answer)
+            await self._store.retry_in_writer(self._store.record_ended, chat.call, status, answer)
         except IdempotencyKeyInUse:  # on a server that shares the database; both clients have their answers
             log.warning("two servers had a chat with one Idempotency-Key", chat=chat.call.id)
 

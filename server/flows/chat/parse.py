@@ -11,8 +11,8 @@ from server.flows.chat.request import ChatRequest
 from server.flows.chat.tools import (
     check_unique_names,
     function_tool,
-    in_shape,
     json_format,
+    normalise_tools,
     require_known_tool,
     require_tools,
 )
@@ -96,7 +96,7 @@ def parse_chat(values: dict[str, Any]) -> ChatRequest:
 def read_chat_body(values: dict[str, Any]) -> tuple[ChatBody, list[str]]:
     """Return the body, and the paths of what can't be read or run here. Raises BadRequest for the first invalid
     field."""
-    shaped, history = {**in_shape(values, _nest_function), **_nested_format(values)}, ChatHistory()
+    shaped, history = {**normalise_tools(values, _nest_function), **_nested_format(values)}, ChatHistory()
     known, tools = leave_out_hosted_tools(shaped, TOOLS)
     messages = history.read(values.get("messages"))
     body = validate(ChatBody, {**known, "messages": messages}, strict=True)

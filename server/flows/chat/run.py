@@ -11,7 +11,7 @@ from pipelines.protocol.chat import (
     ChatEvent,
     ChatFinished,
     ChatJob,
-    Counted,
+    CountFinished,
     CountJob,
     PartialUsage,
     ReasoningDelta,
@@ -103,13 +103,13 @@ class ChatRunner:
                 self._background.spawn(self._record_remaining(usage, events))
             self._metrics.chats.labels(usage.model, outcome).inc()
 
-    async def count_tokens(self, job: CountJob) -> Counted:
+    async def count_tokens(self, job: CountJob) -> CountFinished:
         """Return how many tokens the conversation has as a prompt. Raises ApiError."""
         try:
             events = await self._submit(job)
             async with asyncio.timeout(events.limit_s(job.time_limit_s)):
                 async for event in _check_events(events, job.id):
-                    if isinstance(event, Counted):
+                    if isinstance(event, CountFinished):
                         return event
         except TimeoutError as error:
             raise TimedOut("The tokens could not be counted in time.") from error
@@ -128,7 +128,7 @@ class ChatRunner:
             self._metrics.chat_tokens.labels(usage.model, "prompt").inc(prompt_tokens)
             self._metrics.chat_tokens.labels(usage.model, "completion").inc(completion_tokens)
             counts = (usage.key.id, usage.model, prompt_tokens, completion_tokens)
-            await self._database.in_patient_writer(add_chat_usage, self._database, *counts)
+            await self._database.retry_in_writer(add_chat_usage, self._database, *counts)
         except Exception:
             log.exception("tokens were not counted", key=usage.key.id, model=usage.model)
 
@@ -160,7 +160,7 @@ async def _check_events(events: JobEvents[ChatEvent], job_id: str) -> AsyncItera
             raise _to_api_error(event, job_id)
         if not isinstance(event, Queued):
             yield event
-    if not isinstance(last, ChatFinished | Counted):
+    if not isinstance(last, ChatFinished | CountFinished):
         raise EngineFailure("The chat engine ended without an answer.")
 
 

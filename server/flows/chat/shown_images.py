@@ -37,7 +37,7 @@ def without_images(request: ChatRequest, left_out: Collection[int]) -> tuple[Cha
     kept = tuple(image for number, image in enumerate(request.images) if number not in left_out)
     decoded = tuple(image for number, image in enumerate(request.decoded_images) if number not in left_out)
     paths = [image.field for number, image in enumerate(request.images) if number in left_out]
-    messages = tuple(marked(request.messages, left_out))
+    messages = tuple(replace_images(request.messages, left_out))
     return replace(request, messages=messages, images=kept, decoded_images=decoded), paths
 
 
@@ -48,7 +48,7 @@ def loaded_request(request: ChatRequest, loaded: Sequence[DecodedImage | None]) 
     return replace(kept, decoded_images=tuple(image.image for image in loaded if image is not None)), paths
 
 
-def marked(messages: Iterable[Mapping[str, Any]], left_out: Collection[int]) -> Iterator[Json]:
+def replace_images(messages: Iterable[Mapping[str, Any]], left_out: Collection[int]) -> Iterator[Json]:
     """Yield the messages with a mark in the place of these images."""
     number = -1
     for message in messages:

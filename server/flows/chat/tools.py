@@ -31,7 +31,7 @@ def function_tool(
     return {"type": "function", "function": {"name": name, **optional, "parameters": parameters or NO_PARAMETERS}}
 
 
-def in_shape(values: Mapping[str, Any], shaped: Callable[[Any], Any]) -> dict[str, Any]:
+def normalise_tools(values: Mapping[str, Any], shaped: Callable[[Any], Any]) -> dict[str, Any]:
     """Return the body with its tools and its tool choice in the shape of its own protocol: clients also send those of
     other protocols."""
     made, tools, choice = dict(values), values.get("tools"), values.get("tool_choice")

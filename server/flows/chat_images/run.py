@@ -55,7 +55,7 @@ class ChatImages:
         self._storage = storage
         self._links = links
 
-    async def loadable(self, key: Key, drawing: Drawing) -> Drawing:
+    async def drop_unavailable_images(self, key: Key, drawing: Drawing) -> Drawing:
         """Return the drawing without the images of earlier messages that can't be loaded any more."""
         past = [image for image in drawing.references if image.past]
         loaded = await self._references.load_shown(key.id, past)

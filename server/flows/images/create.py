@@ -37,7 +37,7 @@ from server.errors import (
     TimedOut,
     status_label,
 )
-from server.flows.images.enhancing import PromptWriter, enhanced, is_to_fit, is_wanted, shortened
+from server.flows.images.enhancing import PromptWriter, enhance_prompt, shorten_prompt, should_enhance, should_shorten
 from server.flows.images.enlarging import check_enlarging
 from server.flows.images.request import ImageRequest, InputImages, build_job, check_loras, check_options
 from server.flows.images.results import answer_format, build_result, origins_write, sent_images, shape_of
@@ -112,7 +112,7 @@ class ImageCreator:
         if call.counts_towards_limit:  # else it is a part of a response, whose model is another
             current_trace().model = model.name
         self.check(request, model)
-        enhances = is_wanted(request, model, key, self._parts.prompt_writer)
+        enhances = should_enhance(request, model, key, self._parts.prompt_writer)
         billed = BilledCall(call.call.id, key.id, request.endpoint, model.name, model.price_units)
         job = await self._job(key, request, model, billed)
         context = ModerationContext(
@@ -178,19 +178,19 @@ class ImageCreator:
         too. Raises ApiError."""
         capabilities = self._parts.engine.capabilities(job.checkpoint)
         try:
-            job = await enhanced(
+            job = await enhance_prompt(
                 job, key, self._parts.prompt_writer, capabilities.prompt_tokens if capabilities else None
             )
         finally:
             current_trace().model = context.model  # the call is of the image model
         await self._parts.moderator.check_texts(context, "input", [job.prompt])
-        for _ in range(CUTS if is_to_fit(job, capabilities) else 0):
+        for _ in range(CUTS if should_shorten(job, capabilities) else 0):
             try:
                 return job, await draw(replace(job, sampling=replace(job.sampling, long_prompt="refuse")))
             except PromptTooLong as error:  # before its first step
                 if error.param != "prompt":
                     break
-                job = shortened(job, error.read_part)
+                job = shorten_prompt(job, error.read_part)
         return job, await draw(job)
 
     def check(self, request: ImageRequest, model: ImageModel) -> None:
@@ -297,7 +297,7 @@ class ImageCreator:
         while True:
             attempts += 1
             try:
-                return await ledger.in_patient_writer(ledger.capture, call_id, price_units, writes)
+                return await ledger.retry_in_writer(ledger.capture, call_id, price_units, writes)
             except DatabaseBusy as error:
                 if not error.began or attempts == CAPTURE_ATTEMPTS:
                     raise
@@ -326,7 +326,7 @@ class ImageCreator:
         if isinstance(error, asyncio.CancelledError):
             reason = VOID_REASONS[call.cancel_reason]
         if call.recorded:
-            void = self._stores.ledger.in_patient_writer(self._stores.ledger.void, call.call.id, reason)
+            void = self._stores.ledger.retry_in_writer(self._stores.ledger.void, call.call.id, reason)
             await self._running.background.settle(void)
         self._telemetry.metrics.calls.labels(model.name, reason).inc()
 

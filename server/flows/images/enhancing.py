@@ -36,14 +36,14 @@ class PromptWriter(Protocol):
         says how an image is to be changed. Raises ApiError."""
 
 
-def is_wanted(request: ImageRequest, model: ImageModel, key: Key, writer: PromptWriter) -> bool:
+def should_enhance(request: ImageRequest, model: ImageModel, key: Key, writer: PromptWriter) -> bool:
     """Return whether the call's prompt is rewritten. Raises ApiError for a request that asks for it in vain."""
     if request.enhance and request.scale is None:
         writer.check(key)
     return request.scale is None and (model.enhance if request.enhance is None else request.enhance)
 
 
-async def enhanced(job: ImageJob, key: Key, writer: PromptWriter, tokens: int | None) -> ImageJob:
+async def enhance_prompt(job: ImageJob, key: Key, writer: PromptWriter, tokens: int | None) -> ImageJob:
     """Return the job with another prompt, and with both in its metadata. If the chat model has none, it is the job as
     it was, and its metadata have the reason. `tokens`: about how long the prompt may be."""
     try:
@@ -53,24 +53,24 @@ async def enhanced(job: ImageJob, key: Key, writer: PromptWriter, tokens: int | 
     except ApiError as error:
         log.warning("a prompt was not enhanced", job=job.id, code=error.label, message=error.message)
         return _with_notes(job, enhance_failed=error.message)
-    if not (prompt := cleaned(text)):
+    if not (prompt := clean_prompt(text)):
         return _with_notes(job, enhance_failed=f"The model `{name}` wrote no prompt.")
     return _with_prompt(_with_notes(job, original_prompt=job.prompt, enhanced_by=name), prompt)
 
 
-def is_to_fit(job: ImageJob, capabilities: Capabilities | None) -> bool:
+def should_shorten(job: ImageJob, capabilities: Capabilities | None) -> bool:
     """Return whether the job has an enhanced prompt, of which what is too long for the text encoders can be cut off."""
     can_refuse = capabilities is not None and "refuse" in capabilities.long_prompts
     return can_refuse and "original_prompt" in job.metadata and job.sampling.long_prompt != "chunk"
 
 
-def shortened(job: ImageJob, read_part: float) -> ImageJob:
+def shorten_prompt(job: ImageJob, read_part: float) -> ImageJob:
     """Return the job with the beginning of its prompt, of which so much was read."""
     length = min(int(len(job.prompt) * read_part * MARGIN), len(job.prompt) - 1)
     return _with_prompt(job, cut_to(job.prompt, max(1, length)))
 
 
-def cleaned(text: str) -> str:
+def clean_prompt(text: str) -> str:
     """Return the prompt of an answer: one line, without a label or quotes around it."""
     line = LABEL.sub("", " ".join(text.replace("```", " ").split()).strip("* ")).strip("* ")
     while len(line) > 1 and line[0] + line[-1] in QUOTES:

@@ -148,5 +148,5 @@ class ImageCalls:
         state: Literal["cancelled", "failed"] = "cancelled" if was_cancelled else "failed"
         failure = Failure(state, failed.status, failed.body()["error"], replayable)
         if call.recorded or (replayable and call.call.idempotency_key is not None):
-            record = self._store.in_patient_writer(self._store.fail, call.call, failure, delivered=call.is_delivered)
+            record = self._store.retry_in_writer(self._store.fail, call.call, failure, delivered=call.is_delivered)
             await self._running.background.settle(record)

@@ -17,7 +17,7 @@ EMBEDDING: Final = re.compile(r"\bembedding:([\w.-]*\w)")
 SAFE: Final = " !#$&'()*+/:;<=>?@[]{}\"|^`"  # in a header whose entries are separated by commas
 
 
-def truncated(parameters: Mapping[str, Any], prompts: Mapping[str, str | None]) -> str:
+def describe_truncation(parameters: Mapping[str, Any], prompts: Mapping[str, str | None]) -> str:
     """Describe the parts of a call's prompts that no text encoder read, by the answer's `parameters`: `prompt: 14 of 89
     tokens, from "."` with the text as JSON; "" if they read all of it."""
     cuts = []

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pipelines.catalog.conditioning import find_task
-from pipelines.catalog.plan import in_own_steps
+from pipelines.catalog.plan import fit_refine_strength
 from pipelines.catalog.weight_headers import WEIGHT_FILES
 from pipelines.families.task import Task
 from pipelines.protocol.images import CheckpointSpec, Encoding, ImageFormat, ImageJob, RawImage, Sampling
@@ -268,7 +268,7 @@ def build_job(
         raise BadImageRequest(f"Model `{model.name}` draws squares only: use the ratio 1:1.", param="size")
     sampling = _resolve_sampling(request, model)
     if capabilities is not None and not capabilities.any_steps:
-        sampling = in_own_steps(sampling)
+        sampling = fit_refine_strength(sampling)
     used = {name: getattr(sampling, name) for name in SamplingOptions.model_fields} | {"loras": dict(sampling.loras)}
     if request.task(model).starts_from_noise or request.scale is not None:
         used["strength"] = None

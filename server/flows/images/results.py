@@ -17,7 +17,7 @@ from server.backends.decoding.messages import ImageError
 from server.backends.storage import NAME, Storage
 from server.catalog.images import Catalog, ImageModel
 from server.errors import NotFound
-from server.flows.images.prompt_notes import truncated
+from server.flows.images.prompt_notes import describe_truncation
 from server.flows.images.request import ImageRequest
 from server.flows.references import Source, StoredImage
 from server.schemas.images import CompletedEvent, ImageAnswer, ImageItem, PartialEvent, Usage
@@ -86,7 +86,7 @@ def truncated_of(request: ImageRequest, result: ImageResult) -> str:
     """Describe the parts of the call's prompts that no text encoder read; "" if they read all."""
     parameters = result.answer.parameters
     drawn = result.answer.data[0].revised_prompt or request.prompt
-    return truncated(parameters, {"prompt": drawn, "negative_prompt": parameters.get("negative_prompt")})
+    return describe_truncation(parameters, {"prompt": drawn, "negative_prompt": parameters.get("negative_prompt")})
 
 
 def sent_images(request: ImageRequest) -> SentImages:

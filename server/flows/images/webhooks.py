@@ -49,12 +49,12 @@ class Webhooks:
         now = self._store.now() if now is None else now
         if not await self._store.in_reader(self._store.any_due, now):
             return
-        due = await self._store.in_patient_writer(self._store.claim_due, now, AT_ONCE)
+        due = await self._store.retry_in_writer(self._store.claim_due, now, AT_ONCE)
         await asyncio.gather(*(self._deliver(webhook, now) for webhook in due))
 
     async def remove_orphans(self) -> None:
         """Forget the webhooks whose calls are not known any more."""
-        await self._store.in_patient_writer(self._store.remove_orphans)
+        await self._store.retry_in_writer(self._store.remove_orphans)
 
     async def _deliver(self, webhook: Webhook, now: float) -> None:
         call, attempts = webhook.record.call, webhook.attempts + 1
@@ -67,10 +67,10 @@ class Webhooks:
         except (FetchFailed, FetchRefused) as error:
             status, problem = 0, str(error)
         if problem is None or status == GONE or attempts > len(RETRY_AFTER_S):
-            await self._store.in_patient_writer(self._store.remove, call.id)
+            await self._store.retry_in_writer(self._store.remove, call.id)
         else:
             retry_at = now + RETRY_AFTER_S[attempts - 1]
-            await self._store.in_patient_writer(self._store.retry_at, call.id, attempts, retry_at)
+            await self._store.retry_in_writer(self._store.retry_at, call.id, attempts, retry_at)
         if problem is not None:
             log.warning("webhook not delivered", call=call.id, attempts=attempts, problem=problem)
 

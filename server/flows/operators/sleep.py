@@ -68,7 +68,7 @@ def _describe(host: EngineHost[Any, Any]) -> SleepingWorker:
         kind=host.kind,
         state=state.state,
         place=state.place,
-        sleeps_after_jobs=state.wanted,
+        sleeps_after_jobs=state.sleep_requested,
         jobs=host.jobs,
         wake_s=longest_wake_s(host),
     )

@@ -85,7 +85,7 @@ class ResponseCreator:
         nothing runs and nothing is recorded."""
         if retry.idempotency_key is None and not retry.retry_count:
             return await self._start(key, body, results_base, retry)
-        async with self._running.responses.opening(retry.idempotency_key or retry.fingerprint, key.id):
+        async with self._running.responses.start_lock(retry.idempotency_key or retry.fingerprint, key.id):
             earlier = await self._parts.responses.find_retried(key, retry)
             return earlier or await self._start(key, body, results_base, retry)
 

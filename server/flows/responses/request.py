@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from server.flows.chat.tools import in_shape
+from server.flows.chat.tools import normalise_tools
 from server.flows.responses.readable import readable_input
 from server.schemas.hosted_fields import refuse_unsupported
 from server.schemas.response_tools import leave_out_hosted_tools
@@ -19,7 +19,7 @@ def read_response(values: Json) -> tuple[ResponseBody, list[str]]:
     """Return the body, and the paths of what can't be read or run here. Raises BadRequest for the first invalid
     field."""
     refuse_unsupported(values, UNSUPPORTED)
-    known, tools = leave_out_hosted_tools(in_shape(values, _flatten_tool))
+    known, tools = leave_out_hosted_tools(normalise_tools(values, _flatten_tool))
     items, left_out = readable_input(values.get("input"))
     included, others = _readable_include(values.get("include"))
     shaped = {**known, **_flat_format(values), "include": included}

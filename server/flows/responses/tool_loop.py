@@ -115,7 +115,7 @@ class ToolLoop:
     async def _begin(self, plan: ResponsePlan, response: ActiveResponse) -> None:
         if response.phase is Phase.QUEUED:
             response.emit_snapshot("response.queued")
-            await self._store.in_patient_writer(self._store.start, response.call.id)
+            await self._store.retry_in_writer(self._store.start, response.call.id)
             response.start()
         response.emit_snapshot("response.in_progress")
         await self._moderator.check_texts(plan.moderation, "input", plan.new_texts)
@@ -203,9 +203,7 @@ class ToolLoop:
     async def _record_item(self, plan: ResponsePlan, response: ActiveResponse, index: int, item: Json) -> None:
         if response.recorded:
             stored = StoredItem("output", item)
-            await self._store.in_patient_writer(
-                self._store.add_output, response.record, len(plan.inputs) + index, stored
-            )
+            await self._store.retry_in_writer(self._store.add_output, response.record, len(plan.inputs) + index, stored)
 
     async def _finish(
         self, response: ActiveResponse, status: ResponseStatus, usage: ChatUsage, failure: ApiError | None
@@ -225,14 +223,14 @@ class ToolLoop:
         delivered = response.has_listeners
         try:
             if has_row:  # before it is emitted: a client may continue from it at once
-                await self._store.in_patient_writer(self._store.finish, record.id, status, ended, delivered=delivered)
+                await self._store.retry_in_writer(self._store.finish, record.id, status, ended, delivered=delivered)
         except Exception as error:  # clients must get the end all the same
             log.exception("the end of a response could not be recorded", response=record.id)
             if isinstance(error, DatabaseBusy):
                 self._store.finish_later(record.id, ResponseEnd(status, ended, delivered))
         response.end(status, ended, failure)
         if has_row and (record.survives_disconnect or not response.has_listeners):
-            await self._store.in_patient_writer(self._record_events, response)
+            await self._store.retry_in_writer(self._record_events, response)
 
     def _record_events(self, response: ActiveResponse) -> None:
         """Record the events without previews and images' bytes, which are in the items. Blocking."""

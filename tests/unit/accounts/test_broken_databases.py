@@ -85,7 +85,7 @@ async def test_a_full_disk_refuses_a_call_at_once_and_what_would_be_lost_waits(
             await ledger.in_writer(capture, ledger, "c0", results)
         assert (refused.value.status, refused.value.code, refused.value.undone) == (503, "database_failed", True)
         attempts = Attempts(partial(capture, ledger, "c0", results))
-        capturing = asyncio.create_task(ledger.in_patient_writer(attempts))
+        capturing = asyncio.create_task(ledger.retry_in_writer(attempts))
         assert await database.in_reader(authenticate, database, secret) == key
         await eventually(lambda: attempts.count > 2)
         assert not capturing.done()

@@ -80,8 +80,8 @@ async def test_what_would_be_lost_waits_for_a_locked_database(database: Database
     ledger = Ledger(database, "me")
     ledger.hold(call("c1", key.id))
     with locked(database):
-        capturing = asyncio.create_task(ledger.in_patient_writer(capture, ledger, "c1", [result("r1")]))
-        renewal = asyncio.create_task(ledger.in_patient_writer(ledger.renew, ["c1"]))
+        capturing = asyncio.create_task(ledger.retry_in_writer(capture, ledger, "c1", [result("r1")]))
+        renewal = asyncio.create_task(ledger.retry_in_writer(ledger.renew, ["c1"]))
         with pytest.raises(DatabaseBusy):
             await ledger.in_writer(ledger.hold, call("c2", key.id))
         assert not capturing.done()  # it has waited for longer
@@ -95,12 +95,12 @@ async def test_a_server_that_ends_waits_no_longer(database: Database) -> None:
     key, _ = create_key(database, "a", GROUPS)
     ledger = Ledger(database, "me")
     with locked(database):
-        writes = [asyncio.create_task(ledger.in_patient_writer(ledger.hold, call(f"c{i}", key.id))) for i in range(3)]
+        writes = [asyncio.create_task(ledger.retry_in_writer(ledger.hold, call(f"c{i}", key.id))) for i in range(3)]
         await asyncio.sleep(0)  # they begin
         database.stop_waiting()
         refused = await asyncio.wait_for(asyncio.gather(*writes, return_exceptions=True), 60)
     assert all(isinstance(error, DatabaseBusy) for error in refused)
-    await ledger.in_patient_writer(ledger.hold, call("c9", key.id))
+    await ledger.retry_in_writer(ledger.hold, call("c9", key.id))
 
 
 async def test_reads_and_writes_have_threads_of_their_own(database: Database) -> None:
@@ -187,7 +187,7 @@ async def test_the_restart_of_postgresql_is_survived(database: Database, cluster
     await database.in_reader(authenticate, database, secret)
     cluster.stop()
     try:
-        capturing = asyncio.create_task(ledger.in_patient_writer(capture, ledger, "c1", [result("r1")]))
+        capturing = asyncio.create_task(ledger.retry_in_writer(capture, ledger, "c1", [result("r1")]))
         with pytest.raises(DatabaseBusy):
             await database.in_reader(authenticate, database, secret)
         with pytest.raises(DatabaseBusy):

@@ -6,7 +6,7 @@ import pytest
 
 from pipelines.catalog.digests import Digests
 from pipelines.catalog.manifest import CHUNK_BYTES
-from server.accounts.catalogs import CatalogContent, CatalogStore, TurnLost
+from server.accounts.catalogs import CatalogContent, CatalogStore, ChangeLockLost
 from server.accounts.db import Database
 from tests.unit.accounts.conftest import BOTH
 from tests.unit.accounts.helpers import server
@@ -37,25 +37,25 @@ def test_the_first_server_makes_the_first_version(database: Database) -> None:
 def test_one_server_at_a_time_makes_a_change(database: Database) -> None:
     here, there = stores(database)
     here.begin(FIRST)
-    assert [here.take_turn("c1"), there.take_turn("c2")] == [True, False]
+    assert [here.acquire_change_lock("c1"), there.acquire_change_lock("c2")] == [True, False]
     assert [there.is_in_progress("c1"), there.is_in_progress("c2")] == [True, False]
     here.commit(2, SECOND, "c1")
     here.commit(2, SECOND, "c1")  # its answer was lost
-    here.end_turn()
-    assert (there.current_number(), there.is_in_progress("c1"), there.take_turn("c2")) == (2, False, True)
+    here.release_change_lock()
+    assert (there.current_number(), there.is_in_progress("c1"), there.acquire_change_lock("c2")) == (2, False, True)
 
 
 @ON_POSTGRESQL
 def test_a_change_of_a_server_that_was_given_up_is_not_recorded(database: Database) -> None:
     here, there = stores(database)
     here.begin(FIRST)
-    assert here.take_turn("c1")
+    assert here.acquire_change_lock("c1")
     server(database, "here-again", "http://here:1")
     assert not there.is_in_progress("c1")
-    with pytest.raises(TurnLost):
+    with pytest.raises(ChangeLockLost):
         here.commit(2, SECOND, "c1")
-    assert there.take_turn("c2")
-    with pytest.raises(TurnLost):
+    assert there.acquire_change_lock("c2")
+    with pytest.raises(ChangeLockLost):
         there.commit(1, SECOND, "c2")
     assert there.current_number() == 1
 

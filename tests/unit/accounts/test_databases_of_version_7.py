@@ -126,7 +126,7 @@ def test_responses_are_read(database: Database) -> None:
         "r1": True,
         "r2": False,
     }
-    assert store.needed(["a.png", "b.png"]) == {"b.png"}
+    assert store.referenced_files(["a.png", "b.png"]) == {"b.png"}
 
 
 def test_keys_and_money_are_read(database: Database) -> None:

@@ -144,7 +144,7 @@ async def test_an_end_that_was_cut_off_is_recorded_as_the_client_saw_it(url: str
         assert await states(running, response) == ["completed"]
         again = await running.client.post("/v1/responses", json=RESPONSE, headers={"Idempotency-Key": "k"})
         assert (again.json()["id"], again.headers["idempotency-replayed"]) == (response, "true")
-        assert services.stores.responses.unrecorded == frozenset()
+        assert services.stores.responses.unrecorded_ids == frozenset()
 
 
 @ON_POSTGRESQL

@@ -44,7 +44,7 @@ async def test_a_call_is_refused_and_a_drawn_image_is_charged_once_when_it_is_wr
         assert int(refused.value.headers["Retry-After"]) >= 1
         assert "read-only" in refused.value.reason
         assert database.is_read_only
-        capturing = asyncio.create_task(ledger.in_patient_writer(capture, ledger, "c1", [result("r1")], price=1000))
+        capturing = asyncio.create_task(ledger.retry_in_writer(capture, ledger, "c1", [result("r1")], price=1000))
         assert await database.in_reader(authenticate, database, secret) == key
         await asyncio.sleep(0.3)  # some attempts, none of which reaches the work
         assert not capturing.done()
@@ -68,7 +68,7 @@ async def test_a_capture_that_becomes_read_only_is_repeated_on_another_connectio
             session.execute(text("SET TRANSACTION READ ONLY"))
         session.execute(text("UPDATE keys SET note = 'captured'"))
 
-    await ledger.in_patient_writer(capture, ledger, "c1", [result("r1")], demote, price=1000)
+    await ledger.retry_in_writer(capture, ledger, "c1", [result("r1")], demote, price=1000)
     assert len(set(backends)) == 2
     assert len(report.entries(database)) == 1
     assert clean(database)
@@ -120,7 +120,7 @@ async def test_writes_and_reads_follow_a_failover(database: Database, cluster: C
     with cluster.read_only():
         with pytest.raises(DatabaseBusy):
             await ledger.in_writer(ledger.hold, call("c2", key.id))
-        capturing = asyncio.create_task(ledger.in_patient_writer(capture, ledger, "c1", [result("r1")], price=1000))
+        capturing = asyncio.create_task(ledger.retry_in_writer(capture, ledger, "c1", [result("r1")], price=1000))
         assert await moving.in_reader(authenticate, moving, secret) == key
         fresh = Database(moving.url)  # without a connection of before
         assert await fresh.in_reader(authenticate, fresh, secret) == key

@@ -108,9 +108,9 @@ def test_deleting_a_response_deletes_its_items_and_images(store: ResponseStore, 
     for number in range(2):  # the second was sent an item of the first
         store.begin(response(number, key), [item("in_0", image="a.png")])
     assert store.delete("resp_0", key)
-    assert store.needed(["a.png", "b.png"]) == {"a.png"}
+    assert store.referenced_files(["a.png", "b.png"]) == {"a.png"}
     assert store.delete("resp_1", key)
-    assert store.needed(["a.png"]) == set()
+    assert store.referenced_files(["a.png"]) == set()
     assert store.find_items(["in_0"], key) == {}
     assert store.find_chain("resp_0", key) is None
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from server.backends.gateway_link import BadSignature, ForwardedRequest, end_to_end, sign, verify, verify_body
+from server.backends.gateway_link import BadSignature, ForwardedRequest, end_to_end_headers, sign, verify, verify_body
 
 SECRET = b"the secret of all gateways"
 REQUEST = ForwardedRequest("POST", "/v1/images?a=b", [], b"body", "key_1", "http 10.0.0.1 8080")
@@ -47,4 +47,4 @@ def test_another_cluster_and_another_body_are_refused() -> None:
 
 def test_headers_of_one_connection_are_not_sent_on() -> None:
     sent = [("Host", "a"), ("Connection", "close"), ("Transfer-Encoding", "chunked"), ("X-Keepalive", "1")]
-    assert end_to_end(sent) == [("host", "a"), ("x-keepalive", "1")]
+    assert end_to_end_headers(sent) == [("host", "a"), ("x-keepalive", "1")]

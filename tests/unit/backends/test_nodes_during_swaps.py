@@ -20,7 +20,7 @@ from server.backends.host_limits import HostLimits
 from server.backends.upstream import UpstreamClient
 from server.backends.worker_pool import Member, WorkerPool
 from server.catalog.images import load_catalog
-from server.flows.catalog.files import parse, read_files, weight_sums
+from server.flows.catalog.files import parse, read_files, weight_checksums
 from server.flows.catalog.member import CatalogMember, Proposal
 from server.flows.catalog.switch import CatalogSwitch
 from server.state.served_catalog import ServedCatalog
@@ -57,7 +57,7 @@ class Gateway:
         return Member(EngineHost("image", (), HostLimits(64), launcher=worker, name=name), room_bytes=2**30)
 
     async def prepare(self) -> None:
-        assert self.store.take_turn(CHANGE)
+        assert self.store.acquire_change_lock(CHANGE)
         await self.catalog_member.prepare(self.proposal)
         assert {self.after} <= set(self.workers["a"].loaded) & set(self.workers["b"].loaded)
 
@@ -74,7 +74,7 @@ async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
     digests = Digests(tmp_path / "digests.json")
     for name in ("tiny", "other"):
         texts = {**files, "tiny.toml": files["tiny.toml"].replace('"tiny"', f'"{name}"')}
-        contents.append(CatalogContent(texts, weight_sums(parse(texts, configs, weights), weights, digests)))
+        contents.append(CatalogContent(texts, weight_checksums(parse(texts, configs, weights), weights, digests)))
     database = Database(f"sqlite:///{tmp_path / 'darkroom.db'}")
     database.migrate()
     server(database, "me")
@@ -121,7 +121,7 @@ async def test_a_node_that_leaves_before_the_swap_is_made_has_no_part_in_it(gate
 async def test_a_node_that_joins_while_a_swap_is_given_up_serves_the_old_checkpoint(gateway: Gateway) -> None:
     await gateway.prepare()
     assert not await gateway.roster("a", "b", "c")
-    gateway.store.end_turn()
+    gateway.store.release_change_lock()
     assert await gateway.catalog_member.settle() is None
     assert await gateway.roster("a", "b", "c")
     assert gateway.placed() == dict.fromkeys("abc", (gateway.before,))

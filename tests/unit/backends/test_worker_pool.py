@@ -96,8 +96,8 @@ async def test_jobs_go_to_the_worker_with_the_least_work_left(start: Start) -> N
     first.event(first.jobs[0], Started(), Progress(90, 100))
     await eventually(
         lambda: (
-            running.worker_pool.left_s(running.worker_pool.hosts[0])
-            < running.worker_pool.left_s(running.worker_pool.hosts[1])
+            running.worker_pool.remaining_s(running.worker_pool.hosts[0])
+            < running.worker_pool.remaining_s(running.worker_pool.hosts[1])
         )
     )
     running.worker_pool.submit(job("e"))

@@ -79,9 +79,9 @@ async def test_a_job_wakes_it_and_loads_its_own_checkpoint_alone(host: Host, wor
 async def test_it_sleeps_after_its_jobs_and_a_wake_takes_that_back(host: Host, worker: ScriptedWorker) -> None:
     events = host.submit(JOB)
     await host.sleep()
-    assert (host.sleep_state.state, host.sleep_state.wanted) == ("awake", True)
+    assert (host.sleep_state.state, host.sleep_state.sleep_requested) == ("awake", True)
     host.wake()
-    assert not host.sleep_state.wanted
+    assert not host.sleep_state.sleep_requested
     await host.sleep()
     await finish(worker)
     assert isinstance(await last(events), Finished)

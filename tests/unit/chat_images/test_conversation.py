@@ -12,7 +12,7 @@ from server.flows.chat_images.conversation import read_conversation
 from server.flows.chat_images.image_call import request_fingerprint, to_image_request
 from server.flows.chat_images.tiers import model_of_tier
 from server.flows.chat_images.tool_response import to_response
-from server.http.chat_images import draws
+from server.http.chat_images import returns_images
 from server.schemas.chat import ChatBody
 from server.schemas.response_tools import ImageTool
 from server.schemas.validation import validate
@@ -137,7 +137,7 @@ def test_a_chat_draws_by_its_model_or_because_it_is_asked_to() -> None:
         ({"modalities": ["text"]}, False),
         ({"model": "gamma"}, False),
     ):
-        assert draws(CATALOG, values) is expected
+        assert returns_images(CATALOG, values) is expected
 
 
 def test_a_chat_model_gets_the_conversation_and_must_draw() -> None:

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from server.cli.printing import fitted, show_rows
+from server.cli.printing import fit_to_screen, show_rows
 
 KEY = "key_623d16eba3b84a469139"
 
@@ -22,7 +22,7 @@ def listing(*rows: tuple[str, ...], columns: int) -> Table:
 def printed(table: Table, width: int) -> list[str]:
     console = Console(width=width)
     with console.capture() as capture:
-        console.print(fitted(console, table))
+        console.print(fit_to_screen(console, table))
     return [line.strip() for line in capture.get().splitlines()]
 
 

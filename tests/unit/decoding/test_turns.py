@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from server.backends.decoding.turns import Turns
+from server.backends.decoding.turns import FairSemaphore
 from tests.support.polling import eventually
 
 
@@ -14,7 +14,7 @@ class Decoders:
     """Turns that are recorded, and end when they are told to."""
 
     def __init__(self, per_owner: int = 1) -> None:
-        self.turns = Turns(2, per_owner)
+        self.turns = FairSemaphore(2, per_owner)
         self.running: list[str] = []
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self._ends: dict[str, asyncio.Event] = {}

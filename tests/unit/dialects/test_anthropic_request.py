@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from server.dialects.anthropic.request import readable, to_chat
+from server.dialects.anthropic.request import to_chat, without_unsupported
 from server.dialects.anthropic.schema import MessagesBody
 from server.errors import BadRequest
 from server.flows.chat.parse import parse_chat
@@ -17,7 +17,7 @@ SEARCH = {"type": "web_search_20250305", "name": "web_search"}
 
 
 def converted(values: dict[str, Any]) -> dict[str, Any]:
-    return to_chat(validate(MessagesBody, readable(values)[0], strict=True))
+    return to_chat(validate(MessagesBody, without_unsupported(values)[0], strict=True))
 
 
 def chat(*messages: Any, **fields: Any) -> dict[str, Any]:

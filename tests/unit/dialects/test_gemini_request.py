@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from server.dialects.gemini.request import asks_for_image, ignored, json_schema, readable, to_chat
+from server.dialects.gemini.request import asks_for_image, ignored_fields, json_schema, to_chat, without_unsupported
 from server.dialects.gemini.schema import Blob, GenerateBody
 from server.errors import BadRequest
 from server.flows.chat.parse import parse_chat
@@ -17,7 +17,7 @@ LOOK = {"name": "look", "parameters": {"type": "OBJECT", "properties": {"where":
 
 def body(*contents: Any, **fields: Any) -> GenerateBody:
     values = {"contents": list(contents), **fields}
-    return validate(GenerateBody, readable(values)[0], strict=True)
+    return validate(GenerateBody, without_unsupported(values)[0], strict=True)
 
 
 def test_both_spellings_are_read() -> None:
@@ -113,7 +113,7 @@ def test_modalities_say_whether_an_image_is_wanted() -> None:
 
 
 def test_what_changes_nothing_is_named() -> None:
-    assert ignored({"contents": [], "safetySettings": [], "generationConfig": {"speechConfig": {}}}) == [
+    assert ignored_fields({"contents": [], "safetySettings": [], "generationConfig": {"speechConfig": {}}}) == [
         "safetySettings",
         "generationConfig.speechConfig",
     ]

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.plan import in_own_steps, partial, plan_image
+from pipelines.catalog.plan import fit_refine_strength, partial, plan_image
 from pipelines.images.drawing.image_checks import NOT_NUMBERS, ONE_COLOUR, InvalidImage
 from pipelines.images.warmup.capability_checks import CapabilityChecker
 from pipelines.protocol.images import CheckpointSpec, Control, EncodedImage, ImageJob
@@ -112,7 +112,7 @@ async def test_the_second_pass_is_tried_where_larger_images_are_only_scaled() ->
 
 async def test_a_checkpoint_of_fixed_steps_refines_in_some_of_them() -> None:
     """The default strength of a second pass is less than one of two steps."""
-    assert in_own_steps(SPEC.sampling.resolve(steps=2)).refine_strength == 0.5
+    assert fit_refine_strength(SPEC.sampling.resolve(steps=2)).refine_strength == 0.5
 
     def fails(job: ImageJob) -> str | None:
         strength = job.sampling.refine_strength if two_passes(job) else 1.0

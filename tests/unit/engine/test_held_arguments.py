@@ -10,7 +10,7 @@ import pytest
 from pipelines.chat.grammars import build_grammar
 from pipelines.chat.syntax.arguments import JsonArguments
 from pipelines.chat.syntax.families import TABLE
-from pipelines.chat.syntax.raw_strings import searching
+from pipelines.chat.syntax.raw_strings import whole_text_regex
 from pipelines.protocol.chat import ChatJob, ChatSpec
 from tests.support.chat_outputs import CASES
 from tests.unit.engine.test_output_families import HEADED, Model
@@ -156,4 +156,4 @@ def test_what_json_holds_is_not_named() -> None:
     ],
 )  # fmt: skip
 def test_a_search_becomes_the_expression_of_whole_texts(pattern: str, whole: str) -> None:
-    assert searching(pattern) == whole
+    assert whole_text_regex(pattern) == whole

@@ -73,7 +73,7 @@ class Events:
 
     draw = respond = _play
 
-    async def loadable(self, _: Any, drawing: Drawing) -> Drawing:
+    async def drop_unavailable_images(self, _: Any, drawing: Drawing) -> Drawing:
         return drawing
 
     async def prepare(self, call: ChatCall) -> Chat:

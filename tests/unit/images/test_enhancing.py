@@ -13,7 +13,7 @@ import pytest_asyncio
 from pipelines.protocol.images import Failed, ImageJob, Queued, Started
 from server.catalog.images import CatalogError, load_catalog
 from server.data_folders import REPOSITORY
-from server.flows.images.enhancing import cleaned, cut_to
+from server.flows.images.enhancing import clean_prompt, cut_to
 from tests.support.in_process import InProcess, in_process, png
 from tests.support.scripted_upstream import scripted_upstream
 from tests.unit.images.test_capabilities import ALL
@@ -222,7 +222,7 @@ async def test_without_a_chat_model_the_field_is_refused_and_so_is_the_catalog(t
     ],
 )
 async def test_a_chats_manners_are_not_drawn(written: str, prompt: str) -> None:
-    assert cleaned(written) == prompt
+    assert clean_prompt(written) == prompt
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from pipelines.protocol.images import Failed, Finished, ImageJob, Queued, Started
-from server.flows.images.prompt_notes import foreign_syntax, truncated
+from server.flows.images.prompt_notes import describe_truncation, foreign_syntax
 from tests.support.in_process import InProcess, in_process
 
 PATH = "/v1/images/generations"
@@ -20,13 +20,13 @@ SAID = r'prompt: 14 of 89 tokens, from "and a \u201cbig\u201d house"'
 
 
 def test_what_was_cut_is_said_with_the_text_where_it_begins() -> None:
-    assert truncated(CUT, {"prompt": PROMPT, "negative_prompt": None}) == SAID
+    assert describe_truncation(CUT, {"prompt": PROMPT, "negative_prompt": None}) == SAID
     both = CUT | {"negative_prompt_tokens": {"used": 75, "of": 75, "cut": 3}}
-    said = truncated(both, {"prompt": PROMPT, "negative_prompt": "blurred"})
+    said = describe_truncation(both, {"prompt": PROMPT, "negative_prompt": "blurred"})
     assert said == f"{SAID}; negative_prompt: 3 of 78 tokens"
-    assert truncated({"prompt_tokens": {"used": 5, "of": 75}}, {"prompt": PROMPT}) == ""
-    assert truncated({}, {"prompt": PROMPT}) == ""
-    long = truncated(CUT, {"prompt": "a\n" * 1000})
+    assert describe_truncation({"prompt_tokens": {"used": 5, "of": 75}}, {"prompt": PROMPT}) == ""
+    assert describe_truncation({}, {"prompt": PROMPT}) == ""
+    long = describe_truncation(CUT, {"prompt": "a\n" * 1000})
     assert long.isascii()
     assert long.isprintable()
     assert len(long) < 200

@@ -138,7 +138,7 @@ async def test_one_whose_call_is_not_known_any_more_is_forgotten(tmp_path: Path)
         await ended(running, await submit(running, "http://127.0.0.1:9/"))
         await running.services.images.webhooks.remove_orphans()
         assert len(await rows(running, WebhookRow.call_id)) == 1
-        await running.services.stores.calls.in_patient_writer(running.services.stores.calls.delete_expired)
+        await running.services.stores.calls.retry_in_writer(running.services.stores.calls.delete_expired)
         await running.services.images.webhooks.remove_orphans()
         assert await rows(running, WebhookRow.call_id) == []
 

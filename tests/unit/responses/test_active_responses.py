@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from server.accounts.responses import StoredResponse
-from server.state.active_responses import MOVES, ActiveResponse, ActiveResponses, IllegalMove, Phase
+from server.state.active_responses import MOVES, ActiveResponse, ActiveResponses, IllegalTransition, Phase
 
 IDENTITY = ("key_1", "responses", "f")
 
@@ -110,7 +110,7 @@ async def test_a_phase_follows_only_where_the_table_allows_it(before: Phase, aft
         MOVERS[after](response)
         assert response.phase is after
     else:
-        with pytest.raises(IllegalMove, match=f"{before.value} -> {after.value}"):
+        with pytest.raises(IllegalTransition, match=f"{before.value} -> {after.value}"):
             MOVERS[after](response)
         assert response.phase is before
 

@@ -157,9 +157,9 @@ async def test_its_images_stay_until_it_is_deleted(app: InProcess) -> None:
     assert item["content"][0]["image_url"] == IMAGE
     store = app.services.stores.conversations
     names = [file.name for file in app.services.settings.results.rglob("*.png")]
-    assert await store.in_reader(store.needed, names) == set(names) != set()
+    assert await store.in_reader(store.referenced_files, names) == set(names) != set()
     await store.in_writer(store.delete_expired, -1.0)
-    assert await store.in_reader(store.needed, names) == set()
+    assert await store.in_reader(store.referenced_files, names) == set()
     await call(app, "GET", f"conversations/{name}", 404)
 
 
