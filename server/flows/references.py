@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 from pipelines.protocol.images import RawImage
 from server.accounts.results import ResultStore
 from server.backends.decoding.data_uri import decode_data_uri, is_data_uri
+from server.backends.decoding.fair_semaphore import FairSemaphore
 from server.backends.decoding.messages import ImageError
 from server.backends.decoding.pool import DecoderFailed, DecoderPool
-from server.backends.decoding.turns import FairSemaphore
 from server.backends.fetch import FetchFailed, FetchRefused, FetchRules, FetchTooLarge, fetch_image
 from server.backends.storage import Storage
 from server.errors import ApiError, BadImageRequest, BadRequest, EngineFailure, TooLarge

@@ -20,9 +20,9 @@ import structlog
 
 from pipelines.protocol.images import Encoding
 from pipelines.protocol.raw_image_file import RawImageFile
+from server.backends.decoding.fair_semaphore import FairSemaphore
 from server.backends.decoding.messages import ImageError
 from server.backends.decoding.process import Decoder, DecoderDied
-from server.backends.decoding.turns import FairSemaphore
 from server.errors import StorageFailed
 
 log = structlog.stdlib.get_logger("darkroom.decoding")

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from server.backends.decoding.turns import FairSemaphore
+from server.backends.decoding.fair_semaphore import FairSemaphore
 from tests.support.polling import eventually
 
 
