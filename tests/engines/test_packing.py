@@ -24,10 +24,10 @@ def with_adapter(denoiser: Any) -> None:
 def compute(denoiser: Any) -> torch.Tensor:
     generator = torch.Generator().manual_seed(2)
     output: torch.Tensor = denoiser(
-        hidden_states=torch.randn(1, 16, 64, generator=generator),
-        encoder_hidden_states=torch.randn(1, 6, 16, generator=generator),
+        hidden_states=torch.randn(1, 16, 64, generator=generator).to(DEVICE),
+        encoder_hidden_states=torch.randn(1, 6, 16, generator=generator).to(DEVICE),
         encoder_hidden_states_mask=None,
-        timestep=torch.tensor([0.5]),
+        timestep=torch.tensor([0.5], device=DEVICE),
         img_shapes=[[(1, 4, 4)]],
     ).sample
     return output
@@ -40,7 +40,7 @@ def with_fp8(denoiser: Any) -> None:
 @pytest.mark.parametrize("change", [plain, with_adapter, with_fp8])
 def test_a_copy_computes_the_same(change: Callable[[Any], Any]) -> None:
     torch.manual_seed(1)
-    denoiser = qwen_transformer().eval()
+    denoiser = qwen_transformer().eval().to(DEVICE)
     change(denoiser)
     packed, weights = pack_module(denoiser)
     copy, places = unpack_module(packed)

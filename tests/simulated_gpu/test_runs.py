@@ -48,12 +48,12 @@ ENGINES = [
     f"tests/engines/test_{name}.py"
     for name in (
         "adapter_strength", "adapters_leave_nothing", "alignment", "cast_codecs", "channels",
-        "chat_constraints", "chat_engine", "chat_files", "chat_lengths", "chat_vision", "checkpoints",
+        "chat_constraints", "chat_engine", "chat_files", "chat_lengths", "chat_threads", "chat_vision", "checkpoints",
         "classify_engine", "controls", "decode_graphs", "device_failures", "device_reads", "embeddings",
-        "encode", "enlarging", "families", "file_sampling", "image_engine", "image_scheduling", "image_sizes",
-        "invalid_images", "late_start", "long_prompts", "merging", "merging_faults", "modular", "own_parts",
-        "packed_linear", "pipelines", "prompt_cache", "quantizing", "runtime_options", "runtime_pairs",
-        "safety_checker", "scaled_weights", "sleep", "step_caches", "upscalers", "weight_names",
+        "encode", "engine_host", "enlarging", "families", "file_sampling", "image_engine", "image_scheduling",
+        "image_sizes", "invalid_images", "late_start", "long_prompts", "merging", "merging_faults", "modular",
+        "own_parts", "packed_linear", "packing", "pipelines", "prompt_cache", "quantizing", "runtime_options",
+        "runtime_pairs", "safety_checker", "scaled_weights", "sleep", "step_caches", "upscalers", "weight_names",
     )
 ]  # fmt: skip
 
