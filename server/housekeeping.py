@@ -1,4 +1,4 @@
-"""Maintenance: keep the home private, renew leases, void holds of dead servers, sweep files without a record."""
+"""Maintenance: keep the home private, renew leases, void holds of dead servers, sweep records and files."""
 
 import asyncio
 import fcntl
@@ -85,7 +85,7 @@ async def recover_after_crash(services: Services) -> None:
     if finished := await stores.responses.retry_in_writer(stores.responses.finish_orphans):
         log.warning("ended the responses of a server that died", responses=finished)
     if await stores.gateways.in_reader(stores.gateways.runs_maintenance):
-        await _sweep_files(services)
+        await stores.files.in_thread(services.operations.storage_sweep.claim)
 
 
 async def unregister_gateway(services: Services) -> None:
@@ -176,41 +176,22 @@ async def _end_lost(services: Services) -> None:
 async def _sweep(services: Services) -> None:
     """Sweep expired records and files. Thumbnails are each server's own. Of several servers one does the rest."""
     await services.images.thumbnails.sweep(THUMBNAIL_DAYS * DAY_S)
-    gateways, calls, call_log = services.stores.gateways, services.stores.calls, services.stores.call_log
+    settings, stores = services.settings, services.stores
+    gateways, calls, call_log = stores.gateways, stores.calls, stores.call_log
     if not await gateways.in_reader(gateways.runs_maintenance):
         return
     await _in_pages(calls, calls.delete_expired)
-    await _in_pages(call_log, partial(call_log.delete_older, services.settings.calls_keep_days * DAY_S))
-    if not services.settings.keep_prompts:
+    await _in_pages(call_log, partial(call_log.delete_older, settings.calls_keep_days * DAY_S))
+    if not settings.keep_prompts:
         await _in_pages(call_log, call_log.delete_prompts)
-        await _in_pages(services.stores.results, services.stores.results.delete_origins)
+        await _in_pages(stores.results, stores.results.delete_origins)
     await services.images.webhooks.remove_orphans()
-    await _sweep_files(services)
-
-
-async def _sweep_files(services: Services) -> None:
-    settings, results, responses = services.settings, services.stores.results, services.stores.responses
-    max_age_s = settings.responses_keep_days * DAY_S
+    responses, conversations, max_age_s = stores.responses, stores.conversations, settings.responses_keep_days * DAY_S
     await _in_pages(responses, partial(responses.delete_expired, max_age_s, settings.idempotency_s))
-    await _in_pages(services.stores.batches, partial(services.stores.batches.delete_older, max_age_s))
-    conversations = services.stores.conversations
+    await _in_pages(stores.batches, partial(stores.batches.delete_older, max_age_s))
     await _in_pages(conversations, partial(conversations.delete_expired, max_age_s))
-    days = settings.results_keep_days
-    if days is not None and (expired := await _in_pages(results, partial(results.expire, days * DAY_S))):
-        log.info("expired results", results=expired)
-    removed, storage = 0, services.stores.files
-    pages = storage.pages(settings.result_grace_s)
-    while (page := await storage.in_thread(next, pages, None)) is not None:
-        for start in range(0, len(page), PAGE):
-            names = page[start : start + PAGE]
-            known = await results.in_reader(results.recorded, names)
-            known |= await responses.in_reader(responses.referenced_files, names)
-            known |= await conversations.in_reader(conversations.referenced_files, names)
-            unknown = [name for name in names if name not in known]
-            await storage.in_thread(storage.delete, unknown)
-            removed += len(unknown)
-    if removed:
-        log.info("removed files without a record", files=removed)
+    if any(each.samples for each in services.telemetry.metrics.requests.collect()):  # nobody has come yet: no hurry
+        await stores.files.in_thread(services.operations.storage_sweep.run)
 
 
 async def _in_pages(store: Store, change: Callable[[], int]) -> int:

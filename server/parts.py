@@ -17,6 +17,7 @@ from server.accounts.gateways import GatewayStore
 from server.accounts.ledger import Ledger
 from server.accounts.responses import ResponseStore
 from server.accounts.results import ResultStore
+from server.accounts.stored_files import StoredFiles
 from server.accounts.webhooks import WebhookStore
 from server.backends.engines import Engines
 from server.backends.storage import Storage
@@ -51,6 +52,7 @@ class Stores:
     batches: BatchStore
     call_log: CallLog
     results: ResultStore
+    stored_files: StoredFiles  # names of what is in `files`
     webhooks: WebhookStore
     console_sessions: ConsoleSessions
     files: Storage

@@ -32,6 +32,7 @@ from server.flows.responses.count_tokens import TokenCounter
 from server.flows.responses.create import ResponseCreator
 from server.flows.responses.retrieve import Responses
 from server.flows.sign_in import SignIn
+from server.flows.storage_sweep import StorageSweep
 from server.flows.thumbnails import Thumbnails
 from server.parts import Engines, Running, Served, Stores, Telemetry
 from server.settings import Settings
@@ -87,6 +88,7 @@ class Operations:
     comparison_grids: ComparisonGrids
     grid_jobs: GridJobs
     sleeper: Sleeper
+    storage_sweep: StorageSweep
 
 
 @dataclass(frozen=True, slots=True)

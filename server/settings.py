@@ -143,9 +143,11 @@ class Settings(BaseSettings):
     worker_silence_s: float = Field(300, gt=0)
     """A worker that sends nothing, or makes no progress in any job, for this long is killed."""
     result_grace_s: float = Field(3600, gt=0)
-    """Age in seconds at which a file without a record is deleted."""
+    """Age in seconds at which a file of an image that no record needs goes to the trash of the storage."""
     results_keep_days: float | None = Field(None, gt=0)
-    """Age in days at which an image is deleted; its charge stays. Unset: never."""
+    """Age in days at which an image goes to the trash of the storage; its charge stays. Unset: never."""
+    trash_days: float = Field(7, gt=0)
+    """Days after which a file in the trash is deleted. Until then `darkroom store put-back` brings it back."""
     calls_keep_days: float = Field(90, gt=0)
     """Age in days at which a row of the log of calls is deleted (its charge stays)."""
     keep_prompts: bool = True

@@ -13,6 +13,8 @@ from sqlalchemy import URL
 from server.errors import StartError
 
 SQLITE_NAME, POSTGRESQL_NAME = "darkroom.db", "darkroom.dump"
+DISOWN = "DELETE FROM storage_owner"  # which storage is the database's
+DISOWN_IF_THERE = f"DO $$ BEGIN IF to_regclass('storage_owner') IS NOT NULL THEN {DISOWN}; END IF; END $$"
 
 
 def copy_sqlite(source: Path, target: Path) -> None:
@@ -44,10 +46,9 @@ def copy_database(url: URL, folder: Path) -> Path:
 
 
 def check_kind(url: URL, copy: Path) -> None:
-    """Check that the copy is of the same kind as the database. Raises StartError."""
-    kind = "sqlite" if copy.name == SQLITE_NAME else "postgresql"
-    if url.get_backend_name() != kind:
-        raise StartError(f"The backup has a {kind} database, and DARKROOM_DATABASE names another kind.")
+    """Check that the copy can be put into the database: PostgreSQL takes SQLite's, too. Raises StartError."""
+    if copy.name == POSTGRESQL_NAME and url.get_backend_name() == "sqlite":
+        raise StartError("The backup has a postgresql database, and DARKROOM_DATABASE names another kind.")
 
 
 def check_copy(copy: Path) -> None:
@@ -65,11 +66,19 @@ def check_copy(copy: Path) -> None:
 
 
 def restore_database(url: URL, copy: Path, tables: Collection[str]) -> None:
-    """Put a copy of the same kind in place of the database, which nobody may use. Of PostgreSQL these tables are
-    replaced, also those that the copy, of an older version, does not have. Raises StartError, without a change then."""
+    """Put a copy in place of the database, which nobody may use. Of PostgreSQL these tables are replaced, also those
+    that the copy, of an older version, does not have. Raises StartError, without a change then.
+
+    What is restored does not own a storage: the one that it was copied from may live."""
     if copy.name == POSTGRESQL_NAME:
         _restore_postgresql(url, copy, tables)
         return
+    with (
+        closing(sqlite3.connect(copy)) as connection,
+        suppress(sqlite3.OperationalError),
+        connection,
+    ):  # older: no table
+        connection.execute(DISOWN)
     path = Path(url.database or "")
     for leftover in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
         leftover.unlink(missing_ok=True)
@@ -85,7 +94,8 @@ def _restore_postgresql(url: URL, copy: Path, tables: Collection[str]) -> None:
         script = Path(folder) / "restore.sql"
         command = ("pg_restore", "--clean", "--if-exists", "--no-owner", f"--file={script}", str(copy))
         _call(command, None)
-        _run("psql", url, "--no-psqlrc", "--set=ON_ERROR_STOP=1", "--single-transaction", "-c", drop, "-f", str(script))
+        once = ("--no-psqlrc", "--set=ON_ERROR_STOP=1", "--single-transaction")
+        _run("psql", url, *once, "-c", drop, "-f", str(script), "-c", DISOWN_IF_THERE)
 
 
 def _run(program: str, url: URL, *options: str) -> None:

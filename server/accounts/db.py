@@ -96,22 +96,27 @@ class Database:
             if before is not None and is_newer(before):
                 raise StartError(schema_problem(before))
             if not self.is_sqlite and before != newest_schema():
-                self._require_alone(session)
+                self._require_alone(session, " of an older version")
             self.answer_limit_s, limit_s = math.inf, self.answer_limit_s
             try:
                 upgrade(session.connection())
             finally:
                 self.answer_limit_s = limit_s
 
-    def _require_alone(self, session: Session) -> None:
-        """Check that no server of another version runs. A SQLite file has one server, by its lock."""
+    def require_alone(self) -> None:
+        """Check that no server uses the database. Raises StartError."""
+        with self.write() as session:
+            self._require_alone(session, "")
+
+    def _require_alone(self, session: Session, which: str) -> None:
+        """Check that no server runs whose lease is in the database. A SQLite file has one server, by its lock."""
         if not inspect(session.connection()).has_table("gateways"):
             return
         # As `gateways.lease_ended` says it: by the columns of any version
         running = text("SELECT count(*) FROM gateways WHERE lease_until BETWEEN :now AND :now + 7200")
         if count := session.scalar(running, {"now": self.lease_now(session)}):
             raise StartError(
-                f"{count} server(s) of an older version use the database: stop them first. One that was killed counts "
+                f"{count} server(s){which} use the database: stop them first. One that was killed counts "
                 "until its lease has run out (DARKROOM_LEASE_S)."
             )
 

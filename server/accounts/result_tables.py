@@ -1,4 +1,4 @@
-"""The rows of stored images."""
+"""The rows of stored images, of the files that were written, and of the storage that has them."""
 
 from typing import Any
 
@@ -31,3 +31,25 @@ class ResultRow(Base):
     prompt: Mapped[str | None] = mapped_column(Text)
     parameters: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     parents: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))  # names of results it was made from
+
+
+class StoredFileRow(Base):
+    """A file that a server of this database has written, or was about to. A file without a row is somebody else's, or
+    of a time that this database does not remember: nothing removes it."""
+
+    __tablename__ = "stored_files"
+
+    name: Mapped[str] = mapped_column(String(60), primary_key=True)
+    written_at: Mapped[float]
+    trashed_at: Mapped[float | None] = mapped_column(index=True)
+
+
+class StorageOwnerRow(Base):
+    """The one row that says which storage is this database's: `id` lies there, too, and so does the newest `stamp`.
+    `next_stamp`: one that is being written."""
+
+    __tablename__ = "storage_owner"
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    stamp: Mapped[str] = mapped_column(String(32))
+    next_stamp: Mapped[str | None] = mapped_column(String(32))

@@ -83,7 +83,7 @@ class ResultFilter:
 
 
 class ResultStore(Store):
-    """Records and reads stored images, and marks them as deleted: a sweep removes their files."""
+    """Records and reads stored images, and forgets them."""
 
     def record_write(self, call_id: str, results: Sequence[StoredResult]) -> Write:
         """Return the write that records a call's images, for the transaction that charges it."""
@@ -104,7 +104,7 @@ class ResultStore(Store):
         return row.to(StoredResult)
 
     def recorded(self, names: Collection[str]) -> set[str]:
-        """Return which of these files have a record and must not be deleted."""
+        """Return which of these files have a record, and so must be there."""
         with self._database.read() as session:
             kept = (ResultRow.name.in_(names), ResultRow.deleted_at.is_(None))
             return set(session.scalars(select(ResultRow.name).where(*kept)))
@@ -150,16 +150,14 @@ class ResultStore(Store):
         values = {**FORGOTTEN, "deleted_at": self.now()}
         return self._write(update(row).where(*mine).values(**values)) > 0
 
-    def expire(self, max_age_s: float, limit: int = PAGE) -> int:
-        """Mark results older than this as deleted, so that a sweep removes their files. Their charges stay. Returns how
-        many; if as many as `limit`, there may be more."""
+    def expired(self, max_age_s: float, limit: int) -> list[str]:
+        """Return the names of results that are older than this, oldest first."""
         row, clock = ResultRow, self._database.clock
-        page = select(row.name).where(row.created_at < clock.earliest() - max_age_s, row.deleted_at.is_(None))
-        statement = update(row).where(row.name.in_(page.order_by(row.created_at).limit(limit)))
         with self._database.write() as session:
             reset_future_times(session, row.created_at, clock, max_age_s)
-            statement = statement.values(deleted_at=clock.now())
-            return len(session.scalars(statement.returning(row.name)).all())
+        query = select(row.name).where(row.created_at < clock.earliest() - max_age_s, row.deleted_at.is_(None))
+        with self._database.read() as session:
+            return list(session.scalars(query.order_by(row.created_at).limit(limit)))
 
     def delete_origins(self, limit: int = PAGE) -> int:
         """Remove prompts and parameters that were kept before; returns how many. If as many as `limit`, there may be

@@ -4,7 +4,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Table
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -50,12 +50,17 @@ def upgrade(connection: Connection) -> None:
     command.upgrade(config, "head")
 
 
-def table_names() -> set[str]:
-    """Return the names of all tables that a database of this version has."""
+def all_tables() -> list[Table]:
+    """Return the tables of this version, each after those that its rows refer to."""
     from server.accounts import batch_tables, conversation_tables, operator_tables, response_tables, result_tables  # noqa: F401
     from server.accounts.tables import Base
 
-    return {*Base.metadata.tables, "alembic_version"}
+    return list(Base.metadata.sorted_tables)
+
+
+def table_names() -> set[str]:
+    """Return the names of all tables that a database of this version has."""
+    return {*(table.name for table in all_tables()), "alembic_version"}
 
 
 @cache

@@ -3,14 +3,16 @@
 A file is written under a temporary name, synced and renamed, so a file under its final name is complete.
 """
 
+import errno
 import os
+import shutil
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import structlog
 
-from server.backends.storage import NAME, Storage
+from server.backends.storage import MARK, NAME, TRASH, Storage
 from server.clock import Clock
 from server.errors import StorageFailed
 
@@ -27,12 +29,27 @@ class LocalStorage(Storage):
 
     def write(self, name: str, data: bytes) -> None:
         """Store a file. When this returns, it survives a crash."""
-        path = self._path_for(name)
-        temporary = path.with_name(f".{name}.tmp")
+        self._write(self._path_for(name), data)
+
+    def read_mark(self) -> bytes | None:
+        """Read what says whose the storage is; None if nothing does."""
+        try:
+            return (self._root / MARK).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StorageFailed(str(error)) from error
+
+    def write_mark(self, mark: bytes) -> None:
+        """Write what says whose the storage is, in place of what said it."""
+        self._write(self._root / MARK, mark)
+
+    def _write(self, path: Path, data: bytes) -> None:
+        name, temporary = path.name, _unfinished(path)
         try:
             if not path.parent.is_dir():
                 path.parent.mkdir(parents=True, exist_ok=True)
-                _fsync_folder(self._root)
+                _fsync_folder(path.parent.parent)
             with temporary.open("wb") as file:
                 file.write(data)
                 file.flush()
@@ -67,25 +84,47 @@ class LocalStorage(Storage):
         """Return whether there is such a file."""
         return self.path(name) is not None
 
-    def pages(self, older_than_s: float) -> Iterator[list[str]]:
+    def names(self, *, trashed: bool = False) -> Iterator[list[str]]:
+        """Yield the names of all files, or of those in the trash, a folder at a time."""
+        with _translated():
+            for folder in self._folder(trashed=trashed).glob("??"):
+                yield [path.name for path in folder.iterdir() if NAME.fullmatch(path.name)]
+
+    def older(self, max_age_s: float) -> Iterator[list[str]]:
         """Yield the names of all files that are older than this, a folder at a time. A file that lies ahead by more was
         written while the clock was ahead, and is dated anew: else it would stay until that time has come."""
-        before, after = self._clock.earliest() - older_than_s, self._clock.latest() + older_than_s
+        before, after = self._clock.earliest() - max_age_s, self._clock.latest() + max_age_s
         for folder in self._root.glob("??"):
             names = []
             for path in folder.iterdir():
                 with suppress(FileNotFoundError):
                     written_at = path.stat().st_mtime
-                    if written_at < before and path.is_file():
-                        names.append(path.name)
-                    elif written_at > after:
+                    if written_at > after:
                         os.utime(path)
+                    elif written_at < before and NAME.fullmatch(path.name):
+                        names.append(path.name)
             yield names
 
-    def delete(self, names: Collection[str]) -> None:
-        """Delete these files, as far as they are there."""
-        for name in names:
-            self._path_for(name.removeprefix(".")).with_name(name).unlink(missing_ok=True)
+    def delete(self, names: Collection[str], *, trashed: bool = False) -> None:
+        """Delete these files, or those in the trash, as far as they are there, and what a crash has left of them."""
+        with _translated():
+            for name in names:
+                path = self._path_for(name, trashed=trashed)
+                path.unlink(missing_ok=True)
+                _unfinished(path).unlink(missing_ok=True)
+
+    def trash(self, names: Collection[str]) -> None:
+        """Move these files to the trash, as far as they are there, and delete what a crash has left of them."""
+        with _translated():
+            for name in names:
+                _unfinished(self._path_for(name)).unlink(missing_ok=True)
+                _move(self._path_for(name), self._path_for(name, trashed=True))
+
+    def put_back(self, names: Collection[str]) -> None:
+        """Move these files back from the trash, as far as they are there."""
+        with _translated():
+            for name in names:
+                _move(self._path_for(name, trashed=True), self._path_for(name))
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[Path]:
@@ -99,8 +138,42 @@ class LocalStorage(Storage):
         except OSError as error:
             raise StorageFailed(str(error)) from error
 
-    def _path_for(self, name: str) -> Path:
-        return self._root / name[:2] / name
+    def _folder(self, *, trashed: bool = False) -> Path:
+        return self._root / TRASH if trashed else self._root
+
+    def _path_for(self, name: str, *, trashed: bool = False) -> Path:
+        return self._folder(trashed=trashed) / name[:2] / name
+
+
+def _unfinished(path: Path) -> Path:
+    """Return the name of a file while it is written."""
+    return path.with_name(f".{path.name.removeprefix('.')}.tmp")
+
+
+def _move(source: Path, target: Path) -> None:
+    """Move a file, also to another disk, where it is whole before the first is gone."""
+    if not source.is_file():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        source.rename(target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        shutil.copy2(source, _unfinished(target))
+        with _unfinished(target).open("rb") as copy:
+            os.fsync(copy.fileno())
+        _unfinished(target).rename(target)
+        source.unlink()
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Raise StorageFailed where the folder can't be read or changed."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageFailed(str(error)) from error
 
 
 def _fsync_folder(folder: Path) -> None:

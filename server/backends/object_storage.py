@@ -5,16 +5,15 @@ AWS_ENDPOINT_URL, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME, ..
 """
 
 import os
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
 import structlog
 
 from server.backends.proxies import store_options
-from server.backends.storage import NAME, Storage
-from server.clock import Clock
+from server.backends.storage import MARK, NAME, TRASH, Storage
 from server.errors import StartError, StorageFailed
 
 log = structlog.stdlib.get_logger("darkroom.storage")
@@ -59,7 +58,6 @@ class ObjectStorage(Storage):
             )
         except (BaseError, ValueError) as error:
             raise StartError(f"DARKROOM_STORAGE is {url}, which can't be used: {error}") from error
-        self._clock = Clock()
 
     def write(self, name: str, data: bytes) -> None:
         """Store a file. When this returns, it survives a crash."""
@@ -88,19 +86,47 @@ class ObjectStorage(Storage):
             return False
         return True
 
-    def pages(self, older_than_s: float) -> Iterator[list[str]]:
-        """Yield the names of all files that are older than this, a page at a time."""
-        cutoff = self._clock.earliest() - older_than_s
+    def names(self, *, trashed: bool = False) -> Iterator[list[str]]:
+        """Yield the names of all files, or of those in the trash, a page at a time."""
         with self._translated():
-            for page in self._obstore.list(self._store, chunk_size=PAGE):
-                names = [item["path"].rpartition("/")[2] for item in page if item["last_modified"].timestamp() < cutoff]
-                yield [name for name in names if NAME.fullmatch(name)]  # what else is in the bucket is not ours
+            for page in self._obstore.list(self._store, f"{TRASH}/" if trashed else None, chunk_size=PAGE):
+                names = [item["path"].rpartition("/")[2] for item in page]
+                keys = {item["path"] for item in page}
+                yield [name for name in names if NAME.fullmatch(name) and _key(name, trashed=trashed) in keys]
 
-    def delete(self, names: Collection[str]) -> None:
-        """Delete these files, as far as they are there."""
+    def delete(self, names: Collection[str], *, trashed: bool = False) -> None:
+        """Delete these files, or those in the trash, as far as they are there."""
         if names:
             with self._translated():
-                self._obstore.delete(self._store, [_key(name) for name in names])
+                self._obstore.delete(self._store, [_key(name, trashed=trashed) for name in names])
+
+    def trash(self, names: Collection[str]) -> None:
+        """Move these files to the trash, as far as they are there."""
+        self._move([(_key(name), _key(name, trashed=True)) for name in names])
+
+    def put_back(self, names: Collection[str]) -> None:
+        """Move these files back from the trash, as far as they are there."""
+        self._move([(_key(name, trashed=True), _key(name)) for name in names])
+
+    def read_mark(self) -> bytes | None:
+        """Read what says whose the storage is; None if nothing does."""
+        try:
+            with self._translated():
+                return bytes(self._obstore.get(self._store, MARK).bytes())
+        except FileNotFoundError:
+            return None
+
+    def write_mark(self, mark: bytes) -> None:
+        """Write what says whose the storage is, in place of what said it."""
+        with self._translated():
+            self._obstore.put(self._store, MARK, mark)
+
+    def _move(self, keys: Sequence[tuple[str, str]]) -> None:
+        """Copy objects, then delete those that were copied."""
+        for source, target in keys:
+            with suppress(FileNotFoundError), self._translated():
+                self._obstore.copy(self._store, source, target)
+                self._obstore.delete(self._store, [source])
 
     @contextmanager
     def _found(self, name: str) -> Iterator[None]:
@@ -126,5 +152,5 @@ class ObjectStorage(Storage):
             raise StorageFailed(reason) from error
 
 
-def _key(name: str) -> str:
-    return f"{name[:2]}/{name}"
+def _key(name: str, *, trashed: bool = False) -> str:
+    return f"{TRASH}/{name[:2]}/{name}" if trashed else f"{name[:2]}/{name}"

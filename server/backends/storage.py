@@ -1,10 +1,10 @@
 """Finished images, under names of 128 random bits: in a folder or in an object store.
 
-A file is there whole or not at all. The caller records it afterwards; a sweep deletes files without a record.
+A file is there whole or not at all. Its name is the database's (`server/accounts/stored_files.py`), which knows by it
+which files are its own. What is swept goes to a trash inside the storage first.
 """
 
 import re
-import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -14,6 +14,8 @@ from server.threads import Threads
 
 THREADS = 8  # a disk gains from several accesses at once, and one that hangs must not stop at one
 NAME = re.compile(r"[0-9a-f]{32}\.[a-z0-9]{1,8}")
+MARK = ".darkroom-storage"  # the file that says whose the storage is
+TRASH = "trash"  # the folder, or the part of a prefix, of what was swept
 
 
 class Storage(ABC):
@@ -26,10 +28,6 @@ class Storage(ABC):
     def __init__(self, is_recorded: Callable[[str], bool] = lambda _: False) -> None:
         self._is_recorded = is_recorded
         self.in_thread = Threads("files", THREADS).run
-
-    def new_name(self, extension: str) -> str:
-        """Return a new name that can't be guessed."""
-        return f"{secrets.token_hex(16)}.{extension}"
 
     def require(self, name: str) -> None:
         """Check that a file is there. Raises FileNotFoundError for a file that was deleted, and ImageMissing for one
@@ -59,13 +57,28 @@ class Storage(ABC):
         ...
 
     @abstractmethod
-    def pages(self, older_than_s: float) -> Iterator[list[str]]:
-        """Yield the names of all files that are older than this, some at a time. A younger file may not be recorded
-        yet."""
+    def names(self, *, trashed: bool = False) -> Iterator[list[str]]:
+        """Yield the names of all files, or of those in the trash, some at a time. What else lies there is not ours."""
 
     @abstractmethod
-    def delete(self, names: Collection[str]) -> None:
-        """Delete these files, as far as they are there."""
+    def delete(self, names: Collection[str], *, trashed: bool = False) -> None:
+        """Delete these files, or those in the trash, as far as they are there."""
+
+    @abstractmethod
+    def trash(self, names: Collection[str]) -> None:
+        """Move these files to the trash, as far as they are there."""
+
+    @abstractmethod
+    def put_back(self, names: Collection[str]) -> None:
+        """Move these files back from the trash, as far as they are there."""
+
+    @abstractmethod
+    def read_mark(self) -> bytes | None:
+        """Read what says whose the storage is; None if nothing does."""
+
+    @abstractmethod
+    def write_mark(self, mark: bytes) -> None:
+        """Write what says whose the storage is, in place of what said it."""
 
     def path(self, name: str) -> Path | None:
         """Return the path of the file on this machine's disk, if it is there."""

@@ -62,7 +62,7 @@ def _responses(
     parts: Parts, admission: Admission, creator: ImageCreator, runner: ChatRunner, loop: ToolLoop, chats: Chats
 ) -> ResponseFlows:
     catalog, stores = parts.served.catalog, parts.stores
-    history = History(stores.responses, stores.conversations, stores.files, admission.references)
+    history = History(stores, admission.references)
     planner = Planner(catalog, history, admission.references, creator)
     stored = Responses(parts.running, stores)
     starter = ResponseCreator(

@@ -19,6 +19,7 @@ from server.flows.operators.queue import JobQueue, worker_reports
 from server.flows.operators.sleep import Sleeper
 from server.flows.operators.swaps import CatalogJobs
 from server.flows.other_gateways import OtherGateways
+from server.flows.storage_sweep import StorageSweep
 from server.services import Cluster, Operations
 
 
@@ -56,6 +57,7 @@ def build_operations(parts: Parts, admission: Admission, version: int | None) ->
         comparison_grids=grids,
         grid_jobs=grid_jobs,
         sleeper=Sleeper(engines, stores.database),
+        storage_sweep=StorageSweep(settings, stores.stored_files, stores.results, stores.files),
     )
     return cluster, operations
 

@@ -17,6 +17,7 @@ from server.accounts.gateways import GatewayStore
 from server.accounts.ledger import Ledger
 from server.accounts.responses import ResponseStore
 from server.accounts.results import ResultStore
+from server.accounts.stored_files import StoredFiles
 from server.accounts.webhooks import WebhookStore
 from server.backends.decoding.pool import KILL_REASONS, DecoderPool
 from server.backends.engines import build_engines
@@ -108,6 +109,7 @@ def _build_stores(settings: Settings, crash_points: CrashPoints) -> Stores:
         batches=BatchStore(database, owner),
         call_log=CallLog(database),
         results=results,
+        stored_files=StoredFiles(database),
         webhooks=WebhookStore(database),
         console_sessions=ConsoleSessions(database),
         files=open_storage(settings.images, lambda name: any(find([name]) for find in naming), settings.proxy),

@@ -3,16 +3,20 @@
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipelines.protocol.importing import importing
-from server.cli import batches, checkpoints, keys, reports, reproduce, running, teams
+from server.cli import batches, checkpoints, keys, reports, reproduce, running, store, teams
 from server.cli.cluster import commands as cluster
 from server.cli.environment import fail, flush_output, open_database, open_missing_streams, read_settings, user
 from server.cli.printing import CsvFlag, JsonFlag
 from server.cli.reports import KeyFilter, Limit, Since, Until
+
+if TYPE_CHECKING:
+    from server.accounts.db import Database
+    from server.settings import Settings
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -30,6 +34,7 @@ app.add_typer(checkpoints.app, name="checkpoints")
 app.add_typer(running.jobs, name="jobs")
 app.add_typer(running.policy, name="policy")
 app.add_typer(cluster.app, name="cluster")
+app.add_typer(store.app, name="store")
 
 
 def main() -> None:
@@ -151,18 +156,25 @@ def restore(
     ] = False,
     check: Annotated[bool, typer.Option("--check", help="Prove the backup alone: nothing is touched.")] = False,
 ) -> None:
-    """Put a backup in place of what is there, which is moved to a folder of the home. The server may not run."""
+    """Put a backup in place of what is there, which goes to a folder of the home. The server may not run."""
+    from contextlib import nullcontext
+
     from server.flows.operators.backup import check_backup, restore_backup
-    from server.housekeeping import lock_home
+    from server.housekeeping import lock_database, lock_home
 
     settings = read_settings()
     if check:
         found = check_backup(settings, file)  # without a lock: the server may run
         typer.echo(f"{file} is whole: {found.images} images and the database, schema {found.schema}.")
         return
-    with lock_home(settings.home):
+    with lock_home(settings.home), lock_database(settings) or nullcontext():
         restored = restore_backup(settings, file, keep_catalog=keep_catalog)
     typer.echo(f"Restored {restored.images} images and the database, schema {restored.schema}.")
+    if settings.storage is not None:
+        typer.echo(
+            f"Nothing is removed from {settings.images} by servers of this database until you say that it is theirs: "
+            "`darkroom store adopt`."
+        )
     if restored.left_out:
         fail(f"Not restored: {'; '.join(restored.left_out)}.")
 
@@ -221,9 +233,9 @@ def ledger(
         if not (as_json or as_csv):
             show(tokens_table(database, key_id))
         return
-    problems = report.check(database) + results.check(
-        database, open_storage(settings.images, proxy=settings.proxy).exists
-    )
+    storage = open_storage(settings.images, proxy=settings.proxy)
+    problems = report.check(database) + results.check(database, storage.exists)
+    _name_unknown_files(settings, database)
     for problem in problems:
         typer.echo(problem, err=True)
     if problems and (mended := report.repair_totals(database)):
@@ -231,6 +243,19 @@ def ledger(
     if problems:
         fail(f"The ledger has {len(problems)} problem(s), listed above.")
     typer.echo("The ledger is clean: charges, holds and results agree, and every result has its file.")
+
+
+def _name_unknown_files(settings: "Settings", database: "Database") -> None:
+    from server.flows.storage_sweep import open_sweep
+
+    unknown = [name for page in open_sweep(settings, database).unknown() for name in page]
+    for name in unknown:
+        typer.echo(f"file {name} has no record")
+    if unknown:
+        typer.echo(
+            f"{len(unknown)} files in {settings.images}, listed above, were not written by servers of this database. "
+            "They stay. If nobody else has images there, `darkroom store sweep --unknown` moves them to its trash."
+        )
 
 
 for command in (

@@ -2,7 +2,7 @@
 
 import traceback
 
-from server.errors import ApiError, DatabaseBusy, StartError
+from server.errors import ApiError, DatabaseBusy, StartError, StorageFailed
 
 
 def error_line(error: BaseException) -> str:
@@ -11,6 +11,8 @@ def error_line(error: BaseException) -> str:
         return str(error)
     if isinstance(error, DatabaseBusy):
         return f"The database can't be used: {error.reason}"
+    if isinstance(error, StorageFailed):
+        return f"The storage can't be used: {error.reason}"
     from server.catalog.images import CatalogError
 
     if isinstance(error, CatalogError):

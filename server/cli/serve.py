@@ -225,6 +225,8 @@ def _print_ready(console: Console, services: Services, *, show_key: bool) -> Non
     for state in (*services.engines.image.checkpoints.values(), *services.engines.chat.checkpoints.values()):
         if state.state != "loaded":
             console.print(f"[red]Checkpoint {escape(state.spec.name)} does not load:[/red] {escape(state.detail)}")
+    if problem := services.operations.storage_sweep.problem:
+        console.print(problem, style="yellow", markup=False)
     console.print(f"\n[bold]Darkroom is ready[/bold] on {services.engines.image.device}.")
     console.print(f"  API      {base}/v1", markup=False)
     console.print(f"  Key      {key if bearer == key else f'in {dev_key}'}", markup=False)

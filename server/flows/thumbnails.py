@@ -58,7 +58,7 @@ class Thumbnails:
 
     async def sweep(self, max_age_s: float) -> None:
         """Delete the thumbnails that were made so long ago: the next request makes them again."""
-        pages = self._cache.pages(max_age_s)
+        pages = self._cache.older(max_age_s)
         while (page := await self._cache.in_thread(next, pages, None)) is not None:
             await self._cache.in_thread(self._cache.delete, page)
 

@@ -83,6 +83,7 @@ async def status(services: ServicesDep) -> ServerStatus:
         keep_prompts=settings.keep_prompts,
         calls_keep_days=settings.calls_keep_days,
         results_keep_days=settings.results_keep_days,
+        storage_problem=services.operations.storage_sweep.problem,
     )
 
 

@@ -103,10 +103,12 @@ async def delete_result(name: Name, key: Caller, services: ServicesDep) -> Delet
 
     Deletes an image's file, and its seed, prompt and parameters. Its charge stays.
     """
+    results, files, stored_files = services.stores.results, services.stores.files, services.stores.stored_files
     # the record first: a file without one is swept
-    if not await services.stores.results.in_writer(services.stores.results.delete, name, key.id):
+    if not await results.in_writer(results.delete, name, key.id):
         raise _no_image(name)
-    await services.stores.files.in_thread(services.stores.files.delete, [name])
+    await files.in_thread(files.delete, [name])
+    await stored_files.in_writer(stored_files.forget, [name])
     await services.images.thumbnails.delete(name)
     return DeletedResult(id=name)
 

@@ -111,3 +111,4 @@ class ServerStatus(Answer):
     keep_prompts: bool
     calls_keep_days: float
     results_keep_days: float | None
+    storage_problem: str | None  # why files stay in the storage that should go

@@ -81,7 +81,8 @@ def test_a_server_killed_at_the_worst_moment_charges_nothing_without_an_image(
         assert_clean(server)
         charged = int(then is None)
         assert charges(server) == charged
-        assert len(list((server.home / "results").rglob("*.png"))) == charged
+        assert server.darkroom("store", "sweep").returncode == 0
+        assert len(list((server.home / "results").glob("??/*.png"))) == charged
     assert post(server, QUICK).status_code == 200
 
 

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import platform
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -36,6 +37,7 @@ WEIGHTS: Final = (".safetensors", ".gguf")
 MOST_RECORDS: Final = 500
 Found = TypeVar("Found")
 PASSES: Final = ".passes.json"
+OURS: Final = re.compile(r"[0-9a-f]+(\.passes)?\.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,8 @@ class CheckRecords:
         return self._folder / f"{subject.name}{suffix}"
 
     def _drop_oldest(self) -> None:
-        written = [(file.stat().st_mtime_ns, file) for file in self._folder.glob("*.json")]
+        ours = (file for file in self._folder.glob("*.json") if OURS.fullmatch(file.name))
+        written = [(file.stat().st_mtime_ns, file) for file in ours]
         for _, file in sorted(written)[: max(0, len(written) - MOST_RECORDS)]:
             file.unlink(missing_ok=True)
 

@@ -6,8 +6,8 @@ of memory. Only that image fails, and the next one gets a new decoder. If the se
 """
 
 import asyncio
+import re
 import secrets
-import shutil
 import signal
 from collections import Counter
 from collections.abc import Mapping
@@ -28,6 +28,7 @@ from server.errors import StorageFailed
 log = structlog.stdlib.get_logger("darkroom.decoding")
 
 MAX_DECODERS = 2
+NAME = re.compile(r"[0-9a-f]{32}")  # of a file of decoded pixels
 IDLE_S = 60.0  # after which an unused decoder is ended
 MAX_DRAWN_PX = 64_000_000  # as many as a decoder accepts at all: what is finished is not scaled down first
 SILENCE_S = 120.0  # much longer than CPU_LIMIT_S, which is processor time
@@ -115,7 +116,7 @@ class DecoderPool:
 
     async def _to_file(self, owner: str, task: Mapping[str, Any], data: bytes) -> bytes:
         """Return the file that a decoder makes of an image, with its alpha channel."""
-        path = self._folder / secrets.token_hex(16)
+        path = self._folder / _new_name()
         try:
             await self._decode_into(path, owner, {**task, "keep_alpha": True}, data)
             return await asyncio.to_thread(path.read_bytes)
@@ -125,7 +126,7 @@ class DecoderPool:
     async def _decode(
         self, owner: str, task: Mapping[str, Any], data: bytes, mode: Literal["RGB", "L"]
     ) -> tuple[RawImageFile, tuple[int, int]]:
-        path = self._folder / secrets.token_hex(16)
+        path = self._folder / _new_name()
         try:
             answer = await self._decode_into(path, owner, task, data)
         except BaseException:
@@ -200,10 +201,17 @@ class DecoderPool:
         raise failure from error.__cause__
 
     def _clear_folder(self) -> None:
-        """Empty the folder, or create it. The folder itself stays: operators mount one in memory there."""
+        """Empty the folder of what a server has left there, or create it. The folder itself stays: operators mount one
+        in memory there."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left in self._folder.iterdir():
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
+            if NAME.fullmatch(left.name):
+                left.unlink()
+
+
+def _new_name() -> str:
+    """Return a new name of a file of decoded pixels."""
+    return secrets.token_hex(16)
 
 
 async def _end(decoder: Decoder) -> None:

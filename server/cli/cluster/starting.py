@@ -1,5 +1,6 @@
 """The work of the commands of `darkroom cluster`."""
 
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -168,7 +169,7 @@ def _try_storage(url: str) -> None:
     """Check that the storage takes a file. Raises StartError."""
     try:
         storage = open_storage(url)
-        name = storage.new_name("png")
+        name = f"{secrets.token_hex(16)}.png"
         storage.write(name, b"")
         storage.delete([name])
     except (StorageFailed, OSError) as error:

@@ -274,10 +274,7 @@ class ImageCreator:
     ) -> ImageResult:
         """Store the files first, then write one transaction with the charge, the images' records and the answer, so
         that a retry finds all or nothing. A file without a record is swept later."""
-        stored = [
-            await self._stores.files.in_thread(self._store, position, image)
-            for position, image in enumerate(finished.images)
-        ]
+        stored = await self._store(finished.images)
         self._telemetry.crash_points.hit("after-store")
         if not stored:
             raise EngineFailure("The image engine finished without an image; nothing was charged.")
@@ -307,8 +304,17 @@ class ImageCreator:
                     "The call lost its hold on the ledger; nothing was charged. Please send it again."
                 ) from error
 
-    def _store(self, position: int, image: EncodedImage) -> StoredResult:
-        name = self._stores.files.new_name(image.media_type.rpartition("/")[2])
+    async def _store(self, images: Sequence[EncodedImage]) -> list[StoredResult]:
+        """Write a call's images into the storage, under names that the database gives them."""
+        if not images:
+            return []
+        files, stored_files = self._stores.files, self._stores.stored_files
+        extension = images[0].media_type.rpartition("/")[2]
+        names = await stored_files.retry_in_writer(stored_files.name_new, extension, len(images))
+        named = enumerate(zip(names, images, strict=True))
+        return [await files.in_thread(self._write, name, position, image) for position, (name, image) in named]
+
+    def _write(self, name: str, position: int, image: EncodedImage) -> StoredResult:
         self._stores.files.write(name, image.data)
         return StoredResult(
             name=name,

@@ -1,7 +1,8 @@
 """Backups: database, images, catalog and secrets in one file, made while the server runs; and put back.
 
-The database is copied first. An image that is stored meanwhile is in the backup without a record, and is swept after a
-restore; one that is deleted meanwhile has a record without a file, which `darkroom ledger --check` names.
+The database is copied first. An image that is stored meanwhile is in the backup without a record, and one that is
+deleted meanwhile has a record without a file: `darkroom ledger --check` names both. Putting a backup back removes no
+image from the storage, which may be another server's, too, and the restored database does not own it.
 """
 
 import hashlib
@@ -17,6 +18,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import URL
+
+from server.accounts.conversion import fill_from_sqlite
 from server.accounts.copies import (
     POSTGRESQL_NAME,
     SQLITE_NAME,
@@ -25,9 +29,10 @@ from server.accounts.copies import (
     copy_database,
     restore_database,
 )
-from server.accounts.db import Database
+from server.accounts.db import Database, connect_database
 from server.accounts.schema import is_newer, newest_schema, schema_problem, table_names
 from server.backends.open_storage import local_folder
+from server.backends.storage import MARK
 from server.errors import StartError
 from server.settings import Settings
 
@@ -181,19 +186,23 @@ def _usable(manifest: dict[str, Any]) -> dict[str, Any]:
 def _put_back(settings: Settings, folder: Path, aside: Path, *, keep_catalog: bool) -> None:
     """Restore the database, the images, the secrets and the catalog. The database comes first: if PostgreSQL does not
     take it, nothing has changed."""
-    database = Database(settings.database_url)
-    url = database.url
-    database.dispose()
+    url = settings.database_url
     copy = next(path for name in (SQLITE_NAME, POSTGRESQL_NAME) if (path := folder / name).exists())
     check_kind(url, copy)
     if url.get_backend_name() == "sqlite" and url.database:
         path = Path(url.database)
         _move_aside(aside, [path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")])
-    restore_database(url, copy, table_names())
+    else:
+        _copy_aside(url, aside)
+    if copy.name == SQLITE_NAME and url.get_backend_name() != "sqlite":
+        fill_from_sqlite(url, copy)
+    else:
+        restore_database(url, copy, table_names())
     _move_aside(aside, [settings.home / name for name in SECRETS])
     if (images := local_folder(settings.images)) is not None:
-        _move(images, aside / RESULTS)
-        _move(folder / RESULTS, images)
+        _put_images_back(folder / RESULTS, images, aside / RESULTS)
+    if settings.storage is None:  # in the home, which nobody else has: the next start finds its images there
+        (settings.results / MARK).unlink(missing_ok=True)
     for name in SECRETS:
         _move(folder / name, settings.home / name)
     if not keep_catalog:
@@ -202,6 +211,26 @@ def _put_back(settings: Settings, folder: Path, aside: Path, *, keep_catalog: bo
         if settings.moderation is not None and (folder / POLICY).exists():
             _move_aside(aside, [settings.moderation])
             _move(folder / POLICY, settings.moderation)
+
+
+def _copy_aside(url: URL, aside: Path) -> None:
+    """Copy what a PostgreSQL database has, which no server may use. Raises StartError."""
+    with connect_database(url) as database:
+        database.require_alone()
+        if database.schema_version() is not None:
+            aside.mkdir(parents=True, exist_ok=True)
+            copy_database(url, aside)
+
+
+def _put_images_back(source: Path, images: Path, aside: Path) -> None:
+    """Put the images of a backup into the storage beside those that are there: no name is given twice. One that is
+    there and differs is damaged, and moved aside."""
+    for path in source.glob("??/*"):
+        target = images / path.relative_to(source)
+        if target.is_file() and _sum(target) != _sum(path):
+            _move(target, aside / path.relative_to(source))
+        if not target.exists():
+            _move(path, target)
 
 
 def _move_aside(aside: Path, paths: list[Path]) -> None:

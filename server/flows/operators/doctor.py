@@ -11,10 +11,13 @@ from pathlib import Path
 
 import httpx
 
-from server.accounts.db import Database
+from server.accounts.db import Database, connect_database
 from server.accounts.schema import schema_problem
+from server.accounts.stored_files import StoredFiles
+from server.backends.open_storage import open_storage
 from server.catalog.images import CatalogError, load_catalog
-from server.errors import DatabaseBusy, DatabaseFailed
+from server.errors import DatabaseBusy, DatabaseFailed, StartError
+from server.flows.storage_owner import StorageMarks
 from server.schemas.doctor import Finding
 from server.settings import PREFIX, Settings, unknown_settings
 
@@ -30,7 +33,7 @@ def run_checks(settings: Settings) -> list[Finding]:
     """Run every check, and return the findings; the server may run meanwhile. A check that meets a file which it may
     not read reports that."""
     checks: tuple[Callable[[Settings], Finding], ...] = (
-        _settings, _driver, _cuda, _memory, _disk, _port, _permissions, _database, _catalog, _egress,
+        _settings, _driver, _cuda, _memory, _disk, _port, _permissions, _database, _storage, _catalog, _egress,
     )  # fmt: skip
     return [_checked(check, settings) for check in checks]
 
@@ -147,6 +150,20 @@ def _database(settings: Settings) -> Finding:
     if not database.is_sqlite and shutil.which("pg_dump") is None:
         return Finding(name="database", ok=None, detail=f"{detail}; pg_dump is not there, which backups need")
     return Finding(name="database", ok=True, detail=detail)
+
+
+def _storage(settings: Settings) -> Finding:
+    with connect_database(settings.database_url) as database:
+        try:
+            if schema_problem(database.schema_version()) is not None:
+                return Finding(name="storage", ok=None, detail=f"{settings.images}: no server of this version has run")
+            storage = open_storage(settings.images, proxy=settings.proxy)
+            problem = StorageMarks(StoredFiles(database), storage, settings.images).find_problem()
+        except (DatabaseBusy, DatabaseFailed) as error:
+            problem = f"the database can't say whose it is: {error.reason}"
+        except StartError as error:
+            problem = str(error)
+    return Finding(name="storage", ok=problem is None, detail=problem or f"{settings.images} is this database's")
 
 
 def _catalog(settings: Settings) -> Finding:

@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from server.accounts.conversations import MAX_ITEMS, ConversationStore
+from server.accounts.conversations import MAX_ITEMS
 from server.accounts.keys import Key
 from server.accounts.response_items import StoredItem
-from server.accounts.responses import RUNNING, ResponseStore
-from server.backends.storage import Storage
+from server.accounts.responses import RUNNING
 from server.errors import BadRequest, NotFound
 from server.flows.references import Reference, ReferenceLoader, StoredImage
 from server.flows.responses.context import ImageRef
 from server.flows.responses.items import store_images, to_stored, user_text
+from server.parts import Stores
 from server.schemas.response_items import ImageCallItem, Item, ItemReference
 from server.schemas.responses import ResponseBody
 
@@ -31,12 +31,11 @@ class PastItems:
 class History:
     """Reads and writes the items of responses."""
 
-    def __init__(
-        self, store: ResponseStore, conversations: ConversationStore, storage: Storage, references: ReferenceLoader
-    ) -> None:
-        self._store = store
-        self._conversations = conversations
-        self._storage = storage
+    def __init__(self, stores: Stores, references: ReferenceLoader) -> None:
+        self._store = stores.responses
+        self._conversations = stores.conversations
+        self._storage = stores.files
+        self._stored_files = stores.stored_files
         self._references = references
 
     async def read_past(self, key: Key, body: ResponseBody) -> PastItems:
@@ -119,10 +118,10 @@ class History:
         return tuple([await store_images(item, store) for item in inputs])
 
     async def _store_image(self, key: Key, field: str, check: bool, data_uri: str, extension: str) -> str:
-        name = self._storage.new_name(extension)
         async with self._references.in_memory(key.id, Reference(field, data_uri)) as data:
             if check:
                 await self._references.decode(key.id, field, data, CHECKED_PX)
+            (name,) = await self._stored_files.in_writer(self._stored_files.name_new, extension)
             await self._storage.in_thread(self._storage.write, name, data)
         return name
 

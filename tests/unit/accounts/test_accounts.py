@@ -20,6 +20,7 @@ from server.accounts.keys import authenticate, create_key, has_keys, list_keys, 
 from server.accounts.ledger import BilledCall, HoldLost, InsufficientBudget, Ledger
 from server.accounts.results import ResultStore
 from server.accounts.schema import table_names
+from server.accounts.stored_files import StoredFiles
 from server.accounts.tables import Base, ChatUsageRow
 from server.accounts.usage import UsageFilter, usage
 from server.money import format_money, parse_money
@@ -283,10 +284,11 @@ def test_old_results_expire_and_their_charges_stay(database: Database) -> None:
     ledger = Ledger(database, "me")
     ledger.hold(call("c1", key.id))
     capture(ledger, "c1", [result("r1")])
-    assert ResultStore(database).expire(60) == 0
+    assert ResultStore(database).expired(60, 10) == []
     assert ResultStore(database).recorded(["r1.png"]) == {"r1.png"}
-    assert ResultStore(database).expire(-1) == 1
-    assert ResultStore(database).expire(-1) == 0
+    assert ResultStore(database).expired(-1, 10) == ["r1.png"]
+    StoredFiles(database).mark_trashed(["r1.png"], expired=True)
+    assert ResultStore(database).expired(-1, 10) == []
     assert ResultStore(database).recorded(["r1.png", "r2.png"]) == set()
     assert ResultStore(database).find_file("r1.png") is None
     assert report.check(database) + results.check(database, lambda _: False) == []

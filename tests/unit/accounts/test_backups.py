@@ -12,9 +12,11 @@ from sqlalchemy import inspect, text
 from server.accounts import report
 from server.accounts.copies import copy_database, copy_sqlite, restore_database
 from server.accounts.db import Database
+from server.accounts.gateways import GatewayStore
 from server.accounts.keys import create_key, list_keys
 from server.accounts.ledger import Ledger
 from server.accounts.schema import _alembic, newest_schema, table_names
+from server.accounts.stored_files import StorageOwner, StoredFiles
 from server.errors import StartError
 from server.flows.operators import backup
 from server.flows.operators.backup import check_backup, make_backup, restore_backup
@@ -22,7 +24,7 @@ from server.flows.operators.doctor import _database
 from server.settings import Settings
 from tests.support.postgresql import Cluster
 from tests.unit.accounts.conftest import NewDatabase
-from tests.unit.accounts.helpers import GROUPS, call, capture, result
+from tests.unit.accounts.helpers import GROUPS, call, capture, clean, result
 
 LAST_OF_0_1_0 = "0007"
 KEY = (
@@ -252,6 +254,53 @@ def test_a_backup_of_another_kind_changes_nothing(
     assert [key.name for key in list_keys(books)] == ["shop"]
     assert (settings.home / "results" / "aa" / "a.png").exists()
     assert restore_backup(elsewhere, made.path, keep_catalog=False).images == 1
+
+
+@pytest.mark.usefixtures("programs")
+@pytest.mark.slow
+def test_one_box_becomes_several_by_its_backup(
+    settings: Settings, books: Database, postgresql: NewDatabase, tmp_path: Path
+) -> None:
+    """SQLite's rows come into PostgreSQL, whose own are copied first."""
+    StoredFiles(books).set_owner(StorageOwner("of-sqlite", "1"))
+    made = make_backup(settings, tmp_path / "backups")
+    elsewhere = settings.model_copy(update={"database": postgresql()})
+    there = Database(elsewhere.database_url)
+    create_key(there, "was there", GROUPS)
+    gateway = GatewayStore(there, "me", None, 60)
+    gateway.register()
+    with pytest.raises(StartError, match=r"1 server\(s\) use the database: stop them first"):
+        restore_backup(elsewhere, made.path, keep_catalog=True)
+    gateway.leave()
+    restore_backup(elsewhere, made.path, keep_catalog=True)
+    assert [key.name for key in list_keys(there)] == ["shop"]
+    assert [entry.call_id for entry in report.entries(there)] == ["c1"]
+    assert StoredFiles(there).owner() is None
+    key = list_keys(there)[0]
+    ledger = Ledger(there, "me")
+    ledger.hold(call("c2", key.id))
+    capture(ledger, "c2", [result("b")])
+    assert sorted(entry.call_id for entry in report.entries(there)) == ["c1", "c2"]
+    assert clean(there)
+    (aside,) = settings.home.glob("before-restore-*")
+    assert (aside / "darkroom.dump").stat().st_size > 0
+    there.dispose()
+
+
+def test_a_restore_moves_no_image_of_the_storage(settings: Settings, books: Database, tmp_path: Path) -> None:
+    """It may be the storage of a server that runs: the restore is a rehearsal."""
+    made = make_backup(settings, tmp_path / "backups")
+    newer = settings.results / "bb" / "b.png"
+    newer.parent.mkdir()
+    newer.write_bytes(b"newer")
+    (settings.results / "aa" / "a.png").unlink()
+    elsewhere = Settings(
+        home=tmp_path / "other", model_configs=tmp_path / "configs-2", database=None, storage=str(settings.results)
+    )
+    restore_backup(elsewhere, made.path, keep_catalog=False)
+    assert newer.read_bytes() == b"newer"
+    assert (settings.results / "aa" / "a.png").read_bytes() == b"picture"
+    books.dispose()
 
 
 def test_a_table_that_this_version_has_is_replaced(database: Database) -> None:

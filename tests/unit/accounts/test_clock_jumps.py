@@ -17,6 +17,7 @@ from server.accounts.keys import create_key
 from server.accounts.ledger import InsufficientBudget, Ledger
 from server.accounts.report import balances, entries
 from server.accounts.results import ResultStore
+from server.accounts.stored_files import StoredFiles
 from server.accounts.usage import months_spent
 from server.backends.local_storage import LocalStorage
 from server.flows.operators.keys import read_money
@@ -190,15 +191,21 @@ def test_a_retry_finds_its_call(database: Database, jump: Jump, by_s: float) -> 
     store.delete_expired()
     assert store.find_keyed(key.id, "images.generations", "idem-1") is not None
     assert len(store.find_by_fingerprint(key.id, "images.generations", "print", 60)) == 1
-    assert ResultStore(database).expire(max_age_s=3600) == 0
+    assert ResultStore(database).expired(3600, 10) == []
 
 
-def test_a_file_that_is_not_recorded_yet_is_kept(tmp_path: Path, jump: Jump) -> None:
-    storage = LocalStorage(tmp_path)
-    name = storage.new_name("png")
-    storage.write(name, b"pixels")
+def test_a_file_that_is_not_recorded_yet_is_kept(database: Database, jump: Jump) -> None:
+    files = StoredFiles(database)
+    files.name_new("png")
     jump(DAYS_S)
-    assert list(storage.pages(older_than_s=3600)) == [[]]
+    assert files.unneeded(3600, 10) == []
+
+
+def test_a_thumbnail_is_kept_for_its_time(tmp_path: Path, jump: Jump) -> None:
+    storage = LocalStorage(tmp_path)
+    storage.write(f"{'a' * 32}.w160", b"pixels")
+    jump(DAYS_S)
+    assert list(storage.older(3600)) == [[]]
 
 
 def test_calls_a_minute_are_counted_by_a_clock_that_is_not_set(jump: Jump, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ files have a test of their own."""
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from server.accounts.keys import LONGEST_OVERLAP_S, authenticate, create_key, ro
 from server.accounts.ledger import Ledger
 from server.accounts.report import last_charges
 from server.accounts.results import ResultStore
+from server.accounts.stored_files import StoredFiles
 from server.accounts.tables import Base
 from server.accounts.usage import months_spent
 from server.accounts.webhooks import WebhookStore
@@ -56,6 +58,7 @@ COLUMNS = {
     "calls": {"created_at": TESTED, "ended_at": TESTED},
     "call_log": {"created_at": TESTED},
     "results": {"created_at": TESTED, "deleted_at": "whether it is there"},
+    "stored_files": {"written_at": TESTED, "trashed_at": TESTED},
     "responses": {"created_at": TESTED, "ended_at": "as of calls"},
     "conversations": {"created_at": SHOWN, "used_at": TESTED},
     "batches": {"created_at": TESTED, "expires_at": "a batch that was created ahead has expired",
@@ -160,9 +163,9 @@ def test_a_clock_that_is_behind_deletes_nothing_early(database: Database, at: Se
     ledger.hold(call("c1", key.id), [store.begin_write(call_id)])
     capture(ledger, "c1", [result("r1")], store.success_write("c1", {}, delivered=False))
     at(0.0)
-    assert (store.delete_expired(), ResultStore(database).expire(30 * DAY_S)) == (0, 0)
+    assert (store.delete_expired(), ResultStore(database).expired(30 * DAY_S, 10)) == (0, [])
     at(NOW + 60)
-    assert (store.delete_expired(), ResultStore(database).expire(30 * DAY_S)) == (0, 0)
+    assert (store.delete_expired(), ResultStore(database).expired(30 * DAY_S, 10)) == (0, [])
     assert store.find_keyed(key.id, "images.generations", "idem") is not None
 
 
@@ -178,24 +181,60 @@ def test_an_image_and_a_conversation_of_a_time_ahead_are_kept_for_their_time(
     conversations.create(Conversation("conv_1", {}, int(NOW)), key.id, [])
     at(NOW)
     age_s = 30 * DAY_S
-    assert (results.expire(age_s), conversations.delete_expired(age_s)) == (0, 0)
+    assert (results.expired(age_s, 10), conversations.delete_expired(age_s)) == ([], 0)
     at(NOW + age_s - 60)
-    assert (results.expire(age_s), conversations.delete_expired(age_s)) == (0, 0)
+    assert (results.expired(age_s, 10), conversations.delete_expired(age_s)) == ([], 0)
     at(NOW + 2 * age_s + 60)
-    assert (results.expire(age_s), conversations.delete_expired(age_s)) == (1, 1)
+    assert (results.expired(age_s, 10), conversations.delete_expired(age_s)) == (["r1.png"], 1)
 
 
 @pytest.mark.parametrize("ahead_s", AHEAD)
-def test_a_file_of_a_time_ahead_that_nothing_names_goes_in_its_time(tmp_path: Path, ahead_s: float) -> None:
+def test_a_file_of_a_time_ahead_that_nothing_names_goes_in_its_time(
+    database: Database, at: SetClock, ahead_s: float
+) -> None:
+    files, grace_s = StoredFiles(database), 600.0
+    at(NOW + ahead_s)
+    (name,) = files.name_new("png")
+    at(NOW)
+    assert files.unneeded(grace_s, 10) == []
+    at(NOW + grace_s - 60)
+    assert files.unneeded(grace_s, 10) == []
+    at(NOW + 2 * grace_s + 60)
+    assert files.unneeded(grace_s, 10) == [name]
+
+
+@pytest.mark.parametrize("ahead_s", AHEAD)
+def test_what_came_into_the_trash_at_a_time_ahead_stays_there_for_its_time(
+    database: Database, at: SetClock, ahead_s: float
+) -> None:
+    key, _ = create_key(database, "a", GROUPS)
+    ledger, files = Ledger(database, "me"), StoredFiles(database)
+    (name,) = files.name_new("png")
+    ledger.hold(call("c1", key.id))
+    capture(ledger, "c1", [replace(result("r1"), name=name)])
+    at(NOW + ahead_s)
+    files.mark_trashed([name], expired=True)
+    at(NOW)
+    assert files.outdated_trash(7 * DAY_S, 10) == []
+    at(NOW + 7 * DAY_S - 60)
+    assert files.outdated_trash(7 * DAY_S, 10) == []
+    at(NOW + ahead_s + 14 * DAY_S + 60)
+    assert files.outdated_trash(7 * DAY_S, 10) == [name]
+    assert files.mark_put_back([name]) == 1
+    assert clean(database)
+
+
+@pytest.mark.parametrize("ahead_s", AHEAD)
+def test_a_thumbnail_of_a_time_ahead_goes_in_its_time(tmp_path: Path, ahead_s: float) -> None:
     storage, grace_s = LocalStorage(tmp_path), 600.0
-    storage.write(name := storage.new_name("png"), b"pixels")
+    storage.write(name := f"{'a' * 32}.w160", b"pixels")
     file = storage.path(name)
     assert file is not None
     os.utime(file, times=(0, time.time() + ahead_s))
-    assert [each for page in storage.pages(grace_s) for each in page] == []
+    assert [each for page in storage.older(grace_s) for each in page] == []
     assert abs(file.stat().st_mtime - time.time()) < grace_s
     os.utime(file, times=(0, time.time() - grace_s - 1))
-    assert [each for page in storage.pages(grace_s) for each in page] == [name]
+    assert [each for page in storage.older(grace_s) for each in page] == [name]
 
 
 @pytest.mark.parametrize("ahead_s", AHEAD[1:])

@@ -127,6 +127,7 @@ def test_thecreate_first_key_is_printed_or_its_file_is_named(
     served = SimpleNamespace(current=catalog)
     engines = SimpleNamespace(image=host, chat=host)
     services: Any = SimpleNamespace(settings=settings, served=SimpleNamespace(catalog=served), engines=engines)
+    services.operations = SimpleNamespace(storage_sweep=SimpleNamespace(problem=None))
     _print_ready(Console(soft_wrap=True), services, show_key=show_key)
     output = capsys.readouterr().out
     key = (settings.home / "dev-key").read_text().strip()

@@ -45,6 +45,7 @@ WRITING = [
     ["keys", "create", "new"], ["keys", "set", "a", "--note", "x"], ["keys", "rotate", "a"],
     ["operators", "create", "her"], ["operators", "revoke", "him"], ["keys", "revoke", "a"],
     ["teams", "create", "us"], ["teams", "set", "them", "--monthly-budget", "1"],
+    ["store", "adopt"], ["store", "sweep"], ["store", "put-back", "--all"],
 ]  # fmt: skip
 BATCHES = [["batches", "show", "x"], ["batches", "cancel", "x"]]  # there is none of this id
 CATALOG = [

@@ -162,7 +162,8 @@ def test_the_doctor_names_what_is_wrong(run: Run, tmp_path: Path, monkeypatch: p
     status, printed, _ = run("doctor", "--json")
     found = {each["name"]: each for each in json.loads(printed)}
     assert found.keys() == {
-        "settings", "driver", "cuda", "memory", "disk", "port", "permissions", "database", "catalog", "egress",
+        "settings", "driver", "cuda", "memory", "disk", "port", "permissions", "database", "storage", "catalog",
+        "egress",
     }  # fmt: skip
     assert status == any(each["ok"] is False for each in found.values())
     assert (found["cuda"]["ok"], found["port"]["ok"], found["permissions"]["ok"]) == (True, True, True)

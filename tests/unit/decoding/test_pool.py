@@ -157,14 +157,16 @@ async def test_what_a_killed_server_left_is_deleted_but_not_the_folder(tmp_path:
     """It may be where a folder in memory is mounted."""
     folder = tmp_path / "pixels"
     (folder / "lost+found").mkdir(parents=True)
-    (folder / "left").touch()
+    (folder / "cat.png").touch()  # of a person who has named a folder of their own as the home
+    left = folder / ("0" * 32)
+    left.touch()
     mounted = folder.stat().st_ino
     pool = DecoderPool(folder)
     await pool.start()
-    assert os.listdir(folder) == []
-    (folder / "left").touch()
+    assert sorted(os.listdir(folder)) == ["cat.png", "lost+found"]
+    left.touch()
     await pool.stop()
-    assert os.listdir(folder) == []
+    assert sorted(os.listdir(folder)) == ["cat.png", "lost+found"]
     assert folder.stat().st_ino == mounted
 
 

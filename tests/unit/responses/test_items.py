@@ -1,6 +1,7 @@
 """Items as they are sent, stored and shown: images leave the body for files, and come back."""
 
 import base64
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ async def stored(item: StoredItem, storage: LocalStorage) -> StoredItem:
     """With its images in files, unchecked."""
 
     async def store(uri: str, extension: str) -> str:
-        name = storage.new_name(extension)
+        name = f"{uuid.uuid4().hex}.{extension}"
         storage.write(name, decode_data_uri(uri))
         return name
 
