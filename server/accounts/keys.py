@@ -111,6 +111,13 @@ def create_key(
     return _key(row, database.clock.now()), secret
 
 
+def set_secret(database: Database, key_id: str, secret: str) -> None:
+    """Give a key the secret of a key of another database."""
+    with database.write() as session:
+        row = session.get_one(KeyRow, key_id)
+        row.secret_hash, row.tail = hash_secret(secret), secret[-4:]
+
+
 def authenticate(database: Database, secret: str) -> Key | None:
     """Return the key of a secret; None when it is unknown, revoked or expired."""
     hashed = hash_secret(secret)

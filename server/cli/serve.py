@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from server.accounts.db import connect_database
-from server.accounts.keys import create_key, has_keys
+from server.accounts.keys import create_key, has_keys, set_secret
 from server.app import create_app
 from server.catalog.images import Catalog, CatalogError
 from server.cli.cluster.token import derive
@@ -148,14 +148,18 @@ def _server_config(settings: Settings, app: FastAPI) -> uvicorn.Config:
 
 
 def create_first_key(settings: Settings, catalog: Catalog) -> None:
-    """Create a key with every group at the first start, in a file that only the owner can read."""
+    """Create a key with every group at the first start, in a file that only the owner can read. The file of another
+    database's key stays, and this database gets the same key: the other one may come back."""
+    file = settings.home / "dev-key"
     with connect_database(settings.database_url) as database:
         database.migrate()
         if has_keys(database):
             return
-        _, secret = create_key(database, "dev", catalog.groups)
-    (settings.home / "dev-key").unlink(missing_ok=True)
-    write_secret(settings.home / "dev-key", secret)
+        key, secret = create_key(database, "dev", catalog.groups)
+        if file.exists():
+            set_secret(database, key.id, read_secret(file))
+        else:
+            write_secret(file, secret)
 
 
 def _create_admin_key(settings: Settings) -> None:

@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from server.accounts import db
-from server.accounts.db import Database
-from server.accounts.keys import create_key
+from server.accounts.db import Database, connect_database
+from server.accounts.keys import authenticate, create_key
 from server.cli.admin_client import change_catalog, weights_path
 from server.cli.app import main
 from server.cli.printing import show
@@ -110,6 +110,19 @@ def test_a_home_keeps_its_secret_of_webhooks_unless_it_is_one_of_several(tmp_pat
     assert b"aaaa" not in shared  # who knows it can't speak for a server
     assert secret("one") == shared  # its receivers know it
     assert secret("one", **cluster | {"cluster_secret": "b" * 32}) != shared
+
+
+def test_a_start_with_another_database_keeps_the_first_key(tmp_path: Path) -> None:
+    """As after a mistyped DARKROOM_DATABASE: its secret is nowhere else."""
+    catalog: Any = SimpleNamespace(groups=frozenset({"alpha"}))
+    create_first_key(Settings(home=tmp_path, database=None), catalog)
+    secret = (tmp_path / "dev-key").read_text()
+    for name in ("darkroom.db", "typo.db"):
+        settings = Settings(home=tmp_path, database=f"sqlite:///{tmp_path / name}")
+        create_first_key(settings, catalog)
+        assert (tmp_path / "dev-key").read_text() == secret
+        with connect_database(settings.database_url) as database:
+            assert authenticate(database, secret.strip()) is not None
 
 
 @pytest.mark.parametrize("show_key", [True, False])
