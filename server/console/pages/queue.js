@@ -60,6 +60,7 @@ export default function Queue({ title }) {
       ${data && html`<${Tile} label=${t("Version")} value=${data.version} note=${t("since {time}", { time: when(data.started_at) })} />
         <${Tile} label=${t("Free disk")} value=${bytes(data.disk.free_bytes)} note=${t("of {total}", { total: bytes(data.disk.total_bytes) })} />`}
     </div>
+    ${data?.storage_problem && html`<p class="error" role="alert">${data.storage_problem}</p>`}
     ${jobs && html`<${Table} label=${title} rows=${jobs} rowKey=${(job) => job.id} empty=${t("Nothing runs or waits.")} columns=${[
       { name: t("State"), show: stateOf },
       { name: t("Kind"), show: (job) => ({ image: t("Image"), response: t("Response"), chat: t("Chat"), grid: t("Comparison") })[job.kind] ?? job.kind },
