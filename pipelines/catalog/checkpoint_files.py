@@ -19,6 +19,7 @@ from pipelines.catalog.file_kinds import (
     other_kind_of,
 )
 from pipelines.catalog.file_layout import denoiser_tensors, missing_parts
+from pipelines.catalog.file_versions import files_in
 from pipelines.catalog.folder_problems import HUB_CACHE, SHARD, other_kind, part_problems, similar_names
 from pipelines.catalog.modular import index_file, missing_part, plain_index
 from pipelines.catalog.part_configs import differences, other_kind_of_part
@@ -46,15 +47,6 @@ def find_snapshot(path: Path) -> Path:
     refs = [path / "refs" / "main", *sorted((path / "refs").glob("*"))]
     named = [path / "snapshots" / ref.read_text().strip() for ref in refs if ref.is_file()]
     return next((folder for folder in [*named, *sorted((path / "snapshots").iterdir())] if folder.is_dir()), path)
-
-
-def files_version(path: Path) -> int:
-    """Return the newest mtime of a checkpoint's files, in ns; 0 if no file can be read."""
-    try:
-        files = path.rglob("*") if path.is_dir() else [path]
-        return max((file.stat().st_mtime_ns for file in files if file.is_file()), default=0)
-    except OSError:  # such as a name that is too long: check_files says so
-        return 0
 
 
 def index_of(spec: CheckpointSpec) -> dict[str, Any]:
@@ -100,10 +92,11 @@ def check_files(spec: CheckpointSpec) -> Path:
         )
     if not index_file(folder).is_file():
         raise CheckpointError(other_kind(folder))
-    if code := next(folder.rglob("*.py"), None):
+    files = files_in(folder)
+    if code := next((file for file in files if file.suffix == ".py"), None):
         raise CheckpointError(f"{code}: checkpoints may not bring code; remove it if the pipeline works without")
-    if spec.path.is_dir() and not any(folder.rglob(WEIGHT_FILES)):
-        pickled = next((file for pattern in PICKLES for file in folder.rglob(pattern)), None)
+    if spec.path.is_dir() and not any(file.match(WEIGHT_FILES) for file in files):
+        pickled = next((file for pattern in PICKLES for file in files if file.match(pattern)), None)
         content = f"only pickles such as {pickled.name}, which can run code" if pickled else "no weights"
         raise CheckpointError(f"{folder}: {content}; convert the checkpoint to safetensors")
     return folder

@@ -1,15 +1,16 @@
 """SHA-256 sums of checkpoints, by which operators, and several servers, know with which weights they draw.
 
-A file is read once: its sum is remembered until its size or a time of change is another.
+A file is read once: its sum is remembered until its version is another.
 """
 
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from pipelines.catalog.manifest import checkpoint_files, sha256_of
+from pipelines.catalog.file_versions import FileVersion, checkpoint_files, loaded_files
+from pipelines.catalog.manifest import sha256_of
 
 
 class Digests:
@@ -31,18 +32,26 @@ class Digests:
         known = {name: found for name, found in self._read().items() if Path(name).exists()}
         sums = []
         for file in files:
-            state = _state(file)
+            state = list(FileVersion.of(file).state)
             if (found := known.get(str(file))) is None or found[:-1] != state:
                 found = known[str(file)] = [*state, sha256_of(file, send)]
                 self._write(known)  # a start that is broken off need not read it again
             sums.append(str(found[-1]))
         return sums
 
+    def version(self, sources: Iterable[Path]) -> str:
+        """Return what `files_version` does, of names and sums: the same on each machine that has these files. Blocking,
+        as `of`. Raises OSError."""
+        named = [(number, *each) for number, source in enumerate(sources) for each in loaded_files(source)]
+        sums = self.of_files([file for _, _, file in named])
+        lines = [f"{number} {name!r} {sum_}\n" for (number, name, _), sum_ in zip(named, sums, strict=True)]
+        return hashlib.sha256("".join(lines).encode()).hexdigest()[:32]
+
     def unread_bytes(self, checkpoint: Path) -> int:
         """Return how many bytes `of` will read. Raises OSError."""
         known = self._read()
-        states = {str(file): _state(file) for file in checkpoint_files(checkpoint)}
-        return sum(state[0] for file, state in states.items() if known.get(file, [])[:-1] != state)
+        versions = [FileVersion.of(file) for file in checkpoint_files(checkpoint)]
+        return sum(each.bytes for each in versions if known.get(str(each.path), [])[:-1] != list(each.state))
 
     def _read(self) -> dict[str, list[int | str]]:
         try:
@@ -56,9 +65,3 @@ class Digests:
         with contextlib.suppress(OSError):  # such as a full disk: the files are read again next time
             part.write_text(json.dumps(known))
             part.replace(self._memory)
-
-
-def _state(file: Path) -> list[int]:
-    """Return the values by which a change of a file shows: the size, and the times of change."""
-    status = file.stat()
-    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]

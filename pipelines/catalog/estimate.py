@@ -51,7 +51,7 @@ def _tile_steps(job: ImageJob) -> int:
     return partial(job.sampling.steps, job.sampling.refine_strength).run
 
 
-Weights = tuple[Path, Runtime, int]
+Weights = tuple[Path, Runtime, str]
 
 
 class Timing(NamedTuple):

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 from pipelines.catalog.checkpoint_files import find_snapshot
+from pipelines.catalog.file_versions import files_in
 from pipelines.catalog.folder_problems import HUB_CACHE
 
 
@@ -30,7 +31,7 @@ def delete(path: Path, weights: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink()
-    linked = {link.resolve() for link in weights.rglob("*") if link.is_symlink()} if blobs else set()
+    linked = {file.resolve() for file in files_in(weights) if file.is_symlink()} if blobs else set()
     for blob in blobs - linked:
         blob.unlink(missing_ok=True)  # it was in the folder itself
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from pipelines.catalog.file_versions import checkpoint_files
+
 SUFFIX = ".sha256"
 CHUNK_BYTES = 2**22
 LINE = re.compile(r"([0-9a-f]{64})[ *] ?(.+)")
@@ -51,16 +53,6 @@ def verify(checkpoint: Path) -> Iterator[Checked]:
             yield Checked(name, "new")
         else:
             yield Checked(name, "unchanged" if sha256_of(present[name]) == sums[name] else "changed")
-
-
-def checkpoint_files(checkpoint: Path) -> list[Path]:
-    """List a checkpoint's files in order. A hub cache folder's snapshot has links to its files, which count by their
-    names. Hidden folders, which tools keep, are no part of a checkpoint."""
-    if not checkpoint.is_dir():
-        return [checkpoint]
-    files = [file for file in checkpoint.rglob("*") if file.is_file()]
-    inside = [(file, file.relative_to(checkpoint).parts) for file in files]
-    return sorted(file for file, parts in inside if parts[0] != "blobs" and not any(p.startswith(".") for p in parts))
 
 
 def sha256_of(file: Path, send: Callable[[int], None] = lambda _: None) -> str:

@@ -15,7 +15,7 @@ class WeightsKey(NamedTuple):
     config: Path | None
     base: Path | None
     runtime: Runtime
-    version: int
+    version: str
     controls: tuple[Control, ...] = ()
     parts: tuple[tuple[str, Path], ...] = ()
 
@@ -29,7 +29,7 @@ def replaces(new: CheckpointSpec, old: CheckpointSpec) -> bool:
     """Return whether `new` is a swap of `old`: other files for an otherwise equal catalog file, or the same files with
     other settings."""
     as_old = replace(new, name=old.name, path=old.path, version=old.version, sampling=old.sampling)
-    return new.path == old.path or as_old == old
+    return new.path == old.path or replace(as_old, adapters_version=old.adapters_version) == old
 
 
 def weights_state(job: ImageJob) -> Hashable:

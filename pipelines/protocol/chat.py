@@ -32,6 +32,7 @@ class ChatSpec:
     quantize: Quantize = "none"  # its weights while they are loaded: "int8", "int4" or "nf4"
     syntax: str | None = None  # how it writes thoughts and calls, by its name in the table; None: found out
     defaults: tuple[tuple[str, float], ...] = ()  # fields of `ChatSampling` that requests leave out
+    version: str = ""  # of its files: others under the same path are another checkpoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ class ClassifierSpec:
     name: str
     path: Path
     reads: Reads
+    version: str = ""  # of its files: others under the same path are another classifier
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,6 @@ class Control:
     strength: float = 1.0  # unless a request says
     mode: int | None = None  # control_mode, of a ControlNet for several kinds of maps
     image_encoder: Path | None = None  # the folder of the encoder that an IP-Adapter was trained with
-    version: int = 0  # newest mtime of its files in ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +131,8 @@ class CheckpointSpec:
     sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
     runtime: Runtime = field(default_factory=Runtime)
     refined: bool = False  # one of its models needs the second pass: an image-to-image or inpaint pipeline
-    version: int = 0  # newest mtime of its files in ns: new files under the same path are another checkpoint
+    version: str = ""  # of the files in `paths` (pipelines.catalog.file_versions): others are another checkpoint
+    adapters_version: str = ""  # of lora_folder's: others are other capabilities of the same weights
     enlarge: Enlarge = "redraw"  # images above max_area_px are redrawn in tiles, or only scaled
     schedulers: tuple[str, ...] = ()  # that a request may choose, beside its own
     sheet: bool = False  # references beyond what it takes are offered as one image
@@ -153,7 +153,9 @@ class CheckpointSpec:
             return ()
         of_parts = (path for _, path in self.parts)
         of_controls = (path for control in self.controls for path in (control.path, control.image_encoder))
-        found = (self.path, self.base, self.config, *of_parts, *of_controls)
+        of_loras = (lora.path for lora in self.runtime.loras)
+        of_words = self.runtime.embedding_folder
+        found = (self.path, self.base, self.config, *of_parts, *of_controls, *of_loras, of_words)
         return tuple(dict.fromkeys(path for path in found if path is not None))
 
 

@@ -3,7 +3,7 @@
 from pipelines.catalog.digests import Digests
 from server.accounts.catalogs import CatalogStore
 from server.backends.gateway_link import GatewayLink
-from server.build.parts import Parts
+from server.build.parts import Parts, policy_loader
 from server.flows.admission import Admission
 from server.flows.call_recording import CallRecorder
 from server.flows.catalog.cluster import ClusterCatalog
@@ -51,7 +51,7 @@ def build_operations(parts: Parts, admission: Admission, version: int | None) ->
             engines.classify,
             stores.database,
             path=settings.moderation,
-            weights=settings.weights,
+            load=policy_loader(settings),
         ),
         checkpoints=checkpoints,
         comparison_grids=grids,

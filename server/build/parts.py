@@ -3,9 +3,13 @@
 import os
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 
+from pipelines.catalog.digests import Digests
+from pipelines.catalog.file_versions import files_version
 from server.accounts.batches import BatchStore
 from server.accounts.call_log import CallLog
 from server.accounts.calls import CallStore
@@ -27,7 +31,7 @@ from server.backends.upstream import UpstreamClient
 from server.backends.worker_pool import WorkerPool
 from server.catalog.images import Catalog
 from server.errors import StartError
-from server.moderation.policy import PolicyError, load_policy
+from server.moderation.policy import Policy, PolicyError, load_policy
 from server.parts import Engines, Running, Served, Stores, Telemetry
 from server.settings import Settings
 from server.state.active_calls import RETRY_WINDOW_S, ActiveCalls
@@ -80,10 +84,16 @@ def _build_telemetry(settings: Settings) -> Telemetry:
 
 def _build_served(settings: Settings, catalog: Catalog) -> Served:
     try:
-        policy = load_policy(settings.moderation, settings.weights, catalog.groups)
+        policy = policy_loader(settings)(settings.moderation, groups=catalog.groups)
     except PolicyError as error:
         raise StartError(f"The policy of DARKROOM_MODERATION is refused:\n{error}") from error
     return Served(ServedCatalog(catalog), ServedPolicy(policy))
+
+
+def policy_loader(settings: Settings) -> Callable[..., Policy]:
+    """Return `load_policy` for this server: where engines are other servers' too, sums tell classifiers apart."""
+    version_of = files_version if settings.gateway_url is None else Digests(settings.weight_digests).version
+    return partial(load_policy, weights=settings.weights, version_of=version_of)
 
 
 def _build_engines(settings: Settings, served: Served) -> Engines:

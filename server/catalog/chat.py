@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from pipelines.catalog.chat_files import sees_images
+from pipelines.catalog.file_versions import files_version
 from pipelines.catalog.sampling_defaults import read_sampling_defaults
 from pipelines.protocol.chat import ChatSpec
 from pipelines.protocol.images import Dtype
@@ -221,7 +222,8 @@ def _model(table: ChatTable, file: ChatFile, weights: Path) -> ChatModel:
         path = weights / folder
         options = table.model_dump(include=set(FOLDER_KEYS) - {"defaults"})
         options["vision"] = sees_images(path) if table.vision is None else table.vision
-        source = ChatSpec(name=folder, path=path, **options, defaults=_defaults(table, file, path))
+        defaults = _defaults(table, file, path)
+        source = ChatSpec(name=folder, path=path, **options, defaults=defaults, version=files_version([path]))
     return ChatModel(table.name, table.group or file.group, source, table.image_model or file.image_model)
 
 

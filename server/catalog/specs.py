@@ -4,8 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from pipelines.catalog.checkpoint_files import files_version, find_snapshot
+from pipelines.catalog.checkpoint_files import find_snapshot
 from pipelines.catalog.conditioning import MODES
+from pipelines.catalog.file_versions import files_version
 from pipelines.catalog.plan import needs_two_passes
 from pipelines.protocol.images import (
     UPSCALER_TILE_PX,
@@ -31,14 +32,13 @@ def checkpoint_spec(file: CheckpointTable, family: str, weights: Path, largest_p
     runtime = _runtime(file.runtime, weights)
     named = {key: getattr(file, key) for key in PART_KEYS}
     parts = tuple((key, find_snapshot(weights / name)) for key, name in named.items() if name is not None)
-    read = (path, base, config, runtime.embedding_folder, *(part for _, part in parts))
     enlarges, area_px = conditioning == "upscale", file.native_area_px
     redraws = file.enlarge == "redraw" and not enlarges
     if enlarges and "native_area_px" not in file.model_fields_set:
         area_px = UPSCALER_TILE_PX
     if enlarges and runtime.dtype == "auto":
         runtime = replace(runtime, dtype="float32")  # less than that is seen in smooth areas
-    return CheckpointSpec(
+    spec = CheckpointSpec(
         name=checkpoint.removesuffix(".safetensors").removesuffix(".gguf"),
         path=path,
         config=config,
@@ -50,13 +50,18 @@ def checkpoint_spec(file: CheckpointTable, family: str, weights: Path, largest_p
         sampling=_sampling(file.sampling),
         runtime=runtime,
         refined=redraws and needs_two_passes(largest_px, area_px, file.max_area_px),
-        version=max(files_version(each) for each in read if each is not None),
         base=base,
         sheet=file.sheet,
         enlarge=file.enlarge,
         schedulers=tuple(file.schedulers),
         controls=_controls(file, weights),
         parts=parts,
+    )
+    adapters = runtime.lora_folder
+    return replace(
+        spec,
+        version=files_version(spec.paths),
+        adapters_version=files_version([adapters]) if adapters is not None else "",
     )
 
 
@@ -107,7 +112,7 @@ def _controls(file: CheckpointTable, weights: Path) -> tuple[Control, ...]:
         )
         for each in file.ip_adapters
     ]  # fmt: skip
-    return tuple(replace(each, version=files_version(each.path)) for each in (*nets, *adapters))
+    return (*nets, *adapters)
 
 
 def _sampling(table: SamplingTable) -> SamplingDefaults:

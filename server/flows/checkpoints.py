@@ -14,6 +14,7 @@ from pathlib import Path
 from pipelines.catalog.adapters import Adapter, read_adapters
 from pipelines.catalog.base_search import find_bases, has_other_components, loads_all_components, nearest_base
 from pipelines.catalog.checkpoint_files import SINGLE_FILES, find_snapshot
+from pipelines.catalog.file_versions import files_in
 from pipelines.catalog.folder_problems import HUB_CACHE, similar_names
 from pipelines.catalog.hub_cache import cache_of, delete, shortened
 from pipelines.catalog.inspection import Inspection, inspect_checkpoint
@@ -305,8 +306,7 @@ class CheckpointManager:
 
     def _found(self, path: Path, models: Sequence[str]) -> ListedCheckpoint:
         state = "missing" if not path.exists() else "in the catalog" if models else "not in the catalog"
-        files = path.rglob("*") if path.is_dir() else [path]
-        blobs = {file.resolve() for file in files if file.is_file()}  # once, if a hub cache links to them
+        blobs = {file.resolve() for file in files_in(path) if file.is_file()}  # once, if a hub cache links to them
         return ListedCheckpoint(
             name=self._name(path),
             path=path,

@@ -22,13 +22,14 @@ low_threshold = 0.95               # default: the threshold, when a call says mo
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from pipelines.catalog.file_versions import files_version
 from pipelines.protocol.classify import ClassifierSpec, Reads
 from server.catalog.toml import Strict, read_toml
 from server.errors import StartError
@@ -36,6 +37,7 @@ from server.moderation.matching import Expression, SearchedTexts
 from server.moderation.normalisation import skeleton
 
 Stage = Literal["input", "output"]
+VersionOf = Callable[[Sequence[Path]], str]
 BOTH: frozenset[Stage] = frozenset({"input", "output"})
 
 
@@ -199,8 +201,11 @@ class Policy:
         return rules or bool(self.classifiers_for("prompts", group, "output"))
 
 
-def load_policy(path: Path | None, weights: Path, groups: Iterable[str]) -> Policy:
-    """Read the policy file; an empty policy without one. Raises PolicyError with every error in it."""
+def load_policy(
+    path: Path | None, weights: Path, groups: Iterable[str], version_of: VersionOf = files_version
+) -> Policy:
+    """Read the policy file; an empty policy without one. `version_of` tells what is in a classifier's folder. Raises
+    PolicyError with every error in it."""
     if path is None:
         return Policy()
     errors: list[str] = []
@@ -213,7 +218,8 @@ def load_policy(path: Path | None, weights: Path, groups: Iterable[str]) -> Poli
     if file is None or errors:
         raise PolicyError("\n".join(errors))
     return Policy(
-        tuple(_rule(table) for table in file.rules), tuple(_classifier(table, weights) for table in file.classifiers)
+        tuple(_rule(table) for table in file.rules),
+        tuple(_classifier(table, weights / table.checkpoint, version_of) for table in file.classifiers),
     )
 
 
@@ -245,12 +251,12 @@ def _rule(table: RuleTable) -> Rule:
     return Rule(table.name, table.category, _scope(table.groups, table.stages), table.on_low, expression)
 
 
-def _classifier(table: ClassifierTable, weights: Path) -> Classifier:
+def _classifier(table: ClassifierTable, folder: Path, version_of: VersionOf) -> Classifier:
     labels = {
         name: Label(label.policy, label.category, label.threshold, label.low_threshold or label.threshold)
         for name, label in table.labels.items()
     }
-    spec = ClassifierSpec(table.checkpoint, weights / table.checkpoint, table.reads)
+    spec = ClassifierSpec(table.checkpoint, folder, table.reads, version_of([folder]))
     return Classifier(spec, _scope(table.groups, table.stages), labels)
 
 

@@ -15,9 +15,10 @@ from safetensors.torch import load_file
 
 from pipelines.catalog.adapters import BESIDE, KRONECKER, AdapterTensors, read_contents
 from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.catalog.file_versions import PEFT_CONFIG, PEFT_FILE
 from pipelines.catalog.weight_headers import BrokenFile, read_header
 
-PEFT_FILE, PEFT_CONFIG, PEFT_PREFIX = "adapter_model.safetensors", "adapter_config.json", "base_model.model."
+PEFT_PREFIX: Final = "base_model.model."
 # In what trainers call layers by the model's own names: before those of the denoiser, and of text encoders.
 DENOISER_PREFIXES: Final = (
     "lora_unet_", "lora_transformer_", "diffusion_model.", "model.diffusion_model.", "lycoris_", PEFT_PREFIX,

@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from pipelines.catalog.adapters import replaces_weights
 from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.catalog.file_versions import FileVersion
 from pipelines.images.loading.adapter_loading import UNSUPPORTED, adapted_components, load_adapter, takes_adapters
 from pipelines.images.loading.base_state import base_state, changed
-from pipelines.images.loading.file_versions import FileHashes, FileVersion
+from pipelines.images.loading.file_hashes import FileHashes
 from pipelines.images.loading.parts import LOAD_LOCK
 from pipelines.images.tasks import UnsupportedTask
 from pipelines.protocol.images import Lora
@@ -39,8 +40,9 @@ class Adapters:
 
     @property
     def fits(self) -> tuple[AdapterFit, ...]:
-        """Return how much of each file fits that was loaded, sorted by name."""
-        return tuple(sorted(known for known in self.known.values() if isinstance(known, AdapterFit)))
+        """Return how much of each file fits that was loaded and is there still, sorted by name."""
+        present = (found for version, found in self.known.items() if FileVersion.find(version.path) == version)
+        return tuple(sorted(found for found in present if isinstance(found, AdapterFit)))
 
     def refuse(self, path: Path, reason: str) -> None:
         """Refuse a file, as it is now, that has changed the images of the checkpoint without it."""

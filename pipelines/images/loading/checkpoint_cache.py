@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from pipelines.catalog.checkpoint_files import CheckpointError, estimate_bytes
+from pipelines.catalog.file_versions import FileVersion
 from pipelines.catalog.weights import WeightsKey, replaces, weights_key
 from pipelines.device.failures import is_out_of_memory, watch_device
 from pipelines.device.memory import available_bytes, compute_dtype, free_memory, free_on_failure
@@ -21,9 +22,8 @@ from pipelines.images.denoising.merging import Sharing
 from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.loading import runtime_options
 from pipelines.images.loading.checkpoint import Checkpoint
-from pipelines.images.loading.file_versions import FileVersion
 from pipelines.images.loading.load import load_checkpoint
-from pipelines.images.loading.shared_parts import SharedParts, Sizes, shared_bytes, sizes_of
+from pipelines.images.loading.shared_parts import SharedParts, Sizes, origin_of, shared_bytes, sizes_of
 from pipelines.images.parallel.group import Group
 from pipelines.protocol.images import CheckpointSpec
 from pipelines.protocol.messages import AdapterFit, CachedCheckpoint, CachedCheckpoints
@@ -165,7 +165,8 @@ class CheckpointCache:
             on_host, known = self._without_spoiled(key)
             size = on_host.bytes if on_host else await loop.run_in_executor(self._loader, self._estimate, spec)
             dtype = compute_dtype(spec.runtime.dtype, self._device)
-            shared = await loop.run_in_executor(self._loader, self._shared.find, spec, dtype, self._device)
+            origin = await loop.run_in_executor(self._loader, origin_of, spec)
+            shared = self._shared.find(spec, origin, dtype, self._device)
             evictions = self._select_evictions(
                 size, spec, on_device=True, sizes={} if on_host else sizes_of(shared.values())
             )

@@ -15,7 +15,7 @@ from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.staged_copy import move_modules
 from pipelines.device.weight_names import load_model
 from pipelines.images.loading.controls import NETS, Controls
-from pipelines.images.loading.file_versions import FileHashes
+from pipelines.images.loading.file_hashes import FileHashes
 from pipelines.protocol.images import CheckpointSpec, Control
 
 ENCODERS = ("VisionModel", "VisionModelWithProjection")  # how the classes of image encoders end

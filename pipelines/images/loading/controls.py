@@ -15,8 +15,9 @@ import torch
 from PIL import Image
 
 from pipelines.catalog.control_problems import UNION, ip_adapter_problem
+from pipelines.catalog.file_versions import FileVersion
 from pipelines.device.failures import is_device_error, is_out_of_memory
-from pipelines.images.loading.file_versions import FileHashes, FileVersion
+from pipelines.images.loading.file_hashes import FileHashes
 from pipelines.images.loading.parts import LOAD_LOCK
 from pipelines.images.tasks import UnsupportedTask
 from pipelines.protocol.images import Control, ControlInput, RawImage

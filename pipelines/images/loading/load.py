@@ -46,7 +46,7 @@ from pipelines.images.loading.own_parts import load_own_parts
 from pipelines.images.loading.parts import LOAD_LOCK, load_parts, model_classes
 from pipelines.images.loading.position_tables import bring_position_tables
 from pipelines.images.loading.safety_checker import safety_note
-from pipelines.images.loading.shared_parts import SharedParts
+from pipelines.images.loading.shared_parts import SharedParts, origin_of
 from pipelines.images.loading.single_file_names import check_headers, check_text_encoders
 from pipelines.images.loading.single_files import load_denoiser
 from pipelines.images.loading.upscalers import load_upscaler
@@ -96,7 +96,8 @@ def load_checkpoint(
         else (FileSampling(), ())
     )
     import_quantizers(folder, index)
-    found = shared.find(resolved, dtype, device)
+    origin = origin_of(resolved)
+    found = shared.find(resolved, origin, dtype, device)
     encoders_device = group.second_device if runtime.gpus > 1 and runtime.parallel == "encoders" else None
     pipeline, unused = _read(resolved, pipeline_class, index, device, found, encoders_device)
     denoiser = getattr(pipeline, denoiser_name(index))
@@ -117,7 +118,7 @@ def load_checkpoint(
         own = {name: part for name, part in own.items() if not is_cast(part, pipeline_class)}
         merger = _let_runs_share(own, denoiser, runtime, sharing, device, family_of(name))
     require_whole_prompts(denoiser)
-    shared.keep(resolved, dtype, device, pipeline.components)
+    shared.keep(resolved, origin, dtype, device, pipeline.components)
     step_caches = StepCaches(denoiser) if runtime.cache is not None else None
     config = {key: value for key, value in pipeline.config.items() if not key.startswith("_")}
     config = {key: value for key, value in config.items() if key not in pipeline.components}

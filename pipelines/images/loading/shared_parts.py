@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 
-from pipelines.catalog.checkpoint_files import denoiser_name, files_version
+from pipelines.catalog.checkpoint_files import denoiser_name
+from pipelines.catalog.file_versions import files_version
 from pipelines.protocol.images import CheckpointSpec
 
-Key = tuple[Path, int, str, torch.dtype, str, bool]  # folder, its version, component, dtype, device, vae_tiling
+Origin = tuple[Path, str]  # a folder and its version
+Key = tuple[Path, str, str, torch.dtype, str, bool]  # the origin, component, dtype, device, vae_tiling
 Sizes = Mapping[int, int]  # bytes of a component, by its identity
 
 
@@ -20,12 +22,13 @@ class SharedParts:
     def __init__(self) -> None:
         self._parts: weakref.WeakValueDictionary[Key, torch.nn.Module] = weakref.WeakValueDictionary()
 
-    def find(self, spec: CheckpointSpec, dtype: torch.dtype, device: torch.device) -> dict[str, torch.nn.Module]:
-        """Return the components that are on the device already, by name; none for a checkpoint that changes its own."""
-        folder = _folder(spec)
-        if folder is None:
+    def find(
+        self, spec: CheckpointSpec, origin: Origin | None, dtype: torch.dtype, device: torch.device
+    ) -> dict[str, torch.nn.Module]:
+        """Return the components that are on the device already, by name; none without an origin."""
+        if origin is None:
             return {}
-        own = (*folder, dtype, device.type, spec.runtime.vae_tiling)
+        own = (*origin, dtype, device.type, spec.runtime.vae_tiling)
         return {
             key[2]: part
             for key, part in list(self._parts.items())
@@ -33,15 +36,21 @@ class SharedParts:
         }
 
     def keep(
-        self, spec: CheckpointSpec, dtype: torch.dtype, device: torch.device, components: Mapping[str, Any]
+        self,
+        spec: CheckpointSpec,
+        origin: Origin | None,
+        dtype: torch.dtype,
+        device: torch.device,
+        components: Mapping[str, Any],
     ) -> None:
-        """Offer a loaded checkpoint's components to later ones, all but its denoiser."""
-        if (folder := _folder(spec)) is None:
+        """Offer a loaded checkpoint's components to later ones, all but its denoiser. `origin` is from before they were
+        read: files may have been replaced meanwhile."""
+        if origin is None:
             return
         denoiser = denoiser_name(dict(components))
         for name, part in components.items():
             if isinstance(part, torch.nn.Module) and name != denoiser and name not in dict(spec.parts):
-                self._parts[(*folder, name, dtype, device.type, spec.runtime.vae_tiling)] = part
+                self._parts[(*origin, name, dtype, device.type, spec.runtime.vae_tiling)] = part
 
 
 def sizes_of(parts: Iterable[Any]) -> Sizes:
@@ -60,8 +69,8 @@ def shared_bytes(holders: Iterable[Sizes]) -> int:
     return twice
 
 
-def _folder(spec: CheckpointSpec) -> tuple[Path, int] | None:
-    """Return the folder that the components come from, and their version. None if offloading hooks, other devices or
+def origin_of(spec: CheckpointSpec) -> Origin | None:
+    """Return the folder that the components come from, and its version now. None if offloading hooks, other devices or
     adapters change them."""
     runtime = spec.runtime
     folder = spec.base or spec.path
@@ -74,7 +83,7 @@ def _folder(spec: CheckpointSpec) -> tuple[Path, int] | None:
         or not folder.is_dir()
     ):
         return None
-    return folder, files_version(folder)
+    return folder, files_version([folder])
 
 
 def _device(part: torch.nn.Module) -> torch.device:

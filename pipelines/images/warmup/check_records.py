@@ -1,7 +1,7 @@
 """Warmup's findings, kept on disk: a checkpoint that has been tried once is not tried again when it is swapped in, or
 when the server starts.
 
-A record belongs to exactly the state that was tried: the files (by size, times and, of small ones, content), the
+A record belongs to exactly the state that was tried: the files (by version and, of small ones, content), the
 options, the device, the versions of the libraries and the code here. Anything else is tried anew.
 """
 
@@ -23,6 +23,7 @@ import torch
 
 import pipelines
 from pipelines.catalog.estimate import is_duration
+from pipelines.catalog.file_versions import FileVersion, loaded_files
 from pipelines.images.scheduling.row_limits import Passes
 from pipelines.protocol.images import CheckpointSpec, Runtime
 from pipelines.protocol.messages import AdapterFit, Capabilities, FailedCheck
@@ -55,7 +56,7 @@ class Subject:
 def describe(spec: CheckpointSpec, runtime: Runtime, device: torch.device) -> Subject:
     """Describe the subject of capability checks: a checkpoint's files as they are now, its options with the runtime as
     it was loaded, the device and the software. Reads small files; blocks."""
-    options = asdict(replace(spec, runtime=runtime, name="", family="", version=0))
+    options = asdict(replace(spec, runtime=runtime, name="", family="", version="", adapters_version=""))
     facts = {
         "checkpoint": str(spec.path),
         "options": json.loads(json.dumps(options, default=str)),
@@ -67,14 +68,9 @@ def describe(spec: CheckpointSpec, runtime: Runtime, device: torch.device) -> Su
 
 
 def list_files(spec: CheckpointSpec) -> list[str]:
-    """Return a line for each file that is loaded: name, size, the times when its content and its entry changed last,
-    and a digest of a small one's content. Blocks."""
-    sources = (
-        *spec.paths,
-        *(lora.path for lora in spec.runtime.loras),
-        spec.runtime.lora_folder,
-        spec.runtime.embedding_folder,
-    )
+    """Return a line for each file that is loaded: its name, its version, and a digest of a small one's content.
+    Blocks."""
+    sources = (*spec.paths, spec.runtime.lora_folder)
     return [line for source in sources if source is not None for line in _lines(source)]
 
 
@@ -164,17 +160,15 @@ def _to_capabilities(record: dict[str, Any]) -> Capabilities:
 
 
 def _lines(source: Path) -> Iterator[str]:
-    files = sorted(file for file in source.rglob("*") if file.is_file()) if source.is_dir() else [source]
-    for file in files:
-        name = file.relative_to(source) if file != source else file.name
+    for name, file in loaded_files(source):
         try:
-            status = file.stat()
-            small = status.st_size <= CONTENT_BYTES and file.suffix not in WEIGHTS
+            version = FileVersion.of(file)
+            small = version.bytes <= CONTENT_BYTES and file.suffix not in WEIGHTS
             digest = hashlib.sha256(file.read_bytes()).hexdigest()[:16] if small else "-"
         except OSError as error:
             yield f"{name} {error.strerror}"
         else:
-            yield f"{name} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {digest}"
+            yield f"{name} {' '.join(map(str, version.state))} {digest}"
 
 
 def _describe_device(device: torch.device) -> str:

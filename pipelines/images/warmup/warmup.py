@@ -245,7 +245,7 @@ def _is_passing(error: BaseException) -> bool:
 
 def _key(spec: CheckpointSpec) -> CapabilitiesKey:
     noise = (spec.sampling.scheduler, spec.sampling.shift, spec.sampling.scheduler_config)
-    return weights_key(spec), spec.conditioning, spec.max_references, spec.schedulers, noise
+    return weights_key(spec), spec.adapters_version, spec.conditioning, spec.max_references, spec.schedulers, noise
 
 
 def _why_two_passes(capabilities: Capabilities) -> str:

@@ -8,7 +8,9 @@ from pathlib import Path
 import structlog
 
 from pipelines.catalog.digests import Digests
-from server.catalog.images import CATALOG_FILES, Catalog, CatalogError, load_catalog
+from pipelines.protocol.images import CheckpointSpec
+from server.catalog.chat import ChatModel
+from server.catalog.images import CATALOG_FILES, Catalog, CatalogError, ImageModel, load_catalog
 from server.flows.catalog.edit import write_text
 
 SendProgress = Callable[[int, int], None]  # bytes that were read, of how many
@@ -77,6 +79,33 @@ def weight_checksums(
         except OSError as error:
             raise CatalogError(f"{path}: {error.strerror}; all servers of a cluster need the same weights") from error
     return sums
+
+
+def with_sums(catalog: Catalog, digests: Digests) -> Catalog:
+    """Return the catalog with versions of its files that are made of their sums. Engines that several machines use know
+    a checkpoint by its version, and inodes and times differ between copies. Blocking. Raises CatalogError."""
+
+    def of_files(spec: CheckpointSpec) -> CheckpointSpec:
+        folder = spec.runtime.lora_folder
+        adapters = digests.version([folder]) if folder is not None else ""
+        return replace(spec, version=digests.version(spec.paths), adapters_version=adapters)
+
+    def with_checkpoints(model: ImageModel) -> ImageModel:
+        other = model.references
+        if other is not None:
+            other = replace(other, checkpoint=of_files(other.checkpoint))
+        return replace(model, checkpoint=of_files(model.checkpoint), references=other)
+
+    def with_spec(chat: ChatModel) -> ChatModel:
+        spec = chat.spec
+        return chat if spec is None else replace(chat, source=replace(spec, version=digests.version([spec.path])))
+
+    try:
+        models = {name: with_checkpoints(model) for name, model in catalog.models.items()}
+        chats = {name: with_spec(chat) for name, chat in catalog.chat.models.items()}
+    except OSError as error:  # a file has gone since the sums were compared
+        raise CatalogError(f"{error.filename}: {error.strerror}") from error
+    return replace(catalog, models=models, chat=replace(catalog.chat, models=chats))
 
 
 def compare_checksums(own: Mapping[str, str], expected: Mapping[str, str]) -> None:

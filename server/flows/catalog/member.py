@@ -15,7 +15,7 @@ from pipelines.catalog.digests import Digests
 from server.accounts.catalogs import CatalogContent, CatalogStore, CatalogVersion, Edit
 from server.catalog.images import CatalogError
 from server.errors import ApiError, BadRequest, Conflict
-from server.flows.catalog.files import compare_checksums, parse, weight_checksums, write_files
+from server.flows.catalog.files import compare_checksums, parse, weight_checksums, with_sums, write_files
 from server.flows.catalog.switch import CatalogDiff, CatalogSwitch, Prepared
 from server.flows.catalog.update import to_bad_request
 from server.schemas.cluster import EditedFile, ProposedCatalog
@@ -138,6 +138,7 @@ class CatalogMember:
             compare_checksums(
                 await asyncio.to_thread(weight_checksums, after, self._weights, self._digests), content.weights
             )
+            after = await asyncio.to_thread(with_sums, after, self._digests)
         except CatalogError as error:
             raise BadRequest(f"Nothing has changed: {error}.", code="checkpoint_failed") from error
         return await self._switch.prepare(after)

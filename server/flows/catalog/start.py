@@ -7,7 +7,7 @@ from server.accounts.catalogs import CatalogContent, CatalogStore, CatalogVersio
 from server.accounts.db import connect_database
 from server.catalog.images import Catalog, CatalogError, load_catalog
 from server.errors import StartError
-from server.flows.catalog.files import SendProgress, compare_checksums, parse, read_files, weight_checksums
+from server.flows.catalog.files import SendProgress, compare_checksums, parse, read_files, weight_checksums, with_sums
 from server.settings import Settings
 
 
@@ -30,12 +30,13 @@ def catalog_at_start(settings: Settings, send: SendProgress = lambda _done, _tot
         database.migrate()
         current = _current_version(settings, CatalogStore(database), send)
     catalog = parse(current.content.files, settings.model_configs, settings.weights)
-    sums = weight_checksums(catalog, settings.weights, Digests(settings.weight_digests), send)
+    digests = Digests(settings.weight_digests)
+    sums = weight_checksums(catalog, settings.weights, digests, send)
     try:
         compare_checksums(sums, current.content.weights)
+        return StartCatalog(with_sums(catalog, digests), current.version)
     except CatalogError as error:
         raise StartError(f"The other servers serve version {current.version} of the catalog. Here {error}") from error
-    return StartCatalog(catalog, current.version)
 
 
 def _current_version(settings: Settings, store: CatalogStore, send: SendProgress) -> CatalogVersion:

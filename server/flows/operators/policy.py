@@ -2,6 +2,7 @@
 
 import asyncio
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
@@ -14,7 +15,7 @@ from server.backends.engine_errors import WorkerDied
 from server.backends.engine_host import EngineHost
 from server.errors import BadRequest, Conflict
 from server.flows.moderation import ModerationContext, Moderator
-from server.moderation.policy import Policy, PolicyError, load_policy
+from server.moderation.policy import Policy, PolicyError
 from server.parts import Served
 from server.schemas.moderation import ModerationTest, ModerationTestRequest, PolicyFinding, PolicySummary
 
@@ -22,7 +23,7 @@ log = structlog.stdlib.get_logger("darkroom.moderation")
 
 
 class PolicyAdmin:
-    """The moderation policy for operators. `path` is the policy file, if the server has one."""
+    """The moderation policy for operators. `path` is the policy file, if the server has one, and `load` reads one."""
 
     def __init__(
         self,
@@ -32,7 +33,7 @@ class PolicyAdmin:
         database: Database,
         *,
         path: Path | None,
-        weights: Path,
+        load: Callable[..., Policy],
     ) -> None:
         self._policy = served.policy
         self._moderator = moderator
@@ -40,7 +41,7 @@ class PolicyAdmin:
         self._catalog = served.catalog
         self._database = database
         self._path = path
-        self._weights = weights
+        self._load_policy = load
 
     def describe(self) -> PolicySummary:
         """Return a summary of the policy in use."""
@@ -105,7 +106,7 @@ class PolicyAdmin:
 
     async def _load(self, path: Path) -> Policy:
         try:
-            return await asyncio.to_thread(load_policy, path, self._weights, self._catalog.current.groups)
+            return await asyncio.to_thread(self._load_policy, path, groups=self._catalog.current.groups)
         except PolicyError as error:
             raise BadRequest(f"Nothing has changed. The policy is refused:\n{error}", code="invalid_policy") from error
 

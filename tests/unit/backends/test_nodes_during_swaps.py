@@ -20,7 +20,7 @@ from server.backends.host_limits import HostLimits
 from server.backends.upstream import UpstreamClient
 from server.backends.worker_pool import Member, WorkerPool
 from server.catalog.images import load_catalog
-from server.flows.catalog.files import parse, read_files, weight_checksums
+from server.flows.catalog.files import parse, read_files, weight_checksums, with_sums
 from server.flows.catalog.member import CatalogMember, Proposal
 from server.flows.catalog.switch import CatalogSwitch
 from server.state.served_catalog import ServedCatalog
@@ -80,12 +80,12 @@ async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
     server(database, "me")
     store = CatalogStore(database, "me")
     store.begin(contents[0])
-    served = ServedCatalog(load_catalog(configs, weights))
+    served = ServedCatalog(with_sums(load_catalog(configs, weights), digests))
     worker_pool, upstreams = WorkerPool([]), UpstreamClient((), {}, 60)
     chat_engine: EngineHost[ChatJob | CountJob, ChatEvent] = EngineHost("chat", (), HostLimits(1))
     switch = CatalogSwitch(served, worker_pool, chat_engine, upstreams, digests, preload=True)
     member = CatalogMember(switch, store, digests, version=1, model_configs=configs, weights=weights)
-    specs = [parse(content.files, configs, weights).checkpoints[0] for content in contents]
+    specs = [with_sums(parse(each.files, configs, weights), digests).checkpoints[0] for each in contents]
     made = Gateway(served, worker_pool, {}, member, store, Proposal(CHANGE, 2, contents[1]), specs[0], specs[1])
     await worker_pool.start()
     await made.roster("a", "b")

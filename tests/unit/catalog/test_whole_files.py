@@ -1,13 +1,11 @@
 """Single files beside folders that could go with them: all components with a folder of configs, or a denoiser alone."""
 
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from pipelines.catalog.checkpoint_files import files_version
 from pipelines.catalog.inspection import inspect_checkpoint
 from server.catalog.images import Catalog, load_catalog
 from server.errors import BadRequest
@@ -123,22 +121,13 @@ def test_a_swap_keeps_the_folder_that_the_catalog_file_names(
         source.write_text(edited_text(source.read_text(), file, []))
         spec = catalog_of(folders).models[name].checkpoint
         assert (spec.path, spec.base, spec.config) == (folders[1] / file, old.base, old.config)
-        beside = [folder for folder in (spec.path, spec.base, spec.config) if folder is not None]
-        assert spec.version == max(map(files_version, beside)), "its version is that of all its folders"
     changes = manager.fit(catalog_of(folders).models["whole-one"], "flux")
     assert [(each.key, each.old, each.new) for each in changes] == [("config", "layout", None)]
 
 
-def test_a_config_may_be_a_downloads_cache_and_counts_in_the_version(
-    manager: CheckpointManager, folders: tuple[Path, Path]
-) -> None:
+def test_a_config_may_be_a_downloads_cache(manager: CheckpointManager, folders: tuple[Path, Path]) -> None:
     whole_file(folders[1] / "dream.safetensors", 3000)
     snapshot = folders[1] / "models--x--y" / "snapshots" / "111"
     configs_alone(snapshot)
     manager.add("dream.safetensors", config="models--x--y")
-    spec = catalog_of(folders).models["dream"].checkpoint
-    assert spec.config == snapshot
-    later = spec.version + 10**9
-    index = snapshot / "model_index.json"
-    os.utime(index, ns=(later, later))
-    assert catalog_of(folders).models["dream"].checkpoint.version == later
+    assert catalog_of(folders).models["dream"].checkpoint.config == snapshot

@@ -10,7 +10,7 @@ from pipelines.catalog.weights import WeightsKey
 from pipelines.images.scheduling.row_limits import MIN_SAMPLES, RENEW_AFTER, PassShape, RowLimits
 from pipelines.protocol.images import Runtime, StepCache
 
-WEIGHTS = WeightsKey(Path("x"), None, None, Runtime(), 0)
+WEIGHTS = WeightsKey(Path("x"), None, None, Runtime(), "")
 SHAPE = PassShape(WEIGHTS, 512, 512)
 
 

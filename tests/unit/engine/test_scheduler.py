@@ -161,7 +161,7 @@ def test_a_draft_passes_the_large_image_of_another_key_even_after_some_use() -> 
 
 
 def test_a_newcomer_encodes_its_prompt_before_the_pass_that_it_can_join() -> None:
-    shape = PassShape(WeightsKey(Path("x"), None, None, Runtime(), 0), 64, 64)
+    shape = PassShape(WeightsKey(Path("x"), None, None, Runtime(), ""), 64, 64)
     runs = DeviceTurn(1.0, since=100.0, shape=shape, request=ForwardRequest({}, key="same", room=2))
     joins = DeviceTurn(9.0, since=100.0, shape=shape)
     other = DeviceTurn(9.0, since=100.0, shape=replace(shape, width_px=128))

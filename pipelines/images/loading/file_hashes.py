@@ -1,32 +1,12 @@
-"""Files by their content: a version tells a file from another of its name without reading it, a hash from any other."""
+"""Hashes of files, by their versions: a hash tells a file from any other."""
 
 import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
+from pipelines.catalog.file_versions import FileVersion
 from pipelines.catalog.manifest import sha256_of
 from pipelines.catalog.weight_headers import WEIGHT_FILES
-
-
-class FileVersion(NamedTuple):
-    """Equal while nobody writes to the file or puts another in its place."""
-
-    path: Path
-    device: int
-    inode: int
-    bytes: int
-    mtime_ns: int
-    ctime_ns: int
-
-    @classmethod
-    def find(cls, path: Path) -> "FileVersion | None":
-        """Return the file's version now; None if it can't be found."""
-        try:
-            found = path.stat()
-        except OSError:
-            return None
-        return cls(path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 @dataclass(slots=True)
