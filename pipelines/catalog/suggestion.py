@@ -5,7 +5,7 @@ Nothing here knows the name of a checkpoint. Each value comes with where it was 
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from pipelines.catalog.call_signature import PipelineSource
 from pipelines.catalog.cards import read_card, read_card_value
 from pipelines.catalog.checkpoint_files import read_config, read_json
 from pipelines.catalog.conditioning import MODES
+from pipelines.catalog.file_versions import files_version
 from pipelines.catalog.folder_problems import HUB_CACHE
 from pipelines.catalog.hub_cache import cache_of
 from pipelines.catalog.inspection import Inspection, codec_scale
@@ -247,7 +248,7 @@ def _cards(inspection: Inspection) -> Iterator[tuple[str, str, Path]]:
 
 def suggested_spec(name: str, inspection: Inspection, suggestion: Suggestion) -> CheckpointSpec:
     """Return the checkpoint with the suggested values, for drawing with it before it has a catalog file."""
-    return CheckpointSpec(
+    spec = CheckpointSpec(
         name=name,
         path=inspection.path,
         config=inspection.config,
@@ -263,3 +264,4 @@ def suggested_spec(name: str, inspection: Inspection, suggestion: Suggestion) ->
         ),
         base=inspection.base,
     )
+    return replace(spec, version=files_version(spec.paths))

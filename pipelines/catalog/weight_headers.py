@@ -95,6 +95,9 @@ def read_header(file: Path) -> Header:
         raise BrokenFile(f"{file}: {_other_content(file)}") from error
     if size_bytes < expected_bytes:
         raise BrokenFile(f"{file}: truncated, it has {size_bytes:,} of {expected_bytes:,} bytes")
+    if size_bytes > expected_bytes and file.suffix != ".gguf":  # whose end may be padded
+        message = f"{size_bytes - expected_bytes:,} bytes too many after its {expected_bytes:,}: copy it again"
+        raise BrokenFile(f"{file}: {message}")
     return header
 
 

@@ -138,6 +138,20 @@ def test_one_that_comes_while_the_server_runs_is_checked_when_a_call_names_it(se
     assert not np.array_equal(pixels(late), pixels(base))
 
 
+def test_one_that_was_withdrawn_serves_after_a_reload_once_its_file_is_good(server: Server, folder: Folder) -> None:
+    base, _ = draw(server)
+    server.darkroom("reload")  # other tests have added some
+    assert "No model has changed" in server.darkroom("reload").stdout
+    with pytest.raises(openai.BadRequestError, match="replaces weights"):
+        draw(server, loras={"a-control": 1.0})
+    folder.ordinary("a-control", 5)
+    assert MODEL in server.darkroom("reload").stdout
+    drawn, _ = draw(server, loras={"a-control": 1.0})
+    assert not np.array_equal(pixels(drawn), pixels(base))
+    assert np.array_equal(pixels(draw(server)[0]), pixels(base))
+    folder.control("a-control")
+
+
 @pytest.mark.parametrize("name", ["my style (v1.0) [x]", "-dash", "水墨", "a%2Eb"])
 def test_an_adapter_has_any_name_that_a_file_has(server: Server, folder: Folder, name: str) -> None:
     base, _ = draw(server)

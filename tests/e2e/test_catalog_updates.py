@@ -2,6 +2,7 @@
 
 import base64
 import io
+import os
 import re
 import shutil
 import threading
@@ -31,6 +32,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, weights: Path, configs: Pat
     (own / "weights").mkdir()
     for folder in weights.iterdir():
         (own / "weights" / folder.name).symlink_to(folder)
+    (own / "weights" / "starter-beta").unlink()
+    shutil.copytree(weights / "starter-beta", own / "weights" / "starter-beta")
     running = Server(own / "home", own / "weights", own / "configs").start()
     yield running
     running.kill()
@@ -107,6 +110,17 @@ def test_a_catalog_is_reloaded_without_failing_a_call(server: Server) -> None:
     assert difference(generate(server), before) > SAME
     file.write_text(text)
     assert server.darkroom("reload").returncode == 0
+
+
+def test_weights_that_are_replaced_by_older_ones_are_drawn_after_the_next_reload(server: Server) -> None:
+    before = generate(server)
+    file = next((server.weights / "starter-beta" / "transformer").glob("*.safetensors"))
+    part = file.with_name("part")
+    save_file({name: tensor * 0.9 for name, tensor in load_file(file).items()}, part, {"format": "pt"})
+    os.utime(part, ns=(10**18, 10**18))
+    part.replace(file)
+    assert MODEL in server.darkroom("reload").stdout
+    assert difference(generate(server), before) > SAME
 
 
 @pytest.mark.nightly

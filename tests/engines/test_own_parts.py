@@ -16,7 +16,7 @@ from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.drawing.pipeline import ImagePipeline
 from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.load import load_checkpoint
-from pipelines.images.loading.shared_parts import SharedParts
+from pipelines.images.loading.shared_parts import SharedParts, origin_of
 from pipelines.images.scheduling.batching import Row
 from pipelines.protocol.images import CheckpointSpec, SamplingDefaults
 from tests.engines.device import DEVICE
@@ -136,6 +136,17 @@ def test_other_checkpoints_of_the_folder_keep_their_own_parts(sdxl: Path, other:
     torch.testing.assert_close(
         plain.components["vae"].decoder.conv_in.weight * 0.7, own.components["vae"].decoder.conv_in.weight
     )
+
+
+def test_parts_that_are_replaced_while_they_load_are_not_shared(sdxl: Path, tmp_path: Path) -> None:
+    shutil.copytree(sdxl, tmp_path / "sdxl")
+    spec, shared = spec_of(tmp_path / "sdxl"), SharedParts()
+    origin = origin_of(spec)
+    components = load_checkpoint(spec, DEVICE).components
+    shutil.copy2(sdxl / "vae" / "config.json", tmp_path / "sdxl" / "vae" / "config.json")  # as old as it was
+    shared.keep(spec, origin, torch.float32, DEVICE, components)
+    assert shared.find(spec, origin, torch.float32, DEVICE)
+    assert not shared.find(spec, origin_of(spec), torch.float32, DEVICE)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from pipelines.catalog.digests import Digests
 from pipelines.catalog.file_versions import FileVersion, files_in, files_version
 from pipelines.catalog.hub_cache import delete
 from pipelines.catalog.manifest import verify, write_manifest
+from pipelines.catalog.suggestion import suggested_spec
 from pipelines.catalog.weights import weights_key
 from pipelines.protocol.images import CheckpointSpec
 from server.catalog.chat import read_chat
@@ -314,6 +315,14 @@ def test_machines_with_the_same_files_know_a_checkpoint_by_the_same_version(weig
     put_in_place_with_the_same_date(tmp_path / "copy" / "own" / IN_CHECKPOINT)
     assert not {*one} & {*versions()[1]}
     assert versions()[0] == one
+
+
+def test_a_checkpoint_that_is_tried_before_it_has_a_catalog_file_is_known_by_its_files(weights: Path) -> None:
+    manager = CheckpointManager(weights.parent / "configs", weights)
+    before = suggested_spec("own", *manager.inspect("own"))
+    assert suggested_spec("own", *manager.inspect("own")) == before
+    put_in_place_with_the_same_date(weights / "own" / "vae" / "config.json")
+    assert suggested_spec("own", *manager.inspect("own")).version != before.version
 
 
 def test_a_folder_of_linked_parts_is_read_as_one_of_its_own(weights: Path, tmp_path: Path) -> None:

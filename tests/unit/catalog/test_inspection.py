@@ -164,6 +164,15 @@ def test_a_truncated_file_is_named_with_its_bytes(tmp_path: Path) -> None:
     assert problems == (f"{file}: truncated, it has {whole - 5} of {whole} bytes",)
 
 
+def test_a_file_with_more_than_its_header_tells_is_named_with_what_is_too_many(tmp_path: Path) -> None:
+    folder = flux_folder(tmp_path / "flux")
+    file = folder / "vae/diffusion_pytorch_model.safetensors"
+    whole = file.stat().st_size
+    file.write_bytes(file.read_bytes() + bytes(512))
+    problems = inspect_checkpoint(folder).problems
+    assert problems == (f"{file}: 512 bytes too many after its {whole}: copy it again",)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
