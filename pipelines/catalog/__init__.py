@@ -6,6 +6,7 @@
 - weight_headers: the headers of safetensors and GGUF files
 - call_signature: a pipeline's call, from the source of diffusers
 - inspection, suggestion: a checkpoint's class, parts and capabilities, and the values that fit it
+- file_versions: which files a checkpoint has, links followed, and whether they are still the same
 - manifest: the sums of the files of a checkpoint that is added
 - adapters: rank and trigger words of LoRA files
 - plan: how a size is drawn: directly, resized, or in two passes with tiles

@@ -3,6 +3,7 @@
 The workers are plain ones, without torch; WORKERS=real has the server's.
 """
 
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -180,6 +181,23 @@ def test_a_server_with_other_weights_does_not_start(pair: Pair, tmp_path: Path) 
     config.write_text(text)
     pair.b.start()
     assert served(pair)[0] == served(pair)[1]
+
+
+def test_a_reload_serves_weights_that_were_replaced_on_both(pair: Pair) -> None:
+    assert admin(pair.b, "POST", "/admin/reload").json()["changed"] == []
+    name = served(pair)[0][0][0]
+    files = [next((each.weights / name / "unet").glob("*.safetensors")) for each in pair.servers]
+    for number, file in enumerate(files):
+        os.utime(file, ns=(number, number))  # each copy has a date of its own
+    assert admin(pair.a, "POST", "/admin/reload").json()["changed"] == []
+    content = files[0].read_bytes()
+    for file in files:
+        part = file.with_suffix(".part")
+        part.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        os.utime(part, ns=(0, 0))
+        part.replace(file)
+    assert admin(pair.a, "POST", "/admin/reload").json()["changed"] == [MODEL]
+    assert [each.readiness()["catalog"]["problem"] for each in pair.servers] == [None, None]
 
 
 def test_a_browser_that_signs_in_at_one_server_is_known_at_the_other(pair: Pair) -> None:

@@ -11,6 +11,6 @@
 - controls: ControlNets and IP-Adapters beside a checkpoint, and their arguments
 - control_files: ControlNets and image encoders from their folders
 - cast_codec: codecs that pipelines cast to float32 and back
-- file_versions: files by their content
+- file_hashes: files by their content
 - safety_checker: a checkpoint's own, whose flags fail a job
 """
