@@ -256,6 +256,7 @@ class ImageEngine:
 
     def _start(self, row: Row, loaded: LoadedCheckpoint) -> None:
         self._waiting.remove(row)
+        row.found |= self._warmup.find_warning(row.job.checkpoint)
         self._cache.acquire(loaded)
         callbacks = RunCallbacks(
             on_start=lambda run: self._post(self._on_start, run),

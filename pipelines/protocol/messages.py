@@ -159,6 +159,7 @@ class Capabilities:
     layers: bool = False  # takes a reference apart: the images of a job are its layers
     any_ratio: bool = True  # draws other shapes than squares
     at_once: bool = True  # two of its images at once are what each is alone; else they come one after another
+    reproducible: bool | None = True  # a seed gives the same image each time; None if that is not known
     unsupported_adapters: tuple[str, ...] = ()  # of lora_folder
     adapter_fits: tuple[AdapterFit, ...] = ()  # of those that were tried
     unsupported_schedulers: tuple[str, ...] = ()  # of those that requests may choose

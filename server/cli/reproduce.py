@@ -77,6 +77,8 @@ def request_of(found: Mapping[str, Any], schedulers: Sequence[str]) -> dict[str,
     """Return the body that draws an image again, without the images that it was made from. `schedulers` are those that
     a request may name: else it is the model's own."""
     body = {name: value for name in SENT if (value := found["metadata"].get(name)) not in (None, "", {})}
+    if _is_older(found["metadata"]) and "seed" in body:
+        body["seed"] %= 2**32  # its version drew what the lowest bits of a seed draw
     if body.get("scheduler") not in schedulers:
         body.pop("scheduler", None)
     if found["format"] == "png":
@@ -136,9 +138,20 @@ def outcome(found: Mapping[str, Any]) -> tuple[list[str], bool]:
             "It had shared forward passes with other images, which may change low bits. Images that a request asks for "
             "with 'batch': 'exact' come out the same each time."
         )
+    if False in (first.get("reproducible"), found["other"].get("reproducible")):
+        lines.append("This checkpoint draws other noise each time, whatever the seed.")
+    if _is_older(first):
+        lines.append("In its version, the noise of some schedulers was not of the image's seed.")
     if "drawn_by" not in first:
         lines.append("Its metadata do not say what drew it: it is of an earlier version, or of another server.")
     return [*lines, *changes], False
+
+
+def _is_older(metadata: Mapping[str, Any]) -> bool:
+    """Return whether an image is of a version that took noise for some steps from a generator that all images shared,
+    and seeds by their lowest 32 bits: it does not say how much of a seed counts."""
+    drawn_by = metadata.get("drawn_by")
+    return isinstance(drawn_by, dict) and "darkroom" in drawn_by and "seeds" not in drawn_by
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:

@@ -96,6 +96,7 @@ def _image_card(model: ImageModel, services: Services) -> ModelCard:
         steps=model.steps,
         supports=supports,
         negative_prompt_above=capabilities.negative_prompt_above if capabilities is not None else None,
+        reproducible=capabilities.reproducible if capabilities is not None else None,
         long_prompts=list(capabilities.long_prompts) if capabilities is not None else [],
         adapters=offered_loras(model, capabilities),
         schedulers=offered_schedulers(model, capabilities),

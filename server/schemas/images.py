@@ -114,6 +114,12 @@ RANDOM_SEED = -1  # as other image servers and their clients write it
 Seed = Annotated[
     Annotated[int, Field(ge=RANDOM_SEED, lt=2**63)] | None,
     AfterValidator(lambda seed: None if seed == RANDOM_SEED else seed),
+    Field(
+        description=(
+            "It decides all noise of an image. Image i of `n` has seed + i, and each seed its own noise: below 2^32 "
+            "that of bare diffusers. Random, and below 2^32, unless it is sent, or with -1."
+        )
+    ),
 ]
 
 

@@ -46,6 +46,7 @@ class ModelCard(Answer):
     """An image model: OpenAI's four fields, and those that a caller needs to choose it. `supports` are the capabilities
     that its checkpoint has shown, empty until it is loaded: with `strength`, it redraws a reference image by the prompt
     in place of following an instruction. A negative prompt works only at a guidance above `negative_prompt_above`.
+    `reproducible` is false of a model that draws another image each time from one seed, and null until that is known.
     `sizes` has the pixels of each ratio, `price` is CNY a call."""
 
     id: str
@@ -65,6 +66,7 @@ class ModelCard(Answer):
     steps: int
     supports: list[str]
     negative_prompt_above: float | None
+    reproducible: bool | None
     long_prompts: list[LongPrompt]
     adapters: list[str]
     schedulers: list[str]

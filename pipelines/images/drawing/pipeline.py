@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from diffusers import SchedulerMixin
 from PIL import Image
 
 from pipelines.catalog.conditioning import task_of
@@ -20,6 +21,7 @@ from pipelines.device.memory import compute_dtype
 from pipelines.device.transfer import Transfer, sum_of
 from pipelines.families.task import Task
 from pipelines.images.denoising.late_start import LateStart
+from pipelines.images.denoising.own_noise import bind_generator, new_generator, own_noise, tile_seed
 from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.denoising.step_observer import OnStep, Pixels, PreviewFn, StepObserver
 from pipelines.images.drawing.finish import (
@@ -41,7 +43,7 @@ from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.controls import NETS
 from pipelines.images.loading.safety_checker import check_flags, ignore_flags
 from pipelines.images.prompts.reading import reading
-from pipelines.images.scheduling.batching import LAYERS, SEED_MODULUS, Row
+from pipelines.images.scheduling.batching import LAYERS, Row
 from pipelines.images.tasks import UnsupportedTask
 from pipelines.protocol.backgrounds import flattened, has_alpha, with_alpha, with_background
 from pipelines.protocol.finished_image import to_planned_size
@@ -222,9 +224,8 @@ class ImagePipeline:
         return reference.resize(size, Image.Resampling.LANCZOS)
 
     def _redraw(self, tile: Image.Image, number: int, canvas: Image.Image) -> Callable[[], Image.Image]:
-        """Redraw a tile in the second pass; the function that is returned waits for it. Its seed derives from the
-        image's seed and the tile's number."""
-        seed = (self.row.seed * 1_000_003 + number + 1) % SEED_MODULUS
+        """Redraw a tile in the second pass; the function that is returned waits for it."""
+        seed = tile_seed(self.row.seed, number)
         strength = self.job.sampling.refine_strength
         observer = StepObserver(self._after_step, self.preview_map, tile.size, lambda: thumbnail(canvas))
         images = {"image": self._as_read(tile)}
@@ -274,13 +275,17 @@ class ImagePipeline:
             observer.restore = late.restore
         if missing := [name for name in images if name not in accepted]:
             raise UnsupportedTask(f"{type(pipeline).__name__} takes no {missing[0]}")
+        generator = new_generator(seed)
+        for component in pipeline.components.values():
+            if isinstance(component, SchedulerMixin):
+                bind_generator(component, generator)
         prompt = family.prompt(self.job.prompt, len(self.job.references) if task is Task.NATIVE else 0)
         arguments: dict[str, Any] = {
             "prompt": prompt,
             **family.size_arguments(*size),
             "num_inference_steps": steps,
             "strength": None if part is None else part.strength,
-            "generator": torch.Generator("cpu").manual_seed(seed),
+            "generator": generator,
             "output_type": family.output_type,
             "max_sequence_length": family.max_sequence_length(accepted, pipeline),
             **family.always,
@@ -294,7 +299,7 @@ class ImagePipeline:
         sums = record_decoded_sums(pipeline)
         prompts = {"prompt": prompt, "negative_prompt": sampling.negative_prompt}
         with (
-            self._without_gradients, restored_dtype(self.checkpoint.components.get("vae")),
+            self._without_gradients, restored_dtype(self.checkpoint.components.get("vae")), own_noise(seed),
             reading(prompts, self._long_prompt) as reader,
         ):  # fmt: skip
             output = pipeline(**arguments)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from diffusers import SchedulerMixin
 from diffusers.guiders import BaseGuidance
 
 from pipelines.catalog.call_signature import UPSCALES, declared_capabilities
@@ -75,7 +76,7 @@ class Checkpoint:
     def pipeline(
         self, task: Task | None = None, sampling: SamplingDefaults | None = None, nets: Sequence[ControlInput] = ()
     ) -> Any:
-        """Return a pipeline for a task, or of the class in model_index.json, with a scheduler of its own.
+        """Return a pipeline for a task, or of the class in model_index.json, with schedulers of its own.
 
         `sampling` chooses the scheduler, by default the spec's; `nets` are ControlNets. Raises UnsupportedTask.
         """
@@ -89,6 +90,8 @@ class Checkpoint:
         known = {**self.components, **self.config, **self.controls.parts(nets)}
         parts = {name: part for name, part in known.items() if name in accepted}
         sampling = sampling or self.spec.sampling
+        others = {name: part for name, part in parts.items() if isinstance(part, SchedulerMixin)}  # such as a prior's
+        parts |= {name: type(part).from_config(part.config) for name, part in others.items()}
         parts["scheduler"] = new_scheduler(self.components["scheduler"], sampling)
         guiders = {name: part for name, part in parts.items() if isinstance(part, BaseGuidance)}
         parts |= {name: _new_guider(guider, sampling.guidance) for name, guider in guiders.items()}

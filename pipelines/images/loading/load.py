@@ -34,6 +34,7 @@ from pipelines.families.generic import Family
 from pipelines.families.registry import family_of
 from pipelines.images.denoising.merging import ForwardMerger, Sharing
 from pipelines.images.denoising.noise_schedulers import apply_file_scheduler
+from pipelines.images.denoising.own_noise import watch_noise
 from pipelines.images.denoising.step_caches import StepCaches
 from pipelines.images.loading import runtime_options
 from pipelines.images.loading.cast_codec import is_cast
@@ -105,6 +106,7 @@ def load_checkpoint(
     if runtime.embedding_folder is not None:
         words = load_embeddings(pipeline, runtime.embedding_folder)
     watch(pipeline.components)
+    watch_noise(part for name, part in pipeline.components.items() if name not in found)
     notes = apply_file_scheduler(pipeline, spec, file_sampling) + of_file + chosen + unused + words
     bring_position_tables(denoiser, device)
     notes += runtime_options.apply(pipeline, denoiser, runtime, device) + safety_note(pipeline.components)

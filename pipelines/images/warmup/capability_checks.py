@@ -10,7 +10,14 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.images.drawing.image_checks import NO_CHANGE, NOT_NUMBERS, ONE_COLOUR, difference, is_single_colour
+from pipelines.images.drawing.image_checks import (
+    NO_CHANGE,
+    NOT_NUMBERS,
+    ONE_COLOUR,
+    difference,
+    is_single_colour,
+    why_not_same,
+)
 from pipelines.images.warmup.check_jobs import (
     MASK,
     OTHER_PROMPT,
@@ -31,6 +38,7 @@ from pipelines.protocol.messages import Capabilities, FailedCheck
 
 A_PROMPT: Final = "a prompt"
 AT_ONCE: Final = "two images at once"
+SAME_AGAIN: Final = "the same image from a seed"
 ROUNDING: Final = 4.0  # of 255, the mean by which sharing passes may change an image in low precision
 Images = tuple[EncodedImage, ...]
 
@@ -63,6 +71,7 @@ class CapabilityChecker:
             return await self._try_two(capabilities, first.job, first.images[0])
         small = await self._draw_small(capabilities, first) if warmup_native else first
         capabilities, shown = await self._try_one_step(capabilities, small)
+        capabilities = await self._try_again(capabilities, small)
         capabilities = await self._try_prompt(capabilities, shown, small)
         short = shown.job
         capabilities = await self._try_inputs(capabilities, check, small.job, shown)
@@ -72,7 +81,7 @@ class CapabilityChecker:
                 capabilities = _withdraw_capability(capabilities, option, failed)
         capabilities = await self._try_two(capabilities, small.job, small.images[0])
         capabilities = await self._try_two_edits(capabilities, check, small.job, short)
-        capabilities = await self._try_schedulers(capabilities, short)
+        capabilities = await self._try_schedulers(capabilities, small.job)
         steps = small.job.sampling.steps
         return await ControlChecker(
             self.spec, self._images, small.images, small.job, lambda way: self.jobs.with_control(way, steps)
@@ -176,7 +185,22 @@ class CapabilityChecker:
                 shown = "the second changes nothing" if shown == NO_CHANGE else shown
             if isinstance(shown, str):
                 capabilities = _withdraw_capability(capabilities, check, shown)
+            elif check.name in {REFERENCE, MASK}:
+                capabilities = await self._try_again(capabilities, shown, f"with {check.name}: ")
         return capabilities
+
+    async def _try_again(self, capabilities: Capabilities, shown: ShownImages, when: str = "") -> Capabilities:
+        """Draw the images again, of the same seed. `when` begins the reason if they are others."""
+        why = await self._why_others(shown) if capabilities.reproducible else None
+        if why is None:
+            return capabilities
+        check = Check(SAME_AGAIN, shown.job, {"reproducible": False})
+        return _withdraw_capability(capabilities, check, f"{when}{why}")
+
+    async def _why_others(self, shown: ShownImages) -> str | None:
+        """Draw the images again, and return why they are not the same; None if they are. An error counts too."""
+        again = await self.draw(shown.job)
+        return again if isinstance(again, str) else why_not_same(shown.images, again)
 
     async def _try_guidance(self, capabilities: Capabilities, before: ShownImages) -> Capabilities:
         """Try much guidance, then a negative prompt with it: each must change the image, which is `before` at first. In
@@ -244,12 +268,17 @@ class CapabilityChecker:
         return capabilities
 
     async def _try_schedulers(self, capabilities: Capabilities, job: ImageJob) -> Capabilities:
-        """Try each scheduler that requests may choose."""
+        """Try each scheduler that requests may choose, twice: where the checkpoint's own gives the same image from a
+        seed, so must each of them. In two steps, since some add no noise in the last."""
         for name in self.spec.schedulers:
-            drawn = await self._images(replace(job, sampling=replace(job.sampling, scheduler=name)))
-            if isinstance(drawn, str):
+            shown = await self.try_job(replace(job, sampling=replace(job.sampling, scheduler=name)))
+            if isinstance(shown, str):
+                why: str | None = shown
+            else:
+                why = await self._why_others(shown) if capabilities.reproducible else None
+            if why is not None:
                 without = {"unsupported_schedulers": (*capabilities.unsupported_schedulers, name)}
-                capabilities = _withdraw_capability(capabilities, Check(f"the scheduler {name}", job, without), drawn)
+                capabilities = _withdraw_capability(capabilities, Check(f"the scheduler {name}", job, without), why)
         return capabilities
 
 

@@ -164,6 +164,11 @@ class Warmup:
         enough."""
         return self._on_gpu and not loaded.warmed_up
 
+    def find_warning(self, spec: CheckpointSpec) -> dict[str, Any]:
+        """Return what an image's file and answer say of a checkpoint whose seeds do not decide its images: JSON."""
+        found = self._found.get(_key(spec))
+        return {} if found is None or found.capabilities.reproducible else {"reproducible": False}
+
     def record_failure(self, job_id: str, error: BaseException) -> None:
         """Record that a capability check has failed."""
         self._errors[job_id] = error

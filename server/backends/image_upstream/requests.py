@@ -52,7 +52,7 @@ class ImageExchange:
 
 def capabilities_of(upstream: ImageUpstream, max_references: int) -> Capabilities:
     """Return the capabilities that the catalog names for an upstream's model whose server does not report them."""
-    return _capabilities(upstream.supports, max_references, mask=False, long_prompts=())
+    return _capabilities(upstream.supports, max_references, mask=False, long_prompts=(), reproducible=None)
 
 
 def capabilities_of_card(card: Mapping[str, Any]) -> Capabilities:
@@ -65,6 +65,7 @@ def capabilities_of_card(card: Mapping[str, Any]) -> Capabilities:
         int(card["max_references"]),
         mask="mask" in supports,
         negative_prompt_above=None if above is None else float(above),
+        reproducible=card.get("reproducible"),
         long_prompts=tuple(card.get("long_prompts", ())),
         prompt_tokens=card.get("limits", {}).get("prompt_tokens"),
     )

@@ -10,6 +10,7 @@ const LABELS = {
   batch: N("Batch"), drawn_by: N("Drawn by"), control_files: N("Files of the controls"), long_prompt: N("Long prompt"),
   "drawn_by.weights": N("Weights"), "drawn_by.device": N("Device"), "drawn_by.dtype": N("Number format"),
   "drawn_by.darkroom": N("Version"), masked: N("With a mask"), background: N("Background"), scale: N("Enlarged, times"),
+  reproducible: N("The same image from its seed"), "drawn_by.seeds": N("What counts of a seed"),
   original_prompt: N("Prompt as it was sent"), enhanced_by: N("Prompt written by"), enhance_failed: N("Prompt not rewritten"),
 };
 const FIRST = ["model", "size", "seed"];
@@ -30,7 +31,7 @@ export const sizeOf = (image) => image.size ?? (image.width ? `${image.width}x${
 
 export function Facts({ image }) {
   const used = image.parameters ?? {};
-  const all = { ...used, model: image.model, size: sizeOf(image), seed: image.seed, quality: used.quality && told(used.quality), n: used.n > 1 ? used.n : null };
+  const all = { ...used, model: image.model, size: sizeOf(image), seed: image.seed, quality: used.quality && told(used.quality), n: used.n > 1 ? used.n : null, reproducible: used.reproducible === false ? t("no") : null };
   const names = [...FIRST, ...Object.keys(all).filter((name) => !FIRST.includes(name))].filter((name) => !isEmpty(all[name]));
   return html`<dl>${names.map((name) => html`<dt key=${name}>${labelOf(name)}</dt><dd>${shown(all[name])}</dd>`)}
     ${image.created_at && html`<dt>${t("Time")}</dt><dd>${when(image.created_at)}</dd>`}</dl>`;

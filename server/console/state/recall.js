@@ -21,10 +21,14 @@ const isEmpty = (value) => value == null || value === "" || (typeof value === "o
 // Whether the model did not read a prompt to its end.
 const wasCut = (parameters) => Boolean(parameters?.prompt_tokens?.cut || parameters?.negative_prompt_tokens?.cut);
 
+// Images that do not say how much of a seed counts are of a version that took its lowest 32 bits.
+const seedOf = ({ seed, parameters }) =>
+  seed == null || !parameters?.drawn_by?.darkroom || parameters.drawn_by.seeds ? seed : Number(BigInt.asUintN(32, BigInt(seed)));
+
 // What a request sent, by its fields. Those of its own images are in `references`, and the image has its own seed,
 // so one image is asked for, whatever it was drawn with.
 function sentFields(image) {
-  const known = { ...image.parameters, prompt: image.prompt, model: image.model, size: image.parameters?.size ?? image.size, seed: image.seed };
+  const known = { ...image.parameters, prompt: image.prompt, model: image.model, size: image.parameters?.size ?? image.size, seed: seedOf(image) };
   const sent = Object.entries(known).filter(([name, value]) => REQUEST_FIELDS.includes(name) && !isEmpty(value));
   const fields = Object.fromEntries(sent);
   delete fields.n;

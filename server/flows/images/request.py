@@ -19,7 +19,7 @@ from server.flows.images.controls import ControlRequest, check_controls, control
 from server.flows.references import DecodedImage, Reference
 from server.schemas.images import SamplingOptions
 
-MAX_RANDOM_SEED = 2**53  # seeds that survive JSON in every language
+MAX_RANDOM_SEED = 2**32  # bare diffusers draws the same from them, and they survive JSON in every language
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +95,7 @@ def check_options(request: ImageRequest, model: ImageModel, max_n: int, capabili
     if request.sampling.scheduler is not None and request.sampling.scheduler not in offered:
         message = (
             f"Model `{model.name}` takes no such scheduler. Schedulers: {', '.join(offered) or 'none by request'}."
+            f"{_why_failed(f'the scheduler {request.sampling.scheduler}', capabilities)}"
         )
         raise BadRequest(message, param="scheduler", code="unsupported_value")
     if request.sampling.batch == "exact" and model.checkpoint.upstream is not None:
@@ -158,7 +159,7 @@ def _check_capabilities(request: ImageRequest, model: ImageModel, capabilities: 
         )
         raise BadRequest(message, param="strength", code="decimal_below_min_value")
     if unsupported := [name for name in request.sampling.loras if name in capabilities.unsupported_adapters]:
-        why = _why_failed(unsupported[0], capabilities)
+        why = _why_failed(f"the adapter {unsupported[0]}", capabilities)
         message = f"The adapter '{unsupported[0]}' does not fit model `{model.name}`: leave it out.{why}"
         raise BadRequest(message, param="loras", code="unsupported_value")
     if request.mask is not None and not capabilities.mask:
@@ -191,9 +192,10 @@ def unused_fields(
     return ["prompt"] if capabilities is not None and not capabilities.prompt else []
 
 
-def _why_failed(adapter: str, capabilities: Capabilities) -> str:
-    """Return the reason for which an adapter failed in warmup, as a sentence; "" if there is none."""
-    reasons = (each.why for each in capabilities.failed_checks if each.what == f"the adapter {adapter}")
+def _why_failed(what: str, capabilities: Capabilities | None) -> str:
+    """Return the reason for which something failed in warmup, as a sentence; "" if there is none."""
+    failed_checks = capabilities.failed_checks if capabilities is not None else ()
+    reasons = (each.why for each in failed_checks if each.what == what)
     return next((f" The reason: {why}." for why in reasons), "")
 
 
