@@ -21,6 +21,7 @@ from starlette.routing import Route
 CARD = {
     "supports": ["text", "image", "mask", "negative_prompt", "guidance", "steps"],
     "negative_prompt_above": 1,
+    "reproducible": False,
     "max_references": 4,
     "long_prompts": ["refuse", "tell", "chunk"],
     "limits": {"prompt_tokens": 75},

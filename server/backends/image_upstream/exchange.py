@@ -147,18 +147,20 @@ async def _from_stream(
             await on_preview(index, event.get("partial_image_index", 0), data)
         elif kind.endswith(".completed"):
             images[index] = data
-            found = _token_counts(event.get("parameters"))
+            found = _told_by(event.get("parameters"))
     if sorted(images) != list(range(count)):
         failed = Failed("upstream_failed", f"The server behind model `{upstream.model}` ended its stream early.")
         raise UpstreamError(failed, cut=True)
     return ExchangeResult([images[index] for index in range(count)], found)
 
 
-def _token_counts(parameters: object) -> Json:
-    """Return the token counts among an answer's parameters, without malformed ones."""
-    counts_of = parameters if isinstance(parameters, dict) else {}
-    counts = {name: _numbers(counts_of[name]) for name in TOKENS if isinstance(counts_of.get(name), dict)}
-    return {name: numbers for name, numbers in counts.items() if "used" in numbers}
+def _told_by(parameters: object) -> Json:
+    """Return the token counts among an answer's parameters, without malformed ones, and whether its seed decides
+    nothing."""
+    told = parameters if isinstance(parameters, dict) else {}
+    counts = {name: _numbers(told[name]) for name in TOKENS if isinstance(told.get(name), dict)}
+    whole = {name: numbers for name, numbers in counts.items() if "used" in numbers}
+    return whole | ({"reproducible": False} if told.get("reproducible") is False else {})
 
 
 def _numbers(counts: Json) -> Json:

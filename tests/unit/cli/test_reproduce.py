@@ -38,6 +38,27 @@ def test_every_format_says_what_draws_it_again(tmp_path: Path, format_: ImageFor
     assert "scheduler" not in request_of(found, [])  # the model's own is no choice of a request
 
 
+def test_an_older_image_is_drawn_by_what_its_version_took_of_the_seed(tmp_path: Path) -> None:
+    """It took the lowest 32 bits, and noise of some steps from elsewhere; of another server that is not known."""
+    older = {**METADATA["drawn_by"], "darkroom": "0.2.0"}
+    for drawn_by, seed in ((older, SEED % 2**32), ({**older, "seeds": "64 bits"}, SEED), (METADATA["drawn_by"], SEED)):
+        file = save(tmp_path / "a", drawn_by=drawn_by)
+        assert request_of(main([file]), [])["seed"] == seed
+    other = save(tmp_path / "b", (9, 8, 10), drawn_by={**older, "seeds": "64 bits"}, seed=SEED % 2**32)
+    told, _ = outcome(main([save(tmp_path / "a", drawn_by=older, batch="exact"), other]))
+    assert told[1] == "In its version, the noise of some schedulers was not of the image's seed."
+    assert told[2:] == ["drawn_by.seeds: nothing -> 64 bits", f"seed: {SEED} -> {SEED % 2**32}"]
+
+
+@pytest.mark.parametrize("format_", ["png", "webp"])
+def test_a_checkpoint_whose_noise_is_of_no_seed_is_named_as_the_reason(tmp_path: Path, format_: ImageFormat) -> None:
+    first = save(tmp_path / "a", format_=format_, batch="exact")
+    other = save(tmp_path / "b", (9, 8, 90), format_=format_, batch="exact", reproducible=False)
+    for pair in ([first, other], [other, first]):
+        assert outcome(main(pair))[0][1] == "This checkpoint draws other noise each time, whatever the seed."
+    assert outcome(main([other, other]))[1], "the same by chance is the same"
+
+
 def test_a_file_of_another_program_is_refused_by_name(tmp_path: Path) -> None:
     file = tmp_path / "a.png"
     Image.new("RGB", (8, 8)).save(file)

@@ -184,6 +184,47 @@ async def test_schedulers_are_tried_and_named() -> None:
     assert str(found.failed_checks[0]) == "the scheduler BScheduler: no"
 
 
+def changing(is_other: Any, by: int) -> Engine:
+    """Draws a job that `is_other` otherwise the next time, by so many of 255."""
+    engine = Engine()
+    engine.colour = lambda job: by_guidance(job) + (by * (engine.jobs.count(job) - 1) if is_other(job) else 0)
+    return engine
+
+
+@pytest.mark.parametrize(("by", "reproducible"), [(2, False), (1, True)])
+async def test_a_checkpoint_that_draws_another_image_each_time_is_told(by: int, reproducible: bool) -> None:
+    """A last bit may be of kernels."""
+    found = await find(changing(lambda job: job.n == 1, by))
+    assert found.reproducible == reproducible
+    told = [each.why for each in found.failed_checks if each.what == "the same image from a seed"]
+    assert told == ([] if reproducible else ["its noise is another each time: 2 of 255 apart"])
+
+
+@pytest.mark.parametrize("what", ["a reference", "a mask"])
+async def test_noise_of_a_reference_or_a_mask_alone_is_told(what: str) -> None:
+    found = await find(
+        changing(
+            lambda job: job.n == 1 and len(job.references) == 1 and (job.mask is None) == (what == "a reference"), 9
+        )
+    )
+    told = [str(each) for each in found.failed_checks if "seed" in each.what]
+    assert told == [f"the same image from a seed: with {what}: its noise is another each time: 9 of 255 apart"]
+    assert not found.reproducible
+
+
+async def test_a_scheduler_that_draws_another_image_each_time_is_not_offered() -> None:
+    spec = replace(SPEC, schedulers=("AScheduler", "BScheduler"))
+    found = await find(changing(lambda job: job.sampling.scheduler == "BScheduler", 9), spec=spec)
+    assert (found.unsupported_schedulers, found.reproducible) == (("BScheduler",), True)
+    assert str(found.failed_checks[0]) == "the scheduler BScheduler: its noise is another each time: 9 of 255 apart"
+
+
+async def test_schedulers_stay_where_the_checkpoints_own_images_differ() -> None:
+    spec = replace(SPEC, schedulers=("AScheduler",))
+    found = await find(changing(lambda job: job.n == 1, 9), spec=spec)
+    assert (found.unsupported_schedulers, found.reproducible) == ((), False)
+
+
 BLANK: dict[str, tuple[Any, dict[str, Any], str]] = {
     "a reference": (lambda job: len(job.references) == 1 and job.mask is None, {"references": 0}, "a reference"),
     "two references": (lambda job: len(job.references) == 2, {"references": 1}, "two references"),

@@ -257,6 +257,7 @@ async def test_a_model_says_what_it_supports(app: InProcess) -> None:
     assert (cards["plain"]["supports"], cards["plain"]["max_references"]) == (["text"], 0)
     assert (cards["far"]["supports"], cards["far"]["negative_prompt_above"]) == (CARD["supports"], 1.0)
     assert cards["plain"]["negative_prompt_above"] is None
+    assert [cards[name]["reproducible"] for name in ("plain", "far")] == [None, False]
     assert (cards["far"]["max_references"], cards["far"]["price"]) == (1, "0.30")
 
 
