@@ -112,7 +112,7 @@ async def test_every_scheduler_draws_the_same_beside_others(
         await draws_the_same(engine, job(name, steps=4, scheduler=f"{scheduler}Scheduler", **INPUTS[given]))
 
 
-@pytest.mark.daily("sd3-text", "klein-reference")
+@pytest.mark.daily("klein-reference")
 @pytest.mark.parametrize(("name", "given"), [("sd3", "text"), ("sd3", "mask"), ("klein", "reference")])
 async def test_steps_of_flow_matching_draw_the_noise_of_their_image(name: str, given: str, job: Job) -> None:
     """Their pipelines hand no generator to the scheduler."""
@@ -215,7 +215,7 @@ WAYS = {
 
 
 @of_a_cpu
-@pytest.mark.daily("sd15", "klein")
+@pytest.mark.daily("sd15")
 @pytest.mark.parametrize("name", [*CAPABILITIES, *NIGHTLY])
 def test_nothing_under_a_draw_takes_numbers_from_the_process(name: str, tmp_path: Path) -> None:
     """Whatever code of a library or ours does. So an image does not depend on what else draws, or is loaded."""
