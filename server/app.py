@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from server.backends.engine_host import EngineHost
 from server.backends.worker_pool import WorkerPool
 from server.build.services import build_services
+from server.catalog.specs import spec_labels
 from server.extras import DIALECTS
 from server.flows.catalog.start import catalog_at_start
 from server.housekeeping import (
@@ -187,13 +188,17 @@ def _engines(services: Services) -> list[WorkerPool | EngineHost[Any, Any]]:
 def _reports(services: Services) -> list[EngineReport]:
     worker_pool, others = services.engines.image, _engines(services)[1:]
     images = [
-        replace(_report(host), work_s=worker_pool.remaining_s(host), cached_checkpoints=host.cached_checkpoints)
+        replace(
+            _report(services, host), work_s=worker_pool.remaining_s(host), cached_checkpoints=host.cached_checkpoints
+        )
         for host in worker_pool.hosts
     ]
-    return images + [_report(engine) for engine in others if isinstance(engine, EngineHost)]
+    return images + [_report(services, engine) for engine in others if isinstance(engine, EngineHost)]
 
 
-def _report(host: EngineHost[Any, Any]) -> EngineReport:
+def _report(services: Services, host: EngineHost[Any, Any]) -> EngineReport:
+    served = health.served_specs(services)
+    loaded = {spec: state.state == "loaded" for spec, state in host.checkpoints.items() if spec in served}
     return EngineReport(
         engine=host.name,
         kind=host.kind,
@@ -203,7 +208,7 @@ def _report(host: EngineHost[Any, Any]) -> EngineReport:
         running=host.running,
         restarts=host.restarts,
         memory=host.memory,
-        checkpoints={spec.name: state.state == "loaded" for spec, state in host.checkpoints.items()},
+        checkpoints={label: loaded[spec] for spec, label in spec_labels(loaded).items()},
     )
 
 

@@ -1,6 +1,5 @@
-"""Facts from a checkpoint's files without loading them: whether they are safe to load, its class, size and hashes."""
+"""Facts from a checkpoint's files without loading them: whether they are safe to load, its class and size."""
 
-import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +8,6 @@ from typing import Any
 
 from pipelines.catalog.components import component_names, is_component
 from pipelines.catalog.control_problems import control_problem
-from pipelines.catalog.digests import Digests
 from pipelines.catalog.file_kinds import (
     DENOISER,
     LANGUAGE_MODEL,
@@ -345,18 +343,6 @@ def device_bytes(parts: Mapping[str, Sequence[float]], offload: Offload) -> int:
 
 def _encoders_and_others(parts: Mapping[str, Sequence[float]]) -> list[dict[str, Sequence[float]]]:
     return [{name: part for name, part in parts.items() if is_text_encoder(name) == side} for side in (True, False)]
-
-
-def describe(spec: CheckpointSpec, digests: Digests) -> str:
-    """Describe a checkpoint in one line for the operator: class, components, size, and a hash over every weight file,
-    each of which is read if `digests` does not know it."""
-    index = index_of(spec)
-    files = sorted(file for part in weight_files(spec).values() for file in part)
-    digest = hashlib.sha256(b"".join(bytes.fromhex(each) for each in digests.of_files(files)))
-    size = sum(file.stat().st_size for file in files)
-    types = "/".join(sorted({tensor.dtype for file in files for tensor in read_header(file).tensors}))
-    parts = ", ".join(component_names(index))
-    return f"{index['_class_name']} ({parts}), {size / 1e6:.1f} MB of {types}, sha256 {digest.hexdigest()[:16]}"
 
 
 def default_variant(folder: Path) -> list[Path]:

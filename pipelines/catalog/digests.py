@@ -6,6 +6,7 @@ A file is read once: its sum is remembered until its version is another.
 import contextlib
 import hashlib
 import json
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ class Digests:
 
     def __init__(self, memory: Path) -> None:
         self._memory = memory
+        self._writing = threading.Lock()  # several changes read their files at once
 
     def of(self, checkpoint: Path, send: Callable[[int], None] = lambda _: None) -> str:
         """Return the sum of all files of a checkpoint with their names, or of a single file. Blocking: reads the files
@@ -29,13 +31,12 @@ class Digests:
 
     def of_files(self, files: Sequence[Path], send: Callable[[int], None] = lambda _: None) -> list[str]:
         """Return the sum of each file. Blocking, and sends, as `of` does. Raises OSError."""
-        known = {name: found for name, found in self._read().items() if Path(name).exists()}
-        sums = []
+        known, sums = self._read(), []
         for file in files:
             state = list(FileVersion.of(file).state)
             if (found := known.get(str(file))) is None or found[:-1] != state:
-                found = known[str(file)] = [*state, sha256_of(file, send)]
-                self._write(known)  # a start that is broken off need not read it again
+                found = [*state, sha256_of(file, send)]
+                self._remember(file, found)  # a start that is broken off need not read it again
             sums.append(str(found[-1]))
         return sums
 
@@ -60,8 +61,10 @@ class Digests:
             return {}
         return known
 
-    def _write(self, known: dict[str, list[int | str]]) -> None:
+    def _remember(self, file: Path, found: list[int | str]) -> None:
+        """Add a sum to those that others have added meanwhile; those of files that are gone are left out."""
         part = self._memory.with_suffix(".part")
-        with contextlib.suppress(OSError):  # such as a full disk: the files are read again next time
-            part.write_text(json.dumps(known))
+        with self._writing, contextlib.suppress(OSError):  # such as a full disk: the files are read again next time
+            known = {name: each for name, each in self._read().items() if Path(name).exists()}
+            part.write_text(json.dumps(known | {str(file): found}))
             part.replace(self._memory)

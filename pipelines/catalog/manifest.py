@@ -5,7 +5,7 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,7 +14,9 @@ from pipelines.catalog.file_versions import checkpoint_files
 
 SUFFIX = ".sha256"
 CHUNK_BYTES = 2**22
-LINE = re.compile(r"([0-9a-f]{64})[ *] ?(.+)")
+LINE = re.compile(r"([0-9a-fA-F]{64})[ \t]+\*?(?:\./)?(.+)")  # of sha256sum
+TAGGED = re.compile(r"SHA256 \((?:\./)?(.+)\) = ([0-9a-fA-F]{64})")  # of shasum and sha256sum --tag
+SUM = re.compile(r"[0-9a-fA-F]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,21 +32,33 @@ def manifest_of(checkpoint: Path) -> Path:
     return checkpoint.with_name(checkpoint.name + SUFFIX)
 
 
-def write_manifest(checkpoint: Path) -> Path:
-    """Write the manifest with the sums of all files. Reads them whole. Raises OSError."""
+def write_manifest(checkpoint: Path, sums: Mapping[Path, str]) -> Path:
+    """Write the manifest with these sums of its files. Raises OSError."""
     manifest = manifest_of(checkpoint)
-    lines = [f"{sha256_of(file)}  {file.relative_to(checkpoint.parent)}\n" for file in checkpoint_files(checkpoint)]
     part = manifest.with_suffix(".part")
-    part.write_text("".join(lines))
+    part.write_text("".join(f"{sum_}  {file.relative_to(checkpoint.parent)}\n" for file, sum_ in sums.items()))
     part.replace(manifest)
     return manifest
+
+
+def read_sums(manifest: Path) -> dict[str, str]:
+    """Return the sums of a manifest by the names of its files, which are relative to its folder. A sum without a name
+    is that of the file that the manifest is called after. Raises OSError."""
+    sums: dict[str, str] = {}
+    for line in manifest.read_text("utf-8-sig", errors="replace").splitlines():
+        if match := LINE.fullmatch(line):
+            sums[match[2]] = match[1].lower()
+        elif match := TAGGED.fullmatch(line):
+            sums[match[1]] = match[2].lower()
+        elif SUM.fullmatch(line.strip()):
+            sums[manifest.name.removesuffix(SUFFIX)] = line.strip().lower()
+    return sums
 
 
 def verify(checkpoint: Path) -> Iterator[Checked]:
     """Compare the files with the manifest, and yield each file as it is checked. Raises OSError, also if there is no
     manifest."""
-    lines = [LINE.fullmatch(line) for line in manifest_of(checkpoint).read_text().splitlines()]
-    sums = {match[2]: match[1] for match in lines if match}
+    sums = read_sums(manifest_of(checkpoint))
     present = {str(file.relative_to(checkpoint.parent)): file for file in checkpoint_files(checkpoint)}
     for name in sorted(sums.keys() | present.keys()):
         if name not in present:

@@ -33,6 +33,7 @@ class ChatSpec:
     syntax: str | None = None  # how it writes thoughts and calls, by its name in the table; None: found out
     defaults: tuple[tuple[str, float], ...] = ()  # fields of `ChatSampling` that requests leave out
     version: str = ""  # of its files: others under the same path are another checkpoint
+    source: str = field(default="", compare=False)  # its model in chat.toml, for people: the first, of several
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Moderation jobs: texts and images in, scores by label out."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +18,7 @@ class ClassifierSpec:
     path: Path
     reads: Reads
     version: str = ""  # of its files: others under the same path are another classifier
+    source: str = field(default="the moderation policy", compare=False)  # for people
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,6 +140,7 @@ class CheckpointSpec:
     upstream: ImageUpstream | None = None  # the server that draws it, in place of the workers here
     controls: tuple[Control, ...] = ()  # that requests may name
     parts: tuple[tuple[str, Path], ...] = ()  # in place of its own: "vae", "denoiser", ... and a folder or file
+    source: str = field(default="", compare=False)  # the catalog file that names it, for people: the first, of several
 
     @property
     def own_map(self) -> Control | None:

@@ -361,7 +361,10 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
     def _handle_checkpoint_state(self, state: CheckpointState) -> None:
         reported = {(known.spec.name, known.state, known.detail) for known in self.checkpoints.values()}
         if (state.spec.name, state.state, state.detail) not in reported:  # several models may share one
-            log.info("checkpoint", worker=self.name, name=state.spec.name, state=state.state, detail=state.detail)
+            log.info(
+                "checkpoint", worker=self.name, name=state.spec.name, file=state.spec.source, state=state.state,
+                detail=state.detail,
+            )  # fmt: skip
         self._loading.discard(state.spec)
         if state.state == "loaded":
             self._watchdog.record_loaded(state.spec)

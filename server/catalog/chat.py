@@ -222,8 +222,9 @@ def _model(table: ChatTable, file: ChatFile, weights: Path) -> ChatModel:
         path = weights / folder
         options = table.model_dump(include=set(FOLDER_KEYS) - {"defaults"})
         options["vision"] = sees_images(path) if table.vision is None else table.vision
-        defaults = _defaults(table, file, path)
-        source = ChatSpec(name=folder, path=path, **options, defaults=defaults, version=files_version([path]))
+        defaults, version = _defaults(table, file, path), files_version([path])
+        made_by = f"chat.toml: {table.name}"
+        source = ChatSpec(name=folder, path=path, **options, defaults=defaults, version=version, source=made_by)
     return ChatModel(table.name, table.group or file.group, source, table.image_model or file.image_model)
 
 

@@ -222,11 +222,11 @@ class _Reading:
         errors = validate_file(file, self.shared)
         self.errors += [error_at(path, tuple(key.split(".")), message) for key, message in errors]
         areas = [math.prod(size) for entry in file.models for size in self.presets[entry.tier].values()]
-        spec = checkpoint_spec(file, file.family, self.weights, max(areas))
+        spec = checkpoint_spec(file, file.family, self.weights, max(areas), path.name)
         self.errors += _adapter_errors(path, (), spec)
         references = None
         if (table := file.references) is not None:
-            other = checkpoint_spec(table, file.family, self.weights, max(areas))
+            other = checkpoint_spec(table, file.family, self.weights, max(areas), f"{path.name}, [references]")
             self.errors += _adapter_errors(path, ("references",), other)
             references = ReferenceDrawing(other, table.steps, table.first)
         for index, entry in enumerate(file.models):

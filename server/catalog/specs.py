@@ -1,8 +1,9 @@
 """From a table of a catalog file to the spec of its checkpoint."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pipelines.catalog.checkpoint_files import find_snapshot
 from pipelines.catalog.conditioning import MODES
@@ -17,14 +18,28 @@ from pipelines.protocol.images import (
     SamplingDefaults,
     StepCache,
 )
+from pipelines.protocol.messages import Spec
 from pipelines.protocol.upstream import ImageUpstream
 from server.catalog.schema import PART_KEYS, CheckpointTable, RuntimeTable, SamplingTable, UpstreamTable
 
+AnySpec = TypeVar("AnySpec", bound=Spec)
 
-def checkpoint_spec(file: CheckpointTable, family: str, weights: Path, largest_px: int) -> CheckpointSpec:
-    """Build the spec of a file, or of its [references]. `largest_px` is the largest area of its models' sizes."""
+
+def spec_labels(facts: Mapping[AnySpec, object]) -> dict[AnySpec, str]:
+    """Return a name for each spec: its own, or the one with its catalog file if what is known of several specs of this
+    name differs."""
+    found: dict[str, list[object]] = {}
+    for spec, fact in facts.items():
+        found.setdefault(spec.name, []).append(fact)
+    differ = {name for name, known in found.items() if any(fact != known[0] for fact in known)}
+    return {spec: f"{spec.name} ({spec.source})" if spec.name in differ else spec.name for spec in facts}
+
+
+def checkpoint_spec(file: CheckpointTable, family: str, weights: Path, largest_px: int, source: str) -> CheckpointSpec:
+    """Build the spec of a file, or of its [references], which `source` says. `largest_px` is the largest area of its
+    models' sizes."""
     if file.upstream is not None:
-        return _of_upstream(file, file.upstream, family)
+        return _of_upstream(file, file.upstream, family, source)
     checkpoint, conditioning = file.checkpoint or "", file.conditioning or "native"
     path = find_snapshot(weights / checkpoint)
     base = find_snapshot(weights / file.base) if file.base else None
@@ -56,6 +71,7 @@ def checkpoint_spec(file: CheckpointTable, family: str, weights: Path, largest_p
         schedulers=tuple(file.schedulers),
         controls=_controls(file, weights),
         parts=parts,
+        source=source,
     )
     adapters = runtime.lora_folder
     return replace(
@@ -65,7 +81,7 @@ def checkpoint_spec(file: CheckpointTable, family: str, weights: Path, largest_p
     )
 
 
-def _of_upstream(file: CheckpointTable, table: UpstreamTable, family: str) -> CheckpointSpec:
+def _of_upstream(file: CheckpointTable, table: UpstreamTable, family: str, source: str) -> CheckpointSpec:
     """Build the spec of a model that another server draws. A second pass is the other server's own: an image larger
     than `max_area_px` is scaled here."""
     conditioning = file.conditioning or "native"
@@ -89,6 +105,7 @@ def _of_upstream(file: CheckpointTable, table: UpstreamTable, family: str) -> Ch
             supports=tuple(table.supports or ()),
             guidance_field=table.guidance_field,
         ),
+        source=source,
     )
 
 

@@ -228,7 +228,8 @@ def _print_ready(console: Console, services: Services, *, show_key: bool) -> Non
     bearer = key if show_key or not dev_key.exists() else f"$(cat {shlex.quote(str(dev_key))})"
     for state in (*services.engines.image.checkpoints.values(), *services.engines.chat.checkpoints.values()):
         if state.state != "loaded":
-            console.print(f"[red]Checkpoint {escape(state.spec.name)} does not load:[/red] {escape(state.detail)}")
+            name = escape(f"{state.spec.name} ({state.spec.source})")
+            console.print(f"[red]Checkpoint {name} does not load:[/red] {escape(state.detail)}")
     if problem := services.operations.storage_sweep.problem:
         console.print(problem, style="yellow", markup=False)
     console.print(f"\n[bold]Darkroom is ready[/bold] on {services.engines.image.device}.")

@@ -28,7 +28,7 @@ MODEL_HEADINGS = {
 
 def model_rows(settings: Settings, readiness: Mapping[str, Any]) -> list[dict[str, Any]]:
     """List the models, with the state of their checkpoints from a running server, else from the disk."""
-    states = {name: _short_state(state) for name, state in readiness.get("checkpoints", {}).items()}
+    states = readiness.get("checkpoints", {})
     catalog = read_catalog(settings)
     rows: list[dict[str, Any]] = [
         {
@@ -37,7 +37,7 @@ def model_rows(settings: Settings, readiness: Mapping[str, Any]) -> list[dict[st
             "price": format_money(model.price_units),
             "group": model.group,
             "checkpoint": _checkpoint(model.checkpoint),
-            "state": _state(model.checkpoint, states),
+            "state": _state(model.name, model.checkpoint, states),
             "default": model.name == catalog.default,
         }
         for model in catalog.models.values()
@@ -50,7 +50,7 @@ def model_rows(settings: Settings, readiness: Mapping[str, Any]) -> list[dict[st
                 "price": None,
                 "group": chat.group,
                 "checkpoint": chat.place,
-                "state": _state(chat.spec, states) if chat.spec else "upstream",
+                "state": _state(chat.name, chat.spec, states) if chat.spec else "upstream",
                 "default": chat.name == catalog.chat.default,
             }
         )
@@ -115,7 +115,7 @@ def read_readiness(settings: Settings) -> Mapping[str, Any]:
     return found if found and "checkpoints" in found else {}  # the disk shows which checkpoints exist
 
 
-def _short_state(state: Mapping[str, str]) -> str:
+def _short_state(state: Mapping[str, Any]) -> str:
     """Describe a state with the checks that failed in warmup, or the reason why it did not load; its path is left
     out."""
     found = state["detail"].split("; ")
@@ -127,7 +127,11 @@ def _checkpoint(spec: CheckpointSpec) -> str:
     return spec.name if spec.upstream is None else f"{spec.name} at {spec.upstream.base_url}"
 
 
-def _state(spec: CheckpointSpec | ChatSpec, states: Mapping[str, str]) -> str:
+def _state(model: str, spec: CheckpointSpec | ChatSpec, states: Mapping[str, Mapping[str, Any]]) -> str:
+    """Describe the state of a model's checkpoint: of its own spec, which may have the name of others."""
+    for name in (f"{spec.name} ({spec.source})", spec.name):
+        if name in states and model in states[name]["models"]:
+            return _short_state(states[name])
     if isinstance(spec, CheckpointSpec) and spec.upstream is not None:
-        return states.get(spec.name, "upstream")
-    return states.get(spec.name) or ("on disk" if spec.path.exists() else "missing")
+        return "upstream"
+    return "on disk" if spec.path.exists() else "missing"

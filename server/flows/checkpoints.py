@@ -13,12 +13,13 @@ from pathlib import Path
 
 from pipelines.catalog.adapters import Adapter, read_adapters
 from pipelines.catalog.base_search import find_bases, has_other_components, loads_all_components, nearest_base
-from pipelines.catalog.checkpoint_files import SINGLE_FILES, find_snapshot
+from pipelines.catalog.checkpoint_files import SINGLE_FILES, CheckpointError, find_snapshot
+from pipelines.catalog.checksums import check_sum
 from pipelines.catalog.file_versions import files_in
 from pipelines.catalog.folder_problems import HUB_CACHE, similar_names
 from pipelines.catalog.hub_cache import cache_of, delete, shortened
 from pipelines.catalog.inspection import Inspection, inspect_checkpoint
-from pipelines.catalog.manifest import Checked, manifest_of, verify, write_manifest
+from pipelines.catalog.manifest import Checked, checkpoint_files, manifest_of, sha256_of, verify, write_manifest
 from pipelines.catalog.modular import index_file
 from pipelines.catalog.suggestion import Setting, Suggestion, suggest
 from pipelines.protocol.images import CheckpointSpec
@@ -135,9 +136,11 @@ class CheckpointManager:
         text = catalog_text(new, suggestion)
         file = self._model_configs / f"{_slug(Path(stem))}.toml"
         self._write(file, text)
-        manifest: Path | None = None
-        with suppress(OSError):
-            manifest = write_manifest(path)
+        try:
+            manifest = _write_sums(path)
+        except CheckpointError as error:
+            file.unlink()
+            raise BadRequest(f"Nothing is added. {error}.", param="checkpoint") from error
         return Added(file, text, tuple(model.name for model in models), manifest, inspection.needs)
 
     def fit(self, model: ImageModel, checkpoint: str) -> list[SettingChange]:
@@ -331,6 +334,17 @@ class CheckpointManager:
         except BadRequest:
             file.unlink()
             raise
+
+
+def _write_sums(path: Path) -> Path | None:
+    """Write the manifest of a checkpoint, and return its path; None where it can't be written or the files can't be
+    read. Raises CheckpointError if the sum of a file is not the one that is published."""
+    with suppress(OSError):
+        sums = {file: sha256_of(file) for file in checkpoint_files(path)}
+        for file, sum_ in sums.items():
+            check_sum(file, sum_, [path.parent])
+        return write_manifest(path, sums)
+    return None
 
 
 def _changed_config(before: Setting, after: Setting, current: Setting) -> Setting:

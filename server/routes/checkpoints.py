@@ -57,17 +57,20 @@ async def list_checkpoints(services: ServicesDep) -> CheckpointList:
     """
     found = await asyncio.to_thread(services.operations.checkpoints.list_all)
     used = await services.stores.database.in_reader(last_charges, services.stores.database)
-    states = {spec.path: state for spec, state in services.engines.image.checkpoints.items()}
+    known = services.engines.image.checkpoints
+    served = [known[spec] for spec in services.served.catalog.current.checkpoints if spec in known]
     cards = []
     for each in found:
-        state = next((s for path, s in states.items() if path == each.path or path.is_relative_to(each.path)), None)
+        states = [state for state in served if state.spec.path.is_relative_to(each.path)]
+        state = next((state for state in states if state.state == "failed"), states[0] if states else None)
+        is_shared = len({(state.state, state.detail) for state in states}) > 1
         cards.append(
             CheckpointCard(
                 name=each.name,
                 bytes=each.bytes,
                 models=list(each.models),
                 state=_state(services, state) if state else each.state,
-                detail=state.detail if state else "",
+                detail="" if state is None else f"{state.spec.source}: {state.detail}" if is_shared else state.detail,
                 verifiable=each.has_manifest,
                 last_used=max((used[name] for name in each.models if name in used), default=None),
             )

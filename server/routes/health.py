@@ -8,9 +8,10 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from pipelines.protocol.messages import CheckpointState
+from pipelines.protocol.messages import Spec
 from server.backends.engine_host import EngineHost
-from server.backends.worker_pool import ImageHost, WorkerPool
+from server.backends.worker_pool import ImageHost
+from server.catalog.specs import spec_labels
 from server.flows.operators.sleep import longest_wake_s
 from server.http.deps import ServicesDep
 from server.http.openapi import answer, returns, schema_of
@@ -65,16 +66,13 @@ def readiness_details(services: Services) -> ReadinessDetails:
     """Return the state of this server for its operators."""
     image, chat, cluster = services.engines.image, services.engines.chat, services.cluster
     classify = services.engines.classify
-    checkpoints = {**image.checkpoints, **chat.checkpoints, **classify.checkpoints}
-    hosts: list[EngineHost[Any, Any]] = [*image.hosts, chat, classify]
-    asleep = {spec for host in hosts for spec in checkpoints if host.wake_s(spec)}
     return {
         "status": server_state(services),
         **_worker_state(image.hosts[0]),
-        "image": [_image_worker(image, host) for host in image.hosts],
+        "image": [_image_worker(services, host) for host in image.hosts],
         "chat": _worker_state(chat) if services.served.catalog.current.chat.checkpoints else None,
         "classify": _worker_state(classify) if services.served.policy.current.classifiers else None,
-        "checkpoints": {spec.name: _checkpoint_report(c, asleep=spec in asleep) for spec, c in checkpoints.items()},
+        "checkpoints": _checkpoint_reports(services),
         "catalog": None if cluster is None else {"version": cluster.member.version, "problem": cluster.member.problem},
     }
 
@@ -101,25 +99,54 @@ def _worker_state(host: EngineHost[Any, Any]) -> WorkerState:
     }  # fmt: skip
 
 
-def _checkpoint_report(state: CheckpointState, *, asleep: bool) -> CheckpointReport:
-    return {"state": "asleep" if asleep and state.state == "loaded" else state.state, "detail": state.detail}
+def _checkpoint_reports(services: Services) -> dict[str, CheckpointReport]:
+    """Return the state of each served checkpoint, with its models."""
+    image, chat, classify = services.engines.image, services.engines.chat, services.engines.classify
+    known = {**image.checkpoints, **chat.checkpoints, **classify.checkpoints}
+    hosts: list[EngineHost[Any, Any]] = [*image.hosts, chat, classify]
+    served = {spec: (known[spec], models) for spec, models in served_specs(services).items() if spec in known}
+    facts = {spec: (state.state, state.detail) for spec, (state, _) in served.items()}
+    reports: dict[str, CheckpointReport] = {}
+    for spec, label in spec_labels(facts).items():
+        state, models = served[spec]
+        asleep = state.state == "loaded" and any(host.wake_s(spec) for host in hosts)
+        report: CheckpointReport = {"state": "asleep" if asleep else state.state, "detail": state.detail, "models": []}
+        listed = reports.setdefault(label, report)["models"]
+        listed += [model for model in models if model not in listed]
+    return reports
 
 
-def _image_worker(worker_pool: WorkerPool, host: ImageHost) -> ImageWorkerState:
+def served_specs(services: Services) -> dict[Spec, list[str]]:
+    """Return the checkpoints that the catalog and the policy name, with the models that each serves."""
+    catalog = services.served.catalog.current
+    served: dict[Spec, list[str]] = {}
+    for model in catalog.models.values():
+        for image in model.checkpoints:
+            served.setdefault(image, []).append(model.name)
+    for chat in catalog.chat.models.values():
+        if chat.spec is not None:
+            served.setdefault(chat.spec, []).append(chat.name)
+    return served | {spec: [] for spec in services.served.policy.current.checkpoints}
+
+
+def _image_worker(services: Services, host: ImageHost) -> ImageWorkerState:
     cached_checkpoints = host.cached_checkpoints
+    cached = cached_checkpoints.checkpoints if cached_checkpoints else ()
+    states = {spec: host.checkpoints[spec] for spec in served_specs(services) if spec in host.checkpoints}
+    labels = spec_labels({spec: (state.state, state.detail) for spec, state in states.items()})
     return {
         "name": host.name,
         **_worker_state(host),
         "ready": host.ready,
         "restarts": host.restarts,
-        "work_s": round(worker_pool.remaining_s(host), 1),
+        "work_s": round(services.engines.image.remaining_s(host), 1),
         "weights_bytes": cached_checkpoints.device_bytes if cached_checkpoints else 0,
         "weights_budget_bytes": cached_checkpoints.budget_bytes if cached_checkpoints else None,
         "checkpoints": [
-            {"name": each.spec.name, "bytes": each.bytes, "on_device": each.on_device}
-            for each in (cached_checkpoints.checkpoints if cached_checkpoints else ())
+            {"name": name, "bytes": each.bytes, "on_device": each.on_device}
+            for each, name in zip(cached, spec_labels({each.spec: each for each in cached}).values(), strict=True)
         ],
-        "failed": {spec.name: state.detail for spec, state in host.checkpoints.items() if state.state == "failed"},
+        "failed": {labels[spec]: state.detail for spec, state in states.items() if state.state == "failed"},
     }
 
 

@@ -52,10 +52,11 @@ class ImageWorkerState(WorkerState):
 
 class CheckpointReport(TypedDict):
     """The state of a checkpoint; `detail` describes it, or says why it could not be loaded. An asleep one is loaded by
-    the next call that needs it."""
+    the next call that needs it. `models` are drawn or written with it."""
 
     state: Literal["loaded", "failed", "asleep"]
     detail: str
+    models: list[str]
 
 
 class SharedCatalog(TypedDict):
@@ -73,7 +74,8 @@ class Readiness(TypedDict):
 
 class ReadinessDetails(Readiness, WorkerState):
     """The first image worker, all of them in `image`, the chat worker if the server has chat models of its own, the
-    classifiers' if the policy has some, each checkpoint by its name, and the catalog if several servers share one."""
+    classifiers' if the policy has some, each checkpoint by its name, and the catalog if several servers share one. If
+    what is known of several checkpoints of a name differs, each has its catalog file beside its name."""
 
     image: list[ImageWorkerState]
     chat: WorkerState | None

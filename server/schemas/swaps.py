@@ -7,7 +7,7 @@ from server.schemas.errors import ErrorDetail
 from server.schemas.listing import Listed, Listing
 
 Action = Literal["swap", "undo", "reload"]
-Stage = Literal["waiting", "inspecting", "loading", "writing", "done"]
+Stage = Literal["waiting", "inspecting", "loading", "hashing", "writing", "done"]
 
 
 class CatalogJob(Listed):

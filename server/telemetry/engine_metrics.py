@@ -7,6 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from pipelines.protocol.messages import CachedCheckpoints, WorkerMemory
+from server.catalog.specs import spec_labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +101,11 @@ def _cached_checkpoints(reports: Sequence[EngineReport]) -> Metric:
         labels=["engine", "kind", "checkpoint", "place"],
     )
     for each in reports:
-        for cached in each.cached_checkpoints.checkpoints if each.cached_checkpoints is not None else ():
+        listed = each.cached_checkpoints.checkpoints if each.cached_checkpoints is not None else ()
+        labels = spec_labels({cached.spec: cached for cached in listed})
+        for cached in listed:
             place = "device" if cached.on_device else "host"
-            family.add_metric([each.engine, each.kind, cached.spec.name, place], cached.bytes)
+            family.add_metric([each.engine, each.kind, labels[cached.spec], place], cached.bytes)
     return family
 
 

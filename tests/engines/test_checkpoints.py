@@ -12,7 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pipelines.catalog import libraries
-from pipelines.catalog.checkpoint_files import CheckpointError, describe, estimate_bytes
+from pipelines.catalog.checkpoint_files import CheckpointError, estimate_bytes
+from pipelines.catalog.checksums import describe
 from pipelines.catalog.digests import Digests
 from pipelines.catalog.inspection import inspect_checkpoint
 from pipelines.device.memory import compute_dtype

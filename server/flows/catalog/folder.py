@@ -4,7 +4,7 @@ can be undone."""
 import asyncio
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import structlog
@@ -13,10 +13,20 @@ from server.accounts.catalogs import Edit
 from server.catalog.images import CatalogError
 from server.flows.catalog.edit import write_text
 from server.flows.catalog.files import parse, read_files
-from server.flows.catalog.switch import CatalogDiff, CatalogSwitch, Send
+from server.flows.catalog.switch import CatalogDiff, CatalogSwitch, Prepared, Send
 from server.flows.catalog.update import Change, Files, MakeChange, to_bad_request
 
 log = structlog.stdlib.get_logger("darkroom.swap")
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A change whose checkpoints are loaded, from these files and edits."""
+
+    files: Files
+    edits: Sequence[Edit]
+    change: Change
+    prepared: Prepared
 
 
 class FolderCatalog:
@@ -33,20 +43,54 @@ class FolderCatalog:
 
     async def change(self, make: MakeChange, send: Send) -> CatalogDiff:
         """Serve the content that `make` returns, then write it into the folder. Raises ApiError, and then nothing has
-        changed."""
-        async with self._switch.catalog.lock:
-            send("inspecting")
-            try:
-                files, edits = await asyncio.to_thread(self._read), await asyncio.to_thread(self._edits)
-                change = await asyncio.to_thread(make, files, edits)
-                after = await asyncio.to_thread(parse, change.files, self._model_configs, self._weights)
-            except CatalogError as error:
-                raise to_bad_request(error) from error
-            send("loading")
-            diff = await self._switch.replace(after)
-            send("writing")
-            saved = await asyncio.to_thread(self._write, change, edits)
-            return replace(diff, settings=change.settings, saved=saved)
+        changed.
+
+        Sums take as long as a disk does, so other changes need not wait for them: where sums are published, the weights
+        are served once they are the same, and if another change came first, this one is made anew; else they are served
+        at once, and the sums are only told.
+        """
+        while True:
+            async with self._switch.catalog.lock:
+                begun = await self._begin(make, send)
+                if not await begun.prepared.hashing.has_published_sums():
+                    diff = await self._serve(begun, send)
+                    send("hashing")
+                    break
+            send("hashing")
+            await self._compare_sums(begun.prepared)
+            async with self._switch.catalog.lock:
+                if self._switch.keeps(begun.prepared) and await asyncio.to_thread(self._read) == begun.files:
+                    diff = await self._serve(begun, send)
+                    break
+        return replace(diff, loaded=await begun.prepared.loaded())
+
+    async def _begin(self, make: MakeChange, send: Send) -> "_Begun":
+        """Make the change of the files as they are, and load what is new. Raises ApiError."""
+        send("inspecting")
+        try:
+            files, edits = await asyncio.to_thread(self._read), await asyncio.to_thread(self._edits)
+            change = await asyncio.to_thread(make, files, edits)
+            after = await asyncio.to_thread(parse, change.files, self._model_configs, self._weights)
+        except CatalogError as error:
+            raise to_bad_request(error) from error
+        send("loading")
+        return _Begun(files, edits, change, await self._switch.prepare(after))
+
+    async def _compare_sums(self, prepared: Prepared) -> None:
+        """Wait until the sums are those that are published. Raises BadRequest if one is not."""
+        try:
+            await prepared.compare_sums()
+        except BaseException:
+            async with self._switch.catalog.lock:
+                if self._switch.keeps(prepared):
+                    self._switch.drop()
+            raise
+
+    async def _serve(self, begun: "_Begun", send: Send) -> CatalogDiff:
+        diff = self._switch.switch(begun.prepared)
+        send("writing")
+        saved = await asyncio.to_thread(self._write, begun.change, begun.edits)
+        return replace(diff, settings=begun.change.settings, saved=saved)
 
     def _read(self) -> Files:
         """Return the files as they are, with the swaps that could not be written into them. Raises CatalogError."""

@@ -6,7 +6,7 @@ is told to, and every few seconds.
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import structlog
@@ -122,7 +122,7 @@ class CatalogMember:
             return None
         self._prepared, self.problem = None, None
         self.version = current.version
-        return self._switch.switch(prepared)
+        return replace(self._switch.switch(prepared), loaded=await prepared.loaded())
 
     def _drop(self) -> None:
         if self._prepared is not None:
@@ -141,7 +141,13 @@ class CatalogMember:
             after = await asyncio.to_thread(with_sums, after, self._digests)
         except CatalogError as error:
             raise BadRequest(f"Nothing has changed: {error}.", code="checkpoint_failed") from error
-        return await self._switch.prepare(after)
+        prepared = await self._switch.prepare(after)
+        try:
+            await prepared.compare_sums()  # these sums are known: the servers have compared them
+        except ApiError:
+            self._switch.drop()
+            raise
+        return prepared
 
     def checksums_of(self, files: Mapping[str, str]) -> dict[str, str]:
         """Return the SHA-256 of the weights that these catalog files name, by their paths. Blocking. Raises

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from pipelines.catalog.checkpoint_files import CheckpointError, describe
+from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.digests import Digests
 from pipelines.protocol.chat import ChatEvent, ChatJob, ChatSpec, CountJob
 from pipelines.protocol.images import CheckpointSpec
@@ -18,8 +18,10 @@ from server.backends.engine_host import EngineHost
 from server.backends.upstream import UpstreamClient
 from server.backends.worker_pool import Plan, WorkerPool
 from server.catalog.images import Catalog
+from server.catalog.specs import spec_labels
 from server.errors import BadRequest, Conflict, StartError
 from server.flows.catalog.edit import SettingChange
+from server.flows.catalog.hashing import Hashing
 from server.schemas.swaps import Stage
 from server.state.served_catalog import ServedCatalog
 
@@ -46,11 +48,36 @@ class CatalogDiff:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A catalog whose new checkpoints are in memory beside those that are served."""
+    """A catalog whose new checkpoints are in memory beside those that are served, while the workers keep them: until
+    the `generation` is another."""
 
     catalog: Catalog
     plan: Plan
-    loaded: dict[str, str]
+    chats: Sequence[ChatSpec]
+    hashing: Hashing
+    generation: int
+
+    async def compare_sums(self) -> None:
+        """Wait for the sums of the new checkpoints. Raises BadRequest for one that is not the published one."""
+        try:
+            await self.hashing.descriptions()
+        except CheckpointError as error:
+            raise _to_api_error(error) from error
+        finally:
+            self.hashing.stop()
+
+    async def loaded(self) -> dict[str, str]:
+        """Wait for the descriptions of the new checkpoints, and return them by name."""
+        found: dict[CheckpointSpec | ChatSpec, str] = {spec: str(spec.path) for spec in self.chats}
+        try:
+            found.update((spec, text) for spec, text in (await self.hashing.descriptions()).items())
+        except CheckpointError as error:  # such as a file that is gone since it was loaded
+            found.update(dict.fromkeys(self.hashing.specs, f"its sum can't be told: {error}"))
+        finally:
+            self.hashing.stop()
+        loaded = {label: found[spec] for spec, label in spec_labels(found).items()}
+        log.info("checkpoints are new", loaded=loaded)
+        return loaded
 
 
 class CatalogSwitch:
@@ -72,13 +99,11 @@ class CatalogSwitch:
         self._upstreams = upstreams
         self._digests = digests
         self._preload = preload
-
-    async def replace(self, after: Catalog) -> CatalogDiff:
-        """Prepare and serve another catalog, and return the changes. Raises ApiError, and then nothing has changed."""
-        return self.switch(await self.prepare(after))
+        self._generation = 0
 
     async def prepare(self, after: Catalog) -> Prepared:
-        """Load the new checkpoints. Raises ApiError, and then the loaded ones may be evicted again."""
+        """Load the new checkpoints, and begin to read their sums. Raises ApiError, and then the loaded ones may be
+        evicted again."""
         before = self.catalog.current
         images = [spec for spec in after.checkpoints if spec not in before.checkpoints]
         chats = [spec for spec in after.chat.checkpoints if spec not in before.chat.checkpoints]
@@ -90,43 +115,34 @@ class CatalogSwitch:
             self._upstreams.load_keys(after.upstreams)
         except StartError as error:
             raise BadRequest(f"Nothing has changed. {error}", code="invalid_catalog") from error
+        hashing = Hashing(images, self._digests)
         try:
             plan = await asyncio.to_thread(self._image_engine.plan, after)
-            descriptions = await self._prepare_and_describe(images, chats, plan)
+            await self._load(images, chats, plan)
         except BaseException as error:
+            hashing.stop()
             self.drop()
             raise _to_api_error(error) from error
-        return Prepared(after, plan, descriptions | {spec.name: str(spec.path) for spec in chats})
+        return Prepared(after, plan, chats, hashing, self._generation)
+
+    def keeps(self, prepared: Prepared) -> bool:
+        """Return whether the workers still have what was prepared: no other change has been made or given up since."""
+        return prepared.generation == self._generation
 
     def switch(self, prepared: Prepared) -> CatalogDiff:
-        """Serve the prepared catalog, and return how it differs from the one before."""
+        """Serve the prepared catalog, and return how it differs from the one before; `loaded` is left to the caller."""
         before, after = self.catalog.current, prepared.catalog
         self.catalog.current = after
         self._unload_except(prepared.plan, after.chat.checkpoints)
-        diff = _compare(before, after, prepared.loaded)
-        log.info("catalog changed", added=diff.added, removed=diff.removed, changed=diff.changed, loaded=diff.loaded)
+        diff = _compare(before, after)
+        log.info("catalog changed", added=diff.added, removed=diff.removed, changed=diff.changed)
         return diff
 
     def drop(self) -> None:
         """Let the engines evict checkpoints that were prepared and are not served."""
         self._unload_except(self._image_engine.current, self.catalog.current.chat.checkpoints)
 
-    async def _prepare_and_describe(
-        self, images: Sequence[CheckpointSpec], chats: Sequence[ChatSpec], plan: Plan
-    ) -> dict[str, str]:
-        """Load and hash checkpoints at once, since hashing takes as long as loading. Each task is awaited even when the
-        other fails."""
-        describing = asyncio.to_thread(lambda: {spec.name: describe(spec, self._digests) for spec in images})
-        error, descriptions = await asyncio.gather(
-            self._prepare(images, chats, plan), describing, return_exceptions=True
-        )
-        if isinstance(error, BaseException):
-            raise error
-        if isinstance(descriptions, BaseException):
-            raise descriptions
-        return descriptions
-
-    async def _prepare(self, images: Sequence[CheckpointSpec], chats: Sequence[ChatSpec], plan: Plan) -> None:
+    async def _load(self, images: Sequence[CheckpointSpec], chats: Sequence[ChatSpec], plan: Plan) -> None:
         """Load and warm them all, on every worker that needs them. Raises CheckpointError with every error, and
         WorkerDied."""
         errors: list[str] = []
@@ -144,6 +160,7 @@ class CatalogSwitch:
 
     def _unload_except(self, plan: Plan, chats: Sequence[ChatSpec]) -> None:
         """Let the engines evict checkpoints that this catalog does not name."""
+        self._generation += 1
         self._image_engine.unload_except(plan, preload=self._preload)
         self._chat_engine.unload_except(chats, chats if self._preload else ())
 
@@ -156,11 +173,11 @@ def _to_api_error(error: BaseException) -> BaseException:
     return error
 
 
-def _compare(before: Catalog, after: Catalog, loaded: dict[str, str]) -> CatalogDiff:
+def _compare(before: Catalog, after: Catalog) -> CatalogDiff:
     old, new = {**before.models, **before.chat.models}, {**after.models, **after.chat.models}
     return CatalogDiff(
         added=tuple(name for name in new if name not in old),
         removed=tuple(name for name in old if name not in new),
         changed=tuple(name for name in new if name in old and new[name] != old[name]),
-        loaded=loaded,
+        loaded={},
     )

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from server.accounts.catalogs import Edit
 from server.catalog.images import Catalog, CatalogError, ImageModel
-from server.errors import BadRequest, NotFound
+from server.errors import BadRequest, Conflict, NotFound
 from server.flows.catalog.edit import MAX_EDITS, SettingChange, edited_text, last_edit
 from server.flows.catalog.files import read_files
 from server.flows.catalog.switch import CatalogDiff, Send, ignore_stage
@@ -78,8 +78,14 @@ class CatalogUpdater:
     async def undo(self, send: Send = ignore_stage) -> CatalogDiff:
         """Undo the latest swap: its catalog file is as it was. Returns the changes. Raises ApiError."""
 
+        first: Edit | None = None
+
         def undone(files: Files, edits: Sequence[Edit]) -> Change:
+            nonlocal first
             last = last_edit(edits, files)
+            if (first := first or last) != last:
+                message = "Nothing has changed: another swap was made meanwhile. Undo again to take that one back."
+                raise Conflict(message, 2)
             return Change({**files, last.source: last.before}, tuple(edits[:-1]))
 
         return await self._record.change(undone, send)

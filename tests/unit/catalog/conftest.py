@@ -1,12 +1,28 @@
 """A catalog and weights that a test may change."""
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.catalog.digests import Digests
+from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
+from pipelines.protocol.images import CheckpointSpec
+from server.backends.engine_host import EngineHost
+from server.backends.host_limits import HostLimits
+from server.backends.upstream import UpstreamClient
+from server.backends.worker_pool import WorkerPool
+from server.catalog.images import Catalog, load_catalog
+from server.flows.catalog.folder import FolderCatalog
+from server.flows.catalog.switch import CatalogSwitch
+from server.flows.catalog.update import CatalogUpdater
 from server.flows.checkpoints import CheckpointManager
+from server.state.served_catalog import ServedCatalog
 from tests.support.harness import REPOSITORY
+from tests.support.weight_files import flux_folder
 
 
 @pytest.fixture
@@ -22,3 +38,46 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 @pytest.fixture
 def manager(folders: tuple[Path, Path]) -> CheckpointManager:
     return CheckpointManager(*folders)
+
+
+class Workers:
+    """Image workers that load any checkpoint at once, but for those whose paths have a reason in `refused`."""
+
+    def __init__(self) -> None:
+        self.current: object = None
+        self.refused: dict[str, str] = {}
+        self.loads: list[str] = []
+
+    def plan(self, _: Catalog) -> object:
+        return object()
+
+    async def prepare(self, specs: Sequence[CheckpointSpec], _: object) -> None:
+        self.loads += [spec.path.name for spec in specs]
+        if reasons := [self.refused[spec.path.name] for spec in specs if spec.path.name in self.refused]:
+            raise CheckpointError("; ".join(reasons))
+
+    def unload_except(self, *_: object, **__: object) -> None:
+        """They have room for all."""
+
+
+@pytest.fixture
+def workers() -> Workers:
+    return Workers()
+
+
+@pytest.fixture
+def served(folders: tuple[Path, Path]) -> ServedCatalog:
+    for name in ("one", "two"):
+        flux_folder(folders[1] / name)
+    return ServedCatalog(load_catalog(*folders))
+
+
+@pytest.fixture
+def updater(
+    folders: tuple[Path, Path], manager: CheckpointManager, served: ServedCatalog, workers: Workers, tmp_path: Path
+) -> CatalogUpdater:
+    chats: EngineHost[ChatJob | CountJob, ChatEvent] = EngineHost("chat", (), HostLimits(1))
+    digests, upstreams = Digests(tmp_path / "digests.json"), UpstreamClient((), {}, 60)
+    switch = CatalogSwitch(served, cast(WorkerPool, workers), chats, upstreams, digests, preload=True)
+    record = FolderCatalog(switch, tmp_path / "swaps.json", model_configs=folders[0], weights=folders[1])
+    return CatalogUpdater(served, record, manager, folders[0])

@@ -2,49 +2,17 @@
 
 import json
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-from server.catalog.images import Catalog, CatalogError, load_catalog
+from server.catalog.images import CatalogError, load_catalog
 from server.errors import BadRequest
 from server.flows.catalog.edit import edited_text
-from server.flows.catalog.folder import FolderCatalog
-from server.flows.catalog.switch import CatalogDiff, CatalogSwitch
 from server.flows.catalog.update import CatalogUpdater
-from server.flows.checkpoints import CheckpointManager
 from server.state.served_catalog import ServedCatalog
-from tests.support.weight_files import flux_folder
 
 BEFORE = '# mine\ncheckpoint = "one"  # the first\n'
 MODEL, FILE = "alpha-image-2-count", "alpha-image-2.toml"
-
-
-class Switch:
-    """Serves any catalog at once: no engine has to load it."""
-
-    def __init__(self, served: ServedCatalog) -> None:
-        self.catalog = served
-
-    async def replace(self, after: Catalog) -> CatalogDiff:
-        self.catalog.current = after
-        return CatalogDiff((), (), (), {})
-
-
-@pytest.fixture
-def served(folders: tuple[Path, Path]) -> ServedCatalog:
-    for name in ("one", "two"):
-        flux_folder(folders[1] / name)
-    return ServedCatalog(load_catalog(*folders))
-
-
-@pytest.fixture
-def updater(
-    folders: tuple[Path, Path], manager: CheckpointManager, served: ServedCatalog, tmp_path: Path
-) -> CatalogUpdater:
-    switch = cast(CatalogSwitch, Switch(served))
-    record = FolderCatalog(switch, tmp_path / "swaps.json", model_configs=folders[0], weights=folders[1])
-    return CatalogUpdater(served, record, manager, folders[0])
 
 
 def checkpoint_of(served: ServedCatalog) -> str:
