@@ -84,6 +84,18 @@ class Suggestion:
             "control_map": self.control_map,
         }
 
+    @property
+    def found(self) -> Mapping[str, str]:
+        """Return where values were found, by their keys in catalog files: the comments that `add` writes."""
+        values = {
+            "native_area_px": self.native_area_px,
+            "max_area_px": self.max_area_px,
+            "steps": self.steps,
+            "sampling.guidance": self.guidance,
+        }
+        noise = dict.fromkeys(("sampling.scheduler", "sampling.scheduler_config"), self.noise.found)
+        return {key: value.found for key, value in values.items()} | noise
+
 
 def suggest(inspection: Inspection) -> Suggestion:
     """Return the values to write into the checkpoint's catalog file."""

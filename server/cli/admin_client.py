@@ -1,5 +1,6 @@
 """Commands of the running server, such as `darkroom swap`: send the request and print the outcome."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +42,10 @@ def change_catalog(settings: Settings, route: str, body: dict[str, Any]) -> None
     for name, description in changes["loaded"].items():
         console.print(f"Loaded   {name}: {description}", markup=False)
     for setting in changes["settings"]:
-        console.print(
-            f"Setting  {setting['key']}: {_show_setting(setting['old'])} -> {_show_setting(setting['new'])}",
-            markup=False,
-        )
+        change = f"{setting['key']}: {_show_setting(setting['old'])} -> {_show_setting(setting['new'])}"
+        console.print(f"Setting  {change}{_why(setting)}", markup=False)
+    for setting in changes["kept"]:
+        console.print(f"Kept     {setting['key']}: {_show_setting(setting['old'])}{_why(setting)}", markup=False)
     if changes["settings"]:
         console.print("`darkroom undo` takes the swap back; `darkroom swap --keep` keeps the settings.")
     if not (changes["added"] or changes["removed"] or changes["changed"]):
@@ -53,6 +54,10 @@ def change_catalog(settings: Settings, route: str, body: dict[str, Any]) -> None
         console.print(
             "The catalog file could not be written, so the change is lost when the server stops.", style="yellow"
         )
+
+
+def _why(setting: Mapping[str, Any]) -> str:
+    return f"  ({setting['why']})" if setting["why"] else ""
 
 
 def _show_setting(value: Any) -> Any:

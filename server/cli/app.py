@@ -102,7 +102,7 @@ def swap(
     checkpoint: Annotated[
         str, typer.Argument(help="The new checkpoint: a path, absolute or relative to DARKROOM_WEIGHTS.")
     ],
-    keep: Annotated[bool, typer.Option("--keep", help="Keep steps, guidance, areas and conditioning.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep every key, also steps, `vae` and `denoiser`.")] = False,
 ) -> None:
     """Change the checkpoint of a model on the running server, without downtime, and fit its settings to it."""
     from server.cli.admin_client import change_catalog, weights_path

@@ -6,7 +6,7 @@ checkpoint once it reloads its catalog.
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,22 +15,24 @@ from pipelines.catalog.adapters import Adapter, read_adapters
 from pipelines.catalog.base_search import find_bases, has_other_components, loads_all_components, nearest_base
 from pipelines.catalog.checkpoint_files import SINGLE_FILES, CheckpointError, find_snapshot
 from pipelines.catalog.checksums import check_sum
+from pipelines.catalog.file_kinds import other_kind_of
 from pipelines.catalog.file_versions import files_in
 from pipelines.catalog.folder_problems import HUB_CACHE, similar_names
 from pipelines.catalog.hub_cache import cache_of, delete, shortened
 from pipelines.catalog.inspection import Inspection, inspect_checkpoint
 from pipelines.catalog.manifest import Checked, checkpoint_files, manifest_of, sha256_of, verify, write_manifest
 from pipelines.catalog.modular import index_file
-from pipelines.catalog.suggestion import Setting, Suggestion, suggest
+from pipelines.catalog.suggestion import Suggestion, suggest
+from pipelines.catalog.weight_headers import BrokenFile
 from pipelines.protocol.images import CheckpointSpec
 from server.catalog.images import Catalog, CatalogError, ImageModel, load_catalog
 from server.catalog.new_file import NewFile, NewModel, catalog_text, name_for
 from server.catalog.sizes import Tier
 from server.errors import BadRequest, NotFound
 from server.flows.catalog.edit import SettingChange
+from server.flows.catalog.fit import Comparison, changed_values
 from server.money import format_money
 
-NOISE = "sampling.scheduler_config"
 MOST_NAMED = 20  # of what is in a folder
 
 
@@ -144,9 +146,13 @@ class CheckpointManager:
         return Added(file, text, tuple(model.name for model in models), manifest, inspection.needs)
 
     def fit(self, model: ImageModel, checkpoint: str) -> list[SettingChange]:
-        """Return the values of a model's catalog file that a swap to another checkpoint should change: those for which
-        the two checkpoints call for different ones. Settings that were tuned for both stay. Raises NotFound, and
-        BadRequest if several folders go with it."""
+        """Return the values of a model's catalog file that change with its checkpoint. Raises as `compare` does."""
+        compared = self.compare(model, checkpoint)
+        return changed_values(compared) if compared is not None else []
+
+    def compare(self, model: ImageModel, checkpoint: str) -> Comparison | None:
+        """Compare a model's checkpoint with another one, which is to take its place. None if that can't be served:
+        loading it will fail, and say more. Raises NotFound, and BadRequest if several folders go with it."""
         spec = model.checkpoint
         try:
             inspection, suggestion = self.inspect(checkpoint, like=spec)
@@ -154,31 +160,29 @@ class CheckpointManager:
             message = f"{error.message} Edit `checkpoint` and `{error.param}` in {model.source.name}, and reload."
             raise BadRequest(message, param=error.param) from error
         if inspection.problems:
-            return []  # loading it will fail, and say more
+            return None
         old = inspect_checkpoint(spec.path, spec.base, spec.config)
-        before = None if old.problems else suggest(old)
-        fitted = before.values if before is not None else {}
-        current: dict[str, Setting] = {
-            "conditioning": spec.conditioning,
-            "native_area_px": spec.native_area_px,
-            "max_area_px": spec.max_area_px,
-            "steps": model.steps,
-            "sampling.guidance": spec.sampling.guidance,
-            "sampling.scheduler": spec.sampling.scheduler,
-            "sampling.scheduler_config": dict(spec.sampling.scheduler_config) or None,
-            "control_map": spec.own_map.name if spec.own_map is not None else None,
-            "base": self._name_if(spec.base),
-            "config": self._name_if(spec.config),
-            "enlarge": spec.enlarge,
+        folders = {
+            "base": (self._name_if(spec.base), self._name_if(inspection.base)),
+            "config": (self._name_if(spec.config), self._name_if(inspection.config)),
         }
-        base, config = map(self._name_if, (inspection.base, inspection.config))
-        changes = {key: value for key, value in suggestion.values.items() if fitted.get(key) != value}
-        wanted: dict[str, Setting] = {**changes, "base": base, "config": config}
-        if NOISE in changes:
-            wanted[NOISE] = _changed_config(fitted.get(NOISE), changes[NOISE], current[NOISE])
-        if suggestion.enlarge == "resize" or (before is not None and before.enlarge == "resize"):
-            wanted["enlarge"] = suggestion.enlarge  # one of the two has no second pass
-        return [SettingChange(key, current[key], new) for key, new in wanted.items() if current[key] != new]
+        return Comparison(model, old, inspection, None if old.problems else suggest(old), suggestion, folders)
+
+    def folder_advice(self, checkpoint: str) -> str | None:
+        """Say what to write for a checkpoint in one file with which none of the folders here goes; None for others."""
+        path = self._weights / checkpoint
+        if not path.is_file() or path.suffix not in SINGLE_FILES:
+            return None
+        with suppress(BrokenFile):
+            if other_kind_of(path) is not None:
+                return None
+        folders = ", ".join(self._name(folder) for folder in self._folders()) or "none"
+        whole, alone = "`config`, the diffusers folder of its configs,", "`base`, the folder with the other parts,"
+        needed = whole if has_other_components(path) else alone
+        return (
+            f"{path.name} is one file, and no folder here goes with it (there are: {folders}). Write `checkpoint = "
+            f'"{checkpoint}"` and {needed}'
+        )
 
     def list_all(self) -> list[ListedCheckpoint]:
         """List the checkpoints of the catalog, then the others under the weights folder."""
@@ -345,14 +349,6 @@ def _write_sums(path: Path) -> Path | None:
             check_sum(file, sum_, [path.parent])
         return write_manifest(path, sums)
     return None
-
-
-def _changed_config(before: Setting, after: Setting, current: Setting) -> Setting:
-    """Merge a scheduler's config key by key: values of the old checkpoint go, values of the new one come, and the
-    operator's own stay."""
-    old, new, own = (dict(each) if isinstance(each, Mapping) else {} for each in (before, after, current))
-    kept = {key: value for key, value in own.items() if key not in old or old[key] != value}
-    return kept | new or None
 
 
 def _family_of(catalog: Catalog, conditioning: str) -> str:

@@ -37,7 +37,9 @@ async def swap(request: Request, body: Swap, services: ServicesDep, by: Operator
 
     Loads another checkpoint for an image model, and for the models that share its catalog file. Running calls end with
     the old one. If the new one can't be loaded, nothing changes. Steps, guidance, areas and conditioning become those
-    that fit it, unless `keep_settings` is true.
+    that fit it, and keys that took the place of the old one's parts (`vae`, `text_encoder`, `denoiser`) are left out,
+    unless `keep_settings` is true. Adapters, embeddings and controls stay if it loads with them. The answer says of
+    each key what became of it, and why.
     """
     jobs = services.operations.catalog_jobs
     return await _answer(request, jobs, jobs.swap(body.model, body.checkpoint, keep_settings=body.keep_settings, by=by))

@@ -18,16 +18,25 @@ class SwapRequest(BaseModel):
 
 
 class ChangedSetting(Answer):
-    """A key of the catalog file that a swap changed."""
+    """A key of the catalog file that a swap changed, and why. `new` is null for one that it left out."""
 
     key: str
     old: Setting
     new: Setting
+    why: str
+
+
+class KeptSetting(Answer):
+    """A key of the catalog file that a swap left as it was, and why."""
+
+    key: str
+    old: Setting
+    why: str
 
 
 class CatalogChange(Answer):
     """The changes of a swap, an undo or a reload. `loaded` describes each new checkpoint, by name; `settings` are those
-    that a swap fitted to it."""
+    that a swap fitted to it, and `kept` those that have to do with it and stay."""
 
     object: Literal["catalog.change"] = "catalog.change"
     added: tuple[str, ...]
@@ -35,4 +44,5 @@ class CatalogChange(Answer):
     changed: tuple[str, ...]
     loaded: dict[str, str]
     settings: tuple[ChangedSetting, ...]
+    kept: tuple[KeptSetting, ...]
     saved: bool

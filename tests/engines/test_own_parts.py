@@ -80,8 +80,7 @@ def test_a_part_draws_as_if_it_were_the_checkpoints_own(
     drawn = draw(checkpoint)
     assert (drawn == with_part_of(sdxl, other, component, tmp_path / "by-hand")).all()
     assert (drawn != draw(load_checkpoint(spec_of(sdxl), DEVICE))).any()
-    where = path / component if form == "whole folder" else path
-    assert f"{component} is {where.name}, by its catalog file" in checkpoint.notes
+    assert f"{component} is {path}, by its catalog file" in checkpoint.notes
     assert estimate_bytes(checkpoint.spec, checkpoint.components["unet"].dtype.itemsize) == pytest.approx(
         checkpoint.weights_bytes, rel=0.15
     )

@@ -20,7 +20,6 @@ from pipelines.catalog.checkpoint_files import (
     denoiser_name,
     find_variant,
     model_index,
-    own_parts,
 )
 from pipelines.catalog.components import is_left_out
 from pipelines.catalog.file_sampling import FileSampling
@@ -182,7 +181,7 @@ def _from_files(
 ) -> tuple[Any, tuple[str, ...]]:
     on_device = spec.runtime.offload == "none"
     folder = spec.path if spec.path.is_dir() else spec.base
-    own, of_own = load_own_parts(own_parts(spec.parts, index), check_files(spec), index, options)
+    own, of_own = load_own_parts(spec, check_files(spec), index, options)
     if folder is not None:
         # weights that a library quantizes while it reads them are made on the device; others are read to the host
         staged = on_device and device.type != "cpu" and "quantization_config" not in options

@@ -8,32 +8,42 @@ import diffusers
 import torch
 import transformers
 
-from pipelines.catalog.checkpoint_files import CheckpointError, read_json, single_variant
+from pipelines.catalog.checkpoint_files import CheckpointError, own_parts, read_json, single_variant
 from pipelines.catalog.file_layout import CODEC, DENOISER_PREFIX
+from pipelines.catalog.hub_cache import shortened
 from pipelines.device.weight_names import TELLING, check_loaded, check_names, load_model
 from pipelines.images.loading.parts import LIBRARIES
 from pipelines.images.loading.scaled_weights import load_unscaled
 from pipelines.images.loading.single_file_names import match_weights
+from pipelines.protocol.images import CheckpointSpec
 
 PREFIXES = (*CODEC, DENOISER_PREFIX)  # in files of single parts, as they were cut out of whole ones
 
 
 def load_own_parts(
-    paths: Mapping[str, Path], folder: Path, index: Mapping[str, Any], options: Mapping[str, Any]
+    spec: CheckpointSpec, folder: Path, index: Mapping[str, Any], options: Mapping[str, Any]
 ) -> tuple[dict[str, torch.nn.Module], list[str]]:
-    """Load the parts at these paths, by component. `folder` has the configs of those that are one file; `options` are
-    the arguments of the pipeline's `from_pretrained`. Returns them, and notes for the operator. Raises
+    """Load the parts that a catalog file names, by component. `folder` has the configs of those that are one file;
+    `options` are the arguments of the pipeline's `from_pretrained`. Returns them, and notes for the operator. Raises
     CheckpointError."""
     quantization = options.get("quantization_config")
     methods = quantization.quant_mapping if quantization is not None else {}
     parts: dict[str, torch.nn.Module] = {}
     notes: list[str] = []
-    for name, path in paths.items():
+    for (name, path), (_, named) in zip(own_parts(spec.parts, index).items(), spec.parts, strict=True):
         method = {"quantization_config": methods[name]} if name in methods else {}
         load = _from_folder if path.is_dir() else _from_file
         parts[name], of_part = load(name, path, folder, index, options["torch_dtype"], method)
-        notes += [f"{name} is {path.name}, by its catalog file", *of_part]
+        notes += [f"{name} is {_as_named(named, spec)}, by its catalog file", *of_part]
     return parts, notes
+
+
+def _as_named(path: Path, spec: CheckpointSpec) -> str:
+    """Return a part's path as the catalog file has it: relative to the weights folder, from which the checkpoint has
+    its name."""
+    weights = shortened(spec.path).parents[len(Path(spec.name).parts) - 1]
+    path = shortened(path)
+    return str(path.relative_to(weights) if path.is_relative_to(weights) else path)
 
 
 def _from_folder(

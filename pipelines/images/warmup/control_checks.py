@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from pipelines.catalog.checkpoint_files import CheckpointError, check_files, denoiser_name, model_index, read_json
-from pipelines.catalog.control_problems import why_it_does_not_fit
+from pipelines.catalog.control_problems import KEYS, why_it_does_not_fit
 from pipelines.images.drawing.image_checks import NO_CHANGE, difference
 from pipelines.protocol.images import (
     CheckpointSpec,
@@ -54,7 +54,9 @@ class ControlChecker:
         failures = {each.name: why for each in controls if (why := await self._try(each, denoiser)) is not None}
         if len(failures) == len(controls):
             name, why = next(iter(failures.items()))
-            raise CheckpointError(f"{self.spec.path}: none of its controls works with it: {name}: {why}")
+            keys = ", ".join(dict.fromkeys(KEYS[each.kind] for each in controls))
+            message = f"{keys}: {self.spec.path}: none of its controls works with it: {name}: {why}"
+            raise CheckpointError(message)
         failed_checks = [FailedCheck(f"the control {name}", why) for name, why in failures.items()]
         by_kind = {
             kind: [each for each in controls if each.name not in failures and each.kind == kind] for kind in KINDS

@@ -25,7 +25,7 @@ export const N = (text) => text;
 // Words of the server, which a page shows as they come.
 const SERVER_WORDS = new Set([
   N("loaded"), N("loading"), N("missing"), N("in the catalog"), N("not in the catalog"), N("running"), N("succeeded"),
-  N("failed"), N("asleep"), N("waiting"), N("inspecting"), N("writing"), N("done"),
+  N("failed"), N("asleep"), N("waiting"), N("inspecting"), N("hashing"), N("writing"), N("done"),
 ]);
 const QUALITIES = { low: N("Low"), medium: N("Medium"), high: N("High"), xhigh: N("Very high"), max: N("Highest") };
 const CPU = /^the CPU \((\d+) threads\)$/;

@@ -13,7 +13,8 @@ export function Change({ change }) {
   return html`<div class="panel" role="status">
     ${lists.length === 0 && html`<p>${t("No model has changed.")}</p>`}
     ${lists.map(([name, names]) => html`<p key=${name}>${name}: ${names.join(", ")}</p>`)}
-    ${change.settings.map((setting) => html`<p key=${setting.key} class="small mono">${setting.key}: ${shown(setting.old)} → ${shown(setting.new)}</p>`)}
+    ${change.settings.map((setting) => html`<p key=${setting.key} class="small"><span class="mono">${setting.key}: ${shown(setting.old)} → ${shown(setting.new)}</span> <span class="dim">${setting.why}</span></p>`)}
+    ${change.kept.map((setting) => html`<p key=${setting.key} class="small"><span class="mono">${setting.key}: ${shown(setting.old)}</span> ${t("stays")} <span class="dim">${setting.why}</span></p>`)}
     ${Object.entries(change.loaded).map(([name, text]) => html`<p key=${name} class="small dim">${name}: ${text}</p>`)}
   </div>`;
 }

@@ -49,7 +49,7 @@ class ClusterCatalog:
         try:
             await self._member.settle()
             send("inspecting")
-            proposal, settings = await self._propose(change, make)
+            proposal, keys = await self._propose(change, make)
             send("loading")
             await self._prepare(proposal)
             send("writing")
@@ -58,7 +58,7 @@ class ClusterCatalog:
             await self._end_turn()
             raise
         diff = await self._end_turn()
-        return replace(diff or CatalogDiff((), (), (), {}), settings=settings)
+        return replace(diff or CatalogDiff((), (), (), {}), keys=keys)
 
     async def _propose(self, change: str, make: MakeChange) -> tuple[Proposal, tuple[SettingChange, ...]]:
         current = await self._store.in_reader(self._store.current)
@@ -69,7 +69,7 @@ class ClusterCatalog:
             sums = await asyncio.to_thread(self._member.checksums_of, made.files)
         except CatalogError as error:
             raise to_bad_request(error) from error
-        return Proposal(change, current.version + 1, CatalogContent(made.files, sums, made.edits)), made.settings
+        return Proposal(change, current.version + 1, CatalogContent(made.files, sums, made.edits)), made.keys
 
     async def _prepare(self, proposal: Proposal) -> None:
         """Prepare the proposal here and on all others at once. Each is awaited even when another one fails."""

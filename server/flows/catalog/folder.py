@@ -90,7 +90,7 @@ class FolderCatalog:
         diff = self._switch.switch(begun.prepared)
         send("writing")
         saved = await asyncio.to_thread(self._write, begun.change, begun.edits)
-        return replace(diff, settings=begun.change.settings, saved=saved)
+        return replace(diff, keys=begun.change.keys, saved=saved)
 
     def _read(self) -> Files:
         """Return the files as they are, with the swaps that could not be written into them. Raises CatalogError."""

@@ -42,8 +42,18 @@ class CatalogDiff:
     removed: tuple[str, ...]
     changed: tuple[str, ...]
     loaded: dict[str, str]
-    settings: tuple[SettingChange, ...] = ()  # that a swap changed with the checkpoint
+    keys: tuple[SettingChange, ...] = ()  # of the catalog file, at a swap
     saved: bool = True  # False: the catalog's files still have the old value, which a restart serves again
+
+    @property
+    def settings(self) -> tuple[SettingChange, ...]:
+        """Return the keys that a swap changed with the checkpoint."""
+        return tuple(each for each in self.keys if not each.stays)
+
+    @property
+    def kept(self) -> tuple[SettingChange, ...]:
+        """Return the keys that stay as they are beside the new checkpoint."""
+        return tuple(each for each in self.keys if each.stays)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,22 +13,24 @@ from typing import Protocol
 from server.accounts.catalogs import Edit
 from server.catalog.images import Catalog, CatalogError, ImageModel
 from server.errors import BadRequest, Conflict, NotFound
-from server.flows.catalog.edit import MAX_EDITS, SettingChange, edited_text, last_edit
+from server.flows.catalog.edit import MAX_EDITS, SettingChange, edited_text, last_edit, read_keys
 from server.flows.catalog.files import read_files
+from server.flows.catalog.fit import kept_keys, refused_keys, stale_comments, swapped_keys
 from server.flows.catalog.switch import CatalogDiff, Send, ignore_stage
 from server.flows.checkpoints import CheckpointManager
 from server.state.served_catalog import ServedCatalog
 
+WITH_FILES = {"base", "config"}  # what goes with a checkpoint in one file
 Files = Mapping[str, str]  # the text of each catalog file, by its name
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The files of another catalog, the swaps that can be undone then, and the settings that changed with a swap."""
+    """The files of another catalog, the swaps that can be undone then, and what became of a file's keys at a swap."""
 
     files: Files
     edits: tuple[Edit, ...]
-    settings: tuple[SettingChange, ...] = ()
+    keys: tuple[SettingChange, ...] = ()
 
 
 MakeChange = Callable[[Files, Sequence[Edit]], Change]  # from those of the present catalog
@@ -58,22 +60,42 @@ class CatalogUpdater:
         self, model: str, checkpoint: str, send: Send = ignore_stage, *, keep_settings: bool = False
     ) -> CatalogDiff:
         """Give `model`, and the models that share its catalog file, another checkpoint, and return the changes. Raises
-        ApiError. `checkpoint` is a path as catalog files have it: absolute, or relative to the weights folder. Steps,
-        guidance, areas and conditioning become those that fit it, unless `keep_settings`."""
+        ApiError. `checkpoint` is a path as catalog files have it: absolute, or relative to the weights folder. The
+        file's keys become what fits it, unless `keep_settings`. A key with which it does not load is left out."""
+        refused: dict[str, str] = {}
+        present: set[str] = set()
 
         def swapped(files: Files, edits: Sequence[Edit]) -> Change:
             image_model = find_local(self._catalog.current, model)
-            settings: list[SettingChange] = []
-            if not keep_settings:
-                with suppress(NotFound):  # loading it will fail, and say so
-                    settings = self._checkpoints.fit(image_model, checkpoint)
             source = image_model.source.name
             if source not in files:
                 raise BadRequest(f"Nothing has changed: {source} is no longer in the catalog. Reload first.")
-            edit = Edit(source, files[source], edited_text(files[source], checkpoint, settings))
-            return Change({**files, source: edit.after}, (*edits, edit)[-MAX_EDITS:], tuple(settings))
+            keys = read_keys(files[source])
+            present.update(keys)
+            outcomes, stale = [*kept_keys(keys, "all settings are kept")], set[str]()
+            if not keep_settings:
+                compared = None
+                with suppress(NotFound):  # loading it will fail, and say so
+                    compared = self._checkpoints.compare(image_model, checkpoint)
+                if compared is None and not keys.keys() & WITH_FILES:
+                    self._refuse_file_alone(checkpoint, source)
+                outcomes, stale = swapped_keys(keys, compared, refused), stale_comments(keys, compared)
+            edit = Edit(source, files[source], edited_text(files[source], checkpoint, outcomes, stale))
+            return Change({**files, source: edit.after}, (*edits, edit)[-MAX_EDITS:], tuple(outcomes))
 
-        return await self._record.change(swapped, send)
+        while True:
+            try:
+                return await self._record.change(swapped, send)
+            except BadRequest as error:
+                new = {key: why for key, why in refused_keys(error.message, present).items() if key not in refused}
+                if keep_settings or not new:
+                    raise
+                refused |= new
+
+    def _refuse_file_alone(self, checkpoint: str, source: str) -> None:
+        """Raise BadRequest for a checkpoint in one file that needs a folder which only a person can name."""
+        if (advice := self._checkpoints.folder_advice(checkpoint)) is not None:
+            raise BadRequest(f"Nothing has changed. {advice} into {source}, and reload.", param="checkpoint")
 
     async def undo(self, send: Send = ignore_stage) -> CatalogDiff:
         """Undo the latest swap: its catalog file is as it was. Returns the changes. Raises ApiError."""

@@ -1,7 +1,7 @@
 """A catalog and weights that a test may change."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -41,11 +41,11 @@ def manager(folders: tuple[Path, Path]) -> CheckpointManager:
 
 
 class Workers:
-    """Image workers that load any checkpoint at once, but for those whose paths have a reason in `refused`."""
+    """Image workers that load any checkpoint at once, unless `refuse` gives a reason."""
 
     def __init__(self) -> None:
         self.current: object = None
-        self.refused: dict[str, str] = {}
+        self.refuse: Callable[[CheckpointSpec], str | None] = lambda _: None
         self.loads: list[str] = []
 
     def plan(self, _: Catalog) -> object:
@@ -53,7 +53,7 @@ class Workers:
 
     async def prepare(self, specs: Sequence[CheckpointSpec], _: object) -> None:
         self.loads += [spec.path.name for spec in specs]
-        if reasons := [self.refused[spec.path.name] for spec in specs if spec.path.name in self.refused]:
+        if reasons := [why for spec in specs if (why := self.refuse(spec)) is not None]:
             raise CheckpointError("; ".join(reasons))
 
     def unload_except(self, *_: object, **__: object) -> None:

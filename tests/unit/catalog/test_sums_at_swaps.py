@@ -79,7 +79,7 @@ async def test_a_checkpoint_that_does_not_load_is_refused_without_its_sum(
     updater: CatalogUpdater, served: ServedCatalog, workers: Workers, huge: Path, tmp_path: Path
 ) -> None:
     publish(huge)
-    workers.refused["one"] = "takes 2048.0 GiB"
+    workers.refuse = lambda spec: "takes 2048.0 GiB" if spec.path == huge else None
     with pytest.raises(BadRequest, match=r"takes 2048\.0 GiB"):
         await updater.swap(MODEL, "one")
     assert checkpoint_of(served) == "starter-alpha"
