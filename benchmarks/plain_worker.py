@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import numpy as np
 
 from pipelines import worker
+from pipelines.catalog.checkpoint_files import index_of, own_parts
 from pipelines.images.job_files import encode
 from pipelines.protocol.chat import (
     Admitted,
@@ -75,7 +76,9 @@ class PlainImages:
         self._waiting.discard(job_id)
 
     async def prepare(self, spec: CheckpointSpec) -> Capabilities:
-        """It can do everything."""
+        """It can do everything, with parts that can be read. Raises CheckpointError."""
+        if spec.parts:
+            own_parts(spec.parts, index_of(spec))
         return Capabilities(
             text=True,
             references=spec.max_references,
