@@ -8,6 +8,7 @@
 - inspection, suggestion: a checkpoint's class, parts and capabilities, and the values that fit it
 - file_versions: which files a checkpoint has, links followed, and whether they are still the same
 - manifest: the sums of the files of a checkpoint that is added
+- checksums: the line that describes a checkpoint, and its files' sums against those that are published
 - adapters: rank and trigger words of LoRA files
 - plan: how a size is drawn: directly, resized, or in two passes with tiles
 - conditioning: the task of a job: text, native references, redraw or inpaint

@@ -12,6 +12,7 @@ from server.accounts.chat_usage import list_chat_usage
 from server.accounts.db import Database
 from server.accounts.paging import Page
 from server.accounts.teams import team_names
+from server.catalog.images import ImageModel
 from server.cli.admin_client import read_if_running
 from server.cli.environment import read_catalog
 from server.cli.printing import add_row
@@ -37,7 +38,7 @@ def model_rows(settings: Settings, readiness: Mapping[str, Any]) -> list[dict[st
             "price": format_money(model.price_units),
             "group": model.group,
             "checkpoint": _checkpoint(model.checkpoint),
-            "state": _state(model.name, model.checkpoint, states),
+            "state": _image_state(model, states),
             "default": model.name == catalog.default,
         }
         for model in catalog.models.values()
@@ -125,6 +126,12 @@ def _short_state(state: Mapping[str, Any]) -> str:
 
 def _checkpoint(spec: CheckpointSpec) -> str:
     return spec.name if spec.upstream is None else f"{spec.name} at {spec.upstream.base_url}"
+
+
+def _image_state(model: ImageModel, states: Mapping[str, Mapping[str, Any]]) -> str:
+    """Describe the state of a model's checkpoint; and that of the one for calls with references, if it failed."""
+    state, *other = [_state(model.name, spec, states) for spec in model.checkpoints]
+    return "\n".join([state, *(f"with references: {each}" for each in other if each.startswith(("failed", "missing")))])
 
 
 def _state(model: str, spec: CheckpointSpec | ChatSpec, states: Mapping[str, Mapping[str, Any]]) -> str:

@@ -35,6 +35,7 @@ from pipelines.protocol.messages import (
 )
 from server.backends.job_events import TERMINAL_EVENTS
 from server.backends.transport import Launcher, Transport
+from server.catalog.specs import spec_labels
 
 log = structlog.stdlib.get_logger("darkroom.shared_engine")
 
@@ -108,8 +109,10 @@ class SharedEngine:
 
     @property
     def loaded(self) -> list[str]:
-        """Return the names of the checkpoints that are loaded: one is loaded once for each set of options."""
-        return sorted({spec.name for spec, state in self._states.items() if state.state == "loaded"})
+        """Return the names of the checkpoints that are loaded, with their catalog files where another set of options
+        failed."""
+        states = {spec: state.state for spec, state in self._states.items()}
+        return sorted({label for spec, label in spec_labels(states).items() if states[spec] == "loaded"})
 
     @property
     def pid(self) -> int | None:
