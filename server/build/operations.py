@@ -27,8 +27,9 @@ def build_operations(parts: Parts, admission: Admission, version: int | None) ->
     """Build the flows of operators, and this server's part in a cluster, if it is one of several: `version` is that of
     their catalog."""
     settings, stores, engines = parts.settings, parts.stores, parts.engines
-    checkpoints = CheckpointManager(settings.model_configs, settings.weights)
-    cluster, updater = _build_updater(parts, checkpoints, version)
+    digests = Digests(settings.weight_digests)
+    checkpoints = CheckpointManager(settings.model_configs, settings.weights, digests)
+    cluster, updater = _build_updater(parts, checkpoints, digests, version)
     grids = ComparisonGrids(parts.served.catalog, engines.image, checkpoints, settings.job_time_limit_s)
     grid_jobs = GridJobs(grids)
     operations = Operations(
@@ -63,12 +64,11 @@ def build_operations(parts: Parts, admission: Admission, version: int | None) ->
 
 
 def _build_updater(
-    parts: Parts, checkpoints: CheckpointManager, version: int | None
+    parts: Parts, checkpoints: CheckpointManager, digests: Digests, version: int | None
 ) -> tuple[Cluster | None, CatalogUpdater]:
     """Build the updater of a server that is the only one, or of one of several."""
     settings, catalog, stores, engines = parts.settings, parts.served.catalog, parts.stores, parts.engines
     folders = {"model_configs": settings.model_configs, "weights": settings.weights}
-    digests = Digests(settings.weight_digests)
     switch = CatalogSwitch(catalog, engines.image, engines.chat, engines.upstreams, digests, preload=settings.preload)
     if settings.gateway_url is None or settings.cluster_secret is None or version is None:
         alone = FolderCatalog(switch, settings.home / "swaps.json", **folders)

@@ -213,10 +213,11 @@ def _number(text: str) -> int | float | str:
 
 
 def _manager() -> "CheckpointManager":
+    from pipelines.catalog.digests import Digests
     from server.flows.checkpoints import CheckpointManager
 
     settings = read_settings()
-    return CheckpointManager(settings.model_configs, settings.weights)
+    return CheckpointManager(settings.model_configs, settings.weights, Digests(settings.weight_digests))
 
 
 @contextlib.contextmanager

@@ -29,7 +29,6 @@ MODEL_HEADINGS = {
 
 def model_rows(settings: Settings, readiness: Mapping[str, Any]) -> list[dict[str, Any]]:
     """List the models, with the state of their checkpoints from a running server, else from the disk."""
-    states = readiness.get("checkpoints", {})
     catalog = read_catalog(settings)
     rows: list[dict[str, Any]] = [
         {
@@ -38,7 +37,7 @@ def model_rows(settings: Settings, readiness: Mapping[str, Any]) -> list[dict[st
             "price": format_money(model.price_units),
             "group": model.group,
             "checkpoint": _checkpoint(model.checkpoint),
-            "state": _image_state(model, states),
+            "state": _image_state(model, readiness),
             "default": model.name == catalog.default,
         }
         for model in catalog.models.values()
@@ -51,7 +50,7 @@ def model_rows(settings: Settings, readiness: Mapping[str, Any]) -> list[dict[st
                 "price": None,
                 "group": chat.group,
                 "checkpoint": chat.place,
-                "state": _state(chat.name, chat.spec, states) if chat.spec else "upstream",
+                "state": _state(chat.name, chat.spec, readiness) if chat.spec else "upstream",
                 "default": chat.name == catalog.chat.default,
             }
         )
@@ -128,17 +127,19 @@ def _checkpoint(spec: CheckpointSpec) -> str:
     return spec.name if spec.upstream is None else f"{spec.name} at {spec.upstream.base_url}"
 
 
-def _image_state(model: ImageModel, states: Mapping[str, Mapping[str, Any]]) -> str:
+def _image_state(model: ImageModel, readiness: Mapping[str, Any]) -> str:
     """Describe the state of a model's checkpoint; and that of the one for calls with references, if it failed."""
-    state, *other = [_state(model.name, spec, states) for spec in model.checkpoints]
+    state, *other = [_state(model.name, spec, readiness) for spec in model.checkpoints]
     return "\n".join([state, *(f"with references: {each}" for each in other if each.startswith(("failed", "missing")))])
 
 
-def _state(model: str, spec: CheckpointSpec | ChatSpec, states: Mapping[str, Mapping[str, Any]]) -> str:
+def _state(model: str, spec: CheckpointSpec | ChatSpec, readiness: Mapping[str, Any]) -> str:
     """Describe the state of a model's checkpoint: of its own spec, which may have the name of others."""
-    for name in (f"{spec.name} ({spec.source})", spec.name):
-        if name in states and model in states[name]["models"]:
-            return _short_state(states[name])
+    labels = readiness.get("models", {}).get(model, ())
+    own = [label for label in (f"{spec.name} ({spec.source})", spec.name) if label in labels]
+    own += [label for label in labels if label.startswith(f"{spec.name} (")]  # of another file with an equal one
+    if own:
+        return _short_state(readiness["checkpoints"][own[0]])
     if isinstance(spec, CheckpointSpec) and spec.upstream is not None:
         return "upstream"
     return "on disk" if spec.path.exists() else "missing"

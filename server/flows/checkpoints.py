@@ -15,6 +15,7 @@ from pipelines.catalog.adapters import Adapter, read_adapters
 from pipelines.catalog.base_search import find_bases, has_other_components, loads_all_components, nearest_base
 from pipelines.catalog.checkpoint_files import SINGLE_FILES, CheckpointError, find_snapshot
 from pipelines.catalog.checksums import check_sum
+from pipelines.catalog.digests import Digests
 from pipelines.catalog.file_kinds import other_kind_of
 from pipelines.catalog.file_versions import files_in
 from pipelines.catalog.folder_problems import HUB_CACHE, similar_names
@@ -60,11 +61,13 @@ class Added:
 
 
 class CheckpointManager:
-    """The checkpoints under `weights` and the catalog files in `model_configs`."""
+    """The checkpoints under `weights` and the catalog files in `model_configs`. `digests` knows the sums that were read
+    before, and so will the reload that serves what is added."""
 
-    def __init__(self, model_configs: Path, weights: Path) -> None:
+    def __init__(self, model_configs: Path, weights: Path, digests: Digests | None = None) -> None:
         self._model_configs = model_configs
         self._weights = weights
+        self._digests = digests
 
     def inspect(
         self, checkpoint: str, base: str | None = None, config: str | None = None, like: CheckpointSpec | None = None
@@ -139,7 +142,7 @@ class CheckpointManager:
         file = self._model_configs / f"{_slug(Path(stem))}.toml"
         self._write(file, text)
         try:
-            manifest = _write_sums(path)
+            manifest = self._write_sums(path)
         except CheckpointError as error:
             file.unlink()
             raise BadRequest(f"Nothing is added. {error}.", param="checkpoint") from error
@@ -323,6 +326,18 @@ class CheckpointManager:
             has_manifest=manifest_of(path).is_file(),
         )
 
+    def _write_sums(self, path: Path) -> Path | None:
+        """Write the manifest of a checkpoint, and return its path; None where it can't be written or the files can't be
+        read. Raises CheckpointError if the sum of a file is not the one that is published."""
+        with suppress(OSError):
+            files = checkpoint_files(path)
+            read = map(sha256_of, files) if self._digests is None else self._digests.of_files(files)
+            sums = dict(zip(files, read, strict=True))
+            for file, sum_ in sums.items():
+                check_sum(file, sum_, [path.parent])
+            return write_manifest(path, sums)
+        return None
+
     def _write(self, file: Path, text: str) -> None:
         """Write a catalog file. Raises ApiError if the catalog with this file would be refused; the file is gone
         then."""
@@ -338,17 +353,6 @@ class CheckpointManager:
         except BadRequest:
             file.unlink()
             raise
-
-
-def _write_sums(path: Path) -> Path | None:
-    """Write the manifest of a checkpoint, and return its path; None where it can't be written or the files can't be
-    read. Raises CheckpointError if the sum of a file is not the one that is published."""
-    with suppress(OSError):
-        sums = {file: sha256_of(file) for file in checkpoint_files(path)}
-        for file, sum_ in sums.items():
-            check_sum(file, sum_, [path.parent])
-        return write_manifest(path, sums)
-    return None
 
 
 def _family_of(catalog: Catalog, conditioning: str) -> str:

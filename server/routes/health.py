@@ -66,13 +66,15 @@ def readiness_details(services: Services) -> ReadinessDetails:
     """Return the state of this server for its operators."""
     image, chat, cluster = services.engines.image, services.engines.chat, services.cluster
     classify = services.engines.classify
+    checkpoints, models = _checkpoint_reports(services)
     return {
         "status": server_state(services),
         **_worker_state(image.hosts[0]),
         "image": [_image_worker(services, host) for host in image.hosts],
         "chat": _worker_state(chat) if services.served.catalog.current.chat.checkpoints else None,
         "classify": _worker_state(classify) if services.served.policy.current.classifiers else None,
-        "checkpoints": _checkpoint_reports(services),
+        "checkpoints": checkpoints,
+        "models": models,
         "catalog": None if cluster is None else {"version": cluster.member.version, "problem": cluster.member.problem},
     }
 
@@ -99,21 +101,22 @@ def _worker_state(host: EngineHost[Any, Any]) -> WorkerState:
     }  # fmt: skip
 
 
-def _checkpoint_reports(services: Services) -> dict[str, CheckpointReport]:
-    """Return the state of each served checkpoint, with its models."""
+def _checkpoint_reports(services: Services) -> tuple[dict[str, CheckpointReport], dict[str, list[str]]]:
+    """Return the state of each served checkpoint by its name, and the names of the checkpoints of each model."""
     image, chat, classify = services.engines.image, services.engines.chat, services.engines.classify
     known = {**image.checkpoints, **chat.checkpoints, **classify.checkpoints}
     hosts: list[EngineHost[Any, Any]] = [*image.hosts, chat, classify]
-    served = {spec: (known[spec], models) for spec, models in served_specs(services).items() if spec in known}
-    facts = {spec: (state.state, state.detail) for spec, (state, _) in served.items()}
+    served = {spec: known[spec] for spec in served_specs(services) if spec in known}
+    labels = spec_labels({spec: (state.state, state.detail) for spec, state in served.items()})
     reports: dict[str, CheckpointReport] = {}
-    for spec, label in spec_labels(facts).items():
-        state, models = served[spec]
+    for spec, state in served.items():
         asleep = state.state == "loaded" and any(host.wake_s(spec) for host in hosts)
-        report: CheckpointReport = {"state": "asleep" if asleep else state.state, "detail": state.detail, "models": []}
-        listed = reports.setdefault(label, report)["models"]
-        listed += [model for model in models if model not in listed]
-    return reports
+        reports[labels[spec]] = {"state": "asleep" if asleep else state.state, "detail": state.detail}
+    models: dict[str, list[str]] = {}
+    for spec, names in served_specs(services).items():
+        for name in names if spec in labels else ():
+            models.setdefault(name, []).append(labels[spec])
+    return reports, models
 
 
 def served_specs(services: Services) -> dict[Spec, list[str]]:

@@ -52,11 +52,10 @@ class ImageWorkerState(WorkerState):
 
 class CheckpointReport(TypedDict):
     """The state of a checkpoint; `detail` describes it, or says why it could not be loaded. An asleep one is loaded by
-    the next call that needs it. `models` are drawn or written with it."""
+    the next call that needs it."""
 
     state: Literal["loaded", "failed", "asleep"]
     detail: str
-    models: list[str]
 
 
 class SharedCatalog(TypedDict):
@@ -74,11 +73,13 @@ class Readiness(TypedDict):
 
 class ReadinessDetails(Readiness, WorkerState):
     """The first image worker, all of them in `image`, the chat worker if the server has chat models of its own, the
-    classifiers' if the policy has some, each checkpoint by its name, and the catalog if several servers share one. If
-    what is known of several checkpoints of a name differs, each has its catalog file beside its name."""
+    classifiers' if the policy has some, each checkpoint by its name, the names of each model's checkpoints there, and
+    the catalog if several servers share one. If what is known of several checkpoints of a name differs, each has its
+    catalog file beside its name."""
 
     image: list[ImageWorkerState]
     chat: WorkerState | None
     classify: WorkerState | None
     checkpoints: dict[str, CheckpointReport]
+    models: dict[str, list[str]]
     catalog: SharedCatalog | None

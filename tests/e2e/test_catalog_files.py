@@ -91,7 +91,7 @@ def test_each_catalog_file_has_its_own_state(server: Server) -> None:
     readiness = server.readiness()
     states = {name: report["state"] for name, report in readiness["checkpoints"].items()}
     assert (states["tiny (broken.toml)"], states["tiny (tiny.toml)"], states["other"]) == ("failed", "loaded", "loaded")
-    assert readiness["checkpoints"]["tiny (broken.toml)"]["models"] == ["broken"]
+    assert (readiness["models"]["broken"], readiness["models"]["plain"]) == (["tiny (broken.toml)"], ["other"])
     assert readiness["image"][0]["failed"].keys() == {"tiny (broken.toml)"}
     lines = [line for line in asked(server, "/metrics").text.splitlines() if line.startswith("darkroom_checkpoint")]
     assert any('checkpoint="tiny (broken.toml)"' in line and line.endswith(" 0.0") for line in lines)

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.checksums import check_sum, published_sums
+from pipelines.catalog.checksums import check_sum, describe, published_sums
+from pipelines.catalog.digests import Digests
 from pipelines.catalog.manifest import manifest_of
+from server.catalog.images import load_catalog
 from server.errors import BadRequest
 from server.flows.checkpoints import CheckpointManager
 from tests.support.weight_files import flux_folder
@@ -102,3 +104,12 @@ def test_a_damaged_checkpoint_is_not_added_and_its_manifest_stays(
     manifest.unlink()
     assert manager.add("flux").manifest == manifest
     assert {each.state for each in manager.verify("flux")} == {"unchanged"}
+
+
+def test_what_was_read_to_add_a_checkpoint_is_not_read_again(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    flux_folder(folders[1] / "flux")
+    digests = Digests(tmp_path / "digests.json")
+    CheckpointManager(*folders, digests).add("flux", name="mine")
+    read: list[int] = []
+    assert "sha256" in describe(load_catalog(*folders).models["mine"].checkpoint, digests, read.append)
+    assert read == []
