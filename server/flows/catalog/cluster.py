@@ -14,7 +14,7 @@ from server.errors import ApiError, BadRequest, Conflict, DatabaseBusy
 from server.flows.catalog.edit import SettingChange
 from server.flows.catalog.member import CatalogMember, Proposal
 from server.flows.catalog.switch import CatalogDiff, Send
-from server.flows.catalog.update import MakeChange, to_bad_request
+from server.flows.catalog.update import Files, MakeChange, to_bad_request
 from server.flows.other_gateways import OtherGateways, PeerRefused
 
 log = structlog.stdlib.get_logger("darkroom.catalog")
@@ -66,10 +66,19 @@ class ClusterCatalog:
             raise Conflict(f"{NOTHING} This one does not serve the current catalog: {self._member.problem}.", 10)
         try:
             made = await asyncio.to_thread(make, current.content.files, current.content.edits)
+            await self._load(change, made.files)
             sums = await asyncio.to_thread(self._member.checksums_of, made.files)
         except CatalogError as error:
             raise to_bad_request(error) from error
         return Proposal(change, current.version + 1, CatalogContent(made.files, sums, made.edits)), made.keys
+
+    async def _load(self, change: str, files: Files) -> None:
+        """Load what is new here, before anything is read for its sum. Raises ApiError."""
+        try:
+            await self._member.load(change, files)
+        except ApiError as error:
+            error.message = _with_server(self._url, error.message)
+            raise
 
     async def _prepare(self, proposal: Proposal) -> None:
         """Prepare the proposal here and on all others at once. Each is awaited even when another one fails."""

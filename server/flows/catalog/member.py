@@ -13,7 +13,7 @@ import structlog
 
 from pipelines.catalog.digests import Digests
 from server.accounts.catalogs import CatalogContent, CatalogStore, CatalogVersion, Edit
-from server.catalog.images import CatalogError
+from server.catalog.images import Catalog, CatalogError
 from server.errors import ApiError, BadRequest, Conflict
 from server.flows.catalog.files import compare_checksums, parse, weight_checksums, with_sums, write_files
 from server.flows.catalog.switch import CatalogDiff, CatalogSwitch, Prepared
@@ -88,8 +88,21 @@ class CatalogMember:
             if proposal.version != self.version + 1:
                 reason = self.problem or "the catalog has been changed meanwhile"
                 raise Conflict(f"Nothing has changed: this server serves version {self.version}; {reason}.", 10)
+            known, prepared = self._prepared or (None, None)
+            is_loaded = known is not None and _is_same_change(known, proposal)
+            if prepared is None or not is_loaded or not self._switch.keeps(prepared):
+                self._drop()
+                prepared = await self._load(proposal.content)
+            self._prepared = proposal, prepared
+
+    async def load(self, change: str, files: Mapping[str, str]) -> None:
+        """Load the checkpoints that a change's files name, then compare their sums with those that are published: what
+        can't be loaded is refused before any server reads it for its sum. Raises ApiError; `settle` drops them."""
+        async with self._switch.catalog.lock:
             self._drop()
-            self._prepared = proposal, await self._load(proposal.content)
+            prepared = await self._switch.prepare(await self._parse(files))
+            self._prepared = Proposal(change, self.version + 1, CatalogContent(files, {})), prepared
+        await prepared.compare_sums()
 
     async def settle(self) -> CatalogDiff | None:
         """Serve the current version, and drop the checkpoints of a proposed version that was not recorded. Returns the
@@ -129,11 +142,14 @@ class CatalogMember:
             self._prepared = None
             self._switch.drop()
 
-    async def _load(self, content: CatalogContent) -> Prepared:
+    async def _parse(self, files: Mapping[str, str]) -> Catalog:
         try:
-            after = await asyncio.to_thread(parse, content.files, self._model_configs, self._weights)
+            return await asyncio.to_thread(parse, files, self._model_configs, self._weights)
         except CatalogError as error:
             raise to_bad_request(error) from error
+
+    async def _load(self, content: CatalogContent) -> Prepared:
+        after = await self._parse(content.files)
         try:
             compare_checksums(
                 await asyncio.to_thread(weight_checksums, after, self._weights, self._digests), content.weights
@@ -166,3 +182,7 @@ class CatalogMember:
                 message = "catalog files here are not those that the cluster serves: `darkroom reload` makes them that"
                 log.warning(message, folder=str(self._model_configs), files=edited, version=self.version)
             self._recorded_version = self.version
+
+
+def _is_same_change(one: Proposal, other: Proposal) -> bool:
+    return one.change == other.change and one.content.files == other.content.files

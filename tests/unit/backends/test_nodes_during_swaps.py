@@ -20,6 +20,7 @@ from server.backends.host_limits import HostLimits
 from server.backends.upstream import UpstreamClient
 from server.backends.worker_pool import Member, WorkerPool
 from server.catalog.images import load_catalog
+from server.errors import BadRequest
 from server.flows.catalog.files import parse, read_files, weight_checksums, with_sums
 from server.flows.catalog.member import CatalogMember, Proposal
 from server.flows.catalog.switch import CatalogSwitch
@@ -126,3 +127,24 @@ async def test_a_node_that_joins_while_a_swap_is_given_up_serves_the_old_checkpo
     assert await gateway.roster("a", "b", "c")
     assert gateway.placed() == dict.fromkeys("abc", (gateway.before,))
     await eventually(lambda: all(worker.loaded == [gateway.before] for worker in gateway.workers.values()))
+
+
+async def test_what_was_loaded_before_its_sums_were_read_is_prepared_as_it_is(gateway: Gateway) -> None:
+    assert gateway.store.acquire_change_lock(CHANGE)
+    await gateway.catalog_member.load(CHANGE, gateway.proposal.content.files)
+    await gateway.catalog_member.prepare(gateway.proposal)
+    assert gateway.workers["a"].loaded == [gateway.before, gateway.after]
+    gateway.store.commit(2, gateway.proposal.content, CHANGE)
+    diff = await gateway.catalog_member.settle()
+    assert diff is not None
+    assert "sha256" in diff.loaded["other"]
+
+
+async def test_what_does_not_load_is_refused_before_any_server_reads_its_sum(gateway: Gateway) -> None:
+    assert gateway.store.acquire_change_lock(CHANGE)
+    gateway.workers["b"].failing.add("other")
+    with pytest.raises(BadRequest, match="other does not load"):
+        await gateway.catalog_member.load(CHANGE, gateway.proposal.content.files)
+    gateway.store.release_change_lock()
+    assert await gateway.catalog_member.settle() is None
+    await eventually(lambda: gateway.workers["a"].loaded == [gateway.before])
