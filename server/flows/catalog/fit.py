@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from pipelines.catalog.checkpoint_files import class_of, denoiser_name
 from pipelines.catalog.inspection import Inspection
 from pipelines.catalog.suggestion import Setting, Suggestion
 from server.catalog.images import ImageModel
@@ -16,9 +17,8 @@ from server.catalog.schema import PART_KEYS
 from server.flows.catalog.edit import KeyInFile, SettingChange
 
 NOISE: Final = "sampling.scheduler_config"
-MADE_FOR_WEIGHTS: Final = (
-    "runtime.loras", "runtime.lora_folder", "runtime.embedding_folder", "controlnets", "t2i_adapters", "ip_adapters",
-)  # fmt: skip
+MADE_FOR_DENOISER: Final = ("runtime.loras", "runtime.lora_folder", "controlnets", "t2i_adapters", "ip_adapters")
+MADE_FOR_WEIGHTS: Final = (*MADE_FOR_DENOISER, "runtime.embedding_folder")
 REFUSABLE: Final = (*MADE_FOR_WEIGHTS, "runtime.cache", "sampling.scheduler", NOISE, "schedulers")  # by a load, by name
 INDEPENDENT: Final = ("checkpoint", "family", "models", "enhance")  # and most of [runtime], which is of the device
 ANY_KEY: Final = "|".join(map(re.escape, sorted(REFUSABLE, key=len, reverse=True)))
@@ -134,10 +134,16 @@ def _why_dropped(key: str, found: KeyInFile, compared: Comparison | None) -> str
         return "the new checkpoint redraws references, and would redraw the sheet"
     if key == "runtime.cache" and "mag_ratios" in found.shown:
         return "its ratios were measured with the old checkpoint"
-    if key in MADE_FOR_WEIGHTS and compared is not None and compared.old.class_name is not None:
-        kinds = (compared.old.class_name, compared.new.class_name)
-        return f"it was made for a {kinds[0]}, and the new checkpoint is a {kinds[1]}" if kinds[0] != kinds[1] else None
+    if key in MADE_FOR_DENOISER and compared is not None:
+        old, new = (_denoiser_class(each) for each in (compared.old, compared.new))
+        return f"it was made for a {old}, and the new checkpoint has a {new}" if old and new and old != new else None
     return None
+
+
+def _denoiser_class(inspection: Inspection) -> str:
+    """Return the class whose weights adapters and controls are made for: several pipelines may draw with it."""
+    index = dict(inspection.index)
+    return class_of(index.get(denoiser_name(index)))
 
 
 def _stays(key: str, found: KeyInFile, compared: Comparison | None) -> SettingChange:

@@ -13,6 +13,7 @@ from server.state.served_catalog import ServedCatalog
 from tests.support.weight_files import denoiser_file, flux_folder, sd_folder
 from tests.unit.catalog.conftest import Workers
 
+MADE_FOR = "it was made for a FluxTransformer2DModel, and the new checkpoint has a UNet2DConditionModel"
 TEXT = """\
 # Mine.
 checkpoint     = "one"  # from a friend
@@ -90,9 +91,7 @@ async def test_what_was_made_for_other_weights_goes(updater: CatalogUpdater, fil
     assert dropped.keys() == {
         "vae", "denoiser", "text_encoder_2", "runtime.loras", "runtime.lora_folder", "controlnets",
     }  # fmt: skip
-    assert (
-        dropped["controlnets"] == "it was made for a FluxPipeline, and the new checkpoint is a StableDiffusionPipeline"
-    )
+    assert dropped["controlnets"] == MADE_FOR
     text = text_of(file)
     assert "lightning" not in text, "the comment of a value that changed"
     assert "steps          = 50  # the default of StableDiffusionPipeline, not checked for distillation\n" in text
