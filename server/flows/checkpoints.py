@@ -17,11 +17,11 @@ from pipelines.catalog.checkpoint_files import SINGLE_FILES, CheckpointError, fi
 from pipelines.catalog.checksums import check_sum
 from pipelines.catalog.digests import Digests
 from pipelines.catalog.file_kinds import other_kind_of
-from pipelines.catalog.file_versions import files_in
+from pipelines.catalog.file_versions import checkpoint_files, files_in
 from pipelines.catalog.folder_problems import HUB_CACHE, similar_names
 from pipelines.catalog.hub_cache import cache_of, delete, shortened
 from pipelines.catalog.inspection import Inspection, inspect_checkpoint
-from pipelines.catalog.manifest import Checked, checkpoint_files, manifest_of, sha256_of, verify, write_manifest
+from pipelines.catalog.manifest import Checked, manifest_of, sha256_of, verify, write_manifest
 from pipelines.catalog.modular import index_file
 from pipelines.catalog.suggestion import Suggestion, suggest
 from pipelines.catalog.weight_headers import BrokenFile

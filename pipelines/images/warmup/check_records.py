@@ -56,8 +56,8 @@ class Subject:
 def describe(spec: CheckpointSpec, runtime: Runtime, device: torch.device) -> Subject:
     """Describe the subject of capability checks: a checkpoint's files as they are now, its options with the runtime as
     it was loaded, the device and the software. Reads small files; blocks."""
-    without = {"name": "", "family": "", "version": "", "adapters_version": "", "source": ""}
-    options = asdict(replace(spec, runtime=runtime, **without))
+    unnamed = replace(spec, name="", family="", version="", adapters_version="", source="")
+    options = asdict(replace(unnamed, runtime=runtime))
     facts = {
         "checkpoint": str(spec.path),
         "options": json.loads(json.dumps(options, default=str)),

@@ -81,12 +81,15 @@ def weight_checksums(
     return sums
 
 
-def with_sums(catalog: Catalog, digests: Digests) -> Catalog:
+def with_sums(catalog: Catalog, digests: Digests, *, only_known: bool = False) -> Catalog:
     """Return the catalog with versions of its files that are made of their sums. Engines that several machines use know
-    a checkpoint by its version, and inodes and times differ between copies. Blocking. Raises CatalogError."""
+    a checkpoint by its version, and inodes and times differ between copies. `only_known`: checkpoints with files that
+    were not read yet keep the version of this machine. Blocking. Raises CatalogError."""
 
     def of_files(spec: CheckpointSpec) -> CheckpointSpec:
         folder = spec.runtime.lora_folder
+        if only_known and any(map(digests.unread_bytes, (*spec.paths, *([folder] if folder is not None else [])))):
+            return spec
         adapters = digests.version([folder]) if folder is not None else ""
         return replace(spec, version=digests.version(spec.paths), adapters_version=adapters)
 
@@ -98,7 +101,9 @@ def with_sums(catalog: Catalog, digests: Digests) -> Catalog:
 
     def with_spec(chat: ChatModel) -> ChatModel:
         spec = chat.spec
-        return chat if spec is None else replace(chat, source=replace(spec, version=digests.version([spec.path])))
+        if spec is None or (only_known and digests.unread_bytes(spec.path)):
+            return chat
+        return replace(chat, source=replace(spec, version=digests.version([spec.path])))
 
     try:
         models = {name: with_checkpoints(model) for name, model in catalog.models.items()}

@@ -91,6 +91,10 @@ class CatalogMember:
             known, prepared = self._prepared or (None, None)
             is_loaded = known is not None and _is_same_change(known, proposal)
             if prepared is None or not is_loaded or not self._switch.keeps(prepared):
+                prepared = None
+            elif prepared.catalog != await self._with_sums(await self._parse(proposal.content.files)):
+                prepared = None  # its files had not been read for their sums when it was loaded
+            if prepared is None:
                 self._drop()
                 prepared = await self._load(proposal.content)
             self._prepared = proposal, prepared
@@ -100,7 +104,8 @@ class CatalogMember:
         can't be loaded is refused before any server reads it for its sum. Raises ApiError; `settle` drops them."""
         async with self._switch.catalog.lock:
             self._drop()
-            prepared = await self._switch.prepare(await self._parse(files))
+            after = await self._with_sums(await self._parse(files), only_known=True)
+            prepared = await self._switch.prepare(after)
             self._prepared = Proposal(change, self.version + 1, CatalogContent(files, {})), prepared
         await prepared.compare_sums()
 
@@ -148,16 +153,21 @@ class CatalogMember:
         except CatalogError as error:
             raise to_bad_request(error) from error
 
+    async def _with_sums(self, after: Catalog, *, only_known: bool = False) -> Catalog:
+        try:
+            return await asyncio.to_thread(with_sums, after, self._digests, only_known=only_known)
+        except (CatalogError, OSError) as error:
+            raise BadRequest(f"Nothing has changed: {error}.", code="checkpoint_failed") from error
+
     async def _load(self, content: CatalogContent) -> Prepared:
         after = await self._parse(content.files)
         try:
             compare_checksums(
                 await asyncio.to_thread(weight_checksums, after, self._weights, self._digests), content.weights
             )
-            after = await asyncio.to_thread(with_sums, after, self._digests)
         except CatalogError as error:
             raise BadRequest(f"Nothing has changed: {error}.", code="checkpoint_failed") from error
-        prepared = await self._switch.prepare(after)
+        prepared = await self._switch.prepare(await self._with_sums(after))
         try:
             await prepared.compare_sums()  # these sums are known: the servers have compared them
         except ApiError:

@@ -109,7 +109,7 @@ def reader_of(weights: Path, parts: Mapping[str, str]) -> Callable[[], tuple[Che
     (weights.parent / "configs" / "mine.toml").write_text(text)
     file = CheckpointFile.model_validate(tomllib.loads(text))
     tables = [file, *([file.references] if file.references is not None else [])]
-    return lambda: tuple(checkpoint_spec(table, "beta", weights, 2**20) for table in tables)
+    return lambda: tuple(checkpoint_spec(table, "beta", weights, 2**20, "") for table in tables)
 
 
 def other(file: Path) -> Path:
@@ -333,7 +333,8 @@ def test_a_folder_of_linked_parts_is_read_as_one_of_its_own(weights: Path, tmp_p
         part.symlink_to(tmp_path / part.name)
     assert check_files(spec) == weights / "own"
     assert Digests(tmp_path / "digests.json").of(weights / "own") == whole
-    write_manifest(weights / "own")
+    files = files_in(weights / "own")
+    write_manifest(weights / "own", dict(zip(files, Digests(tmp_path / "digests.json").of_files(files), strict=True)))
     put_in_place_with_the_same_date(tmp_path / "vae" / "config.json")
     assert {each.file for each in verify(weights / "own") if each.state == "changed"} == {"own/vae/config.json"}
     listed = {each.name: each for each in CheckpointManager(tmp_path / "configs", weights).list_all()}
