@@ -1,7 +1,6 @@
 """GLM-Image: its tokens are of 32 px, and are drawn before the image is.
 
-Two of its images at once come out as others, since the tokens are drawn by torch's global generator, and its edits fail
-in transformers. Both are found by trying, and so need no hook.
+Its edits fail in transformers. That is found by trying, and so needs no hook.
 """
 
 from typing import Any
