@@ -51,7 +51,7 @@ TEXT_OF_FLOWS = (
     "KDPM2AncestralDiscrete", "LCM", "LTXEulerAncestralRF", "SASolver", "TCD",
 )  # fmt: skip
 DRAWN_BY: Final = [
-    *(("sd", name, ALL) for name in OF_EPSILON),
+    *(("sd15", name, ALL) for name in OF_EPSILON),
     *(("sd3", name, ALL) for name in OF_FLOWS),
     *(("sd3", name, ("text",)) for name in TEXT_OF_FLOWS),
     *(("klein", name, ALL) for name in ("FlowMatchEulerDiscrete", "FlowMatchLCM")),
@@ -101,15 +101,16 @@ async def draws_the_same(engine: ImageEngine, job: ImageJob) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize(("name", "scheduler", "inputs"), DRAWN_BY, ids=lambda each: each if str(each) == each else "")
 async def test_every_scheduler_draws_the_same_beside_others(
-    name: str, scheduler: str, inputs: tuple[str, ...], job: Job
+    name: str, scheduler: str, inputs: tuple[str, ...], tmp_path: Path
 ) -> None:
     if scheduler in LIBRARIES:
         pytest.importorskip(LIBRARIES[scheduler])
     if not hasattr(diffusers, f"{scheduler}Scheduler"):
         pytest.skip(f"diffusers {diffusers.__version__} has none")
-    engine = ImageEngine(DEVICE)
+    make_family(name, tmp_path / name)
+    spec, engine = family_spec(name, tmp_path, CAPABILITIES[name][0]), ImageEngine(DEVICE)
     for given in inputs:
-        await draws_the_same(engine, job(name, steps=4, scheduler=f"{scheduler}Scheduler", **INPUTS[given]))
+        await draws_the_same(engine, image_job(spec, steps=4, scheduler=f"{scheduler}Scheduler", **INPUTS[given]))
 
 
 @pytest.mark.daily("klein-reference")
