@@ -4,9 +4,9 @@ A call is recorded in the transaction that places its hold, and its result in th
 a crash a call is either charged and replayable, or neither.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal
 
 from sqlalchemy import delete, select, update
 from sqlalchemy.exc import IntegrityError
@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from server.accounts.clock_skew import is_near, reset_future_times
 from server.accounts.db import PAGE, Database
 from server.accounts.db_errors import is_duplicate
+from server.accounts.fingerprints import as_sent, is_sent_alike
 from server.accounts.gateways import live_owners
 from server.accounts.paging import Page, read_own
 from server.accounts.store import Store, Write
@@ -48,14 +49,15 @@ class CallId:
     @property
     def identity(self) -> tuple[str, str, str]:
         """Return a value that is equal for calls of one key with the same parameters."""
-        return self.key_id, self.endpoint, self.fingerprint
+        return self.key_id, self.endpoint, as_sent(self.fingerprint)
 
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
     """A call as stored. `answer` is its result or, with the HTTP status, its error.
 
-    `replayable`: a retry gets this answer. `delivered`: a client was connected when the call ended.
+    `replayable`: a retry gets this answer. `delivered`: it has arrived whole at a client, or is on its way to one that
+    was found later.
     """
 
     call: CallId
@@ -69,6 +71,16 @@ class CallRecord:
     ended_at: float | None = None
     model: str | None = None  # as its hold names it; known to `find`, `list` and webhooks alone
 
+    @property
+    def id(self) -> str:
+        """Return the call's id."""
+        return self.call.id
+
+    @property
+    def idempotency_key(self) -> str | None:
+        """Return the call's Idempotency-Key."""
+        return self.call.idempotency_key
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -78,23 +90,6 @@ class Failure:
     status: int
     error: Mapping[str, Any]
     replayable: bool
-
-
-class RetryCandidate(Protocol):
-    """An ended call or response that a retry may be for; see `CallRecord` for the two flags."""
-
-    @property
-    def replayable(self) -> bool:
-        """Return whether the answer may be given to a retry."""
-        ...
-
-    @property
-    def delivered(self) -> bool:
-        """Return whether the caller is known to have the answer."""
-        ...
-
-
-CandidateT = TypeVar("CandidateT", bound=RetryCandidate)
 
 
 class CallStore(Store):
@@ -132,11 +127,11 @@ class CallStore(Store):
         return records[0] if records else None
 
     def find_by_fingerprint(self, key_id: str, endpoint: str, fingerprint: str, within_s: float) -> list[CallRecord]:
-        """Return calls with the same parameters that ended in the last `within_s` seconds, newest first."""
+        """Return calls with an equal body that ended in the last `within_s` seconds, newest first."""
         return self._select(
             CallRow.key_id == key_id,
             CallRow.endpoint == endpoint,
-            CallRow.fingerprint == fingerprint,
+            is_sent_alike(CallRow.fingerprint, fingerprint),
             is_near(CallRow.ended_at, self._database.clock, within_s),
         )
 
@@ -188,13 +183,15 @@ class CallStore(Store):
             session.add(row)
             _flush_new(session, call)
 
-    def mark_delivered(self, call_id: str, *, still_replayable: bool) -> None:
-        """Record that a retry got this answer. Unless it stays replayable, its Idempotency-Key becomes free for a new
-        call."""
-        values: dict[str, Any] = {"delivered": True}
-        if not still_replayable:
-            values |= {"replayable": False, "idempotency_key": None}
-        self._write(update(CallRow).where(CallRow.id == call_id).values(**values))
+    def mark_delivered(self, call_id: str, *, delivered: bool = True) -> bool:
+        """Record that the answer has arrived, or has not after all. Returns False if that was known, as when another
+        retry was just given it."""
+        changed = (CallRow.id == call_id, CallRow.delivered.is_(not delivered))
+        return self._write(update(CallRow).where(*changed).values(delivered=delivered)) > 0
+
+    def free(self, call_id: str) -> None:
+        """Let no other retry get this answer: its Idempotency-Key is free for a new call."""
+        self._write(update(CallRow).where(CallRow.id == call_id).values(replayable=False, idempotency_key=None))
 
     def fail_orphans(self, running: Collection[str] = ()) -> int:
         """Record as failed each call that is marked running but no server runs: its hold is no longer held, and its
@@ -234,20 +231,6 @@ class CallStore(Store):
     def _row(self, call: CallId, state: State) -> CallRow:
         now, nobody = self.now(), {"replayable": False, "delivered": False}
         return CallRow(**asdict(call), owner=self._owner, state=state, created_at=now, **nobody)
-
-
-def match_retry(records: Sequence[CandidateT], *, another_expected: bool) -> CandidateT | None:
-    """Choose the call, of those with one fingerprint (newest first), that a retry is for; None if the retry must run
-    again.
-
-    A replayable call that ended without a client lost its connection, so the retry is for it. Otherwise it is for the
-    newest call, if that is replayable and no other call with this fingerprint is expected to be retried.
-    """
-    replayable = [record for record in records if record.replayable]
-    undelivered = [record for record in replayable if not record.delivered]
-    if undelivered:
-        return undelivered[0]
-    return replayable[0] if replayable and replayable[0] is records[0] and not another_expected else None
 
 
 def _flush_new(session: Session, call: CallId) -> None:

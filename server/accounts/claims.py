@@ -6,18 +6,20 @@ two gateways at once can't both run under one Idempotency-Key.
 """
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, delete, func, or_, select, true, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from server.accounts.calls import CallId
 from server.accounts.db import REQUEST_LIMIT_S
+from server.accounts.fingerprints import is_sent_alike
 from server.accounts.gateways import live_owners
 from server.accounts.ledger import lock_key
 from server.accounts.store import Store
 from server.accounts.tables import ClaimRow
 
+Equal = Literal["any", "left"]  # any equal call, or only one whose client has left
 WINDOW_S = 60.0  # of `per_minute`
 # An equal call that ended since a retry has looked for recorded ones is found at its gateway.
 LOOKED_UP_S = 2 * REQUEST_LIMIT_S
@@ -61,9 +63,9 @@ class ClaimRefused(Exception):
 class ClaimStore(Store):
     """The claims of all gateways, as one of them (`owner`) makes them."""
 
-    def begin(self, call: CallId, limits: ClaimLimits | None, *, find_equal: bool) -> KeyCounts:
+    def begin(self, call: CallId, limits: ClaimLimits | None, *, find_equal: Equal | None) -> KeyCounts:
         """Claim the call for this gateway, and return the counts of its key's calls; `limits` None does not count it.
-        With `find_equal` an equal call without an Idempotency-Key is looked for, too. Raises ClaimedElsewhere and
+        `find_equal`: which equal calls without an Idempotency-Key are looked for, too. Raises ClaimedElsewhere and
         ClaimRefused."""
         with self._database.write() as session:
             lock_key(session, call.key_id)
@@ -100,11 +102,16 @@ class ClaimStore(Store):
             lost = ClaimRow.owner.not_in(live_owners()) & ~_is_near(ClaimRow.begun_at, now, WINDOW_S)
             session.execute(delete(ClaimRow).where(or_(~_is_near(ClaimRow.ended_at, now, WINDOW_S), lost)))
 
-    def _find_elsewhere(self, session: Session, call: CallId, *, find_equal: bool) -> str | None:
+    def mark_left(self, call_id: str) -> None:
+        """Record that the client of a call has left, which goes on for a while."""
+        self._write(update(ClaimRow).where(ClaimRow.id == call_id).values(client_left=True))
+
+    def _find_elsewhere(self, session: Session, call: CallId, *, find_equal: Equal | None) -> str | None:
         if call.idempotency_key is not None:
             equal = ClaimRow.idempotency_key == call.idempotency_key
-        elif find_equal:
-            equal = (ClaimRow.fingerprint == call.fingerprint) & ClaimRow.idempotency_key.is_(None)
+        elif find_equal is not None:
+            equal = is_sent_alike(ClaimRow.fingerprint, call.fingerprint) & ClaimRow.idempotency_key.is_(None)
+            equal &= ClaimRow.client_left if find_equal == "left" else true()
         else:
             return None
         same = (ClaimRow.key_id == call.key_id, ClaimRow.endpoint == call.endpoint, equal)

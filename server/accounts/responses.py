@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from server.accounts.clock_skew import is_near, reset_future_times
 from server.accounts.conversations import add_response_items
 from server.accounts.db import PAGE, Database
+from server.accounts.fingerprints import is_sent_alike
 from server.accounts.gateways import live_owners
 from server.accounts.paging import Page, read_own
 from server.accounts.response_items import StoredItem
@@ -34,12 +35,10 @@ END_LOST = {
 
 @dataclass(frozen=True, slots=True)
 class ResponseEnd:
-    """How a response ended: its state, and the fields that are known at its end only. `delivered`: to a client that
-    was connected."""
+    """How a response ended: its state, and the fields that are known at its end only."""
 
     state: str
     ended: Mapping[str, Any]
-    delivered: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class StoredResponse:
     """A response as stored. `ended` is None while it runs, then the fields that are known at its end only.
 
     A request with the same Idempotency-Key and parameters (`fingerprint`) gets this response again, unless it failed.
-    One that is not `stored` is there for such retries only. `delivered`: a client was connected when it ended.
+    One that is not `stored` is there for such retries only. `delivered`: as of a `CallRecord`.
     """
 
     id: str
@@ -119,11 +118,11 @@ class ResponseStore(Store):
         with self._database.write() as session:
             self.output_write(response, position, item)(session)
 
-    def finish(self, response_id: str, state: str, ended: Mapping[str, Any], *, delivered: bool) -> bool:
+    def finish(self, response_id: str, state: str, ended: Mapping[str, Any]) -> bool:
         """Record the end, and add its items to its conversation. Returns False when it had ended before, or was
         deleted."""
         running = (ResponseRow.id == response_id, ResponseRow.state.in_(RUNNING))
-        values = {"state": state, "ended": dict(ended), "delivered": delivered, "ended_at": self.now()}
+        values = {"state": state, "ended": dict(ended), "ended_at": self.now()}
         statement = update(ResponseRow).where(*running).values(**values)
         if state in {"failed", "cancelled"}:
             statement = statement.values(idempotency_key=None)
@@ -141,7 +140,7 @@ class ResponseStore(Store):
     def finish_unrecorded(self) -> None:
         """Record the ends that could not be recorded when they came."""
         for response_id, end in list(self._unrecorded.items()):
-            self.finish(response_id, end.state, end.ended, delivered=end.delivered)
+            self.finish(response_id, end.state, end.ended)
             del self._unrecorded[response_id]
 
     @property
@@ -188,10 +187,10 @@ class ResponseStore(Store):
         return self._find(ResponseRow.idempotency_key == idempotency_key, ResponseRow.key_id == key_id)
 
     def find_by_fingerprint(self, key_id: str, fingerprint: str, within_s: float) -> list[StoredResponse]:
-        """Return responses with the same parameters and without an Idempotency-Key that ended in the last `within_s`
-        seconds, newest first."""
+        """Return responses with an equal body and without an Idempotency-Key that ended in the last `within_s` seconds,
+        newest first."""
         ended_lately = is_near(ResponseRow.ended_at, self._database.clock, within_s)
-        recent = (ResponseRow.fingerprint == fingerprint, ended_lately)
+        recent = (is_sent_alike(ResponseRow.fingerprint, fingerprint), ended_lately)
         own = (ResponseRow.key_id == key_id, ResponseRow.idempotency_key.is_(None))
         newest = (
             select(ResponseRow)
@@ -202,11 +201,15 @@ class ResponseStore(Store):
         with self._database.read() as session:
             return [_response(row) for row in session.scalars(newest)]
 
-    def redeliver(self, response_id: str) -> tuple[StoredResponse, list[StoredItem]] | None:
-        """Mark the response as delivered, to a retry; returns it with its items."""
-        with self._database.write() as session:
-            session.execute(update(ResponseRow).where(ResponseRow.id == response_id).values(delivered=True))
-            return _with_items(session, ResponseRow.id == response_id)
+    def mark_delivered(self, response_id: str, *, delivered: bool = True) -> bool:
+        """Record that the answer has arrived, or has not after all. Returns False if that was known, as when another
+        retry was just given it."""
+        changed = (ResponseRow.id == response_id, ResponseRow.delivered.is_(not delivered))
+        return self._write(update(ResponseRow).where(*changed).values(delivered=delivered)) > 0
+
+    def find_for_retry(self, response_id: str) -> tuple[StoredResponse, list[StoredItem]] | None:
+        """Return a response with its items, stored or not; None if it was deleted."""
+        return self._find(ResponseRow.id == response_id)
 
     def _find(self, *conditions: ColumnElement[bool]) -> tuple[StoredResponse, list[StoredItem]] | None:
         with self._database.read() as session:

@@ -219,7 +219,7 @@ class ConsoleSessionRow(Base):
 class ClaimRow(Base):
     """A call, chat or response that runs on one of several gateways, or began within the last minute.
 
-    `counted`: towards its key's limits.
+    `counted`: towards its key's limits. `client_left`: an equal request may be its retry.
     """
 
     __tablename__ = "claims"
@@ -231,6 +231,7 @@ class ClaimRow(Base):
     idempotency_key: Mapped[str | None] = mapped_column(String(255))
     owner: Mapped[str] = mapped_column(String(40))
     counted: Mapped[bool]
+    client_left: Mapped[bool] = mapped_column(server_default=false(), default=False)
     begun_at: Mapped[float]
     ended_at: Mapped[float | None]
 

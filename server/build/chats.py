@@ -18,6 +18,7 @@ from server.flows.responses.image_tool import ImageToolRunner
 from server.flows.responses.planner import Planner
 from server.flows.responses.retrieve import Responses
 from server.flows.responses.tool_loop import ToolLoop
+from server.flows.retries import EqualCalls
 from server.services import ChatFlows, ResponseFlows
 
 
@@ -64,7 +65,7 @@ def _responses(
     catalog, stores = parts.served.catalog, parts.stores
     history = History(stores, admission.references)
     planner = Planner(catalog, history, admission.references, creator)
-    stored = Responses(parts.running, stores)
+    stored = Responses(parts.running, stores, EqualCalls(parts.running.expected_retries, stores.gateways))
     starter = ResponseCreator(
         ResponseParts(catalog, history, planner, loop, stored, stores.responses),
         parts.running,

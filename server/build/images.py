@@ -15,6 +15,7 @@ from server.flows.images.webhooks import Webhooks
 from server.flows.moderation import Moderator
 from server.flows.rate_limits import RateLimiter
 from server.flows.references import MAX_FILE_BYTES, ReferenceLoader
+from server.flows.retries import EqualCalls
 from server.flows.thumbnails import Thumbnails
 from server.services import ImageFlows
 
@@ -54,7 +55,14 @@ def build_images(parts: Parts, creator: ImageCreator, admission: Admission) -> I
     """Build the flows of images."""
     settings, stores, running = parts.settings, parts.stores, parts.running
     return ImageFlows(
-        ImageCalls(creator, running, stores.calls, admission.limiter, retry_grace_s=settings.retry_grace_s),
+        ImageCalls(
+            creator,
+            running,
+            stores.calls,
+            admission.limiter,
+            EqualCalls(running.expected_retries, stores.gateways),
+            retry_grace_s=settings.retry_grace_s,
+        ),
         ImageJobs(running.calls, stores.calls, stores.files, running.backlog, stores.gateways.owner),
         Webhooks(stores.webhooks, WebhookRules(settings.webhooks, settings.proxy), settings.webhook_secret.read_bytes),
         Thumbnails(stores.files, LocalStorage(settings.thumbnails), parts.engines.decoders),

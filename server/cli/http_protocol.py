@@ -13,7 +13,9 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from server.cli.arrival import AnswerArrival
 from server.cli.connection_limits import ConnectionLimits
+from server.http.delivery import ARRIVAL
 
 # Between two requests. Longer than clients keep connections (httpx and OpenAI's SDKs: 5 s): one that sends its request
 # while the server closes the connection gets a reset, and does not know whether the request was read.
@@ -54,6 +56,7 @@ class LimitedProtocol(H11Protocol):
         self._waiting_since: float | None = None  # None while a request is being answered, and between requests
         self._unsent_bytes = 0  # when it was last looked at
         self._moved_at = 0.0  # when there was less of that, or nothing
+        self._arrival: AnswerArrival | None = None  # of the answer to the last request
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in H11Protocol
         """Admit the connection, or refuse it if there are too many."""
@@ -66,13 +69,20 @@ class LimitedProtocol(H11Protocol):
             transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Free the connection's place."""
+        """Free the connection's place, and look whether the last answer had arrived."""
         self._limits.remove(self)
+        if self._arrival is not None:
+            if exc is not None or not self.cycle.response_complete:
+                self._arrival.settle(False)
+            else:
+                self._arrival.follow_closing()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Take data of the client, and note when a request begins."""
         before = self.cycle
+        if self._arrival is not None and before.response_complete:
+            self._arrival.settle(True)  # whoever sends the next request has read the answer
         super().data_received(data)
         is_idle = before is None or before.response_complete
         if is_idle and self._waiting_since is None:
@@ -94,6 +104,8 @@ class LimitedProtocol(H11Protocol):
 
     def drop(self) -> None:
         """Close the connection, also with bytes that have not been sent."""
+        if self._arrival is not None and self.has_unsent:
+            self._arrival.settle(False)
         self.transport.abort()
 
     def drop_if_late(self, now: float) -> None:
@@ -113,6 +125,8 @@ class LimitedProtocol(H11Protocol):
         if self.cycle is not before:
             self._waiting_since = None
             self._limits.work(self)
+            self._arrival = AnswerArrival(self.transport)
+            self.scope[ARRIVAL] = self._arrival  # type: ignore[literal-required]  # not one of ASGI's own
 
 
 def drop_late(connections: Iterable[object]) -> None:

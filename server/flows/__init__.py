@@ -5,7 +5,6 @@
 - `references`: reference images, from a URL or a file to pixels
 - `rate_limits`: how many calls a key may have at once and start in a minute
 - `retries`: a request's headers about earlier attempts, and the errors that a retry gets again
-- `fingerprint`: when two requests are equal, to match retries
 - `catalog/`: another checkpoint or catalog in a running server, or in all of several
 - `images/`, `chat/`, `responses/`: the flows of each resource; responses are built on the other two
 """

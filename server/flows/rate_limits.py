@@ -13,14 +13,16 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from server.accounts.calls import CallId
-from server.accounts.claims import ClaimedElsewhere, ClaimLimits, ClaimRefused, ClaimStore, KeyCounts
+from server.accounts.claims import ClaimedElsewhere, ClaimLimits, ClaimRefused, ClaimStore, Equal, KeyCounts
 from server.accounts.keys import Key
 from server.backends.engine_host import EngineHost
 from server.errors import DatabaseBusy, RateLimited, RunsElsewhere
 from server.parts import Running
+from server.state.active_job import ActiveJob
 from server.state.background_tasks import run_to_completion
 from server.state.call_rate import CallRate
 from server.state.concurrency import KeyConcurrency
@@ -57,7 +59,7 @@ class RateLimiter:
 
     @asynccontextmanager
     async def claimed(
-        self, key: Key, call: CallId, *, find_equal: bool = False, counted: bool = True
+        self, key: Key, call: CallId, *, find_equal: Equal | None = None, counted: bool = True
     ) -> AsyncIterator[None]:
         """Claim the call while this is entered: it is in `claimed_ids`, and the other gateways know that it runs here.
         Raises RateLimited, RunsElsewhere and DatabaseBusy."""
@@ -68,6 +70,17 @@ class RateLimiter:
         finally:
             self._claimed.discard(call.id)
 
+    def tell_when_left(self, job: ActiveJob[Any]) -> None:
+        """Tell the other gateways when the job's client has left: a retry may come to any of them."""
+        if (claims := self._claims) is None:
+            return
+
+        def tell() -> None:
+            if not job.done:
+                self._running.background.spawn(claims.retry_in_writer(claims.mark_left, job.call.id))
+
+        job.when_left(tell)
+
     @property
     def claimed_ids(self) -> frozenset[str]:
         """Return the ids of all calls, chats and responses that run here, from before anything of them is recorded
@@ -75,7 +88,7 @@ class RateLimiter:
         return frozenset(self._claimed)
 
     @asynccontextmanager
-    async def _claim(self, key: Key, call: CallId, *, find_equal: bool, counted: bool) -> AsyncIterator[None]:
+    async def _claim(self, key: Key, call: CallId, *, find_equal: Equal | None, counted: bool) -> AsyncIterator[None]:
         if self._claims is None:
             yield
             return

@@ -14,14 +14,15 @@ from sse_starlette import ServerSentEvent
 from starlette.types import ASGIApp
 
 from pipelines.protocol.chat import Admitted
+from server.accounts.fingerprints import fingerprint
 from server.accounts.keys import Key
 from server.backends.upstream import UpstreamResponse
 from server.errors import ApiError, ReplayedError
 from server.flows.chat.completion import CompletionWriter
 from server.flows.chat.events import AnswerEvent, CallAdmitted, ImageDelta, RawItem
+from server.flows.chat.parse import meant_fields
 from server.flows.chat.source import Chat, ChatCall
 from server.flows.field_names import field_name, rename_field, renamed_fields
-from server.flows.fingerprint import fingerprint
 from server.http.bodies import hold_body
 from server.http.delivery import CancelOnDisconnect, KeepAliveJson, prepend
 from server.http.deps import (
@@ -78,8 +79,8 @@ async def answer_chat(
     chat = await services.chats.any_model.prepare(call)
     protocol, events = write(chat.writer), chat.events
     if call.verbatim and idempotency_key_of(request):
-        sent = {name: value for name, value in call.values.items() if value is not None}
-        retry = read_retry_info(request, await asyncio.to_thread(fingerprint, sent, ()))
+        meant = await asyncio.to_thread(meant_fields, call.values)
+        retry = read_retry_info(request, await asyncio.to_thread(fingerprint, call.values, meant, ()))
         items = partial(_items, chat, protocol, call.stream)
         events = partial(services.chats.keyed.events, call.key, retry, items, partial(hold_body, request))
     headers = ignored_header([*ignored, *protocol.name_all(chat.ignored)])

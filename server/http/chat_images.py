@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import Response
 
+from server.accounts.fingerprints import fingerprint
 from server.accounts.keys import Key
 from server.catalog.chat import ChatModel
 from server.catalog.images import Catalog, ImageModel
@@ -21,12 +22,11 @@ from server.flows.chat_images.image_call import OPTIONS, request_fingerprint, to
 from server.flows.chat_images.tiers import model_of_tier
 from server.flows.chat_images.tool_response import to_response
 from server.flows.field_names import renamed_fields
-from server.flows.fingerprint import fingerprint
 from server.flows.images.prompt_notes import foreign_syntax
 from server.flows.models import find_chat_model, find_image_model
 from server.flows.responses.image_tool import fit_tool
-from server.http.bodies import hold_body
 from server.http.chat_delivery import Delivery, Protocol, Write, chat_response
+from server.http.delivery import attach
 from server.http.deps import ignored_header, public_base, read_retry_info, wants_keepalive
 from server.schemas.chat import ChatBody
 from server.schemas.response_tools import ImageTool
@@ -55,8 +55,9 @@ def returns_images(catalog: Catalog, values: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ImageCall:
-    """A chat that draws, in the words of its protocol."""
+    """A chat that draws, in the words of its protocol. `sent` is what its caller has asked for."""
 
+    sent: Json
     body: ChatBody
     options: Json  # of the image routes, not validated yet
     endpoint: str  # as the ledger names it
@@ -78,7 +79,7 @@ async def image_completion(request: Request, key: Key, services: Services, value
     used = OWN_FIELDS | OPTIONS | (CHAT_FIELDS if services.served.catalog.current.chat.find(body.model) else set())
     fields = FIELDS | ({"size": "image_config.aspect_ratio"} if _size(body) else {})
     ignored = (*sorted(values.keys() - used), *left_out)
-    call = ImageCall(body, options, ENDPOINT, ignored, fields, partial(_protocol, body, fields))
+    call = ImageCall(values, body, options, ENDPOINT, ignored, fields, partial(_protocol, body, fields))
     return await image_response(request, key, services, call)
 
 
@@ -104,10 +105,10 @@ async def _by_image_model(
     drawing = await services.chats.image.drop_unavailable_images(key, read)
     options = call.options | _size_of(call.body, model)
     image = to_image_request(options, drawing, model, call.endpoint, public_base(request, services))
-    retry = read_retry_info(request, await asyncio.to_thread(request_fingerprint, image))
+    retry = read_retry_info(request, await asyncio.to_thread(request_fingerprint, call.sent, image))
     begins = wants_keepalive(request, key) and not call.body.stream
     draw = services.chats.image.draw
-    events = partial(draw, key, image, retry, partial(hold_body, request), body_begins=begins)
+    events = partial(draw, key, image, retry, partial(attach, request), body_begins=begins)
     protocol = call.write(CompletionWriter(CompletionHead.of_call(model.name, key.tier(image.service_tier)), image.n))
     prompts = {"prompt": image.prompt, "negative_prompt": image.sampling.negative_prompt}
     headers = ignored_header([*call.ignored, *drawing.unread, *foreign_syntax(prompts)])
@@ -124,10 +125,10 @@ async def _by_chat_model(
         drawn_by,
     )
     response = await asyncio.to_thread(to_response, call.body, model.name, tool)
-    parameters = response.model_dump(mode="json")
-    retry = read_retry_info(request, await asyncio.to_thread(lambda: fingerprint(parameters, ())))
+    meant = response.model_dump(mode="json", exclude_defaults=True)
+    retry = read_retry_info(request, await asyncio.to_thread(fingerprint, call.sent, meant, ()))
     respond, base = services.chats.image.respond, public_base(request, services)
-    events = partial(respond, key, response, base, retry, partial(hold_body, request))
+    events = partial(respond, key, response, base, retry, partial(attach, request))
     protocol = call.write(CompletionWriter(CompletionHead.of_call(model.name, key.tier(call.body.service_tier))))
     ignored = [*call.ignored, *left_out, *sorted(call.options.keys() - TOOL_OPTIONS - {"n", "service_tier"})]
     headers = ignored_header(ignored + (["n"] if call.body.n > 1 else []))

@@ -2,26 +2,45 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AsyncExitStack
-from typing import Any, TypeVar
+from contextlib import AsyncExitStack, ExitStack
+from typing import Any, Protocol, TypeVar
 
 import structlog
 from fastapi.responses import Response
 from sse_starlette import ServerSentEvent
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.backends.storage import Storage
 from server.errors import ApiError, retry_after_header
 from server.flows.images.request import ImageRequest
 from server.flows.images.results import EventKind, image_events, load_answer, truncated_of
+from server.http.bodies import hold_body
 from server.http.deps import truncated_header
 from server.http.sse import event, event_stream
 from server.schemas.image_jobs import ImageJobState
+from server.services import Services
 from server.state.active_calls import ActiveCall
+from server.state.active_job import ActiveJob
 
 log = structlog.stdlib.get_logger("darkroom.http")
 
+# In the ASGI scope: what the connection knows of its answer; the job that is answered, and who is attached to it
+ARRIVAL, JOB, ATTACHED = "darkroom.arrival", "darkroom.job", "darkroom.attached"
+
 Result = TypeVar("Result")
+
+
+class Arrival(Protocol):
+    """What the connection of a request knows of the way of its answer."""
+
+    def expect(self) -> None:
+        """Prepare for `is_whole`, before the answer is sent."""
+        ...
+
+    async def is_whole(self) -> bool:
+        """Return whether the answer has arrived whole, once that is known. To be asked when all of it was sent."""
+        ...
 
 
 class ImageCallResponse(Response):
@@ -43,7 +62,7 @@ class ImageCallResponse(Response):
         self._request = request
         self._keepalive = keepalive
         self._keepalive_s = keepalive_s
-        replayed = {"Idempotency-Replayed": "true"} if call.replayed else {}
+        replayed = {"Idempotency-Replayed": "true"} if call.replayed or call.done else {}
         self._extra = {**headers, **replayed}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -55,7 +74,7 @@ class ImageCallResponse(Response):
                 error.headers.update(self._call_headers())
                 raise
             if answer is not None:
-                await answer(scope, receive, send)
+                await deliver(self._call, answer, scope, receive, send)
 
     async def _answer(self) -> ASGIApp:
         if self._request.stream:
@@ -107,22 +126,22 @@ class BackgroundCallResponse(Response):
             if not (self._call.admitted or self._call.done):
                 return
             self._call.detach()
-        call_id = self._call.call.id
-        state = await self._describe(call_id)
-        headers = {
-            **self._extra,
-            "x-darkroom-job": call_id,
-            "Location": f"/v1/images/jobs/{call_id}",
-            "Retry-After": retry_after_header(state.estimated_s or 0),
-            "Preference-Applied": "respond-async",
-        }
-        answer = Response(state.model_dump_json(), 202, headers, "application/json")
-        await answer(scope, receive, send)
+            call_id = self._call.call.id
+            state = await self._describe(call_id)
+            headers = {
+                **self._extra,
+                "x-darkroom-job": call_id,
+                "Location": f"/v1/images/jobs/{call_id}",
+                "Retry-After": retry_after_header(state.estimated_s or 0),
+                "Preference-Applied": "respond-async",
+            }
+            answer = Response(state.model_dump_json(), 202, headers, "application/json")
+            await deliver(self._call, answer, scope, receive, send)
 
 
 class CancelOnDisconnect(Response):
     """A response whose work is cancelled when the client disconnects. `make` may leave contexts on the exit stack; they
-    are closed after the response."""
+    are closed after the response. It may `attach` the request to a job, whose answer it then makes."""
 
     def __init__(self, make: Callable[[AsyncExitStack], Coroutine[Any, Any, ASGIApp]]) -> None:
         super().__init__()
@@ -131,8 +150,13 @@ class CancelOnDisconnect(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Wait until the status is known, then send. Raises ApiError before that."""
         async with AsyncExitStack() as stack:
+            scope[ATTACHED] = stack
             answer = await cancel_on_disconnect(receive, self._make(stack))
-            if answer is not None:
+            if answer is None:
+                return
+            if JOB in scope:
+                await deliver(scope[JOB], answer, scope, receive, send)
+            else:
                 await answer(scope, receive, send)
 
 
@@ -170,6 +194,41 @@ class KeepAliveJson:
             return await body
         finally:
             body.cancel()
+
+
+def attach(request: Request, job: ActiveJob[Any]) -> None:
+    """Let a request that CancelOnDisconnect answers be of this job: its client is attached until the answer has
+    arrived, or is lost."""
+    hold_body(request, job)
+    request.scope[JOB] = job
+    request.scope[ATTACHED].enter_context(job.listening())
+
+
+async def deliver(job: ActiveJob[Any], answer: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Send a job's answer. Its client, which is attached, stays so until it is known whether the answer has arrived."""
+    whole, arrival = False, scope.get(ARRIVAL)
+    if arrival is not None:
+        arrival.expect()
+
+    async def note(message: Message) -> None:
+        nonlocal whole
+        await send(message)
+        whole = message["type"] == "http.response.body" and not message.get("more_body", False)
+
+    await answer(scope, receive, note)
+    if whole:
+        attached = ExitStack()
+        attached.enter_context(job.listening())
+        services: Services = scope["app"].state.services
+        services.running.background.spawn(_confirm(job, arrival, attached))
+
+
+async def _confirm(job: ActiveJob[Any], arrival: Arrival | None, attached: ExitStack) -> None:
+    """Record that an answer has arrived, if it has. A server other than `darkroom serve` knows only that it was
+    sent."""
+    with attached:
+        if arrival is None or await arrival.is_whole():
+            await job.confirm_arrival()
 
 
 async def prepend(first: Result, rest: AsyncIterator[Result]) -> AsyncIterator[Result]:

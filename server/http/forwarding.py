@@ -31,18 +31,16 @@ GONE = "The server that runs this call does not answer any more. Please send the
 
 
 class BodyRecorder:
-    """ASGI middleware: keeps the body of a request that may be a retry, until its answer begins."""
+    """ASGI middleware: keeps the body of a request, which may be a retry, until its answer begins."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request, with its body recorded if it may be a retry."""
+        """Serve a request, with its body recorded."""
         if scope["type"] != "http" or FORWARDED in scope:
             await self.app(scope, receive, send)
             return
-        headers = dict(scope["headers"])
-        records = b"idempotency-key" in headers or headers.get(b"x-stainless-retry-count", b"0") != b"0"
         chunks: list[bytes] = scope.setdefault(RECORDED, [])
 
         async def record() -> Message:
@@ -57,7 +55,7 @@ class BodyRecorder:
                 chunks.clear()
             await send(message)
 
-        await self.app(scope, record if records else receive, delete)
+        await self.app(scope, record, delete)
 
 
 class Forwarder:

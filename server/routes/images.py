@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
+from server.accounts.fingerprints import fingerprint
 from server.accounts.keys import Key
 from server.errors import BadRequest, UnsupportedMedia
 from server.flows.call_recording import describe_body
-from server.flows.fingerprint import fingerprint
 from server.flows.images.controls import ControlRequest
 from server.flows.images.prompt_notes import foreign_syntax
-from server.flows.images.request import ImageRequest, unused_fields
+from server.flows.images.request import ImageRequest, named_images, unused_fields
 from server.flows.references import Reference
 from server.http import examples
 from server.http.bodies import hold_body, read_json, receiving_body
@@ -110,6 +110,25 @@ class SentImages:
     control_files: Mapping[str, bytes] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class AskedCall:
+    """A call as it was `sent`, as its `body` was read, and as the `request` that it makes."""
+
+    sent: Mapping[str, Any]
+    body: BaseModel
+    request: ImageRequest
+
+    def fingerprint(self) -> str:
+        """Return the fingerprint by which a retry is matched to this call."""
+        elsewhere = {"image", "images", "mask", "controls", "background", *SYNONYMS}
+        meant = self.body.model_dump(mode="json", exclude=elsewhere, exclude_defaults=True)
+        controls = {each.name: each.strength for each in self.request.controls}
+        meant |= {"controls": controls} if controls else {}
+        if self.request.background != "auto":  # the same call, whether its client waits or comes back
+            meant["background"] = self.request.background
+        return fingerprint(self.sent, meant, named_images(self.request))
+
+
 @router.post(
     "/generations",
     response_description="The images, as JSON or as a stream.",
@@ -153,7 +172,11 @@ async def edit(request: Request, key: Caller, services: ServicesDep) -> Response
         sent = await _sent_images(parts)
     call = _image_request(request, services, "images.edits", body, sent)
     return await answer_call(
-        request, services, key, body, call, [*ignored_fields(EditForm, texts, NO_EFFECT), *parts.ignored]
+        request,
+        services,
+        key,
+        AskedCall(texts, body, call),
+        [*ignored_fields(EditForm, texts, NO_EFFECT), *parts.ignored],
     )
 
 
@@ -168,20 +191,14 @@ async def _answer_json(request: Request, services: Services, key: Key, endpoint:
     references = tuple(Reference(f"{field}[{i}]", item) for i, item in enumerate(body.image))
     mask = Reference("mask", body.mask) if body.mask else None
     call = _image_request(request, services, endpoint, body, SentImages(references, mask))
-    return await answer_call(request, services, key, body, call, ignored_fields(GenerationBody, values, NO_EFFECT))
+    asked = AskedCall(values, body, call)
+    return await answer_call(request, services, key, asked, ignored_fields(GenerationBody, values, NO_EFFECT))
 
 
-async def answer_call(
-    request: Request, services: Services, key: Key, body: BaseModel, image_request: ImageRequest, ignored: list[str]
-) -> Response:
+async def answer_call(request: Request, services: Services, key: Key, asked: AskedCall, ignored: list[str]) -> Response:
     """Answer a call. A header names the fields that were ignored."""
-    parameters = body.model_dump(mode="json", exclude={"image", "images", "mask", "controls", *SYNONYMS})
-    if image_request.controls:
-        parameters["controls"] = {each.name: each.strength for each in image_request.controls}
-    parameters["background"] = image_request.background  # the same call, whether its client waits or comes back
-    images = [*image_request.references, *([image_request.mask] if image_request.mask else [])]
-    images += [each.image for each in image_request.controls]
-    retry_info = read_retry_info(request, await asyncio.to_thread(fingerprint, parameters, images))
+    retry_info = read_retry_info(request, await asyncio.to_thread(asked.fingerprint))
+    image_request = asked.request
     call = await services.images.calls.find_or_start(key, image_request, retry_info)
     hold_body(request, call)
     unused = unused_fields(image_request, services.served.catalog.current, services.engines.image.capabilities)

@@ -15,14 +15,14 @@ from pydantic import BeforeValidator
 from sse_starlette import ServerSentEvent
 from starlette.types import ASGIApp
 
+from server.accounts.fingerprints import fingerprint
 from server.accounts.keys import Key
 from server.errors import BadRequest, ServerStopping
-from server.flows.fingerprint import fingerprint
 from server.flows.responses.request import read_compaction, read_response
 from server.flows.retries import RetryInfo
 from server.http import examples
-from server.http.bodies import hold_body, read_json
-from server.http.delivery import CancelOnDisconnect, KeepAliveJson
+from server.http.bodies import read_json
+from server.http.delivery import CancelOnDisconnect, KeepAliveJson, attach
 from server.http.deps import (
     Caller,
     ServicesDep,
@@ -114,7 +114,8 @@ async def create(request: Request, key: Caller, services: ServicesDep) -> Respon
     sent, unread = await asyncio.to_thread(read_response, values)
     body, left_out = services.responses.creator.leave_out_unknown(key, sent)
     headers = ignored_header([*ignored_fields(ResponseBody, values, NO_EFFECT), *unread, *left_out])
-    request_print = await asyncio.to_thread(lambda: fingerprint(body.model_dump(mode="json"), ()))
+    meant = sent.model_dump(mode="json", exclude_defaults=True)
+    request_print = await asyncio.to_thread(fingerprint, values, meant, ())
     asked = RequestedResponse(key, body, read_retry_info(request, request_print), headers)
     return CancelOnDisconnect(partial(_answer, request, services, asked))
 
@@ -214,15 +215,14 @@ async def input_items(response_id: ResponseId, key: Caller, services: ServicesDe
     return await _json(items, {})
 
 
-async def _answer(request: Request, services: Services, asked: RequestedResponse, stack: AsyncExitStack) -> ASGIApp:
+async def _answer(request: Request, services: Services, asked: RequestedResponse, _: AsyncExitStack) -> ASGIApp:
     """Return the answer. A stream begins once the engine has admitted the request. Raises ApiError before that."""
     key, body, base = asked.key, asked.body, public_base(request, services)
     response = await services.responses.creator.find_or_start(key, body, base, asked.retry_info)
-    hold_body(request, response)
+    attach(request, response)
     # one that has ended may still be in the registry, while its events are recorded
     replayed = {"Idempotency-Replayed": "true"} if response.replayed or response.done else {}
     headers = asked.headers | services.admission.limiter.headers(key) | replayed
-    stack.enter_context(response.listening())
     if not body.background:
         await response.wait_admitted()  # then it is known what the template does not read
     unread = dict.fromkeys(response.unread)

@@ -14,7 +14,7 @@ from server.http.bodies import read_json, receiving_body
 from server.http.deps import Caller, ServicesDep, content_type_of, public_base, wants_async
 from server.http.image_forms import kind_of, read_form
 from server.http.openapi import CREATE_ERRORS, CREATE_HEADERS, form_body, json_body, returns
-from server.routes.images import IMAGE_TYPES, PARAMETERS, answer_call
+from server.routes.images import IMAGE_TYPES, PARAMETERS, AskedCall, answer_call
 from server.schemas.images import (
     ImageAnswer,
     UpscaleBody,
@@ -52,8 +52,9 @@ async def upscale(request: Request, key: Caller, services: ServicesDep) -> Respo
     if content_type_of(request) == "multipart/form-data":
         async with receiving_body(request, key, services), request.form(max_files=2, max_part_size=2**20) as form:
             parts = read_form(form)
-            describe_body(current_trace(), parts.texts)
-            body: UpscaleForm = validate(UpscaleForm, parts.texts, strict=False)
+            sent = parts.texts
+            describe_body(current_trace(), sent)
+            body: UpscaleForm = validate(UpscaleForm, sent, strict=False)
             files = parts.of_kind("image")
             if len(files) != 1:
                 message = "Send exactly one file part named 'image'."
@@ -61,13 +62,14 @@ async def upscale(request: Request, key: Caller, services: ServicesDep) -> Respo
             if other := next((name for name, _ in parts.files if kind_of(name) != "image"), None):
                 raise unread_image(other, ONE_IMAGE)
             image = Reference("image", await files[0].read())
-        ignored = [*ignored_fields(UpscaleForm, parts.texts, ()), *parts.ignored]
+        ignored = [*ignored_fields(UpscaleForm, sent, ()), *parts.ignored]
     else:
-        values = await read_json(request, key, services)
-        refuse_unread_images(UpscaleBody.model_fields.keys(), values, ONE_IMAGE)
-        whole = await asyncio.to_thread(partial(validate, UpscaleBody, values, strict=True))
-        body, image, ignored = whole, Reference("image", whole.image), ignored_fields(UpscaleBody, values, ())
-    return await answer_call(request, services, key, body, _call(request, services, body, image), ignored)
+        sent = await read_json(request, key, services)
+        refuse_unread_images(UpscaleBody.model_fields.keys(), sent, ONE_IMAGE)
+        whole = await asyncio.to_thread(partial(validate, UpscaleBody, sent, strict=True))
+        body, image, ignored = whole, Reference("image", whole.image), ignored_fields(UpscaleBody, sent, ())
+    asked = AskedCall(sent, body, _call(request, services, body, image))
+    return await answer_call(request, services, key, asked, ignored)
 
 
 def _call(request: Request, services: Services, body: UpscaleForm, image: Reference) -> ImageRequest:

@@ -1,14 +1,15 @@
 """The common part of image calls and responses while they run: an event log, an admission, an end; and their registry.
 
-A retry is matched to a running job by its Idempotency-Key, or by its fingerprint (equal parameters).
+A request is matched to a job by its Idempotency-Key, or by its fingerprint (an equal body).
 """
 
 import asyncio
 import time
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Generic, TypeVar
+from weakref import WeakValueDictionary
 
 from server.accounts.calls import CallId
 from server.errors import ApiError
@@ -32,6 +33,7 @@ class ActiveJob(DetachedTask, Generic[EventT]):
         self.created_at = time.time()
         self.events: list[EventT] = []
         self.failure: ApiError | None = None
+        self.record_arrival: Callable[[], Awaitable[object]] | None = None
         self._changed = asyncio.Event()
 
     @property
@@ -46,8 +48,14 @@ class ActiveJob(DetachedTask, Generic[EventT]):
 
     @property
     def joinable_by_fingerprint(self) -> bool:
-        """Return whether an automatic retry of an equal request may join it."""
-        return not self.cancelled
+        """Return whether an equal request may join it: not if its client asks for it by its Idempotency-Key."""
+        return not self.cancelled and self.call.idempotency_key is None
+
+    async def confirm_arrival(self) -> None:
+        """Record that a client has the whole answer, or knows where to ask for it."""
+        self.answered = True
+        if self.record_arrival is not None:
+            await self.record_arrival()
 
     def begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run the work in a task of the server's. However the task ends, the job ends."""
@@ -111,10 +119,13 @@ class ActiveJob(DetachedTask, Generic[EventT]):
 
 
 class ActiveJobs(Generic[JobT]):
-    """Registry of the jobs of one kind that have not ended, in the order in which they began."""
+    """Registry of the jobs of one kind that have not ended, in the order in which they began; and of ended ones whose
+    answers are on their way."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, JobT] = {}
+        self._answering: dict[str, JobT] = {}
+        self._looking: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -132,9 +143,19 @@ class ActiveJobs(Generic[JobT]):
         self._jobs[job.call.id] = job
         trace = current_trace()
         trace.job = trace.job or job.call.id  # a nested call is a part of its response's
-        job.begin(work).add_done_callback(lambda _: self._jobs.pop(job.call.id, None))
+        job.begin(work).add_done_callback(lambda _: self._end(job))
         job.when_done(partial(_trace_end, trace, job, trace.open()))
         return job
+
+    def keep_answering(self, job: JobT) -> None:
+        """Find an ended job by its fingerprint, until its last client has left."""
+        self._answering[job.call.id] = job
+        job.when_left(partial(self._answering.pop, job.call.id, None))
+
+    def _end(self, job: JobT) -> None:
+        self._jobs.pop(job.call.id, None)
+        if job.has_listeners:
+            self.keep_answering(job)
 
     def find(self, job_id: str, key_id: str) -> JobT | None:
         """Return the job with this id, if it belongs to this key."""
@@ -147,10 +168,15 @@ class ActiveJobs(Generic[JobT]):
         running = (job for job in self._jobs.values() if job.joinable_by_key)
         return next((job for job in running if _key_of(job.call) == wanted), None)
 
-    def find_by_fingerprint(self, identity: CallIdentity) -> JobT | None:
-        """Return the equal job that an automatic retry joins: the newest without a listener, else the newest."""
-        equal = [job for job in self._jobs.values() if job.call.identity == identity and job.joinable_by_fingerprint]
-        return max(reversed(equal), key=lambda job: not job.has_listeners, default=None)
+    def find_equal(self, identity: CallIdentity) -> list[JobT]:
+        """Return the jobs that a request with an equal body may be for, those whose answers are on their way first."""
+        jobs = (*self._answering.values(), *self._jobs.values())
+        return [job for job in jobs if job.call.identity == identity and job.joinable_by_fingerprint]
+
+    def look_up_lock(self, key_id: str, retry_key: str) -> asyncio.Lock:
+        """Return the lock to hold while a request with this Idempotency-Key or fingerprint looks for an earlier one and
+        may start."""
+        return self._looking.setdefault((key_id, retry_key), asyncio.Lock())
 
     def count(self, key_id: str) -> int:
         """Return how many jobs of this key count towards its limit."""

@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any, cast
-from weakref import WeakValueDictionary
 
 from server.accounts.calls import CallId
 from server.accounts.responses import StoredResponse
@@ -99,12 +98,6 @@ class ActiveResponse(ActiveJob[Json]):
         """Return True, also for a response that is being cancelled: the key names its end."""
         return True
 
-    @property
-    def joinable_by_fingerprint(self) -> bool:
-        """Return whether an equal request joins the response: not one that is asked for by its Idempotency-Key or, in
-        the background, by its id."""
-        return not self.cancelled and not self.record.survives_disconnect
-
     def object(self) -> Json:
         """Return the response object as it is now."""
         record = self.record
@@ -156,16 +149,7 @@ class ActiveResponse(ActiveJob[Json]):
 class ActiveResponses(ActiveJobs[ActiveResponse]):
     """Registry of responses."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._opening: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
-
     def find_stored(self, response_id: str, key_id: str) -> ActiveResponse | None:
         """Return the response with this id, if it is this key's and is stored: others can't be asked for."""
         response = self.find(response_id, key_id)
         return response if response is not None and response.record.stored else None
-
-    def start_lock(self, retry_key: str, key_id: str) -> asyncio.Lock:
-        """Return the lock to hold while a request with this Idempotency-Key or fingerprint looks for an earlier one and
-        may start."""
-        return self._opening.setdefault((retry_key, key_id), asyncio.Lock())

@@ -3,7 +3,7 @@
 import asyncio
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum, auto
 from typing import Any
@@ -30,6 +30,8 @@ class DetachedTask(ABC):
         self._listeners = 0
         self.was_followed = False  # a client has been attached
         self.in_background = False  # its client was told to come back for the result
+        self.answered = False  # its answer, or the word to come back for it, has arrived whole at a client
+        self._when_left: list[Callable[[], object]] = []
         self._grace_timer: asyncio.TimerHandle | None = None
 
     @property
@@ -48,9 +50,13 @@ class DetachedTask(ABC):
         return self._listeners > 0
 
     @property
-    def is_delivered(self) -> bool:
-        """Return whether the task's result reaches a client if it ends now: one is attached, or will come back."""
-        return self.has_listeners or self.in_background
+    def has_lost_client(self) -> bool:
+        """Return whether the clients that were attached have left without the whole answer."""
+        return self.was_followed and not self.has_listeners and not self.answered
+
+    def when_left(self, callback: Callable[[], object]) -> None:
+        """Call `callback` whenever the last client has left."""
+        self._when_left.append(callback)
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -63,8 +69,11 @@ class DetachedTask(ABC):
             yield
         finally:
             self._listeners -= 1
-            if not self._listeners and not self.done:
-                self._start_grace()
+            if not self._listeners:
+                for callback in tuple(self._when_left):
+                    callback()
+                if not self.done:
+                    self._start_grace()
 
     def detach(self) -> None:
         """Let the task go on without listeners from now on, until its end."""

@@ -62,6 +62,35 @@ def test_a_cut_call_that_is_retried_elsewhere_is_drawn_and_charged_once(pair: Pa
     assert pair.charges(key) == 1
 
 
+def test_a_loop_around_an_sdk_finds_its_call_on_the_other_server(pair: Pair) -> None:
+    """Its count begins at 0 again. A call whose client is still there stays another one."""
+    key, before = pair.key(), forwarded(pair.b)
+    with in_background() as pool:
+        with pair.held_up(pair.a), pair.held_up(pair.b):
+            with pair.a.unread_call(PATH, BODY, key, **FIRST):
+                until(lambda: len(pair.running(key)) == 1)
+                second = pool.submit(post, pair.b, key, FIRST)
+                until(lambda: len(pair.running(key)) == 2)
+            until(lambda: pair.rows("SELECT count(*) FROM claims WHERE client_left") == [(1,)])
+            again = pool.submit(post, pair.b, key, FIRST)
+            until(lambda: forwarded(pair.b) > before)
+        answers = [call.result() for call in (second, again)]
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert answers[0].json()["data"] != answers[1].json()["data"]
+    assert pair.charges(key) == 2
+
+
+def test_a_lost_answer_is_delivered_by_the_other_server(pair: Pair) -> None:
+    key = pair.key()
+    with pair.a.unread_call(PATH, BODY, key):
+        until(lambda: pair.charges(key) == 1)
+    until(lambda: pair.rows("SELECT heard FROM calls WHERE key_id = %s", pair.key_id(key)) == [(False,)])
+    pair.a.readiness()  # by then it knows that its client has left
+    assert post(pair.b, key).headers["idempotency-replayed"] == "true"
+    assert post(pair.b, key).status_code == 200
+    assert pair.charges(key) == 2
+
+
 def test_equal_calls_with_one_idempotency_key_on_both_share_one_image(pair: Pair) -> None:
     key = pair.key()
     with in_background() as pool:

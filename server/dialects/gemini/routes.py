@@ -215,7 +215,9 @@ async def _generate(
     write = partial(_protocol, as_array and not stream)
     with renamed_fields(FIELDS):
         if asked or (asked is None and draws):
-            drawing = await asyncio.to_thread(_image_call, body, [*ignored_fields(sent), *unread], name, stream, write)
+            ignored = [*ignored_fields(sent), *unread]
+            asked_for = {**sent, "model": name, "stream": stream}  # the path has these two
+            drawing = await asyncio.to_thread(_image_call, asked_for, body, ignored, write)
             return await image_response(request, key, services, drawing)
         model = find_chat_model(catalog, _chat_name(catalog, name), key.groups)
         chat, stops = await asyncio.to_thread(to_chat, body, model.name), tuple(body.generation_config.stop_sequences)
@@ -223,14 +225,14 @@ async def _generate(
         return await answer_chat(request, services, call, write, [*ignored_fields(sent), *unread])
 
 
-def _image_call(body: GenerateBody, unread: Sequence[str], name: str, stream: bool, write: Write) -> ImageCall:
+def _image_call(asked_for: Json, body: GenerateBody, unread: Sequence[str], write: Write) -> ImageCall:
     """Return the body as a chat that draws. Raises BadRequest."""
-    chat = to_chat(body, name)
+    chat = to_chat(body, asked_for["model"])
     wanted = body.generation_config.image_config
     config = wanted.model_dump(exclude_none=True) if wanted else None
-    image = validate(ChatBody, {**chat, "image_config": config, "stream": stream}, strict=True)
+    image = validate(ChatBody, {**chat, "image_config": config, "stream": asked_for["stream"]}, strict=True)
     options = {field: chat[field] for field in IMAGE_OPTIONS if field in chat}
-    return ImageCall(image, options, ENDPOINT, tuple(unread), FIELDS, write)
+    return ImageCall(asked_for, image, options, ENDPOINT, tuple(unread), FIELDS, write)
 
 
 def _protocol(as_array: bool, writer: CompletionWriter) -> Protocol:

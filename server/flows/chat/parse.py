@@ -103,6 +103,18 @@ def read_chat_body(values: dict[str, Any]) -> tuple[ChatBody, list[str]]:
     return body, [*tools, *history.left_out, *unknown_keys(body, known)]
 
 
+def meant_fields(values: dict[str, Any]) -> dict[str, Any]:
+    """Return what is not as by default in a body: by its own name, also what only another server may read."""
+    try:
+        body, _ = read_chat_body(values)
+    except BadRequest:  # the model's own server may read it
+        return values
+    meant = body.model_dump(mode="json", exclude_defaults=True)
+    if (limit := meant.pop("max_completion_tokens", None)) is not None:
+        meant["max_tokens"] = limit
+    return {name: value for name, value in values.items() if name not in ChatBody.model_fields} | meant
+
+
 def _nest_function(tool: Any) -> Any:
     """Return the tool with its fields below `function`, where responses have them beside the type."""
     if not isinstance(tool, Mapping) or tool.get("type", "function") != "function":

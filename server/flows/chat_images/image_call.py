@@ -4,11 +4,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from server.accounts.fingerprints import fingerprint
 from server.catalog.images import ImageModel
 from server.errors import BadRequest
 from server.flows.chat_images.conversation import Drawing
-from server.flows.fingerprint import fingerprint
-from server.flows.images.request import ImageRequest
+from server.flows.images.request import ImageRequest, named_images
 from server.schemas.images import ImageOptions, SamplingOptions
 from server.schemas.validation import validate
 
@@ -37,10 +37,11 @@ def to_image_request(
     )
 
 
-def request_fingerprint(request: ImageRequest) -> str:
-    """Return the fingerprint by which a retry is matched to this call."""
-    fields = {field.name: getattr(request, field.name) for field in dataclasses.fields(request)}
-    sampling = fields.pop("sampling").model_dump(mode="json")
-    for name in ("references", "mask", "results_base"):
+def request_fingerprint(sent: Mapping[str, Any], request: ImageRequest) -> str:
+    """Return the fingerprint by which a retry is matched to this call. `sent` is the caller's body."""
+    fields = {field.name: (getattr(request, field.name), field.default) for field in dataclasses.fields(request)}
+    for name in ("sampling", "references", "mask", "results_base"):
         fields.pop(name)
-    return fingerprint({**fields, "sampling": sampling}, request.references)
+    meant = {name: value for name, (value, default) in fields.items() if value != default}
+    sampling = request.sampling.model_dump(mode="json", exclude_defaults=True)
+    return fingerprint(sent, {**meant, "sampling": sampling}, named_images(request))

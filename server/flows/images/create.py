@@ -279,7 +279,7 @@ class ImageCreator:
         if not stored:
             raise EngineFailure("The image engine finished without an image; nothing was charged.")
         result = to_result(stored)
-        success = self._stores.calls.success_write(result.call_id, result.to_record(), delivered=call.is_delivered)
+        success = self._stores.calls.success_write(result.call_id, result.to_record(), delivered=call.answered)
         extras = [write(result) for write in extra_writes]
         writes = [self._stores.results.record_write(result.call_id, stored), success, *extras]
         await self._capture(result.call_id, price_units, writes)

@@ -16,7 +16,7 @@ from server.catalog.images import MAX_REFERENCES, Catalog, ImageModel
 from server.catalog.sizes import Size, SizeError, Tier, enlarged_size, resolve_size
 from server.errors import BadImageRequest, BadRequest
 from server.flows.images.controls import ControlRequest, check_controls, control_inputs
-from server.flows.references import DecodedImage, Reference
+from server.flows.references import DecodedImage, Reference, StoredImage
 from server.schemas.images import SamplingOptions
 
 MAX_RANDOM_SEED = 2**32  # bare diffusers draws the same from them, and they survive JSON in every language
@@ -59,6 +59,15 @@ class ImageRequest:
     def task(self, model: ImageModel) -> Task:
         """Return the task that this request is for a model: it depends on references and mask."""
         return find_task(model.checkpoint, has_references=bool(self.references), has_mask=self.mask is not None)
+
+
+def named_images(request: ImageRequest) -> list[tuple[str, bytes | str]]:
+    """Return the images that a request has sent, by what they are for."""
+    sent = [(f"image[{index}]", each) for index, each in enumerate(request.references)]
+    sent += [("mask", request.mask)] if request.mask else []
+    sent += [(f"controls[{each.name}]", each.image) for each in request.controls]
+    sources = [(name, each.source) for name, each in sent]
+    return [(name, source.name if isinstance(source, StoredImage) else source) for name, source in sources]
 
 
 def check_options(request: ImageRequest, model: ImageModel, max_n: int, capabilities: Capabilities | None) -> None:

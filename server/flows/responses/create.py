@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from server.accounts.calls import CallId
+from server.accounts.fingerprints import as_sent
 from server.accounts.keys import Key
 from server.accounts.responses import ResponseStore, StoredResponse
 from server.errors import Overloaded, RateLimited
@@ -83,15 +84,14 @@ class ResponseCreator:
     async def find_or_start(self, key: Key, body: ResponseBody, results_base: str, retry: RetryInfo) -> ActiveResponse:
         """Return the response to follow: an earlier one that is retried, or a new one. Raises ApiError, and then
         nothing runs and nothing is recorded."""
-        if retry.idempotency_key is None and not retry.retry_count:
-            return await self._start(key, body, results_base, retry)
-        async with self._running.responses.start_lock(retry.idempotency_key or retry.fingerprint, key.id):
+        retry_key = retry.idempotency_key or as_sent(retry.fingerprint)
+        async with self._running.responses.look_up_lock(key.id, retry_key):
             earlier = await self._parts.responses.find_retried(key, retry)
             return earlier or await self._start(key, body, results_base, retry)
 
     async def _start(self, key: Key, body: ResponseBody, results_base: str, retry: RetryInfo) -> ActiveResponse:
-        identity = (key.id, ENDPOINT, retry.fingerprint)
-        if retry.retry_count:
+        identity = retry.identity(key.id, ENDPOINT)
+        if retry.says_retry:
             self._running.expected_retries.consume(identity)
         try:
             self._running.drain.check_open()
@@ -108,13 +108,19 @@ class ResponseCreator:
         response_id = f"resp_{uuid.uuid4().hex}"
         call = CallId(response_id, key.id, ENDPOINT, retry.fingerprint, retry.idempotency_key)
         async with AsyncExitStack() as claim:
-            await claim.enter_async_context(self._limiter.claimed(key, call, find_equal=retry.finds_equal))
+            await claim.enter_async_context(self._limiter.claimed(key, call, find_equal=retry.equal_elsewhere))
             response = await self._plan_and_run(key, body, response_id, results_base, retry)
             response.when_done(partial(self._end, claim.pop_all()))
             return response
 
     def _end(self, claim: AsyncExitStack) -> None:
         self._running.background.spawn(claim.aclose())
+
+    def _keep_lost(self, response: ActiveResponse) -> None:
+        """Record the events of an answer that has not arrived: a retry may ask for its stream."""
+        if response.done and response.recorded and not response.answered:
+            record = self._parts.store.retry_in_writer(self._parts.loop.record_events, response)
+            self._running.background.spawn(record)
 
     async def _plan_and_run(
         self, key: Key, body: ResponseBody, response_id: str, results_base: str, retry: RetryInfo
@@ -141,8 +147,13 @@ class ResponseCreator:
             plan = replace(plan, inputs=await self._parts.history.store_inputs(key, plan.inputs, decoded=True))
         if body.background:
             await self._parts.store.in_writer(self._parts.store.begin, record, plan.inputs)
-        retries = retry.retry_count is not None  # this client retries by itself: no image may be charged twice
-        recorded = body.store or retry.idempotency_key is not None or (retries and plan.image is not None)
-        response = ActiveResponse(record, recorded=recorded, grace_s=self._retry_grace_s if retries else 0.0)
+        recorded = body.store or retry.idempotency_key is not None or plan.image is not None  # none is charged twice
+        grace_s = 0.0 if retry.retry_count is None else self._retry_grace_s
+        response = ActiveResponse(record, recorded=recorded, grace_s=grace_s)
         response.unread = (*missing, *plan.left_out)
+        if retry.idempotency_key is None:
+            mark = self._parts.store.mark_delivered
+            response.record_arrival = partial(self._parts.store.retry_in_writer, mark, response_id)
+            response.when_left(partial(self._keep_lost, response))
+            self._limiter.tell_when_left(response)
         return self._running.responses.start(response, self._parts.loop.run(plan, response))

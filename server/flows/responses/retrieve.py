@@ -1,22 +1,21 @@
 """Responses by id: the object, its inputs, its stream once more, cancel, delete; and the response of a retry."""
 
-from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Literal, cast
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from functools import partial
+from typing import Any, Literal, cast
 
-from server.accounts.calls import match_retry
 from server.accounts.keys import Key
 from server.accounts.paging import Page
 from server.accounts.response_items import StoredItem
 from server.accounts.responses import StoredResponse
 from server.errors import BadRequest, NotFound, RunsElsewhere
 from server.flows.responses.items import render, render_page, with_images
-from server.flows.retries import RetryInfo, check_fingerprint
+from server.flows.retries import EqualCalls, RetryInfo, check_fingerprint
 from server.parts import Running, Stores
 from server.schemas.response_object import Json, ResponseStatus, item_list, response_object
 from server.schemas.usage import ResponseSummary
 from server.state.active_calls import RETRY_WINDOW_S
 from server.state.active_responses import ENDPOINT, TERMINAL, ActiveResponse
-from server.state.expected_retries import CallIdentity
 
 Order = Literal["asc", "desc"]
 TITLE_LENGTH = 120
@@ -26,9 +25,10 @@ LOST_STREAM = 10**6  # sequence number of the only event of a stream that was lo
 class Responses:
     """Reads running responses from memory, and ended ones from the database."""
 
-    def __init__(self, running: Running, stores: Stores) -> None:
+    def __init__(self, running: Running, stores: Stores, equal_calls: EqualCalls) -> None:
         self._active = running.responses
-        self._expected_retries = running.expected_retries
+        self._background = running.background
+        self._equal_calls = equal_calls
         self._store = stores.responses
         self._storage = stores.files
         self._owner = stores.gateways.owner
@@ -69,7 +69,7 @@ class Responses:
         record, _ = await self._find_here(key, response_id)
         _require_background(record, "cancel")
         if record.running:  # its end could not be recorded
-            await self._store.in_writer(self._store.finish, response_id, "cancelled", {}, delivered=True)
+            await self._store.in_writer(self._store.finish, response_id, "cancelled", {})
         return await self.show(key, response_id)
 
     async def delete(self, key: Key, response_id: str) -> Json:
@@ -116,7 +116,7 @@ class Responses:
     async def find_retried(self, key: Key, retry: RetryInfo) -> ActiveResponse | None:
         """Find the response that this request retries, running or ended. Raises KeyReused or Conflict."""
         if retry.idempotency_key is None:
-            return await self._find_by_fingerprint((key.id, ENDPOINT, retry.fingerprint))
+            return await self._find_equal(key, retry)
         running = self._active.find_keyed(key.id, ENDPOINT, retry.idempotency_key)
         if running is not None:
             check_fingerprint(running.record.fingerprint, retry)
@@ -131,17 +131,24 @@ class Responses:
             raise RunsElsewhere(message, owner=record.owner, key_id=key.id)
         return await self._replay(record, items)
 
-    async def _find_by_fingerprint(self, identity: CallIdentity) -> ActiveResponse | None:
-        """Find an equal response for an SDK that retries by itself, by the same rules as for image calls."""
-        another_expected = self._expected_retries.contains(identity)
-        running = self._active.find_by_fingerprint(identity)
-        if running is not None and not (running.has_listeners and another_expected):
-            return running
-        key_id, _, fingerprint = identity
-        records = await self._store.in_reader(self._store.find_by_fingerprint, key_id, fingerprint, RETRY_WINDOW_S)
-        record = match_retry(records, another_expected=another_expected)
-        recorded = await self._store.in_writer(self._store.redeliver, record.id) if record else None
-        return await self._replay(*recorded) if recorded else None
+    async def _find_equal(self, key: Key, retry: RetryInfo) -> ActiveResponse | None:
+        identity = retry.identity(key.id, ENDPOINT)
+        read = partial(self._store.find_by_fingerprint, key.id, retry.fingerprint, RETRY_WINDOW_S)
+        earlier = await self._equal_calls.find(self._active, read, identity, retry)
+        if earlier is None or isinstance(earlier, ActiveResponse):
+            return earlier
+        mark = partial(self._store.retry_in_writer, self._store.mark_delivered, earlier.id)
+        if not (earlier.delivered or await mark()):  # another gateway has just given it to another retry
+            return None
+        recorded = await self._store.in_reader(self._store.find_for_retry, earlier.id)
+        replayed = await self._replay(*recorded) if recorded else None
+        if replayed is not None and not earlier.delivered:
+            lost = replayed
+            lost.when_left(lambda: None if lost.answered else self._spawn(mark(delivered=False)))
+        return replayed
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        self._background.spawn(work)
 
     async def _replay(self, record: StoredResponse, items: Sequence[StoredItem]) -> ActiveResponse:
         whole = await self._storage.in_thread(self._object, record, items)

@@ -220,19 +220,18 @@ class ToolLoop:
         client_retries = failure is not None and failure.triggers_sdk_retry
         if client_retries and response.has_listeners and not record.survives_disconnect:
             self._expected_retries.add(response.call.identity)
-        delivered = response.has_listeners
         try:
             if has_row:  # before it is emitted: a client may continue from it at once
-                await self._store.retry_in_writer(self._store.finish, record.id, status, ended, delivered=delivered)
+                await self._store.retry_in_writer(self._store.finish, record.id, status, ended)
         except Exception as error:  # clients must get the end all the same
             log.exception("the end of a response could not be recorded", response=record.id)
             if isinstance(error, DatabaseBusy):
-                self._store.finish_later(record.id, ResponseEnd(status, ended, delivered))
+                self._store.finish_later(record.id, ResponseEnd(status, ended))
         response.end(status, ended, failure)
         if has_row and (record.survives_disconnect or not response.has_listeners):
-            await self._store.retry_in_writer(self._record_events, response)
+            await self._store.retry_in_writer(self.record_events, response)
 
-    def _record_events(self, response: ActiveResponse) -> None:
+    def record_events(self, response: ActiveResponse) -> None:
         """Record the events without previews and images' bytes, which are in the items. Blocking."""
         events = [with_images(event, {}) for event in response.events if event["type"] != PREVIEW]
         self._store.save_events(response.call.id, events)

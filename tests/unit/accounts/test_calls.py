@@ -5,7 +5,7 @@ import time
 import pytest
 from sqlalchemy import update
 
-from server.accounts.calls import CallId, CallRecord, CallStore, Failure, IdempotencyKeyInUse, match_retry
+from server.accounts.calls import CallId, CallStore, Failure, IdempotencyKeyInUse
 from server.accounts.db import Database
 from server.accounts.keys import create_key
 from server.accounts.ledger import HoldLost, Ledger
@@ -135,35 +135,8 @@ def test_an_answer_that_is_replayable_once_is_replayed_once(database: Database, 
     store = CallStore(database, "me", 60)
     store.fail(make_id(key_id), Failure("failed", 500, {"message": "oh"}, replayable=True), delivered=True)
     assert store.find_keyed(key_id, "images.generations", "k") is not None
-    store.mark_delivered("img_1", still_replayable=False)
+    store.free("img_1")
     assert store.find_keyed(key_id, "images.generations", "k") is None
-
-
-def record(name: str, *, replayable: bool, delivered: bool) -> CallRecord:
-    return CallRecord(
-        make_id("key", name), "succeeded" if replayable else "failed", 200, {}, replayable, delivered, 0, "me"
-    )
-
-
-@pytest.mark.parametrize(
-    ("ended", "expected", "chosen"),
-    [
-        ([], False, None),
-        ([("a", True, True)], False, "a"),
-        ([("a", True, True)], True, None),  # another call is expected to be retried, and this may be that retry
-        ([("a", False, True)], False, None),
-        ([("a", False, True), ("b", True, True)], False, None),  # the newest failed: it is run again
-        ([("a", True, True), ("b", True, False)], True, "b"),  # the undelivered one lost its connection
-        ([("a", True, False), ("b", True, False)], False, "a"),
-        ([("a", False, True), ("b", True, False)], False, "b"),
-    ],
-)
-def test_a_retry_is_for_the_call_whose_answer_was_not_delivered(
-    ended: list[tuple[str, bool, bool]], expected: bool, chosen: str | None
-) -> None:
-    records = [record(name, replayable=replayable, delivered=delivered) for name, replayable, delivered in ended]
-    match = match_retry(records, another_expected=expected)
-    assert (match.call.id if match else None) == chosen
 
 
 def test_a_call_whose_end_could_not_be_recorded_fails_once_its_hold_is_void(database: Database, key_id: str) -> None:

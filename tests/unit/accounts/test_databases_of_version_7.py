@@ -145,8 +145,10 @@ def test_chat_usage_and_refusals_are_read(database: Database) -> None:
 
 
 def test_delivery_is_written_to_the_columns_on_disk(database: Database) -> None:
-    CallStore(database, "new", DAY_S).mark_delivered("c1", still_replayable=False)
-    ResponseStore(database, "new").redeliver("r2")
+    calls = CallStore(database, "new", DAY_S)
+    assert calls.mark_delivered("c1")
+    calls.free("c1")
+    assert ResponseStore(database, "new").mark_delivered("r2")
     with database.read() as session:
         assert session.execute(text("SELECT kept, heard FROM calls WHERE id = 'c1'")).one() == (False, True)
         assert session.scalar(text("SELECT heard FROM responses WHERE id = 'r2'"))

@@ -39,7 +39,7 @@ def store_round(store: ResponseStore, number: int, key_id: str) -> None:
     stored = response(number, key_id, f"resp_{number - 1}" if number else None)
     store.begin(stored, [item(f"in_{number}")])
     store.add_output(stored, 1, item(f"out_{number}", "output", f"{number}.png"))
-    assert store.finish(stored.id, "completed", {}, delivered=True)
+    assert store.finish(stored.id, "completed", {})
 
 
 def test_a_long_chain_is_one_query_and_in_order(database: Database, store: ResponseStore, key: str) -> None:
@@ -77,8 +77,8 @@ def test_another_key_finds_nothing(database: Database, store: ResponseStore, key
 
 def test_a_response_ends_once(store: ResponseStore, key: str) -> None:
     store.begin(response(0, key), [item("in_0")])
-    assert store.finish("resp_0", "cancelled", {"error": None}, delivered=True)
-    assert not store.finish("resp_0", "completed", {}, delivered=True)
+    assert store.finish("resp_0", "cancelled", {"error": None})
+    assert not store.finish("resp_0", "completed", {})
     loaded = store.find("resp_0", key)
     assert loaded is not None
     assert loaded[0].state == "cancelled"
@@ -130,7 +130,7 @@ def test_an_idempotency_key_finds_its_response_until_that_fails(store: ResponseS
         loaded = store.find_keyed(f"k{number}", key)
         assert loaded is not None
         assert loaded[0].fingerprint == "f"
-        store.finish(stored.id, state, {}, delivered=True)
+        store.finish(stored.id, state, {})
     assert store.find_keyed("k0", key) is not None
     assert store.find_keyed("k1", key) is None
 
@@ -154,7 +154,7 @@ def test_a_response_that_is_not_stored_is_there_for_retries_only(store: Response
     hidden = replace(response(0, key), idempotency_key="k", fingerprint="f", stored=False)
     store.begin(hidden, [])
     store.add_output(hidden, 0, item("out_0", "output"))
-    store.finish("resp_0", "completed", {}, delivered=True)
+    store.finish("resp_0", "completed", {})
     assert store.find("resp_0", key) is None
     assert store.find_chain("resp_0", key) is None
     assert store.find_items(["out_0"], key) == {}
@@ -170,17 +170,19 @@ def test_recent_responses_with_one_fingerprint_are_found_newest_first(store: Res
     for number, delivered in enumerate((True, False, True)):
         stored = replace(response(number, key), fingerprint="f", created_at=1_760_000_000 + number)
         store.begin(stored, [])
-        store.finish(stored.id, "completed", {}, delivered=delivered)
+        store.finish(stored.id, "completed", {})
+        if delivered:
+            assert store.mark_delivered(stored.id)
     store.begin(replace(response(3, key), fingerprint="f"), [])  # it runs
     store.begin(replace(response(4, key), fingerprint="f", idempotency_key="k"), [])
-    store.finish("resp_4", "completed", {}, delivered=False)
+    store.finish("resp_4", "completed", {})
     assert [(one.id, one.delivered) for one in store.find_by_fingerprint(key, "f", 60)] == [
         ("resp_2", True),
         ("resp_1", False),
         ("resp_0", True),
     ]
     assert store.find_by_fingerprint(key, "other", 60) == []
-    assert store.redeliver("resp_1") is not None
+    assert [store.mark_delivered("resp_1") for _ in "12"] == [True, False]  # of two retries, one is given it
     assert all(one.delivered for one in store.find_by_fingerprint(key, "f", 60))
 
 
@@ -193,8 +195,8 @@ def test_a_round_is_added_to_its_conversation_once(database: Database, store: Re
         store.add_output(stored, 1, item(f"out_{number}", "output", f"{number}.png"))
     assert rounds.delete("deleted", key)
     for number in (0, 1):
-        assert store.finish(f"resp_{number}", "completed", {}, delivered=True)
-        assert not store.finish(f"resp_{number}", "completed", {}, delivered=True)
+        assert store.finish(f"resp_{number}", "completed", {})
+        assert not store.finish(f"resp_{number}", "completed", {})
     added = rounds.items("kept", key)
     assert added is not None
     assert [(one.id, one.side, one.image) for one in added[0]] == [

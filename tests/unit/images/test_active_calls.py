@@ -190,23 +190,44 @@ async def test_a_key_names_its_call_until_that_is_cancelled() -> None:
     await settle()
 
 
-async def test_a_retry_joins_the_equal_call_without_listeners_else_the_newest() -> None:
+async def test_equal_calls_are_found_in_their_order_and_those_that_lost_their_client_are_known() -> None:
     calls = ActiveCalls()
     first, second, third = (new_call(9, f"img_{i}") for i in range(3))
-    for call in (first, second, third):
+    keyed, nested = new_call(9, "img_8", "a key"), new_call(9, "img_9", is_nested=True)
+    for call in (first, second, third, keyed, nested):
         calls.start(call, Work().run(call))
-    nested = new_call(9, "img_9", is_nested=True)
-    calls.start(nested, Work().run(nested))
-    with nested.listening(), first.listening(), third.listening():
-        assert calls.find_by_fingerprint(IDENTITY) is second
+    assert not first.has_lost_client  # its client has not been attached yet
+    with nested.listening(), first.listening():
         with second.listening():
-            nested.cancel()
-            assert calls.find_by_fingerprint(IDENTITY) is third
-    assert calls.find_by_fingerprint(("key_1", "images.generations", "another")) is None
-    assert (calls.count("key_1"), calls.count("key_2")) == (3, 0)
+            pass
+        nested.cancel()
+        assert calls.find_equal(IDENTITY) == [first, second, third]
+        assert [call.has_lost_client for call in (first, second, third)] == [False, True, False]
+    assert calls.find_equal(("key_1", "images.generations", "another")) == []
+    assert (calls.count("key_1"), calls.count("key_2")) == (4, 0)
     await settle()
     await calls.stop()
     assert len(calls) == 0
+
+
+async def test_an_ended_call_is_found_as_long_as_its_answer_is_on_its_way() -> None:
+    work, written = Work(), []
+
+    async def record_arrival() -> None:
+        written.append("arrived")
+
+    calls, call = start(work, 9)
+    call.record_arrival = record_arrival
+    with call.listening():
+        work.proceed.set()
+        await call.result()
+        await settle()
+        assert (len(calls), calls.find_equal(IDENTITY)) == (0, [call])
+        with call.listening():
+            await call.confirm_arrival()
+        assert calls.find_equal(IDENTITY) == [call]
+    assert calls.find_equal(IDENTITY) == []
+    assert (written, call.has_lost_client) == (["arrived"], False)
 
 
 async def test_what_a_failed_call_has_read_is_free_at_once() -> None:

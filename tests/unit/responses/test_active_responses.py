@@ -62,19 +62,19 @@ async def test_a_response_without_listeners_is_cancelled_unless_a_client_may_com
     await asyncio.gather(*tasks, task, return_exceptions=True)
 
 
-async def test_a_retry_joins_the_one_without_listeners_else_the_newest() -> None:
+async def test_equal_responses_are_found_unless_their_clients_have_an_idempotency_key() -> None:
     running = ActiveResponses()
     one, two, three = (new_response(number, grace_s=60) for number in range(3))
     keyed, background = new_response(9, key="k"), new_response(8, background=True)
     for response in (one, two, three, keyed, background):
         running.start(response, run_for_ever())
+    with background.listening():
+        await background.confirm_arrival()  # its client knows its id
     with one.listening(), three.listening():
-        assert running.find_by_fingerprint(IDENTITY) is two
-        with two.listening():
-            assert running.find_by_fingerprint(IDENTITY) is three
-            three.cancel()
-            assert running.find_by_fingerprint(IDENTITY) is two
-    assert running.find_by_fingerprint(("key_2", "responses", "f")) is None
+        three.cancel()
+        assert running.find_equal(IDENTITY) == [one, two, background]
+    assert [response.has_lost_client for response in (one, two, background)] == [True, False, False]
+    assert running.find_equal(("key_2", "responses", "f")) == []
     assert running.find_keyed("key_1", "responses", "k") is keyed
     for response in (one, two, keyed, background):
         response.cancel()
