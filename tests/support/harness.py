@@ -66,6 +66,7 @@ class Server:
     process: subprocess.Popen[bytes] | None = None
     descriptors: int | None = None  # as many as `ulimit -n` allows it
     program: str = "server"  # the module with the `darkroom` command
+    code: Path = REPOSITORY  # in which the module is
 
     def start(self, *, wait: bool = True) -> "Server":
         self.port = free_port()
@@ -75,7 +76,7 @@ class Server:
         command = [sys.executable, "-m", self.program, "serve"]
         if self.descriptors is not None:
             command = ["sh", "-c", f'ulimit -n {self.descriptors} && exec "$@"', "sh", *command]
-        self.process = subprocess.Popen(command, env=self.environment, stdout=log, stderr=log, cwd=REPOSITORY)
+        self.process = subprocess.Popen(command, env=self.environment, stdout=log, stderr=log, cwd=self.code)
         try:
             if wait:
                 self.wait_ready()
