@@ -133,7 +133,8 @@ class Settings(BaseSettings):
     """How often a waiting stream sends a comment, and a JSON answer with keepalive a space, so that proxies do not
     close the connection."""
     retry_grace_s: float = Field(15, ge=0)
-    """How long a call continues after an OpenAI SDK lost its connection, since the SDK will retry."""
+    """How long a call continues after an OpenAI SDK lost its connection: the SDK, or a loop around it, may send it
+    again."""
     idempotency_s: float = Field(86_400, gt=0)
     """How long a call can be found by its Idempotency-Key or id, from its start."""
     lease_s: float = Field(60, gt=0, le=3600)

@@ -37,7 +37,7 @@ class ResponseRow(Base):
     conversation_id: Mapped[str | None] = mapped_column(String(60))
     title: Mapped[str | None] = mapped_column(String(200))  # that its person gave
     stored: Mapped[bool] = mapped_column(server_default=true())
-    # a client was connected when it ended
+    # see CallRecord; `heard` on disk
     delivered: Mapped[bool] = mapped_column("heard", server_default=true())
     created_at: Mapped[float] = mapped_column(index=True)
     ended_at: Mapped[float | None]

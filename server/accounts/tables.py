@@ -158,7 +158,7 @@ class CallRow(Base):
     status: Mapped[int | None]
     answer: Mapped[dict[str, Any] | None] = mapped_column(JSON)
     replayable: Mapped[bool] = mapped_column("kept")  # a retry gets this answer; `kept` on disk
-    delivered: Mapped[bool] = mapped_column("heard")  # a client was connected when it ended
+    delivered: Mapped[bool] = mapped_column("heard")  # see CallRecord; `heard` on disk
     created_at: Mapped[float] = mapped_column(index=True)
     ended_at: Mapped[float | None]
 
