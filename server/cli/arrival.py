@@ -65,7 +65,11 @@ class AnswerArrival:
             return
         loop = asyncio.get_running_loop()
         loop.add_reader(self._closing, self._read)
-        loop.call_later(CLOSING_S, lambda: self.settle(not self._unacknowledged()))
+        loop.call_later(CLOSING_S, self._give_up)
+
+    def _give_up(self) -> None:
+        self.settle(not self._unacknowledged())
+        self._close()
 
     def _read(self) -> None:
         """Read the end of the connection; what else its client sends is thrown away."""
@@ -86,7 +90,7 @@ class AnswerArrival:
         """Return how many bytes the other side has not acknowledged. 0 where the system does not say it."""
         waiting = self._transport.get_write_buffer_size()
         connection = self._closing or self._transport.get_extra_info("socket")
-        with suppress(OSError, AttributeError):
+        with suppress(OSError, ValueError, AttributeError):  # it may be closed, or no socket
             waiting += struct.unpack("i", fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, b"\0\0\0\0"))[0]
         return waiting
 

@@ -27,6 +27,7 @@ log = structlog.stdlib.get_logger("darkroom.http")
 
 # In the ASGI scope: what the connection knows of its answer; the job that is answered, and who is attached to it
 ARRIVAL, JOB, ATTACHED = "darkroom.arrival", "darkroom.job", "darkroom.attached"
+RECORDED = "darkroom.recorded_body"  # and the body of a request that may have to be sent on to another gateway
 
 Result = TypeVar("Result")
 
@@ -69,19 +70,19 @@ class ImageCallResponse(Response):
         """Wait until the status is known, then send, unless the client disconnects. Raises ApiError before that."""
         with self._call.listening():
             try:
-                answer = await cancel_on_disconnect(receive, self._answer())
+                answer = await cancel_on_disconnect(receive, self._answer(scope))
             except ApiError as error:
                 error.headers.update(self._call_headers())
                 raise
             if answer is not None:
                 await deliver(self._call, answer, scope, receive, send)
 
-    async def _answer(self) -> ASGIApp:
+    async def _answer(self, scope: Scope) -> ASGIApp:
+        await self._call.admission()
+        scope.get(RECORDED, []).clear()  # it runs here
         if self._request.stream:
-            await self._call.admission()
             return event_stream(self._events(), self._keepalive_s, self._call_headers())
         if self._keepalive:
-            await self._call.admission()
             self._call.response_started = True
             return KeepAliveJson(self._json, self._keepalive_s, self._call_headers())
         body = await self._json()

@@ -16,7 +16,7 @@ from server.accounts.gateways import GatewayStore
 from server.backends.gateway_link import BadSignature, ForwardedRequest, GatewayGone, GatewayLink, verify, verify_body
 from server.clock import Clock
 from server.errors import DatabaseBusy, Forbidden, Overloaded, RunsElsewhere, StartError
-from server.http.delivery import cancel_on_disconnect
+from server.http.delivery import RECORDED, cancel_on_disconnect
 from server.http.deps import FORWARDED, key_headers
 from server.http.dialect import dialects_of
 from server.http.errors import send_error
@@ -25,13 +25,13 @@ from server.telemetry.call_trace import current_trace
 
 log = structlog.stdlib.get_logger("darkroom.gateways")
 
-RECORDED = "darkroom.recorded_body"  # in the ASGI scope of a request that may have to be sent on
 POLL_EVERY_S = 2.0
 GONE = "The server that runs this call does not answer any more. Please send the request again."
 
 
 class BodyRecorder:
-    """ASGI middleware: keeps the body of a request, which may be a retry, until its answer begins."""
+    """ASGI middleware: keeps the body of a request, which may be a retry, until its call runs here or its answer
+    begins."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

@@ -22,7 +22,7 @@ from server.flows.responses.request import read_compaction, read_response
 from server.flows.retries import RetryInfo
 from server.http import examples
 from server.http.bodies import read_json
-from server.http.delivery import CancelOnDisconnect, KeepAliveJson, attach
+from server.http.delivery import RECORDED, CancelOnDisconnect, KeepAliveJson, attach
 from server.http.deps import (
     Caller,
     ServicesDep,
@@ -220,6 +220,7 @@ async def _answer(request: Request, services: Services, asked: RequestedResponse
     key, body, base = asked.key, asked.body, public_base(request, services)
     response = await services.responses.creator.find_or_start(key, body, base, asked.retry_info)
     attach(request, response)
+    request.scope.get(RECORDED, []).clear()  # it runs here
     # one that has ended may still be in the registry, while its events are recorded
     replayed = {"Idempotency-Replayed": "true"} if response.replayed or response.done else {}
     headers = asked.headers | services.admission.limiter.headers(key) | replayed
