@@ -49,6 +49,10 @@ class StoredFiles(Store):
         """Forget files that were deleted."""
         self._write(delete(StoredFileRow).where(StoredFileRow.name.in_(names)))
 
+    def forget_unneeded(self) -> None:
+        """Forget files that nothing needs, outside the trash: they are nobody's then, and stay."""
+        self._write(delete(StoredFileRow).where(StoredFileRow.trashed_at.is_(None), *(~need for need in NEEDS)))
+
     def known(self, names: Collection[str]) -> set[str]:
         """Return which of these files this database's servers have written."""
         with self._database.read() as session:

@@ -170,11 +170,8 @@ def restore(
     with lock_home(settings.home), lock_database(settings) or nullcontext():
         restored = restore_backup(settings, file, keep_catalog=keep_catalog)
     typer.echo(f"Restored {restored.images} images and the database, schema {restored.schema}.")
-    if settings.storage is not None:
-        typer.echo(
-            f"Nothing is removed from {settings.images} by servers of this database until you say that it is theirs: "
-            "`darkroom store adopt`."
-        )
+    if restored.storage_problem:
+        typer.echo(restored.storage_problem)
     if restored.left_out:
         fail(f"Not restored: {'; '.join(restored.left_out)}.")
 
@@ -248,13 +245,17 @@ def ledger(
 def _name_unknown_files(settings: "Settings", database: "Database") -> None:
     from server.flows.storage_sweep import open_sweep
 
-    unknown = [name for page in open_sweep(settings, database).unknown() for name in page]
+    sweep = open_sweep(settings, database)
+    if due := sweep.due():
+        typer.echo(f"{due} files that this database has named have no record: a sweep moves them to the trash.")
+    unknown = [name for page in sweep.unknown() for name in page]
     for name in unknown:
         typer.echo(f"file {name} has no record")
     if unknown:
         typer.echo(
             f"{len(unknown)} files in {settings.images}, listed above, were not written by servers of this database. "
-            "They stay. If nobody else has images there, `darkroom store sweep --unknown` moves them to its trash."
+            "They stay. They may be another server's, or newer than a backup that was restored. If they are nobody's, "
+            "`darkroom store sweep --unknown` moves them to the trash."
         )
 
 

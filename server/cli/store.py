@@ -62,7 +62,7 @@ def put_back(
     except FileNotFoundError as error:
         fail(f"{error} is not in the trash of {location}. Nothing has changed.")
     record_change(database, user(), "store.put_back", location, files=files, images=images)
-    typer.echo(f"{files} files are back, and {images} images are listed again.")
+    typer.echo(f"{files} files are back. {images} of them are images that this database had let go, and lists again.")
 
 
 def _open() -> tuple["Database", "StorageSweep", str]:

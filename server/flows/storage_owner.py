@@ -17,6 +17,7 @@ from typing import Literal
 from server.accounts.stored_files import StorageOwner, StoredFiles
 from server.backends.storage import Storage
 from server.errors import StorageFailed
+from server.settings import Settings
 
 PROOF = 20  # newest images that are all in a storage without a mark, if it is this database's
 ADOPT = "If it is this server's from now on: `darkroom store adopt`."
@@ -24,30 +25,32 @@ ADOPT = "If it is this server's from now on: `darkroom store adopt`."
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What lies in a storage: whose it is, since `at` (Unix seconds), by a server on `host`. `contested`: another copy
-    of the database has come since."""
+    """What lies in a storage: whose it is, since `at` (Unix seconds), by a server on `host` with the home `home`.
+    `contested`: another copy of the database has come since."""
 
     id: str
     stamp: str
     host: str
+    home: str
     at: float
     contested: bool = False
 
 
 class StorageMarks:
-    """Claims a storage for a database. All methods block. `location` is how settings name the storage."""
+    """Claims the storage of some settings for a database. All methods block."""
 
-    def __init__(self, files: StoredFiles, storage: Storage, location: str) -> None:
+    def __init__(self, files: StoredFiles, storage: Storage, settings: Settings) -> None:
         self._files = files
         self._storage = storage
-        self._location = location
+        self._location = settings.images
+        self._home = str(settings.home.resolve())
 
     def claim(self) -> str | None:
         """Stamp the storage if it is this database's, and a new or an older one's for the first time. Returns None
         then, else why nothing may be removed from it, and what to do. Raises DatabaseBusy."""
         try:
-            owner, mark = self._files.owner(), self._read()
-            if (problem := self._problem(owner, mark)) is None:
+            problem, owner, mark = self._look()
+            if problem is None:
                 self._stamp(owner)
             elif owner is not None and mark is not None and owner.id == mark.id and not mark.contested:
                 self._write(replace(mark, contested=True))
@@ -55,15 +58,34 @@ class StorageMarks:
             return self._failure(error)
         return problem
 
+    def is_of(self, owner: StorageOwner | None) -> bool:
+        """Return whether this home's server stamped the storage last, for the database with this owner. Raises
+        StorageFailed."""
+        mark = self._read()
+        if mark is None or owner is None or mark.contested or mark.id != owner.id:
+            return False
+        here = (socket.gethostname(), self._home) == (mark.host, mark.home)
+        return here and mark.stamp in {owner.stamp, owner.next_stamp}
+
     def find_problem(self) -> str | None:
         """Return what `claim` would, and write nothing. Raises DatabaseBusy."""
         try:
-            return self._problem(self._files.owner(), self._read())
+            return self._look()[0]
         except StorageFailed as error:
             return self._failure(error)
 
+    def _look(self) -> tuple[str | None, StorageOwner | None, Mark | None]:
+        """Compare both sides. What looks wrong is looked at again: another server may have stamped in between."""
+        for _ in range(2):
+            owner, mark = self._files.owner(), self._read()
+            if (problem := self._problem(owner, mark)) is None:
+                break
+        return problem, owner, mark
+
     def adopt(self) -> None:
-        """Make the storage this database's, whosever it was. Raises StorageFailed."""
+        """Make the storage this database's, whosever it was. What this database has named and not recorded by now stays
+        in it: it may have been recorded in the copy that comes after this one. Raises StorageFailed."""
+        self._files.forget_unneeded()
         self._stamp(None)  # under a new id, so that no other copy of the database takes it for its own
 
     def _stamp(self, owner: StorageOwner | None) -> None:
@@ -71,12 +93,16 @@ class StorageMarks:
         new = secrets.token_hex(8)
         owner = owner or StorageOwner(secrets.token_hex(16), new)
         self._files.set_owner(replace(owner, next_stamp=new))
-        self._write(Mark(owner.id, new, socket.gethostname(), time.time()))
+        self._write(Mark(owner.id, new, socket.gethostname(), self._home, time.time()))
         self._files.set_owner(replace(owner, stamp=new))
 
     def _problem(self, owner: StorageOwner | None, mark: Mark | None) -> str | None:
         if mark is None:
-            return None if self._is_empty() or self._has_newest_images() else self._message("unknown", mark)
+            newest = self._files.newest_images(PROOF)
+            if self._is_empty():
+                return self._message("empty", mark) if newest else None
+            has_them = bool(newest) and all(map(self._storage.exists, newest))  # as of a version without marks
+            return None if has_them else self._message("unknown", mark)
         if owner is None or owner.id != mark.id:
             return self._message("other", mark)
         if mark.contested or mark.stamp not in {owner.stamp, owner.next_stamp}:
@@ -86,8 +112,12 @@ class StorageMarks:
     def _failure(self, error: StorageFailed) -> str:
         return f"Nothing is removed from {self._location}: it can't be read or written: {error.reason}"
 
-    def _message(self, kind: Literal["unknown", "other", "copy"], mark: Mark | None) -> str:
+    def _message(self, kind: Literal["empty", "unknown", "other", "copy"], mark: Mark | None) -> str:
         text = f"Nothing is removed from {self._location}: "
+        if kind == "empty":
+            return (
+                f"{text}it has none of this database's images. Is its disk mounted, and DARKROOM_STORAGE right? {ADOPT}"
+            )
         if mark is None:
             return f"{text}it has images that this database does not know. Is DARKROOM_DATABASE the right one? {ADOPT}"
         when = f"{datetime.fromtimestamp(mark.at, UTC):%Y-%m-%d %H:%M} UTC by a server on {mark.host}"
@@ -103,11 +133,6 @@ class StorageMarks:
 
     def _is_empty(self) -> bool:
         return not any(self._storage.names()) and not any(self._storage.names(trashed=True))
-
-    def _has_newest_images(self) -> bool:
-        """Return whether a database of a version without marks has its images here."""
-        newest = self._files.newest_images(PROOF)
-        return bool(newest) and all(map(self._storage.exists, newest))
 
     def _read(self) -> Mark | None:
         data = self._storage.read_mark()

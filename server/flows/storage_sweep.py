@@ -24,6 +24,8 @@ DAILY_SHARE = 0.05  # of the files of a storage, that may go to the trash in a d
 DAILY_FILES = 100  # which may always
 FIRST_CLAIMS = 2  # of a server's start and its first look: nothing goes before the next one
 
+MOST_NAMED = 10_000
+
 Result = TypeVar("Result")
 
 
@@ -44,7 +46,7 @@ class StorageSweep:
         self._unneeded_s = settings.result_grace_s
         self._images_s = None if days is None else days * DAY_S
         self._trash_s = settings.trash_days * DAY_S
-        self._marks = StorageMarks(files, storage, settings.images)
+        self._marks = StorageMarks(files, storage, settings)
         self._files = files
         self._results = results
         self._storage = storage
@@ -72,10 +74,19 @@ class StorageSweep:
     def run_for_operator(self, *, with_unknown: bool) -> Swept | None:
         """Sweep at once and without a limit; returns None if nothing may be removed. `with_unknown`: also files that
         this database's servers have not written. Raises DatabaseBusy."""
-        self._remember(self._marks.find_problem())  # without a stamp: a server may be writing its own
+        self.problem = self._marks.find_problem()  # without a stamp: a server may be writing its own
         if self.problem is not None:
             return None
         return self._guarded(partial(self._sweep_all, with_unknown=with_unknown))
+
+    def delete(self, name: str) -> None:
+        """Delete the file of an image that its owner has deleted. In a storage that is another's it stays. Raises
+        StorageFailed and DatabaseBusy."""
+        if (problem := self._marks.find_problem()) is not None:
+            self._remember(problem)
+            return
+        self._storage.delete([name])
+        self._files.forget([name])
 
     def put_back(self, wanted: Collection[str] | None) -> tuple[int, int]:
         """Move files, or all, back from the trash. Returns how many, and how many images are there again. Raises
@@ -90,6 +101,10 @@ class StorageSweep:
             images += self._files.mark_put_back(page)  # first: what is there and marked would go with the trash
             self._storage.put_back(page)
         return len(names), images
+
+    def due(self) -> int:
+        """Return how many files no record needs."""
+        return len(self._unneeded(MOST_NAMED))
 
     def unknown(self) -> Iterator[list[str]]:
         """Yield the names of files that this database's servers have not written, some at a time."""

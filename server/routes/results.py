@@ -103,12 +103,11 @@ async def delete_result(name: Name, key: Caller, services: ServicesDep) -> Delet
 
     Deletes an image's file, and its seed, prompt and parameters. Its charge stays.
     """
-    results, files, stored_files = services.stores.results, services.stores.files, services.stores.stored_files
+    results = services.stores.results
     # the record first: a file without one is swept
     if not await results.in_writer(results.delete, name, key.id):
         raise _no_image(name)
-    await files.in_thread(files.delete, [name])
-    await stored_files.in_writer(stored_files.forget, [name])
+    await services.stores.files.in_thread(services.operations.storage_sweep.delete, name)
     await services.images.thumbnails.delete(name)
     return DeletedResult(id=name)
 

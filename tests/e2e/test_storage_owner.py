@@ -61,12 +61,15 @@ def test_a_mistyped_database_and_a_rehearsed_restore_lose_nothing(
 
     rehearsal = make(tmp_path / "rehearsal", tiny, shared, results_keep_days="0.0000001")
     restored = rehearsal.darkroom("restore", str(file), "--keep-catalog")
-    assert "until you say that it is theirs" in restored.stdout, restored.stderr
+    assert "belongs to another database" in restored.stdout, restored.stderr
     rehearsal.start()
     assert [status(rehearsal, path) for path in (*old, new)] == [200, 200, 404]
     assert "belongs to another database" in rehearsal.log
     named = rehearsal.darkroom("ledger", "--check")
     assert (named.returncode, f"file {Path(new).name} has no record" in named.stdout) == (0, True), named.stdout
+    with rehearsal.http() as http:  # whose dev-key is production's
+        assert http.delete(f"/v1/darkroom/results/{Path(old[0]).name}").status_code == 200
+    assert status(rehearsal, old[0]) == 404
     rehearsal.stop()
     assert images(shared) == before
 
@@ -101,7 +104,7 @@ def test_a_database_of_yesterday_takes_the_storage_over_when_told(
     assert "1 files are in the trash" in forgotten.stdout, forgotten.stderr
     assert images(shared) == {Path(old).name}
     back = server.darkroom("store", "put-back", Path(new).name)
-    assert "1 files are back, and 0 images" in back.stdout, back.stderr
+    assert "1 files are back. 0 of them" in back.stdout, back.stderr
     assert images(shared) == {Path(old).name, Path(new).name}
     assert server.darkroom("store", "put-back", Path(new).name).returncode == 1
     server.stop()

@@ -13,7 +13,7 @@ import tarfile
 import tempfile
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,10 @@ from server.accounts.copies import (
 )
 from server.accounts.db import Database, connect_database
 from server.accounts.schema import is_newer, newest_schema, schema_problem, table_names
-from server.backends.open_storage import local_folder
-from server.backends.storage import MARK
-from server.errors import StartError
+from server.accounts.stored_files import StorageOwner, StoredFiles
+from server.backends.open_storage import local_folder, open_storage
+from server.errors import StartError, StorageFailed
+from server.flows.storage_owner import StorageMarks
 from server.settings import Settings
 
 MANIFEST, CATALOG, RESULTS, POLICY = "manifest.json", "model_configs", "results", "moderation.toml"
@@ -49,6 +50,7 @@ class Backup:
     images: int
     schema: str
     left_out: tuple[str, ...]  # what a person might look for in it
+    storage_problem: str | None = None  # why the restored database's servers remove nothing from the storage
 
 
 def make_backup(settings: Settings, folder: Path) -> Backup:
@@ -114,12 +116,14 @@ def restore_backup(settings: Settings, file: Path, *, keep_catalog: bool) -> Bac
             archive.extractall(scratch, filter="data")
             manifest = _verified(Path(scratch))
             aside = settings.home / f"before-restore-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+            owner = _owner(settings)
             _put_back(settings, Path(scratch), aside, keep_catalog=keep_catalog)
+            problem = _take_over(settings, owner)
     except (tarfile.TarError, KeyError, ValueError) as error:
         raise _no_backup(file, error) from error
     except OSError as error:
         raise StartError(f"{file} can't be restored: {error}") from error
-    return _described(settings, file, manifest)
+    return replace(_described(settings, file, manifest), storage_problem=problem)
 
 
 def check_backup(settings: Settings, file: Path) -> Backup:
@@ -201,8 +205,6 @@ def _put_back(settings: Settings, folder: Path, aside: Path, *, keep_catalog: bo
     _move_aside(aside, [settings.home / name for name in SECRETS])
     if (images := local_folder(settings.images)) is not None:
         _put_images_back(folder / RESULTS, images, aside / RESULTS)
-    if settings.storage is None:  # in the home, which nobody else has: the next start finds its images there
-        (settings.results / MARK).unlink(missing_ok=True)
     for name in SECRETS:
         _move(folder / name, settings.home / name)
     if not keep_catalog:
@@ -211,6 +213,26 @@ def _put_back(settings: Settings, folder: Path, aside: Path, *, keep_catalog: bo
         if settings.moderation is not None and (folder / POLICY).exists():
             _move_aside(aside, [settings.moderation])
             _move(folder / POLICY, settings.moderation)
+
+
+def _owner(settings: Settings) -> StorageOwner | None:
+    """Return which storage the database owns that a backup replaces."""
+    with connect_database(settings.database_url) as database:
+        is_current = schema_problem(database.schema_version()) is None
+        return StoredFiles(database).owner() if is_current else None
+
+
+def _take_over(settings: Settings, before: StorageOwner | None) -> str | None:
+    """Let the restored database own the storage that the one before it, of this home, owned. Returns why it does not
+    own it otherwise; None also for an older schema, which does not know."""
+    with connect_database(settings.database_url) as database:
+        if schema_problem(database.schema_version()) is not None:
+            return None
+        marks = StorageMarks(StoredFiles(database), open_storage(settings.images, proxy=settings.proxy), settings)
+        with suppress(StorageFailed):
+            if marks.is_of(before):
+                marks.adopt()
+        return marks.find_problem()
 
 
 def _copy_aside(url: URL, aside: Path) -> None:

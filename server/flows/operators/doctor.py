@@ -158,7 +158,7 @@ def _storage(settings: Settings) -> Finding:
             if schema_problem(database.schema_version()) is not None:
                 return Finding(name="storage", ok=None, detail=f"{settings.images}: no server of this version has run")
             storage = open_storage(settings.images, proxy=settings.proxy)
-            problem = StorageMarks(StoredFiles(database), storage, settings.images).find_problem()
+            problem = StorageMarks(StoredFiles(database), storage, settings).find_problem()
         except (DatabaseBusy, DatabaseFailed) as error:
             problem = f"the database can't say whose it is: {error.reason}"
         except StartError as error:

@@ -1,6 +1,7 @@
 """Backups made while the database is written, put back; and the way back from an upgrade."""
 
 import os
+import shutil
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,10 +18,13 @@ from server.accounts.keys import create_key, list_keys
 from server.accounts.ledger import Ledger
 from server.accounts.schema import _alembic, newest_schema, table_names
 from server.accounts.stored_files import StorageOwner, StoredFiles
+from server.backends.open_storage import open_storage
+from server.backends.storage import MARK
 from server.errors import StartError
 from server.flows.operators import backup
 from server.flows.operators.backup import check_backup, make_backup, restore_backup
 from server.flows.operators.doctor import _database
+from server.flows.storage_owner import StorageMarks
 from server.settings import Settings
 from tests.support.postgresql import Cluster
 from tests.unit.accounts.conftest import NewDatabase
@@ -285,6 +289,24 @@ def test_one_box_becomes_several_by_its_backup(
     (aside,) = settings.home.glob("before-restore-*")
     assert (aside / "darkroom.dump").stat().st_size > 0
     there.dispose()
+
+
+@pytest.mark.parametrize("linked", [False, True], ids=["its own", "a link to another's"])
+def test_a_restored_database_owns_the_storage_of_its_home_alone(
+    settings: Settings, books: Database, tmp_path: Path, linked: bool
+) -> None:
+    """A home is copied with its link to the images: both have the mark's id and stamps."""
+    StorageMarks(StoredFiles(books), open_storage(settings.images), settings).adopt()
+    made = make_backup(settings, tmp_path / "backups")
+    books.dispose()
+    if linked:
+        settings.results.rename(tmp_path / "disk")
+        settings.results.symlink_to(tmp_path / "disk")
+        shutil.copytree(settings.home, tmp_path / "copy", symlinks=True)
+        settings = settings.model_copy(update={"home": tmp_path / "copy"})
+    restored = restore_backup(settings, made.path, keep_catalog=True)
+    assert (settings.results / MARK).exists()
+    assert ("belongs to another database" in str(restored.storage_problem)) == linked
 
 
 def test_a_restore_moves_no_image_of_the_storage(settings: Settings, books: Database, tmp_path: Path) -> None:

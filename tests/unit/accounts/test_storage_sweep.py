@@ -230,6 +230,43 @@ def test_a_home_of_an_older_version_is_adopted_by_its_images(house: Deployment) 
     assert "images that this database does not know" in str(production.start().sweep.problem)
 
 
+def test_an_empty_storage_is_not_that_of_a_database_with_images(house: Deployment, tmp_path: Path) -> None:
+    """A disk that is not mounted: nothing is stamped there, so all is well when it is back."""
+    production = house()
+    production.draw(2)
+    unmounted = StorageSweep(
+        production.settings.model_copy(update={"storage": str(tmp_path / "mount-point")}),
+        production.files,
+        ResultStore(production.database),
+        open_storage(str(tmp_path / "mount-point")),
+    )
+    assert not unmounted.claim()
+    assert "Is its disk mounted" in str(unmounted.problem)
+    assert not (tmp_path / "mount-point" / MARK).exists()
+    assert production.start().sweep.problem is None
+
+
+def test_an_image_that_its_owner_deletes_goes_at_once_from_an_own_storage_only(house: Deployment) -> None:
+    production = house()
+    first, second = production.draw(2)
+    production.sweep.delete(first)
+    assert names_in(production.storage) == {second}
+    other = house("other")
+    other.sweep.delete(second)
+    assert names_in(production.storage) == {second}
+
+
+def test_what_was_in_flight_when_a_database_was_copied_stays(house: Deployment, tmp_path: Path) -> None:
+    production = house()
+    in_flight = production.leave_behind()  # it is recorded a moment later
+    production.copy_of(tmp_path / "restored.db")
+    production.start()
+    restored = house("restored")
+    restored.sweep.adopt()
+    restored.start().run_for_days()
+    assert in_flight in names_in(restored.storage)
+
+
 def remove_mark(house: House) -> None:
     if hasattr(house.storage, "_root"):
         (house.storage._root / MARK).unlink(missing_ok=True)
