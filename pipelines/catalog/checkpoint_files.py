@@ -144,7 +144,7 @@ def read_config(folder: Path, part: str) -> dict[str, Any]:
 def read_json(file: Path) -> dict[str, Any]:
     """Read a config file. It is empty if there is no file that can be read."""
     try:
-        content = json.loads(file.read_text())
+        content = json.loads(file.read_text()) if file.is_file() else {}  # a pipe would be waited for
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

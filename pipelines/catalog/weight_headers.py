@@ -87,6 +87,8 @@ def read_header(file: Path) -> Header:
     read = _read_gguf if file.suffix == ".gguf" else _read_safetensors
     if file.with_name(file.name + UNFINISHED).exists():  # it has its full length, and zeros for what is to come
         raise BrokenFile(f"{file}: a download that is not finished, by {file.name}{UNFINISHED} beside it")
+    if file.is_fifo():
+        raise BrokenFile(f"{file}: a pipe, which nobody can read twice")
     try:
         with file.open("rb") as stream:
             header, expected_bytes = read(stream)

@@ -45,9 +45,10 @@ class StoredFiles(Store):
             session.add_all(StoredFileRow(name=name, written_at=self.now()) for name in names)
         return names
 
-    def forget(self, names: Collection[str]) -> None:
-        """Forget files that were deleted."""
-        self._write(delete(StoredFileRow).where(StoredFileRow.name.in_(names)))
+    def forget(self, names: Collection[str], *, trashed: bool = False) -> None:
+        """Forget files that were deleted. `trashed`: in the trash; one that was put back meanwhile is not forgotten."""
+        where = (StoredFileRow.trashed_at.is_not(None),) if trashed else ()
+        self._write(delete(StoredFileRow).where(StoredFileRow.name.in_(names), *where))
 
     def forget_unneeded(self) -> None:
         """Forget files that nothing needs, outside the trash: they are nobody's then, and stay."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import structlog
 
-from server.backends.storage import MARK, NAME, TRASH, Storage
+from server.backends.storage import MARK, MOST_OF_MARK, NAME, TRASH, Storage
 from server.clock import Clock
 from server.errors import StorageFailed
 
@@ -34,11 +34,13 @@ class LocalStorage(Storage):
     def read_mark(self) -> bytes | None:
         """Read what says whose the storage is; None if nothing does."""
         try:
-            return (self._root / MARK).read_bytes()
+            mark = os.open(self._root / MARK, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would be waited for
         except FileNotFoundError:
             return None
         except OSError as error:
             raise StorageFailed(str(error)) from error
+        with _translated(), os.fdopen(mark, "rb") as file:
+            return file.read(MOST_OF_MARK)
 
     def write_mark(self, mark: bytes) -> None:
         """Write what says whose the storage is, in place of what said it."""

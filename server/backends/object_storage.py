@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from server.backends.proxies import store_options
-from server.backends.storage import MARK, NAME, TRASH, Storage
+from server.backends.storage import MARK, MOST_OF_MARK, NAME, TRASH, Storage
 from server.errors import StartError, StorageFailed
 
 log = structlog.stdlib.get_logger("darkroom.storage")
@@ -96,23 +96,25 @@ class ObjectStorage(Storage):
 
     def delete(self, names: Collection[str], *, trashed: bool = False) -> None:
         """Delete these files, or those in the trash, as far as they are there."""
-        if names:
-            with self._translated():
-                self._obstore.delete(self._store, [_key(name, trashed=trashed) for name in names])
+        self._delete([_key(name, trashed=trashed) for name in names])
 
     def trash(self, names: Collection[str]) -> None:
         """Move these files to the trash, as far as they are there."""
-        self._move([(_key(name), _key(name, trashed=True)) for name in names])
+        self._delete(self._copied([(_key(name), _key(name, trashed=True)) for name in names]))
 
     def put_back(self, names: Collection[str]) -> None:
-        """Move these files back from the trash, as far as they are there."""
-        self._move([(_key(name, trashed=True), _key(name)) for name in names])
+        """Move these files back from the trash, as far as they are there. A store that deletes nothing keeps their
+        copies in the trash, which is logged."""
+        copied = self._copied([(_key(name, trashed=True), _key(name)) for name in names])
+        with suppress(StorageFailed):
+            self._delete(copied)
 
     def read_mark(self) -> bytes | None:
         """Read what says whose the storage is; None if nothing does."""
         try:
             with self._translated():
-                return bytes(self._obstore.get(self._store, MARK).bytes())
+                size = min(self._obstore.head(self._store, MARK)["size"], MOST_OF_MARK)
+                return bytes(self._obstore.get_range(self._store, MARK, start=0, end=size)) if size else b""
         except FileNotFoundError:
             return None
 
@@ -121,12 +123,19 @@ class ObjectStorage(Storage):
         with self._translated():
             self._obstore.put(self._store, MARK, mark)
 
-    def _move(self, keys: Sequence[tuple[str, str]]) -> None:
-        """Copy objects, then delete those that were copied."""
+    def _copied(self, keys: Sequence[tuple[str, str]]) -> list[str]:
+        """Copy objects, as far as they are there, and return the keys of those that were."""
+        copied = []
         for source, target in keys:
             with suppress(FileNotFoundError), self._translated():
                 self._obstore.copy(self._store, source, target)
-                self._obstore.delete(self._store, [source])
+                copied.append(source)
+        return copied
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        if keys:
+            with self._translated():
+                self._obstore.delete(self._store, keys)
 
     @contextmanager
     def _found(self, name: str) -> Iterator[None]:

@@ -15,6 +15,7 @@ from server.threads import Threads
 THREADS = 8  # a disk gains from several accesses at once, and one that hangs must not stop at one
 NAME = re.compile(r"[0-9a-f]{32}\.[a-z0-9]{1,8}")
 MARK = ".darkroom-storage"  # the file that says whose the storage is
+MOST_OF_MARK = 65_536  # bytes that are read of it
 TRASH = "trash"  # the folder, or the part of a prefix, of what was swept
 
 

@@ -257,8 +257,7 @@ class CheckpointManager:
         if self._weights.resolve() not in checkpoint.resolve().parents:
             raise BadRequest(f"{checkpoint} is not under the weights folder: delete it by hand.", param="delete_files")
         place = checkpoint.parent.resolve() / checkpoint.name
-        others = [spec for model in catalog.models.values() if model.source != source for spec in model.checkpoints]
-        for path in (path for spec in others for path in spec.paths):
+        for path in _named_elsewhere(catalog, source):
             for needed in (path.parent.resolve() / path.name, path.resolve()):  # a link, and where it leads
                 if needed.is_relative_to(place) or place.is_relative_to(needed):
                     raise BadRequest(f"{checkpoint} is not deleted: another catalog file names it.", code="in_use")
@@ -378,3 +377,13 @@ def _slug(path: Path) -> str:
     path = (cache_of(path) or path) if path.parent.name == "snapshots" else path
     stem = path.name.removesuffix(".safetensors").removesuffix(".gguf").removeprefix(HUB_CACHE)
     return re.sub(r"[^a-z0-9.]+", "-", stem.lower()).strip("-.") or "checkpoint"
+
+
+def _named_elsewhere(catalog: Catalog, source: Path) -> Iterator[Path]:
+    """Yield each path that the catalog names outside one of its files."""
+    others = [spec for model in catalog.models.values() if model.source != source for spec in model.checkpoints]
+    for spec in others:
+        yield from spec.paths
+        if spec.runtime.lora_folder is not None:
+            yield spec.runtime.lora_folder
+    yield from (chat.path for chat in catalog.chat.checkpoints)

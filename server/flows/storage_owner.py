@@ -7,19 +7,23 @@ storage, so that the other one finds that there are two, and both remove nothing
 """
 
 import json
+import re
 import secrets
 import socket
 import time
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from server.accounts.stored_files import StorageOwner, StoredFiles
-from server.backends.storage import Storage
+from server.backends.storage import MARK, Storage
 from server.errors import StorageFailed
 from server.settings import Settings
 
 PROOF = 20  # newest images that are all in a storage without a mark, if it is this database's
+Name = Annotated[str, Field(pattern=r"^[0-9a-f]{8,32}$")]
 ADOPT = "If it is this server's from now on: `darkroom store adopt`."
 
 
@@ -28,11 +32,11 @@ class Mark:
     """What lies in a storage: whose it is, since `at` (Unix seconds), by a server on `host` with the home `home`.
     `contested`: another copy of the database has come since."""
 
-    id: str
-    stamp: str
-    host: str
-    home: str
-    at: float
+    id: Name
+    stamp: Name
+    host: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]*$", max_length=255)]
+    home: Annotated[str, Field(max_length=4096)]
+    at: Annotated[float, Field(ge=0, le=1e11)]
     contested: bool = False
 
 
@@ -44,6 +48,7 @@ class StorageMarks:
         self._storage = storage
         self._location = settings.images
         self._home = str(settings.home.resolve())
+        self._host = re.sub(r"[^A-Za-z0-9_.:-]", "-", socket.gethostname())[:255]
 
     def claim(self) -> str | None:
         """Stamp the storage if it is this database's, and a new or an older one's for the first time. Returns None
@@ -64,7 +69,7 @@ class StorageMarks:
         mark = self._read()
         if mark is None or owner is None or mark.contested or mark.id != owner.id:
             return False
-        here = (socket.gethostname(), self._home) == (mark.host, mark.home)
+        here = (self._host, self._home) == (mark.host, mark.home)
         return here and mark.stamp in {owner.stamp, owner.next_stamp}
 
     def find_problem(self) -> str | None:
@@ -93,7 +98,7 @@ class StorageMarks:
         new = secrets.token_hex(8)
         owner = owner or StorageOwner(secrets.token_hex(16), new)
         self._files.set_owner(replace(owner, next_stamp=new))
-        self._write(Mark(owner.id, new, socket.gethostname(), self._home, time.time()))
+        self._write(Mark(owner.id, new, self._host, self._home, time.time()))
         self._files.set_owner(replace(owner, stamp=new))
 
     def _problem(self, owner: StorageOwner | None, mark: Mark | None) -> str | None:
@@ -139,9 +144,9 @@ class StorageMarks:
         if data is None:
             return None
         try:
-            return Mark(**json.loads(data))
-        except (ValueError, TypeError) as error:
-            raise StorageFailed(f"its mark can't be read: {error}") from error
+            return TypeAdapter(Mark).validate_json(data)
+        except ValidationError as error:  # whoever can write there can write anything
+            raise StorageFailed(f"its mark, {MARK}, is not one that a server wrote") from error
 
     def _write(self, mark: Mark) -> None:
         self._storage.write_mark(json.dumps(asdict(mark)).encode())

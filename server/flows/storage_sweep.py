@@ -81,25 +81,30 @@ class StorageSweep:
 
     def delete(self, name: str) -> None:
         """Delete the file of an image that its owner has deleted. In a storage that is another's it stays. Raises
-        StorageFailed and DatabaseBusy."""
+        DatabaseBusy."""
         if (problem := self._marks.find_problem()) is not None:
             self._remember(problem)
             return
-        self._storage.delete([name])
-        self._files.forget([name])
+        try:
+            self._storage.delete([name])
+        except StorageFailed as error:  # a sweep takes it: it has no record any more
+            log.warning("the file of a deleted image stays for now", name=name, reason=error.reason)
+        else:
+            self._files.forget([name])
 
     def put_back(self, wanted: Collection[str] | None) -> tuple[int, int]:
         """Move files, or all, back from the trash. Returns how many, and how many images are there again. Raises
         FileNotFoundError, before anything is moved, StorageFailed and DatabaseBusy."""
         trashed = {name for page in self._storage.names(trashed=True) for name in page}
         names = sorted(trashed if wanted is None else wanted)
-        if missing := next((name for name in names if name not in trashed), None):
+        # one that is in its place was moved by a command that was killed before it could record that
+        if missing := next((name for name in names if name not in trashed and not self._storage.exists(name)), None):
             raise FileNotFoundError(missing)
         images = 0
         for start in range(0, len(names), PAGE):
             page = names[start : start + PAGE]
-            images += self._files.mark_put_back(page)  # first: what is there and marked would go with the trash
-            self._storage.put_back(page)
+            self._storage.put_back(page)  # first: an image that is listed must be there
+            images += self._files.mark_put_back(page)
         return len(names), images
 
     def due(self) -> int:
@@ -150,7 +155,7 @@ class StorageSweep:
         names = self._files.outdated_trash(self._trash_s, limit)
         if names:
             self._storage.delete(names, trashed=True)
-            self._files.forget(names)
+            self._files.forget(names, trashed=True)
         return len(names)
 
     @staticmethod

@@ -1,6 +1,7 @@
 """Small copies of stored images, made by a decoder when they are first asked for, and kept for a while."""
 
 import asyncio
+import re
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -11,6 +12,7 @@ from server.backends.storage import Storage
 from server.errors import EngineFailure
 
 WIDTHS_PX = (160, 320, 640)
+SMALL = re.compile(r"[0-9a-f]{32}\.w\d+")  # as `_names` names them; else it is no thumbnail
 MEDIA_TYPE = "image/webp"
 OWNER = "thumbnails"  # whose turns it takes at the decoders: one image at a time, whoever asks
 IN_MEMORY = 2  # originals: one is decoded, the next is read. Whoever has a URL may ask for thumbnails
@@ -60,7 +62,7 @@ class Thumbnails:
         """Delete the thumbnails that were made so long ago: the next request makes them again."""
         pages = self._cache.older(max_age_s)
         while (page := await self._cache.in_thread(next, pages, None)) is not None:
-            await self._cache.in_thread(self._cache.delete, page)
+            await self._cache.in_thread(self._cache.delete, [name for name in page if SMALL.fullmatch(name)])
 
 
 def _names(name: str) -> list[str]:

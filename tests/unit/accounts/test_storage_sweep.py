@@ -354,10 +354,72 @@ def test_a_storage_that_takes_no_change_is_a_problem_and_loses_nothing(
     assert len(names_in(production.storage)) == 2
 
 
-def test_a_mark_that_is_no_json_is_a_problem(house: Deployment) -> None:
+GOOD_MARK = {"id": "a" * 32, "stamp": "b" * 16, "host": "h", "home": "/h", "at": 1.0}
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        b"",
+        b"\xff{",
+        b"[" * 60_000,
+        b"{}",
+        *(
+            json.dumps({**GOOD_MARK, name: value}).encode()
+            for name, value in [("at", "soon"), ("at", 1e300), ("at", None), ("stamp", None), ("stamp", ["y"]),
+                                ("host", "\x1b[2J"), ("id", "x")]
+        ),
+    ],
+)  # fmt: skip
+def test_a_mark_that_no_server_wrote_is_a_problem_and_ends_nothing(house: Deployment, mark: bytes) -> None:
     production = house()
-    production.storage.write_mark(b"\xff{")
-    assert "its mark can't be read" in str(production.start().sweep.problem)
+    production.storage.write_mark(mark)
+    assert "is not one that a server wrote" in str(production.start().sweep.problem)
+
+
+def test_a_pipe_or_a_folder_in_place_of_the_mark_is_a_problem(tmp_path: Path) -> None:
+    production = House(tmp_path / "production.db", str(tmp_path / "shared"))
+    remove_mark(production)
+    os.mkfifo(tmp_path / "shared" / MARK)
+    assert "is not one that a server wrote" in str(production.start().sweep.problem)
+    remove_mark(production)
+    (tmp_path / "shared" / MARK).mkdir()
+    assert "can't be read or written" in str(production.start().sweep.problem)
+    production.database.dispose()
+
+
+def test_a_store_that_deletes_nothing_puts_everything_back(house: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    production = house(results_keep_days=1e-9)
+    names = production.draw(3)
+    production.run_for_days()
+    if not hasattr(production.storage, "_delete"):
+        pytest.skip("a folder's files are renamed")
+
+    def refuse(_: object) -> None:
+        raise storage_sweep.StorageFailed("AccessDenied")
+
+    monkeypatch.setattr(production.storage, "_delete", refuse)
+    assert production.sweep.put_back(None) == (3, 3)
+    assert names_in(production.storage) == set(names)
+    assert results.check(production.database, production.storage.exists) == []
+
+
+def test_a_command_that_is_killed_while_it_puts_back_is_repeated(
+    house: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    production = house(results_keep_days=1e-9)
+    (name,) = production.draw()
+    production.run_for_days()
+    with monkeypatch.context() as patch:
+        patch.setattr(production.files, "mark_put_back", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            production.sweep.put_back([name])
+    assert production.sweep.put_back([name]) == (1, 1)
+    assert results.check(production.database, production.storage.exists) == []
+
+
+def interrupt(_: object) -> int:
+    raise KeyboardInterrupt
 
 
 def test_a_start_that_is_killed_between_the_two_stamps_goes_on(

@@ -127,6 +127,21 @@ def test_the_hidden_files_that_macos_puts_beside_others_are_nothing(
     assert manager.list_all()
 
 
+def test_a_checkpoint_in_which_a_chat_model_lies_is_not_deleted(
+    manager: CheckpointManager, folders: tuple[Path, Path]
+) -> None:
+    """As a text encoder of a pipeline that answers chats, too."""
+    configs, weights = folders
+    manager.add("flux", name="flux")
+    (weights / "flux" / "chat").mkdir()
+    (weights / "flux" / "chat" / "config.json").write_text("{}")
+    chats = configs / "chat.toml"
+    chats.write_text(chats.read_text() + '\n[[models]]\nname = "small"\ncheckpoint = "flux/chat"\n')
+    with pytest.raises(BadRequest, match="another catalog file names it"):
+        manager.remove("flux", delete_files=True)
+    assert (weights / "flux" / "chat" / "config.json").exists()
+
+
 def test_removing_deletes_the_file_and_what_nothing_else_needs(
     manager: CheckpointManager, folders: tuple[Path, Path]
 ) -> None:
