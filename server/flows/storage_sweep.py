@@ -22,6 +22,7 @@ log = structlog.stdlib.get_logger("darkroom.storage")
 
 DAILY_SHARE = 0.05  # of the files of a storage, that may go to the trash in a day without an operator's word
 DAILY_FILES = 100  # which may always
+RESTS = 96  # times that a server leaves out its sweep after one that the storage refused: a day
 FIRST_CLAIMS = 2  # of a server's start and its first look: nothing goes before the next one
 
 MOST_NAMED = 10_000
@@ -52,6 +53,7 @@ class StorageSweep:
         self._storage = storage
         self.problem: str | None = None
         self._claims = 0
+        self._rests = 0
         self._logged: set[str] = set()
 
     def claim(self) -> bool:
@@ -68,8 +70,14 @@ class StorageSweep:
     def run(self) -> None:
         """Sweep once, if the storage was this database's alone since the last time: so another server that uses it has
         had the time to say so. Raises DatabaseBusy."""
-        if self.claim() and self._claims > FIRST_CLAIMS:
-            self._guarded(self._sweep)
+        before = self.problem
+        if not self.claim() or self._claims <= FIRST_CLAIMS:
+            return
+        if self._rests:
+            self._rests -= 1
+            self._remember(before)
+        elif self._guarded(self._sweep) is None:
+            self._rests = RESTS
 
     def run_for_operator(self, *, with_unknown: bool) -> Swept | None:
         """Sweep at once and without a limit; returns None if nothing may be removed. `with_unknown`: also files that
