@@ -16,6 +16,7 @@ from pipelines.chat.syntax.families import TABLE
 from pipelines.chat.syntax.output_syntax import OutputSyntax
 from pipelines.chat.tokens import TokenTable
 from pipelines.device.failures import is_device_error, is_out_of_memory
+from pipelines.device.memory import copy_mapped_weights
 from pipelines.protocol.chat import ChatCapabilities, ChatSpec
 
 
@@ -97,6 +98,7 @@ def _load(spec: ChatSpec, device: torch.device, cache_share: CacheShare) -> Chat
     model.eval()
     if device.type == "cpu":
         pack_linears(model)
+    copy_mapped_weights([model])
     tokens = TokenTable(tokenizer, eos_ids)
     syntax, most_tokens = _syntax(spec, tokenizer, templates, model), _context_length(spec, model)
     return ChatCheckpoint(

@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from pipelines.device.failures import exit_if_lost, watch_device
-from pipelines.device.memory import free_memory, with_memory
+from pipelines.device.memory import copy_mapped_weights, free_memory, with_memory
 from pipelines.device.staged_copy import move_modules
 from pipelines.device.weight_names import load_model
 from pipelines.protocol.backgrounds import flattened
@@ -173,7 +173,9 @@ def load_classifier(spec: ClassifierSpec, device: torch.device) -> Classifier:
     processor: Any = AutoTokenizer if texts else AutoImageProcessor
     model, notes = load_model(model_class, spec.path, "model", dtype=torch.float32)
     reads = processor.from_pretrained(spec.path, local_files_only=True)
-    return Classifier(model.to(device), reads, device, tuple(notes))
+    model.to(device)
+    copy_mapped_weights([model])
+    return Classifier(model, reads, device, tuple(notes))
 
 
 def _positions(config: Any) -> int:

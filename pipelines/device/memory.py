@@ -2,7 +2,8 @@
 
 import gc
 import os
-from collections.abc import Callable, Iterator
+from bisect import bisect
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -115,6 +116,39 @@ def plain_tensors(weight: Any) -> Iterator[torch.Tensor]:
             yield from plain_tensors(getattr(weight, name))
     elif isinstance(weight, torch.Tensor):  # not the mesh of devices that one is divided over
         yield weight.detach().as_subclass(torch.Tensor)
+
+
+def copy_mapped_weights(modules: Iterable[Any]) -> None:
+    """Copy the weights of modules that are mapped to files into memory, in place, one at a time: mapped ones become
+    what a file holds now if it is written over, and end the process if it gets shorter. What is on a device is not
+    mapped. Where the system does not say what is mapped, all on the host are copied."""
+    mapped = _file_mappings()
+    for module in modules:
+        if isinstance(module, torch.nn.Module):
+            for weight in (*module.parameters(), *module.buffers()):
+                _copy_if_mapped(weight, mapped)
+
+
+def _file_mappings() -> list[tuple[int, int]] | None:
+    """Return the addresses, from and to, of this process that are mapped to files, in their order; None if unknown."""
+    try:
+        lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    fields = (line.split(maxsplit=5) for line in lines)
+    ranges = (each[0].split("-") for each in fields if len(each) == 6 and each[5].startswith("/"))
+    return [(int(begin, 16), int(end, 16)) for begin, end in ranges]
+
+
+def _copy_if_mapped(weight: Any, mapped: list[tuple[int, int]] | None) -> None:
+    if is_traceable_wrapper_subclass(weight):
+        for name in weight.__tensor_flatten__()[0]:
+            _copy_if_mapped(getattr(weight, name), mapped)
+    elif isinstance(weight, torch.Tensor) and weight.device.type == "cpu" and weight.layout == torch.strided:
+        address = weight.data_ptr()
+        place = 0 if mapped is None else bisect(mapped, (address, 2**64))
+        if mapped is None or (place and address < mapped[place - 1][1]):
+            weight.data = weight.data.clone()
 
 
 def compute_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:

@@ -16,6 +16,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from pipelines.catalog.adapters import AdapterTensors, classify_tensors, replaces_weights
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.device.failures import is_device_error, is_out_of_memory
+from pipelines.device.memory import copy_mapped_weights
 from pipelines.images.loading.adapter_files import (
     AdapterFile,
     match_layer_names,
@@ -64,7 +65,9 @@ def load_adapter(pipeline: Any, path: Path, name: str, *, proved: bool = False) 
     file = read_adapter_file(path)
     try:
         with LOAD_LOCK:
-            return _load(pipeline, file, path.stem, name, proved=proved)
+            fit = _load(pipeline, file, path.stem, name, proved=proved)
+            copy_mapped_weights(adapted_components(pipeline).values())
+            return fit
     except Exception as error:  # the libraries raise anything for an adapter of another model
         pipeline.delete_adapters([name])
         if isinstance(error, CheckpointError) or is_out_of_memory(error) or is_device_error(error):

@@ -12,6 +12,7 @@ import transformers
 
 from pipelines.catalog.checkpoint_files import CheckpointError, control_bytes, single_variant
 from pipelines.device.failures import is_device_error, is_out_of_memory
+from pipelines.device.memory import copy_mapped_weights
 from pipelines.device.staged_copy import move_modules
 from pipelines.device.weight_names import load_model
 from pipelines.images.loading.controls import NETS, Controls
@@ -53,6 +54,7 @@ def load_controls(
         {path: hashes.of_folder(path) for path in nets},
     )  # fmt: skip
     move_modules(controls.modules, device)
+    copy_mapped_weights(controls.modules)
     return controls
 
 

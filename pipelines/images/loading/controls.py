@@ -17,6 +17,7 @@ from PIL import Image
 from pipelines.catalog.control_problems import UNION, ip_adapter_problem
 from pipelines.catalog.file_versions import FileVersion
 from pipelines.device.failures import is_device_error, is_out_of_memory
+from pipelines.device.memory import copy_mapped_weights
 from pipelines.images.loading.file_hashes import FileHashes
 from pipelines.images.loading.parts import LOAD_LOCK
 from pipelines.images.tasks import UnsupportedTask
@@ -208,6 +209,7 @@ class Controls:
         for part in (*denoiser.attn_processors.values(), getattr(denoiser, "encoder_hid_proj", None)):
             if isinstance(part, torch.nn.Module):  # a UNet's loader can't move them where layers come and go
                 part.to(pipeline._execution_device, denoiser.dtype)
+                copy_mapped_weights([part])
 
 
 def _infix(class_name: str) -> str:

@@ -13,7 +13,7 @@ import torch
 
 from pipelines.catalog.checkpoint_files import CheckpointError, component_bytes, control_bytes, is_text_encoder
 from pipelines.catalog.runtime import FP8_CAPABILITY, check_conflicts, choose_runtime
-from pipelines.device.memory import compute_dtype, free_memory
+from pipelines.device.memory import compute_dtype, copy_mapped_weights, free_memory
 from pipelines.device.quantizers import quantizing_config
 from pipelines.device.staged_copy import move_modules
 from pipelines.images.loading.adapter_loading import load_adapter
@@ -56,7 +56,7 @@ def resolve(
 
 def apply(pipeline: Any, denoiser: Any, runtime: Runtime, device: torch.device) -> tuple[str, ...]:
     """Set the options of a loaded pipeline. It is on the device, or on the host if it is offloaded; a denoiser that is
-    quantized here is on the host, and joins it.
+    quantized here is on the host, and joins it. Weights that stay on the host leave their files for its memory.
 
     Returns notes for the operator.
     """
@@ -85,6 +85,8 @@ def apply(pipeline: Any, denoiser: Any, runtime: Runtime, device: torch.device) 
         compile_denoiser(denoiser)
     if runtime.offload != "none":
         _offload(pipeline, runtime, device)
+    leaves_host = runtime.gpus > 1 and runtime.parallel == "tensor" and device.type != "cpu"
+    copy_mapped_weights(part for part in pipeline.components.values() if part is not denoiser or not leaves_host)
     return tuple(notes)
 
 

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from pipelines.catalog.checkpoint_files import CheckpointError, upscaler_of
 from pipelines.catalog.upscalers import COLOURS, UpscalerLayout
-from pipelines.device.memory import compute_dtype
+from pipelines.device.memory import compute_dtype, copy_mapped_weights
 from pipelines.device.staged_copy import move_modules
 from pipelines.device.weight_names import check_names
 from pipelines.images.denoising.merging import ForwardMerger, Sharing
@@ -130,6 +130,7 @@ def load_upscaler(spec: CheckpointSpec, device: torch.device, sharing: Sharing |
     except RuntimeError as error:  # a shape that differs from those of the others
         raise CheckpointError(f"{spec.path} does not load as {layout.network}: {error}") from error
     move_modules([network.requires_grad_(False).eval()], device)
+    copy_mapped_weights([network])
     components = {"unet": network}
     return Checkpoint(
         spec, type(network), {}, spec.runtime, components, {}, device, None, 1, tuple(notes),
