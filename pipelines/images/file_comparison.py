@@ -38,6 +38,9 @@ def metadata_of(image: Image.Image, path: Path) -> dict[str, Any]:
         metadata = {name: _value(name, text) for name, text in getattr(image, "text", {}).items()}
     else:
         metadata = _read_exif_json(image)
+        quality = metadata.get("output_compression")
+        if isinstance(quality, str) and quality.isdecimal():  # as earlier versions wrote it
+            metadata["output_compression"] = int(quality)
     shaped = all(isinstance(metadata[name], kind) for name, kind in SHAPES.items() if metadata.get(name) is not None)
     if not shaped or not {"prompt", "seed"} <= metadata.keys():
         raise Unreadable(f"{path} has no metadata of Darkroom: it was drawn elsewhere, or a program took them out.")

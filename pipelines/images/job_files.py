@@ -102,9 +102,9 @@ def metadata_of(row: Row) -> dict[str, Any]:
         "mask": None if job.mask is None else pixels_digest(job.mask),
     }
     given = made_from if job.references else {}
-    file = {"size": f"{job.width_px}x{job.height_px}"}
+    file: dict[str, Any] = {"size": f"{job.width_px}x{job.height_px}"}
     if job.encoding.format != "png":
-        file["output_compression"] = str(job.encoding.quality)
+        file["output_compression"] = job.encoding.quality
     if job.encoding.background != "opaque":
         file["background"] = job.encoding.background
     return {**job.metadata, **file, **given, **row.found, "batch": "merged" if row.turn.merged else "exact"}

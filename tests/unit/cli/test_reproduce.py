@@ -7,10 +7,15 @@ import pytest
 from PIL import Image, PngImagePlugin
 
 from pipelines.images.file_comparison import Unreadable, difference, main, read_image
+from pipelines.images.job_files import metadata_of
+from pipelines.images.scheduling.batching import Row
 from pipelines.protocol.finished_image import encode_file
-from pipelines.protocol.images import Encoding, ImageFormat
+from pipelines.protocol.images import CheckpointSpec, Encoding, ImageFormat
 from server.cli.reproduce import compare_files, inputs_of, outcome, request_of
 from server.errors import StartError
+from server.schemas.images import GenerationBody
+from server.schemas.validation import validate
+from tests.support.image_jobs import image_job
 
 SEED = 2**63 - 2
 METADATA: dict[str, Any] = {
@@ -36,6 +41,18 @@ def test_every_format_says_what_draws_it_again(tmp_path: Path, format_: ImageFor
         "enhance": False, "response_format": "b64_json",
     }  # fmt: skip
     assert "scheduler" not in request_of(found, [])  # the model's own is no choice of a request
+
+
+@pytest.mark.parametrize("format_", ["png", "jpeg", "webp"])
+def test_the_quality_of_a_file_is_sent_as_the_number_that_it_takes(tmp_path: Path, format_: ImageFormat) -> None:
+    """Older files have it as a text. A PNG has none: one that says so was converted."""
+    spec = CheckpointSpec("alpha", Path(), None, "alpha", "img2img", 1)
+    written = metadata_of(Row(image_job(spec, encoding=Encoding(format_, 80)), 0, 0.0))
+    assert written.get("output_compression") == (None if format_ == "png" else 80)
+    for quality in (written.get("output_compression"), "80"):
+        body = request_of(main([save(tmp_path / "a", format_=format_, output_compression=quality)]), [])
+        assert body.get("output_compression") == (None if format_ == "png" else 80)
+        validate(GenerationBody, body, strict=True)
 
 
 def test_an_older_image_is_drawn_by_what_its_version_took_of_the_seed(tmp_path: Path) -> None:
