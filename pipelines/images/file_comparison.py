@@ -42,7 +42,7 @@ def metadata_of(image: Image.Image, path: Path) -> dict[str, Any]:
         if isinstance(quality, str) and quality.isdecimal():  # as earlier versions wrote it
             metadata["output_compression"] = int(quality)
     shaped = all(isinstance(metadata[name], kind) for name, kind in SHAPES.items() if metadata.get(name) is not None)
-    if not shaped or not {"prompt", "seed"} <= metadata.keys():
+    if not shaped or "seed" not in metadata or not {"prompt", "scale"} & metadata.keys():
         raise Unreadable(f"{path} has no metadata of Darkroom: it was drawn elsewhere, or a program took them out.")
     return metadata
 
@@ -56,9 +56,10 @@ def _value(name: str, text: str) -> Any:
 
 
 def _read_exif_json(image: Image.Image) -> dict[str, Any]:
-    """Return the JSON in the EXIF description of a JPEG or WebP; nothing if it is none."""
+    """Return the JSON in the EXIF description of a JPEG or WebP; nothing if it is none. It is UTF-8, which Pillow reads
+    as Latin-1."""
     try:
-        found = json.loads(str(image.getexif().get(ExifTags.Base.ImageDescription, "")))
+        found = json.loads(str(image.getexif().get(ExifTags.Base.ImageDescription, "")).encode("latin-1"))
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,13 @@ SENT = (
     "prompt", "model", "size", "seed", "steps", "guidance", "strength", "negative_prompt", "scheduler", "loras",
     "long_prompt", "output_compression", "background",
 )  # fmt: skip
+SENT_TO_ENLARGE = ("prompt", "model", "scale", "seed", "output_compression")
+INPUTS = {"made_from", "mask", "controls"}
+TOLD = {  # by every answer: nothing that a request asks for
+    "checkpoint", "software", "batch", "drawn_by", "adapters", "control_files", "prompt_tokens",
+    "negative_prompt_tokens", "reproducible", "original_prompt", "enhanced_by", "enhance_failed",
+}  # fmt: skip
+OWN_NAME = re.compile(r"[a-z_]+")  # of Darkroom's fields; other programs add texts to a PNG
 NOT_COMPARED = {"software", "batch", "XML:com.adobe.xmp", "original_prompt", "enhanced_by", "enhance_failed"}
 
 
@@ -50,12 +58,14 @@ def reproduce(
 
     settings = read_settings()
     first = compare_files(file)
+    check_fields(first["metadata"])
     headers = {"Authorization": f"Bearer {key or _own_key(settings)}"}
     client = httpx.Client(base_url=settings.local_url, headers=headers, timeout=None, trust_env=False)  # noqa: S113
     with client, tempfile.TemporaryDirectory(prefix="darkroom-reproduce-") as folder:
         body = request_of(first, _offered_schedulers(client, first["metadata"].get("model")))
         body |= inputs_of(first["metadata"], image or [], mask, control or [])
-        data = base64.b64decode(_send(client, "POST", "/v1/images/generations", body)["data"][0]["b64_json"])
+        route = "/v1/images/upscale" if "scale" in body else "/v1/images/generations"
+        data = base64.b64decode(_send(client, "POST", route, body)["data"][0]["b64_json"])
         (again := output or Path(folder) / "again").write_bytes(data)
         lines, same = outcome(compare_files(file, again))
     for line in lines:
@@ -73,25 +83,35 @@ def compare_files(*files: Path) -> dict[str, Any]:
     return found
 
 
+def check_fields(metadata: Mapping[str, Any]) -> None:
+    """Check that a request can ask for all that an image was drawn with. Raises StartError with the field's name."""
+    carried = {*SENT, *SENT_TO_ENLARGE, *INPUTS, *TOLD}
+    if unknown := sorted(name for name in metadata.keys() - carried if OWN_NAME.fullmatch(name)):
+        raise StartError(f"It can't be drawn again: its metadata have '{unknown[0]}', for which no request asks.")
+
+
 def request_of(found: Mapping[str, Any], schedulers: Sequence[str]) -> dict[str, Any]:
     """Return the body that draws an image again, without the images that it was made from. `schedulers` are those that
     a request may name: else it is the model's own."""
-    body = {name: value for name in SENT if (value := found["metadata"].get(name)) not in (None, "", {})}
+    enlarges = "scale" in found["metadata"]
+    sent = SENT_TO_ENLARGE if enlarges else SENT
+    body = {name: value for name in sent if (value := found["metadata"].get(name)) not in (None, "", {})}
     if _is_older(found["metadata"]) and "seed" in body:
         body["seed"] %= 2**32  # its version drew what the lowest bits of a seed draw
     if body.get("scheduler") not in schedulers:
         body.pop("scheduler", None)
     if found["format"] == "png":
         body.pop("output_compression", None)
-    drawn = {"output_format": found["format"], "n": 1, "batch": "exact", "enhance": False}
-    return {**body, **drawn, "response_format": "b64_json"}
+    drawn = {} if enlarges else {"n": 1, "batch": "exact", "enhance": False}
+    return {**body, **drawn, "output_format": found["format"], "response_format": "b64_json"}
 
 
 def inputs_of(
     metadata: Mapping[str, Any], images: Sequence[Path], mask: Path | None, controls: Sequence[str]
 ) -> dict[str, Any]:
     """Return the fields with the images that it was made from. Raises StartError for one that is not given."""
-    needed = len(metadata.get("made_from") or [])
+    enlarges = "scale" in metadata
+    needed = 1 if enlarges else len(metadata.get("made_from") or [])
     if len(images) != needed:
         raise StartError(f"It was made from {needed} image(s): give each with --image, in the order of the call.")
     if bool(metadata.get("mask")) != (mask is not None):
@@ -101,7 +121,8 @@ def inputs_of(
         raise StartError(f"Give the image of each control that it was drawn with: --control {min(missing)}=FILE")
     fields: dict[str, Any] = {}
     if images:
-        fields["image"] = [_as_uri(path) for path in images]
+        uris = [_as_uri(path) for path in images]
+        fields["image"] = uris[0] if enlarges else uris
     if mask is not None:
         fields["mask"] = _as_uri(mask)
     if given:

@@ -4,6 +4,7 @@ the field's name."""
 import base64
 import io
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,22 @@ def test_an_upscaler_is_a_model_of_its_own(server: Server) -> None:
     assert np.abs(np.asarray(opened(answer)).astype(int) - np.asarray(plain)).mean() < 12
     assert (drawn.status_code, drawn.json()["error"]["param"]) == (400, "model")
     assert "/v1/images/upscale" in drawn.json()["error"]["message"]
+    assert charges(server) == before + 2
+
+
+@pytest.mark.parametrize("format_", ["png", "jpeg", "webp"])
+def test_a_file_is_enlarged_again_from_its_own_metadata(server: Server, tmp_path: Path, format_: str) -> None:
+    before = charges(server)
+    body = {"model": MODEL, "image": uri(), "scale": 2, "output_format": format_, "response_format": "b64_json"}
+    with server.http() as client:
+        answer = client.post(PATH, json=body).json()
+    (tmp_path / "small").write_bytes(image())
+    (file := tmp_path / "large").write_bytes(base64.b64decode(answer["data"][0]["b64_json"]))
+    refused = server.darkroom("reproduce", str(file))
+    assert "--image" in refused.stderr
+    assert charges(server) == before + 1
+    again = server.darkroom("reproduce", str(file), "--image", str(tmp_path / "small"))
+    assert again.stdout.splitlines() == ["The same, bit for bit: all 240,800 pixels."], again.stderr
     assert charges(server) == before + 2
 
 

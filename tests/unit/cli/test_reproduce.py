@@ -11,9 +11,9 @@ from pipelines.images.job_files import metadata_of
 from pipelines.images.scheduling.batching import Row
 from pipelines.protocol.finished_image import encode_file
 from pipelines.protocol.images import CheckpointSpec, Encoding, ImageFormat
-from server.cli.reproduce import compare_files, inputs_of, outcome, request_of
+from server.cli.reproduce import check_fields, compare_files, inputs_of, outcome, request_of
 from server.errors import StartError
-from server.schemas.images import GenerationBody
+from server.schemas.images import GenerationBody, UpscaleBody
 from server.schemas.validation import validate
 from tests.support.image_jobs import image_job
 
@@ -53,6 +53,38 @@ def test_the_quality_of_a_file_is_sent_as_the_number_that_it_takes(tmp_path: Pat
         body = request_of(main([save(tmp_path / "a", format_=format_, output_compression=quality)]), [])
         assert body.get("output_compression") == (None if format_ == "png" else 80)
         validate(GenerationBody, body, strict=True)
+
+
+@pytest.mark.parametrize("format_", ["png", "jpeg", "webp"])
+def test_a_prompt_in_any_script_is_sent_as_it_was(tmp_path: Path, format_: ImageFormat) -> None:
+    prompt = "一艘红色的船, très près"
+    assert request_of(main([save(tmp_path / "a", format_=format_, prompt=prompt)]), [])["prompt"] == prompt
+
+
+@pytest.mark.parametrize("format_", ["png", "jpeg", "webp"])
+@pytest.mark.parametrize(("scale", "prompt"), [(2, "a boat"), ("1K", "")])
+def test_an_enlarged_image_is_enlarged_again(
+    tmp_path: Path, format_: ImageFormat, scale: int | str, prompt: str
+) -> None:
+    found = main([save(tmp_path / "a", format_=format_, scale=scale, prompt=prompt, made_from=["1f"])])
+    check_fields(found["metadata"])
+    body = request_of(found, ["DDIM"])
+    assert body == {
+        **({"prompt": prompt} if prompt else {}), "model": "alpha", "scale": scale, "seed": SEED,
+        "output_format": format_, "response_format": "b64_json",
+    }  # fmt: skip
+    body |= inputs_of(found["metadata"], [tmp_path / "a"], None, [])
+    assert validate(UpscaleBody, body, strict=True).scale == scale
+    with pytest.raises(StartError, match="made from 1 image"):
+        inputs_of(found["metadata"], [], None, [])
+
+
+@pytest.mark.parametrize("format_", ["png", "jpeg", "webp"])
+def test_what_no_request_asks_for_is_refused_by_name(tmp_path: Path, format_: ImageFormat) -> None:
+    for name in ("layers", "of_a_later_version"):
+        with pytest.raises(StartError, match=f"'{name}'"):
+            check_fields(main([save(tmp_path / "a", format_=format_, **{name: 4})])["metadata"])
+    check_fields(main([save(tmp_path / "a", format_=format_, **{"date:create": "2026", "Author": "me"})])["metadata"])
 
 
 def test_an_older_image_is_drawn_by_what_its_version_took_of_the_seed(tmp_path: Path) -> None:
