@@ -32,6 +32,7 @@ TOLD = {  # by every answer: nothing that a request asks for
     "checkpoint", "software", "batch", "drawn_by", "adapters", "control_files", "prompt_tokens",
     "negative_prompt_tokens", "reproducible", "original_prompt", "enhanced_by", "enhance_failed",
 }  # fmt: skip
+CUT_BYTES = 15_000  # fewer than of any text that was cut: a JPEG or WebP has room for 65,000 of all
 OWN_NAME = re.compile(r"[a-z_]+")  # of Darkroom's fields; other programs add texts to a PNG
 NOT_COMPARED = {"software", "batch", "XML:com.adobe.xmp", "original_prompt", "enhanced_by", "enhance_failed"}
 
@@ -58,7 +59,7 @@ def reproduce(
 
     settings = read_settings()
     first = compare_files(file)
-    check_fields(first["metadata"])
+    check_fields(first)
     headers = {"Authorization": f"Bearer {key or _own_key(settings)}"}
     client = httpx.Client(base_url=settings.local_url, headers=headers, timeout=None, trust_env=False)  # noqa: S113
     with client, tempfile.TemporaryDirectory(prefix="darkroom-reproduce-") as folder:
@@ -83,11 +84,16 @@ def compare_files(*files: Path) -> dict[str, Any]:
     return found
 
 
-def check_fields(metadata: Mapping[str, Any]) -> None:
+def check_fields(found: Mapping[str, Any]) -> None:
     """Check that a request can ask for all that an image was drawn with. Raises StartError with the field's name."""
+    metadata = found["metadata"]
     carried = {*SENT, *SENT_TO_ENLARGE, *INPUTS, *TOLD}
     if unknown := sorted(name for name in metadata.keys() - carried if OWN_NAME.fullmatch(name)):
         raise StartError(f"It can't be drawn again: its metadata have '{unknown[0]}', for which no request asks.")
+    texts = {name: str(metadata.get(name, "")) for name in ("prompt", "negative_prompt")}
+    cut = [name for name, text in texts.items() if text.endswith("…") and len(text.encode()) > CUT_BYTES]
+    if cut and found["format"] != "png":
+        raise StartError(f"It can't be drawn again: its '{cut[0]}' was cut to fit into its file. A PNG keeps all.")
 
 
 def request_of(found: Mapping[str, Any], schedulers: Sequence[str]) -> dict[str, Any]:

@@ -21,12 +21,15 @@ from pipelines.images.loading.load import load_checkpoint
 from pipelines.images.scheduling.batching import Row
 from pipelines.protocol.chat import ChatSpec
 from pipelines.protocol.classify import ClassifierSpec
-from pipelines.protocol.images import CheckpointSpec, ImageJob
+from pipelines.protocol.images import CheckpointSpec, Control, ControlInput, ImageJob, RawImage
 from tests.engines.chat_jobs import Job, run, text
 from tests.engines.device import DEVICE
+from tests.engines.test_families import family_spec
 from tests.engines.test_upscalers import spec_of
 from tests.support.tiny_checkpoints import make_single_file
 from tests.support.tiny_classifiers import make_text_classifier
+from tests.support.tiny_families import make_family
+from tests.support.tiny_families.controls import make_controlnet, make_image_encoder, make_ip_adapter
 from tests.support.tiny_upscalers import make_upscaler
 
 Spec = Callable[[str], CheckpointSpec]
@@ -78,6 +81,24 @@ def test_adapters_stay_as_they_were_read(spec: Spec, adapter: Path, tmp_path: Pa
     before = weights_of(checkpoint.denoiser)
     for _ in overwritten(file):
         assert weights_of(checkpoint.denoiser) == before
+
+
+def test_controls_stay_as_they_were_read(tmp_path: Path) -> None:
+    make_family("sd15", tmp_path / "sd15")
+    plain = family_spec("sd15", tmp_path, "img2img")
+    denoiser = load_checkpoint(plain, DEVICE).denoiser
+    encoder = make_image_encoder(tmp_path / "encoder")
+    style = make_ip_adapter(denoiser, tmp_path / "style.safetensors")
+    edges = make_controlnet(denoiser, tmp_path / "edges")
+    own = (Control("style", "ip-adapter", style, image_encoder=encoder), Control("edges", "controlnet", edges))
+    checkpoint = load_checkpoint(replace(plain, controls=own), DEVICE)
+    map_ = RawImage(64, 64, "RGB", bytes(64 * 64 * 3))
+    checkpoint.controls.activate(checkpoint.pipeline(), checkpoint.denoiser, [ControlInput("style", map_, 1.0)])
+    modules = [checkpoint.denoiser, *checkpoint.controls.modules]
+    before = [weights_of(module) for module in modules]
+    for path in (style, edges, encoder):
+        for _ in overwritten(path):
+            assert [weights_of(module) for module in modules] == before
 
 
 def test_an_upscaler_stays_as_it_was_read(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_an_enlarged_image_is_enlarged_again(
     tmp_path: Path, format_: ImageFormat, scale: int | str, prompt: str
 ) -> None:
     found = main([save(tmp_path / "a", format_=format_, scale=scale, prompt=prompt, made_from=["1f"])])
-    check_fields(found["metadata"])
+    check_fields(found)
     body = request_of(found, ["DDIM"])
     assert body == {
         **({"prompt": prompt} if prompt else {}), "model": "alpha", "scale": scale, "seed": SEED,
@@ -83,8 +83,24 @@ def test_an_enlarged_image_is_enlarged_again(
 def test_what_no_request_asks_for_is_refused_by_name(tmp_path: Path, format_: ImageFormat) -> None:
     for name in ("layers", "of_a_later_version"):
         with pytest.raises(StartError, match=f"'{name}'"):
-            check_fields(main([save(tmp_path / "a", format_=format_, **{name: 4})])["metadata"])
-    check_fields(main([save(tmp_path / "a", format_=format_, **{"date:create": "2026", "Author": "me"})])["metadata"])
+            check_fields(main([save(tmp_path / "a", format_=format_, **{name: 4})]))
+    check_fields(main([save(tmp_path / "a", format_=format_, **{"date:create": "2026", "Author": "me"})]))
+
+
+@pytest.mark.parametrize("format_", ["png", "jpeg", "webp"])
+def test_a_prompt_that_was_cut_to_fit_is_refused_by_name(tmp_path: Path, format_: ImageFormat) -> None:
+    check_fields(main([save(tmp_path / "a", format_=format_, prompt="and so on…")]))
+    for name, fields in (
+        ("prompt", {"prompt": "船" * 32_000}),
+        ("negative_prompt", {"negative_prompt": "船" * 32_000}),
+        ("prompt", dict.fromkeys(("prompt", "negative_prompt", "original_prompt"), "é" * 32_000)),
+    ):
+        found = main([save(tmp_path / "a", format_=format_, **fields)])
+        if format_ == "png":
+            check_fields(found)
+            continue
+        with pytest.raises(StartError, match=f"'{name}' was cut"):
+            check_fields(found)
 
 
 def test_an_older_image_is_drawn_by_what_its_version_took_of_the_seed(tmp_path: Path) -> None:
