@@ -63,7 +63,8 @@ class BatchRunner:
                 await self._begin(running, send)
                 self._changed.clear()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), LOOK_EVERY_S)
+                    async with asyncio.timeout(LOOK_EVERY_S):  # wait_for loses a cancellation that comes with a poll
+                        await self._changed.wait()
         finally:
             for task in running.values():
                 task.cancel()
