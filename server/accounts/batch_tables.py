@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import JSON, CheckConstraint, ForeignKey, Index, String, Text
+from sqlalchemy import JSON, CheckConstraint, ForeignKey, Index, String, Text, false
 from sqlalchemy.orm import Mapped, mapped_column
 
 from server.accounts.tables import Base
@@ -17,6 +17,7 @@ class BatchRow(Base):
             "state IN ('in_progress', 'cancelling', 'completed', 'cancelled', 'expired')", name="batches_state"
         ),
         Index("ix_batches_age", "key_id", "created_at"),
+        Index("ix_batches_idempotency_key", "key_id", "idempotency_key", unique=True),
     )
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
@@ -32,6 +33,9 @@ class BatchRow(Base):
     expires_at: Mapped[float]
     cancelling_at: Mapped[float | None]
     ended_at: Mapped[float | None]
+    fingerprint: Mapped[str] = mapped_column(String(64), server_default="")
+    idempotency_key: Mapped[str | None] = mapped_column(String(255))
+    answer_lost: Mapped[bool] = mapped_column(server_default=false())  # the id of the batch has not reached its client
 
 
 class BatchLineRow(Base):

@@ -9,15 +9,19 @@ from sqlalchemy import case, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from server.accounts.batch_tables import BatchLineRow, BatchRow
-from server.accounts.clock_skew import MARGIN_S, reset_future_times
+from server.accounts.clock_skew import MARGIN_S, is_near, reset_future_times
 from server.accounts.db import PAGE
+from server.accounts.fingerprints import is_sent_alike
 from server.accounts.gateways import live_owners
+from server.accounts.ledger import lock_key
 from server.accounts.paging import Page, read_own
 from server.accounts.store import Store
 
 BatchState = Literal["in_progress", "cancelling", "completed", "cancelled", "expired"]
 EndState = Literal["completed", "cancelled", "expired"]
 RUNNING = ("in_progress", "cancelling")
+CANCELLED = ("cancelling", "cancelled")
+MAX_FINGERPRINT_MATCHES = 50  # batches with one fingerprint that are read
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,8 @@ class BatchLine:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch with the counts of its lines. Times are Unix seconds."""
+    """A batch with the counts of its lines. Times are Unix seconds. A retry of its request is recognised by its
+    fingerprint and its Idempotency-Key."""
 
     id: str
     key_id: str
@@ -51,18 +56,45 @@ class Batch:
     ended_at: float | None = None
     completed: int = 0
     failed: int = 0
+    fingerprint: str = ""
+    idempotency_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Repeatable:
+    """Which earlier batches a request may be for: those of the last `within_s` seconds. Without an Idempotency-Key, one
+    whose answer was not lost only if the request says that it is a retry."""
+
+    within_s: float
+    says_retry: bool
 
 
 class BatchStore(Store):
     """The batches that one server process (`owner`) reads, writes and runs."""
 
-    def create(self, batch: Batch, lines: Sequence[BatchLine]) -> None:
-        """Add a batch with its lines."""
+    def find_earlier(self, batch: Batch, earlier: Repeatable) -> Batch | None:
+        """Return the batch of this API key that a request for this one repeats: the one with its Idempotency-Key,
+        whatever its body was; without a key an equal one. An answer that was lost counts as lost no more."""
         with self._database.write() as session:
+            return self._find_earlier(session, batch, earlier)
+
+    def create(self, batch: Batch, lines: Sequence[BatchLine], earlier: Repeatable | None = None) -> Batch:
+        """Add a batch with its lines and return it, unless `find_earlier` finds one by now: then return that."""
+        with self._database.write() as session:
+            if earlier and (found := self._find_earlier(session, batch, earlier)):
+                return found
+            if batch.idempotency_key is not None:  # one that had it is too old to be found
+                used = (BatchRow.key_id == batch.key_id, BatchRow.idempotency_key == batch.idempotency_key)
+                session.execute(update(BatchRow).where(*used).values(idempotency_key=None))
             counted = {"completed", "failed"}  # by the lines
             session.add(BatchRow(**{name: value for name, value in asdict(batch).items() if name not in counted}))
             session.flush()
             session.add_all(BatchLineRow(batch_id=batch.id, **asdict(line)) for line in lines)
+            return batch
+
+    def mark_lost(self, batch_id: str) -> None:
+        """Record that the answer to the request for a batch has not arrived."""
+        self._write(update(BatchRow).where(BatchRow.id == batch_id).values(answer_lost=True))
 
     def find(self, batch_id: str, key_id: str | None) -> Batch | None:
         """Return this key's batch, None if there is none. Without a key, that of any."""
@@ -139,11 +171,34 @@ class BatchStore(Store):
             session.execute(delete(BatchRow).where(BatchRow.id.in_(ids)))
             return len(ids)
 
+    def _find_earlier(self, session: Session, batch: Batch, earlier: Repeatable) -> Batch | None:
+        lock_key(session, batch.key_id)  # else two requests at once would both find none
+        same = (BatchRow.key_id == batch.key_id, BatchRow.idempotency_key == batch.idempotency_key)
+        query = select(BatchRow).where(*same, is_near(BatchRow.created_at, self._database.clock, earlier.within_s))
+        if batch.idempotency_key is not None:
+            found = session.scalar(query)
+        else:
+            equal = query.where(is_sent_alike(BatchRow.fingerprint, batch.fingerprint))
+            newest = equal.order_by(BatchRow.created_at.desc()).limit(MAX_FINGERPRINT_MATCHES)
+            found = _choose_equal(session.scalars(newest).all(), says_retry=earlier.says_retry)
+        if found is None:
+            return None
+        found.answer_lost = False
+        return _counted(session, [found])[0]
+
     def _lines(self, query: Any, batch_id: str, after: int, limit: int) -> list[BatchLine]:
         chosen = query.where(BatchLineRow.batch_id == batch_id, BatchLineRow.position > after)
         with self._database.read() as session:
             rows = session.scalars(chosen.order_by(BatchLineRow.position).limit(limit))
             return [row.to(BatchLine) for row in rows]
+
+
+def _choose_equal(newest: Sequence[BatchRow], *, says_retry: bool) -> BatchRow | None:
+    """Choose the batch that a request without an Idempotency-Key repeats. One that was cancelled is not wanted."""
+    lost = [row for row in newest if row.answer_lost and row.state not in CANCELLED]
+    if lost:
+        return lost[0]
+    return newest[0] if says_retry and newest and newest[0].state not in CANCELLED else None
 
 
 def _counted(session: Session, rows: Sequence[BatchRow]) -> list[Batch]:

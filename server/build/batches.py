@@ -10,12 +10,5 @@ def build_batches(parts: Parts) -> BatchFlows:
     """Build the flows of batches."""
     settings, store = parts.settings, parts.stores.batches
     runner = BatchRunner(store, parts.running.drain)
-    flow = Batches(
-        store,
-        runner,
-        parts.served.catalog,
-        folder=settings.batch_folder,
-        max_bytes=settings.max_json_mib * 1024**2,
-        keep_s=settings.idempotency_s,
-    )
+    flow = Batches(store, runner, parts.served.catalog, parts.running.expected_retries, settings)
     return BatchFlows(flow, runner)

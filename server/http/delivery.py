@@ -161,6 +161,29 @@ class CancelOnDisconnect(Response):
                 await answer(scope, receive, send)
 
 
+class WatchedResponse(Response):
+    """JSON that calls `lost` if its connection shows that it has not arrived whole. That is known to `darkroom serve`
+    alone."""
+
+    def __init__(self, body: str, headers: dict[str, str], lost: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        super().__init__(body, headers=headers, media_type="application/json")
+        self._lost = lost
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response, and leave a task that waits until its arrival is known."""
+        arrival: Arrival | None = scope.get(ARRIVAL)
+        if arrival is not None:
+            arrival.expect()
+        await super().__call__(scope, receive, send)
+        if arrival is not None:
+            services: Services = scope["app"].state.services
+            services.running.background.spawn(self._tell_if_lost(arrival))
+
+    async def _tell_if_lost(self, arrival: Arrival) -> None:
+        if not await arrival.is_whole():
+            await self._lost()
+
+
 class KeepAliveJson:
     """A JSON response that starts before its body is known and sends a space every `interval_s` until then.
 

@@ -7,11 +7,12 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request
 from fastapi.responses import Response, StreamingResponse
 
+from server.accounts.fingerprints import fingerprint
 from server.http import examples
 from server.http.bodies import read_json
-from server.http.deps import Caller, ServicesDep, ignored_header
-from server.http.listings import json_response
-from server.http.openapi import CREATE_ERRORS, Responses, errors, json_body, returns
+from server.http.delivery import WatchedResponse
+from server.http.deps import Caller, ServicesDep, ignored_header, read_retry_info
+from server.http.openapi import CREATE_ERRORS, IDEMPOTENCY_KEY, Responses, errors, json_body, returns
 from server.http.public_address import own_address
 from server.http.queries import PageDep
 from server.schemas.batches import BatchBody, BatchList, BatchObject
@@ -25,21 +26,25 @@ LINES: Responses = {200: {"content": {"application/jsonl": {"schema": {"type": "
 @router.post(
     "",
     response_description="The batch.",
-    responses=returns(BatchObject, *CREATE_ERRORS, headers=["x-darkroom-ignored"]),
-    openapi_extra={"requestBody": json_body(BatchBody, examples.BATCH)},
+    responses=returns(BatchObject, *CREATE_ERRORS, headers=["x-darkroom-ignored", "Idempotency-Replayed"]),
+    openapi_extra={"parameters": [IDEMPOTENCY_KEY], "requestBody": json_body(BatchBody, examples.BATCH)},
 )
 async def create(request: Request, key: Caller, services: ServicesDep) -> Response:
     """Create a batch.
 
     Runs many calls of images, chats and responses, each as if it were sent by itself, and charges each once. Lines are
-    JSONL as OpenAI has it: `custom_id`, `method`, `url` and `body`.
+    JSONL as OpenAI has it: `custom_id`, `method`, `url` and `body`. A retry gets the batch that there is.
     """
     values = await read_json(request, key, services)
     body = await asyncio.to_thread(partial(validate, BatchBody, values, strict=True))
-    batch = await services.batches.flow.create(key, body, own_address(request, services.settings.public_urls))
-    answer = json_response(batch)
-    answer.headers.update(ignored_header(ignored_fields(BatchBody, values)))
-    return answer
+    meant = body.model_dump(mode="json", exclude_defaults=True)
+    retry = read_retry_info(request, await asyncio.to_thread(fingerprint, values, meant, ()))
+    flow, base = services.batches.flow, own_address(request, services.settings.public_urls)
+    batch, replayed = await flow.create(key, body, base, retry)
+    headers = ignored_header(ignored_fields(BatchBody, values))
+    if replayed:
+        headers["Idempotency-Replayed"] = "true"
+    return WatchedResponse(batch.model_dump_json(), headers, partial(flow.mark_lost, batch.id))
 
 
 @router.get("", response_description="A page of batches.", responses=errors(400))

@@ -4,18 +4,23 @@ import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
-from server.accounts.batches import Batch, BatchLine, BatchStore
+from server.accounts.batches import Batch, BatchLine, BatchStore, Repeatable
 from server.accounts.keys import Key
 from server.accounts.paging import Page, UnknownEntry
-from server.errors import BadRequest, NotFound
+from server.errors import BadRequest, DatabaseBusy, NotFound
 from server.flows.batches.lines import read_input_file, read_lines
 from server.flows.batches.run import BatchRunner
+from server.flows.retries import RetryInfo, check_fingerprint
 from server.schemas.batches import BatchBody, BatchCounts, BatchList, BatchObject
+from server.settings import Settings
+from server.state.active_calls import RETRY_WINDOW_S
+from server.state.expected_retries import ExpectedRetries
 from server.state.served_catalog import ServedCatalog
 
+ENDPOINT = "batches"
 LONGEST_S = 86_400.0
 LINES_AT_ONCE = 50
 NOT_RUN = {
@@ -25,48 +30,71 @@ NOT_RUN = {
 
 
 class Batches:
-    """Creates, shows and cancels batches. `keep_s`: how long calls are found by their Idempotency-Key: no batch lasts
-    longer, since a line that is sent again after that would be charged twice."""
+    """Creates, shows and cancels batches. None lasts longer than calls are found by their Idempotency-Key: a line that
+    is sent again after that would be charged twice."""
 
     def __init__(
         self,
         store: BatchStore,
         runner: BatchRunner,
         catalog: ServedCatalog,
-        *,
-        folder: Path | None,
-        max_bytes: int,
-        keep_s: float,
+        expected: ExpectedRetries,
+        settings: Settings,
     ) -> None:
         self._catalog = catalog
         self._store = store
         self._runner = runner
-        self._folder = folder
-        self._max_bytes = max_bytes
-        self._longest_s = min(LONGEST_S, keep_s)
+        self._expected = expected
+        self._settings = settings
 
-    async def create(self, key: Key, body: BatchBody, base: str) -> BatchObject:
-        """Begin a batch, and return it. `base` is the server's address. Raises BadRequest for its first invalid
-        line."""
+    async def create(self, key: Key, body: BatchBody, base: str, retry: RetryInfo) -> tuple[BatchObject, bool]:
+        """Begin a batch, or find the one that the request repeats; return it, and whether it is an earlier one. `base`
+        is the server's address. Raises BadRequest for its first invalid line, and KeyReused."""
         if bool(body.input) == (body.input_file_id is not None):
             message = "Send the lines either in 'input', as JSONL or an array, or as a file's path in 'input_file_id'."
             raise BadRequest(message, param="input", code="missing_required_parameter")
-        lines = await asyncio.to_thread(self._read, body)
+        identity = retry.identity(key.id, ENDPOINT)
+        earlier = Repeatable(
+            RETRY_WINDOW_S if retry.idempotency_key is None else self._settings.idempotency_s,
+            says_retry=retry.says_retry and not self._expected.contains(identity),
+        )
+        if retry.says_retry:
+            self._expected.consume(identity)
+        batch = self._new(key, body, base, retry)
+        try:
+            found = await self._store.in_writer(self._store.find_earlier, batch, earlier)
+            if found is None:  # else its file may have changed since
+                lines = await asyncio.to_thread(self._read, body)
+                batch = replace(batch, total=len(lines))
+                found = await self._store.in_writer(self._store.create, batch, lines, earlier)
+        except DatabaseBusy as error:
+            if error.undone and retry.idempotency_key is None:
+                self._expected.add(identity)
+            raise
+        check_fingerprint(found.fingerprint, retry)
+        self._runner.poll()
+        return to_batch_object(found), found.id != batch.id
+
+    def _new(self, key: Key, body: BatchBody, base: str, retry: RetryInfo) -> Batch:
+        """Return a batch whose lines are not counted yet."""
         now = self._store.now()
-        batch = Batch(
+        return Batch(
             id=f"batch_{uuid.uuid4().hex}",
             key_id=key.id,
             endpoint=body.endpoint,
             source=body.input_file_id,
             base=base,
             labels=body.metadata,
-            total=len(lines),
+            total=0,
             created_at=now,
-            expires_at=now + self._longest_s,
+            expires_at=now + min(LONGEST_S, self._settings.idempotency_s),
+            fingerprint=retry.fingerprint,
+            idempotency_key=retry.idempotency_key,
         )
-        await self._store.in_writer(self._store.create, batch, lines)
-        self._runner.poll()
-        return to_batch_object(batch)
+
+    async def mark_lost(self, batch_id: str) -> None:
+        """Record that the answer to the request for a batch has not arrived: an equal request is for the same batch."""
+        await self._store.retry_in_writer(self._store.mark_lost, batch_id)
 
     async def show(self, key: Key, batch_id: str) -> BatchObject:
         """Return this key's batch. Raises NotFound."""
@@ -102,7 +130,8 @@ class Batches:
     def _read(self, body: BatchBody) -> list[BatchLine]:
         if body.input_file_id is None:
             return read_lines(body.input, body.endpoint, "input", self._has_flex)
-        content = read_input_file(self._folder, body.input_file_id, self._max_bytes)
+        settings = self._settings
+        content = read_input_file(settings.batch_folder, body.input_file_id, settings.max_json_mib * 1024**2)
         return read_lines(content, body.endpoint, "input_file_id", self._has_flex)
 
     def _has_flex(self, url: str, model: object) -> bool:
