@@ -14,7 +14,9 @@ from sqlalchemy import func, select, update
 from server.accounts.batch_tables import BatchLineRow, BatchRow
 from server.accounts.batches import Batch, BatchLine
 from server.accounts.tables import EntryRow
+from server.flows.batches.run import BatchRunner
 from tests.support.in_process import InProcess, in_process
+from tests.support.polling import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 IMAGES, CHAT, RESPONSES = "/v1/images/generations", "/v1/chat/completions", "/v1/responses"
@@ -211,3 +213,19 @@ async def test_lines_wait_for_others_where_this_server_draws_or_answers(running:
         "i": "flex", "c": "flex", "r": "flex", "now": "default",
     }  # fmt: skip
     assert sorted(job.tier for job in running.workers.jobs) == ["default", "flex", "flex", "flex"]
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_the_server_stops_although_a_batch_has_just_come(running: InProcess, turns: int) -> None:
+    async def send(*_: Any) -> Any:
+        raise AssertionError("nothing is to be sent")
+
+    runner = BatchRunner(running.services.stores.batches, running.services.running.drain)
+    task = asyncio.create_task(runner.run(send))
+    await eventually(lambda: runner._changed._waiters)
+    runner.poll()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait({task}, timeout=15)
+    assert task.cancelled()
