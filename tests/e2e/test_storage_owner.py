@@ -1,6 +1,7 @@
 """A server that finds somebody else's images: it draws, removes nothing, and says what to do."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -10,12 +11,21 @@ from server.accounts.copies import copy_sqlite
 from tests.support.harness import PLAIN, Server, assert_clean
 
 PATH = "/v1/images/generations"
+STARTED: list[Server] = []
 BODY = {"prompt": "a star", "size": "256x256", "steps": 1, "model": "alpha-image-2-count", "response_format": "url"}
 
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Path:
     return tmp_path / "shared"
+
+
+@pytest.fixture(autouse=True)
+def started() -> Iterator[None]:
+    """No server outlives a test that fails."""
+    yield
+    while STARTED:
+        STARTED.pop().kill()
 
 
 def make(home: Path, tiny: tuple[Path, Path], shared: Path, **settings: str) -> Server:
