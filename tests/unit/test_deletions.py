@@ -16,7 +16,6 @@ KNOWN = {
     "server/cli/serve.py": "the home's secret of webhooks, which the cluster's replaces",
     "server/flows/catalog/files.py": "catalog files whose text the cluster has had, never one that was edited",
     "server/flows/checkpoints.py": "the catalog file that an operator names",
-    "server/flows/operators/backup.py": "the mark in the home's own storage, of the database that was replaced",
     "server/secret_files.py": OWN_NAME,
     "pipelines/catalog/hub_cache.py": "a checkpoint that an operator names, and blobs that nothing links to",
     "pipelines/images/warmup/check_records.py": "records of checks, by the names that are given to them",
