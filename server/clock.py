@@ -3,6 +3,8 @@ not follow: running calls would be given up, and records that a retry asks for w
 
 import time
 
+DAY_S = 86_400.0
+
 
 class Clock:
     """Unix seconds, from the system's clock at the start of the process; `follow` puts another clock in its place.

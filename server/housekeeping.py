@@ -13,6 +13,7 @@ import structlog
 from server.accounts.db import PAGE
 from server.accounts.store import Store
 from server.backends.engines import cluster_member, read_roster
+from server.clock import DAY_S
 from server.errors import ApiError, StartError
 from server.services import Services
 from server.settings import Settings
@@ -22,7 +23,6 @@ log = structlog.stdlib.get_logger("darkroom.housekeeping")
 SWEEP_EVERY_S = 900.0
 WEBHOOKS_EVERY_S = 1.0
 CLUSTER_EVERY_S = 3.0
-DAY_S = 86_400.0
 THUMBNAIL_DAYS = 7
 OTHERS = 0o077  # the bits of a file's mode that are not its owner's
 

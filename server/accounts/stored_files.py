@@ -17,8 +17,8 @@ from server.accounts.conversation_tables import ConversationFileRow
 from server.accounts.response_tables import FileRow
 from server.accounts.result_tables import ResultRow, StorageOwnerRow, StoredFileRow
 from server.accounts.store import Store
+from server.clock import DAY_S
 
-DAY_S = 86_400.0
 NEEDS = (  # what keeps a file
     exists().where(ResultRow.name == StoredFileRow.name, ResultRow.deleted_at.is_(None)),
     exists().where(FileRow.name == StoredFileRow.name),

@@ -18,7 +18,7 @@ from tests.e2e.test_images_by_sdk import image
 from tests.support.harness import PLAIN, REPOSITORY, Server, assert_clean, until
 from tests.support.shared import make_once
 
-PREVIOUS = "99b8a545431246ff60916f123543682049b6851e"  # the version before this one: change it once this one has landed
+PREVIOUS = "1462d6fdbe3449a5b5e3feef0409d1bc89187d5c"  # the version before this one: change it once this one has landed
 EDITS = "/v1/images/edits"
 GEMINI = "/v1beta/models/alpha-image-2-count:generateContent"
 SAID = [{"role": "user", "content": "a boat"}]
