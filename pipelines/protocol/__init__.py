@@ -9,5 +9,6 @@
 - classify: ClassifierSpec, ClassifyJob, and its events
 - messages: the messages of the processes, and their framing
 - engine: the Engine protocol: submit, cancel, prepare, retain
+- python_command: the command of a child process in Python
 - image_tool: the image tool as it is offered to a chat model
 """

@@ -5,7 +5,6 @@ import os
 import pickle
 import signal
 import socket
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
@@ -19,6 +18,7 @@ from pipelines.protocol.messages import (
     ToWorker,
     frame,
 )
+from pipelines.protocol.python_command import python_command
 from server.backends.transport import NO_MEMORY
 
 WORKER = "pipelines.worker"  # the module that a worker process runs
@@ -44,7 +44,7 @@ class ChildProcess:
     async def open(self, device: DeviceChoice) -> "ChildTransport":
         """Spawn a worker. Raises OSError."""
         ours, theirs = socket.socketpair()
-        command = (sys.executable, "-m", WORKER, str(theirs.fileno()), self._kind, f"--device={device}", *self._options)
+        command = python_command(WORKER, theirs.fileno(), self._kind, f"--device={device}", *self._options)
         environment = {**os.environ, **self._environment} if self._environment else None
         try:
             with theirs:

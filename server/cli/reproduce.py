@@ -4,7 +4,6 @@ import base64
 import json
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pipelines.protocol.python_command import python_command
 from server.errors import StartError
 from server.secret_files import read_secret
 
@@ -76,8 +76,7 @@ def reproduce(
 
 def compare_files(*files: Path) -> dict[str, Any]:
     """Return what a file says of its image, and in what another one differs. Raises StartError."""
-    command = [sys.executable, "-m", READER, *map(str, files)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(python_command(READER, *files), capture_output=True, text=True, check=False)
     if done.returncode:
         raise StartError([f"{files[0]} can't be read.", *done.stderr.strip().splitlines()][-1])
     found: dict[str, Any] = json.loads(done.stdout)

@@ -5,7 +5,6 @@ The grid's metadata have the whole recipe, with every value that was used, so th
 
 import asyncio
 import json
-import sys
 import tempfile
 import uuid
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import Any
 
 from pipelines.catalog.suggestion import suggested_spec
 from pipelines.protocol.images import CheckpointSpec, Encoding, Failed, Finished, ImageJob, Sampling
+from pipelines.protocol.python_command import python_command
 from server.backends.engine_errors import QueueFull
 from server.backends.worker_pool import WorkerPool
 from server.catalog.images import Catalog, ImageModel
@@ -107,9 +107,8 @@ class ComparisonGrids:
                 "recipe": _as_json(recipe),
             }
             await asyncio.to_thread((folder / "sheet.json").write_text, json.dumps(described))
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", SHEET, name, stderr=asyncio.subprocess.PIPE
-            )
+            command = python_command(SHEET, name)
+            process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
             _, errors = await process.communicate()
             if process.returncode:
                 raise EngineFailure(f"The sheet could not be made: {errors.decode(errors='replace')[-300:]}")

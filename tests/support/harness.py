@@ -66,14 +66,16 @@ class Server:
     process: subprocess.Popen[bytes] | None = None
     descriptors: int | None = None  # as many as `ulimit -n` allows it
     program: str = "server"  # the module with the `darkroom` command
-    code: Path = REPOSITORY  # in which the module is
+    code: Path = REPOSITORY  # in which the module is, and the server is started
+    command: Path | None = None  # an installed `darkroom` in place of the module
 
     def start(self, *, wait: bool = True) -> "Server":
         self.port = free_port()
         self.home.mkdir(parents=True, exist_ok=True)
         self._share_capability_checks()
         log = (self.home / "server.log").open("ab")
-        command = [sys.executable, "-m", self.program, "serve"]
+        command = [str(self.command)] if self.command else [sys.executable, "-m", self.program]
+        command = [*command, "serve"]
         if self.descriptors is not None:
             command = ["sh", "-c", f'ulimit -n {self.descriptors} && exec "$@"', "sh", *command]
         self.process = subprocess.Popen(command, env=self.environment, stdout=log, stderr=log, cwd=self.code)
@@ -153,13 +155,14 @@ class Server:
 
     def darkroom(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run an operator's command on the same home."""
+        command = [str(self.command)] if self.command else [sys.executable, "-m", "server"]
         return subprocess.run(
-            [sys.executable, "-m", "server", *arguments],
+            [*command, *arguments],
             env={**self.environment, "COLUMNS": "200"},
             capture_output=True,
             text=True,
             timeout=START_LIMIT_S,  # a swap loads a checkpoint
-            cwd=REPOSITORY,
+            cwd=self.code if self.command else REPOSITORY,
             check=False,
         )
 

@@ -3,7 +3,6 @@
 import os
 import queue
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from multiprocessing import Pipe
@@ -13,6 +12,7 @@ import torch
 
 from pipelines.images.parallel.messages import Answer, Command, PassFailed
 from pipelines.protocol.messages import GROUP_NO_MEMORY_EXIT
+from pipelines.protocol.python_command import python_command
 
 RANK_MAIN: Final = "pipelines.images.parallel.rank_main"
 EXIT_LIMIT_S: Final = 5.0  # from the end of its pipe, or its kill, until a process has ended
@@ -40,8 +40,7 @@ class RankProcess:
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self._closed = False
         self._pipe, self._far_end = Pipe()
-        words = (self._far_end.fileno(), rank, size, device.type, port)
-        self._command = [sys.executable, "-m", RANK_MAIN, *map(str, words)]
+        self._command = python_command(RANK_MAIN, self._far_end.fileno(), rank, size, device.type, port)
         self._threads = str(torch.get_num_threads())  # as rank 0: on a CPU they share the cores
         self._process: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._live, name=f"rank-{rank}", daemon=True)

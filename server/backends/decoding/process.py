@@ -3,11 +3,11 @@
 import asyncio
 import json
 import socket
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Self
 
+from pipelines.protocol.python_command import python_command
 from server.backends.decoding.messages import ANSWER, MAX_ANSWER_BYTES, request_head
 
 MODULE = "server.backends.decoding.worker"
@@ -37,7 +37,7 @@ class Decoder:
         try:
             with theirs:
                 descriptor = theirs.fileno()
-                command = (sys.executable, "-m", MODULE, str(descriptor))
+                command = python_command(MODULE, descriptor)
                 process = await asyncio.create_subprocess_exec(*command, pass_fds=[descriptor])
         except BaseException:
             ours.close()  # which ends a process that was already spawned

@@ -63,7 +63,7 @@ def _driver(settings: Settings) -> Finding:
 
 
 def _cuda(settings: Settings) -> Finding:
-    found = _run(sys.executable, "-c", ASK_TORCH)
+    found = _run(sys.executable, "-P", "-c", ASK_TORCH)
     if found is None:
         return Finding(name="cuda", ok=False, detail="torch can't be imported: install Darkroom's requirements again")
     torch, cuda, available, *devices = found.split()
