@@ -284,7 +284,7 @@ def two_servers(folder: Path, program: str) -> Iterator[Chaos]:
 def main() -> None:
     """Kill as often as the first argument says, with `real` or `plain` workers. Exits with 1 if there are problems."""
     kills = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
-    program = "server" if "real" in sys.argv[2:] else "benchmarks.plain_server"
+    program = "darkroom" if "real" in sys.argv[2:] else "benchmarks.plain_server"
     console = Console(highlight=False, soft_wrap=True)
     problems: list[str] = []
     with tempfile.TemporaryDirectory() as home, Nodes.temporary() as nodes:

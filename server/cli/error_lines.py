@@ -39,6 +39,6 @@ def _describe_unexpected(error: BaseException) -> str:
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     text = " ".join(str(error).split())
     return (
-        f"Unexpected {type(error).__name__}: {text}{place}. `python -X dev -m server` in place of `darkroom` shows the "
-        "whole way to it."
+        f"Unexpected {type(error).__name__}: {text}{place}. `python -X dev -m darkroom` in place of `darkroom` shows "
+        "the whole way to it."
     )

@@ -110,7 +110,7 @@ def server_factory(homes: pytest.TempPathFactory, tiny: tuple[Path, Path]) -> It
     """A function that starts servers with that catalog. They are killed at the end."""
     with ExitStack() as cleanup:
 
-        def make(program: str = "server", descriptors: int | None = None, **settings: str) -> Server:
+        def make(program: str = "darkroom", descriptors: int | None = None, **settings: str) -> Server:
             made = Server(homes.mktemp("home"), *tiny, settings, descriptors=descriptors, program=program)
             cleanup.callback(made.kill)
             return made.start()

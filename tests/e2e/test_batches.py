@@ -135,5 +135,5 @@ def test_a_batch_outlives_the_kills_of_its_server(tmp_path: Path, database: str,
 @pytest.mark.nightly
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_a_batch_of_every_kind_of_line_outlives_five_kills(tmp_path: Path, database: str) -> None:
-    with on_database(tmp_path, database, "server") as server:
+    with on_database(tmp_path, database, "darkroom") as server:
         run(server, 200, CRASH_POINTS)

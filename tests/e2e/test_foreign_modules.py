@@ -18,16 +18,18 @@ from tests.support.tiny_server import CATALOG, IMAGES
 MODEL = "alpha-image-2-count"
 BODY = {"model": MODEL, "prompt": "a boat", "size": "256x256", "quality": "low", "response_format": "b64_json"}
 TWO_PROCESSES = f"{IMAGES}\n[runtime]\ngpus = 2\n"
-FOREIGN = ("server.py", "pipelines/__init__.py", "darkroom.py", "PIL.py", "torch.py", "numpy.py", "json.py", "token.py")
+PACKAGES = ("server.py", "pipelines/__init__.py")
+FOREIGN = (*PACKAGES, "darkroom.py", "PIL.py", "torch.py", "numpy.py", "json.py", "token.py")
 
 
 @pytest.fixture(scope="module")
 def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder. Each of its modules writes its name into the file `executed`."""
+    """The folder, and below it `installed`, as of another package that comes first. Each module writes its name into
+    the file `executed`."""
     folder = tmp_path_factory.mktemp("foreign")
-    for name in FOREIGN:
+    for name in (*FOREIGN, *(f"installed/{name}" for name in PACKAGES)):
         file = folder / name
-        file.parent.mkdir(exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"print(__name__, file=open({str(folder / 'executed')!r}, 'a'))\n")
     return folder
 
@@ -45,7 +47,7 @@ def running(foreign: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     command = Path(sys.executable).with_name("darkroom")
     server = Server(own / "home", own / "weights", configs, {"device": "cpu"}, command=command, code=foreign)
     with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("PYTHONPATH", "")  # as an empty variable of a shell is
+        environment.setenv("PYTHONPATH", str(foreign / "installed"))
         yield server.start()
     server.kill()
 

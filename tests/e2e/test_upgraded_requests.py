@@ -104,7 +104,7 @@ def test_what_is_sent_again_after_an_upgrade_is_not_drawn_again(tmp_path: Path, 
     sent = {**KEYED, "edit": (EDITS, {key: str(value) for key, value in IMAGE.items()})}
     lines = [{"custom_id": f"{n}", "url": IMAGES, "body": {**IMAGE, "prompt": f"{n}", "n": 1}} for n in range(3)]
     with on_database(tmp_path, database, PLAIN) as server:
-        server.code = previous
+        server.code, server.program = previous, PLAIN.replace("darkroom", "server")  # as that version calls it
         server.start()
         before = {name: send(server, *call, name) for name, call in sent.items()}
         assert {name: answer.text for name, answer in before.items() if answer.status_code >= 300} == {}
@@ -113,7 +113,7 @@ def test_what_is_sent_again_after_an_upgrade_is_not_drawn_again(tmp_path: Path, 
         server.stop()
         forget_answers(server)
 
-        server.code = REPOSITORY
+        server.code, server.program = REPOSITORY, PLAIN
         server.start()
         drawn = len(sent) - len(FREE) + len(lines) + 1
         assert charged(server) == drawn

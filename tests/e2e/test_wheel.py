@@ -1,5 +1,5 @@
 """The wheel, installed into an empty environment: it starts in a folder elsewhere, with its starters and without a
-checkout, and a later start keeps the catalog that was edited meanwhile."""
+checkout, a later start keeps the catalog that was edited meanwhile, and other packages are in nobody's way."""
 
 import contextlib
 import io
@@ -10,6 +10,7 @@ import sys
 import sysconfig
 import time
 import venv
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,22 +23,34 @@ from tests.support.harness import CALL_LIMIT_S, REPOSITORY, START_LIMIT_S, free_
 MODEL = "beta-2.5-flash-image-count"
 
 
+WANTED = ("--no-deps", "--quiet", "--disable-pip-version-check")
+FOREIGN = {  # what another package installs
+    "server/__init__.py": "raise ImportError('foreign')\n",
+    "pipelines.py": "raise ImportError('foreign')\n",
+    "foreign-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: foreign\nVersion: 1\n",
+    "foreign-1.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    "foreign-1.dist-info/RECORD": "",
+}
+
+
 @pytest.fixture(scope="module")
-def darkroom(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel, install it and return its command. The dependencies are this environment's; the checkout, which
-    is installed there as editable, is out of reach: only `site` would follow its .pth file."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    wanted = ["--no-deps", "--quiet", "--disable-pip-version-check"]
-    build = [sys.executable, "-m", "pip", "wheel", *wanted, "--no-build-isolation", "--wheel-dir", str(folder)]
+    build = [sys.executable, "-m", "pip", "wheel", *WANTED, "--no-build-isolation", "--wheel-dir", str(folder)]
     subprocess.run([*build, str(REPOSITORY)], check=True, timeout=START_LIMIT_S)
     (wheel,) = folder.glob("darkroom-*.whl")
-    environment = folder / "environment"
+    return wheel
+
+
+def install(environment: Path, *wheels: Path) -> Path:
+    """Install them one after another, and return the command. The dependencies are this environment's; the checkout,
+    which is installed there as editable, is out of reach: only `site` would follow its .pth file."""
     venv.create(environment, symlinks=True)
-    python = environment / "bin" / "python"
-    install = [sys.executable, "-m", "pip", "--python", str(python), "install", *wanted, "--no-index", str(wheel)]
-    subprocess.run(install, check=True, timeout=START_LIMIT_S)
     (packages,) = environment.glob("lib/python*/site-packages")
     (packages / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    for wheel in wheels:
+        into = [sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python"), "install", *WANTED]
+        subprocess.run([*into, "--no-index", str(wheel)], check=True, timeout=START_LIMIT_S)
     return environment / "bin" / "darkroom"
 
 
@@ -77,15 +90,31 @@ def _is_ready(base: str) -> bool:
         return False
 
 
+@pytest.fixture(params=["foreign after", pytest.param("foreign before", marks=pytest.mark.nightly)])
+def darkroom(request: pytest.FixtureRequest, wheel: Path, tmp_path: Path) -> Iterator[Path]:
+    """The command, installed beside another package with modules of Darkroom's names, which stay as they are."""
+    foreign = tmp_path / "foreign-1-py3-none-any.whl"
+    with zipfile.ZipFile(foreign, "w") as files:
+        for name, text in FOREIGN.items():
+            files.writestr(name, text)
+    wheels = (foreign, wheel) if request.param == "foreign before" else (wheel, foreign)
+    yield install(tmp_path / "environment", *wheels)
+    (packages,) = (tmp_path / "environment").glob("lib/python*/site-packages")
+    for name in ("server/__init__.py", "pipelines.py"):
+        assert (packages / name).read_text() == FOREIGN[name]
+
+
 def test_an_installed_wheel_draws_with_its_starters_and_keeps_an_edited_catalog(darkroom: Path, tmp_path: Path) -> None:
     home = tmp_path / "user data" / "darkroom"
     with serving(darkroom, tmp_path) as client:
         body = {"model": MODEL, "prompt": "a red boat at sea", "size": "512x512", "seed": 3, "response_format": "url"}
         answer = client.post("/v1/images/generations", json=body).raise_for_status().json()
-        image = Image.open(io.BytesIO(client.get(answer["data"][0]["url"]).raise_for_status().content))
+        file = client.get(answer["data"][0]["url"]).raise_for_status().content
+        image = Image.open(io.BytesIO(file))
         assert image.size == (512, 512)
         low, high = zip(*image.convert("RGB").getextrema(), strict=True)
         assert max(high) - min(low) > 100, "an image, and not one colour"
+        client.post("/v1/images/edits", data=body, files={"image": file}).raise_for_status()
         assert "<html" in client.get("/console").text
         assert MODEL in {model["id"] for model in client.get("/v1/models").json()["data"]}
     for catalog in (home / "model_configs").glob("*.toml"):
@@ -94,3 +123,11 @@ def test_an_installed_wheel_draws_with_its_starters_and_keeps_an_edited_catalog(
         names = {model["id"] for model in client.get("/v1/models").json()["data"]}
         assert f"{MODEL}-mine" in names
         assert MODEL not in names
+
+
+def test_the_wheel_has_one_name_at_the_top_level(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as files:
+        names = {name.partition("/")[0] for name in files.namelist()}
+        assert {name for name in names if not name.endswith(".dist-info")} == {"darkroom"}
+        (listed,) = (name for name in files.namelist() if name.endswith("/top_level.txt"))
+        assert files.read(listed) == b"darkroom\n"

@@ -121,7 +121,7 @@ def _import_all() -> None:
 
     codecs.lookup("utf-8-sig")
     for module in pkgutil.walk_packages(server.__path__, "server."):
-        if not module.name.startswith(("server.__main__", "server.accounts.migrations")):
+        if not module.name.startswith("server.accounts.migrations"):
             with contextlib.suppress(ImportError):  # of an extra that is not installed
                 importlib.import_module(module.name)
     configure_mappers()

@@ -65,7 +65,7 @@ class Pair:
 
 @contextlib.contextmanager
 def two_gateways(
-    folder: Path, program: str = "server", *, own_files: bool = False, chat: bool = True, **settings: str
+    folder: Path, program: str = "darkroom", *, own_files: bool = False, chat: bool = True, **settings: str
 ) -> Iterator[Pair]:
     """Both start at once on an empty database. With `own_files` each has a catalog and weights of its own."""
     with Cluster.temporary() as cluster:

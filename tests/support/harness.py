@@ -30,7 +30,7 @@ CALL_LIMIT_S = 280  # far under the limit of a test
 PORTS = range(20_000, 30_000)  # above those that Ray gives to its workers, below the kernel's for outgoing connections
 
 # The command with plain workers, which start at once, for what is about all the rest
-PLAIN = "server" if os.environ.get("WORKERS") == "real" else "benchmarks.plain_server"
+PLAIN = "darkroom" if os.environ.get("WORKERS") == "real" else "benchmarks.plain_server"
 
 _leased_ports: list[socket.socket] = []
 
@@ -65,7 +65,7 @@ class Server:
     port: int = 0
     process: subprocess.Popen[bytes] | None = None
     descriptors: int | None = None  # as many as `ulimit -n` allows it
-    program: str = "server"  # the module with the `darkroom` command
+    program: str = "darkroom"  # the module with the `darkroom` command
     code: Path = REPOSITORY  # in which the module is, and the server is started
     command: Path | None = None  # an installed `darkroom` in place of the module
 
@@ -90,7 +90,7 @@ class Server:
     def _share_capability_checks(self) -> None:
         """Let the servers of a test run try each checkpoint once. A record is of the same files, options and code."""
         shared, records = shared_folder(), self.home / "probes"
-        if shared is not None and self.program == "server" and not records.exists():
+        if shared is not None and self.program == "darkroom" and not records.exists():
             (shared / "probes").mkdir(mode=0o700, exist_ok=True)
             records.symlink_to(shared / "probes")
 
@@ -155,7 +155,7 @@ class Server:
 
     def darkroom(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run an operator's command on the same home."""
-        command = [str(self.command)] if self.command else [sys.executable, "-m", "server"]
+        command = [str(self.command)] if self.command else [sys.executable, "-m", "darkroom"]
         return subprocess.run(
             [*command, *arguments],
             env={**self.environment, "COLUMNS": "200"},

@@ -80,7 +80,7 @@ class ClusterNode:
             "COLUMNS": "200",
         }
         return subprocess.run(
-            [sys.executable, "-m", "server", "cluster", *arguments],
+            [sys.executable, "-m", "darkroom", "cluster", *arguments],
             env={**inherited, **own, **self.environment},
             capture_output=True,
             text=True,

@@ -45,7 +45,7 @@ def write_tiny_catalog(configs: Path, *, chat: bool = False) -> Path:
     return configs
 
 
-def tiny_server(folder: Path, program: str = "server", **settings: str) -> Server:
+def tiny_server(folder: Path, program: str = "darkroom", **settings: str) -> Server:
     """A server with both models, not yet started. All its files are in the folder. `program` is the module that
     serves."""
     weights, configs = write_tiny_files(folder)

@@ -173,12 +173,12 @@ def test_what_the_image_copies_is_all_that_the_command_reads(tmp_path: Path) -> 
     environment |= {"DARKROOM_HOME": str(tmp_path / "home"), "DARKROOM_DEVICE": "cpu"}
     migrate = "from server.accounts.db import Database; from server.settings import Settings; "
     migrate += "Database(Settings().database_url).migrate()"
-    server = ["-m", "server"]
+    darkroom = ["-m", "darkroom"]
     for arguments in (
         ["-c", migrate],  # as the start of a server does
-        [*server, "keys", "create", "first"],
-        [*server, "models"],
-        [*server, "checkpoints", "inspect", "starter-alpha"],
+        [*darkroom, "keys", "create", "first"],
+        [*darkroom, "models"],
+        [*darkroom, "checkpoints", "inspect", "starter-alpha"],
     ):
         ran = [sys.executable, *arguments]
         done = subprocess.run(ran, cwd=image, env=environment, capture_output=True, text=True, timeout=600)

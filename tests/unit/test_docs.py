@@ -7,7 +7,17 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("starters/*.md")])
-CODE_FOLDERS = ("server", "pipelines", "starters", "tests", "benchmarks", "model_configs", "docs", "weights")
+CODE_FOLDERS = (
+    "darkroom",
+    "server",
+    "pipelines",
+    "starters",
+    "tests",
+    "benchmarks",
+    "model_configs",
+    "docs",
+    "weights",
+)
 PATH = re.compile(rf"(?<![\w./-])(?:{'|'.join(CODE_FOLDERS)})/[\w./-]*\.(?:py|md|toml|png|jpg|jinja)\b")
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)[^)]*\)")
 

@@ -365,7 +365,7 @@ def test_a_full_disk(place: Place) -> None:
 )
 def test_output_that_nobody_reads(place: Place, redirected: str, status: int) -> None:
     settings = {"DARKROOM_HOME": str(place.home), "DARKROOM_MODEL_CONFIGS": str(place.folder / "model_configs")}
-    line = f"set -o pipefail; {shlex.quote(sys.executable)} -m server keys list {redirected}"
+    line = f"set -o pipefail; {shlex.quote(sys.executable)} -m darkroom keys list {redirected}"
     environment = {"PATH": os.environ["PATH"], **settings}
     ended = subprocess.run(
         ["bash", "-c", line], env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False

@@ -37,7 +37,7 @@ def settings(tmp_path: Path) -> Settings:
 )
 def test_an_invalid_setting_is_named_with_what_would_work(name: str, value: str, words: str) -> None:
     environment = {**os.environ, f"DARKROOM_{name}": value}
-    command = [sys.executable, "-m", "server", "keys", "list"]
+    command = [sys.executable, "-m", "darkroom", "keys", "list"]
     ended = subprocess.run(
         command, env=environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=600, check=False
     )

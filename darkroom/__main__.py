@@ -1,0 +1,5 @@
+"""`python -m darkroom` is the `darkroom` command."""
+
+from darkroom import main
+
+main()
