@@ -24,6 +24,7 @@ setup: $(STAMP) ## create .venv and install everything, if anything changed
 define make_venv
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Darkroom needs Python 3.11 or newer; this is $$($(PYTHON) --version). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@rm -rf darkroom.egg-info  # of a wheel that was built here: it would tell that one's version
 	@echo "Setting up $(VENV) (first time: some minutes) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 endef
