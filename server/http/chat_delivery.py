@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +19,7 @@ from server.accounts.keys import Key
 from server.backends.upstream import UpstreamResponse
 from server.errors import ApiError, ReplayedError
 from server.flows.chat.completion import CompletionWriter
-from server.flows.chat.events import AnswerEvent, CallAdmitted, ImageDelta, RawItem
+from server.flows.chat.events import AnswerEvent, CallAdmitted, ImageDelta, RawItem, Sent
 from server.flows.chat.parse import meant_fields
 from server.flows.chat.source import Chat, ChatCall
 from server.flows.field_names import field_name, rename_field, renamed_fields
@@ -37,11 +37,10 @@ from server.http.sse import SEPARATOR, event, event_stream
 from server.schemas.local_models import ignored_options
 from server.services import Services
 
-Json = dict[str, Any]
 Events = AsyncGenerator[AnswerEvent, None]
 
 
-def openai_error(error: ApiError) -> Json:
+def openai_error(error: ApiError) -> Sent:
     """Return the error's own body, which repeated errors and refusals of the policy choose themselves."""
     return error.body()
 
@@ -51,9 +50,9 @@ class Protocol:
     """How a protocol writes a chat. `fields` has a chat completion's fields and their names there; `options` those of
     the chat template's options, where several may come from one field."""
 
-    to_events: Callable[[AsyncIterator[AnswerEvent]], AsyncIterator[Json]]
-    to_body: Callable[[AsyncIterator[AnswerEvent]], Awaitable[Json | list[Json]]]
-    to_error: Callable[[ApiError], Json] = openai_error
+    to_events: Callable[[AsyncIterator[AnswerEvent]], AsyncIterator[Sent]]
+    to_body: Callable[[AsyncIterator[AnswerEvent]], Awaitable[Sent | Sequence[Sent]]]
+    to_error: Callable[[ApiError], Sent] = openai_error
     fields: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, str] | None = None
     names_events: bool = False  # by their `type`, as server-sent events may have a name
@@ -169,7 +168,7 @@ async def _recording_cuts(events: AsyncIterator[AnswerEvent], cuts: list[str]) -
         yield each
 
 
-async def _sse_events(events: AsyncIterator[Json], protocol: Protocol) -> AsyncIterator[ServerSentEvent]:
+async def _sse_events(events: AsyncIterator[Sent], protocol: Protocol) -> AsyncIterator[ServerSentEvent]:
     """Yield the events as they are sent. An error after the first is the last one."""
     try:
         async for item in events:

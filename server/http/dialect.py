@@ -1,7 +1,7 @@
 """A dialect as an app knows it: a protocol other than OpenAI's. Each is a folder of `server/dialects/`."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ class Dialect:
     vendor: str  # whose clients speak it, as messages name it
     routers: tuple[APIRouter, ...]
     paths: re.Pattern[str]  # matched from the start of a URL's path: where errors have the dialect's shape
-    error_answer: Callable[[ApiError], tuple[int, dict[str, Any]]]  # the status and body of an error
+    error_answer: Callable[[ApiError], tuple[int, Mapping[str, Any]]]  # the status and body of an error
     key_headers: tuple[str, ...] = ()  # in which its clients send the key; they are read at every URL
     key_query: tuple[str, str] | None = None  # below this path, this parameter of the query is the key too
     request_id_header: str | None = None  # in which its clients expect the request's id

@@ -1,6 +1,7 @@
 """An error as an HTTP answer, in the shape of the protocol whose URL was called."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.responses import Response
@@ -13,7 +14,7 @@ from server.telemetry.call_trace import current_trace
 ERROR_CODE = "darkroom.error_code"  # in the scope of a request that was answered with an error
 
 
-def error_answer(scope: Scope, error: ApiError) -> tuple[int, dict[str, Any]]:
+def error_answer(scope: Scope, error: ApiError) -> tuple[int, Mapping[str, Any]]:
     """Return the status and the body of the answer to this request."""
     dialect = find_dialect(scope, scope["path"])
     return dialect.error_answer(error) if dialect else (error.status, error.body())

@@ -1,9 +1,12 @@
 """The answers of POST /v1/chat/completions: one completion, or the chunks of a stream."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import Field
 from typing_extensions import TypedDict
+
+from pipelines.protocol.chat import ChatUsage, TokenLogprob, TopToken
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
 
@@ -189,3 +192,31 @@ class ChatCompletionChunk(TypedDict):
     system_fingerprint: str
     choices: list[ChunkChoice]
     usage: NotRequired[CompletionUsage | None]
+
+
+def usage_json(usage: ChatUsage) -> CompletionUsage:
+    """Return the token counts. This server has no audio or predicted outputs, so their counts are zero."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens, "audio_tokens": 0},
+        "completion_tokens_details": {
+            "reasoning_tokens": usage.reasoning_tokens,
+            "audio_tokens": 0,
+            "accepted_prediction_tokens": 0,
+            "rejected_prediction_tokens": 0,
+        },
+    }
+
+
+def logprobs_json(tokens: Sequence[TokenLogprob]) -> CompletionLogprobs:
+    """Return the log-probabilities of tokens, with their most likely alternatives."""
+    return {
+        "content": [{**_token(token), "top_logprobs": [_token(top) for top in token.top]} for token in tokens],
+        "refusal": None,
+    }
+
+
+def _token(token: TokenLogprob | TopToken) -> CompletionTopLogprob:
+    return {"token": token.text, "logprob": token.logprob, "bytes": list(token.data)}

@@ -1,10 +1,28 @@
-"""The answers of the Messages routes: a message, or the events of a stream."""
+"""The answers of the Messages routes: a message, the events of a stream, errors; and how a chat's events become
+them."""
 
-from typing import Any, Literal
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Literal, get_args
 
 from typing_extensions import TypedDict
 
+from pipelines.protocol import chat
+from server.errors import ApiError
+from server.flows.chat.events import AnswerEvent
+from server.flows.chat.tools import read_arguments
+
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+REASONS: dict[chat.FinishReason, StopReason] = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+TYPES = {  # by status; those of the same hundred that are not here are the last two
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 
 
 class TextContent(TypedDict):
@@ -98,12 +116,15 @@ class InputJsonDelta(TypedDict):
     partial_json: str
 
 
+ContentDelta = TextDelta | ThinkingDelta | InputJsonDelta
+
+
 class BlockDelta(TypedDict):
     """More of the open block."""
 
     type: Literal["content_block_delta"]
     index: int
-    delta: TextDelta | ThinkingDelta | InputJsonDelta
+    delta: ContentDelta
 
 
 class BlockStop(TypedDict):
@@ -150,4 +171,134 @@ class MessageError(TypedDict):
     error: MessageErrorDetail
 
 
-EVENTS = (MessageStart, BlockStart, BlockDelta, BlockStop, MessageDelta, MessageStop, MessageError)
+MessageEvent = MessageStart | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop
+EVENTS = (*get_args(MessageEvent), MessageError)
+
+
+class MessageWriter:
+    """From events to events: at most one block of the content is open."""
+
+    def __init__(self, message_id: str, model: str) -> None:
+        self._id = message_id
+        self._model = model
+        self._index = -1  # of the block that is open, or was last
+        self._open: str | int | None = None  # its type; for a tool call, the call's index
+        self._end: MessageEnd = {"stop_reason": "end_turn", "stop_sequence": None}
+
+    def write(self, event: AnswerEvent) -> Iterator[MessageEvent]:
+        """Yield the events of the stream that this one becomes: none for events of other choices."""
+        match event:
+            case chat.Admitted():
+                yield {"type": "message_start", "message": self._message(event.prompt_tokens)}
+            case chat.TextDelta(choice=0):
+                if self._open != "text":
+                    yield from self._begin("text", {"type": "text", "text": ""})
+                yield self._delta({"type": "text_delta", "text": event.text})
+            case chat.ReasoningDelta(choice=0):
+                if self._open != "thinking":
+                    yield from self._begin("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+                yield self._delta({"type": "thinking_delta", "thinking": event.text})
+            case chat.ToolCallDelta(choice=0):
+                if self._open != event.index or event.call_id is not None:
+                    call_id, name = event.call_id or "", event.name or ""
+                    yield from self._begin(event.index, {"type": "tool_use", "id": call_id, "name": name, "input": {}})
+                if event.arguments:
+                    yield self._delta({"type": "input_json_delta", "partial_json": event.arguments})
+            case chat.ChoiceFinished(choice=0):
+                reason = "stop_sequence" if event.stop is not None else REASONS[event.reason]
+                self._end = {"stop_reason": reason, "stop_sequence": event.stop}
+            case chat.ChatFinished():
+                yield from self._close()
+                yield {"type": "message_delta", "delta": self._end, "usage": _usage(event.usage)}
+                yield {"type": "message_stop"}
+
+    def _message(self, prompt_tokens: int) -> MessageAnswer:
+        return {
+            "id": self._id,
+            "type": "message",
+            "role": "assistant",
+            "model": self._model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": _usage(chat.ChatUsage(prompt_tokens, 0)),
+        }
+
+    def _begin(self, kind: str | int, block: Content) -> Iterator[MessageEvent]:
+        yield from self._close()
+        self._index, self._open = self._index + 1, kind
+        yield {"type": "content_block_start", "index": self._index, "content_block": block}
+
+    def _delta(self, delta: ContentDelta) -> BlockDelta:
+        return {"type": "content_block_delta", "index": self._index, "delta": delta}
+
+    def _close(self) -> Iterator[MessageEvent]:
+        if self._open is not None:
+            self._open = None
+            yield {"type": "content_block_stop", "index": self._index}
+
+
+async def message_events(
+    message_id: str, model: str, events: AsyncIterator[AnswerEvent]
+) -> AsyncIterator[MessageEvent]:
+    """Yield the events of a stream. Raises the errors of `events`."""
+    writer = MessageWriter(message_id, model)
+    async for event in events:
+        for written in writer.write(event):
+            yield written
+
+
+async def collect(events: AsyncIterator[MessageEvent]) -> MessageAnswer:
+    """Return the message that a stream makes, which begins with it."""
+    message: MessageAnswer
+    arguments = ""
+    async for event in events:
+        match event["type"]:
+            case "message_start":
+                message = event["message"]
+            case "content_block_start":
+                message["content"].append(event["content_block"])
+                arguments = ""
+            case "content_block_delta":
+                arguments += _extend(message["content"][-1], event["delta"])
+            case "content_block_stop":
+                block = message["content"][-1]
+                if block["type"] == "tool_use":
+                    block["input"] = read_arguments(arguments)
+            case "message_delta":
+                message["stop_reason"] = event["delta"]["stop_reason"]
+                message["stop_sequence"] = event["delta"]["stop_sequence"]
+                message["usage"] = event["usage"]
+    return message
+
+
+def _extend(block: Content, delta: ContentDelta) -> str:
+    """Add a delta to its block, and return what it adds to the arguments of a call."""
+    if delta["type"] == "input_json_delta":
+        return delta["partial_json"]
+    if delta["type"] == "text_delta" and block["type"] == "text":
+        block["text"] += delta["text"]
+    if delta["type"] == "thinking_delta" and block["type"] == "thinking":
+        block["thinking"] += delta["thinking"]
+    return ""
+
+
+def _usage(usage: chat.ChatUsage) -> MessageUsage:
+    """Return the counts. Here the prompt's tokens are those that were not cached."""
+    return {
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "output_tokens": usage.completion_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached_tokens,
+    }
+
+
+def error_body(error: ApiError) -> MessageError:
+    """Return the body of an answer, or of the event `error` of a stream. `param` and `code` are our additions."""
+    kind = TYPES.get(error.status) or ("invalid_request_error" if error.status < 500 else "api_error")
+    details: MessageErrorDetail = {"type": kind, "message": error.message}
+    if error.param is not None:
+        details["param"] = error.param
+    if error.code is not None:
+        details["code"] = error.code
+    return {"type": "error", "error": details}

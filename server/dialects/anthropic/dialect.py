@@ -2,7 +2,7 @@
 
 import re
 
-from server.dialects.anthropic.errors import error_body
+from server.dialects.anthropic.answers import error_body
 from server.dialects.anthropic.routes import router
 from server.http.dialect import Dialect
 

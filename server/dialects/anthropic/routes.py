@@ -10,9 +10,15 @@ from fastapi.responses import Response
 
 from server.accounts.keys import Key
 from server.dialects.anthropic import examples
-from server.dialects.anthropic.answers import EVENTS, MessageAnswer, MessageError, TokenCount
-from server.dialects.anthropic.errors import error_body
-from server.dialects.anthropic.events import collect, message_events
+from server.dialects.anthropic.answers import (
+    EVENTS,
+    MessageAnswer,
+    MessageError,
+    TokenCount,
+    collect,
+    error_body,
+    message_events,
+)
 from server.dialects.anthropic.request import FIELDS, count_to_chat, to_chat, without_unsupported
 from server.dialects.anthropic.schema import CountBody, MessagesBody
 from server.flows.chat.completion import CompletionWriter

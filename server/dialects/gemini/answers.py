@@ -1,10 +1,31 @@
-"""The answers of generateContent: candidates, and in a stream their parts as they come."""
+"""The answers of generateContent: candidates, in a stream their parts as they come, errors; and how a chat's events
+become them."""
 
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
+from pipelines.protocol import chat
+from server.errors import ApiError, ImageModerationBlocked, ModerationBlocked
+from server.flows.chat.events import AnswerEvent, ImageDelta
+from server.flows.chat.tools import read_arguments
+
+BlockReason = Literal["SAFETY", "IMAGE_SAFETY"]
 GeminiFinish = Literal["STOP", "MAX_TOKENS", "SAFETY", "IMAGE_SAFETY"]
+REASONS: dict[chat.FinishReason, GeminiFinish] = {"stop": "STOP", "length": "MAX_TOKENS", "tool_calls": "STOP"}
+STATUSES = {  # HTTP status -> google.rpc.Code, by https://github.com/googleapis/googleapis/blob/master/google/rpc/code.proto
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    405: "UNIMPLEMENTED",
+    408: "DEADLINE_EXCEEDED",
+    409: "ABORTED",
+    429: "RESOURCE_EXHAUSTED",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
 
 
 class InlineData(TypedDict):
@@ -68,7 +89,7 @@ class UsageMetadata(TypedDict):
 class PromptFeedback(TypedDict):
     """Why there are no candidates."""
 
-    blockReason: Literal["SAFETY", "IMAGE_SAFETY"]
+    blockReason: BlockReason
     blockReasonMessage: str
 
 
@@ -118,3 +139,134 @@ class GeminiError(TypedDict):
     """The body of every error."""
 
     error: RpcStatus
+
+
+class CandidateWriter:
+    """From events to chunks of the answer. A call is written whole, when it is complete."""
+
+    def __init__(self, response_id: str, model: str) -> None:
+        self._id = response_id
+        self._model = model
+        self._calls: dict[int, dict[int, list[chat.ToolCallDelta]]] = {}  # by choice and the call's index
+        self._images = False
+        self._cut: dict[int, str] = {}  # by choice: what of an image's prompt was not read
+        self._ends: list[Candidate] = []  # kept for the last chunk, which has the usage
+
+    def write(self, event: AnswerEvent) -> Iterator[GenerateAnswer]:
+        """Yield the chunks that this event becomes."""
+        match event:
+            case chat.TextDelta():
+                yield self._chunk(event.choice, {"text": event.text})
+            case chat.ReasoningDelta():
+                yield self._chunk(event.choice, {"text": event.text, "thought": True})
+            case ImageDelta():
+                self._images = True
+                if event.truncated:
+                    self._cut[event.choice] = event.truncated
+                yield self._chunk(event.choice, {"inlineData": {"mimeType": event.media_type, "data": event.data}})
+            case chat.ToolCallDelta():
+                self._calls.setdefault(event.choice, {}).setdefault(event.index, []).append(event)
+            case chat.ChoiceFinished():
+                for deltas in self._calls.get(event.choice, {}).values():
+                    yield self._chunk(event.choice, _call(deltas))
+                end: Candidate = {"index": event.choice, "finishReason": REASONS[event.reason]}
+                if event.choice in self._cut:
+                    end["finishMessage"] = self._cut[event.choice]
+                self._ends.append(end)
+            case chat.ChatFinished():
+                yield {
+                    "candidates": self._ends,
+                    "usageMetadata": self._usage(event.usage),
+                    "modelVersion": self._model,
+                    "responseId": self._id,
+                }
+
+    def _chunk(self, choice: int, part: AnswerPart) -> GenerateAnswer:
+        return {
+            "candidates": [{"index": choice, "content": {"role": "model", "parts": [part]}}],
+            "modelVersion": self._model,
+            "responseId": self._id,
+        }
+
+    def _usage(self, usage: chat.ChatUsage) -> UsageMetadata:
+        """Return the counts: a model's thoughts are counted apart here."""
+        said = usage.completion_tokens - usage.reasoning_tokens
+        counts: UsageMetadata = {
+            "promptTokenCount": usage.prompt_tokens,
+            "candidatesTokenCount": said,
+            "totalTokenCount": usage.prompt_tokens + usage.completion_tokens,
+        }
+        if usage.reasoning_tokens:
+            counts["thoughtsTokenCount"] = usage.reasoning_tokens
+        if usage.cached_tokens:
+            counts["cachedContentTokenCount"] = usage.cached_tokens
+        counts["candidatesTokensDetails"] = [{"modality": "IMAGE" if self._images else "TEXT", "tokenCount": said}]
+        return counts
+
+
+async def candidate_events(
+    response_id: str, model: str, events: AsyncIterator[AnswerEvent]
+) -> AsyncIterator[GenerateAnswer]:
+    """Yield the chunks of a stream. Raises the errors of `events`."""
+    writer = CandidateWriter(response_id, model)
+    async for event in events:
+        for chunk in writer.write(event):
+            yield chunk
+
+
+async def collect(chunks: AsyncIterator[GenerateAnswer]) -> GenerateAnswer:
+    """Return the answer that a stream makes: each candidate once, with its texts joined."""
+    candidates: dict[int, Candidate] = {}
+    last: GenerateAnswer = {}
+    async for chunk in chunks:
+        last = chunk
+        for piece in chunk["candidates"]:
+            begun: Candidate = {"index": piece["index"], "content": {"role": "model", "parts": []}}
+            candidate = candidates.setdefault(piece["index"], begun)
+            if "content" in piece:
+                _extend(candidate["content"]["parts"], piece["content"]["parts"])
+            else:
+                candidate.update(piece)
+    return {**last, "candidates": [candidate for _, candidate in sorted(candidates.items())]}
+
+
+def _call(deltas: Sequence[chat.ToolCallDelta]) -> AnswerPart:
+    args = read_arguments("".join(delta.arguments for delta in deltas))
+    return {"functionCall": {"id": deltas[0].call_id or "", "name": deltas[0].name or "", "args": args}}
+
+
+def _extend(parts: list[AnswerPart], more: Sequence[AnswerPart]) -> None:
+    """Add parts. A text is joined with the text before it, if both are thoughts or neither is."""
+    for part in more:
+        last: AnswerPart = parts[-1] if parts else {}
+        if "text" in part and "text" in last and part.get("thought") == last.get("thought"):
+            parts[-1] = {**last, "text": last["text"] + part["text"]}
+        else:
+            parts.append(part)
+
+
+def error_body(error: ApiError) -> GeminiError:
+    """Return a google.rpc.Status. Its details are this server's code and the name of the field, as ErrorInfo."""
+    status = STATUSES.get(error.status) or ("INVALID_ARGUMENT" if error.status < 500 else "INTERNAL")
+    info = {
+        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+        "reason": (error.code or status).upper(),
+        "domain": "darkroom",
+        "metadata": {"field": error.param} if error.param else {},
+    }
+    return {"error": {"code": error.status, "message": error.message, "status": status, "details": [info]}}
+
+
+def error_answer(error: ApiError) -> tuple[int, GeminiError | GenerateAnswer]:
+    """Return status and body. A refusal of the policy is an answer of this protocol, not an error."""
+    if isinstance(error, ModerationBlocked):
+        return 200, blocked_body(error)
+    return error.status, error_body(error)
+
+
+def blocked_body(error: ModerationBlocked) -> GenerateAnswer:
+    """Return the answer that says that the policy refuses the prompt, or its result."""
+    reason: BlockReason = "IMAGE_SAFETY" if isinstance(error, ImageModerationBlocked) else "SAFETY"
+    if error.details["moderation_stage"] == "input":
+        return {"promptFeedback": {"blockReason": reason, "blockReasonMessage": error.message}}
+    return {"candidates": [{"index": 0, "finishReason": reason, "finishMessage": error.message}]}

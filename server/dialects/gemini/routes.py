@@ -4,7 +4,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request
 from fastapi.responses import Response
@@ -13,9 +13,16 @@ from server.accounts.keys import Key
 from server.catalog.chat import ChatModel
 from server.catalog.images import Catalog, ImageModel
 from server.dialects.gemini import examples
-from server.dialects.gemini.answers import GeminiCard, GeminiCards, GeminiError, GenerateAnswer, TotalTokens
-from server.dialects.gemini.errors import error_answer
-from server.dialects.gemini.events import candidate_events, collect
+from server.dialects.gemini.answers import (
+    GeminiCard,
+    GeminiCards,
+    GeminiError,
+    GenerateAnswer,
+    TotalTokens,
+    candidate_events,
+    collect,
+    error_answer,
+)
 from server.dialects.gemini.history import readable_contents
 from server.dialects.gemini.request import FIELDS, asks_for_image, ignored_fields, to_chat, without_unsupported
 from server.dialects.gemini.schema import CountTokensBody, GenerateBody
@@ -26,7 +33,7 @@ from server.flows.chat.source import ChatCall
 from server.flows.field_names import renamed_fields
 from server.flows.models import find_chat_model, unknown_model
 from server.http.bodies import read_json
-from server.http.chat_delivery import Json, Protocol, Write, answer_chat
+from server.http.chat_delivery import Protocol, Write, answer_chat
 from server.http.chat_images import ImageCall, image_response
 from server.http.deps import Caller, ServicesDep
 from server.http.openapi import (
@@ -83,9 +90,9 @@ UNSUPPORTED_ACTIONS = (
 @router.get(
     "",
     response_description="The models.",
-    responses={**returns(GeminiCards), **errors_as(GeminiError, (401, 500, 503))},
+    responses=errors_as(GeminiError, (401, 500, 503)),
 )
-async def list_models(_: Caller, services: ServicesDep) -> Json:
+async def list_models(_: Caller, services: ServicesDep) -> GeminiCards:
     """List models for Google's clients.
 
     Lists every model of the catalog as Google's API does.
@@ -137,10 +144,10 @@ async def generate_stream(
 @router.post(
     "/{model:path}:countTokens",
     response_description="The count.",
-    responses={**returns(TotalTokens), **errors_as(GeminiError, RUN_ERRORS)},
+    responses=errors_as(GeminiError, RUN_ERRORS),
     openapi_extra={"requestBody": json_body(CountTokensBody, examples.COUNT_TOKENS)},
 )
-async def count_tokens(model: ModelName, request: Request, key: Caller, services: ServicesDep) -> Json:
+async def count_tokens(model: ModelName, request: Request, key: Caller, services: ServicesDep) -> TotalTokens:
     """Count the tokens of contents.
 
     Counts the tokens that a chat model would read. For an image model, those of the chat model that is the default.
@@ -166,9 +173,9 @@ async def count_tokens(model: ModelName, request: Request, key: Caller, services
 @router.get(
     "/{model:path}",
     response_description="The model.",
-    responses={**returns(GeminiCard), **errors_as(GeminiError, (401, 404, 500, 503))},
+    responses=errors_as(GeminiError, (401, 404, 500, 503)),
 )
-async def show_model(model: ModelName, _: Caller, services: ServicesDep) -> Json:
+async def show_model(model: ModelName, _: Caller, services: ServicesDep) -> GeminiCard:
     """Get a model for Google's clients.
 
     Returns one model, by its name or an alias, as Google's API does.
@@ -225,7 +232,7 @@ async def _generate(
         return await answer_chat(request, services, call, write, [*ignored_fields(sent), *unread])
 
 
-def _image_call(asked_for: Json, body: GenerateBody, unread: Sequence[str], write: Write) -> ImageCall:
+def _image_call(asked_for: dict[str, Any], body: GenerateBody, unread: Sequence[str], write: Write) -> ImageCall:
     """Return the body as a chat that draws. Raises BadRequest."""
     chat = to_chat(body, asked_for["model"])
     wanted = body.generation_config.image_config
@@ -236,10 +243,10 @@ def _image_call(asked_for: Json, body: GenerateBody, unread: Sequence[str], writ
 
 
 def _protocol(as_array: bool, writer: CompletionWriter) -> Protocol:
-    def written(events: AsyncIterator[AnswerEvent]) -> AsyncIterator[Json]:
+    def written(events: AsyncIterator[AnswerEvent]) -> AsyncIterator[GenerateAnswer]:
         return candidate_events(uuid.uuid4().hex, writer.head.model, events)
 
-    async def listed(events: AsyncIterator[AnswerEvent]) -> list[Json]:
+    async def listed(events: AsyncIterator[AnswerEvent]) -> list[GenerateAnswer]:
         return [chunk async for chunk in written(events)]
 
     to_body = listed if as_array else lambda events: collect(written(events))
@@ -252,7 +259,7 @@ def _chat_name(catalog: Catalog, name: str) -> str | None:
     return None if catalog.chat.find(name) is None and catalog.find(name) is not None else name
 
 
-def _card(model: ImageModel | ChatModel) -> Json:
+def _card(model: ImageModel | ChatModel) -> GeminiCard:
     chats = isinstance(model, ChatModel)
     methods = ["generateContent", "streamGenerateContent", *(["countTokens"] if chats else [])]
     return {

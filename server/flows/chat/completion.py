@@ -4,23 +4,36 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from pipelines.protocol.chat import (
     ChatFinished,
     ChatUsage,
     ChoiceFinished,
+    FinishReason,
     ReasoningDelta,
     TextDelta,
     TokenLogprob,
     ToolCallDelta,
-    TopToken,
 )
 from pipelines.protocol.tiers import ServiceTier
 from server.flows.chat.custom_tools import CustomCallDelta, CustomCalls
-from server.flows.chat.events import AnswerEvent, ImageDelta, RawItem
+from server.flows.chat.events import AnswerEvent, ImageDelta, RawItem, Sent
+from server.schemas.chat_completion import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChunkChoice,
+    CompletionChoice,
+    CompletionCustomCall,
+    CompletionDelta,
+    CompletionImage,
+    CompletionMessage,
+    CompletionToolCall,
+    CompletionUsage,
+    logprobs_json,
+    usage_json,
+)
+from server.schemas.chat_completion import ToolCallDelta as CallDelta
 
-Json = dict[str, Any]
 Delta = TextDelta | ReasoningDelta | ToolCallDelta | CustomCallDelta | ImageDelta
 
 
@@ -44,23 +57,29 @@ class CompletionHead:
         """Return the head of an answer that no local chat model writes: there is no checkpoint to tell apart."""
         return cls(new_completion_id(), int(time.time()), model, "fp_darkroom", tier)
 
-    def chunk(self, choices: list[Json]) -> Json:
+    def chunk(self, choices: list[ChunkChoice]) -> ChatCompletionChunk:
         """Return one chunk, without usage."""
-        return self._object("chat.completion.chunk", choices)
-
-    def completion(self, choices: list[Json], usage: ChatUsage) -> Json:
-        """Return the object of a whole completion, with its choices and usage."""
-        return {**self._object("chat.completion", choices), "usage": usage_json(usage)}
-
-    def _object(self, kind: str, choices: list[Json]) -> Json:
         return {
             "id": self.id,
-            "object": kind,
+            "object": "chat.completion.chunk",
             "created": self.created,
             "model": self.model,
             "service_tier": self.tier,
             "system_fingerprint": self.fingerprint,
             "choices": choices,
+        }
+
+    def completion(self, choices: list[CompletionChoice], usage: ChatUsage) -> ChatCompletion:
+        """Return the object of a whole completion, with its choices and usage."""
+        return {
+            "id": self.id,
+            "object": "chat.completion",
+            "created": self.created,
+            "model": self.model,
+            "service_tier": self.tier,
+            "system_fingerprint": self.fingerprint,
+            "choices": choices,
+            "usage": usage_json(usage),
         }
 
 
@@ -70,10 +89,37 @@ class _Choice:
 
     text: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
-    calls: dict[int, Json] = field(default_factory=dict)
-    images: list[Json] = field(default_factory=list)
+    calls: dict[int, list[ToolCallDelta | CustomCallDelta]] = field(default_factory=dict)
+    images: list[CompletionImage] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
-    finish_reason: str | None = None
+    finish_reason: FinishReason = "stop"
+
+    def add(self, event: Delta) -> None:
+        """Add a delta."""
+        match event:
+            case ImageDelta():
+                self.images.append(_image(event))
+                self.text.append(event.text)
+            case TextDelta():
+                self.text.append(event.text)
+                self.logprobs.extend(event.logprobs)
+            case ReasoningDelta():
+                self.reasoning.append(event.text)
+            case ToolCallDelta() | CustomCallDelta():
+                self.calls.setdefault(event.index, []).append(event)
+
+    def message(self) -> CompletionMessage:
+        """Return the message that the deltas make."""
+        text = "".join(self.text)
+        message: CompletionMessage = {"role": "assistant", "content": text, "refusal": None, "annotations": []}
+        if self.calls:
+            message["content"] = text or None
+            message["tool_calls"] = [_call(deltas) for _, deltas in sorted(self.calls.items())]
+        if self.images:
+            message["images"] = self.images
+        if self.reasoning:
+            message["reasoning_content"] = "".join(self.reasoning)
+        return message
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +132,7 @@ class CompletionWriter:
     include_usage: bool = False
     custom_tools: Collection[str] = ()  # names of the tools that take texts
 
-    async def collect(self, events: AsyncIterator[AnswerEvent]) -> Json:
+    async def collect(self, events: AsyncIterator[AnswerEvent]) -> Sent:
         """Return the completion, when all events have come."""
         choices = [_Choice() for _ in range(self.n)]
         usage, custom, recorded = ChatUsage(0, 0), CustomCalls(self.custom_tools), None
@@ -97,139 +143,98 @@ class CompletionWriter:
             for event in custom.read(sent):
                 match event:
                     case TextDelta() | ReasoningDelta() | ToolCallDelta() | CustomCallDelta() | ImageDelta():
-                        _add(choices[event.choice], event)
+                        choices[event.choice].add(event)
                     case ChoiceFinished():
                         choices[event.choice].finish_reason = event.reason
                     case ChatFinished():
                         usage = event.usage
-        written = [_choice_json(i, choice, self.logprobs) for i, choice in enumerate(choices)]
+        written = [self._choice(i, choice) for i, choice in enumerate(choices)]
         return recorded or self.head.completion(written, usage)
 
-    async def chunks(self, events: AsyncIterator[AnswerEvent]) -> AsyncIterator[Json]:
+    async def chunks(self, events: AsyncIterator[AnswerEvent]) -> AsyncIterator[Sent]:
         """Yield for each choice its role, its deltas and its finish reason; last the usage, if the request wants it."""
         started: set[int] = set()
-        usage, custom = {"usage": None} if self.include_usage else {}, CustomCalls(self.custom_tools)
+        custom = CustomCalls(self.custom_tools)
         async for sent in events:
             if isinstance(sent, RawItem):
                 yield sent.body
                 continue
             for event in custom.read(sent):
                 if isinstance(event, ChatFinished) and self.include_usage:
-                    yield {**self.head.chunk([]), "usage": usage_json(event.usage)}
+                    yield self._chunk([], usage_json(event.usage))
                 if not isinstance(event, Delta | ChoiceFinished):
                     continue
                 if event.choice not in started:
                     started.add(event.choice)
-                    yield {**self.head.chunk([_chunk_choice(event.choice, _role(event))]), **usage}
-                yield {**self.head.chunk([_event_choice(event, self.logprobs)]), **usage}
+                    yield self._chunk([_chunk_choice(event.choice, _role(event))])
+                yield self._chunk([self._chunk_choice(event)])
+
+    def _chunk(self, choices: list[ChunkChoice], usage: CompletionUsage | None = None) -> ChatCompletionChunk:
+        chunk = self.head.chunk(choices)
+        if self.include_usage:
+            chunk["usage"] = usage
+        return chunk
+
+    def _chunk_choice(self, event: Delta | ChoiceFinished) -> ChunkChoice:
+        if isinstance(event, ChoiceFinished):
+            return {**_chunk_choice(event.choice, {}), "finish_reason": event.reason}
+        choice = _chunk_choice(event.choice, _delta(event))
+        if isinstance(event, TextDelta) and self.logprobs:
+            choice["logprobs"] = logprobs_json(event.logprobs)
+        return choice
+
+    def _choice(self, index: int, choice: _Choice) -> CompletionChoice:
+        return {
+            "index": index,
+            "message": choice.message(),
+            "logprobs": logprobs_json(choice.logprobs) if self.logprobs else None,
+            "finish_reason": choice.finish_reason,
+        }
 
 
-def usage_json(usage: ChatUsage) -> Json:
-    """Return the token counts. This server has no audio or predicted outputs, so their counts are zero."""
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens, "audio_tokens": 0},
-        "completion_tokens_details": {
-            "reasoning_tokens": usage.reasoning_tokens,
-            "audio_tokens": 0,
-            "accepted_prediction_tokens": 0,
-            "rejected_prediction_tokens": 0,
-        },
-    }
+def _chunk_choice(index: int, delta: CompletionDelta) -> ChunkChoice:
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 
 
-def _role(first: Delta | ChoiceFinished) -> Json:
+def _role(first: Delta | ChoiceFinished) -> CompletionDelta:
     content = None if isinstance(first, ToolCallDelta | CustomCallDelta) else ""
     return {"role": "assistant", "content": content, "refusal": None}
 
 
-def _event_choice(event: Delta | ChoiceFinished, logprobs: bool) -> Json:
+def _delta(event: Delta) -> CompletionDelta:
     match event:
         case TextDelta():
-            tokens = _logprobs_json(event.logprobs) if logprobs else None
-            return _chunk_choice(event.choice, {"content": event.text}, tokens)
+            return {"content": event.text}
         case ReasoningDelta():
-            return _chunk_choice(event.choice, {"reasoning_content": event.text})
-        case ToolCallDelta():
-            return _chunk_choice(event.choice, {"tool_calls": [_tool_call_delta(event)]})
-        case CustomCallDelta():
-            return _chunk_choice(event.choice, {"tool_calls": [_custom_call_delta(event)]})
+            return {"reasoning_content": event.text}
+        case ToolCallDelta() | CustomCallDelta():
+            return {"tool_calls": [_call_delta(event)]}
         case ImageDelta():
-            text = {"content": event.text} if event.text else {}
-            return _chunk_choice(event.choice, {**text, "images": [_image(event)]})
-        case ChoiceFinished():
-            return {**_chunk_choice(event.choice, {}), "finish_reason": event.reason}
+            return {"content": event.text, "images": [_image(event)]} if event.text else {"images": [_image(event)]}
 
 
-def _chunk_choice(index: int, delta: Json, logprobs: Json | None = None) -> Json:
-    return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
+def _call_delta(event: ToolCallDelta | CustomCallDelta) -> CallDelta:
+    index, call_id, name = event.index, event.call_id, event.name or ""
+    if isinstance(event, CustomCallDelta):
+        if call_id is None:
+            return {"index": index, "custom": {"input": event.text}}
+        return {"index": index, "id": call_id, "type": "custom", "custom": {"name": name, "input": event.text}}
+    if call_id is None:
+        return {"index": index, "function": {"arguments": event.arguments}}
+    return {"index": index, "id": call_id, "type": "function", "function": {"name": name, "arguments": event.arguments}}
 
 
-def _tool_call_delta(event: ToolCallDelta) -> Json:
-    if event.call_id is None:
-        return {"index": event.index, "function": {"arguments": event.arguments}}
-    function = {"name": event.name, "arguments": event.arguments}
-    return {"index": event.index, "id": event.call_id, "type": "function", "function": function}
+def _call(deltas: Sequence[ToolCallDelta | CustomCallDelta]) -> CompletionToolCall | CompletionCustomCall:
+    """Return the call that the deltas make. The first has its id and name."""
+    call_id, name = deltas[0].call_id or "", deltas[0].name or ""
+    text = "".join(each.text if isinstance(each, CustomCallDelta) else each.arguments for each in deltas)
+    if isinstance(deltas[0], CustomCallDelta):
+        return {"id": call_id, "type": "custom", "custom": {"name": name, "input": text}}
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": text}}
 
 
-def _custom_call_delta(event: CustomCallDelta) -> Json:
-    if event.call_id is None:
-        return {"index": event.index, "custom": {"input": event.text}}
-    custom = {"name": event.name, "input": event.text}
-    return {"index": event.index, "id": event.call_id, "type": "custom", "custom": custom}
-
-
-def _image(event: ImageDelta) -> Json:
-    cut = {"truncated": event.truncated} if event.truncated else {}
-    return {"index": event.index, "type": "image_url", "image_url": {"url": event.data_uri}, **cut}
-
-
-def _add(choice: _Choice, event: Delta) -> None:
-    match event:
-        case ImageDelta():
-            choice.images.append(_image(event))
-            choice.text.append(event.text)
-        case TextDelta():
-            choice.text.append(event.text)
-            choice.logprobs.extend(event.logprobs)
-        case ReasoningDelta():
-            choice.reasoning.append(event.text)
-        case ToolCallDelta() if event.index in choice.calls:
-            choice.calls[event.index]["function"]["arguments"] += event.arguments
-        case ToolCallDelta():
-            function = {"name": event.name, "arguments": event.arguments}
-            choice.calls[event.index] = {"id": event.call_id, "type": "function", "function": function}
-        case CustomCallDelta() if event.index in choice.calls:
-            choice.calls[event.index]["custom"]["input"] += event.text
-        case CustomCallDelta():
-            custom = {"name": event.name, "input": event.text}
-            choice.calls[event.index] = {"id": event.call_id, "type": "custom", "custom": custom}
-
-
-def _choice_json(index: int, choice: _Choice, logprobs: bool) -> Json:
-    text = "".join(choice.text)
-    message: Json = {"role": "assistant", "content": text, "refusal": None, "annotations": []}
-    if choice.calls:
-        message["content"] = text or None
-        message["tool_calls"] = [call for _, call in sorted(choice.calls.items())]
-    if choice.images:
-        message["images"] = choice.images
-    if choice.reasoning:
-        message["reasoning_content"] = "".join(choice.reasoning)
-    return {
-        "index": index,
-        "message": message,
-        "logprobs": _logprobs_json(choice.logprobs) if logprobs else None,
-        "finish_reason": choice.finish_reason,
-    }
-
-
-def _logprobs_json(tokens: Sequence[TokenLogprob]) -> Json:
-    content = [{**_token_json(token), "top_logprobs": [_token_json(top) for top in token.top]} for token in tokens]
-    return {"content": content, "refusal": None}
-
-
-def _token_json(token: TokenLogprob | TopToken) -> Json:
-    return {"token": token.text, "logprob": token.logprob, "bytes": list(token.data)}
+def _image(event: ImageDelta) -> CompletionImage:
+    image: CompletionImage = {"index": event.index, "type": "image_url", "image_url": {"url": event.data_uri}}
+    if event.truncated:
+        image["truncated"] = event.truncated
+    return image

@@ -1,12 +1,13 @@
 """Events of a chat's answer, beside those of `pipelines.protocol.chat`."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pipelines.protocol.chat import Admitted, ChatEvent
 from server.backends.upstream import UpstreamResponse
 
-Json = dict[str, Any]
+Sent = Mapping[str, Any]  # what a client gets of a chat: a chunk, an event, or the whole answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class ImageDelta:
 class RawItem:
     """A chunk of a stream, or a whole completion, that is sent as it is: an upstream's, or a recorded one."""
 
-    body: Json
+    body: Sent
 
 
 # An UpstreamResponse is the only event of its chat, whatever its status

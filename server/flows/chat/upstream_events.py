@@ -16,8 +16,9 @@ from pipelines.protocol.chat import (
     TopToken,
 )
 from pipelines.protocol.upstream import Upstream
-from server.backends.upstream import Json, UpstreamResponse
+from server.backends.upstream import UpstreamResponse
 from server.errors import ApiError, BadRequest, EngineFailure, UpstreamRefused
+from server.flows.chat.events import Sent
 from server.schemas.upstream_chunks import ChoiceChunk, Chunk, Logprob, ToolCallChunk, TopLogprob, Usage
 
 REASONS: dict[str, FinishReason] = {"length": "length", "tool_calls": "tool_calls"}
@@ -41,7 +42,7 @@ def upstream_refusal(upstream: Upstream, answer: UpstreamResponse) -> ApiError:
     return UpstreamRefused(answer.status, error, answer.headers)
 
 
-def read_chunk(upstream: Upstream, item: Json) -> Chunk:
+def read_chunk(upstream: Upstream, item: Sent) -> Chunk:
     """Return the validated chunk. Raises EngineFailure for one of another shape."""
     try:
         return Chunk.model_validate(item)

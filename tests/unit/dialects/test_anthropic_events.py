@@ -16,8 +16,7 @@ from pipelines.protocol.chat import (
     TextDelta,
     ToolCallDelta,
 )
-from server.dialects.anthropic.answers import EVENTS, MessageAnswer
-from server.dialects.anthropic.events import collect, message_events
+from server.dialects.anthropic.answers import EVENTS, MessageAnswer, collect, message_events
 
 USAGE = ChatFinished(ChatUsage(7, 5), 0.1)
 EVENT: TypeAdapter[Any] = TypeAdapter(EVENTS[0] | EVENTS[1] | EVENTS[2] | EVENTS[3] | EVENTS[4] | EVENTS[5])

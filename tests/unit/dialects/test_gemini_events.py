@@ -14,9 +14,7 @@ from pipelines.protocol.chat import (
     TextDelta,
     ToolCallDelta,
 )
-from server.dialects.gemini.answers import GenerateAnswer
-from server.dialects.gemini.errors import error_answer
-from server.dialects.gemini.events import candidate_events, collect
+from server.dialects.gemini.answers import GenerateAnswer, candidate_events, collect, error_answer
 from server.errors import ImageModerationBlocked, ModerationBlocked
 from server.flows.chat.events import AnswerEvent, ImageDelta
 
