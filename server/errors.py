@@ -16,7 +16,9 @@ import math
 import re
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, NotRequired, cast
+
+from typing_extensions import TypedDict
 
 LABEL = re.compile(r"[a-z][a-z0-9_]{0,59}")
 STATUS_NAMES = {status.value: status.name.lower() for status in HTTPStatus}
@@ -30,6 +32,29 @@ def retry_after_header(retry_after_s: float) -> str:
 def status_label(status: int) -> str:
     """Return the name of an HTTP status in snake case, such as `not_found`."""
     return STATUS_NAMES.get(status, "error")
+
+
+class ModerationDetails(TypedDict):
+    """Why the moderation policy refused a request."""
+
+    moderation_stage: Literal["input", "output"]
+    categories: list[str]
+
+
+class ErrorDetail(TypedDict):
+    """`param` names the field that caused the error, `code` is stable and made for programs."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+    moderation_details: NotRequired[ModerationDetails]
+
+
+class ErrorBody(TypedDict):
+    """The body of every error."""
+
+    error: ErrorDetail
 
 
 class StartError(Exception):
@@ -69,7 +94,7 @@ class ApiError(Exception):
         """Return whether OpenAI's SDKs retry after this answer."""
         return (self.status in {408, 409, 429} or self.status >= 500) and self.headers.get("x-should-retry") != "false"
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> ErrorBody:
         """Return the error as the body of an answer."""
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
@@ -102,11 +127,11 @@ class ModerationBlocked(BadRequest):
 
     default_code: ClassVar[str | None] = "moderation_blocked"
 
-    def __init__(self, message: str, stage: str, categories: list[str]) -> None:
+    def __init__(self, message: str, stage: Literal["input", "output"], categories: list[str]) -> None:
         super().__init__(message)
-        self.details = {"moderation_stage": stage, "categories": categories}
+        self.details: ModerationDetails = {"moderation_stage": stage, "categories": categories}
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> ErrorBody:
         """Return the error as the body of an answer, with the details of the moderation."""
         return {"error": {**super().body()["error"], "moderation_details": self.details}}
 
@@ -334,8 +359,8 @@ class ReplayedError(ApiError):
     def __init__(self, status: int, error: Mapping[str, Any]) -> None:
         super().__init__(str(error.get("message")), param=error.get("param"), code=error.get("code"))
         self.status = status  # type: ignore[misc]  # the status is stored, the class is not
-        self._error = dict(error)
+        self._error = cast("ErrorDetail", dict(error))
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> ErrorBody:
         """Return the earlier call's error as the body of an answer."""
         return {"error": self._error}

@@ -20,6 +20,8 @@ from server.accounts.paging import Page, read_own
 from server.accounts.response_items import StoredItem
 from server.accounts.response_tables import FileRow, ItemRow, ResponseRow
 from server.accounts.store import Store, Write
+from server.schemas.response_events import Event
+from server.schemas.response_object import ResponseEcho, ResponseOutcome
 
 RUNNING = ("queued", "in_progress")
 MAX_FINGERPRINT_MATCHES = 50  # responses with one fingerprint that are read
@@ -38,7 +40,7 @@ class ResponseEnd:
     """How a response ended: its state, and the fields that are known at its end only."""
 
     state: str
-    ended: Mapping[str, Any]
+    ended: ResponseOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +56,11 @@ class StoredResponse:
     previous_id: str | None
     state: str
     background: bool
-    echo: Mapping[str, Any]
+    echo: ResponseEcho
     created_at: int
     owner: str = ""  # the server that runs it, or ran it
-    ended: Mapping[str, Any] | None = None
-    events: Sequence[Mapping[str, Any]] | None = None
+    ended: ResponseOutcome | None = None
+    events: Sequence[Event] | None = None
     idempotency_key: str | None = None
     fingerprint: str | None = None
     stored: bool = True
@@ -118,7 +120,7 @@ class ResponseStore(Store):
         with self._database.write() as session:
             self.output_write(response, position, item)(session)
 
-    def finish(self, response_id: str, state: str, ended: Mapping[str, Any]) -> bool:
+    def finish(self, response_id: str, state: str, ended: ResponseOutcome) -> bool:
         """Record the end, and add its items to its conversation. Returns False when it had ended before, or was
         deleted."""
         running = (ResponseRow.id == response_id, ResponseRow.state.in_(RUNNING))

@@ -14,6 +14,7 @@ from server.errors import (
     BadRequest,
     Conflict,
     EngineFailure,
+    ErrorBody,
     Forbidden,
     KeyReused,
     NotFound,
@@ -25,7 +26,6 @@ from server.errors import (
     Unauthorized,
     UnsupportedMedia,
 )
-from server.schemas.errors import ErrorBody
 
 Json = dict[str, Any]
 Responses = dict[int | str, dict[str, Any]]

@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from server.errors import BadRequest
+from server.errors import BadRequest, ErrorBody
 from server.flows.chat.completion import CompletionWriter
 from server.flows.chat.source import ChatCall
 from server.flows.models import find_chat_model
@@ -26,7 +26,6 @@ from server.http.openapi import (
 )
 from server.schemas.chat import ChatBody
 from server.schemas.chat_completion import ChatCompletion, ChatCompletionChunk
-from server.schemas.errors import ErrorBody
 from server.state.active_chats import ENDPOINT
 
 CHUNKS = event_stream_of(ChatCompletionChunk, ErrorBody, examples=examples.CHAT_EVENTS)

@@ -1,6 +1,7 @@
 """/v1/conversations: items that responses read and add to."""
 
 import asyncio
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any
 
@@ -10,7 +11,7 @@ from server.flows.responses.readable import readable_input
 from server.http import examples
 from server.http.bodies import KeyedJsonBody, Model, read_json
 from server.http.deps import Caller, ServicesDep, ignored_header
-from server.http.openapi import returns
+from server.http.openapi import errors, returns
 from server.http.queries import PageDep
 from server.schemas.conversations import (
     AddItems,
@@ -51,7 +52,7 @@ NewItems = Annotated[AddItems, Depends(ItemsBody(AddItems, examples.CONVERSATION
     response_description="The conversation.",
     responses=returns(ConversationObject, 404, 408, 429, headers=["x-darkroom-ignored"]),
 )
-async def create(body: NewConversation, key: Caller, services: ServicesDep) -> dict[str, Any]:
+async def create(body: NewConversation, key: Caller, services: ServicesDep) -> ConversationObject:
     """Create a conversation.
 
     A response with `conversation` reads its items, and adds its own when it has ended. A conversation that is not used
@@ -60,8 +61,8 @@ async def create(body: NewConversation, key: Caller, services: ServicesDep) -> d
     return await services.responses.conversations.create(key, body.items, body.metadata)
 
 
-@router.get("/{conversation_id}", response_description="The conversation.", responses=returns(ConversationObject, 404))
-async def show(conversation_id: ConversationId, key: Caller, services: ServicesDep) -> dict[str, Any]:
+@router.get("/{conversation_id}", response_description="The conversation.", responses=errors(404))
+async def show(conversation_id: ConversationId, key: Caller, services: ServicesDep) -> ConversationObject:
     """Show a conversation.
 
     Returns the conversation, without its items.
@@ -69,12 +70,10 @@ async def show(conversation_id: ConversationId, key: Caller, services: ServicesD
     return await services.responses.conversations.show(key, conversation_id)
 
 
-@router.post(
-    "/{conversation_id}",
-    response_description="The conversation after that.",
-    responses=returns(ConversationObject, 404, 408, 429),
-)
-async def change(conversation_id: ConversationId, body: Change, key: Caller, services: ServicesDep) -> dict[str, Any]:
+@router.post("/{conversation_id}", response_description="The conversation after that.", responses=errors(404, 408, 429))
+async def change(
+    conversation_id: ConversationId, body: Change, key: Caller, services: ServicesDep
+) -> ConversationObject:
     """Change a conversation.
 
     Replaces the metadata.
@@ -82,12 +81,8 @@ async def change(conversation_id: ConversationId, body: Change, key: Caller, ser
     return await services.responses.conversations.label(key, conversation_id, body.metadata)
 
 
-@router.delete(
-    "/{conversation_id}",
-    response_description="The conversation is deleted.",
-    responses=returns(DeletedConversation, 404),
-)
-async def delete(conversation_id: ConversationId, key: Caller, services: ServicesDep) -> dict[str, Any]:
+@router.delete("/{conversation_id}", response_description="The conversation is deleted.", responses=errors(404))
+async def delete(conversation_id: ConversationId, key: Caller, services: ServicesDep) -> DeletedConversation:
     """Delete a conversation.
 
     Deletes a conversation and its items. Responses that were made in it stay.
@@ -102,7 +97,7 @@ async def delete(conversation_id: ConversationId, key: Caller, services: Service
 )
 async def add_items(
     conversation_id: ConversationId, body: NewItems, key: Caller, services: ServicesDep
-) -> dict[str, Any]:
+) -> Mapping[str, Any]:
     """Add items to a conversation.
 
     Puts up to 20 items at its end. Those with images count as one call.
@@ -117,7 +112,7 @@ async def add_items(
 )
 async def list_items(
     conversation_id: ConversationId, key: Caller, services: ServicesDep, page: PageDep
-) -> dict[str, Any]:
+) -> Mapping[str, Any]:
     """List the items of a conversation.
 
     Returns a page of its items, which ends before `limit` where their images are large.
@@ -132,7 +127,7 @@ async def list_items(
 )
 async def show_item(
     conversation_id: ConversationId, item_id: ItemId, key: Caller, services: ServicesDep
-) -> dict[str, Any]:
+) -> Mapping[str, Any]:
     """Show an item of a conversation.
 
     Returns one item.
@@ -140,14 +135,10 @@ async def show_item(
     return await services.responses.conversations.show_item(key, conversation_id, item_id)
 
 
-@router.delete(
-    "/{conversation_id}/items/{item_id}",
-    response_description="The conversation.",
-    responses=returns(ConversationObject, 404),
-)
+@router.delete("/{conversation_id}/items/{item_id}", response_description="The conversation.", responses=errors(404))
 async def delete_item(
     conversation_id: ConversationId, item_id: ItemId, key: Caller, services: ServicesDep
-) -> dict[str, Any]:
+) -> ConversationObject:
     """Delete an item of a conversation.
 
     Later responses do not read it.

@@ -8,13 +8,12 @@ from fastapi.responses import FileResponse, PlainTextResponse, Response, Streami
 
 from server.accounts.results import StoredResult
 from server.backends.storage import Storage
-from server.errors import NotFound
+from server.errors import ErrorBody, NotFound
 from server.flows.thumbnails import MEDIA_TYPE, WIDTHS_PX
 from server.http.byte_range import InvalidRange, OutsideOfFile, read_range
 from server.http.delivery import prepend
 from server.http.deps import ServicesDep
 from server.http.openapi import answer, parameter, returns
-from server.schemas.errors import ErrorBody
 from server.schemas.validation import one_of
 
 Name = Annotated[str, Path(description="The name of the file, as in the `url` of an image.")]

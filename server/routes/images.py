@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from server.accounts.fingerprints import fingerprint
 from server.accounts.keys import Key
-from server.errors import BadRequest, UnsupportedMedia
+from server.errors import BadRequest, ErrorBody, UnsupportedMedia
 from server.flows.call_recording import describe_body
 from server.flows.images.controls import ControlRequest
 from server.flows.images.prompt_notes import foreign_syntax
@@ -46,7 +46,6 @@ from server.http.openapi import (
     json_body,
     returns,
 )
-from server.schemas.errors import ErrorBody
 from server.schemas.hosted_fields import refuse_unsupported
 from server.schemas.image_jobs import ImageJobState
 from server.schemas.images import (

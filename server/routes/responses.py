@@ -3,11 +3,11 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
@@ -40,6 +40,7 @@ from server.http.openapi import (
     IDEMPOTENCY_KEY,
     KEEPALIVE,
     RUN_ERRORS,
+    errors,
     event_stream_of,
     json_body,
     returns,
@@ -48,14 +49,9 @@ from server.http.queries import PageDep
 from server.http.sse import SEPARATOR, event, event_stream
 from server.schemas.hosted_fields import NO_EFFECT
 from server.schemas.local_models import ignored_options
-from server.schemas.response_answers import (
-    CompactedResponse,
-    DeletedResponse,
-    InputItemList,
-    InputTokenCount,
-    ResponseObject,
-)
-from server.schemas.response_events import ResponseEvent
+from server.schemas.response_answers import InputItemList
+from server.schemas.response_events import Event, ResponseEvent
+from server.schemas.response_object import CompactedResponse, DeletedResponse, InputTokenCount, ResponseObject
 from server.schemas.responses import CompactBody, ResponseBody
 from server.schemas.validation import ignored_fields
 from server.services import Services
@@ -123,10 +119,10 @@ async def create(request: Request, key: Caller, services: ServicesDep) -> Respon
 @router.post(
     "/input_tokens",
     response_description="The count.",
-    responses=returns(InputTokenCount, *RUN_ERRORS),
+    responses=errors(*RUN_ERRORS),
     openapi_extra={"requestBody": BODY},
 )
-async def input_tokens(request: Request, key: Caller, services: ServicesDep) -> dict[str, Any]:
+async def input_tokens(request: Request, key: Caller, services: ServicesDep) -> InputTokenCount:
     """Count input tokens.
 
     Counts the tokens that the model would read for this body, earlier rounds included. Nothing is generated.
@@ -235,7 +231,8 @@ async def _answer(request: Request, services: Services, asked: RequestedResponse
     if wants_keepalive(request, key):
         return KeepAliveJson(partial(_body, response), services.settings.keepalive_s, headers)
     content = await _body(response)
-    cuts = dict.fromkeys(item["truncated"] for item in response.output if item.get("truncated"))
+    drawn = [item for item in response.output if item["type"] == "image_generation_call"]
+    cuts = dict.fromkeys(item["truncated"] for item in drawn if item.get("truncated"))
     headers |= truncated_header("; ".join(cuts))
     return Response(content, media_type="application/json", headers=headers)
 
@@ -250,16 +247,16 @@ async def _body(response: ActiveResponse) -> bytes:
     return await _encoded(response.object())
 
 
-async def _events(items: AsyncIterator[dict[str, Any]]) -> AsyncIterator[ServerSentEvent]:
+async def _events(items: AsyncIterator[Event]) -> AsyncIterator[ServerSentEvent]:
     async for item in items:
         yield event(item, item["type"])
     yield ServerSentEvent("[DONE]", sep=SEPARATOR)
 
 
-async def _json(value: dict[str, Any], headers: dict[str, str]) -> Response:
+async def _json(value: Mapping[str, object], headers: dict[str, str]) -> Response:
     return Response(await _encoded(value), media_type="application/json", headers=headers)
 
 
-async def _encoded(value: dict[str, Any]) -> bytes:
+async def _encoded(value: Mapping[str, object]) -> bytes:
     """Encode JSON in a thread, since images make large bodies."""
     return await asyncio.to_thread(lambda: json.dumps(value, separators=(",", ":")).encode())

@@ -2,8 +2,8 @@
 
 from typing import Literal
 
+from server.errors import ErrorDetail
 from server.schemas.answer import Answer, OmittedIfNone
-from server.schemas.errors import ErrorDetail
 from server.schemas.images import ImageAnswer
 from server.schemas.listing import Listed, Listing
 

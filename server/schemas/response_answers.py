@@ -1,18 +1,16 @@
-"""The answers of /v1/responses: the response, its items, and pages of them."""
+"""The items of responses and conversations as clients get them, and how they are built."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
 from pipelines.protocol.images import Background
-from pipelines.protocol.tiers import ServiceTier
-from server.schemas.errors import ErrorDetail
+from server.errors import ErrorDetail
 from server.schemas.hosted_items import ShellCallType, ShellOutputType, UnreadType
-from server.schemas.response_object import ResponseStatus
-from server.schemas.response_tools import AllowedTools, HostedTool, NamedCustomTool, NamedFunction, Tool
-from server.schemas.responses import JsonObject, JsonSchema, PlainText
 
+Role = Literal["user", "assistant", "system", "developer"]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
@@ -114,116 +112,6 @@ OutputItem = Annotated[
 ]
 
 
-class ResponseError(TypedDict):
-    """Why a response failed."""
-
-    code: str
-    message: str
-
-
-class IncompleteDetails(TypedDict):
-    """Why a response ended early."""
-
-    reason: Literal["max_output_tokens"]
-
-
-class InputTokensDetails(TypedDict):
-    """Nothing is cached between calls, so these are zero."""
-
-    cached_tokens: int
-    cache_write_tokens: int
-
-
-class OutputTokensDetails(TypedDict):
-    """Tokens of the reasoning are counted as output too."""
-
-    reasoning_tokens: int
-
-
-class ResponseUsage(TypedDict):
-    """Tokens that the chat model read and wrote. Images are not counted in tokens."""
-
-    input_tokens: int
-    input_tokens_details: InputTokensDetails
-    output_tokens: int
-    output_tokens_details: OutputTokensDetails
-    total_tokens: int
-
-
-class ReasoningSettings(TypedDict):
-    """Reasoning can't be configured here."""
-
-    effort: str | None
-    summary: None
-
-
-class TextSettings(TypedDict):
-    """The format that the answer's text has."""
-
-    format: Annotated[PlainText | JsonObject | JsonSchema, Field(discriminator="type")]
-    verbosity: str
-
-
-class ConversationName(TypedDict):
-    """The conversation that the response belongs to."""
-
-    id: str
-
-
-class ResponseObject(TypedDict):
-    """A response. Most fields repeat the request."""
-
-    id: str
-    object: Literal["response"]
-    created_at: int
-    completed_at: int | None
-    status: ResponseStatus
-    error: ResponseError | None
-    incomplete_details: IncompleteDetails | None
-    output: list[OutputItem]
-    usage: ResponseUsage | None
-    background: bool
-    frequency_penalty: float
-    instructions: str | None
-    max_output_tokens: int | None
-    max_tool_calls: int | None
-    metadata: dict[str, str]
-    model: str
-    parallel_tool_calls: bool
-    conversation: NotRequired[ConversationName | None]  # not in responses of earlier versions
-    presence_penalty: float
-    previous_response_id: str | None
-    prompt_cache_key: str | None
-    prompt_cache_retention: str | None
-    reasoning: ReasoningSettings
-    safety_identifier: str | None
-    service_tier: ServiceTier
-    store: bool
-    temperature: float
-    text: TextSettings
-    tool_choice: Literal["none", "auto", "required"] | NamedFunction | NamedCustomTool | HostedTool | AllowedTools
-    tools: list[Tool]
-    top_logprobs: int
-    top_p: float
-    truncation: Literal["auto", "disabled"]
-    user: str | None
-
-
-class DeletedResponse(TypedDict):
-    """The response and its items are gone."""
-
-    id: str
-    object: Literal["response"]
-    deleted: Literal[True]
-
-
-class InputTokenCount(TypedDict):
-    """Tokens of the whole input: earlier rounds, instructions and tools among them."""
-
-    object: Literal["response.input_tokens"]
-    input_tokens: int
-
-
 class SentText(TypedDict):
     """Text of the request."""
 
@@ -246,14 +134,17 @@ class SentRefusal(TypedDict):
     refusal: str
 
 
+SentPart = SentText | SentImage | OutputTextPart | SentRefusal
+
+
 class SentMessage(TypedDict):
     """A message of the request, or one of an earlier response that the request named."""
 
     id: str
     type: Literal["message"]
     status: ItemStatus
-    role: Literal["user", "assistant", "system", "developer"]
-    content: list[Annotated[SentText | SentImage | OutputTextPart | SentRefusal, Field(discriminator="type")]]
+    role: Role
+    content: list[Annotated[SentPart, Field(discriminator="type")]]
 
 
 class FunctionOutput(TypedDict):
@@ -295,16 +186,6 @@ InputItem = Annotated[
 ]
 
 
-class CompactedResponse(TypedDict):
-    """The user's messages, the newest image, and a summary of all the rest: the `input` of the next response."""
-
-    id: str
-    object: Literal["response.compaction"]
-    created_at: int
-    output: list[InputItem]
-    usage: ResponseUsage
-
-
 class InputItemList(TypedDict):
     """A page of a response's input items. Continue with `after` = `last_id` while `has_more` is true."""
 
@@ -313,3 +194,30 @@ class InputItemList(TypedDict):
     first_id: str | None
     last_id: str | None
     has_more: bool
+
+
+def text_part(text: str, logprobs: Sequence[TokenLogprob] = ()) -> OutputTextPart:
+    """Build the text part of a message."""
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(logprobs)}
+
+
+def message_item(item_id: str, status: ItemStatus, content: list[OutputTextPart]) -> OutputMessage:
+    """Build the item of an answer of the model."""
+    return {"id": item_id, "type": "message", "status": status, "role": "assistant", "content": content}
+
+
+def reasoning_item(item_id: str, status: ItemStatus, text: str) -> ReasoningOutput:
+    """Build the item of the model's reasoning."""
+    content: list[ReasoningPart] = [{"type": "reasoning_text", "text": text}] if text else []
+    return {"id": item_id, "type": "reasoning", "status": status, "summary": [], "content": content}
+
+
+def item_list(items: list[InputItem], *, has_more: bool) -> InputItemList:
+    """Build a list of items."""
+    return {
+        "object": "list",
+        "data": items,
+        "first_id": items[0]["id"] if items else None,
+        "last_id": items[-1]["id"] if items else None,
+        "has_more": has_more,
+    }

@@ -6,20 +6,34 @@ from pydantic import Field, RootModel
 from typing_extensions import TypedDict
 
 from pipelines.protocol.images import Background
-from server.schemas.errors import ErrorDetail
-from server.schemas.response_answers import OutputItem, OutputTextPart, ResponseObject, TokenLogprob
+from server.errors import ErrorDetail
+from server.schemas.response_answers import OutputItem, OutputTextPart, TokenLogprob
+from server.schemas.response_object import ResponseObject
+
+SnapshotKind = Literal[
+    "response.created",
+    "response.queued",
+    "response.in_progress",
+    "response.completed",
+    "response.incomplete",
+    "response.failed",
+]
 
 
 class _Event(TypedDict):
     sequence_number: int
 
 
-class _ItemEvent(_Event):
+class ItemPlace(_Event):
+    """Where an event of an item belongs."""
+
     item_id: str
     output_index: int
 
 
-class _PartEvent(_ItemEvent):
+class PartPlace(ItemPlace):
+    """Where an event of a part belongs."""
+
     content_index: int
 
 
@@ -27,14 +41,7 @@ class SnapshotEvent(_Event):
     """The whole response as it is now. `completed`, `incomplete` and `failed` end the stream; a cancelled response
     ends with `incomplete`."""
 
-    type: Literal[
-        "response.created",
-        "response.queued",
-        "response.in_progress",
-        "response.completed",
-        "response.incomplete",
-        "response.failed",
-    ]
+    type: SnapshotKind
     response: ResponseObject
 
 
@@ -46,14 +53,14 @@ class OutputItemEvent(_Event):
     item: OutputItem
 
 
-class ContentPartEvent(_PartEvent):
+class ContentPartEvent(PartPlace):
     """A part of a message begins, or is done."""
 
     type: Literal["response.content_part.added", "response.content_part.done"]
     part: OutputTextPart
 
 
-class TextDeltaEvent(_PartEvent):
+class TextDeltaEvent(PartPlace):
     """New text of a message."""
 
     type: Literal["response.output_text.delta"]
@@ -61,7 +68,7 @@ class TextDeltaEvent(_PartEvent):
     logprobs: list[TokenLogprob]
 
 
-class TextDoneEvent(_PartEvent):
+class TextDoneEvent(PartPlace):
     """The text of a message is complete."""
 
     type: Literal["response.output_text.done"]
@@ -69,28 +76,28 @@ class TextDoneEvent(_PartEvent):
     logprobs: list[TokenLogprob]
 
 
-class ReasoningDeltaEvent(_PartEvent):
+class ReasoningDeltaEvent(PartPlace):
     """New text of the reasoning."""
 
     type: Literal["response.reasoning_text.delta"]
     delta: str
 
 
-class ReasoningDoneEvent(_PartEvent):
+class ReasoningDoneEvent(PartPlace):
     """The reasoning is complete."""
 
     type: Literal["response.reasoning_text.done"]
     text: str
 
 
-class ArgumentsDeltaEvent(_ItemEvent):
+class ArgumentsDeltaEvent(ItemPlace):
     """New text of a function call's arguments."""
 
     type: Literal["response.function_call_arguments.delta"]
     delta: str
 
 
-class ArgumentsDoneEvent(_ItemEvent):
+class ArgumentsDoneEvent(ItemPlace):
     """The arguments of a function call are complete."""
 
     type: Literal["response.function_call_arguments.done"]
@@ -98,21 +105,21 @@ class ArgumentsDoneEvent(_ItemEvent):
     arguments: str
 
 
-class CustomInputDeltaEvent(_ItemEvent):
+class CustomInputDeltaEvent(ItemPlace):
     """New text of a custom tool call's input."""
 
     type: Literal["response.custom_tool_call_input.delta"]
     delta: str
 
 
-class CustomInputDoneEvent(_ItemEvent):
+class CustomInputDoneEvent(ItemPlace):
     """The input of a custom tool call is complete."""
 
     type: Literal["response.custom_tool_call_input.done"]
     input: str
 
 
-class ImageCallEvent(_ItemEvent):
+class ImageCallEvent(ItemPlace):
     """How far a call of the image tool is."""
 
     type: Literal[
@@ -122,7 +129,7 @@ class ImageCallEvent(_ItemEvent):
     ]
 
 
-class ImagePreviewEvent(_ItemEvent):
+class ImagePreviewEvent(ItemPlace):
     """A preview of an image."""
 
     type: Literal["response.image_generation_call.partial_image"]
@@ -144,25 +151,23 @@ class ResponseErrorEvent(_Event):
     error: ErrorDetail
 
 
-class ResponseEvent(
-    RootModel[
-        Annotated[
-            SnapshotEvent
-            | OutputItemEvent
-            | ContentPartEvent
-            | TextDeltaEvent
-            | TextDoneEvent
-            | ReasoningDeltaEvent
-            | ReasoningDoneEvent
-            | ArgumentsDeltaEvent
-            | ArgumentsDoneEvent
-            | CustomInputDeltaEvent
-            | CustomInputDoneEvent
-            | ImageCallEvent
-            | ImagePreviewEvent
-            | ResponseErrorEvent,
-            Field(discriminator="type"),
-        ]
-    ]
-):
+Event = (
+    SnapshotEvent
+    | OutputItemEvent
+    | ContentPartEvent
+    | TextDeltaEvent
+    | TextDoneEvent
+    | ReasoningDeltaEvent
+    | ReasoningDoneEvent
+    | ArgumentsDeltaEvent
+    | ArgumentsDoneEvent
+    | CustomInputDeltaEvent
+    | CustomInputDoneEvent
+    | ImageCallEvent
+    | ImagePreviewEvent
+    | ResponseErrorEvent
+)
+
+
+class ResponseEvent(RootModel[Annotated[Event, Field(discriminator="type")]]):
     """One event. Its `type` is also the name of the server-sent event."""

@@ -1,20 +1,17 @@
 """The body of POST /v1/responses, as OpenAI's SDKs send it."""
 
 import json
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, Tag
 
-from pipelines.protocol.tiers import ServiceTier
 from server.schemas.chat_messages import TEXT_OR_PARTS, BoundedText, LenientModel, Text
 from server.schemas.chat_tools import MAX_TOOLS
 from server.schemas.hosted_fields import HostedFields
 from server.schemas.local_models import MinP, RepetitionPenalty, TemplateOptions, TopK
 from server.schemas.response_items import Item
-from server.schemas.response_tools import Tool, ToolChoice, echo_tool
+from server.schemas.response_tools import Tool, ToolChoice
 
-SAMPLING = frozenset({"temperature", "top_p", "presence_penalty", "frequency_penalty"})  # that answers repeat
 MAX_ITEMS = 4096
 UNSUPPORTED = {  # field -> what to do instead
     "prompt": "send 'instructions' and 'input'",
@@ -150,36 +147,3 @@ class CompactBody(HostedFields):
     )
     instructions: BoundedText | None = None
     previous_response_id: ResponseId | None = None
-
-
-def echo(body: ResponseBody, model: str, defaults: Mapping[str, float], tier: ServiceTier) -> dict[str, Any]:
-    """Return the fields of the request that every object of the response repeats. `defaults` are the model's, of the
-    sampling that the request leaves out. `tier` is the one in which it is served."""
-    choice = body.tool_choice
-    sampling = {name: getattr(body, name) for name in SAMPLING}
-    sampling |= {name: value for name, value in defaults.items() if name in SAMPLING - body.model_fields_set}
-    text_format = body.text.format.model_dump(by_alias=True) if body.text.format else {"type": "text"}
-    return {
-        **sampling,
-        "background": body.background,
-        "conversation": {"id": body.conversation.id} if body.conversation else None,
-        "instructions": body.instructions,
-        "max_output_tokens": body.max_output_tokens,
-        "max_tool_calls": body.max_tool_calls,
-        "metadata": body.metadata,
-        "model": model,
-        "parallel_tool_calls": body.parallel_tool_calls,
-        "previous_response_id": body.previous_response_id,
-        "prompt_cache_key": body.prompt_cache_key,
-        "prompt_cache_retention": body.prompt_cache_retention,
-        "reasoning": {"effort": body.reasoning.effort if body.reasoning else None, "summary": None},
-        "safety_identifier": body.safety_identifier,
-        "service_tier": tier,
-        "store": body.store,
-        "text": {"format": text_format, "verbosity": body.text.verbosity or "medium"},
-        "tool_choice": choice if isinstance(choice, str) else choice.model_dump(exclude_none=True),
-        "tools": [echo_tool(tool) for tool in body.tools],
-        "top_logprobs": body.top_logprobs,
-        "truncation": body.truncation,
-        "user": body.user,
-    }

@@ -2,8 +2,8 @@
 
 from typing import Literal
 
+from server.errors import ErrorDetail
 from server.schemas.admin import CatalogChange
-from server.schemas.errors import ErrorDetail
 from server.schemas.listing import Listed, Listing
 
 Action = Literal["swap", "undo", "reload"]

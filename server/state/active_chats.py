@@ -5,7 +5,7 @@ and has the id of its request, which its answer has in the header `x-request-id`
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -21,11 +21,11 @@ from server.telemetry.call_trace import current_trace
 log = structlog.stdlib.get_logger("darkroom.chat")
 
 ENDPOINT = "chat.completions"
-Json = dict[str, Any]
+Sent = Mapping[str, Any]  # a part of an answer, in the protocol of its caller
 Item = TypeVar("Item")
 
 
-class ActiveChat(ActiveJob[Json]):
+class ActiveChat(ActiveJob[Sent]):
     """One chat. Its events, if it has an Idempotency-Key, are the parts of its answer: the chunks of a stream, or one
     completion.
 
@@ -46,7 +46,7 @@ class ActiveChat(ActiveJob[Json]):
         self._closed = asyncio.Event()
 
     @classmethod
-    def replay(cls, call: CallId, outcome: Sequence[Json] | ApiError) -> "ActiveChat":
+    def replay(cls, call: CallId, outcome: Sequence[Sent] | ApiError) -> "ActiveChat":
         """Return a chat that ended before, to be followed like one that runs."""
         chat = cls(call, replayed=True)
         if not isinstance(outcome, ApiError):
@@ -101,7 +101,7 @@ class ActiveChat(ActiveJob[Json]):
         elif self._running is not None:  # its client reads slowly: the model stops at once
             await self._running.aclose()
 
-    def send(self, item: Json) -> None:
+    def send(self, item: Sent) -> None:
         """Append a chunk, or the completion."""
         self.events.append(item)
         self._notify()
@@ -111,7 +111,7 @@ class ActiveChat(ActiveJob[Json]):
         self.failure, self._ended = failure, True
         self._notify()
 
-    async def items(self) -> AsyncIterator[Json]:
+    async def items(self) -> AsyncIterator[Sent]:
         """Yield everything that is sent, from the first item on. Raises ApiError, also between them."""
         async for item in self.follow():
             yield item

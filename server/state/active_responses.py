@@ -11,17 +11,19 @@ A response moves through the phases below, each move made by one method of Activ
 import asyncio
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from server.accounts.calls import CallId
 from server.accounts.responses import StoredResponse
 from server.errors import ApiError, Overloaded
-from server.schemas.response_object import Json, ResponseStatus, response_object
+from server.schemas.response_answers import OutputItem
+from server.schemas.response_events import Event, ItemPlace, SnapshotKind
+from server.schemas.response_object import ResponseObject, ResponseOutcome, ResponseStatus, response_object
 from server.state.active_job import ActiveJob, ActiveJobs
 from server.state.detached_task import FOREVER
 
 ENDPOINT = "responses"
-TERMINAL: Mapping[ResponseStatus, str] = {
+TERMINAL: Mapping[ResponseStatus, SnapshotKind] = {
     "completed": "response.completed",
     "incomplete": "response.incomplete",
     "cancelled": "response.incomplete",
@@ -52,7 +54,7 @@ class IllegalTransition(RuntimeError):
     """A phase that can't follow the present one: a defect of the server's."""
 
 
-class ActiveResponse(ActiveJob[Json]):
+class ActiveResponse(ActiveJob[Event]):
     """One response, its output items and its events so far.
 
     `recorded`: it has, or will have, a row in the database, since it is stored or a retry may ask for it.
@@ -65,13 +67,13 @@ class ActiveResponse(ActiveJob[Json]):
         self.recorded = recorded
         self.phase = Phase.QUEUED if record.background else Phase.STARTING
         self.status: ResponseStatus = "queued" if record.background else "in_progress"
-        self.output: list[Json] = []
+        self.output: list[OutputItem] = []
         self.unused_options: tuple[str, ...] = ()  # of the chat template; known when it is admitted
         self.unread: tuple[str, ...] = ()  # paths of what else has no effect
-        self.ended: Mapping[str, Any] | None = None  # what only the end knows: usage, error, completed_at
+        self.ended: ResponseOutcome | None = None  # what only the end knows: usage, error, completed_at
 
     @classmethod
-    def replay(cls, record: StoredResponse, output: list[Json], events: list[Json]) -> "ActiveResponse":
+    def replay(cls, record: StoredResponse, output: list[OutputItem], events: list[Event]) -> "ActiveResponse":
         """Return a response that ended before, to be followed like one that runs."""
         replayed = cls(record, recorded=True, replayed=True)
         replayed.output, replayed.events, replayed.ended = output, events, record.ended
@@ -98,19 +100,34 @@ class ActiveResponse(ActiveJob[Json]):
         """Return True, also for a response that is being cancelled: the key names its end."""
         return True
 
-    def object(self) -> Json:
+    def object(self) -> ResponseObject:
         """Return the response object as it is now."""
         record = self.record
         return response_object(record.id, record.created_at, record.echo, self.status, self.output, self.ended)
 
-    def emit(self, kind: str, **fields: Any) -> None:
-        """Append an event; it gets the next sequence number."""
-        self.events.append({"type": kind, "sequence_number": len(self.events), **fields})
+    @property
+    def next_number(self) -> int:
+        """Return the sequence number of the next event."""
+        return len(self.events)
+
+    def place(self, item_id: str, index: int) -> ItemPlace:
+        """Return where the next event belongs, if it is of this item."""
+        return {"sequence_number": self.next_number, "item_id": item_id, "output_index": index}
+
+    def emit(self, event: Event) -> None:
+        """Append the next event."""
+        self.events.append(event)
         self._notify()
 
-    def emit_snapshot(self, kind: str) -> None:
+    def emit_snapshot(self, kind: SnapshotKind) -> None:
         """Append an event that carries the whole response object."""
-        self.emit(kind, response=self.object())
+        self.emit({"type": kind, "sequence_number": self.next_number, "response": self.object()})
+
+    def emit_item(
+        self, kind: Literal["response.output_item.added", "response.output_item.done"], index: int, item: OutputItem
+    ) -> None:
+        """Append an event that carries an item, which begins or is done."""
+        self.emit({"type": kind, "sequence_number": self.next_number, "output_index": index, "item": item})
 
     def start(self) -> None:
         """Record that a background response has left the queue."""
@@ -122,18 +139,27 @@ class ActiveResponse(ActiveJob[Json]):
         self._move(Phase.ADMITTED)
         self._notify()
 
-    def mark_charged(self, index: int, item: Json) -> None:
+    def mark_charged(self, index: int, item: OutputItem) -> None:
         """Record that the image of this output item is stored and charged."""
         self._move(Phase.CHARGED)
         self.output[index] = item
 
-    def end(self, status: ResponseStatus, ended: Mapping[str, Any], failure: ApiError | None = None) -> None:
+    def end(self, status: ResponseStatus, ended: ResponseOutcome, failure: ApiError | None = None) -> None:
         """Set the end and emit its events."""
         self._move(Phase.ENDED)
         self.status, self.ended, self.failure = status, ended, failure
         if failure is not None:
             error = failure.body()["error"]
-            self.emit("error", code=error["code"], message=error["message"], param=error["param"], error=error)
+            self.emit(
+                {
+                    "type": "error",
+                    "sequence_number": self.next_number,
+                    "code": error["code"],
+                    "message": error["message"],
+                    "param": error["param"],
+                    "error": error,
+                }
+            )
         self.emit_snapshot(TERMINAL[status])
 
     def _move(self, phase: Phase) -> None:

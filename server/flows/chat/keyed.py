@@ -14,7 +14,7 @@ import structlog
 from server.accounts.calls import CallId, CallRecord, CallStore, IdempotencyKeyInUse
 from server.accounts.keys import Key
 from server.errors import ReplayedError
-from server.flows.chat.events import AnswerEvent, CallAdmitted, RawItem
+from server.flows.chat.events import AnswerEvent, CallAdmitted, RawItem, Sent
 from server.flows.rate_limits import RateLimiter
 from server.flows.retries import RetryInfo, check_fingerprint, is_replayable
 from server.state.active_chats import ENDPOINT, ActiveChat, ActiveChats
@@ -23,8 +23,7 @@ from server.state.background_tasks import BackgroundTasks, run_to_completion
 
 log = structlog.stdlib.get_logger("darkroom.chat")
 
-Json = dict[str, Any]
-Items = Callable[[], AsyncGenerator[Json, None]]  # what is sent of a chat: chunks, or a completion
+Items = Callable[[], AsyncGenerator[Sent, None]]  # what is sent of a chat: chunks, or a completion
 
 
 class KeyedChats:
@@ -89,14 +88,14 @@ class KeyedChats:
                     chat.send(item)
         except (Exception, asyncio.CancelledError) as error:
             failure = chat.to_api_error(error)
-        answer: Json = {"items": chat.events} if failure is None else failure.body()["error"]
+        answer: Sent = {"items": chat.events} if failure is None else failure.body()["error"]
         status = 200 if failure is None else failure.status
         if failure is None or is_replayable(failure.status, failure.code):
             await run_to_completion(self._background.settle(self._record(chat, status, answer)))
         if failure is not None:
             raise failure
 
-    async def _record(self, chat: ActiveChat, status: int, answer: Json) -> None:
+    async def _record(self, chat: ActiveChat, status: int, answer: Sent) -> None:
         try:
             await self._store.retry_in_writer(self._store.record_ended, chat.call, status, answer)
         except IdempotencyKeyInUse:  # on a server that shares the database; both clients have their answers

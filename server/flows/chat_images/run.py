@@ -28,11 +28,11 @@ from server.flows.references import ReferenceLoader
 from server.flows.responses.create import ResponseCreator
 from server.flows.retries import RetryInfo
 from server.schemas.chat_messages import custom_arguments
+from server.schemas.response_events import Event
 from server.schemas.responses import ResponseBody
 from server.state.active_job import ActiveJob
 from server.state.active_responses import ActiveResponse
 
-Json = dict[str, Any]
 OnStart = Callable[[ActiveJob[Any]], None]
 
 
@@ -98,11 +98,11 @@ class ChatImages:
                     images += isinstance(made, ImageDelta)
                     yield made
         yield ChoiceFinished(0, _end(response))
-        usage = (response.ended or {}).get("usage") or {}
-        yield ChatFinished(ChatUsage(usage.get("input_tokens", 0), usage.get("output_tokens", 0)), 0.0)
+        usage = response.ended.get("usage") if response.ended else None
+        yield ChatFinished(ChatUsage(usage["input_tokens"], usage["output_tokens"]) if usage else ChatUsage(0, 0), 0.0)
 
 
-def _events(event: Json, images: int, links: bool) -> Iterator[AnswerEvent]:
+def _events(event: Event, images: int, links: bool) -> Iterator[AnswerEvent]:
     match event["type"]:
         case "response.output_text.delta":
             yield TextDelta(0, event["delta"])

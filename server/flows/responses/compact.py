@@ -16,7 +16,8 @@ from server.flows.models import find_chat_model
 from server.flows.responses.context import build_context
 from server.flows.responses.history import History
 from server.flows.responses.items import new_id, render, render_page, without_images, write_summary
-from server.schemas.response_object import Json, usage_object
+from server.schemas.response_answers import Compaction, InputItem
+from server.schemas.response_object import CompactedResponse, usage_object
 from server.schemas.responses import CompactBody
 from server.state.served_catalog import ServedCatalog
 
@@ -37,7 +38,7 @@ class Compactor:
         self._chats = chats
         self._storage = storage
 
-    async def compact(self, key: Key, body: CompactBody) -> tuple[Json, list[str]]:
+    async def compact(self, key: Key, body: CompactBody) -> tuple[CompactedResponse, list[str]]:
         """Return the compacted items, and the paths of those that are not found any more: the user's messages, the
         newest image, and the summary. Raises ApiError."""
         model = find_chat_model(self._catalog.current, body.model, key.groups)
@@ -51,7 +52,7 @@ class Compactor:
         kept = [item for item in items if item.body["type"] == "message" and item.body["role"] == "user"]
         images = [item for item in items if item.body["type"] == "image_generation_call"][-1:]
         output = [*await self._messages(kept), *await render_page(images, self._storage)]
-        compacted = {
+        compacted: CompactedResponse = {
             "id": f"resp_{uuid.uuid4().hex}",
             "object": "response.compaction",
             "created_at": int(time.time()),
@@ -60,7 +61,7 @@ class Compactor:
         }
         return compacted, missing
 
-    async def _messages(self, kept: Sequence[StoredItem]) -> list[Json]:
+    async def _messages(self, kept: Sequence[StoredItem]) -> list[InputItem]:
         """Return the messages as clients get them. If more images than fit into an answer are there, the newest ones
         stay."""
         newest = await render_page(kept[::-1], self._storage)
@@ -99,6 +100,6 @@ def transcript(items: Sequence[StoredItem], instructions: str | None) -> str:
     return "\n".join(lines)
 
 
-def compaction_item(summary: str) -> Json:
+def compaction_item(summary: str) -> Compaction:
     """Return the item that clients send back in place of the items that its summary covers."""
     return {"id": new_id("compaction"), "type": "compaction", "encrypted_content": write_summary(summary)}

@@ -23,8 +23,9 @@ from server.errors import BadRequest, NotFound
 from server.flows.rate_limits import RateLimiter
 from server.flows.responses.history import History
 from server.flows.responses.items import has_data_uri, render, render_page
+from server.schemas.conversations import ConversationObject, DeletedConversation
+from server.schemas.response_answers import InputItem, InputItemList, item_list
 from server.schemas.response_items import Item
-from server.schemas.response_object import Json, item_list
 
 Found = TypeVar("Found")
 LIMITS = {  # the code and the message
@@ -56,7 +57,7 @@ class Conversations:
         self._storage = storage
         self._limiter = limiter
 
-    async def create(self, key: Key, items: list[Item], metadata: Mapping[str, str]) -> Json:
+    async def create(self, key: Key, items: list[Item], metadata: Mapping[str, str]) -> ConversationObject:
         """Create a conversation with these items. Raises BadRequest."""
         conversation = Conversation(f"conv_{uuid.uuid4().hex}", metadata, int(time.time()))
         stored = await self._stored(key, items)
@@ -66,22 +67,22 @@ class Conversations:
             raise _refused(error) from error
         return _json(conversation)
 
-    async def show(self, key: Key, conversation_id: str) -> Json:
+    async def show(self, key: Key, conversation_id: str) -> ConversationObject:
         """Return a conversation. Raises NotFound, for other keys' conversations too."""
         return _json(_found(await self._store.in_reader(self._store.find, conversation_id, key.id), conversation_id))
 
-    async def label(self, key: Key, conversation_id: str, metadata: Mapping[str, str]) -> Json:
+    async def label(self, key: Key, conversation_id: str, metadata: Mapping[str, str]) -> ConversationObject:
         """Replace the metadata of a conversation, and return it. Raises NotFound."""
         labelled = await self._store.in_writer(self._store.label, conversation_id, key.id, metadata)
         return _json(_found(labelled, conversation_id))
 
-    async def delete(self, key: Key, conversation_id: str) -> Json:
+    async def delete(self, key: Key, conversation_id: str) -> DeletedConversation:
         """Delete a conversation, and return OpenAI's answer. Raises NotFound."""
         if not await self._store.in_writer(self._store.delete, conversation_id, key.id):
             raise _not_found(conversation_id)
         return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
 
-    async def add(self, key: Key, conversation_id: str, items: list[Item]) -> Json:
+    async def add(self, key: Key, conversation_id: str, items: list[Item]) -> InputItemList:
         """Put items at the end of a conversation, and return them. Raises NotFound or BadRequest."""
         await self.show(key, conversation_id)  # before images are written
         stored = await self._stored(key, items)
@@ -92,7 +93,7 @@ class Conversations:
             raise _refused(error) from error
         return item_list(await self._rendered(stored), has_more=False)
 
-    async def list_items(self, key: Key, conversation_id: str, page: Page) -> Json:
+    async def list_items(self, key: Key, conversation_id: str, page: Page) -> InputItemList:
         """Return a page of a conversation's items. Raises NotFound, or BadRequest for an unknown `after`."""
         try:
             found = await self._store.in_reader(self._store.page, conversation_id, key.id, page)
@@ -102,12 +103,12 @@ class Conversations:
         rendered = await render_page(items[: page.limit], self._storage)
         return item_list(rendered, has_more=len(items) > len(rendered))
 
-    async def show_item(self, key: Key, conversation_id: str, item_id: str) -> Json:
+    async def show_item(self, key: Key, conversation_id: str, item_id: str) -> InputItem:
         """Return one item of a conversation. Raises NotFound."""
         found = await self._store.in_reader(self._store.find_item, conversation_id, key.id, item_id)
         return (await self._rendered([_found(found, item_id)]))[0]
 
-    async def delete_item(self, key: Key, conversation_id: str, item_id: str) -> Json:
+    async def delete_item(self, key: Key, conversation_id: str, item_id: str) -> ConversationObject:
         """Delete an item, and return its conversation. Raises NotFound."""
         found = await self._store.in_writer(self._store.delete_item, conversation_id, key.id, item_id)
         return _json(_found(found, item_id))
@@ -118,7 +119,7 @@ class Conversations:
         async with self._limiter.slot(key) if any(map(has_data_uri, read)) else nullcontext():
             return await self._history.store_inputs(key, read, field="items", decoded=False)
 
-    async def _rendered(self, items: Sequence[StoredItem]) -> list[Json]:
+    async def _rendered(self, items: Sequence[StoredItem]) -> list[InputItem]:
         return [await self._storage.in_thread(render, item, self._storage) for item in items]
 
 
@@ -127,7 +128,7 @@ def _refused(error: TooMany) -> BadRequest:
     return BadRequest(message, param=None if error.what == "conversations" else "items", code=code)
 
 
-def _json(conversation: Conversation) -> Json:
+def _json(conversation: Conversation) -> ConversationObject:
     return {
         "id": conversation.id,
         "object": "conversation",

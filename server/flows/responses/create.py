@@ -22,8 +22,9 @@ from server.flows.responses.retrieve import Responses
 from server.flows.responses.tool_loop import ToolLoop
 from server.flows.retries import RetryInfo
 from server.parts import Running
+from server.schemas.response_object import echo
 from server.schemas.response_tools import ImageTool
-from server.schemas.responses import ResponseBody, echo
+from server.schemas.responses import ResponseBody
 from server.state.active_responses import ENDPOINT, ActiveResponse
 from server.state.served_catalog import ServedCatalog
 

@@ -23,7 +23,7 @@ from server.flows.responses.context import IMAGE_TOOL_SUCCESS
 from server.flows.responses.plan import ImagePlan
 from server.flows.responses.stream_events import ToolCall
 from server.schemas.images import SamplingOptions
-from server.schemas.response_object import Json, image_item
+from server.schemas.response_answers import ImageCall
 from server.schemas.response_tools import ImageTool
 from server.state.active_calls import ActiveCall
 from server.state.active_responses import ActiveResponse
@@ -49,7 +49,7 @@ class ToolResult:
     response was cancelled while the image was captured, so the image is delivered and the response ends.
     """
 
-    item: Json
+    item: ImageCall
     charged: bool
     message: str
     interrupted: bool = False
@@ -93,27 +93,28 @@ class ImageToolRunner:
             def extra_writes(result: ImageResult) -> Write:
                 return record_item(StoredItem("output", to_item(result), result.files[0]))
 
-            fields = {"item_id": call.item_id, "output_index": call.index}
-            response.emit("response.image_generation_call.generating", **fields)
+            place = response.place(call.item_id, call.index)
+            response.emit({"type": "response.image_generation_call.generating", **place})
             running = self._calls.start_nested(key, request, extra_writes)
-            result, interrupted = await self._follow(running, response, fields, request)
+            result, interrupted = await self._follow(running, response, call, request)
         except ApiError as error:
             if not isinstance(error, BadRequest) and not response.charged:
                 raise
             return ToolResult(_failed_item(call, arguments, error), charged=False, message=f"error: {error.message}")
         response.mark_charged(call.index, to_item(result))
-        response.emit("response.image_generation_call.completed", **fields)
+        place = response.place(call.item_id, call.index)
+        response.emit({"type": "response.image_generation_call.completed", **place})
         data = await self._storage.in_thread(read_image, self._storage, result, result.files[0])
-        item = {**to_item(result), "result": base64.b64encode(data).decode()}
+        item: ImageCall = {**to_item(result), "result": base64.b64encode(data).decode()}
         return ToolResult(item, charged=True, message=IMAGE_TOOL_SUCCESS, interrupted=interrupted)
 
     async def _follow(
-        self, running: ActiveCall, response: ActiveResponse, fields: Json, request: ImageRequest
+        self, running: ActiveCall, response: ActiveResponse, call: ToolCall, request: ImageRequest
     ) -> tuple[ImageResult, bool]:
         """Return the result, and whether the response was cancelled after the image had been captured."""
         try:
             with running.listening():
-                await _emit_previews(response, running, fields, request)
+                await _emit_previews(response, running, call, request)
                 return await running.result(), False
         except asyncio.CancelledError:
             await run_to_completion(running.wait_done())
@@ -183,37 +184,47 @@ def request_from_tool(tool: ImageTool, model: ImageModel, prompt: str) -> ImageR
     )
 
 
-async def _emit_previews(response: ActiveResponse, running: ActiveCall, fields: Json, request: ImageRequest) -> None:
+async def _emit_previews(response: ActiveResponse, running: ActiveCall, call: ToolCall, request: ImageRequest) -> None:
     shape = await running.admission()
     async for preview in running.follow():
         response.emit(
-            "response.image_generation_call.partial_image",
-            **fields,
-            partial_image_index=preview.number,
-            partial_image_b64=base64.b64encode(preview.image.data).decode(),
-            size=shape.size,
-            quality=shape.quality or "auto",
-            background=shape.background,
-            output_format=request.output_format,
+            {
+                "type": "response.image_generation_call.partial_image",
+                **response.place(call.item_id, call.index),
+                "partial_image_index": preview.number,
+                "partial_image_b64": base64.b64encode(preview.image.data).decode(),
+                "size": shape.size,
+                "quality": shape.quality or "auto",
+                "background": shape.background,
+                "output_format": request.output_format,
+            }
         )
 
 
-def _item(call: ToolCall, arguments: ToolArguments, request: ImageRequest, result: ImageResult) -> Json:
+def _item(call: ToolCall, arguments: ToolArguments, request: ImageRequest, result: ImageResult) -> ImageCall:
     """Return the output item of an image, without its bytes."""
     answer = result.answer
-    details = {
+    item: ImageCall = {
+        "id": call.item_id,
+        "type": "image_generation_call",
+        "status": "completed",
+        "result": None,
         "revised_prompt": arguments.prompt,
         "size": answer.size,
         "quality": answer.quality or "auto",
         "background": answer.background,
         "output_format": answer.output_format,
         "action": "edit" if request.references else "generate",
-        "url": answer.data[0].url,
-        **({"truncated": cut} if (cut := truncated_of(request, result)) else {}),
+        "url": answer.data[0].url or "",
     }
-    return image_item(call.item_id, "completed", details)
+    if cut := truncated_of(request, result):
+        item["truncated"] = cut
+    return item
 
 
-def _failed_item(call: ToolCall, arguments: ToolArguments | None, error: ApiError) -> Json:
-    prompt = {"revised_prompt": arguments.prompt} if arguments else {}
-    return image_item(call.item_id, "failed", {**prompt, "error": error.body()["error"]})
+def _failed_item(call: ToolCall, arguments: ToolArguments | None, error: ApiError) -> ImageCall:
+    item: ImageCall = {"id": call.item_id, "type": "image_generation_call", "status": "failed", "result": None}
+    if arguments:
+        item["revised_prompt"] = arguments.prompt
+    item["error"] = error.body()["error"]
+    return item

@@ -6,13 +6,14 @@ import re
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from pydantic_core import from_json
 
 from server.accounts.response_items import StoredItem
 from server.backends.storage import Storage
 from server.errors import BadRequest
+from server.schemas.response_answers import InputItem, Role, SentMessage, SentPart, text_part
 from server.schemas.response_items import (
     CompactionItem,
     CustomCallItem,
@@ -20,11 +21,14 @@ from server.schemas.response_items import (
     FunctionOutputItem,
     ImageCallItem,
     InputImage,
+    InputText,
     Item,
     MessageItem,
+    OutputText,
+    Part,
     ReasoningItem,
+    Refusal,
 )
-from server.schemas.response_object import Json
 
 DATA_URI = re.compile(r"data:(?:image/(png|jpeg|webp|gif)\b)?", re.IGNORECASE)
 PAGE_CHARACTERS = 32 * 1024**2  # of images in base64: what one answer may make the server read
@@ -104,15 +108,15 @@ def read_summary(content: str) -> str:
     return str(summary)
 
 
-def render(item: StoredItem, storage: Storage) -> Json:
+def render(item: StoredItem, storage: Storage) -> InputItem:
     """Return the item as clients get it. An image that was deleted is null. Reads files: call it in a thread."""
-    body = dict(item.body)
+    body = dict(item.body)  # JSON of the database, of which no type is known
     if body["type"] == "image_generation_call":
         body["result"] = _base64(storage, item.image) if item.image else None
         body.pop("image_url", None)
     elif parts := parts_of(item):
         body[PARTS[body["type"]]] = [_with_bytes(part, storage) for part in parts]
-    return body
+    return cast("InputItem", body)
 
 
 def without_images(item: StoredItem) -> StoredItem:
@@ -121,18 +125,24 @@ def without_images(item: StoredItem) -> StoredItem:
     return with_parts(item, [mark if one["type"] == "input_image" else one for one in parts]) if parts else item
 
 
-async def render_page(items: Sequence[StoredItem], storage: Storage) -> list[Json]:
+async def render_page(items: Sequence[StoredItem], storage: Storage) -> list[InputItem]:
     """Return the items as clients get them, up to the one whose images fill the page."""
-    page: list[Json] = []
+    page: list[InputItem] = []
     characters = 0
     for item in items:
-        page.append(body := await storage.in_thread(render, item, storage))
-        parts = body.get(PARTS.get(body["type"], ""))
-        parts = parts if isinstance(parts, list) else ()
-        characters += len(body.get("result") or "") + sum(len(part.get("image_url") or "") for part in parts)
+        page.append(shown := await storage.in_thread(render, item, storage))
+        characters += _image_characters(shown)
         if characters >= PAGE_CHARACTERS:
             break
     return page
+
+
+def _image_characters(item: InputItem) -> int:
+    """Return how long the images of an item are, as base64 or as URLs."""
+    if item["type"] == "image_generation_call":
+        return len(item["result"] or "")
+    parts: object = item.get(PARTS.get(item["type"], ""))
+    return sum(len(part.get("image_url") or "") for part in parts) if isinstance(parts, list) else 0
 
 
 def with_images(value: Any, images: Mapping[str, str | None]) -> Any:
@@ -188,7 +198,7 @@ def _data_uri(part: Mapping[str, Any]) -> re.Match[str] | None:
     return DATA_URI.match(str(part.get("image_url", "")))
 
 
-def _message(role: str, content: list[Json], item_id: str | None = None) -> Json:
+def _message(role: Role, content: list[SentPart], item_id: str | None = None) -> SentMessage:
     return {
         "id": item_id or new_id("message"),
         "type": "message",
@@ -198,21 +208,22 @@ def _message(role: str, content: list[Json], item_id: str | None = None) -> Json
     }
 
 
-def _parts(role: str, content: Any) -> list[Json]:
-    if isinstance(content, str):
-        kind = "output_text" if role == "assistant" else "input_text"
-        return [_with_annotations({"type": kind, "text": content})]
-    return [_part(part) for part in content]
+def _parts(role: Role, content: str | Sequence[Part]) -> list[SentPart]:
+    if not isinstance(content, str):
+        return [_part(part) for part in content]
+    return [text_part(content) if role == "assistant" else {"type": "input_text", "text": content}]
 
 
-def _part(part: Any) -> Json:
-    if isinstance(part, InputImage):
-        return {"type": "input_image", "image_url": part.image_url, "detail": part.detail or "auto"}
-    return _with_annotations(part.model_dump())
-
-
-def _with_annotations(part: Json) -> Json:
-    return {**part, "annotations": [], "logprobs": []} if part["type"] == "output_text" else part
+def _part(part: Part) -> SentPart:
+    match part:
+        case InputImage():
+            return {"type": "input_image", "image_url": part.image_url, "detail": part.detail or "auto"}
+        case InputText():
+            return {"type": "input_text", "text": part.text}
+        case OutputText():
+            return text_part(part.text)
+        case Refusal():
+            return {"type": "refusal", "refusal": part.refusal}
 
 
 def _with_bytes(part: Mapping[str, Any], storage: Storage) -> Mapping[str, Any]:

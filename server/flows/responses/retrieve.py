@@ -12,7 +12,9 @@ from server.errors import BadRequest, NotFound, RunsElsewhere
 from server.flows.responses.items import render, render_page, with_images
 from server.flows.retries import EqualCalls, RetryInfo, check_fingerprint
 from server.parts import Running, Stores
-from server.schemas.response_object import Json, ResponseStatus, item_list, response_object
+from server.schemas.response_answers import ImageCall, InputItemList, OutputItem, item_list
+from server.schemas.response_events import Event
+from server.schemas.response_object import DeletedResponse, ResponseObject, ResponseStatus, response_object
 from server.schemas.usage import ResponseSummary
 from server.state.active_calls import RETRY_WINDOW_S
 from server.state.active_responses import ENDPOINT, TERMINAL, ActiveResponse
@@ -33,7 +35,7 @@ class Responses:
         self._storage = stores.files
         self._owner = stores.gateways.owner
 
-    async def show(self, key: Key, response_id: str) -> Json:
+    async def show(self, key: Key, response_id: str) -> ResponseObject:
         """Return the response object. Raises NotFound, for other keys' responses too."""
         running = self._active.find_stored(response_id, key.id)
         if running is not None:
@@ -46,7 +48,7 @@ class Responses:
         UnknownEntry."""
         return [_summary(*found) for found in self._store.page(key_id, page, roots_only=roots_only, root=root)]
 
-    async def stream(self, key: Key, response_id: str, after: int) -> AsyncIterator[Json]:
+    async def stream(self, key: Key, response_id: str, after: int) -> AsyncIterator[Event]:
         """Return the events of a background response after the one with that number, also those to come.
 
         Raises NotFound or BadRequest before the first.
@@ -59,7 +61,7 @@ class Responses:
         _require_background(record, "read the stream of")
         return _events_after(await self._storage.in_thread(self._recorded_events, record, items), after)
 
-    async def cancel(self, key: Key, response_id: str) -> Json:
+    async def cancel(self, key: Key, response_id: str) -> ResponseObject:
         """Cancel a background response, and return it; an ended one stays as it is. Raises NotFound or BadRequest."""
         running = self._active.find_stored(response_id, key.id)
         if running is not None:
@@ -72,7 +74,7 @@ class Responses:
             await self._store.in_writer(self._store.finish, response_id, "cancelled", {})
         return await self.show(key, response_id)
 
-    async def delete(self, key: Key, response_id: str) -> Json:
+    async def delete(self, key: Key, response_id: str) -> DeletedResponse:
         """Delete a response, and return OpenAI's answer; one that runs is cancelled. Raises NotFound."""
         running = self._active.find_stored(response_id, key.id)
         if running is not None:
@@ -99,7 +101,9 @@ class Responses:
             await self.delete(key, each)
         return ids
 
-    async def list_inputs(self, key: Key, response_id: str, limit: int, order: Order, after: str | None) -> Json:
+    async def list_inputs(
+        self, key: Key, response_id: str, limit: int, order: Order, after: str | None
+    ) -> InputItemList:
         """Return a page of input items. Raises NotFound or BadRequest."""
         _, items = await self._find(key, response_id)
         inputs = [item for item in items if item.side == "input"]
@@ -169,15 +173,16 @@ class Responses:
             raise RunsElsewhere(message, owner=record.owner, key_id=key.id)
         return record, items
 
-    def _object(self, record: StoredResponse, items: Sequence[StoredItem]) -> Json:
-        output = [render(item, self._storage) for item in items if item.side == "output"]
+    def _object(self, record: StoredResponse, items: Sequence[StoredItem]) -> ResponseObject:
+        output = [cast("OutputItem", render(item, self._storage)) for item in items if item.side == "output"]
         status = cast(ResponseStatus, record.state)
         return response_object(record.id, record.created_at, record.echo, status, output, record.ended)
 
-    def _recorded_events(self, record: StoredResponse, items: Sequence[StoredItem]) -> list[Json]:
+    def _recorded_events(self, record: StoredResponse, items: Sequence[StoredItem]) -> list[Event]:
         """Return the recorded events, with the images' bytes put back. Of a response whose server died, only the last
         event is left."""
-        images = {item.id: render(item, self._storage)["result"] for item in items if item.image is not None}
+        drawn = [cast("ImageCall", render(item, self._storage)) for item in items if item.image is not None]
+        images = {item["id"]: item["result"] for item in drawn}
         if record.events or record.running:
             return [with_images(event, images) for event in record.events or ()]
         last = TERMINAL[cast(ResponseStatus, record.state)]
@@ -196,7 +201,7 @@ def _require_background(record: StoredResponse, action: str) -> None:
         raise BadRequest(message, param="id")
 
 
-async def _events_after(events: Sequence[Json], after: int) -> AsyncIterator[Json]:
+async def _events_after(events: Sequence[Event], after: int) -> AsyncIterator[Event]:
     for event in events:
         if event["sequence_number"] > after:
             yield event

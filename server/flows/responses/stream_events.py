@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from pipelines.protocol.chat import (
     ChatDelta,
@@ -16,15 +15,21 @@ from pipelines.protocol.chat import (
 from server.flows.chat.custom_input import CustomInput
 from server.flows.responses.items import new_id
 from server.flows.responses.tools import IMAGE_FUNCTION, CalledTool
-from server.schemas.response_object import (
-    Json,
-    custom_item,
-    function_item,
-    image_item,
+from server.schemas.response_answers import (
+    CustomToolCall,
+    FunctionCall,
+    ImageCall,
+    ItemStatus,
+    OutputItem,
+    TopTokenLogprob,
     message_item,
     reasoning_item,
     text_part,
 )
+from server.schemas.response_answers import (
+    TokenLogprob as SentLogprob,
+)
+from server.schemas.response_events import PartPlace
 from server.state.active_responses import ActiveResponse
 
 
@@ -49,7 +54,7 @@ class _Open:
     item_id: str
     is_reasoning: bool
     text: str = ""
-    logprobs: list[Json] = field(default_factory=list)
+    logprobs: list[SentLogprob] = field(default_factory=list)
 
 
 class EventWriter:
@@ -73,7 +78,7 @@ class EventWriter:
         self._open: _Open | None = None
         self.calls: dict[int, ToolCall] = {}
         self.text = ""
-        self.completed_items: list[tuple[int, Json]] = []  # items that this turn completed, to be recorded
+        self.completed_items: list[tuple[int, OutputItem]] = []  # items that this turn completed, to be recorded
 
     def write(self, delta: ChatDelta) -> None:
         """Emit one delta."""
@@ -93,7 +98,7 @@ class EventWriter:
 
     def close(self, reason: FinishReason) -> None:
         """End the turn."""
-        status = "incomplete" if reason == "length" else "completed"
+        status: ItemStatus = "incomplete" if reason == "length" else "completed"
         self._close_text(status)
         for call in self.calls.values():
             if not self._is_image_call(call):
@@ -119,36 +124,39 @@ class EventWriter:
             self._open = self._begin_text(is_reasoning=is_reasoning)
         part = self._open
         part.text += text
-        fields: Json = {"item_id": part.item_id, "output_index": part.index, "content_index": 0, "delta": text}
+        place = self._place(part)
         if is_reasoning:
-            self._response.emit("response.reasoning_text.delta", **fields)
+            self._response.emit({"type": "response.reasoning_text.delta", **place, "delta": text})
             return
         self.text += text
         logprobs = [_logprob(token) for token in tokens] if self._logprobs else []
         part.logprobs += logprobs
-        self._response.emit("response.output_text.delta", **fields, logprobs=logprobs)
+        self._response.emit({"type": "response.output_text.delta", **place, "delta": text, "logprobs": logprobs})
 
     def _begin_text(self, *, is_reasoning: bool) -> _Open:
         item_id = new_id("reasoning" if is_reasoning else "message")
-        item = reasoning_item(item_id, "in_progress", "") if is_reasoning else message_item(item_id, "in_progress", [])
-        index = self._add_item(item)
-        if not is_reasoning:
-            fields = {"item_id": item_id, "output_index": index, "content_index": 0}
-            self._response.emit("response.content_part.added", **fields, part=text_part(""))
-        return _Open(index, item_id, is_reasoning)
+        if is_reasoning:
+            return _Open(self._add_item(reasoning_item(item_id, "in_progress", "")), item_id, is_reasoning)
+        part = _Open(self._add_item(message_item(item_id, "in_progress", [])), item_id, is_reasoning)
+        self._response.emit({"type": "response.content_part.added", **self._place(part), "part": text_part("")})
+        return part
 
-    def _close_text(self, status: str) -> None:
+    def _place(self, part: _Open) -> PartPlace:
+        return {**self._response.place(part.item_id, part.index), "content_index": 0}
+
+    def _close_text(self, status: ItemStatus) -> None:
         part, self._open = self._open, None
         if part is None:
             return
-        fields: Json = {"item_id": part.item_id, "output_index": part.index, "content_index": 0}
+        place = self._place(part)
         if part.is_reasoning:
-            self._response.emit("response.reasoning_text.done", **fields, text=part.text)
+            self._response.emit({"type": "response.reasoning_text.done", **place, "text": part.text})
             self._end_item(part.index, reasoning_item(part.item_id, status, part.text))
             return
         whole = text_part(part.text, part.logprobs)
-        self._response.emit("response.output_text.done", **fields, text=part.text, logprobs=part.logprobs)
-        self._response.emit("response.content_part.done", **fields, part=whole)
+        logprobs = part.logprobs
+        self._response.emit({"type": "response.output_text.done", **place, "text": part.text, "logprobs": logprobs})
+        self._response.emit({"type": "response.content_part.done", **self._place(part), "part": whole})
         self._end_item(part.index, message_item(part.item_id, status, [whole]))
 
     def _write_call(self, delta: ToolCallDelta) -> None:
@@ -164,11 +172,11 @@ class EventWriter:
             self._write_arguments(call, delta.arguments)
 
     def _write_arguments(self, call: ToolCall, arguments: str) -> None:
-        fields = {"item_id": call.item_id, "output_index": call.index}
+        place = self._response.place(call.item_id, call.index)
         if call.custom is None:
-            self._response.emit("response.function_call_arguments.delta", **fields, delta=arguments)
+            self._response.emit({"type": "response.function_call_arguments.delta", **place, "delta": arguments})
         elif text := call.custom.feed(arguments):
-            self._response.emit("response.custom_tool_call_input.delta", **fields, delta=text)
+            self._response.emit({"type": "response.custom_tool_call_input.delta", **place, "delta": text})
 
     def _begin_call(self, name: str, call_id: str) -> ToolCall | None:
         """Begin a tool call. None for an image call beyond max_tool_calls, which is ignored."""
@@ -176,9 +184,10 @@ class EventWriter:
             if self._max_image_calls <= len(self.image_calls):
                 return None
             item_id = new_id("image_generation_call")
-            index = self._add_item(image_item(item_id, "in_progress"))
-            fields = {"item_id": item_id, "output_index": index}
-            self._response.emit("response.image_generation_call.in_progress", **fields)
+            item = ImageCall(id=item_id, type="image_generation_call", status="in_progress", result=None)
+            index = self._add_item(item)
+            place = self._response.place(item_id, index)
+            self._response.emit({"type": "response.image_generation_call.in_progress", **place})
             return ToolCall(index, item_id, call_id, name)
         tool = self._called.get(name, CalledTool(name, None, is_custom=False, path="tools"))
         custom = CustomInput() if tool.is_custom else None
@@ -193,38 +202,51 @@ class EventWriter:
         self._add_item(_call_item(call, "in_progress"))
         return call
 
-    def _close_call(self, call: ToolCall, status: str) -> None:
-        fields = {"item_id": call.item_id, "output_index": call.index}
-        if call.custom is None:
-            done = {"name": call.name, "arguments": call.arguments}
-            self._response.emit("response.function_call_arguments.done", **fields, **done)
+    def _close_call(self, call: ToolCall, status: ItemStatus) -> None:
+        if call.custom is not None and (text := call.custom.finish()):
+            place = self._response.place(call.item_id, call.index)
+            self._response.emit({"type": "response.custom_tool_call_input.delta", **place, "delta": text})
+        place = self._response.place(call.item_id, call.index)
+        if call.custom is not None:
+            self._response.emit({"type": "response.custom_tool_call_input.done", **place, "input": call.custom.text})
         else:
-            if text := call.custom.finish():
-                self._response.emit("response.custom_tool_call_input.delta", **fields, delta=text)
-            self._response.emit("response.custom_tool_call_input.done", **fields, input=call.custom.text)
+            name, arguments = call.name, call.arguments
+            self._response.emit(
+                {"type": "response.function_call_arguments.done", **place, "name": name, "arguments": arguments}
+            )
         self._end_item(call.index, _call_item(call, status))
 
-    def _add_item(self, item: Json) -> int:
+    def _add_item(self, item: OutputItem) -> int:
         self._response.output.append(item)
         index = len(self._response.output) - 1
-        self._response.emit("response.output_item.added", output_index=index, item=item)
+        self._response.emit_item("response.output_item.added", index, item)
         return index
 
-    def _end_item(self, index: int, item: Json) -> None:
+    def _end_item(self, index: int, item: OutputItem) -> None:
         self._response.output[index] = item
         self.completed_items.append((index, item))
-        self._response.emit("response.output_item.done", output_index=index, item=item)
+        self._response.emit_item("response.output_item.done", index, item)
 
 
-def _call_item(call: ToolCall, status: str) -> Json:
+def _call_item(call: ToolCall, status: ItemStatus) -> FunctionCall | CustomToolCall:
+    item_id, call_id, name = call.item_id, call.call_id, call.name
+    item: FunctionCall | CustomToolCall
     if call.custom is not None:
-        return custom_item(call.item_id, status, call.call_id, call.name, call.custom.text, call.namespace)
-    return function_item(call.item_id, status, call.call_id, call.name, call.arguments, call.namespace)
+        item = CustomToolCall(
+            id=item_id, type="custom_tool_call", status=status, call_id=call_id, name=name, input=call.custom.text
+        )
+    else:
+        item = FunctionCall(
+            id=item_id, type="function_call", status=status, call_id=call_id, name=name, arguments=call.arguments
+        )
+    if call.namespace is not None:
+        item["namespace"] = call.namespace
+    return item
 
 
-def _logprob(token: TokenLogprob) -> Json:
+def _logprob(token: TokenLogprob) -> SentLogprob:
     return {**_top_logprob(token), "top_logprobs": [_top_logprob(top) for top in token.top]}
 
 
-def _top_logprob(token: TokenLogprob | TopToken) -> dict[str, Any]:
+def _top_logprob(token: TokenLogprob | TopToken) -> TopTokenLogprob:
     return {"token": token.text, "logprob": token.logprob, "bytes": list(token.data)}

@@ -9,7 +9,6 @@ import time
 from contextlib import aclosing
 from dataclasses import astuple, dataclass, field, replace
 from operator import add
-from typing import Any
 
 import structlog
 
@@ -38,7 +37,8 @@ from server.flows.responses.items import with_images
 from server.flows.responses.plan import ResponsePlan
 from server.flows.responses.stream_events import EventWriter, ToolCall
 from server.flows.responses.tools import IMAGE_FUNCTION
-from server.schemas.response_object import Json, ResponseStatus, usage_object
+from server.schemas.response_answers import OutputItem
+from server.schemas.response_object import Json, ResponseError, ResponseOutcome, ResponseStatus, usage_object
 from server.state.active_responses import ActiveResponse, Phase
 from server.state.background_tasks import run_to_completion
 from server.state.detached_task import CancelReason
@@ -196,11 +196,11 @@ class ToolLoop:
         response.output[call.index] = result.item
         if not result.charged:
             await self._record_item(plan, response, call.index, result.item)
-        response.emit("response.output_item.done", output_index=call.index, item=result.item)
+        response.emit_item("response.output_item.done", call.index, result.item)
         if result.interrupted:
             raise asyncio.CancelledError
 
-    async def _record_item(self, plan: ResponsePlan, response: ActiveResponse, index: int, item: Json) -> None:
+    async def _record_item(self, plan: ResponsePlan, response: ActiveResponse, index: int, item: OutputItem) -> None:
         if response.recorded:
             stored = StoredItem("output", item)
             await self._store.retry_in_writer(self._store.add_output, response.record, len(plan.inputs) + index, stored)
@@ -209,7 +209,7 @@ class ToolLoop:
         self, response: ActiveResponse, status: ResponseStatus, usage: ChatUsage, failure: ApiError | None
     ) -> None:
         response.output = [_finished_item(item) for item in response.output]
-        ended: dict[str, Any] = {
+        ended: ResponseOutcome = {
             "completed_at": int(time.time()) if status == "completed" else None,
             "usage": usage_object(usage),
             "error": _error(failure) if failure else None,
@@ -262,12 +262,16 @@ def _end_of_failure(response: ActiveResponse, error: ApiError) -> tuple[Response
     return "completed", None
 
 
-def _finished_item(item: Json) -> Json:
+def _finished_item(item: OutputItem) -> OutputItem:
     """Mark an item that was in progress as failed or incomplete, since nothing will finish it."""
     if item["status"] != "in_progress":
         return item
-    return {**item, "status": "failed" if item["type"] == "image_generation_call" else "incomplete"}
+    if item["type"] == "image_generation_call":
+        return {**item, "status": "failed"}
+    finished = item.copy()
+    finished["status"] = "incomplete"
+    return finished
 
 
-def _error(failure: ApiError) -> Json:
+def _error(failure: ApiError) -> ResponseError:
     return {"code": ERROR_CODES.get(failure.code or "", "server_error"), "message": failure.message}

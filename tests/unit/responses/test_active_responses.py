@@ -36,7 +36,7 @@ async def run_for_ever() -> None:
 async def test_events_are_followed_once_from_any_number_on() -> None:
     response = new_response()
     for _ in range(3):
-        response.emit("response.in_progress")
+        response.emit_snapshot("response.in_progress")
     response.end("completed", {})
     for after, numbers in ((-1, [0, 1, 2, 3]), (1, [2, 3]), (-(10**12), [0, 1, 2, 3]), (99, [])):
         assert [event["sequence_number"] async for event in response.follow(after)] == numbers

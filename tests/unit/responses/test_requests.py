@@ -7,8 +7,9 @@ import pytest
 from server.errors import BadRequest
 from server.flows.responses.request import read_response
 from server.schemas.chat_messages import MAX_TEXT
+from server.schemas.response_object import echo
 from server.schemas.response_tools import leave_out_hosted_tools
-from server.schemas.responses import ResponseBody, echo
+from server.schemas.responses import ResponseBody
 from server.schemas.validation import validate
 
 LONG = "x" * (MAX_TEXT + 1)
