@@ -50,7 +50,7 @@ class Key:
     person: str | None = None
 
     @property
-    def state(self) -> str:
+    def state(self) -> Literal["valid", "expired", "revoked"]:
         """Return the state: valid, expired or revoked."""
         if self.revoked_at is not None:
             return "revoked"

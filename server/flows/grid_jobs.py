@@ -5,6 +5,7 @@ import time
 import uuid
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Literal
 
 import structlog
 
@@ -104,6 +105,7 @@ class GridJobs:
 
 def _describe(job: _Job) -> GridState:
     failure = job.outcome if isinstance(job.outcome, ApiError) else None
+    ended: Literal["cancelled", "failed", "succeeded"]
     ended = "cancelled" if isinstance(failure, Cancelled) else "failed" if failure else "succeeded"
     return GridState(
         id=job.id,

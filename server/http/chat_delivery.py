@@ -19,7 +19,7 @@ from server.accounts.keys import Key
 from server.backends.upstream import UpstreamResponse
 from server.errors import ApiError, ReplayedError
 from server.flows.chat.completion import CompletionWriter
-from server.flows.chat.events import AnswerEvent, CallAdmitted, ImageDelta, RawItem, Sent
+from server.flows.chat.events import AnswerEvent, CallAdmitted, ImageDelta, RawItem
 from server.flows.chat.parse import meant_fields
 from server.flows.chat.source import Chat, ChatCall
 from server.flows.field_names import field_name, rename_field, renamed_fields
@@ -36,6 +36,7 @@ from server.http.deps import (
 from server.http.sse import SEPARATOR, event, event_stream
 from server.schemas.local_models import ignored_options
 from server.services import Services
+from server.state.active_chats import Sent
 
 Events = AsyncGenerator[AnswerEvent, None]
 

@@ -33,8 +33,8 @@ READ = ["GET", "HEAD"]  # probes and load balancers send HEAD
 READINESS = {"anyOf": [schema_of(type_, "serialization") for type_ in (Readiness, ReadinessDetails)]}
 
 
-@router.api_route("/healthz", methods=READ, response_description="The process is alive.", responses=returns(Liveness))
-async def liveness() -> dict[str, str]:
+@router.api_route("/healthz", methods=READ, response_description="The process is alive.")
+async def liveness() -> Liveness:
     """Check liveness.
 
     Answers while the process is alive. It says nothing of the models.

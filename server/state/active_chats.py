@@ -21,7 +21,7 @@ from server.telemetry.call_trace import current_trace
 log = structlog.stdlib.get_logger("darkroom.chat")
 
 ENDPOINT = "chat.completions"
-Sent = Mapping[str, Any]  # a part of an answer, in the protocol of its caller
+Sent = Mapping[str, Any]  # what a client gets of a chat: a chunk, an event, or the whole answer
 Item = TypeVar("Item")
 
 

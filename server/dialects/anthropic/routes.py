@@ -1,6 +1,7 @@
 """Anthropic's protocol: POST /v1/messages and /v1/messages/count_tokens."""
 
 import asyncio
+import json
 import uuid
 from functools import partial
 from typing import TypeVar
@@ -91,8 +92,8 @@ async def count_tokens(request: Request, key: Caller, services: ServicesDep) -> 
     model = find_chat_model(services.served.catalog.current, body.model, key.groups)
     with renamed_fields(FIELDS):
         call = ChatCall(key, model, ENDPOINT, await asyncio.to_thread(count_to_chat, body))
-        tokens = await services.chats.any_model.count_tokens(call)
-    return Response(f'{{"input_tokens": {tokens}}}', media_type="application/json")
+        count: TokenCount = {"input_tokens": await services.chats.any_model.count_tokens(call)}
+    return Response(json.dumps(count), media_type="application/json")
 
 
 def _protocol(writer: CompletionWriter) -> Protocol:

@@ -17,7 +17,7 @@ from pipelines.protocol.chat import (
 )
 from pipelines.protocol.tiers import ServiceTier
 from server.flows.chat.custom_tools import CustomCallDelta, CustomCalls
-from server.flows.chat.events import AnswerEvent, ImageDelta, RawItem, Sent
+from server.flows.chat.events import AnswerEvent, ImageDelta, RawItem
 from server.schemas.chat_completion import (
     ChatCompletion,
     ChatCompletionChunk,
@@ -33,6 +33,7 @@ from server.schemas.chat_completion import (
     usage_json,
 )
 from server.schemas.chat_completion import ToolCallDelta as CallDelta
+from server.state.active_chats import Sent
 
 Delta = TextDelta | ReasoningDelta | ToolCallDelta | CustomCallDelta | ImageDelta
 
@@ -56,31 +57,6 @@ class CompletionHead:
     def of_call(cls, model: str, tier: ServiceTier = "default") -> "CompletionHead":
         """Return the head of an answer that no local chat model writes: there is no checkpoint to tell apart."""
         return cls(new_completion_id(), int(time.time()), model, "fp_darkroom", tier)
-
-    def chunk(self, choices: list[ChunkChoice]) -> ChatCompletionChunk:
-        """Return one chunk, without usage."""
-        return {
-            "id": self.id,
-            "object": "chat.completion.chunk",
-            "created": self.created,
-            "model": self.model,
-            "service_tier": self.tier,
-            "system_fingerprint": self.fingerprint,
-            "choices": choices,
-        }
-
-    def completion(self, choices: list[CompletionChoice], usage: ChatUsage) -> ChatCompletion:
-        """Return the object of a whole completion, with its choices and usage."""
-        return {
-            "id": self.id,
-            "object": "chat.completion",
-            "created": self.created,
-            "model": self.model,
-            "service_tier": self.tier,
-            "system_fingerprint": self.fingerprint,
-            "choices": choices,
-            "usage": usage_json(usage),
-        }
 
 
 @dataclass(slots=True)
@@ -149,7 +125,7 @@ class CompletionWriter:
                     case ChatFinished():
                         usage = event.usage
         written = [self._choice(i, choice) for i, choice in enumerate(choices)]
-        return recorded or self.head.completion(written, usage)
+        return recorded or self._completion(written, usage)
 
     async def chunks(self, events: AsyncIterator[AnswerEvent]) -> AsyncIterator[Sent]:
         """Yield for each choice its role, its deltas and its finish reason; last the usage, if the request wants it."""
@@ -170,10 +146,30 @@ class CompletionWriter:
                 yield self._chunk([self._chunk_choice(event)])
 
     def _chunk(self, choices: list[ChunkChoice], usage: CompletionUsage | None = None) -> ChatCompletionChunk:
-        chunk = self.head.chunk(choices)
+        chunk: ChatCompletionChunk = {
+            "id": self.head.id,
+            "object": "chat.completion.chunk",
+            "created": self.head.created,
+            "model": self.head.model,
+            "service_tier": self.head.tier,
+            "system_fingerprint": self.head.fingerprint,
+            "choices": choices,
+        }
         if self.include_usage:
             chunk["usage"] = usage
         return chunk
+
+    def _completion(self, choices: list[CompletionChoice], usage: ChatUsage) -> ChatCompletion:
+        return {
+            "id": self.head.id,
+            "object": "chat.completion",
+            "created": self.head.created,
+            "model": self.head.model,
+            "service_tier": self.head.tier,
+            "system_fingerprint": self.head.fingerprint,
+            "choices": choices,
+            "usage": usage_json(usage),
+        }
 
     def _chunk_choice(self, event: Delta | ChoiceFinished) -> ChunkChoice:
         if isinstance(event, ChoiceFinished):

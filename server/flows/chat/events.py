@@ -1,13 +1,10 @@
 """Events of a chat's answer, beside those of `pipelines.protocol.chat`."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from pipelines.protocol.chat import Admitted, ChatEvent
 from server.backends.upstream import UpstreamResponse
-
-Sent = Mapping[str, Any]  # what a client gets of a chat: a chunk, an event, or the whole answer
+from server.state.active_chats import Sent
 
 
 @dataclass(frozen=True, slots=True)

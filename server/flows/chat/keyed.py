@@ -14,10 +14,10 @@ import structlog
 from server.accounts.calls import CallId, CallRecord, CallStore, IdempotencyKeyInUse
 from server.accounts.keys import Key
 from server.errors import ReplayedError
-from server.flows.chat.events import AnswerEvent, CallAdmitted, RawItem, Sent
+from server.flows.chat.events import AnswerEvent, CallAdmitted, RawItem
 from server.flows.rate_limits import RateLimiter
 from server.flows.retries import RetryInfo, check_fingerprint, is_replayable
-from server.state.active_chats import ENDPOINT, ActiveChat, ActiveChats
+from server.state.active_chats import ENDPOINT, ActiveChat, ActiveChats, Sent
 from server.state.active_job import ActiveJob
 from server.state.background_tasks import BackgroundTasks, run_to_completion
 

@@ -1,12 +1,13 @@
 """Image calls by their ids: from memory while they run, from the database afterwards."""
 
 import base64
+from typing import cast
 
 from server.accounts.calls import CallRecord, CallStore
 from server.accounts.keys import Key
 from server.accounts.paging import Page, UnknownEntry
 from server.backends.storage import Storage
-from server.errors import NotFound, RunsElsewhere
+from server.errors import ErrorDetail, NotFound, RunsElsewhere
 from server.flows.images.results import load_answer
 from server.schemas.image_jobs import ImageJobList, ImageJobState, ImagePreview, ImageProgress, JobState
 from server.state.active_calls import ActiveCall, ActiveCalls
@@ -111,7 +112,7 @@ def _state_of_recorded(record: CallRecord) -> ImageJobState:
         created=int(record.created_at),
         model=record.model,
         state=record.state,
-        error=record.answer if record.state in {"failed", "cancelled"} else None,
+        error=cast("ErrorDetail | None", record.answer) if record.state in {"failed", "cancelled"} else None,
     )
 
 

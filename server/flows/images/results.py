@@ -193,7 +193,7 @@ def _deleted_error(name: str) -> NotFound:
 
 def _partial_event(preview: Preview, shape: ImageShape, kind: EventKind) -> PartialEvent:
     return PartialEvent(
-        type=f"{kind}.partial_image",
+        type="image_edit.partial_image" if kind == "image_edit" else "image_generation.partial_image",
         b64_json=base64.b64encode(preview.image.data).decode(),
         created_at=int(time.time()),
         size=shape.size,
@@ -208,7 +208,7 @@ def _partial_event(preview: Preview, shape: ImageShape, kind: EventKind) -> Part
 def _completed_event(result: ImageResult, position: int, data: str, kind: EventKind) -> CompletedEvent:
     answer, item = result.answer, result.answer.data[position]
     return CompletedEvent(
-        type=f"{kind}.completed",
+        type="image_edit.completed" if kind == "image_edit" else "image_generation.completed",
         b64_json=data,
         created_at=answer.created,
         size=answer.size,

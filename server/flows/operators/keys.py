@@ -157,42 +157,37 @@ def read_money(database: Database) -> Mapping[str, KeyMoney]:
 
 def key_entry(key: Key, money: KeyMoney) -> KeyEntry:
     """Return a key as operators see it."""
-    revoked_at, rotating = key.revoked_at, key.rotating_until
+    expires_at, revoked_at, rotating = key.expires_at, key.revoked_at, key.rotating_until
     return KeyEntry(
-        **_shared(key, money),
+        id=key.id,
+        name=key.name,
         tail=key.tail,
         state=key.state,
+        team=money.team.name if money.team else None,
         person=key.person,
+        groups=sorted(key.groups),
+        created_at=key.created_at.timestamp(),
+        expires_at=expires_at.timestamp() if expires_at else None,
         revoked_at=revoked_at.timestamp() if revoked_at else None,
         rotating_until=rotating.timestamp() if rotating else None,
+        budget=optional_money(key.budget),
+        monthly_budget=optional_money(key.monthly_budget),
+        spent=format_money(money.balance.spent_units),
+        spent_this_month=format_money(money.spent_this_month),
+        held=format_money(money.balance.held_units),
+        available=optional_money(money.available(key)),
         max_running=key.max_running,
+        per_minute=key.per_minute,
+        last_used_at=money.last_used_at,
+        keepalive=key.keepalive,
         note=key.note,
     )
 
 
 def own_key(key: Key, money: KeyMoney, max_running: int, running: int) -> OwnKey:
     """Return a key as its owner sees it."""
-    return OwnKey(**_shared(key, money), max_running=max_running, running=running)
-
-
-def _shared(key: Key, money: KeyMoney) -> dict[str, Any]:
-    return {
-        "id": key.id,
-        "name": key.name,
-        "team": money.team.name if money.team else None,
-        "groups": sorted(key.groups),
-        "created_at": key.created_at.timestamp(),
-        "expires_at": key.expires_at.timestamp() if key.expires_at else None,
-        "budget": optional_money(key.budget),
-        "monthly_budget": optional_money(key.monthly_budget),
-        "spent": format_money(money.balance.spent_units),
-        "spent_this_month": format_money(money.spent_this_month),
-        "held": format_money(money.balance.held_units),
-        "available": optional_money(money.available(key)),
-        "per_minute": key.per_minute,
-        "last_used_at": money.last_used_at,
-        "keepalive": key.keepalive,
-    }
+    shared = key_entry(key, money).model_dump(include=OwnKey.model_fields.keys() - {"max_running"})
+    return OwnKey(**shared, max_running=max_running, running=running)
 
 
 def _with_secret(entry: KeyEntry, secret: str) -> KeyWithSecret:

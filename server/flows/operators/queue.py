@@ -84,35 +84,31 @@ class JobQueue:
         return sorted((job for job in jobs if not job.done), key=lambda job: job.created_at)
 
     def _describe(self, job: Job, names: Mapping[str, str]) -> QueuedJob:
-        common = {
-            "id": job.call.id,
-            "key_id": job.call.key_id,
-            "key_name": names.get(job.call.key_id, ""),
-            "endpoint": job.call.endpoint,
-            "created_at": job.created_at,
-        }
+        shown = QueuedJob(
+            id=job.call.id,
+            kind="response",
+            key_id=job.call.key_id,
+            key_name=names.get(job.call.key_id, ""),
+            endpoint=job.call.endpoint,
+            model=None,
+            state="running",
+            created_at=job.created_at,
+        )
         if isinstance(job, ActiveChat):
-            state = "running" if job.admitted else "queued"
-            return QueuedJob(
-                **common, kind="chat", model=job.model, state=state, tokens=job.tokens, service_tier=job.tier
-            )
-        if isinstance(job, ActiveCall):
-            estimate = self._running.backlog.estimate_job(job.call.id)
-            return QueuedJob(
-                **common,
-                kind="image",
-                model=estimate.model if estimate else None,
-                state=job.state,
-                position=estimate.position if estimate else None,
-                estimated_s=estimate.estimated_s if estimate else None,
-                step=job.progress.step if job.progress else None,
-                steps=job.progress.steps if job.progress else None,
-                size=job.shape.size if job.shape else None,
-                service_tier=estimate.tier if estimate else "default",
-            )
-        state = "queued" if job.status == "queued" else "running"
-        echo = job.record.echo
-        return QueuedJob(**common, kind="response", model=echo["model"], state=state, service_tier=echo["service_tier"])
+            shown.kind, shown.model, shown.state = "chat", job.model, "running" if job.admitted else "queued"
+            shown.tokens, shown.service_tier = job.tokens, job.tier
+        elif isinstance(job, ActiveCall):
+            shown.kind, shown.state = "image", job.state
+            shown.size = job.shape.size if job.shape else None
+            if estimate := self._running.backlog.estimate_job(job.call.id):
+                shown.model, shown.service_tier = estimate.model, estimate.tier
+                shown.position, shown.estimated_s = estimate.position, estimate.estimated_s
+            if job.progress:
+                shown.step, shown.steps = job.progress.step, job.progress.steps
+        else:
+            shown.model, shown.service_tier = job.record.echo["model"], job.record.echo["service_tier"]
+            shown.state = "queued" if job.status == "queued" else "running"
+        return shown
 
 
 def worker_reports(hosts: Sequence[EngineHost[Any, Any]]) -> list[WorkerReport]:
