@@ -1,0 +1,154 @@
+"""What becomes of jobs and of the next worker when one ends at any moment of its life. The workers are processes, which
+draw nothing (benchmarks/echo_worker.py)."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipelines.protocol.images import CheckpointSpec, Encoding, Event, Failed, Finished, ImageJob, Started
+from server.backends import child_process
+from server.backends.engine_host import EngineHost
+from server.backends.host_limits import HostLimits
+from tests.support.polling import eventually
+
+Host = EngineHost[ImageJob, Event]
+SPEC = CheckpointSpec("one", Path("one"), None, "alpha", "img2img", 1, max_area_px=9_000_000)
+OTHER = replace(SPEC, name="two", path=Path("two"))
+JOB = ImageJob(
+    id="job", checkpoint=SPEC, prompt="9", sampling=SPEC.sampling.resolve(steps=2), width_px=64, height_px=64,
+    n=1, seed=1, references=(), mask=None, encoding=Encoding(), metadata={}, time_limit_s=60,
+)  # fmt: skip
+ENDLESS = replace(JOB, id="endless", sampling=SPEC.sampling.resolve(steps=10**9))
+
+
+@pytest.fixture
+async def host(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Host]:
+    monkeypatch.setattr(child_process, "WORKER", "benchmarks.echo_worker")
+    made = Host("image", (SPEC, OTHER), HostLimits(8, silence_s=60.0))
+    await made.start()
+    yield made
+    await made.stop()
+
+
+async def spawned(host: Host) -> int:
+    """Return the process id of a worker that has just been spawned."""
+    await eventually(lambda: host.pid is not None)
+    assert host.pid is not None
+    return host.pid
+
+
+async def last(events: AsyncIterator[Event]) -> Event:
+    return [event async for event in events][-1]
+
+
+async def assert_draws(host: Host) -> None:
+    assert isinstance(await last(host.submit(JOB)), Finished)
+
+
+def assert_died(event: Event) -> None:
+    assert isinstance(event, Failed)
+    assert event.code == "worker_died"
+    assert event.message == (
+        "The image worker died while it was processing this job; nothing was charged. Please send the request again."
+    )
+
+
+async def test_one_that_is_killed_while_it_starts_fails_its_jobs_and_the_next_one_draws(host: Host) -> None:
+    pid = await spawned(host)
+    assert host.device is None
+    assert not host.takes_jobs
+    events = host.submit(JOB)
+    os.kill(pid, signal.SIGKILL)
+    assert_died(await last(events))
+    assert (host.pid, host.restarts, host.problem) == (None, 1, "SIGKILL")
+    await assert_draws(host)
+    assert (host.device, host.problem) == ("no device", None)
+
+
+async def test_one_that_is_killed_at_work_costs_its_jobs_and_what_it_had_loaded(host: Host) -> None:
+    await host.wait_ready()
+    assert host.checkpoints.keys() == {SPEC, OTHER}
+    events = host.submit(ENDLESS)
+    async for event in events:
+        if isinstance(event, Started) and host.pid is not None:
+            os.kill(host.pid, signal.SIGKILL)
+    assert (host.jobs, host.checkpoints, host.device, host.memory) == (0, {}, None, None)
+    await assert_draws(host)
+    await eventually(lambda: host.ready)
+    assert host.restarts == 1
+
+
+async def test_one_that_no_longer_answers_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_process, "WORKER", "benchmarks.echo_worker")
+    host = Host("image", (), HostLimits(8, silence_s=1.0))
+    await host.start()
+    try:
+        await host.wait_ready()
+        os.kill(await spawned(host), signal.SIGSTOP)
+        assert_died(await last(host.submit(ENDLESS)))
+    finally:
+        await host.stop()
+
+
+async def test_one_that_is_killed_in_its_sleep_stays_away_until_a_job_comes(host: Host) -> None:
+    await host.wait_ready()
+    pid = await spawned(host)
+    await host.sleep("host")
+    assert (host.sleep_state.place, host.pid) == ("host", pid)
+    os.kill(pid, signal.SIGKILL)
+    await eventually(lambda: host.sleep_state.place == "disk")
+    assert (host.pid, host.restarts, host.ready, host.problem) == (None, 0, True, None)
+    await assert_draws(host)
+
+
+async def test_one_that_is_killed_while_it_wakes_fails_its_jobs_and_the_next_one_loads_all(host: Host) -> None:
+    await host.wait_ready()
+    await host.sleep()
+    events = host.submit(JOB)
+    assert host.sleep_state.state == "waking"
+    os.kill(await spawned(host), signal.SIGKILL)
+    assert_died(await last(events))
+    assert (host.sleep_state.state, host.restarts, host.takes_jobs) == ("awake", 1, False)
+    await eventually(lambda: host.ready)
+    assert host.checkpoints.keys() == {SPEC, OTHER}
+
+
+async def test_calls_that_wake_it_at_once_share_one_process(host: Host) -> None:
+    await host.wait_ready()
+    await host.sleep()
+    jobs = [host.submit(replace(JOB, id=name, checkpoint=spec)) for name, spec in (("a", SPEC), ("b", OTHER))]
+    host.wake()
+    pid = await spawned(host)
+    assert all(isinstance(each, Finished) for each in await asyncio.gather(*map(last, jobs)))
+    await eventually(lambda: host.sleep_state.state == "awake")
+    assert (host.pid, host.wake_s(SPEC), host.wake_s(OTHER)) == (pid, 0, 0)
+
+
+async def test_a_stop_while_it_starts_leaves_no_process_and_fails_its_jobs(host: Host) -> None:
+    pid = await spawned(host)
+    events = host.submit(JOB)
+    await host.stop()
+    assert_died(await last(events))
+    assert (host.pid, host.restarts) == (None, 0)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+async def test_a_stop_at_work_and_one_in_sleep_leave_no_process(host: Host) -> None:
+    await host.wait_ready()
+    pid = await spawned(host)
+    events = host.submit(ENDLESS)
+    await host.stop()
+    assert_died(await last(events))
+    await host.start()
+    await eventually(lambda: host.ready)
+    await host.sleep()
+    await host.stop()
+    assert host.pid is None
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
