@@ -15,7 +15,7 @@ from server.backends import child_process
 from server.backends.cluster.engine_actor import OPTIONS, EngineActor
 from server.backends.cluster.roster import NAMESPACE, Engine
 from server.backends.cluster.transport import RayLauncher
-from server.backends.engine_host import EngineHost
+from server.backends.engine_host import EngineHost, HostLimits
 from server.backends.transport import Launcher
 
 WORKER = "benchmarks.echo_worker"
@@ -61,7 +61,7 @@ async def messages_per_s(host: Host) -> float:
 
 
 async def measure(name: str, launcher: Launcher) -> None:
-    host = Host("image", (), 1000, launcher=launcher)
+    host = Host("image", (), HostLimits(1000), launcher=launcher)
     await host.start()
     await host.wait_ready()
     large = replace(JOB, prompt=str(IMAGE_BYTES))

@@ -189,7 +189,9 @@ def _reports(services: Services) -> list[EngineReport]:
     worker_pool, others = services.engines.image, _engines(services)[1:]
     images = [
         replace(
-            _report(services, host), work_s=worker_pool.remaining_s(host), cached_checkpoints=host.cached_checkpoints
+            _report(services, host),
+            work_s=worker_pool.remaining_s(host),
+            cached_checkpoints=host.status.cached_checkpoints,
         )
         for host in worker_pool.hosts
     ]
@@ -203,11 +205,11 @@ def _report(services: Services, host: EngineHost[Any, Any]) -> EngineReport:
         engine=host.name,
         kind=host.kind,
         up=host.ready,
-        asleep=host.sleep_state.state == "asleep",
+        asleep=host.status.sleep == "asleep",
         waiting=host.jobs - host.running,
         running=host.running,
         restarts=host.restarts,
-        memory=host.memory,
+        memory=host.status.memory,
         checkpoints={label: loaded[spec] for spec, label in spec_labels(loaded).items()},
     )
 

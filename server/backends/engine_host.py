@@ -3,13 +3,15 @@
 Images, chat and classifiers have a worker each, so they don't share memory or crashes.
 
 When a worker dies, its jobs fail, and nothing else. The next one starts at once, or with exponential backoff while
-workers die soon after their start. A worker that does not answer is killed, and so is one whose job is stuck.
+workers die soon after their start. A worker that does not answer is killed, and so is one whose job is stuck. One that
+nothing needs may sleep. The states of a worker are in `worker_life`.
 """
 
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
-from typing import Generic, TypeVar, cast
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar, cast
 
 import structlog
 
@@ -40,21 +42,37 @@ from pipelines.protocol.messages import (
     Submit,
     ToWorker,
     UnloadExcept,
-    WorkerMemory,
 )
+from server.backends import worker_life as life
 from server.backends.child_process import ChildProcess
-from server.backends.engine_errors import QueueFull, WorkerDied
-from server.backends.host_limits import HostLimits, RestartDelay
-from server.backends.job_events import TERMINAL_EVENTS, EventT, JobEvents
-from server.backends.job_speeds import JobSpeeds
-from server.backends.pending_job import PendingJob, death_message
-from server.backends.transport import Launcher, Transport
-from server.backends.watchdog import Watchdog
-from server.backends.worker_sleep import Place, WorkerSleep
+from server.backends.job_events import (
+    TERMINAL_EVENTS,
+    EventT,
+    JobEvents,
+    JobSpeeds,
+    PendingJob,
+    QueueFull,
+    death_message,
+)
+from server.backends.transport import Launcher
+from server.backends.watchdog import SILENCE_S, Watchdog
+from server.backends.worker_checkpoints import WorkerCheckpoints, WorkerDied
 
 log = structlog.stdlib.get_logger("darkroom.engine")
 
+FIRST_START_S: Final = 15.0  # assumed for a worker's start until one was measured
 JobT = TypeVar("JobT", ImageJob, ChatJob | CountJob, ClassifyJob)
+
+
+@dataclass(frozen=True, slots=True)
+class HostLimits:
+    """How many jobs a host takes and how many of them share the device; after how long without a sign its worker is
+    taken for dead, and after how long without a job it sleeps, None for never."""
+
+    jobs: int
+    concurrency: int = 1
+    silence_s: float = SILENCE_S
+    idle_unload_s: float | None = None
 
 
 class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
@@ -74,34 +92,24 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
     ) -> None:
         self.kind = kind
         self.name = name or kind
-        self._launcher: Launcher = launcher or ChildProcess(kind)
         self.device_choice = device  # "auto" becomes "cuda" with the first worker that finds a GPU
-        self._concurrency = limits.concurrency
-        self._preload = tuple(checkpoints)
-        self._max_jobs = limits.jobs
+        self.restarts = 0
+        self.speeds = JobSpeeds()
+        self._launcher: Launcher = launcher or ChildProcess(kind)
+        self._limits = limits
+        self._state: life.State = life.Stopped()
+        self._start_s = FIRST_START_S  # how long the latest worker took to be up
+        self._checkpoints = WorkerCheckpoints(checkpoints)
         self._pending: dict[str, PendingJob] = {}
         # Before the worker acknowledged them; Cancel is sent when it does. Until their end it may read their images.
         self._cancelled_early: dict[str, Job] = {}
-        self._transport: Transport | None = None  # None while there is no worker
-        self._supervisor: asyncio.Task[None] | None = None
-        self.speeds = JobSpeeds()
         self._watchdog = Watchdog(
-            limits.silence_s, self._pending, lambda: self.device is not None, lambda: self.checkpoints
+            limits.silence_s, self._pending, lambda: self.status.device is not None, self._checkpoints.is_loaded
         )
+        self.sleep_wanted: life.Place | None = None  # as soon as nothing needs the worker
+        self._idle_timer: asyncio.TimerHandle | None = None  # counts while nothing needs the worker
         self._became_ready = asyncio.Event()
-        self.device: str | None = None  # None until the worker is ready
-        self._no_device: str | None = None  # why the last worker found none
-        self._last_end: str | None = None  # why the last worker ended
-        self.restarts = 0
-        self.memory: WorkerMemory | None = None  # of the worker, at its latest heartbeat
-        self.checkpoints: dict[Spec, CheckpointState] = {}
-        self.cached_checkpoints: CachedCheckpoints | None = None  # an image worker's weights in memory
-        self.sharing = Sharing()  # of an engine that other servers use too
-        self._retained: tuple[Spec, ...] = ()
-        self._loading: set[Spec] = set()  # the worker was told to, and has not said what became of it
-        self._preparing: dict[Spec, asyncio.Future[CheckpointState]] = {}
-        self._to_load: list[Spec] = []  # by a worker that wakes
-        self.sleep_state = WorkerSleep(self.name, limits.idle_unload_s, self._is_idle, self._begin_sleep)
+        self._supervisor: asyncio.Task[None] | None = None
 
     @property
     def jobs(self) -> int:
@@ -118,39 +126,34 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         return sum(pending.on_device for pending in self._pending.values())
 
     @property
-    def problem(self) -> str | None:
-        """Return the reason of the last worker's end, while none is up after it."""
-        return self._last_end if self.device is None else None
-
-    @property
-    def pid(self) -> int | None:
-        """Return the worker's process id while it lives, if it is on this machine."""
-        return self._transport.pid if self._transport is not None else None
+    def status(self) -> life.WorkerStatus:
+        """Return what the worker is doing now."""
+        return life.status_of(self._state)
 
     @property
     def ready(self) -> bool:
         """Return whether the worker sleeps, or is up and has loaded, or failed to load, every checkpoint to preload."""
-        return self.takes_jobs and all(spec in self.checkpoints for spec in self._preload)
-
-    @property
-    def loading(self) -> list[Spec]:
-        """Return the checkpoints that the worker loads, or will load before it is ready."""
-        wanted = dict.fromkeys([*self._preload, *self._loading])
-        return [spec for spec in wanted if spec not in self.checkpoints]
-
-    @property
-    def takes_jobs(self) -> bool:
-        """Return whether the worker is up, or sleeps, or comes back from that."""
-        return self.device is not None or self.sleep_state.state != "awake"
+        return self.status.takes_jobs and all(spec in self.checkpoints for spec in self._checkpoints.preload)
 
     @property
     def can_sleep(self) -> bool:
         """Return whether this server may end the worker: it is its own."""
-        return self._launcher.owns_worker and self._supervisor is not None
+        return self._launcher.owns_worker and not isinstance(self._state, life.Stopped)
+
+    @property
+    def checkpoints(self) -> dict[Spec, CheckpointState]:
+        """Return what became of each checkpoint that was loaded, whether or not it has left the device since."""
+        return self._checkpoints.states
+
+    @property
+    def loading(self) -> list[Spec]:
+        """Return the checkpoints that the worker loads, or will load before it is ready."""
+        wanted = dict.fromkeys([*self._checkpoints.preload, *self._checkpoints.loading])
+        return [spec for spec in wanted if spec not in self.checkpoints]
 
     def wake_s(self, spec: Spec) -> float:
         """Return how long it takes until a checkpoint is back that left the device in a sleep; 0 if none has."""
-        return self.sleep_state.wake_s(self.checkpoints.get(spec), up=self._transport is not None)
+        return self._checkpoints.wake_s(spec, None if life.worker_of(self._state) else self._start_s)
 
     def capabilities(self, spec: Spec) -> Capabilities | None:
         """Return the capabilities of an image checkpoint; None until it is loaded."""
@@ -173,6 +176,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
 
     async def start(self) -> None:
         """Start the worker, and restart it until `stop`."""
+        self._move("start")
         self._supervisor = asyncio.create_task(self._supervise(), name="engine host")
 
     async def stop(self) -> None:
@@ -181,13 +185,14 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
             return
         self._supervisor.cancel()
         await asyncio.wait({self._supervisor})
-        self._fail_pending()  # those that had just woken a worker
+        self._move("stop")
+        self._fail_jobs(death_message(self.kind, "it was stopped"))
 
     async def prepare(self, spec: Spec) -> Capabilities | None:
         """Load and warm up a checkpoint while jobs go on. Raises CheckpointError, WorkerDied."""
-        if self._transport is None and self.sleep_state.state == "awake":
+        if life.is_down(self._state):
             raise WorkerDied(self.kind)
-        future = self._preparing.setdefault(spec, asyncio.get_running_loop().create_future())
+        future = self._checkpoints.preparing(spec)
         self._load((spec,))
         state = await asyncio.shield(future)
         if state.state == "failed":
@@ -197,60 +202,32 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
     def unload_except(self, specs: Sequence[Spec], preload: Sequence[Spec] = ()) -> None:
         """Keep only these checkpoints, which are those of the catalog: the worker may evict others. It loads those of
         `preload` that it has not loaded, and so does every later worker."""
-        self._preload, self._retained = tuple(preload), tuple(specs)
-        self.checkpoints = {spec: state for spec, state in self.checkpoints.items() if spec in set(specs)}
+        missing = self._checkpoints.retain(specs, preload)
         self.speeds.keep(set(specs))
-        self.sleep_state.keep(set(specs))
         self._send(UnloadExcept(tuple(specs)))
-        self._load([spec for spec in preload if spec not in self.checkpoints and spec not in self._loading])
+        if missing:
+            self._load(missing)
 
-    async def sleep(self, place: Place = "disk") -> None:
+    async def sleep(self, place: life.Place = "disk") -> None:
         """Move the weights off the device as soon as no job needs them. Returns when they have left it or, if jobs run,
         at once: they end first."""
-        self.sleep_state.ask(place)
-        if self.sleep_state.state == "asleep":
-            await self.sleep_state.gone.wait()
+        self._request_sleep(place)
+        if isinstance(self._state, life.AsleepOnHost | life.AsleepOnDisk):
+            await self._state.worker.off_device.wait()
 
     def wake(self) -> None:
         """Load again what has left the device, before a job needs it."""
-        self.sleep_state.cancel_sleep()
-        self._wake_for(self.checkpoints)
-
-    def _wake_for(self, specs: Iterable[Spec]) -> None:
-        self._load([spec for spec in specs if self.sleep_state.is_cold(spec) and spec not in self._loading])
-        self.sleep_state.wake()
-
-    def _is_idle(self) -> bool:
-        busy = self._pending or self._cancelled_early or self._loading or self._preparing
-        return self._transport is not None and self.device is not None and not busy and self.can_sleep
-
-    def _begin_sleep(self, place: Place) -> None:
-        """Let the worker sleep, which is idle: end it, or have it move its weights."""
-        self.sleep_state.slept(self.checkpoints, place)
-        if place == "host":
-            self._send(Sleep())
-        elif self._transport is not None:
-            self._transport.kill()
-            self._transport = None  # jobs that come wait for the next one
-
-    def _load(self, specs: Sequence[Spec]) -> None:
-        if not specs:
-            return
-        self.sleep_state.wake()
-        if self._transport is not None:
-            self._loading |= set(specs)
-            self._send(Load(tuple(specs)))
-        else:
-            self._to_load += [spec for spec in specs if spec not in self._to_load]
+        self.sleep_wanted = None
+        self._load(self._checkpoints.cold(self.checkpoints))
 
     def submit(self, job: JobT) -> JobEvents[EventT]:
         """Send the job to the worker, and return its events. Raises QueueFull."""
-        if len(self._pending) >= self._max_jobs:
-            raise QueueFull(self.kind, self.speeds.job_s * len(self._pending) / self._concurrency)
+        if len(self._pending) >= self._limits.jobs:
+            raise QueueFull(self.kind, self.speeds.job_s * len(self._pending) / self._limits.concurrency)
         pending = self._pending[job.id] = PendingJob(job)
         wake_s = self.wake_s(job.checkpoint)
-        self._wake_for((job.checkpoint,))
-        if self._transport is None:  # restarting: the next worker gets it
+        self._load(self._checkpoints.cold((job.checkpoint,)))
+        if life.worker_of(self._state) is None:  # the next worker gets it
             pending.events.put_nowait(Queued())
         else:
             self._send(Submit(job))
@@ -264,114 +241,159 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         if pending.acknowledged:
             self._send(Cancel(job_id))
         else:
-            if self._transport is not None:  # else it has not been sent
+            if life.worker_of(self._state) is not None:  # else it has not been sent
                 self._cancelled_early[job_id] = pending.job
             self._deliver(job_id, Failed("cancelled", "The job was cancelled; nothing was charged."))
 
+    def _move(self, event: life.Event) -> None:
+        self._state = life.after(self._state, event)
+
     def _send(self, message: ToWorker) -> None:
-        if self._transport is not None:
-            self._transport.send([message])
+        if (worker := life.worker_of(self._state)) is not None:
+            worker.transport.send([message])
+
+    def _load(self, specs: Sequence[Spec]) -> None:
+        """Load checkpoints on a worker that is needed now: it comes back if it sleeps, and it is not idle."""
+        self._stop_idle_timer()
+        if isinstance(state := self._state, life.AsleepOnHost | life.AsleepOnDisk):
+            log.info("worker wakes", worker=self.name)
+            self.sleep_wanted = None
+            self._move("wake")
+            state.worker.woken.set()
+        if specs and not life.is_down(self._state):  # else the next worker loads all that is preloaded
+            self._checkpoints.loading |= dict.fromkeys(specs)
+            self._send(Load(tuple(specs)))
+
+    def _stop_idle_timer(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+
+    def _request_sleep(self, place: life.Place) -> None:
+        """Sleep as soon as nothing needs the worker. From the host's memory weights can still leave for the disk."""
+        if self.status.place not in {place, "disk"}:
+            self.sleep_wanted = place
+            self._sleep_if_idle()
+
+    def _sleep_if_idle(self) -> None:
+        """Sleep if that is wanted and nothing needs the worker, or count the time until then."""
+        state, place, idle_s = self._state, self.sleep_wanted, self._limits.idle_unload_s
+        busy = self._pending or self._cancelled_early or not self._checkpoints.are_settled
+        if busy or not self.can_sleep or not isinstance(state, life.Up | life.AsleepOnHost):
+            self._stop_idle_timer()
+        elif place is not None:
+            self._stop_idle_timer()
+            self._fall_asleep(state.worker, place)
+        elif isinstance(state, life.Up) and idle_s is not None and self._idle_timer is None:
+            self._idle_timer = asyncio.get_running_loop().call_later(idle_s, self._request_sleep, "disk")
+
+    def _fall_asleep(self, worker: life.Worker, place: life.Place) -> None:
+        log.info("worker sleeps", worker=self.name, place=place)
+        self.sleep_wanted = None
+        self._checkpoints.slept(place)
+        worker.off_device.clear()
+        worker.woken.clear()
+        if place == "host":
+            self._move("sleep on host")
+            worker.transport.send([Sleep()])
+        else:
+            self._move("sleep on disk")
+            worker.transport.kill()
 
     async def _supervise(self) -> None:
-        restart_delay = RestartDelay()
+        pause_s = 0.0
         while True:
-            began, slept = time.monotonic(), False
+            began = time.monotonic()
             try:
-                if slept := await self._run_worker():
-                    await self.sleep_state.woken.wait()
-                    continue
+                await self._run_worker(began)
             except OSError as error:  # or a machine of the cluster that is away
-                self._last_end = str(error)
                 log.error("no worker", worker=self.name, reason=str(error), jobs_lost=len(self._pending))  # noqa: TRY400
-            except Exception:  # such as no memory for a process, or no descriptor: retry
+                self._lose(str(error))
+            except Exception as error:  # such as no memory for a process, or no descriptor: retry
                 log.exception("worker failed", worker=self.name, jobs_lost=len(self._pending))
-            finally:
-                if not slept:
-                    self._fail_pending()
-            self.restarts += 1
-            await asyncio.sleep(restart_delay.after_s(time.monotonic() - began))
+                self._lose(str(error) or type(error).__name__)
+            match self._state:
+                case life.AsleepOnDisk(worker):
+                    await worker.woken.wait()
+                case life.Coming(wakes=False):
+                    self.restarts += 1
+                    pause_s = life.restart_pause_s(pause_s, time.monotonic() - began)
+                    await asyncio.sleep(pause_s)
 
-    async def _run_worker(self) -> bool:
-        """Start one worker and handle its messages until it ends. Return whether it ended to sleep."""
-        specs = self._to_load if self.sleep_state.state == "waking" else self._preload
-        self.device, self._to_load = None, []
-        self.sleep_state.record_starting()
-        transport = self._transport = await self._launcher.open(self.device_choice)
+    async def _run_worker(self, began: float) -> None:
+        """Start one worker and handle its messages until it ends."""
+        transport = await self._launcher.open(self.device_choice)
+        worker, pid = life.Worker(transport, began), transport.pid
+        self._move(worker)
         watch = asyncio.create_task(self._watchdog.watch(transport, self.name))
         try:
-            if self._retained:
-                self._send(UnloadExcept(self._retained))
-            self._load(specs)
-            for pending in list(self._pending.values()):
-                self._send(Submit(pending.job))
-            pid = transport.pid
+            self._send_all()
             while messages := await transport.receive():
-                if self._transport is transport:  # else it was told to end
-                    self._receive(messages)
-            if slept := self._transport is not transport or self.sleep_state.place is not None:
-                self._on_asleep()
-            else:
-                reason = self._last_end = self._no_device or await transport.end_reason()
-                log.warning("worker died", worker=self.name, pid=pid, reason=reason, jobs_lost=len(self._pending))
+                if life.worker_of(self._state) is worker:  # else it was told to end
+                    self._receive(worker, messages)
+            reason = worker.no_device or await transport.end_reason()
         finally:
             watch.cancel()
             await transport.close()
-        self.sleep_state.gone.set()
-        return slept
+            worker.off_device.set()
+        if life.worker_of(self._state) is worker:
+            if not isinstance(self._state, life.AsleepOnHost):
+                log.warning("worker died", worker=self.name, pid=pid, reason=reason, jobs_lost=len(self._pending))
+            self._lose(reason, has_device=worker.no_device is None)
 
-    def _receive(self, messages: Sequence[FromWorker]) -> None:
+    def _send_all(self) -> None:
+        """Tell a new worker what it may have, what to load and which jobs wait for it."""
+        if self._checkpoints.retained:
+            self._send(UnloadExcept(self._checkpoints.retained))
+        if specs := self._checkpoints.first_loads(wakes=self.status.takes_jobs):
+            self._send(Load(specs))
+        for pending in list(self._pending.values()):
+            self._send(Submit(pending.job))
+
+    def _receive(self, worker: life.Worker, messages: Sequence[FromWorker]) -> None:
         self._watchdog.last_message_at = time.monotonic()
         for message in messages:
-            self._handle(message)
+            self._handle(worker, message)
         if self.ready:
             self._became_ready.set()
-        if self.device is not None and not self._loading:
-            self.sleep_state.record_awake()
-        self.sleep_state.update()
+        match self._state:
+            case life.Up(wakes=True) if not self._checkpoints.loading:
+                self._move("loaded")
+        self._sleep_if_idle()
 
-    def _on_asleep(self) -> None:
-        """Record that the worker's process has ended, to sleep or in its sleep: nothing of it is left on the device."""
-        self._transport = self.memory = self.cached_checkpoints = None
-        if self.sleep_state.place == "host":
-            self.sleep_state.slept(self.checkpoints, "disk")
-
-    def _handle(self, message: FromWorker) -> None:
+    def _handle(self, worker: life.Worker, message: FromWorker) -> None:
         match message:
             case JobEvent():
                 self._deliver(message.job_id, message.event)
             case CheckpointState():
-                self._handle_checkpoint_state(message)
+                self._record_checkpoint(message)
             case Pong():
-                self.memory = message.memory
+                worker.memory = message.memory
             case CachedCheckpoints():
-                self.cached_checkpoints = message
+                worker.cached_checkpoints = message
             case Sharing():
-                self.sharing = message
+                worker.sharing = message
             case Asleep():
-                self.sleep_state.gone.set()
+                worker.off_device.set()
             case NoGpu():
-                self._no_device = message.reason
+                worker.no_device = message.reason
             case Ready():
-                self.device, self._no_device = message.device, None
-                self.sleep_state.record_started()
+                self._move(message)
+                self._start_s = time.monotonic() - worker.began
                 if message.is_gpu:
                     self.device_choice = "cuda"  # a GPU that is lost is not replaced by the CPU
-                log.info("worker ready", worker=self.name, device=message.device, pid=self.pid)
+                log.info("worker ready", worker=self.name, device=message.device, pid=worker.transport.pid)
 
-    def _handle_checkpoint_state(self, state: CheckpointState) -> None:
+    def _record_checkpoint(self, state: CheckpointState) -> None:
         reported = {(known.spec.name, known.state, known.detail) for known in self.checkpoints.values()}
         if (state.spec.name, state.state, state.detail) not in reported:  # several models may share one
             log.info(
                 "checkpoint", worker=self.name, name=state.spec.name, file=state.spec.source, state=state.state,
                 detail=state.detail,
             )  # fmt: skip
-        self._loading.discard(state.spec)
         if state.state == "loaded":
             self._watchdog.record_loaded(state.spec)
-            self.sleep_state.record_warm(state.spec)
-        self.checkpoints[state.spec] = state
-        if (future := self._preparing.pop(state.spec, None)) and not future.done():
-            future.set_result(state)
+        self._checkpoints.record(state)
 
     def _deliver(self, job_id: str, event: AnyEvent) -> None:
         pending = self._pending.get(job_id)
@@ -387,17 +409,19 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
             del self._pending[job_id]
         self.speeds.record(pending.job, event)
 
-    def _fail_pending(self) -> None:
-        """Fail every job of the dead worker."""
-        self._transport = self.device = self.memory = self.cached_checkpoints = None
-        self.sleep_state.record_death()
-        self.checkpoints.clear()
-        self.sharing = Sharing()
-        self._loading.clear()
-        for future in self._preparing.values():
-            if not future.done():
-                future.set_exception(WorkerDied(self.kind))
-        self._preparing.clear()
+    def _lose(self, reason: str, *, has_device: bool = True) -> None:
+        """Let the next worker come in place of one that died or could not be started, and fail its jobs. One that dies
+        in its sleep had none, and stays away until it is needed."""
+        self._move(life.Lost(reason))
+        if isinstance(self._state, life.AsleepOnDisk):
+            self._checkpoints.slept("disk")
+        else:
+            self._fail_jobs(death_message(self.kind, reason, has_device=has_device))
+
+    def _fail_jobs(self, message: str) -> None:
+        self._stop_idle_timer()
+        self.sleep_wanted = None
+        self._checkpoints.lose(self.kind)
         self._cancelled_early.clear()
         for job_id in list(self._pending):
-            self._deliver(job_id, Failed("worker_died", death_message(self.kind, self._no_device, self._last_end)))
+            self._deliver(job_id, Failed("worker_died", message))

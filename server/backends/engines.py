@@ -13,10 +13,9 @@ from pipelines.protocol.images import Event, ImageJob
 from server.backends.child_process import ChildProcess
 from server.backends.cluster.roster import Engine, EngineKind, Roster
 from server.backends.decoding.pool import DecoderPool
-from server.backends.engine_host import EngineHost
+from server.backends.engine_host import EngineHost, HostLimits
 from server.backends.engine_layout import Layout, Slot, automatic_layout, read_layout
 from server.backends.gpus import list_gpus
-from server.backends.host_limits import HostLimits
 from server.backends.image_upstream.drawing import UpstreamDrawing
 from server.backends.image_upstream.transport import UpstreamLauncher
 from server.backends.transport import Launcher

@@ -9,9 +9,8 @@ import structlog
 
 from pipelines.protocol.chat import Admitted, ChatJob, CountJob
 from pipelines.protocol.images import Started
-from pipelines.protocol.messages import AnyEvent, CheckpointState, Ping, Spec
-from server.backends.job_events import TERMINAL_EVENTS
-from server.backends.pending_job import PendingJob
+from pipelines.protocol.messages import AnyEvent, Ping, Spec
+from server.backends.job_events import TERMINAL_EVENTS, PendingJob
 from server.backends.transport import Transport
 
 log = structlog.stdlib.get_logger("darkroom.engine")
@@ -23,19 +22,19 @@ STUCK_GRACE_S = 30.0  # without an event for its time limit and this, a job is s
 
 class Watchdog:
     """Watches one worker after another. `pending` are the host's jobs; `is_up` says whether the worker has started,
-    which has no time limit; `checkpoints` are the states of those that it has. Times are of the monotonic clock."""
+    which has no time limit; `is_loaded` whether it has loaded a checkpoint. Times are of the monotonic clock."""
 
     def __init__(
         self,
         silence_s: float,
         pending: Mapping[str, PendingJob],
         is_up: Callable[[], bool],
-        checkpoints: Callable[[], Mapping[Spec, CheckpointState]],
+        is_loaded: Callable[[Spec], bool],
     ) -> None:
         self._silence_s = silence_s
         self._pending = pending
         self._is_up = is_up
-        self._checkpoints = checkpoints
+        self._is_loaded = is_loaded
         self.last_message_at = 0.0  # of the worker
         self._last_event_at = 0.0  # of any job
 
@@ -84,5 +83,4 @@ class Watchdog:
         runs on the device: one that was never admitted is due too."""
         if pending.started or not (pending.acknowledged and isinstance(pending.job, ChatJob | CountJob)):
             return pending.started
-        state = self._checkpoints().get(pending.job.checkpoint)
-        return state is not None and state.state == "loaded"
+        return self._is_loaded(pending.job.checkpoint)

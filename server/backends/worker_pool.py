@@ -13,11 +13,10 @@ from pipelines.catalog.estimate import FIRST_UNIT_S, work_units
 from pipelines.catalog.weights import WeightsKey, weights_key
 from pipelines.protocol.images import CheckpointSpec, Event, ImageJob
 from pipelines.protocol.messages import Capabilities, CheckpointState, Spec
-from server.backends.engine_errors import WorkerDied
 from server.backends.engine_host import EngineHost
 from server.backends.job_events import JobEvents
 from server.backends.placement import Demand, Placement, place
-from server.backends.worker_sleep import FIRST_LOAD_S
+from server.backends.worker_checkpoints import FIRST_LOAD_S, WorkerDied
 from server.catalog.images import MAX_REFERENCES, Catalog
 
 ImageHost = EngineHost[ImageJob, Event]
@@ -59,7 +58,7 @@ class WorkerPool:
         replicas: Mapping[str, int] | None = None,
         open_upstream: Callable[[str], ImageHost] | None = None,
     ) -> None:
-        self._set_members(members)
+        self._members = tuple(members)
         self._replicas = replicas or {}
         self._open_upstream = open_upstream
         self._preloads = True
@@ -73,29 +72,29 @@ class WorkerPool:
         """Return the hosts of the workers, then those of the other servers that the catalog names or that still
         draw."""
         named = {spec.upstream.base_url for spec in self.current.upstreams if spec.upstream is not None}
-        return (*self._local, *(host for url, host in self._upstreams.items() if url in named or host.jobs))
+        return (*self.workers, *(host for url, host in self._upstreams.items() if url in named or host.jobs))
 
     @property
     def workers(self) -> tuple[ImageHost, ...]:
         """Return the hosts of the workers alone, whether they run or not."""
-        return self._local
+        return tuple(member.host for member in self._members)
 
     @property
     def alive(self) -> tuple[ImageHost, ...]:
         """Return the hosts of the workers that take jobs now, without other servers."""
-        return tuple(host for host in self._local if host.takes_jobs and not host.sharing.leaving)
+        return tuple(host for host in self.workers if host.status.takes_jobs and not host.status.sharing.leaving)
 
     @property
     def ready(self) -> bool:
         """Return whether calls are taken: no worker is still in its first start, unless it has failed, and one is
         ready. Other servers are not waited for."""
-        started = all(host.ready or host.restarts > 0 for host in self._local)
-        return started and any(host.ready for host in self._local)
+        started = all(host.ready or host.restarts > 0 for host in self.workers)
+        return started and any(host.ready for host in self.workers)
 
     @property
     def device(self) -> str | None:
         """Describe the devices for people; None until a worker is up."""
-        return ", ".join(host.device for host in self.alive if host.device is not None) or None
+        return ", ".join(device for host in self.alive if (device := host.status.device) is not None) or None
 
     @property
     def checkpoints(self) -> dict[Spec, CheckpointState]:
@@ -117,7 +116,7 @@ class WorkerPool:
 
     async def wait_ready(self) -> None:
         """Wait until the pool has been `ready` once."""
-        waiting = {asyncio.create_task(host.wait_ready()) for host in self._local}
+        waiting = {asyncio.create_task(host.wait_ready()) for host in self.workers}
         try:
             while waiting and not self.ready:
                 _, waiting = await asyncio.wait(waiting, timeout=CHECK_S, return_when=asyncio.FIRST_COMPLETED)
@@ -133,7 +132,7 @@ class WorkerPool:
 
     async def stop(self) -> None:
         """End the workers. Their jobs fail."""
-        await asyncio.gather(*(host.stop() for host in (*self._local, *self._upstreams.values())))
+        await asyncio.gather(*(host.stop() for host in (*self.workers, *self._upstreams.values())))
 
     async def change_members(self, members: Sequence[Member], catalog: Catalog) -> bool:
         """Replace the workers by others, of a cluster whose machines come and go; those whose names are here already
@@ -145,11 +144,11 @@ class WorkerPool:
             return False
         here = {member.host.name: member for member in self._members}
         before, after = self._members, tuple(here.get(member.host.name, member) for member in members)
-        self._set_members(after)
+        self._members = after
         try:
             plan = await asyncio.to_thread(self.plan, catalog)
         except CheckpointError:
-            self._set_members(before)
+            self._members = before
             raise
         self.unload_except(plan, preload=self._preloads)
         for member in after:
@@ -158,16 +157,12 @@ class WorkerPool:
         await asyncio.gather(*(member.host.stop() for member in before if member not in after))
         return True
 
-    def _set_members(self, members: Sequence[Member]) -> None:
-        self._members = tuple(members)
-        self._local = tuple(member.host for member in members)
-
     def plan(self, catalog: Catalog) -> Plan:
         """Plan where the catalog's checkpoints are loaded. Those that are served stay where they are. Blocking: reads
         the headers of the others' files. Raises CheckpointError for one that no worker may draw."""
         demands = list(_demands(catalog, self._members, self._replicas))
-        alive = self.alive or self._local
-        names = {host.name for host in self._local}  # workers that have gone keep nothing
+        alive = self.alive or self.workers
+        names = {host.name for host in self.workers}  # workers that have gone keep nothing
         kept = {name: specs for name, specs in self.current.placement.items() if name in names}
         rooms = {
             member.host.name: member.room_bytes
@@ -194,7 +189,7 @@ class WorkerPool:
         down loads them when it comes up. `retain` ends this: with the plan, or with the one before. Raises
         CheckpointError with every error, and WorkerDied."""
         self._prepared = True
-        hosts = [host for host in self.alive or self._local if set(specs) & set(plan.placement[host.name])]
+        hosts = [host for host in self.alive or self.workers if set(specs) & set(plan.placement[host.name])]
         chosen = [[spec for spec in specs if spec in plan.placement[host.name]] for host in hosts]
         work = [_prepare(host, listed) for host, listed in zip(hosts, chosen, strict=True)]
         outcomes = await asyncio.gather(*work, return_exceptions=True)
@@ -213,7 +208,7 @@ class WorkerPool:
         """Keep only the plan's checkpoints, which are those of the catalog: workers may evict others. With `preload`
         each worker loads its part of them, now and when it is started again."""
         self.current, self._preloads, self._prepared = plan, preload, False
-        for host in self._local:
+        for host in self.workers:
             host.unload_except(plan.specs, plan.placement.get(host.name, ()) if preload else ())
         by_url: dict[str, list[CheckpointSpec]] = {url: [] for url in self._upstreams}
         for spec in plan.upstreams:
@@ -246,7 +241,7 @@ class WorkerPool:
         """Return the estimated device time of a worker's jobs in seconds, or of those with no more left than
         `at_most_s`: the worker runs the shortest first."""
         left = [share * self._duration_s(host, job) for job, share in host.pending() if isinstance(job, ImageJob)]
-        others_s = host.sharing.others_jobs * host.speeds.job_s
+        others_s = host.status.sharing.others_jobs * host.speeds.job_s
         return others_s + sum(each for each in left if at_most_s is None or each <= at_most_s)
 
     def _choose(self, job: ImageJob) -> ImageHost:
@@ -255,7 +250,7 @@ class WorkerPool:
         if job.checkpoint.upstream is not None:
             return self._upstream_host(job.checkpoint.upstream.base_url)
         allowed = self.current.allowed.get(weights_key(job.checkpoint))
-        hosts = [host for host in self._local if allowed is None or host.name in allowed] or list(self._local)
+        hosts = [host for host in self.workers if allowed is None or host.name in allowed] or list(self.workers)
         hosts = [host for host in hosts if host in self.alive] or hosts
         if len(hosts) == 1:
             return hosts[0]
@@ -278,7 +273,7 @@ class WorkerPool:
         if wake_s := host.wake_s(spec):
             return wake_s
         key = weights_key(spec)
-        cached = host.cached_checkpoints
+        cached = host.status.cached_checkpoints
         found = [each for each in (cached.checkpoints if cached else ()) if weights_key(each.spec) == key]
         if any(each.on_device for each in found):
             return 0.0

@@ -15,7 +15,7 @@ from typing import Any
 from pipelines.catalog.suggestion import suggested_spec
 from pipelines.protocol.images import CheckpointSpec, Encoding, Failed, Finished, ImageJob, Sampling
 from pipelines.protocol.python_command import python_command
-from server.backends.engine_errors import QueueFull
+from server.backends.job_events import QueueFull
 from server.backends.worker_pool import WorkerPool
 from server.catalog.images import Catalog, ImageModel
 from server.errors import BadRequest, EngineFailure, Overloaded

@@ -18,8 +18,8 @@ from pipelines.protocol.classify import Classified, ClassifierSpec, ClassifyEven
 from pipelines.protocol.images import EncodedImage, Failed, RawImage, Started
 from server.accounts.db import Database
 from server.accounts.refusals import Refusal, record_refusals
-from server.backends.engine_errors import QueueFull
 from server.backends.engine_host import EngineHost
+from server.backends.job_events import QueueFull
 from server.errors import EngineFailure, ImageModerationBlocked, ModerationBlocked, Overloaded, TimedOut
 from server.moderation.policy import Classifier, Finding, Policy, Stage
 from server.state.served_policy import ServedPolicy

@@ -95,9 +95,10 @@ def server_state(services: Services) -> ServerState:
 
 
 def _worker_state(host: EngineHost[Any, Any]) -> WorkerState:
+    status = host.status
     return {
-        "device": host.device, "problem": host.problem, "worker_pid": host.pid, "jobs": host.jobs,
-        "sleep": host.sleep_state.state, "wake_s": longest_wake_s(host),
+        "device": status.device, "problem": status.problem, "worker_pid": status.pid, "jobs": host.jobs,
+        "sleep": status.sleep, "wake_s": longest_wake_s(host),
     }  # fmt: skip
 
 
@@ -133,7 +134,7 @@ def served_specs(services: Services) -> dict[Spec, list[str]]:
 
 
 def _image_worker(services: Services, host: ImageHost) -> ImageWorkerState:
-    cached_checkpoints = host.cached_checkpoints
+    cached_checkpoints = host.status.cached_checkpoints
     cached = cached_checkpoints.checkpoints if cached_checkpoints else ()
     states = {spec: host.checkpoints[spec] for spec in served_specs(services) if spec in host.checkpoints}
     labels = spec_labels({spec: (state.state, state.detail) for spec, state in states.items()})

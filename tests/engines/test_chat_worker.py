@@ -12,8 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from pipelines.protocol.chat import ChatEvent, ChatFinished, ChatJob, ChatSpec, TextDelta
 from pipelines.protocol.images import Failed
-from server.backends.engine_host import EngineHost
-from server.backends.host_limits import HostLimits
+from server.backends.engine_host import EngineHost, HostLimits
 from tests.engines.chat_jobs import Job, letters
 from tests.support.tiny_chat_checkpoints import make_qwen
 
@@ -39,8 +38,8 @@ async def test_a_killed_worker_fails_its_jobs_and_the_next_one_answers(host: Hos
     async for event in host.submit(chat_job(model="endless", max_tokens=10**6, sampling=letters())):
         events.append(event)
         if isinstance(event, TextDelta) and not killed:
-            assert host.pid is not None
-            os.kill(host.pid, signal.SIGKILL)
+            assert host.status.pid is not None
+            os.kill(host.status.pid, signal.SIGKILL)
             killed = True
     assert isinstance(events[-1], Failed)
     assert events[-1].code == "worker_died"

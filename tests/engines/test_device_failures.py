@@ -13,10 +13,8 @@ from pipelines.device.failures import is_device_error, is_out_of_memory, is_resp
 from pipelines.protocol.classify import Classified, ClassifierSpec, ClassifyEvent, ClassifyJob
 from pipelines.protocol.engine import NoDevice
 from pipelines.protocol.images import Failed
-from pipelines.protocol.messages import Ready
 from server.backends import child_process
-from server.backends.engine_host import EngineHost
-from server.backends.host_limits import HostLimits
+from server.backends.engine_host import EngineHost, HostLimits
 from tests.support import faulty_worker
 from tests.support.polling import eventually
 from tests.support.tiny_classifiers import make_text_classifier
@@ -142,8 +140,8 @@ async def test_a_worker_that_must_have_a_gpu_and_finds_none_says_why(texts: Clas
         failed = await asyncio.wait_for(last(host, texts, "a boat"), LIMIT_S)
         assert isinstance(failed, Failed)
         assert "no device to compute on" in failed.message
-        assert host.problem is not None
-        assert host.problem.startswith("no GPU can be used: ")
+        assert host.status.problem is not None
+        assert host.status.problem.startswith("no GPU can be used: ")
         assert not host.ready
     finally:
         await host.stop()
@@ -152,9 +150,9 @@ async def test_a_worker_that_must_have_a_gpu_and_finds_none_says_why(texts: Clas
 @pytest.mark.nightly
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 async def test_the_worker_after_one_with_a_gpu_must_have_a_gpu_too(host: Host) -> None:
-    """The first worker says that it has one; there is none, so the next one must not go on with the CPU."""
-    host._handle(Ready("a GPU", is_gpu=True))
-    assert host.pid is not None
-    os.kill(host.pid, signal.SIGKILL)
-    await eventually(lambda: "no GPU can be used" in str(host.problem))
-    assert host.device is None
+    """As if the first worker had found one; there is none, so the next one must not go on with the CPU."""
+    host.device_choice = "cuda"
+    assert host.status.pid is not None
+    os.kill(host.status.pid, signal.SIGKILL)
+    await eventually(lambda: "no GPU can be used" in str(host.status.problem))
+    assert host.status.device is None

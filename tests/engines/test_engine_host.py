@@ -10,8 +10,7 @@ import pytest
 from pipelines.protocol.classify import Classified, ClassifierSpec, ClassifyEvent, ClassifyJob
 from pipelines.protocol.images import Failed
 from server.backends import watchdog
-from server.backends.engine_host import EngineHost
-from server.backends.host_limits import HostLimits
+from server.backends.engine_host import EngineHost, HostLimits
 from tests.support.polling import eventually
 from tests.support.tiny_classifiers import make_text_classifier
 
@@ -51,7 +50,7 @@ async def test_a_worker_that_cannot_be_spawned_fails_its_jobs_and_is_retried(
         await eventually(lambda: len(os.listdir("/proc/self/fd")) <= descriptors)
     await asyncio.wait_for(host.wait_ready(), LIMIT_S)
     assert isinstance(await last(host, job), Classified)
-    await eventually(lambda: host.memory and host.memory.host_bytes > 2**20)
+    await eventually(lambda: host.status.memory and host.status.memory.host_bytes > 2**20)
 
 
 async def test_a_worker_whose_thread_hangs_is_killed_although_it_answers(

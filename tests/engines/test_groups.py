@@ -37,8 +37,7 @@ from pipelines.protocol.images import (
 )
 from pipelines.protocol.messages import GROUP_NO_MEMORY_EXIT, LOST_GROUP_EXIT
 from server.backends.child_process import ChildProcess
-from server.backends.engine_host import EngineHost
-from server.backends.host_limits import HostLimits
+from server.backends.engine_host import EngineHost, HostLimits
 from tests.engines.conftest import split_image
 from tests.engines.shared_passes import difference, drawn, drawn_together
 from tests.engines.test_families import family_spec
@@ -71,7 +70,7 @@ async def host() -> AsyncIterator[Host]:
     launcher = ChildProcess("image", ["--devices=2"], {"OMP_NUM_THREADS": "1"})
     made: Host = EngineHost("image", (), HostLimits(64), device="cpu", launcher=launcher)
     await made.start()
-    await eventually(lambda: made.device is not None)
+    await eventually(lambda: made.status.device is not None)
     yield made
     await made.stop()
 

@@ -19,12 +19,13 @@ from PIL import Image
 
 from pipelines.protocol.chat import Admitted, ChatFinished, ChatJob, ChatUsage, ChoiceFinished, TextDelta, ToolCallDelta
 from pipelines.protocol.images import EncodedImage, Failed, Finished, ImageJob, Preview, Progress, Queued, Started
-from pipelines.protocol.messages import AnyEvent
+from pipelines.protocol.messages import AnyEvent, ToWorker
 from server.accounts.keys import create_key
 from server.app import create_app
 from server.backends.engine_host import EngineHost
 from server.backends.image_upstream.transport import UpstreamLauncher
 from server.backends.job_events import JobEvents
+from server.backends.worker_life import Up, Worker
 from server.data_folders import REPOSITORY
 from server.extras import DIALECTS
 from server.http.dialect import Dialect
@@ -100,6 +101,20 @@ class Workers:
         )
 
 
+class NoTransport:
+    """Satisfies `server.backends.transport.Transport` as far as it is used."""
+
+    pid = None
+
+    def send(self, messages: Sequence[ToWorker]) -> None:
+        """Nobody hears them."""
+
+
+def come_up(host: EngineHost[Any, Any], device: str = "cpu", **told: Any) -> None:
+    """As if a worker had come up on this device and told this of itself."""
+    host._state = Up(Worker(NoTransport(), 0.0, **told), device, wakes=False)  # type: ignore[arg-type]
+
+
 @dataclass
 class InProcess:
     """An app that runs."""
@@ -173,7 +188,7 @@ def _script(monkeypatch: pytest.MonkeyPatch, workers: Workers) -> None:
         if is_upstream(host):
             await really["start"](host)
             return
-        host.device = "cpu"
+        come_up(host)
         host._became_ready.set()
 
     def submit(host: EngineHost[Any, Any], job: Any) -> JobEvents[Any]:

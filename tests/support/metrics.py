@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pipelines.protocol.messages import CachedCheckpoint, CachedCheckpoints, CheckpointState, GpuMemory, WorkerMemory
-from tests.support.in_process import in_process
+from tests.support.in_process import come_up, in_process
 
 RULE = '[[rules]]\nname = "no-weapons"\ncategory = "violence"\nterms = ["dagger"]\n'
 
@@ -23,8 +23,11 @@ async def scrape_busy_app(home: Path) -> str:
         assert (await running.client.post("/v1/chat/completions", json=chat)).status_code == 200
         services = running.services
         (engine,) = services.engines.image.hosts
-        engine.memory = WorkerMemory(2**20, GpuMemory(2**30, 2**29, 2**20, 2**21))
         spec = services.served.catalog.current.checkpoints[0]
-        engine.cached_checkpoints = CachedCheckpoints((CachedCheckpoint(spec, 2**20, on_device=True),), 2**20, 2**29)
+        come_up(
+            engine,
+            memory=WorkerMemory(2**20, GpuMemory(2**30, 2**29, 2**20, 2**21)),
+            cached_checkpoints=CachedCheckpoints((CachedCheckpoint(spec, 2**20, on_device=True),), 2**20, 2**29),
+        )
         engine.checkpoints[spec] = CheckpointState(spec, "loaded", "")
         return (await running.client.get("/metrics")).text

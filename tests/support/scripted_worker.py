@@ -42,6 +42,7 @@ class ScriptedWorker:
     cancelled: list[str] = field(default_factory=list)
     pid: int | None = None
     owns_worker: bool = True
+    asked: int = 0  # times that it was to be spawned
     lives: int = 0
     moved: int = 0  # times that its weights were moved to the host
     _inbox: asyncio.Queue[FromWorker | None] = field(default_factory=asyncio.Queue)
@@ -52,6 +53,7 @@ class ScriptedWorker:
         self.starts.set()
 
     async def open(self, device: DeviceChoice) -> "ScriptedWorker":
+        self.asked += 1
         await self.starts.wait()
         self.loaded, self._inbox = [], asyncio.Queue()
         self.lives += 1
@@ -100,8 +102,9 @@ class ScriptedWorker:
                 self._inbox.put_nowait(CheckpointState(spec, "failed", f"{spec.name} does not load"))
                 continue
             self.loaded.append(spec)
-            cached_checkpoints = tuple(CachedCheckpoint(each, self.bytes, True) for each in self.loaded)  # type: ignore[arg-type]
-            self._inbox.put_nowait(
-                CachedCheckpoints(cached_checkpoints, self.bytes * len(cached_checkpoints), self.budget_bytes)
-            )
+            self.report_cached()
             self._inbox.put_nowait(CheckpointState(spec, "loaded", "", load_s=LOAD_S))
+
+    def report_cached(self) -> None:
+        cached = tuple(CachedCheckpoint(each, self.bytes, True) for each in self.loaded)  # type: ignore[arg-type]
+        self._inbox.put_nowait(CachedCheckpoints(cached, self.bytes * len(cached), self.budget_bytes))

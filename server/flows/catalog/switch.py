@@ -13,9 +13,9 @@ from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.digests import Digests
 from pipelines.protocol.chat import ChatEvent, ChatJob, ChatSpec, CountJob
 from pipelines.protocol.images import CheckpointSpec
-from server.backends.engine_errors import WorkerDied
 from server.backends.engine_host import EngineHost
 from server.backends.upstream import UpstreamClient
+from server.backends.worker_checkpoints import WorkerDied
 from server.backends.worker_pool import Plan, WorkerPool
 from server.catalog.images import Catalog
 from server.catalog.specs import spec_labels

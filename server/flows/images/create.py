@@ -19,7 +19,7 @@ from server.accounts.keys import Key
 from server.accounts.ledger import BilledCall, HoldLost, InsufficientBudget
 from server.accounts.results import StoredResult
 from server.accounts.store import Write
-from server.backends.engine_errors import QueueFull
+from server.backends.job_events import QueueFull
 from server.backends.signing import ImageSigner
 from server.backends.worker_pool import WorkerPool
 from server.catalog.images import ImageModel

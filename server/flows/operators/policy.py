@@ -11,8 +11,8 @@ from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.protocol.classify import ClassifyEvent, ClassifyJob
 from server.accounts.audit import record_change
 from server.accounts.db import Database
-from server.backends.engine_errors import WorkerDied
 from server.backends.engine_host import EngineHost
+from server.backends.worker_checkpoints import WorkerDied
 from server.errors import BadRequest, Conflict
 from server.flows.moderation import ModerationContext, Moderator
 from server.moderation.policy import Policy, PolicyError

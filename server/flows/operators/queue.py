@@ -18,7 +18,8 @@ from server.state.active_calls import ActiveCall
 from server.state.active_chats import ActiveChat
 from server.state.active_responses import ActiveResponse
 
-OF_HOST = WorkerReport.model_fields.keys() - {"memory", "sleep", "wake_s"}  # fields that a host has by their names
+OF_HOST = ("name", "kind", "ready", "jobs", "restarts", "can_sleep")
+OF_STATUS = ("device", "pid", "problem", "sleep")
 MEMORY_STEP = 16 * 2**20
 WATCH_S = 0.5  # between two looks at the queue
 
@@ -116,12 +117,12 @@ def worker_reports(hosts: Sequence[EngineHost[Any, Any]]) -> list[WorkerReport]:
     return [
         WorkerReport(
             **{name: getattr(host, name) for name in OF_HOST},
-            memory=_memory(host.memory),
-            sleep=host.sleep_state.state,
+            **{name: getattr(host.status, name) for name in OF_STATUS},
+            memory=_memory(host.status.memory),
             wake_s=longest_wake_s(host),
         )
         for host in hosts
-        if host.device or host.pid or host.restarts
+        if host.status.device or host.status.pid or host.restarts
     ]
 
 

@@ -8,7 +8,7 @@ from server.accounts.audit import record_change
 from server.accounts.db import Database
 from server.backends.engine_host import EngineHost
 from server.backends.engines import Engines
-from server.backends.worker_sleep import Place
+from server.backends.worker_life import Place
 from server.errors import BadRequest, Conflict
 from server.schemas.sleep import SleepingWorker
 
@@ -62,13 +62,13 @@ class Sleeper:
 
 
 def _describe(host: EngineHost[Any, Any]) -> SleepingWorker:
-    state = host.sleep_state
+    status = host.status
     return SleepingWorker(
         id=host.name,
         kind=host.kind,
-        state=state.state,
-        place=state.place,
-        sleeps_after_jobs=state.sleep_requested,
+        state=status.sleep,
+        place=status.place,
+        sleeps_after_jobs=host.sleep_wanted is not None,
         jobs=host.jobs,
         wake_s=longest_wake_s(host),
     )

@@ -15,8 +15,7 @@ from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from pipelines.protocol.images import CheckpointSpec
 from server.accounts.catalogs import CatalogContent, CatalogStore
 from server.accounts.db import Database
-from server.backends.engine_host import EngineHost
-from server.backends.host_limits import HostLimits
+from server.backends.engine_host import EngineHost, HostLimits
 from server.backends.upstream import UpstreamClient
 from server.backends.worker_pool import Member, WorkerPool
 from server.catalog.images import load_catalog

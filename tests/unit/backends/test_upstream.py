@@ -15,8 +15,7 @@ from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from pipelines.protocol.upstream import Upstream
 from server.accounts.db import Database
 from server.accounts.keys import Key
-from server.backends.engine_host import EngineHost
-from server.backends.host_limits import HostLimits
+from server.backends.engine_host import EngineHost, HostLimits
 from server.backends.upstream import UpstreamClient, UpstreamResponse
 from server.catalog.chat import ChatModel
 from server.errors import ApiError, EngineFailure, Overloaded, StartError, TimedOut, UpstreamRefused

@@ -9,23 +9,21 @@ import pytest
 from pipelines.protocol.chat import Admitted, ChatJob, ChatSpec, CountJob
 from pipelines.protocol.classify import ClassifierSpec, ClassifyJob
 from pipelines.protocol.images import Queued
-from pipelines.protocol.messages import CheckpointState
-from server.backends.pending_job import PendingJob
+from server.backends.job_events import PendingJob
 from server.backends.watchdog import STUCK_GRACE_S, Watchdog
 
 LIMIT_S = 10.0
 SILENCE_S = 1000.0
 SPEC = ChatSpec("chat", Path("chat"))
 TEXTS = ClassifierSpec("classifier", Path("classifier"), "prompts")
-LOADED = {SPEC: CheckpointState(SPEC, "loaded", ""), TEXTS: CheckpointState(TEXTS, "loaded", "")}
 
 
 def chat(number: int = 0) -> PendingJob:
     return PendingJob(ChatJob(str(number), SPEC, (), seed=0, time_limit_s=LIMIT_S), acknowledged=True)
 
 
-def watchdog(*jobs: PendingJob, checkpoints: Any = LOADED) -> Watchdog:
-    made = Watchdog(SILENCE_S, {job.job.id: job for job in jobs}, lambda: True, lambda: checkpoints)
+def watchdog(*jobs: PendingJob, loaded: bool = True) -> Watchdog:
+    made = Watchdog(SILENCE_S, {job.job.id: job for job in jobs}, lambda: True, lambda _: loaded)
     made.last_message_at = 100.0
     return made
 
@@ -36,7 +34,7 @@ def test_a_chat_that_was_never_admitted_is_stuck_after_its_time(job: Any) -> Non
     late = LIMIT_S + STUCK_GRACE_S + 1
     assert watchdog(waiting)._why_stuck(late) == "a job makes no progress"
     assert watchdog(waiting)._why_stuck(late - 1) is None
-    assert watchdog(waiting, checkpoints={})._why_stuck(late) is None  # it waits for the checkpoint
+    assert watchdog(waiting, loaded=False)._why_stuck(late) is None  # it waits for the checkpoint
 
 
 def test_a_job_that_the_worker_has_not_seen_or_that_waits_for_the_device_is_not_due() -> None:

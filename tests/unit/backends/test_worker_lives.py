@@ -12,10 +12,10 @@ import pytest
 
 from pipelines.protocol.images import CheckpointSpec, Encoding, Event, Failed, Finished, ImageJob, Started
 from server.backends import child_process
-from server.backends.engine_host import EngineHost
-from server.backends.host_limits import HostLimits
+from server.backends.engine_host import EngineHost, HostLimits
 from tests.support.polling import eventually
 
+pytestmark = pytest.mark.slow
 Host = EngineHost[ImageJob, Event]
 SPEC = CheckpointSpec("one", Path("one"), None, "alpha", "img2img", 1, max_area_px=9_000_000)
 OTHER = replace(SPEC, name="two", path=Path("two"))
@@ -37,9 +37,9 @@ async def host(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Host]:
 
 async def spawned(host: Host) -> int:
     """Return the process id of a worker that has just been spawned."""
-    await eventually(lambda: host.pid is not None)
-    assert host.pid is not None
-    return host.pid
+    await eventually(lambda: host.status.pid is not None)
+    assert host.status.pid is not None
+    return host.status.pid
 
 
 async def last(events: AsyncIterator[Event]) -> Event:
@@ -60,14 +60,14 @@ def assert_died(event: Event) -> None:
 
 async def test_one_that_is_killed_while_it_starts_fails_its_jobs_and_the_next_one_draws(host: Host) -> None:
     pid = await spawned(host)
-    assert host.device is None
-    assert not host.takes_jobs
+    assert host.status.device is None
+    assert not host.status.takes_jobs
     events = host.submit(JOB)
     os.kill(pid, signal.SIGKILL)
     assert_died(await last(events))
-    assert (host.pid, host.restarts, host.problem) == (None, 1, "SIGKILL")
+    assert (host.status.pid, host.restarts, host.status.problem) == (None, 1, "SIGKILL")
     await assert_draws(host)
-    assert (host.device, host.problem) == ("no device", None)
+    assert (host.status.device, host.status.problem) == ("no device", None)
 
 
 async def test_one_that_is_killed_at_work_costs_its_jobs_and_what_it_had_loaded(host: Host) -> None:
@@ -75,9 +75,9 @@ async def test_one_that_is_killed_at_work_costs_its_jobs_and_what_it_had_loaded(
     assert host.checkpoints.keys() == {SPEC, OTHER}
     events = host.submit(ENDLESS)
     async for event in events:
-        if isinstance(event, Started) and host.pid is not None:
-            os.kill(host.pid, signal.SIGKILL)
-    assert (host.jobs, host.checkpoints, host.device, host.memory) == (0, {}, None, None)
+        if isinstance(event, Started) and host.status.pid is not None:
+            os.kill(host.status.pid, signal.SIGKILL)
+    assert (host.jobs, host.checkpoints, host.status.device, host.status.memory) == (0, {}, None, None)
     await assert_draws(host)
     await eventually(lambda: host.ready)
     assert host.restarts == 1
@@ -99,10 +99,10 @@ async def test_one_that_is_killed_in_its_sleep_stays_away_until_a_job_comes(host
     await host.wait_ready()
     pid = await spawned(host)
     await host.sleep("host")
-    assert (host.sleep_state.place, host.pid) == ("host", pid)
+    assert (host.status.place, host.status.pid) == ("host", pid)
     os.kill(pid, signal.SIGKILL)
-    await eventually(lambda: host.sleep_state.place == "disk")
-    assert (host.pid, host.restarts, host.ready, host.problem) == (None, 0, True, None)
+    await eventually(lambda: host.status.place == "disk")
+    assert (host.status.pid, host.restarts, host.ready, host.status.problem) == (None, 0, True, None)
     await assert_draws(host)
 
 
@@ -110,10 +110,10 @@ async def test_one_that_is_killed_while_it_wakes_fails_its_jobs_and_the_next_one
     await host.wait_ready()
     await host.sleep()
     events = host.submit(JOB)
-    assert host.sleep_state.state == "waking"
+    assert host.status.sleep == "waking"
     os.kill(await spawned(host), signal.SIGKILL)
     assert_died(await last(events))
-    assert (host.sleep_state.state, host.restarts, host.takes_jobs) == ("awake", 1, False)
+    assert (host.status.sleep, host.restarts, host.status.takes_jobs) == ("awake", 1, False)
     await eventually(lambda: host.ready)
     assert host.checkpoints.keys() == {SPEC, OTHER}
 
@@ -125,8 +125,8 @@ async def test_calls_that_wake_it_at_once_share_one_process(host: Host) -> None:
     host.wake()
     pid = await spawned(host)
     assert all(isinstance(each, Finished) for each in await asyncio.gather(*map(last, jobs)))
-    await eventually(lambda: host.sleep_state.state == "awake")
-    assert (host.pid, host.wake_s(SPEC), host.wake_s(OTHER)) == (pid, 0, 0)
+    await eventually(lambda: host.status.sleep == "awake")
+    assert (host.status.pid, host.wake_s(SPEC), host.wake_s(OTHER)) == (pid, 0, 0)
 
 
 async def test_a_stop_while_it_starts_leaves_no_process_and_fails_its_jobs(host: Host) -> None:
@@ -134,7 +134,7 @@ async def test_a_stop_while_it_starts_leaves_no_process_and_fails_its_jobs(host:
     events = host.submit(JOB)
     await host.stop()
     assert_died(await last(events))
-    assert (host.pid, host.restarts) == (None, 0)
+    assert (host.status.pid, host.restarts) == (None, 0)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 
@@ -149,6 +149,6 @@ async def test_a_stop_at_work_and_one_in_sleep_leave_no_process(host: Host) -> N
     await eventually(lambda: host.ready)
     await host.sleep()
     await host.stop()
-    assert host.pid is None
+    assert host.status.pid is None
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

@@ -12,9 +12,8 @@ import pytest
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.protocol.images import CheckpointSpec, Encoding, Failed, Finished, ImageJob, Progress, Runtime, Started
-from server.backends.engine_errors import WorkerDied
-from server.backends.engine_host import EngineHost
-from server.backends.host_limits import HostLimits
+from server.backends.engine_host import EngineHost, HostLimits
+from server.backends.worker_checkpoints import WorkerDied
 from server.backends.worker_pool import Member, Plan, WorkerPool
 from server.catalog.images import Catalog, ImageModel
 from server.catalog.sizes import SizeRules
@@ -129,8 +128,9 @@ async def test_a_checkpoint_that_would_evict_others_must_save_twice_its_loading(
     running = await start(catalog(a=SPEC, b=OTHER), None, None, a=1, b=1)
     home, away = sorted(running.workers, key=lambda worker: SPEC not in worker.loaded)
     host = running.worker_pool.hosts[running.workers.index(away)]
-    assert host.cached_checkpoints is not None
-    host.cached_checkpoints = replace(host.cached_checkpoints, budget_bytes=host.cached_checkpoints.device_bytes)
+    away.budget_bytes = away.bytes
+    away.report_cached()
+    await eventually(lambda: (cached := host.status.cached_checkpoints) and cached.budget_bytes == cached.device_bytes)
     running.worker_pool.current = replace(
         running.worker_pool.current, bytes=dict.fromkeys(running.worker_pool.current.bytes, 1000)
     )

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.protocol.images import CheckpointSpec, Encoding, Event, Failed, Finished, ImageJob, Started
-from server.backends.engine_host import EngineHost
-from server.backends.host_limits import HostLimits
-from server.backends.worker_sleep import FIRST_START_S
+from server.backends.engine_host import FIRST_START_S, EngineHost, HostLimits
 from tests.support.polling import eventually
 from tests.support.scripted_worker import LOAD_S, ScriptedWorker
 
@@ -49,10 +47,10 @@ async def finish(worker: ScriptedWorker, job_id: str = "job") -> None:
 
 async def test_asleep_it_is_ready_and_knows_its_checkpoints(host: Host, worker: ScriptedWorker) -> None:
     await host.sleep()
-    assert (host.sleep_state.state, host.sleep_state.place, host.pid) == ("asleep", "disk", None)
+    assert (host.status.sleep, host.status.place, host.status.pid) == ("asleep", "disk", None)
     assert host.ready
-    assert host.takes_jobs
-    assert host.cached_checkpoints is None
+    assert host.status.takes_jobs
+    assert host.status.cached_checkpoints is None
     assert host.checkpoints.keys() == {SPEC, OTHER}
     assert host.restarts == 0
     assert host.wake_s(SPEC) >= LOAD_S
@@ -63,12 +61,12 @@ async def test_a_job_wakes_it_and_loads_its_own_checkpoint_alone(host: Host, wor
     await host.sleep()
     events = host.submit(JOB)
     assert LOAD_S <= events.wake_s <= LOAD_S + FIRST_START_S
-    assert host.sleep_state.state == "waking"
+    assert host.status.sleep == "waking"
     await finish(worker)
     assert isinstance(await last(events), Finished)
     assert worker.loaded == [SPEC]
     assert worker.lives == 2
-    await eventually(lambda: host.sleep_state.state == "awake")
+    await eventually(lambda: host.status.sleep == "awake")
     assert host.wake_s(SPEC) == 0
     assert host.wake_s(OTHER) == LOAD_S  # the process is up
     assert host.submit(replace(JOB, id="again")).wake_s == 0
@@ -79,15 +77,15 @@ async def test_a_job_wakes_it_and_loads_its_own_checkpoint_alone(host: Host, wor
 async def test_it_sleeps_after_its_jobs_and_a_wake_takes_that_back(host: Host, worker: ScriptedWorker) -> None:
     events = host.submit(JOB)
     await host.sleep()
-    assert (host.sleep_state.state, host.sleep_state.sleep_requested) == ("awake", True)
+    assert (host.status.sleep, host.sleep_wanted) == ("awake", "disk")
     host.wake()
-    assert not host.sleep_state.sleep_requested
+    assert host.sleep_wanted is None
     await host.sleep()
     await finish(worker)
     assert isinstance(await last(events), Finished)
-    await eventually(lambda: host.sleep_state.state == "asleep")
+    await eventually(lambda: host.status.sleep == "asleep")
     host.wake()
-    await eventually(lambda: worker.loaded == [SPEC, OTHER] and host.sleep_state.state == "awake")
+    await eventually(lambda: worker.loaded == [SPEC, OTHER] and host.status.sleep == "awake")
 
 
 async def test_a_job_that_comes_while_the_process_ends_waits_for_the_next_one(
@@ -107,12 +105,44 @@ async def test_a_checkpoint_is_prepared_while_it_sleeps(host: Host, worker: Scri
     new = replace(SPEC, name="new", path=Path("new"))
     await host.prepare(new)
     assert worker.loaded == [new]
-    assert host.sleep_state.state == "awake"
+    assert host.status.sleep == "awake"
+
+
+async def test_what_is_asked_while_the_next_process_is_spawned_is_loaded_too(
+    host: Host, worker: ScriptedWorker
+) -> None:
+    await host.sleep()
+    worker.starts.clear()
+    events = host.submit(JOB)
+    await eventually(lambda: worker.asked == 2)
+    host.wake()
+    new = replace(SPEC, name="new", path=Path("new"))
+    prepared = asyncio.create_task(host.prepare(new))
+    await asyncio.sleep(0)
+    worker.starts.set()
+    await finish(worker)
+    assert isinstance(await last(events), Finished)
+    await prepared
+    assert worker.loaded == [SPEC, OTHER, new]
+
+
+async def test_another_catalog_counts_for_a_worker_that_is_being_spawned(worker: ScriptedWorker) -> None:
+    host = Host("image", (SPEC,), HostLimits(8), launcher=worker)
+    worker.starts.clear()
+    await host.start()
+    try:
+        await eventually(lambda: worker.asked == 1)
+        host.unload_except((OTHER,), (OTHER,))
+        worker.starts.set()
+        await host.wait_ready()
+        assert worker.loaded == [OTHER]
+    finally:
+        await host.stop()
 
 
 async def test_on_the_host_its_process_stays_and_a_job_is_quicker(host: Host, worker: ScriptedWorker) -> None:
     await host.sleep("host")
-    assert (host.sleep_state.place, worker.moved, worker.lives) == ("host", 1, 1)
+    assert (host.status.place, worker.moved, worker.lives) == ("host", 1, 1)
     assert 0 < host.wake_s(SPEC) < LOAD_S
     events = host.submit(JOB)
     await finish(worker)
@@ -120,15 +150,15 @@ async def test_on_the_host_its_process_stays_and_a_job_is_quicker(host: Host, wo
     assert worker.lives == 1
     await host.sleep("host")
     await host.sleep("disk")
-    assert host.sleep_state.place == "disk"
+    assert host.status.place == "disk"
     await host.sleep("host")
-    assert host.sleep_state.place == "disk"
+    assert host.status.place == "disk"
 
 
 async def test_a_worker_that_dies_asleep_stays_away_until_it_is_needed(host: Host, worker: ScriptedWorker) -> None:
     await host.sleep("host")
     worker.kill()
-    await eventually(lambda: host.sleep_state.place == "disk")
+    await eventually(lambda: host.status.place == "disk")
     assert (worker.lives, host.restarts) == (1, 0)
     events = host.submit(JOB)
     await finish(worker)
@@ -140,9 +170,9 @@ async def test_a_cancelled_job_lets_it_sleep_again(host: Host, worker: ScriptedW
     events = host.submit(JOB)
     host.cancel("job")
     assert isinstance(await last(events), Failed)
-    await eventually(lambda: host.sleep_state.state == "awake")
+    await eventually(lambda: host.status.sleep == "awake")
     await host.sleep()
-    assert host.sleep_state.state == "asleep"
+    assert host.status.sleep == "asleep"
 
 
 async def test_stopping_fails_the_jobs_of_a_worker_that_wakes(host: Host, worker: ScriptedWorker) -> None:
@@ -159,11 +189,11 @@ async def test_it_sleeps_by_itself_when_nothing_was_asked_of_it(worker: Scripted
     host = Host("image", (SPEC,), HostLimits(8, idle_unload_s=0.01), launcher=worker)
     await host.start()
     try:
-        await eventually(lambda: host.sleep_state.state == "asleep")
+        await eventually(lambda: host.status.sleep == "asleep")
         events = host.submit(JOB)
         await finish(worker)
         assert isinstance(await last(events), Finished)
-        await eventually(lambda: host.sleep_state.state == "asleep")
+        await eventually(lambda: host.status.sleep == "asleep")
         assert worker.lives == 2
     finally:
         await host.stop()
@@ -177,6 +207,6 @@ async def test_the_engine_of_a_cluster_does_not_sleep(worker: ScriptedWorker) ->
         await host.wait_ready()
         assert not host.can_sleep
         await host.sleep()
-        assert host.sleep_state.state == "awake"
+        assert host.status.sleep == "awake"
     finally:
         await host.stop()

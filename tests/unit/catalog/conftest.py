@@ -11,8 +11,7 @@ from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.digests import Digests
 from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from pipelines.protocol.images import CheckpointSpec
-from server.backends.engine_host import EngineHost
-from server.backends.host_limits import HostLimits
+from server.backends.engine_host import EngineHost, HostLimits
 from server.backends.upstream import UpstreamClient
 from server.backends.worker_pool import WorkerPool
 from server.catalog.images import Catalog, load_catalog

@@ -17,7 +17,7 @@ from server.accounts.audit import AuditFilter, list_changes
 from server.accounts.paging import Page
 from server.flows.operators.queue import worker_reports
 from tests.support.file_counter import FileCounter
-from tests.support.in_process import InProcess, in_process
+from tests.support.in_process import InProcess, come_up, in_process
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ADMIN = {"Authorization": "Bearer admin"}
@@ -164,11 +164,12 @@ def _delete_database(home: Path) -> None:
 
 async def test_a_worker_tells_its_memory_and_that_of_its_gpu(running: InProcess) -> None:
     host = running.services.engines.chat
-    host.device, host.memory = "a GPU", WorkerMemory(300 * 2**20, GpuMemory(80 * 2**30, 60 * 2**30, 10 * 2**30, 0))
+    gpu = GpuMemory(80 * 2**30, 60 * 2**30, 10 * 2**30, 0)
+    come_up(host, "a GPU", memory=WorkerMemory(300 * 2**20, gpu))
     [told] = worker_reports([host])
     assert told.memory is not None
     assert told.memory.model_dump() == {
         "host_bytes": 288 * 2**20, "gpu_bytes": 10 * 2**30, "gpu_used_bytes": 20 * 2**30, "gpu_total_bytes": 80 * 2**30,
     }  # fmt: skip
-    host.memory = None  # while it is replaced
+    come_up(host, "a GPU")  # and has not told it yet
     assert worker_reports([host])[0].memory is None

@@ -6,8 +6,7 @@ import pytest
 
 from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from server.accounts.db import Database
-from server.backends.engine_host import EngineHost
-from server.backends.host_limits import HostLimits
+from server.backends.engine_host import EngineHost, HostLimits
 from server.errors import BadRequest
 from server.flows.chat.moderation import chat_texts, upstream_texts
 from server.flows.chat.parse import parse_chat

@@ -22,8 +22,7 @@ from pipelines.protocol.classify import ClassifyEvent, ClassifyJob
 from server.accounts.db import Database
 from server.accounts.keys import create_key
 from server.accounts.refusals import list_refusals
-from server.backends.engine_host import EngineHost
-from server.backends.host_limits import HostLimits
+from server.backends.engine_host import EngineHost, HostLimits
 from server.errors import ModerationBlocked, TimedOut
 from server.flows import moderation
 from server.flows.chat.run import ChatRunner
