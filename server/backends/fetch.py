@@ -1,8 +1,9 @@
-"""Fetching of reference images by URL, if the operator allows it, guarded against SSRF.
+"""Requests to URLs that callers name, if the operator allows them, guarded against SSRF: reference images are fetched,
+webhooks are posted.
 
-https only. The host is resolved once, every address of it is checked, and the connection goes to a checked address
-(with the host's name in SNI and certificate), so DNS rebinding between check and use has no effect. Redirects are
-followed here, not by the client, and checked the same way.
+The host is resolved once, every address of it is checked, and the connection goes to a checked address
+(with the host's name in SNI and certificate), so DNS rebinding between check and use has no effect. Images are fetched
+by https alone; their redirects are followed here, not by the client, and checked the same way.
 """
 
 import asyncio
@@ -10,19 +11,21 @@ import functools
 import ipaddress
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from urllib.parse import urljoin, urlsplit
+from typing import Literal
+from urllib.parse import SplitResult, urljoin, urlsplit
 
 import httpcore
 
-from server.backends.pinned import LOST, PinnedBackend
-from server.backends.public_addresses import Address, is_public
+from server.backends.public_addresses import LOST, Address, PinnedBackend, is_public
 
 MAX_REDIRECTS = 3
 REDIRECTS = (301, 302, 303, 307, 308)
 MAX_URL_LENGTH = 4096
+MAX_WEBHOOK_LENGTH = 2000
+Reach = Literal["off", "public", "any"]  # where webhooks may go
 Resolver = Callable[[str, int], Awaitable[list[str]]]
 # Its own threads: a DNS server that does not answer blocks one for 30 s.
 DNS_EXECUTOR = ThreadPoolExecutor(8, thread_name_prefix="resolve")
@@ -126,14 +129,20 @@ async def _read_limited(response: httpcore.Response, max_bytes: int) -> bytes:
     return bytes(body)
 
 
-def _check_url(url: str, ports: tuple[int, ...]) -> tuple[str, int]:
+def _split_url(url: str, max_length: int) -> tuple[SplitResult, int | None]:
+    """Return the parts of a URL and its port. Raises FetchRefused."""
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
         raise FetchRefused("it is not a URL that can be read.") from error
-    if len(url) > MAX_URL_LENGTH or not url.isascii() or not url.isprintable():
+    if len(url) > max_length or not url.isascii() or not url.isprintable():
         raise FetchRefused("it is not a URL that can be read.")
+    return parts, port
+
+
+def _check_url(url: str, ports: tuple[int, ...]) -> tuple[str, int]:
+    parts, port = _split_url(url, MAX_URL_LENGTH)
     if parts.scheme.lower() != "https":
         raise FetchRefused(
             "a reference must be an https URL, a base64 data URI, or the URL of one of this server's own results."
@@ -144,6 +153,50 @@ def _check_url(url: str, ports: tuple[int, ...]) -> tuple[str, int]:
     if port not in ports:
         raise FetchRefused("only the https port 443 is fetched from.")
     return parts.hostname, port
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookRules:
+    """Where webhooks may go, by which proxy, how long one may take, and how the addresses of hosts are found."""
+
+    reach: Reach
+    proxy: str | None = None
+    timeout_s: float = 15.0
+    resolve: Resolver = resolve_host
+
+
+def check_webhook_url(url: str, reach: Reach) -> tuple[str, int]:
+    """Return the host and port of a webhook's URL. Raises FetchRefused for a URL that no webhook may go to, at any
+    address."""
+    parts, port = _split_url(url, MAX_WEBHOOK_LENGTH)
+    if not parts.hostname:
+        raise FetchRefused("it is not a URL that can be read.")
+    if parts.username is not None or parts.password is not None:
+        raise FetchRefused("it must carry no user name or password.")
+    scheme = parts.scheme.lower()
+    if scheme not in {"https", "http"} or (reach == "public" and (scheme != "https" or port not in {None, 443})):
+        raise FetchRefused("webhooks go to https URLs at port 443.")
+    return parts.hostname, port or (443 if scheme == "https" else 80)
+
+
+async def post_webhook(url: str, content: bytes, headers: Mapping[str, str], rules: WebhookRules) -> int:
+    """Post to a URL, by the proxy if there is one and the host is not local, and return the status of the answer, whose
+    body is not read; redirects are not followed. Raises FetchRefused and FetchFailed."""
+    host, port = check_webhook_url(url, rules.reach)
+    allowed: Callable[[Address], bool] = is_public if rules.reach == "public" else lambda _: True
+    try:
+        async with asyncio.timeout(rules.timeout_s):
+            address = await resolve_checked(host, port, rules.resolve, allowed, rules.proxy)
+            tls_context = await asyncio.to_thread(tls_context_of)
+            backend = PinnedBackend(host, address, rules.proxy)
+            pool = httpcore.AsyncConnectionPool(ssl_context=tls_context, network_backend=backend)
+            sent = [("Content-Type", "application/json"), ("User-Agent", "Darkroom"), *headers.items()]
+            async with pool, pool.stream("POST", url, headers=sent, content=content) as response:
+                return response.status
+    except TimeoutError as error:
+        raise FetchFailed(f"the URL did not answer within {rules.timeout_s:g} s.") from error
+    except LOST as error:
+        raise FetchFailed(f"the URL could not be reached: {type(error).__name__}.") from error
 
 
 async def resolve_checked(

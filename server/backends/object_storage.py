@@ -1,4 +1,5 @@
 """Finished images in an object store: S3 and stores that speak its protocol, Google Cloud Storage, Azure Blob Storage.
+And which storage a setting names.
 
 Credentials and endpoints are read from the environment by the names of each store's own tools (AWS_ACCESS_KEY_ID,
 AWS_ENDPOINT_URL, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME, ...), or from the machine's role.
@@ -8,12 +9,14 @@ import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import structlog
 
 from server.backends.proxies import store_options
-from server.backends.storage import MARK, MOST_OF_MARK, NAME, TRASH, Storage
+from server.backends.storage import MARK, MOST_OF_MARK, NAME, TRASH, LocalStorage, Storage
 from server.errors import StartError, StorageFailed
 
 log = structlog.stdlib.get_logger("darkroom.storage")
@@ -163,3 +166,20 @@ class ObjectStorage(Storage):
 
 def _key(name: str, *, trashed: bool = False) -> str:
     return f"{TRASH}/{name[:2]}/{name}" if trashed else f"{name[:2]}/{name}"
+
+
+def open_storage(
+    location: str, is_recorded: Callable[[str], bool] = lambda _: False, proxy: str | None = None
+) -> Storage:
+    """Open the storage of a folder or of a URL. `is_recorded` is told names of files that are not there. Raises
+    StartError."""
+    folder = local_folder(location)
+    return ObjectStorage(location, is_recorded, proxy) if folder is None else LocalStorage(folder, is_recorded)
+
+
+def local_folder(location: str) -> Path | None:
+    """Return the folder that a location names; None for an object store. A file:// URL may have escaped letters."""
+    scheme, separator, path = location.partition("://")
+    if not separator:
+        return Path(location)
+    return Path(unquote(path)) if scheme == "file" else None

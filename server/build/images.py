@@ -1,9 +1,8 @@
 """Builds the checks before every flow, and the flows of images."""
 
-from server.backends.fetch import FetchRules
-from server.backends.local_storage import LocalStorage
+from server.backends.fetch import FetchRules, WebhookRules
 from server.backends.signing import open_signer
-from server.backends.webhook_post import WebhookRules
+from server.backends.storage import LocalStorage
 from server.build.parts import Parts
 from server.flows.admission import Admission
 from server.flows.chat.chats import Chats

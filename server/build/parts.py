@@ -25,7 +25,7 @@ from server.accounts.stored_files import StoredFiles
 from server.accounts.webhooks import WebhookStore
 from server.backends.decoding.pool import KILL_REASONS, DecoderPool
 from server.backends.engines import build_engines
-from server.backends.open_storage import open_storage
+from server.backends.object_storage import open_storage
 from server.backends.proxies import proxy_for
 from server.backends.upstream import UpstreamClient
 from server.backends.worker_pool import WorkerPool

@@ -209,7 +209,7 @@ def ledger(
     """Show balances, charges and chat tokens, or check the ledger for errors. --json and --csv print the charges
     alone."""
     from server.accounts import report, results
-    from server.backends.open_storage import open_storage
+    from server.backends.object_storage import open_storage
     from server.cli.printing import show, show_rows
     from server.cli.reports import find_key_id, limit_entries, limit_of
     from server.cli.tables import balances_table, charges, tokens_table

@@ -12,7 +12,7 @@ import structlog
 from server.accounts.db import PAGE, Database
 from server.accounts.results import ResultStore
 from server.accounts.stored_files import StoredFiles
-from server.backends.open_storage import open_storage
+from server.backends.object_storage import open_storage
 from server.backends.storage import Storage
 from server.clock import DAY_S
 from server.errors import StorageFailed

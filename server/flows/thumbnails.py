@@ -7,8 +7,7 @@ from weakref import WeakValueDictionary
 
 from server.backends.decoding.messages import ImageError
 from server.backends.decoding.pool import DecoderFailed, DecoderPool
-from server.backends.local_storage import LocalStorage
-from server.backends.storage import Storage
+from server.backends.storage import LocalStorage, Storage
 from server.errors import EngineFailure
 
 WIDTHS_PX = (160, 320, 640)

@@ -5,11 +5,11 @@ refused only then, since a client that is refused sends the whole body again.
 """
 
 import asyncio
+import ctypes
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from server.backends.free_memory import release_free_memory
 from server.errors import Overloaded, RateLimited
 
 FREE_BYTES = 64 * 1024  # of each body, which do not count: what a connection buffers anyway
@@ -150,3 +150,13 @@ class BodyLease:
         if not self._holders and self._key_id is not None and self._reserved_bytes:
             self._budget.release(self._key_id, self._reserved_bytes)
             self._reserved_bytes = 0
+
+
+def release_free_memory() -> None:
+    """Give freed memory back to the system. It takes milliseconds, without the interpreter lock.
+
+    glibc keeps freed memory unless it is asked. Other C libraries have no such function.
+    """
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if malloc_trim is not None:
+        malloc_trim(0)

@@ -6,7 +6,7 @@ from typing import Any, Self
 import pytest
 
 from server.backends.decoding.pool import DecoderPool
-from server.backends.local_storage import LocalStorage
+from server.backends.storage import LocalStorage
 
 
 @dataclass

@@ -20,7 +20,7 @@ from openai import OpenAI
 
 from server.accounts import report, results
 from server.accounts.db import Database
-from server.backends.open_storage import open_storage
+from server.backends.object_storage import open_storage
 from server.settings import Settings
 from tests.support.shared import shared_folder
 

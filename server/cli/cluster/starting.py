@@ -13,7 +13,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from server.accounts.db import connect_database
-from server.backends.open_storage import open_storage
+from server.backends.object_storage import open_storage
 from server.catalog.images import CatalogError
 from server.cli.cluster.config import ClusterConfig, read_config
 from server.cli.cluster.layout import HEAD, NODE

@@ -11,8 +11,7 @@ from datetime import UTC, datetime
 import structlog
 
 from server.accounts.webhooks import LONGEST_PAUSE_S, Webhook, WebhookStore
-from server.backends.fetch import FetchFailed, FetchRefused
-from server.backends.webhook_post import WebhookRules, check_url, post
+from server.backends.fetch import FetchFailed, FetchRefused, WebhookRules, check_webhook_url, post_webhook
 from server.errors import BadRequest
 from server.flows.images.jobs import ended_state
 
@@ -40,7 +39,7 @@ class Webhooks:
             message = "'webhook' works in the background only: send 'background': true too, or leave it out."
             raise BadRequest(message, param="webhook", code="invalid_parameter_combination")
         try:
-            check_url(url, self._rules.reach)
+            check_webhook_url(url, self._rules.reach)
         except FetchRefused as error:
             raise BadRequest(f"Invalid 'webhook': {error}", param="webhook", code="invalid_value") from error
 
@@ -62,7 +61,7 @@ class Webhooks:
         secret = await asyncio.to_thread(self._read_secret)
         headers = signature(signing_key(secret, call.key_id), f"msg_{call.id}", now, content)
         try:
-            status = await post(webhook.url, content, headers, self._rules)
+            status = await post_webhook(webhook.url, content, headers, self._rules)
             problem = None if 200 <= status < 300 else f"status {status}"
         except (FetchFailed, FetchRefused) as error:
             status, problem = 0, str(error)

@@ -32,7 +32,7 @@ from server.accounts.copies import (
 from server.accounts.db import Database, connect_database
 from server.accounts.schema import is_newer, newest_schema, schema_problem, table_names
 from server.accounts.stored_files import StorageOwner, StoredFiles
-from server.backends.open_storage import local_folder, open_storage
+from server.backends.object_storage import local_folder, open_storage
 from server.errors import StartError, StorageFailed
 from server.flows.storage_owner import StorageMarks
 from server.settings import Settings

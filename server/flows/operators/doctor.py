@@ -14,7 +14,7 @@ import httpx
 from server.accounts.db import Database, connect_database
 from server.accounts.schema import schema_problem
 from server.accounts.stored_files import StoredFiles
-from server.backends.open_storage import open_storage
+from server.backends.object_storage import open_storage
 from server.catalog.images import CatalogError, load_catalog
 from server.errors import DatabaseBusy, DatabaseFailed, StartError
 from server.flows.storage_owner import StorageMarks

@@ -18,7 +18,7 @@ from server.accounts.keys import create_key, list_keys
 from server.accounts.ledger import Ledger
 from server.accounts.schema import _alembic, newest_schema, table_names
 from server.accounts.stored_files import StorageOwner, StoredFiles
-from server.backends.open_storage import open_storage
+from server.backends.object_storage import open_storage
 from server.backends.storage import MARK
 from server.errors import StartError
 from server.flows.operators import backup

@@ -19,7 +19,7 @@ from server.accounts.report import balances, entries
 from server.accounts.results import ResultStore
 from server.accounts.stored_files import StoredFiles
 from server.accounts.usage import months_spent
-from server.backends.local_storage import LocalStorage
+from server.backends.storage import LocalStorage
 from server.flows.operators.keys import read_money
 from server.state import call_rate
 from server.state.call_rate import WINDOW_S, CallRate

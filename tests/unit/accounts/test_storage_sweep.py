@@ -19,7 +19,7 @@ from server.accounts.keys import create_key
 from server.accounts.ledger import Ledger
 from server.accounts.results import ResultStore
 from server.accounts.stored_files import StoredFiles
-from server.backends.open_storage import open_storage
+from server.backends.object_storage import open_storage
 from server.backends.storage import MARK, Storage
 from server.flows import storage_sweep
 from server.flows.storage_sweep import StorageSweep

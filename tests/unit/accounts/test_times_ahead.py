@@ -34,7 +34,7 @@ from server.accounts.stored_files import StoredFiles
 from server.accounts.tables import Base
 from server.accounts.usage import months_spent
 from server.accounts.webhooks import WebhookStore
-from server.backends.local_storage import LocalStorage
+from server.backends.storage import LocalStorage
 from server.clock import Clock
 from server.flows.operators.keys import KeyAdmin
 from server.schemas.keys import MAX_OVERLAP_S, CreateKey

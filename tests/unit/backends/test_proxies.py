@@ -14,12 +14,11 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from structlog.testing import capture_logs
 
 from server.backends import proxies
-from server.backends.fetch import FetchFailed, FetchRules, fetch_image
+from server.backends.fetch import FetchFailed, FetchRules, WebhookRules, fetch_image, post_webhook
 from server.backends.gateway_link import ForwardedRequest, GatewayLink
 from server.backends.object_storage import ObjectStorage
 from server.backends.proxies import http_client, is_local, proxy_for, store_options
 from server.backends.upstream import UpstreamClient
-from server.backends.webhook_post import WebhookRules, post
 from server.cli.admin_client import request as ask_server
 from server.cli.cluster.ray_node import RAY_BY_PROXY, set_environment
 from server.cli.cluster.token import make_token
@@ -135,16 +134,16 @@ async def test_images_are_fetched_and_webhooks_sent_by_the_rule(recorder: Record
         with pytest.raises(FetchFailed, match="ProxyError"):
             await fetch_image("https://a.example/a.png", FetchRules(True, 9, 60, resolve, proxy=recorder.url))
         with pytest.raises(FetchFailed, match="ProxyError"):
-            await post("https://b.example/", b"x", {}, WebhookRules("public", recorder.url, 60, resolve))
+            await post_webhook("https://b.example/", b"x", {}, WebhookRules("public", recorder.url, 60, resolve))
     assert recorder.lines == [
         "CONNECT a.example:443 HTTP/1.1", "CONNECT b.example:443 HTTP/1.1",
         "CONNECT 8.8.8.8:443 HTTP/1.1", "CONNECT 8.8.8.8:443 HTTP/1.1",
     ]  # fmt: skip
     recorder.lines.clear()
-    assert await post(f"{recorder.url}/hook", b"x", {}, WebhookRules("any", DEAD)) == 404
+    assert await post_webhook(f"{recorder.url}/hook", b"x", {}, WebhookRules("any", DEAD)) == 404
     assert recorder.lines == ["POST /hook HTTP/1.1"]
     with pytest.raises(FetchFailed, match="resolved"):  # a name of the local network that is not known here
-        await post("https://intranet/", b"x", {}, WebhookRules("any", recorder.url, 60, elsewhere))
+        await post_webhook("https://intranet/", b"x", {}, WebhookRules("any", recorder.url, 60, elsewhere))
 
 
 async def test_servers_of_a_cluster_reach_each_other_directly(recorder: Recorder, tmp_path: Path) -> None:

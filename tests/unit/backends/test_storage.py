@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from server.backends.local_storage import LocalStorage
-from server.backends.open_storage import open_storage
-from server.backends.storage import Storage
+from server.backends.object_storage import open_storage
+from server.backends.storage import LocalStorage, Storage
 from server.errors import ImageMissing, StartError, StorageFailed
 from tests.support.object_store import ObjectStore, object_store
 
@@ -152,7 +151,7 @@ def limit_file_size() -> None:
 def test_a_write_that_fills_the_disk_leaves_no_file(tmp_path: Path) -> None:
     code = (
         "import signal, sys, pathlib; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "from server.backends.local_storage import LocalStorage; from server.errors import StorageFailed\n"
+        "from server.backends.storage import LocalStorage; from server.errors import StorageFailed\n"
         "storage = LocalStorage(pathlib.Path(sys.argv[1]))\n"
         "try: storage.write('0' * 32 + '.png', bytes(5000))\n"
         "except StorageFailed as error: print(error.status, error.reason)\n"

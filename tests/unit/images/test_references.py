@@ -13,7 +13,7 @@ from server.accounts.ledger import BilledCall, Ledger
 from server.accounts.results import ResultStore, StoredResult
 from server.backends.decoding.pool import DecoderPool
 from server.backends.fetch import FetchRules
-from server.backends.local_storage import LocalStorage
+from server.backends.storage import LocalStorage
 from server.errors import BadRequest
 from server.flows import references as loading
 from server.flows.references import DOWNLOADS_PER_KEY, MAX_FILE_BYTES, TURNS, Reference, ReferenceLoader, StoredImage

@@ -15,8 +15,7 @@ from sqlalchemy import select
 
 from server import housekeeping
 from server.accounts.tables import CallRow, WebhookRow
-from server.backends.fetch import FetchRefused
-from server.backends.webhook_post import WebhookRules, check_url, post
+from server.backends.fetch import FetchRefused, WebhookRules, check_webhook_url, post_webhook
 from server.flows.images.webhooks import RETRY_AFTER_S, shown_key
 from tests.support.in_process import InProcess, in_process
 from tests.support.polling import eventually
@@ -170,9 +169,9 @@ async def test_nothing_is_sent_into_the_servers_own_network_unless_the_operator_
         return ["93.184.215.14", "10.0.0.1"]
 
     with pytest.raises(FetchRefused, match="public internet"):
-        await post("https://example.com/", b"{}", {}, WebhookRules("public", timeout_s=5, resolve=inside))
+        await post_webhook("https://example.com/", b"{}", {}, WebhookRules("public", timeout_s=5, resolve=inside))
     async with receiver() as receiver_log:
         receiver_log.status = 302
-        status = await post(receiver_log.url, b"{}", {"webhook-id": "1"}, WebhookRules("any", timeout_s=5))
+        status = await post_webhook(receiver_log.url, b"{}", {"webhook-id": "1"}, WebhookRules("any", timeout_s=5))
     assert (status, len(receiver_log.got)) == (302, 1)
-    assert check_url("https://example.com/x", "public") == ("example.com", 443)
+    assert check_webhook_url("https://example.com/x", "public") == ("example.com", 443)

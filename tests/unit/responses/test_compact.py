@@ -11,7 +11,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from pipelines.protocol.chat import Admitted, ChatFinished, ChatUsage, TextDelta
-from server.backends.local_storage import LocalStorage
+from server.backends.storage import LocalStorage
 from server.catalog.images import load_catalog
 from server.data_folders import REPOSITORY
 from server.errors import BadRequest

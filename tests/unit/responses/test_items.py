@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from server.accounts.response_items import StoredItem
 from server.backends.decoding.data_uri import decode_data_uri
-from server.backends.local_storage import LocalStorage
+from server.backends.storage import LocalStorage
 from server.flows.responses.items import has_data_uri, render, store_images, to_stored, with_images
 from server.flows.responses.planner import _new_texts
 from server.schemas.response_items import Item
