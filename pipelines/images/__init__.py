@@ -17,7 +17,7 @@
 - prompts/: prompts in the tokenizers and text encoders
 - drawing/: one image, from a job to its pixels
 - warmup/: the images that a checkpoint draws before it serves
-- families/: the differences between the families of pipelines
+- tasks: which of diffusers' classes draws which task
 - contact_sheet: several images on one, for the operator
 - job_files: from pixels to PNG, JPEG or WebP files of a job; the last one finishes it
 - failures: from an exception to the last event of a job

@@ -92,7 +92,7 @@ class ImageEngine:
         self._blocked_loads: set[CheckpointSpec] = set()  # no memory until a run ends
         self._unfit: dict[CheckpointSpec, CheckpointError] = {}  # they load, and do not draw as they should
         self._ended_runs = 0
-        self._catalog_specs: frozenset[CheckpointSpec] | None = None  # None until `retain` is called
+        self._catalog_specs: frozenset[CheckpointSpec] | None = None  # None until `unload_except` is called
         self._freeing: set[asyncio.Task[None]] = set()
         self._paused_for_load = False  # a load has waited long for memory: no image starts
 

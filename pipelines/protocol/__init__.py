@@ -8,7 +8,7 @@
 - chat: ChatSpec, ChatJob, CountJob, and their events
 - classify: ClassifierSpec, ClassifyJob, and its events
 - messages: the messages of the processes, and their framing
-- engine: the Engine protocol: submit, cancel, prepare, retain
+- engine: the Engine protocol: submit, cancel, prepare, unload_except, sleep
 - python_command: the command of a child process in Python
 - image_tool: the image tool as it is offered to a chat model
 """

@@ -143,7 +143,7 @@ class LocalStorage(Storage):
             raise StorageFailed(str(error)) from error
 
     def path(self, name: str) -> Path | None:
-        """Return the path of a stored file; None when there is none, or the name is not one that `new_name` makes."""
+        """Return the path of a stored file; None when there is none, or the name is not one that stored files have."""
         if not NAME.fullmatch(name):
             return None
         path = self._path_for(name)

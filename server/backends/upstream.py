@@ -102,7 +102,7 @@ class UpstreamClient:
 
 @contextmanager
 def _translate_errors(upstream: Upstream) -> Iterator[None]:
-    """Raise transport errors as ApiErrors. The upstream's address is in the log's traceback only."""
+    """Raise transport errors as an ApiError. The upstream's address is in the log's traceback only."""
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:

@@ -62,7 +62,7 @@ class WorkerPool:
         self._replicas = replicas or {}
         self._open_upstream = open_upstream
         self._preloads = True
-        self._prepared = False  # for a plan that `retain` has not been told yet
+        self._prepared = False  # for a plan that `unload_except` has not had yet
         self._upstreams: dict[str, ImageHost] = {}
         self._starting: set[asyncio.Task[None]] | None = None  # starts of hosts; None before `start`
         self.current = Plan()
@@ -139,7 +139,7 @@ class WorkerPool:
         stay as they are. The jobs of others fail. New ones load the checkpoints that they have room for. Raises
         CheckpointError where the catalog does not fit them, and then none changes. Nor does any while checkpoints are
         prepared, whose plan is for the present ones: then this returns False, and is to be called again after
-        `retain`."""
+        `unload_except`."""
         if self._prepared:
             return False
         here = {member.host.name: member for member in self._members}
@@ -186,7 +186,7 @@ class WorkerPool:
 
     async def prepare(self, specs: Sequence[CheckpointSpec], plan: Plan) -> None:
         """Load and warm up new checkpoints on all workers where the plan has them, while jobs go on. A worker that is
-        down loads them when it comes up. `retain` ends this: with the plan, or with the one before. Raises
+        down loads them when it comes up. `unload_except` ends this: with the plan, or with the one before. Raises
         CheckpointError with every error, and WorkerDied."""
         self._prepared = True
         hosts = [host for host in self.alive or self.workers if set(specs) & set(plan.placement[host.name])]

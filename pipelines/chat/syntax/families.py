@@ -24,7 +24,7 @@ NAMED: Final = r'(?=\{\s*"(?:name|parameters|arguments|type|function)"\s*:)'
 BARE: Final = CallFormat(  # Llama 3's JSON; any model can be constrained to it
     head='{"name": "{name}", "parameters": ',
     tail="}",
-    opening_pattern=rf"\s*{TAG}\s*{NAMED}(?<=(?:\A|</think>)\s*{TAG}\s*)",  # what is before it last: as in `_begins`
+    opening_pattern=rf"\s*{TAG}\s*{NAMED}(?<=(?:\A|</think>)\s*{TAG}\s*)",  # as `_pattern_at_start`
     lead='{"name"',
     repeats=False,
 )

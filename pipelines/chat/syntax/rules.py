@@ -25,7 +25,7 @@ CLOSED: Final = frozenset({"type", "properties", "additionalProperties", "requir
 
 
 class Rules:
-    """The rules of one grammar. Names are `r0`, `r1` and so on, `T0` of terminals, and `v0` of values."""
+    """The rules of one grammar. Names are a letter and a number: r of rules, T of terminals, v of values."""
 
     def __init__(self, table: TokenTable, max_string: int) -> None:
         self.max_string = max_string  # characters of a string that a schema does not bound

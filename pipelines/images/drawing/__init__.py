@@ -5,6 +5,6 @@
 - finish: crops, masks and references around the image that a pipeline draws
 - tiling: the second pass, tile by tile
 - reference_sheet: several references as one image, for pipelines that take fewer than were sent
-- transfer: an image from the device to the host, in one copy
-- looks: whether an image is one
+- returned_image: the output of a pipeline call, on its way from the device to the host
+- image_checks: whether an image is one
 """

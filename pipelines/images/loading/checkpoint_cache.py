@@ -80,7 +80,7 @@ class CheckpointCache:
         self._loading: dict[WeightsKey, asyncio.Task[LoadedCheckpoint]] = {}
         self._load_lock = asyncio.Lock()  # for one change at a time: a load goes by what is there when it begins
         self._idle_timer: asyncio.TimerHandle | None = None
-        self._catalog_keys: set[WeightsKey] | None = None  # None until `retain` is called
+        self._catalog_keys: set[WeightsKey] | None = None  # None until `unload_except` is called
 
     def find(self, spec: CheckpointSpec) -> LoadedCheckpoint | None:
         """Return the checkpoint, if it is on the device and ready."""

@@ -104,7 +104,7 @@ def _form(fields: Any) -> dict[str, str]:
 
 @asynccontextmanager
 async def _transport_errors(upstream: ImageUpstream) -> AsyncIterator[None]:
-    """Raise transport errors as UpstreamErrors. The address is for the log alone."""
+    """Raise transport errors as an UpstreamError. The address is for the log alone."""
     who = f"The server behind model `{upstream.model}`"
     try:
         yield
