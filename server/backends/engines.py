@@ -16,8 +16,6 @@ from server.backends.decoding.pool import DecoderPool
 from server.backends.engine_host import EngineHost, HostLimits
 from server.backends.engine_layout import Layout, Slot, automatic_layout, read_layout
 from server.backends.gpus import list_gpus
-from server.backends.image_upstream.drawing import UpstreamDrawing
-from server.backends.image_upstream.transport import UpstreamLauncher
 from server.backends.transport import Launcher
 from server.backends.upstream import UpstreamClient
 from server.backends.worker_pool import ImageHost, Member, WorkerPool
@@ -60,12 +58,14 @@ def build_engines(
         members = [_member(settings, layout, slot, catalog, classifiers) for slot in layout.images]
     else:
         members = [cluster_member(settings, engine) for engine in roster.of_kind("image")]
-    drawing = UpstreamDrawing(upstreams, decoders)
 
     def open_upstream(url: str) -> ImageHost:
         """Build the host of another server. Other servers watch their own jobs; each of them ends here with its time
         limit."""
-        launcher = UpstreamLauncher(url, upstreams, drawing)
+        from server.backends.image_upstream.drawing import UpstreamDrawing
+        from server.backends.image_upstream.transport import UpstreamLauncher
+
+        launcher = UpstreamLauncher(url, upstreams, UpstreamDrawing(upstreams, decoders))
         name = url.partition("://")[2]
         return EngineHost("image", (), HostLimits(settings.max_queue, silence_s=math.inf), launcher=launcher, name=name)
 

@@ -49,7 +49,7 @@ class _JobProgress:
 
 
 class UpstreamDrawing:
-    """Draws jobs at other servers. One for all of them."""
+    """Draws jobs at another server, which each job names."""
 
     def __init__(self, client: UpstreamClient, decoders: DecoderPool) -> None:
         self._client = client
