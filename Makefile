@@ -14,7 +14,7 @@ PYTEST  := $(BIN)/pytest --numprocesses 2 --durations 25 --durations-min 2
 CLIENTS := .venv-clients/installed
 SUPPLY  := .venv-supply/installed
 
-.PHONY: help docs reference screenshots setup install serve bundle wheel verify install-offline prove-offline test nightly nightly-turn families chat-families clients conformance check lint types quick format bench bench-chat real-chat gpu soak chaos fuzz load audit sbom memory clean
+.PHONY: help near docs reference screenshots setup install serve bundle wheel verify install-offline prove-offline test nightly nightly-turn families chat-families clients conformance check lint types quick format bench bench-chat real-chat gpu soak chaos fuzz load audit sbom memory clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -110,6 +110,9 @@ types: $(STAMP)
 
 quick: $(STAMP)
 	@$(PYTEST) tests/unit -m 'not nightly and not slow'
+
+near: $(STAMP) ## the test files nearest to what you have changed, best first; FILES='a.py b.js' for other files
+	@$(BIN)/python -m tests.support.near $(FILES)
 
 format: $(STAMP) ## rewrite the code in the house format
 	@$(BIN)/ruff check --fix .
