@@ -17,9 +17,9 @@ from server.cli.app import app
 from server.data_folders import REPOSITORY
 
 FOLDERS = ("server", "pipelines", "starters", "tests", "benchmarks", "release", "model_configs", "docs", "deploy")
-EXAMPLES = "tests/unit/test_names_in_prose.py"
+EXAMPLES = "tests/unit/test_names_in_prose.py"  # has names that are no names
 CODE = (".py", ".js", ".mjs", ".toml", ".json", ".yml", ".yaml", ".jinja", ".sh", ".cpp", ".h", ".html", ".conf")
-OF_OTHERS = (
+NOT_OURS = (
     "server/site",
     "docs/reference/api",
     "server/console/vendor",
@@ -147,6 +147,8 @@ def read_repository() -> Code:
         parts = name.split("/")
         code.paths.update("/".join(parts[start:end]) for end in range(1, len(parts) + 1) for start in range(end))
         code.words.update(path.stem.split("."), parts[:-1])
+        if name == EXAMPLES:
+            continue
         if path.suffix == ".md":
             if name != "CHANGELOG.md":  # which tells of what there was
                 code.named += _named_in_page(path.read_text(), name)
@@ -170,7 +172,7 @@ def _files() -> Iterator[Path]:
     for folder in FOLDERS:
         for path in (REPOSITORY / folder).rglob("*"):
             name = path.relative_to(REPOSITORY).as_posix()
-            if path.is_file() and "__pycache__" not in name and not name.startswith((*OF_OTHERS, EXAMPLES)):
+            if path.is_file() and "__pycache__" not in name and not name.startswith(NOT_OURS):
                 yield path
 
 
