@@ -18,7 +18,7 @@ from server.data_folders import REPOSITORY
 
 FOLDERS = ("server", "pipelines", "starters", "tests", "benchmarks", "release", "model_configs", "docs", "deploy")
 EXAMPLES = "tests/unit/test_names_in_prose.py"  # has names that are no names
-CODE = (".py", ".js", ".mjs", ".toml", ".json", ".yml", ".yaml", ".jinja", ".sh", ".cpp", ".h", ".html", ".conf")
+CODE = re.compile(r"\.(py|m?js|toml|json|ya?ml|jinja|sh|cpp|h|html|conf|service|sbatch|cuda)$|/?(Makefile|Caddyfile)$")
 NOT_OURS = (
     "server/site",
     "docs/reference/api",
@@ -157,10 +157,13 @@ def read_repository() -> Code:
             code.named += [Named(word.strip(",;:"), name) for word in words if re.search(r"[/_]|\.py\b", word)]
         elif path.suffix == ".py":
             _read_python(path.read_text(), name, code)
-        elif path.suffix in CODE or path.name in ("Makefile", "Dockerfile.cuda"):
+        elif CODE.search(name):
             text = path.read_text()
-            code.words.update(word for word in WORD.findall(text) if not STATED.search(word))
-            code.named += [Named(each, name) for each in re.findall(r"DARKROOM_[A-Z0-9_]+|(?<=# `)make [a-z-]+", text)]
+            words = WORD.findall(re.sub(r"(?m)^\s*#.*", "", text))
+            code.words.update(word for word in words if not STATED.search(word))
+            code.named += [Named(each, name) for each in re.findall(r"DARKROOM_[A-Z0-9_]+", text)]
+            if path.suffix not in (".js", ".mjs", ".json"):
+                code.named += _quoted("".join(re.findall(r"#.*\n|\n", text)), name, 1)
     code.words.update(word for each in tuple(code.words) for word in each.replace("-", ".").split("."))
     code.words.update(_options(code.commands))
     code.paths.update(re.findall(r"^/([\w-]+/[\w/-]+)/$", (REPOSITORY / ".gitignore").read_text(), re.MULTILINE))

@@ -23,7 +23,7 @@ OF_LIBRARIES = {  # the names, and the file that has them
     "APP1": "PIL/JpegImagePlugin.py",
 }
 OF_OTHERS = {  # of programs, clients, Lemonade
-    *("mv", "unzip", "nohup", "promtool", "noqa", "--depth", "--dry-run", "--exclude", "--ipc", "--shm-size"),
+    *("mv", "unzip", "nohup", "promtool", "noqa", "--depth", "--dry-run", "--exclude", "--gpus", "--ipc", "--shm-size"),
     *("env_key", "model_provider", "wire_api", "librechat.yaml", "citations"),
     *("server_sd.py", "image_defaults", "cfg_scale", "build/conformance"),
     *("init_by_array", "omp_pause_soft", "cu126", "XMP"),  # NumPy's C, OpenMP, PyTorch's index, JPEG
