@@ -1,0 +1,148 @@
+"""One conversation is one prompt, whatever protocol tells it and whatever template shows it."""
+
+import re
+import shutil
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from pipelines.chat.chat_template import ChatTemplates, TemplateUse
+from pipelines.chat.prompts import Conversation, template_input, template_messages
+from server.data_folders import REPOSITORY
+from starters.chat.tokens import make_tokenizer
+from tests.support.chat_templates import FAMILIES
+from tests.support.in_process import InProcess, in_process
+from tests.support.told import PROTOCOLS, told
+from tests.support.told_conversations import PLAIN, TABLE
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+KNOWN = {
+    "a call",
+    "a call without arguments",
+    "a document that a tool returned",
+    "a document that is text",
+    "a file",
+    "a file of a tool",
+    "a refusal in an earlier answer",
+    "a result by an id that nobody has",
+    "a result that failed",
+    "a result without a call",
+    "a result without parts",
+    "a sound",
+    "a text beside a call",
+    "a text that begins with a space",
+    "a text that ends in a line",
+    "a thought",
+    "a thought before a call",
+    "a thought with a signature",
+    "an earlier block of a new kind",
+    "an earlier file",
+    "an earlier image for a blind model",
+    "an earlier message without parts",
+    "an earlier sound",
+    "an empty answer",
+    "an empty text between two",
+    "an image of a tool",
+    "an image of a tool alone, and a word",
+    "an image of a tool for a blind model",
+    "an image of an answer",
+    "calls of one function without ids",
+    "equal results",
+    "equal results without ids",
+    "more images than are shown",
+    "results by name, in another order",
+    "results in another order",
+    "results in another order, and a word",
+    "results that are told twice",
+    "texts around an image",
+    "thoughts alone",
+    "two calls",
+    "two calls and one result",
+    "two rounds of one function without ids",
+    "two texts",
+    "two texts of a result",
+    "two texts of an answer",
+    "two texts of the instructions",
+    "two thoughts",
+    "what was said after an answer began",
+}
+NOT_YET = pytest.mark.xfail(reason="told otherwise in some protocols")
+ROWS = [
+    pytest.param(name, protocol, marks=NOT_YET if name in KNOWN else [])
+    for name, row in TABLE.items()
+    for protocol in PROTOCOLS
+    if protocol not in row.cannot
+]
+SEEING_MODEL = """
+[[models]]
+name = "seeing"
+checkpoint = "seeing"
+tools = true
+vision = true
+"""
+SEEING = SimpleNamespace(processor=object())  # a checkpoint, as far as its messages are asked
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def app(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[InProcess]:
+    """A server with a model that sees beside its own."""
+    home = tmp_path_factory.mktemp("home")
+    configs = Path(shutil.copytree(REPOSITORY / "model_configs", home / "configs"))
+    with (configs / "chat.toml").open("a") as file:
+        file.write(SEEING_MODEL)
+    async with in_process(home, configs=configs) as running:
+        yield running
+
+
+@cache
+def template(family: str) -> TemplateUse:
+    tokenizer = make_tokenizer([])
+    tokenizer.add_special_tokens({"bos_token": "<s>"})
+    found = ChatTemplates.of(tokenizer, PLAIN if family == "plain" else FAMILIES[family]).choose(tools=False)
+    return replace(found, traits=replace(found.traits, parts=True)) if family == "plain" else found
+
+
+def prompt(family: str, messages: Any, images: Any = ()) -> str:
+    """Return the prompt of a job, as the engine makes it."""
+    use = template(family)
+    shaped = template_messages(SEEING, messages, images)  # type: ignore[arg-type]
+    return use.render(*template_input(use, Conversation(shaped, ())))
+
+
+@pytest.mark.parametrize(("name", "protocol"), ROWS)
+async def test_a_conversation_is_shown_as_it_was_told(app: InProcess, name: str, protocol: str) -> None:
+    row = TABLE[name]
+    path, body = told(protocol, row.turns, "seeing" if row.sees else "starter-chat")
+    answer = await app.client.post(path, json=body)
+    if row.refused:
+        assert (answer.status_code, row.refused in answer.text) == (400, True), answer.text
+        return
+    assert answer.status_code == 200, answer.text
+    job = app.workers.jobs[-1]
+    assert prompt("plain", job.messages, job.images) == "".join(f"{line}\n" for line in row.shown)
+    assert ("x-darkroom-ignored" in answer.headers) is row.named
+
+
+@pytest.mark.xfail(reason="results are shown as they came")
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_every_family_shows_what_was_said_in_its_order(app: InProcess, family: str) -> None:
+    """What a template leaves out is another test's: of what it shows, nothing stands before what it answers."""
+    wrong = []
+    for name, row in TABLE.items():
+        if row.sees or row.refused:
+            continue
+        path, body = told("chat", row.turns, "starter-chat")
+        answer = await app.client.post(path, json=body)
+        assert answer.status_code == 200, answer.text
+        shown = re.findall(r"say\d", prompt(family, app.workers.jobs[-1].messages))
+        words = list(dict.fromkeys(shown))
+        said = [word for line in row.shown for word in re.findall(r"say\d", line)]
+        if words != said:
+            wrong.append((name, words, said))
+    assert wrong == []
