@@ -17,13 +17,10 @@ ALPHANUMERICS = string.ascii_letters + string.digits
 def shape_calls(messages: Sequence[Message], traits: TemplateTraits, written: CallFormat | None) -> list[Message]:
     """Return the messages with their calls as this template takes them, or, if it takes none, as text: as the model
     writes them, if that is known."""
+    paired = pair_results(messages)
     if traits.calls is None:
-        return [_as_text(message, traits, written) for message in messages]
-    split = [
-        part
-        for message in _split_calls(pair_results(messages), traits.calls)
-        for part in _text_before_calls(message, traits)
-    ]
+        return [_as_text(message, traits, written) for message in paired]
+    split = [part for message in _split_calls(paired, traits.calls) for part in _text_before_calls(message, traits)]
     return list(_with_ids(split, traits.calls))
 
 

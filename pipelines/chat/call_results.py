@@ -12,21 +12,24 @@ NO_RESULT: Final = "(no result)"
 
 
 def pair_results(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages with the results of each message's calls directly behind it. A call without a result gets one
-    that says that there is none; a result without a call becomes a message of the user."""
-    results, missing = _results(messages)
-    owned = {at for listed in results.values() for at, _ in listed}
+    """Return the messages with the results of each message's calls directly behind it, in the order of its calls: most
+    templates show no ids. A call without a result gets one that says that there is none; a result without a call
+    becomes a message of the user."""
+    results = _results(messages)
+    owned = {at for listed in results.values() for at in listed}
     paired: list[Message] = []
     for index, message in enumerate(messages):
         if message["role"] == "tool":
             paired += [] if index in owned else [as_user_message(message)]
             continue
         paired.append(message)
-        if calls := message.get("tool_calls"):
-            paired += [{**messages[at], "tool_call_id": call_id} for at, call_id in results[index]]
-            if len(messages) > index + 1 + len(results[index]):
-                names = {str(call.get("id", "")): call["function"]["name"] for call in calls}
-                paired += [_no_result(call_id, names[call_id]) for call_id in missing[index]]
+        calls = message.get("tool_calls") or ()
+        found = [results.get((index, place), []) for place in range(len(calls))]
+        goes_on = len(messages) > index + 1 + sum(map(len, found))
+        for call, listed in zip(calls, found, strict=True):
+            call_id = str(call.get("id", ""))
+            paired += [{**messages[at], "tool_call_id": call_id} for at in listed]
+            paired += [_no_result(call_id, call["function"]["name"])] if goes_on and not listed else []
     return paired
 
 
@@ -37,32 +40,22 @@ def as_user_message(message: Message) -> Message:
     return {"role": "user", "content": join(head, message["content"], separator="")}
 
 
-def _results(messages: Sequence[Message]) -> tuple[dict[int, list[tuple[int, str]]], dict[int, list[str]]]:
-    """Return for each message with calls, by its index, the indices of their results with the calls' ids, and the ids
-    of the calls without a result."""
-    results: dict[int, list[tuple[int, str]]] = {}
-    ids: dict[int, list[str]] = {}
-    missing: dict[int, list[str]] = {}
+def _results(messages: Sequence[Message]) -> dict[tuple[int, int], list[int]]:
+    """Return the indices of the results by the index of the message that calls, and the place of the call in it."""
+    results: dict[tuple[int, int], list[int]] = {}
+    known: dict[str, list[tuple[int, int]]] = {}  # calls by id, the newest message's first
+    latest: list[tuple[int, int]] = []  # the calls of the last message that has some
     for index, message in enumerate(messages):
         if calls := message.get("tool_calls"):
-            ids[index] = [str(call.get("id", "")) for call in calls]
-            missing[index], results[index] = list(ids[index]), []
+            latest = [(index, place) for place in range(len(calls))]
+            for call, place in reversed([*zip(calls, latest, strict=True)]):
+                known.setdefault(str(call.get("id", "")), []).insert(0, place)
         elif message["role"] == "tool":
-            own = str(message.get("tool_call_id", ""))
-            owner = next((at for known in (missing, ids) for at in reversed(ids) if own in known[at]), None)
-            latest = next(reversed(ids), None)
-            if owner is None and latest is not None and missing[latest]:  # of an id that the client made up
-                owner, own = latest, missing[latest][0]
-            if owner is not None:
-                results[owner].append((index, own))
-                missing[owner] = _remove_first(missing[owner], own)
-    return results, missing
-
-
-def _remove_first(ids: list[str], one: str) -> list[str]:
-    """Return the ids without the first of these."""
-    at = ids.index(one) if one in ids else len(ids)
-    return ids[:at] + ids[at + 1 :]
+            named = known.get(str(message.get("tool_call_id", "")))
+            waiting = [place for place in named or latest if place not in results]  # `latest`: its id is made up
+            if owner := next(iter(waiting or named or ()), None):
+                results.setdefault(owner, []).append(index)
+    return results
 
 
 def _no_result(call_id: str, name: str) -> Message:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from pipelines.protocol.chat import join_texts
+
 Content = str | list[dict[str, Any]]
 Message = dict[str, Any]
 
@@ -22,14 +24,20 @@ def with_text(message: Message, text: str) -> Message:
 
 
 def as_parts(content: Content) -> list[dict[str, Any]]:
-    """Return the content as parts. An empty text has none."""
+    """Return the content as parts, without two texts side by side. An empty text has none."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []
-    return content
+    parts: list[dict[str, Any]] = []
+    for part in content:
+        if parts and part["type"] == parts[-1]["type"] == "text":
+            parts[-1] = {"type": "text", "text": join_texts((parts[-1]["text"], part["text"]))}
+        else:
+            parts.append(part)
+    return parts
 
 
 def as_text(content: Content) -> str:
     """Return the text of the content, without its images."""
     if isinstance(content, str):
         return content
-    return "".join(part["text"] for part in content if part["type"] == "text")
+    return join_texts(part["text"] for part in content if part["type"] == "text")

@@ -5,7 +5,7 @@ sequences is scheduled, deltas of its choices, one `ChoiceFinished` a choice, an
 invalid request is `Failed` before `Admitted`. A job that has started and fails has `PartialUsage` before `Failed`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -15,6 +15,16 @@ from pipelines.protocol.tiers import ServiceTier
 
 FinishReason = Literal["stop", "length", "tool_calls"]
 Message = Mapping[str, Any]
+
+
+def join_texts(texts: Iterable[str]) -> str:
+    """Return texts that were sent in parts as one text. Each begins a line, so that no words are glued; where there is
+    white space between two of them, it is enough."""
+    joined = ""
+    for text in texts:
+        apart = not (joined and text) or joined[-1].isspace() or text[0].isspace()
+        joined += text if apart else f"\n{text}"
+    return joined
 
 
 @dataclass(frozen=True, slots=True)

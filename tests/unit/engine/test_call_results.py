@@ -24,11 +24,11 @@ def _short(messages: Sequence[Message]) -> list[str]:
 @pytest.mark.parametrize(
     ("messages", "paired"),
     [
-        ([_calls("a", "b"), result("b", "1"), result("a", "2")], ["assistant a+b", "tool 1@b", "tool 2@a"]),
+        ([_calls("a", "b"), result("b", "1"), result("a", "2")], ["assistant a+b", "tool 2@a", "tool 1@b"]),
         ([_calls("a", "b"), result("b", "1")], ["assistant a+b", "tool 1@b"]),
         (
             [_calls("a", "b"), result("b", "1"), said("user", "2")],
-            ["assistant a+b", "tool 1@b", f"tool {NO_RESULT}@a", "user 2"],
+            ["assistant a+b", f"tool {NO_RESULT}@a", "tool 1@b", "user 2"],
         ),
         (
             [_calls("a"), _calls("b"), result("a", "1"), result("b", "2")],
