@@ -140,35 +140,3 @@ Message = Annotated[SystemMessage | UserMessage | AssistantMessage | ToolMessage
 def custom_arguments(text: str) -> str:
     """Return a custom tool's input as the arguments of a function of one text, which it is for the model."""
     return json.dumps({"input": text}, ensure_ascii=False)
-
-
-def plain_message(message: SystemMessage | UserMessage | AssistantMessage | ToolMessage) -> dict[str, Any]:
-    """Return the message in the engine's protocol: without null keys, and with refusals as plain text."""
-    plain = message.model_dump(exclude_none=True, exclude={"refusal", "images", "reasoning"})
-    if isinstance(message, AssistantMessage):
-        if thoughts := message.reasoning_content or message.reasoning:
-            plain["reasoning_content"] = thoughts
-        plain.setdefault("content", message.refusal)
-        plain.pop("tool_calls", None)
-        if message.tool_calls:
-            plain["tool_calls"] = [_plain_call(call) for call in message.tool_calls]
-    if isinstance(content := plain["content"], list):
-        plain["content"] = [_plain_part(part) for part in content]
-    return plain
-
-
-def _plain_call(call: ToolCall | CustomCall) -> dict[str, Any]:
-    if isinstance(call, ToolCall):
-        return call.model_dump()
-    function = {"name": call.custom.name, "arguments": custom_arguments(call.custom.input)}
-    return {"id": call.id, "type": "function", "function": function}
-
-
-def _plain_part(part: dict[str, Any]) -> dict[str, Any]:
-    """Return a part for the engine. Images are removed: they are decoded and sent to the engine separately."""
-    match part["type"]:
-        case "refusal":
-            return {"type": "text", "text": part["refusal"]}
-        case "image_url":
-            return {"type": "image_url", "image_url": {"url": ""}}
-    return part

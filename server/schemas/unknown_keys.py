@@ -9,7 +9,8 @@ from pydantic.fields import FieldInfo
 MAX_KEYS = 20  # that are named: a header has an end
 MAX_NAME = 60
 TAGS = ("type", "role")
-OWN = {"annotations", "logprobs", "signature"}  # of this server's answers: clients send them back
+# of this server's answers, or of others: clients send them back
+OWN = {"annotations", "logprobs", "signature", "thoughtSignature", "thought_signature"}
 
 
 def unknown_keys(body: BaseModel, sent: Mapping[str, Any]) -> list[str]:

@@ -183,7 +183,7 @@ def _chat_result(one: Json, content: list[Json]) -> Json:
     said = f"error: {one['failed']}" if one["failed"] else content
     if one["id"]:
         return {"role": "tool", "tool_call_id": one["id"], "content": said}
-    return {"role": "tool", "name": one["name"], "content": said}
+    return {"role": "function", "name": one["name"], "content": said}
 
 
 def _messages_result(one: Json) -> Json:

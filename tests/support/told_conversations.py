@@ -226,6 +226,9 @@ TABLE: dict[str, Row] = {
         named=True, sees=True,
     ),
     # what can't be read
+    "more images than a message may have": Row(
+        [user(*[image(SEEN)] * 33)], refused="too many images. Expected at most 32, but got 33", sees=True
+    ),
     "an earlier sound": Row(
         [user(text("say1"), audio), answer(text("say2")), MORE],
         ["user: say1\n[audio]", "assistant: say2", "user: say9"], named=True,

@@ -1,35 +1,46 @@
-"""The messages of a body, with a text for every block that can't be read.
+"""The conversation of a body of Messages.
 
-Only what the user says last is refused for what can't be read in it. All else was said before, and its client can't
-take it back: earlier messages, what tools return, and what stands beside it. Pure.
+`readable_messages` brings blocks into this protocol's own words: only what the user says last is refused for what can't
+be read in it. All else was said before, and its client can't take it back: earlier messages, what tools return, and
+what stands beside it. `read_turns` reads the valid messages. Pure.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pydantic import TypeAdapter
-
-from server.dialects.anthropic.schema import AssistantBlock, ResultPart, UserBlock
-from server.errors import BadRequest
-from server.schemas.blocks import (
-    as_history,
-    as_list,
-    fits,
-    image_url_of,
-    json_text,
-    placeholder_text,
-    strict_positions,
-    text_of,
+from server.conversation.blocks import as_history, as_list, json_text, placeholder_text, strict_positions, text_of
+from server.conversation.own_words import OwnWords, typed
+from server.conversation.turns import Block, Call, Image, Result, Turn
+from server.dialects.anthropic.schema import (
+    AssistantBlock,
+    AssistantTurn,
+    Base64Source,
+    DocumentBlock,
+    ImageBlock,
+    ResultPart,
+    SystemTurn,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    UrlSource,
+    UserBlock,
+    UserTurn,
 )
 
 Json = dict[str, Any]
-BLOCKS: dict[str, TypeAdapter[Any]] = {"user": TypeAdapter(UserBlock), "assistant": TypeAdapter(AssistantBlock)}
-RESULT: TypeAdapter[Any] = TypeAdapter(ResultPart)
-UNREADABLE = {  # types of blocks that clients of this protocol send, and what works in their place
-    "document": "no files of this kind: send its text as a 'text' block, or images of its pages",
-    "search_result": "no search results: send their text as 'text' blocks",
-    "container_upload": "no uploaded files: send the text of the file as a 'text' block",
+
+
+def _image(url: str, _: Mapping[str, Any]) -> Json:
+    return {"type": "image", "source": {"type": "url", "url": url}}
+
+
+WORDS = {
+    "user": OwnWords(UserBlock, typed("text"), _image),
+    "assistant": OwnWords(AssistantBlock, typed("text")),
 }
+RESULT = OwnWords(ResultPart, typed("text"), _image)
 
 
 def readable_messages(messages: object) -> tuple[object, list[str]]:
@@ -48,61 +59,74 @@ def _message(message: Json, index: int, is_last: bool, left_out: list[str]) -> J
     if isinstance(content, str) or (is_last and not (isinstance(content, list | Mapping) and content)):
         return message
     blocks = as_list(content)
-    if role not in BLOCKS:  # instructions between messages are texts
-        return {**message, "content": "\n".join(text_of(block) or placeholder_text(block) for block in blocks)}
-    strict = is_last and role == "user" and not any(_is_result(block) for block in blocks)
+    if role not in WORDS:  # instructions between messages are texts
+        return {
+            **message,
+            "content": [{"type": "text", "text": text_of(one) or placeholder_text(one)} for one in blocks],
+        }
+    strict = is_last and role == "user" and not any(_is(block, "tool_result") for block in blocks)
     made = [_block(block, f"{path}.content[{i}]", str(role), strict, left_out) for i, block in enumerate(blocks)]
     return {**message, "content": made or ""}
 
 
 def _block(block: Any, path: str, role: str, strict: bool, left_out: list[str]) -> Any:
-    if _is_result(block) and role == "user":
-        return {**block, "content": _result(block.get("content"), path, left_out)}
-    made = _translate_block(block, sees=role == "user")
-    if isinstance(block, Mapping) and block.get("type") == "tool_use" and not isinstance(block.get("input"), Mapping):
-        made = {**block, "input": {} if block.get("input") is None else {"input": json_text(block["input"])}}
-    if fits(BLOCKS[role], made):
-        return made
-    if strict:
-        _check_readable(made, path)
-        return made
-    left_out.append(path)
-    return {"type": "text", "text": placeholder_text(block)}
+    if _is(block, "tool_result") and role == "user":
+        block = {**block, "content": _result(block.get("content"), path, left_out)}
+    if _is(block, "tool_use") and not isinstance(block.get("input"), Mapping):
+        block = {**block, "input": {} if block.get("input") is None else {"input": json_text(block["input"])}}
+    return WORDS[role].read(block, path, left_out, strict=strict)
 
 
 def _result(content: object, path: str, left_out: list[str]) -> Any:
     """Return what a tool returned, which is never refused."""
     if isinstance(content, str) or content is None or (isinstance(content, Mapping) and "type" not in content):
         return json_text(content)
-    parts = []
-    for index, part in enumerate(as_list(content)):
-        made = _translate_block(part, sees=True)
-        if not fits(RESULT, made):
-            left_out.append(f"{path}.content[{index}]")
-            made = {"type": "text", "text": placeholder_text(part)}
-        parts.append(made)
-    return parts
+    return [RESULT.read(part, f"{path}.content[{i}]", left_out) for i, part in enumerate(as_list(content))]
 
 
-def _translate_block(block: Any, *, sees: bool) -> Any:
-    """Return a block by this protocol's own words, if it is a text or an image in those of another."""
-    if (text := text_of(block)) is not None:
-        return {"type": "text", "text": text}
-    url = image_url_of(block)
-    if url is None or not sees or fits(RESULT, block):
-        return block
-    return {"type": "image", "source": {"type": "url", "url": url}}
+def _is(block: Any, kind: str) -> bool:
+    return isinstance(block, Mapping) and block.get("type") == kind
 
 
-def _is_result(block: Any) -> bool:
-    return isinstance(block, Mapping) and block.get("type") == "tool_result"
+def read_turns(
+    system: str | Sequence[TextBlock], messages: Iterable[UserTurn | AssistantTurn | SystemTurn]
+) -> Iterator[Turn | Result]:
+    """Yield the turns and results of a valid body. Each result of a tool is one of its own, before the user's words."""
+    if any(texts := _blocks(system)):
+        yield Turn("system", texts)
+    for message in messages:
+        blocks = _blocks(message.content)
+        if isinstance(message, AssistantTurn):
+            content = message.content if isinstance(message.content, list) else []
+            thoughts = [block.thinking for block in content if isinstance(block, ThinkingBlock) and block.thinking]
+            calls = [_call(block) for block in content if isinstance(block, ToolUseBlock)]
+            if isinstance(message.content, str) or any(blocks) or thoughts or calls:
+                yield Turn("assistant", blocks, thoughts, calls)
+            continue
+        results = [one for one in message.content if isinstance(one, ToolResultBlock)]
+        yield from (Result(_blocks(one.content), one.tool_use_id, failed=one.is_error) for one in results)
+        if blocks or not results:
+            yield Turn(message.role, blocks)
 
 
-def _check_readable(block: Any, path: str) -> None:
-    """Refuse a block of a type that no chat model here reads. Raises BadRequest."""
-    kind = block.get("type") if isinstance(block, Mapping) else None
-    if isinstance(kind, str) and kind in UNREADABLE:
-        source = block.get("source")
-        at = ".source.type" if kind == "document" and isinstance(source, Mapping) and "type" in source else ".type"
-        message = f"This '{kind}' can't be read: this server's chat models read {UNREADABLE[kind]}."
-        raise BadRequest(message, param=path + at, code="invalid_value")
+def _blocks(content: str | Iterable[Any]) -> list[Block]:
+    """Return the texts and images of a content."""
+    found = [content] if isinstance(content, str) else [_read(block) for block in content]
+    return [block for block in found if block is not None]
+
+
+def _read(block: Any) -> Block | None:
+    match block:
+        case TextBlock(text=text):
+            return text
+        case DocumentBlock():
+            return text_of(block.model_dump())
+        case ImageBlock(source=UrlSource(url=url)):
+            return Image(url)
+        case ImageBlock(source=Base64Source(media_type=media_type, data=data)):
+            return Image(f"data:{media_type};base64,{data}")
+    return None
+
+
+def _call(block: ToolUseBlock) -> Call:
+    return Call(block.name, json.dumps(block.input, ensure_ascii=False), block.id)

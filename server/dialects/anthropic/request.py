@@ -1,27 +1,11 @@
 """A body of Messages as the body of a chat completion. Pure."""
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from server.dialects.anthropic.history import readable_messages
-from server.dialects.anthropic.schema import (
-    UNSUPPORTED,
-    AnyChoice,
-    AssistantTurn,
-    CountBody,
-    DocumentBlock,
-    ImageBlock,
-    MessagesBody,
-    SystemTurn,
-    TextBlock,
-    ThinkingBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-    UrlSource,
-    UserBlock,
-    UserTurn,
-)
+from server.conversation.turns import write
+from server.dialects.anthropic.history import read_turns, readable_messages
+from server.dialects.anthropic.schema import UNSUPPORTED, AnyChoice, AssistantTurn, CountBody, MessagesBody
 from server.errors import BadRequest
 from server.schemas.hosted_fields import refuse_unsupported
 
@@ -106,13 +90,10 @@ def count_to_chat(body: CountBody) -> Json:
     if isinstance(body.messages[-1], AssistantTurn):
         message = "An answer can't be begun for the model here: end 'messages' with a message of the user."
         raise BadRequest(message, param="messages", code="unsupported_value")
-    system = _text(body.system)
-    messages = [{"role": "system", "content": system}] if system else []
-    messages += [converted for message in body.messages for converted in _messages(message)]
     choice, output = body.tool_choice, body.output_config
     return _drop_none(
         model=body.model,
-        messages=messages,
+        messages=write(read_turns(body.system, body.messages)).messages,
         tools=[_tool(tool.model_dump()) for tool in body.tools] or None,
         tool_choice=_tool_choice(body),
         parallel_tool_calls=False if choice and choice.disable_parallel_tool_use and body.tools else None,
@@ -124,70 +105,6 @@ def count_to_chat(body: CountBody) -> Json:
 
 def _drop_none(**fields: Any) -> Json:
     return {name: value for name, value in fields.items() if value is not None}
-
-
-def _messages(message: UserTurn | AssistantTurn | SystemTurn) -> Iterator[Json]:
-    """Yield the messages that one of theirs becomes: each tool result is a message of its own."""
-    if isinstance(message, SystemTurn):
-        yield {"role": "system", "content": _text(message.content)}
-    elif isinstance(message, AssistantTurn):
-        yield from _assistant_message(message)
-    elif isinstance(message.content, str):
-        yield {"role": "user", "content": message.content}
-    else:
-        yield from _user_message(message.content)
-
-
-def _user_message(blocks: Sequence[UserBlock]) -> Iterator[Json]:
-    """Yield the results of tools, then the user's parts. Tools answer in text here: the user shows their images."""
-    parts: list[Json] = []
-    for block in blocks:
-        if isinstance(block, ToolResultBlock):
-            results = [TextBlock(type="text", text=block.content)] if isinstance(block.content, str) else block.content
-            text = "\n".join(_block_text(part) for part in results if not isinstance(part, ImageBlock))
-            content = f"error: {text}" if block.is_error else text
-            yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}
-            parts += [_image(part) for part in results if isinstance(part, ImageBlock)]
-        else:
-            parts.append(
-                _image(block) if isinstance(block, ImageBlock) else {"type": "text", "text": _block_text(block)}
-            )
-    if parts:
-        yield {"role": "user", "content": parts}
-
-
-def _assistant_message(message: AssistantTurn) -> Iterator[Json]:
-    """Yield the message, unless it has thoughts alone."""
-    if isinstance(message.content, str):
-        yield {"role": "assistant", "content": message.content}
-        return
-    text = "".join(block.text for block in message.content if isinstance(block, TextBlock))
-    calls = [_call(block) for block in message.content if isinstance(block, ToolUseBlock)]
-    thoughts = "".join(block.thinking for block in message.content if isinstance(block, ThinkingBlock))
-    if text or calls:
-        others = _drop_none(tool_calls=calls or None, reasoning_content=thoughts or None)
-        yield {"role": "assistant", "content": text or None, **others}
-
-
-def _call(block: ToolUseBlock) -> Json:
-    arguments = json.dumps(block.input, ensure_ascii=False)
-    return {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": arguments}}
-
-
-def _image(block: ImageBlock) -> Json:
-    source = block.source
-    url = source.url if isinstance(source, UrlSource) else f"data:{source.media_type};base64,{source.data}"
-    return {"type": "image_url", "image_url": {"url": url}}
-
-
-def _block_text(block: TextBlock | DocumentBlock) -> str:
-    if isinstance(block, TextBlock):
-        return block.text
-    return "\n".join(text for text in (block.title, block.context, block.source.data) if text)
-
-
-def _text(content: str | list[TextBlock]) -> str:
-    return content if isinstance(content, str) else "\n".join(block.text for block in content)
 
 
 def _tool(tool: Json) -> Json:

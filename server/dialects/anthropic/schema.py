@@ -59,11 +59,6 @@ class ContentSource(LenientModel):
     type: Literal["content"]
     content: Annotated[Text | Annotated[list[TextBlock], Tag("parts")], TEXT_OR_PARTS]
 
-    @property
-    def data(self) -> str:
-        """Return the text."""
-        return self.content if isinstance(self.content, str) else "\n".join(block.text for block in self.content)
-
 
 class DocumentBlock(LenientModel):
     """A document as text. Files and PDFs can't be read here."""

@@ -1,14 +1,14 @@
 """A body of generateContent as the body of a chat completion. Pure."""
 
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from server.dialects.gemini.history import readable_contents
-from server.dialects.gemini.schema import UNSUPPORTED, CallResultPart, FunctionDeclaration, GeminiPart, GenerateBody
+from server.conversation.blocks import as_list
+from server.conversation.turns import write
+from server.dialects.gemini.history import read_turns, readable_contents
+from server.dialects.gemini.schema import UNSUPPORTED, FunctionDeclaration, GenerateBody
 from server.errors import BadRequest
-from server.schemas.blocks import as_list
 from server.schemas.hosted_fields import refuse_unsupported
 
 Json = dict[str, Any]
@@ -105,14 +105,14 @@ def asks_for_image(body: GenerateBody) -> bool | None:
     return IMAGE in modalities if modalities else None
 
 
-def to_chat(body: GenerateBody, model: str) -> Json:
-    """Return the body of the chat completion, without its stop strings."""
+def to_chat(body: GenerateBody, model: str, *, draws: bool = False) -> Json:
+    """Return the body of the chat completion, without its stop strings. One that `draws` keeps the model's images."""
     config = body.generation_config
     functions = [function for tool in body.tools for function in tool.function_declarations]
     thinking = config.thinking_config
     values = {
         "model": model,
-        "messages": list(messages_of(body)),
+        "messages": write(read_turns(body), drawn=draws).messages,
         "n": config.candidate_count if config.candidate_count > 1 else None,
         "max_tokens": config.max_output_tokens,
         "top_k": int(config.top_k) if config.top_k else None,
@@ -126,72 +126,6 @@ def to_chat(body: GenerateBody, model: str) -> Json:
         else None,
     }
     return {name: value for name, value in values.items() if value is not None}
-
-
-def messages_of(body: GenerateBody) -> Iterator[Json]:
-    """Yield the messages of a chat completion. Images of the model are its `images`."""
-    if body.system_instruction and (text := _text(body.system_instruction.parts)):
-        yield {"role": "system", "content": text}
-    calls: dict[str, str] = {}  # the newest call of each function: older clients send no ids
-    for index, content in enumerate(body.contents):
-        parts = [part for part in content.parts if not part.thought]
-        if content.role == "system":
-            yield {"role": "system", "content": _text(parts)}
-        elif content.role == "model":
-            yield from _model_message(parts, calls, index)
-        else:
-            yield from _user_messages(parts, calls)
-
-
-def _user_messages(parts: Sequence[GeminiPart], calls: Mapping[str, str]) -> Iterator[Json]:
-    """Yield the results of functions, then the user's parts. Functions answer in text here: the user shows their
-    images."""
-    shown: list[Json] = []
-    for number, part in enumerate(parts):
-        if part.function_response and part in parts[:number]:
-            continue  # a session that Gemini CLI resumes has its results twice
-        if answer := part.function_response:
-            call_id = answer.id or calls.get(answer.name, answer.name)
-            yield {
-                "role": "tool",
-                "tool_call_id": call_id,
-                "content": json.dumps(answer.response, ensure_ascii=False),
-            }
-            shown += [made for each in answer.parts if (made := _user_part(each)) is not None]
-    shown += [made for part in parts if (made := _user_part(part)) is not None]
-    if shown:
-        yield {"role": "user", "content": shown}
-
-
-def _user_part(part: GeminiPart | CallResultPart) -> Json | None:
-    if url := _image(part):
-        return {"type": "image_url", "image_url": {"url": url}}
-    text = part.text if isinstance(part, GeminiPart) else None
-    return {"type": "text", "text": text} if text is not None else None
-
-
-def _model_message(parts: Sequence[GeminiPart], calls: dict[str, str], index: int) -> Iterator[Json]:
-    images = [{"type": "image_url", "image_url": {"url": url}} for part in parts if (url := _image(part))]
-    made = []
-    for position, part in enumerate(parts):
-        if call := part.function_call:
-            call_id = call.id or f"call_{index}_{position}"
-            calls[call.name] = call_id
-            arguments = json.dumps(call.args, ensure_ascii=False)
-            made.append({"id": call_id, "type": "function", "function": {"name": call.name, "arguments": arguments}})
-    text = _text(parts)
-    message: Json = {"role": "assistant", "content": text or (None if made else "")}
-    yield message | ({"tool_calls": made} if made else {}) | ({"images": images} if images else {})
-
-
-def _image(part: GeminiPart | CallResultPart) -> str | None:
-    if part.inline_data:
-        return f"data:{part.inline_data.mime_type};base64,{part.inline_data.data}"
-    return part.file_data.file_uri if part.file_data else None
-
-
-def _text(parts: Sequence[GeminiPart]) -> str:
-    return "\n".join(part.text for part in parts if part.text)
 
 
 def _tool(function: FunctionDeclaration) -> Json:

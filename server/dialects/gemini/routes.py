@@ -23,7 +23,7 @@ from server.dialects.gemini.answers import (
     collect,
     error_answer,
 )
-from server.dialects.gemini.history import readable_contents
+from server.dialects.gemini.history import drawn_images, readable_contents
 from server.dialects.gemini.request import FIELDS, asks_for_image, ignored_fields, to_chat, without_unsupported
 from server.dialects.gemini.schema import CountTokensBody, GenerateBody
 from server.errors import BadRequest, NotFound
@@ -229,12 +229,12 @@ async def _generate(
         model = find_chat_model(catalog, _chat_name(catalog, name), key.groups)
         chat, stops = await asyncio.to_thread(to_chat, body, model.name), tuple(body.generation_config.stop_sequences)
         call = ChatCall(key, model, CHAT_ENDPOINT, chat, stops=stops, stream=stream)
-        return await answer_chat(request, services, call, write, [*ignored_fields(sent), *unread])
+        return await answer_chat(request, services, call, write, [*ignored_fields(sent), *unread, *drawn_images(body)])
 
 
 def _image_call(asked_for: dict[str, Any], body: GenerateBody, unread: Sequence[str], write: Write) -> ImageCall:
     """Return the body as a chat that draws. Raises BadRequest."""
-    chat = to_chat(body, asked_for["model"])
+    chat = to_chat(body, asked_for["model"], draws=True)
     wanted = body.generation_config.image_config
     config = wanted.model_dump(exclude_none=True) if wanted else None
     image = validate(ChatBody, {**chat, "image_config": config, "stream": asked_for["stream"]}, strict=True)

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AliasChoices, AliasGenerator, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
+from pydantic.json_schema import SkipJsonSchema
 
 from server.schemas.chat import TierName
 from server.schemas.chat_messages import FUNCTION_NAME, BoundedText, LenientModel
@@ -63,6 +64,7 @@ class CallResultPart(GeminiModel):
 
     inline_data: Blob | None = None
     file_data: FileData | None = None
+    text: SkipJsonSchema[BoundedText | None] = None  # in the place of what can't be read
 
 
 class GeminiCallResult(GeminiModel):
@@ -75,7 +77,7 @@ class GeminiCallResult(GeminiModel):
 
 
 class GeminiPart(GeminiModel):
-    """One of these. A part with `thought` is a thought of an earlier round, and is not read again."""
+    """One of these. A part with `thought` is a thought of an earlier round."""
 
     text: BoundedText | None = None
     inline_data: Blob | None = None

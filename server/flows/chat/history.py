@@ -1,44 +1,61 @@
-"""The messages of a chat completion, with a text for every block that can't be read.
+"""The conversation of a chat completion.
 
-Texts and images in the words of another protocol are read everywhere. Only the user's last message is refused for what
-can't be read in it, and the very last one for what is wrong with it: all else was said before, and its client can't
-take it back, as little as what a tool returned. Pure.
+`ChatHistory` brings messages that other servers and clients have written to into this protocol's own words: only the
+user's last message is refused for what can't be read in it, and the very last one for what is wrong with it. All else
+was said before, and its client can't take it back, as little as what a tool returned. `read_turns` reads the valid
+messages. Pure.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from server.schemas.blocks import (
+from server.conversation.blocks import (
     as_history,
     as_list,
-    check_readable,
     fits,
-    image_url_of,
     json_text,
-    placeholder_text,
     strict_positions,
     text_of,
     thought_of,
 )
-from server.schemas.chat_messages import AnyToolCall, AnyUserPart, Message, RefusalPart
+from server.conversation.calls import CallIds
+from server.conversation.own_words import OwnWords, detail_of, typed
+from server.conversation.turns import Block, Call, Image, Result, Turn
+from server.flows.references import Reference
+from server.schemas.chat_messages import (
+    AnyAssistantPart,
+    AnyTextPart,
+    AnyToolCall,
+    AnyUserPart,
+    AssistantMessage,
+    ImagePart,
+    Message,
+    RefusalPart,
+    TextPart,
+    ToolCall,
+    ToolMessage,
+    custom_arguments,
+)
 
 Json = dict[str, Any]
-USER_PART: TypeAdapter[Any] = TypeAdapter(AnyUserPart)
-REFUSAL: TypeAdapter[Any] = TypeAdapter(RefusalPart)
 CALL: TypeAdapter[Any] = TypeAdapter(AnyToolCall)
 MESSAGE: TypeAdapter[Any] = TypeAdapter(Message)
 SAID = ("role", "content", "tool_calls", "tool_call_id")
-ROLES = {"system", "developer", "user", "assistant", "tool"}
-UNREADABLE = {  # types of parts that clients of this protocol send, and what works in their place
-    "file": "no files: send the text of the file, or images of its pages",
-    "input_file": "no files: send the text of the file, or images of its pages",
-    "document": "no documents: send the text, or images of its pages",
-    "input_audio": "no audio: send what was said as text",
-    "audio": "no audio: send what was said as text",
-    "video_url": "no videos: send single images of it",
-    "video": "no videos: send single images of it",
+DETAILS = frozenset({"auto", "low", "high"})
+TEXTS = OwnWords(AnyTextPart, typed("text"))
+SHOWN = OwnWords(
+    AnyUserPart,
+    typed("text"),
+    lambda url, sent: {"type": "image_url", "image_url": {"url": url, **detail_of(sent, DETAILS)}},
+)
+WORDS = {  # by the role
+    "system": TEXTS,
+    "developer": TEXTS,
+    "user": SHOWN,
+    "assistant": OwnWords(AnyAssistantPart, typed("text")),
+    "tool": SHOWN,
 }
 
 
@@ -47,8 +64,7 @@ class ChatHistory:
 
     def __init__(self) -> None:
         self.left_out: list[str] = []
-        self._calls: dict[str, str] = {}  # the newest call of each function, as older clients send no ids
-        self._unanswered: list[str] = []  # ids of calls
+        self._ids = CallIds()
 
     def read(self, messages: object) -> object:
         """Return the messages. What is no list of objects is left to the validation. Raises BadRequest for a part of
@@ -74,57 +90,40 @@ class ChatHistory:
 
     def _read(self, message: Json, path: str, *, strict: bool) -> Json:
         role, content = message.get("role"), message.get("content")
-        if role in {"tool", "function"} and (not strict or self._unanswered):
-            message = self._result(message)
-            role = "tool"
+        if role in {"tool", "function"} and (not strict or self._ids.waiting):
+            call_id = message.get("tool_call_id")
+            known = call_id if isinstance(call_id, str) else None
+            role, message = "tool", {**message, "tool_call_id": self._ids.answered(known, str(message.get("name")))}
+            message["role"] = role
         if strict and role not in {"user", "tool", "system", "developer"}:
             return message
         if role == "assistant":
             return self._assistant(message, path)
-        if role not in ROLES:
+        if role not in WORDS:
             self.left_out.append(f"{path}.role")
-            message = {**message, "role": "user"}
+            role, message = "user", {**message, "role": "user"}
         if isinstance(content, str) or (strict and role == "user" and not _has_parts(content)):
             return message
         if role != "user" and isinstance(content, Mapping) and "type" not in content:
             return {**message, "content": json_text(content)}
         listed = as_list(content)
         strict = strict and role != "tool" and not any(map(_is_result, listed))
-        parts = [self._part(part, f"{path}.content[{i}]", message, strict) for i, part in enumerate(listed)]
-        return {**message, "content": parts or ""}
+        return {**message, "content": self._parts(listed, role, path, strict=strict) or ""}
 
-    def _result(self, message: Json) -> Json:
-        """Return the result of a call with the call's id."""
-        name, call_id = str(message.get("name")), message.get("tool_call_id")
-        if not isinstance(call_id, str) or not call_id:
-            call_id = self._calls.get(name) or next(iter(self._unanswered), f"call_{name}")
-        if call_id in self._unanswered:
-            self._unanswered.remove(call_id)
-        return {**message, "role": "tool", "tool_call_id": call_id}
-
-    def _part(self, part: Any, path: str, message: Json, strict: bool) -> Any:
-        """Return the part by this protocol's own words, or the text that stands for it."""
-        if (text := text_of(part)) is not None:
-            return {"type": "text", "text": text}
-        shows = message["role"] in {"user", "tool"}
-        if shows and (url := image_url_of(part)) is not None:
-            detail = part["image_url"].get("detail") if isinstance(part.get("image_url"), Mapping) else None
-            known = {"detail": detail} if detail in {"auto", "low", "high"} else {}
-            return {"type": "image_url", "image_url": {"url": url, **known}}
-        if strict:
-            check_readable(part, path, UNREADABLE)
-            return part
-        if message["role"] == "user" and fits(USER_PART, part):
-            return part
-        self.left_out.append(path)
-        return {"type": "text", "text": placeholder_text(part)}
+    def _parts(self, parts: Sequence[Any], role: str, path: str, *, strict: bool = False) -> list[Any]:
+        words = WORDS[role]
+        return [
+            words.read(part, f"{path}.content[{number}]", self.left_out, strict=strict)
+            for number, part in enumerate(parts)
+            if role != "assistant" or thought_of(part) is None
+        ]
 
     def _assistant(self, message: Json, path: str) -> Json:
         """Return an answer of an earlier round. An empty one is one; thoughts among its parts are its reasoning."""
         made = {**message}
         content = message.get("content")
         if isinstance(content, list | Mapping):
-            made["content"] = [part for part in self._answer_parts(as_list(content), f"{path}.content") if part]
+            made["content"] = self._parts(as_list(content), "assistant", path)
             thoughts = [thought for part in as_list(content) if (thought := thought_of(part))]
             if thoughts and not message.get("reasoning_content"):
                 made["reasoning_content"] = "\n".join(thoughts)
@@ -140,36 +139,20 @@ class ChatHistory:
             self.left_out.append(f"{path}.audio")
         return made
 
-    def _answer_parts(self, parts: Sequence[Any], path: str) -> list[Json | None]:
-        made: list[Json | None] = []
-        for number, part in enumerate(parts):
-            if (text := text_of(part)) is not None:
-                made.append({"type": "text", "text": text})
-            elif fits(REFUSAL, part):
-                made.append(part)
-            elif thought_of(part) is not None:
-                made.append(None)
-            else:
-                self.left_out.append(f"{path}[{number}]")
-                made.append({"type": "text", "text": placeholder_text(part)})
-        return made
-
     def _all_calls(self, calls: Sequence[Any], path: str) -> Iterator[Any]:
         """Yield the calls with what servers leave out of them: the type, the id, arguments as text. A call without a
         name is left out."""
         for number, call in enumerate(calls):
-            made = call
-            if isinstance(call, Mapping) and not fits(CALL, call):
-                made = {**call, "id": call.get("id") or f"call_{path[9:-1]}_{number}"}
-                if isinstance(function := call.get("function"), Mapping):
-                    arguments = json_text(function.get("arguments")) or "{}"
-                    made |= {"type": "function", "function": {**function, "arguments": arguments}}
+            named = isinstance(call, Mapping) and bool(call.get("id"))
+            made = call if named or not isinstance(call, Mapping) else {**call, "id": "?"}
+            if isinstance(call, Mapping) and not fits(CALL, made) and isinstance(call.get("function"), Mapping):
+                arguments = json_text(call["function"].get("arguments")) or "{}"
+                made = {**made, "type": "function", "function": {**call["function"], "arguments": arguments}}
             if not fits(CALL, made):
                 self.left_out.append(f"{path}.tool_calls[{number}]")
                 continue
-            self._calls[str(made.get("function", {}).get("name"))] = made["id"]
-            self._unanswered.append(made["id"])
-            yield made
+            function: Json = made.get("function") or made["custom"]
+            yield {**made, "id": self._ids.called(made["id"] if named else None, function["name"])}
 
 
 def _is_result(part: object) -> bool:
@@ -179,3 +162,33 @@ def _is_result(part: object) -> bool:
 
 def _has_parts(content: object) -> bool:
     return isinstance(content, list | Mapping) and bool(content)
+
+
+def read_turns(messages: Iterable[Message]) -> Iterator[Turn | Result]:
+    """Yield the turns and results that valid messages are. The origin of an image is its reference."""
+    for index, message in enumerate(messages):
+        blocks = list(_blocks(message.content, f"messages[{index}].content"))
+        if isinstance(message, ToolMessage):
+            yield Result(blocks, message.tool_call_id)
+        elif isinstance(message, AssistantMessage):
+            blocks = blocks or ([message.refusal] if message.refusal else [])
+            blocks += [Image("") for _ in message.images or ()]
+            thoughts = message.reasoning_content or message.reasoning
+            calls = [_call(call) for call in message.tool_calls or ()]
+            yield Turn("assistant", blocks, (thoughts,) if thoughts else (), calls, message.name)
+        else:
+            yield Turn(message.role, blocks, name=message.name)
+
+
+def _blocks(content: Any, path: str) -> Iterator[Block]:
+    for number, part in enumerate([content] if isinstance(content, str) else content or ()):
+        if isinstance(part, ImagePart):
+            yield Image("", Reference(f"{path}[{number}].image_url", part.image_url.url))
+        else:
+            yield part.text if isinstance(part, TextPart) else part.refusal if isinstance(part, RefusalPart) else part
+
+
+def _call(call: Any) -> Call:
+    if isinstance(call, ToolCall):
+        return Call(call.function.name, call.function.arguments, call.id)
+    return Call(call.custom.name, custom_arguments(call.custom.input), call.id)

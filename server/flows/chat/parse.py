@@ -1,12 +1,13 @@
 """From the body of a chat completion to a ChatRequest. Rules between several fields are checked here."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from pipelines.protocol.chat import ChatSampling, JsonFormat
+from server.conversation.turns import write
 from server.errors import BadRequest
 from server.flows.chat.custom_tools import custom_function
-from server.flows.chat.history import ChatHistory
+from server.flows.chat.history import ChatHistory, read_turns
 from server.flows.chat.request import ChatRequest
 from server.flows.chat.tools import (
     check_unique_names,
@@ -16,7 +17,6 @@ from server.flows.chat.tools import (
     require_known_tool,
     require_tools,
 )
-from server.flows.references import Reference
 from server.schemas.chat import (
     NO_EFFECT,
     UNSUPPORTED,
@@ -24,7 +24,7 @@ from server.schemas.chat import (
     JsonObjectFormat,
     JsonSchemaFormat,
 )
-from server.schemas.chat_messages import AssistantMessage, ImagePart, ToolMessage, UserMessage, plain_message
+from server.schemas.chat_messages import AssistantMessage
 from server.schemas.chat_tools import (
     TOOLS,
     AllowedChoice,
@@ -50,11 +50,12 @@ def parse_chat(values: dict[str, Any]) -> ChatRequest:
     _check_messages(body)
     _check_combinations(body)
     choice, allowed = _tool_choice(body)
+    written = write(read_turns(body.messages))
     return ChatRequest(
-        messages=tuple(plain_message(message) for message in body.messages),
+        messages=tuple(written.messages),
         service_tier=None if body.service_tier == "auto" else body.service_tier,
-        left_out=tuple(left_out),
-        images=tuple(_images(body)),
+        left_out=(*left_out, *_drawn(body)),
+        images=tuple(written.origins),
         tools=tuple(_tool(tool, index) for index, tool in enumerate(body.tools)),
         tool_choice=choice,
         allowed_tools=allowed,
@@ -166,12 +167,11 @@ def _check_combinations(body: ChatBody) -> None:
         raise BadRequest(message, param="stream_options", code="invalid_parameter_combination")
 
 
-def _images(body: ChatBody) -> Iterable[Reference]:
+def _drawn(body: ChatBody) -> Iterator[str]:
+    """Yield the paths of the images of earlier answers: a mark stands for them."""
     for index, message in enumerate(body.messages):
-        if isinstance(message, UserMessage | ToolMessage) and isinstance(message.content, list):
-            for position, part in enumerate(message.content):
-                if isinstance(part, ImagePart):
-                    yield Reference(f"messages[{index}].content[{position}].image_url", part.image_url.url)
+        for position in range(len(message.images or ()) if isinstance(message, AssistantMessage) else 0):
+            yield f"messages[{index}].images[{position}]"
 
 
 def _tool(tool: ChatTool, index: int) -> Mapping[str, Any]:

@@ -7,12 +7,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pipelines.protocol.chat import join_texts
+from server.conversation.blocks import unanswered
+from server.conversation.turns import MARK
 from server.flows.chat.request import MAX_IMAGES, ChatRequest
 from server.flows.references import DecodedImage
-from server.schemas.blocks import unanswered
 
 Json = dict[str, Any]
-MARK = {"type": "text", "text": "[image]"}  # in an image's place: the model may say that it saw none
+SHOWN_MARK = {"type": "text", "text": MARK}
 
 
 def shown_request(request: ChatRequest, *, sees: bool, leave_out: bool) -> tuple[ChatRequest, list[str]]:
@@ -56,7 +58,7 @@ def replace_images(messages: Iterable[Mapping[str, Any]], left_out: Collection[i
             parts = []
             for part in content:
                 number += _is_image(part)
-                parts.append(MARK if _is_image(part) and number in left_out else part)
+                parts.append(SHOWN_MARK if _is_image(part) and number in left_out else part)
             message = {**message, "content": parts}
         yield dict(message)
 
@@ -95,7 +97,7 @@ def with_tool_images_as_user(messages: Iterable[Mapping[str, Any]]) -> Iterator[
 
 def _text(parts: Iterable[Any]) -> str:
     """Return the text of a result whose images are shown elsewhere."""
-    return "\n".join(part["text"] for part in parts if not _is_image(part)) or MARK["text"]
+    return join_texts(part["text"] for part in parts if not _is_image(part)) or MARK
 
 
 def _parts(message: Mapping[str, Any]) -> Sequence[Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from server.schemas.blocks import json_text
+from server.conversation.blocks import json_text
 
 Json = dict[str, Any]
 

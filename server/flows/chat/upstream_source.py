@@ -57,7 +57,8 @@ class UpstreamSource(ChatSource):
         alone. Raises ApiError."""
         call = _within_rights(call)
         await self._check_input(call, f"chatcmpl-{uuid.uuid4().hex}")
-        answer = await self.request({**call.values, "max_tokens": 1}, UsageContext(call.key, self._model.name))
+        values = call.values if call.verbatim else _with_user_images(call.values)
+        answer = await self.request({**values, "max_tokens": 1}, UsageContext(call.key, self._model.name))
         if answer.status != 200:
             raise upstream_refusal(self._upstream, answer)
         usage = answer.body.get("usage")
@@ -127,8 +128,7 @@ class UpstreamSource(ChatSource):
     async def _moderated(self, call: ChatCall, chat_id: str) -> AsyncGenerator[AnswerEvent, None]:
         """Yield the events of a local model, made of the upstream's chunks."""
         await self._check_input(call, chat_id)
-        messages = list(with_tool_images_as_user(call.values["messages"]))
-        body = {**call.values, "messages": messages, **USAGE, **({"stop": list(call.stops)} if call.stops else {})}
+        body = {**_with_user_images(call.values), **USAGE, **({"stop": list(call.stops)} if call.stops else {})}
         events = self._events(body, UsageContext(call.key, self._model.name))
         context = chat_moderation_context(chat_id, call.key, self._model)
         async with aclosing(self._parts.moderator.moderate_stream(context, events)) as moderated:
@@ -176,6 +176,10 @@ def _within_rights(call: ChatCall) -> ChatCall:
     if not isinstance(asked, str) or asked.lower() in CHEAP_TIERS or call.key.tier("priority") == "priority":
         return call
     return replace(call, values={name: value for name, value in call.values.items() if name != "service_tier"})
+
+
+def _with_user_images(values: Json) -> Json:
+    return {**values, "messages": list(with_tool_images_as_user(values["messages"]))}
 
 
 def _is_completion(answer: UpstreamResponse) -> bool:

@@ -55,6 +55,8 @@ def _items(message: ChatMessage, index: int) -> Iterator[Json]:
 
 
 def _assistant_items(message: AssistantMessage, index: int) -> Iterator[Json]:
+    if thoughts := message.reasoning_content or message.reasoning:
+        yield {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": thoughts}]}
     if message.content:
         yield {"role": "assistant", "content": text_of(message.content)}
     for position, image in enumerate(drawn_images(message, index)):

@@ -7,7 +7,8 @@ from typing import Any
 
 from pipelines.protocol.chat import Message
 from server.accounts.response_items import StoredItem
-from server.flows.chat.shown_images import with_tool_images_as_user
+from server.conversation.turns import MARK, Block, Call, Image, Result, Turn, write
+from server.flows.chat.shown_images import replace_images, with_tool_images_as_user
 from server.flows.responses.hosted_items import Exchange, read_exchange
 from server.flows.responses.items import parts_of, read_summary
 from server.flows.responses.tools import IMAGE_FUNCTION, function_name
@@ -38,55 +39,67 @@ class Context:
 def build_context(items: Iterable[StoredItem], instructions: str | None, *, tools: bool, vision: bool) -> Context:
     """Build the context of these items. For a model that does not call tools or see images, text stands for calls and
     images."""
-    messages: list[Json] = [{"role": "system", "content": instructions}] if instructions else []
-    images: list[ImageRef] = []
-    thoughts = ""  # that belong to the message behind them
-    for item in items:
-        body, count = item.body, len(messages)
-        match body["type"]:
-            case "reasoning":
-                thoughts += _thoughts(body)
-            case "message":
-                shown = images_of(item)
-                images += shown if vision else []
-                messages.append({"role": body["role"], "content": _content(body["content"], vision=vision)})
-            case "function_call":
-                name = function_name(body["name"], body.get("namespace"))
-                _add_call(messages, body["call_id"], name, body["arguments"])
-            case "custom_tool_call":
-                name = function_name(body["name"], body.get("namespace"))
-                _add_call(messages, body["call_id"], name, custom_arguments(body["input"]))
-            case "function_call_output" | "custom_tool_call_output":
-                output = body["output"]
-                images += images_of(item) if vision else []
-                text = output if isinstance(output, str) else _content(output, vision=vision)
-                messages.append({"role": "tool", "tool_call_id": body["call_id"], "content": text})
-            case "compaction":
-                messages.append({"role": "user", "content": SUMMARY + read_summary(body["encrypted_content"])})
-            case "image_generation_call" if tools:
-                add_image_call(messages, body["id"], image_call_arguments(body), _image_call_result(body))
-            case "image_generation_call":
-                messages.append({"role": "assistant", "content": "[image]"})
-            case _ if exchange := read_exchange(body):
-                _add_exchange(messages, exchange, tools=tools)
-        if body["type"] != "reasoning":
-            _add_thoughts(messages, min(count, len(messages) - 1), thoughts)
-            thoughts = ""
-    return Context(tuple(with_tool_images_as_user(messages)), tuple(images))
+    written = write(_turns(items, instructions, tools=tools, vision=vision))
+    return Context(tuple(with_tool_images_as_user(written.messages)), tuple(written.origins))
+
+
+def _turns(items: Iterable[StoredItem], instructions: str | None, *, tools: bool, vision: bool) -> list[Turn | Result]:
+    """Return the turns and results of items. Thoughts belong to what came of them, calls to the answer before them."""
+    turns: list[Turn | Result] = [Turn("system", (instructions,))] if instructions else []
+    thoughts: tuple[str, ...] = ()
+    for said in (one for item in items for one in _read(item, tools=tools, vision=vision)):
+        if not isinstance(said, Turn) or said.role != "assistant":
+            turns += [Turn("assistant", thoughts=thoughts), said] if thoughts else [said]
+            thoughts = ()
+            continue
+        thoughts = (*thoughts, *said.thoughts)
+        if said.blocks or said.calls:
+            before = Turn("assistant") if said.blocks else _last_answer(turns)
+            calls = (*before.calls, *said.calls)
+            turns.append(Turn("assistant", (*before.blocks, *said.blocks), (*before.thoughts, *thoughts), calls))
+            thoughts = ()
+    return [*turns, Turn("assistant", thoughts=thoughts)] if thoughts else turns
+
+
+def _last_answer(turns: list[Turn | Result]) -> Turn:
+    """Take the last turn out of the list, if it is the assistant's; else return an empty one."""
+    last = turns[-1] if turns else None
+    if not isinstance(last, Turn) or last.role != "assistant":
+        return Turn("assistant")
+    turns.pop()
+    return last
+
+
+def _read(item: StoredItem, *, tools: bool, vision: bool) -> Iterator[Turn | Result]:
+    """Yield the turn that an item is, or its call and result."""
+    body = item.body
+    match body["type"]:
+        case "reasoning":
+            yield Turn("assistant", thoughts=_thoughts(body))
+        case "message":
+            yield Turn(body["role"], _blocks(body["content"], vision=vision))
+        case "function_call":
+            yield _called(body["call_id"], function_name(body["name"], body.get("namespace")), body["arguments"])
+        case "custom_tool_call":
+            name = function_name(body["name"], body.get("namespace"))
+            yield _called(body["call_id"], name, custom_arguments(body["input"]))
+        case "function_call_output" | "custom_tool_call_output":
+            yield Result(_blocks(body["output"], vision=vision), body["call_id"])
+        case "compaction":
+            yield Turn("user", (SUMMARY + read_summary(body["encrypted_content"]),))
+        case "image_generation_call" if tools:
+            yield _called(body["id"], IMAGE_FUNCTION, image_call_arguments(body))
+            yield Result((_image_call_result(body),), body["id"])
+        case "image_generation_call":
+            yield Turn("assistant", (MARK,))
+        case _ if exchange := read_exchange(body):
+            yield from _exchanged(exchange, tools=tools)
 
 
 def with_newest_images(context: Context, count: int) -> Context:
     """Return the context with at most this many of its images, the newest; text stands for the older ones."""
-    left_out = max(0, len(context.images) - count)
-    messages = []
-    for message in context.messages:
-        if left_out and isinstance(content := message.get("content"), list):
-            shown = [index for index, part in enumerate(content) if part["type"] == "image_url"][:left_out]
-            left_out -= len(shown)
-            parts = [{"type": "text", "text": "[image]"} if i in shown else part for i, part in enumerate(content)]
-            message = {**message, "content": parts}
-        messages.append(message)
-    return Context(tuple(messages), context.images[max(0, len(context.images) - count) :])
+    oldest = range(max(0, len(context.images) - count))
+    return Context(tuple(replace_images(context.messages, oldest)), context.images[len(oldest) :])
 
 
 def with_sources(messages: Iterable[Json], sources: Iterable[str]) -> tuple[Json, ...]:
@@ -105,19 +118,27 @@ def with_sources(messages: Iterable[Json], sources: Iterable[str]) -> tuple[Json
 
 
 def add_image_call(messages: list[Json], call_id: str, arguments: str, result: str) -> None:
-    """Append a call of the image tool and its result."""
-    _add_call(messages, call_id, IMAGE_FUNCTION, arguments)
+    """Append a call of the image tool and its result: the call to the last message, if that is the assistant's."""
+    call = {"id": call_id, "type": "function", "function": {"name": IMAGE_FUNCTION, "arguments": arguments}}
+    last: Json = {"role": "assistant", "content": None}
+    last = messages.pop() if messages and messages[-1]["role"] == "assistant" else last
+    messages.append({**last, "tool_calls": [*last.get("tool_calls", ()), call]})
     messages.append({"role": "tool", "tool_call_id": call_id, "content": result})
 
 
-def _add_exchange(messages: list[Json], exchange: Exchange, *, tools: bool) -> None:
+def _called(call_id: str, name: str, arguments: str) -> Turn:
+    return Turn("assistant", calls=(Call(name, arguments, call_id),))
+
+
+def _exchanged(exchange: Exchange, *, tools: bool) -> Iterator[Turn | Result]:
+    """Yield what another server's tool was asked and returned; for a model without tools, as words of its own."""
     if not tools:
-        messages.append({"role": "assistant", "content": exchange.result or exchange.arguments})
+        yield Turn("assistant", (exchange.result or exchange.arguments,))
         return
     if exchange.name is not None:
-        _add_call(messages, exchange.call_id, exchange.name, exchange.arguments)
+        yield _called(exchange.call_id, exchange.name, exchange.arguments)
     if exchange.result is not None:
-        messages.append({"role": "tool", "tool_call_id": exchange.call_id, "content": exchange.result})
+        yield Result((exchange.result,), exchange.call_id)
 
 
 def image_call_arguments(body: Any) -> str:
@@ -162,40 +183,21 @@ def _image_call_result(body: Any) -> str:
     return IMAGE_TOOL_FAILURE if body.get("status") == "failed" else IMAGE_TOOL_SUCCESS
 
 
-def _thoughts(body: Mapping[str, Any]) -> str:
-    """Return the text of a reasoning item, or what it says in short of one whose text its server has kept."""
-    parts = body.get("content") or body.get("summary") or ()
-    return "\n".join(str(part["text"]) for part in parts if part.get("text"))
+def _thoughts(body: Mapping[str, Any]) -> Sequence[str]:
+    """Return the texts of a reasoning item, or what it says in short of one whose text its server has kept."""
+    return [str(part["text"]) for part in body.get("content") or body.get("summary") or () if part.get("text")]
 
 
-def _add_thoughts(messages: list[Json], index: int, thoughts: str) -> None:
-    """Add thoughts to the message that came of them, if the assistant's."""
-    if thoughts and index >= 0 and messages[index]["role"] == "assistant":
-        before = messages[index].get("reasoning_content", "")
-        messages[index] = {**messages[index], "reasoning_content": before + thoughts}
+def _blocks(content: str | Sequence[Json], *, vision: bool) -> list[Block]:
+    """Return the texts and images of stored parts; marks for a model that does not see."""
+    if isinstance(content, str):
+        return [content]
+    return [_image(part, vision=vision) if part["type"] == "input_image" else _text(part) for part in content]
 
 
-def _content(parts: Sequence[Json], *, vision: bool) -> str | list[Json]:
-    if vision and any(part["type"] == "input_image" for part in parts):
-        return [_chat_part(part) for part in parts]
-    return " ".join("[image]" if part["type"] == "input_image" else _text(part) for part in parts)
-
-
-def _chat_part(part: Json) -> Json:
-    if part["type"] == "input_image":
-        return {"type": "image_url", "image_url": {"url": "picture:"}}
-    return {"type": "text", "text": _text(part)}
+def _image(part: Json, *, vision: bool) -> Block:
+    return Image("picture:", image_of_part(part)) if vision else MARK
 
 
 def _text(part: Json) -> str:
     return str(part.get("text") or part.get("refusal") or "")
-
-
-def _add_call(messages: list[Json], call_id: str, name: str, arguments: str) -> None:
-    """Add a call to the last message of the assistant, since parallel calls belong to one message."""
-    call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-    last = messages[-1] if messages else None
-    if last is not None and last["role"] == "assistant":
-        messages[-1] = {**last, "tool_calls": [*last.get("tool_calls", ()), call]}
-    else:
-        messages.append({"role": "assistant", "content": None, "tool_calls": [call]})

@@ -11,13 +11,14 @@ from server.accounts.fingerprints import as_sent
 from server.accounts.keys import Key
 from server.accounts.responses import ResponseStore, StoredResponse
 from server.errors import Overloaded, RateLimited
+from server.flows.chat.request import MAX_IMAGES
 from server.flows.models import find_chat_model, find_image_model
 from server.flows.rate_limits import RateLimiter
 from server.flows.responses.history import History
 from server.flows.responses.image_tool import fit_tool
 from server.flows.responses.item_images import RequestItems
 from server.flows.responses.left_out import leave_out_images, leave_out_oldest, unenforced_grammars, unread_items
-from server.flows.responses.planner import MAX_SHOWN, Planner, check_combinations
+from server.flows.responses.planner import Planner, check_combinations
 from server.flows.responses.retrieve import Responses
 from server.flows.responses.tool_loop import ToolLoop
 from server.flows.retries import RetryInfo
@@ -79,7 +80,7 @@ class ResponseCreator:
             allowed = self._leave_out_images or body.truncation == "auto"
             body, paths = leave_out_images(body, last_too=allowed)
         else:
-            body, paths = leave_out_oldest(body, MAX_SHOWN)
+            body, paths = leave_out_oldest(body, MAX_IMAGES)
         return body, [*left_out, *paths]
 
     async def find_or_start(self, key: Key, body: ResponseBody, results_base: str, retry: RetryInfo) -> ActiveResponse:

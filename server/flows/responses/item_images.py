@@ -13,16 +13,17 @@ from pipelines.protocol.images import RawImage
 from server.accounts.keys import Key
 from server.accounts.response_items import StoredItem
 from server.backends.decoding.data_uri import encode_data_uri
+from server.conversation.blocks import is_answer, unanswered
+from server.conversation.turns import MARK
 from server.errors import ApiError
 from server.flows.references import Reference, ReferenceLoader
 from server.flows.responses.context import ImageRef, image_of_part, images_of
 from server.flows.responses.history import CHECKED_PX, PastItems, to_reference
 from server.flows.responses.items import PARTS, is_sent_drawing, parts_of, with_parts
-from server.schemas.blocks import is_answer, unanswered
 from server.schemas.response_object import Json
 from server.schemas.responses import ResponseBody
 
-MARK: Json = {"type": "input_text", "text": "[image]"}  # in an image's place: the model may say that it saw none
+LOST: Json = {"type": "input_text", "text": MARK}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,4 +135,4 @@ class ItemImages:
             body = {name: value for name, value in item.body.items() if name != "image_url"}
             return replace(item, body=body, image=None)
         lost = [one["type"] == "input_image" and image_of_part(one) in self.lost for one in parts]
-        return with_parts(item, [MARK if gone else one for one, gone in zip(parts, lost, strict=True)])
+        return with_parts(item, [LOST if gone else one for one, gone in zip(parts, lost, strict=True)])

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 
-from server.schemas.blocks import is_answer, unanswered
+from server.conversation.blocks import is_answer, unanswered
+from server.conversation.turns import MARK
 from server.schemas.hosted_items import UnreadItem
 from server.schemas.response_items import FunctionOutputItem, InputImage, InputText, MessageItem
 from server.schemas.response_tools import CustomTool, Grammar, ImageTool, NamespaceTool
 from server.schemas.responses import ResponseBody
 
 CONTENTS: dict[type, str] = {MessageItem: "content", FunctionOutputItem: "output"}  # where items have images
-MARK = "[image]"  # in an image's place: the model may say that it saw none
 
 
 def leave_out_images(body: ResponseBody, *, last_too: bool) -> tuple[ResponseBody, list[str]]:

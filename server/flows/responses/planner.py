@@ -16,7 +16,7 @@ from server.catalog.chat import ChatModel
 from server.catalog.sizes import SizeError, resolve_size
 from server.errors import BadImageRequest, BadRequest
 from server.flows.chat.moderation import chat_texts
-from server.flows.chat.request import ChatRequest
+from server.flows.chat.request import MAX_IMAGES, ChatRequest
 from server.flows.chat.tools import json_format
 from server.flows.images.create import ImageCreator
 from server.flows.models import find_image_model
@@ -42,9 +42,6 @@ from server.schemas.response_object import Json
 from server.schemas.response_tools import ImageTool
 from server.schemas.responses import JsonObject, JsonSchema, ResponseBody
 from server.state.served_catalog import ServedCatalog
-
-MAX_IMAGES = 16  # in one message
-MAX_SHOWN = 32  # that the model sees, with those of earlier rounds: as many as in a chat
 
 
 class Planner:
@@ -95,7 +92,7 @@ class Planner:
         """Return the context that the model reads, with the newest of too many images."""
         tools = model.tools is not False  # another server checks them itself, and whether its model sees
         context = build_context(items, body.instructions, tools=tools, vision=model.vision is not False)
-        return with_newest_images(context, MAX_SHOWN)
+        return with_newest_images(context, MAX_IMAGES)
 
     async def count_job(
         self, key: Key, model: ChatModel, spec: ChatSpec, body: ResponseBody, items: RequestItems
@@ -178,7 +175,7 @@ def _unmoderated_images(items: RequestItems) -> list[ImageRef]:
     """Return the images that moderation has not seen yet, also those that only the image tool or moderation reads."""
     new = [image for item in items.inputs if parts_of(item) for image in images_of(item)]
     before = [image for item in items.past.unchecked for image in images_of(item)]
-    return [*before[-MAX_SHOWN:], *new[-MAX_SHOWN:]]
+    return [*before[-MAX_IMAGES:], *new[-MAX_IMAGES:]]
 
 
 async def _shown_messages(

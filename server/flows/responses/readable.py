@@ -6,42 +6,41 @@ is refused for what can't be read in it: all else was said before, and its clien
 
 import uuid
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
-from server.errors import BadRequest
-from server.flows.responses.items import read_summary
-from server.schemas.blocks import (
+from server.conversation.blocks import (
     as_history,
     as_list,
-    check_readable,
     fits,
-    image_url_of,
     is_answer,
     json_text,
     placeholder_text,
     strict_positions,
-    text_of,
 )
+from server.conversation.own_words import OwnWords, detail_of, typed
+from server.errors import BadRequest
+from server.flows.responses.items import read_summary
 from server.schemas.hosted_items import Id
-from server.schemas.response_items import Item, OutputPart, Part, Status
+from server.schemas.response_items import Item, OutputPart, OutputText, Refusal, Status
 from server.schemas.response_object import Json
 
 ITEM: TypeAdapter[Any] = TypeAdapter(Item)
-PART: TypeAdapter[Any] = TypeAdapter(Part)
-OUTPUT_PART: TypeAdapter[Any] = TypeAdapter(OutputPart)
 STATUS: TypeAdapter[Any] = TypeAdapter(Status)
 ID: TypeAdapter[Any] = TypeAdapter(Id)
 OUTPUTS = {"function_call_output", "custom_tool_call_output"}
 CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
 ANY_STATUS = {"image_generation_call", "web_search_call"}  # a failed image says so to the model
-DETAILS = {"auto", "low", "high", "original"}
-UNREADABLE = {  # types of parts that clients of this protocol send, and what works in their place
-    "input_file": "no files: send the text of the file, or images of its pages",
-    "input_audio": "no audio: send what was said as text",
-    "input_video": "no videos: send single images of it",
-}
+DETAILS = frozenset({"auto", "low", "high", "original"})
+
+
+def _image(url: str, sent: Mapping[str, Any]) -> Json:
+    return {"type": "input_image", "image_url": url, **detail_of(sent, DETAILS)}
+
+
+INPUT = OwnWords(OutputPart, typed("input_text"), _image)  # of the user, and what a tool returned
+OUTPUT = OwnWords(Annotated[OutputText | Refusal, Field(discriminator="type")], typed("output_text"))
 
 
 def readable_input(sent: object, field: str = "input") -> tuple[object, list[str]]:
@@ -80,7 +79,10 @@ def _item(item: Json, path: str, left_out: list[str], *, strict: bool) -> Json:
     content = item.get("content")
     if isinstance(content, str) or (strict and not (isinstance(content, list | Mapping) and content)):
         return made
-    parts = [_part(part, f"{path}.content[{i}]", item, strict, left_out) for i, part in enumerate(as_list(content))]
+    words, strict = (OUTPUT, False) if item["role"] == "assistant" else (INPUT, strict)
+    parts = [
+        words.read(part, f"{path}.content[{i}]", left_out, strict=strict) for i, part in enumerate(as_list(content))
+    ]
     return {**made, "content": parts or ""}
 
 
@@ -101,43 +103,8 @@ def _output(output: object, path: str, left_out: list[str]) -> Any:
     """Return what a tool returned: text, or parts. An object is its JSON."""
     if isinstance(output, str) or output is None or (isinstance(output, Mapping) and "type" not in output):
         return json_text(output)
-    parts = []
-    for index, part in enumerate(as_list(output)):
-        made = _translate_part(part, "input_text")
-        if made is None or not fits(OUTPUT_PART, made):
-            left_out.append(f"{path}.output[{index}]")
-            made = {"type": "input_text", "text": placeholder_text(part)}
-        parts.append(made)
+    parts = [INPUT.read(part, f"{path}.output[{i}]", left_out) for i, part in enumerate(as_list(output))]
     return parts or ""
-
-
-def _part(part: Any, path: str, item: Json, strict: bool, left_out: list[str]) -> Any:
-    """Return a part of a message by this protocol's own words, or the text that stands for it."""
-    kind = "output_text" if item["role"] == "assistant" else "input_text"
-    made = _translate_part(part, kind)
-    if made is not None and (kind == "input_text" or made["type"] != "input_image") and fits(PART, made):
-        return made
-    if fits(PART, part) and (strict or kind == "input_text" or part["type"] == "refusal"):
-        return part
-    if strict and item["role"] != "assistant":
-        check_readable(part, path, UNREADABLE)
-        return part
-    left_out.append(path)
-    return {"type": kind, "text": placeholder_text(part)}
-
-
-def _translate_part(part: Any, text_kind: str) -> Json | None:
-    if (text := text_of(part)) is not None:
-        kept = part.get("type") if isinstance(part, Mapping) else None
-        return {
-            "type": kept if kept in {"input_text", "output_text"} and text_kind == kept else text_kind,
-            "text": text,
-        }
-    if (url := image_url_of(part)) is None:
-        return None
-    shape = part.get("image_url")
-    detail = part.get("detail") or (shape.get("detail") if isinstance(shape, Mapping) else None)
-    return {"type": "input_image", "image_url": url, **({"detail": detail} if detail in DETAILS else {})}
 
 
 def _thoughts(parts: object) -> list[Json]:

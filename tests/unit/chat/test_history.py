@@ -38,7 +38,7 @@ def text(value: str) -> dict[str, Any]:
         (FILE, "[file: a.pdf]"),
         ({"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}, "[audio]"),
         ({"type": "image_url", "image_url": {}}, "[image]"),
-        ({"type": "document", "title": "T", "source": {"type": "base64", "data": "AAAA"}}, "[document: T]"),
+        ({"type": "document", "title": "T", "source": {"type": "base64", "data": "AAAA"}}, "[file: T]"),
         (None, "[block]"),
     ],
 )
@@ -47,7 +47,7 @@ def test_a_part_of_an_earlier_message_becomes_a_text_and_is_named(part: Any, mar
         answers = {"tool_call_id": "c1"} if role == "tool" else {}
         sent = {"role": role, "content": [text("see"), part], **answers}
         *_, made = read(ASKS, sent)[0]
-        assert made["content"] == [text("see"), text(mark)]
+        assert made["content"] == f"see\n{mark}"
         assert read(ASKS, sent)[1] == ("messages[2].content[1]",)
 
 
@@ -73,27 +73,27 @@ def test_a_call_stays_beside_a_field_that_can_not_be_read(odd: dict[str, Any]) -
 def test_a_result_by_anthropics_words_is_a_text() -> None:
     result = {"type": "tool_result", "tool_use_id": "t1", "content": [text("4 °C")]}
     request = parsed(HELLO, {"role": "user", "content": [result, text("go on")]})
-    assert request.messages[-1]["content"] == [text("[tool_result]\n4 °C"), text("go on")]
+    assert request.messages[-1]["content"] == "[tool_result]\n4 °C\ngo on"
     assert request.left_out == ("messages[1].content[0]",)
 
 
 def test_a_message_that_another_model_has_begun_to_answer_is_not_refused() -> None:
     request = parsed({"role": "user", "content": [FILE]}, ASKS, {"role": "tool", "tool_call_id": "c1", "content": "x"})
-    assert request.messages[0]["content"] == [text("[file: a.pdf]")]
+    assert request.messages[0]["content"] == "[file: a.pdf]"
     assert request.left_out == ("messages[0].content[0]",)
 
 
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
-        ({"role": "user", "content": [{"type": "input_text", "text": "a"}, "b"]}, [text("a"), text("b")]),
-        ({"role": "user", "content": {"type": "text", "text": "a"}}, [text("a")]),
+        ({"role": "user", "content": [{"type": "input_text", "text": "a"}, "b"]}, "a\nb"),
+        ({"role": "user", "content": {"type": "text", "text": "a"}}, "a"),
         ({"role": "user", "content": [{"type": "image_url", "image_url": URL}]}, [SHOWN]),
         ({"role": "user", "content": [{"type": "input_image", "image_url": URL}]}, [SHOWN]),
         ({"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": URL}}]}, [SHOWN]),
         ({"role": "user", "content": None}, ""),
         ({"role": "system", "content": []}, ""),
-        ({"role": "assistant", "content": [{"type": "output_text", "text": "a"}]}, [text("a")]),
+        ({"role": "assistant", "content": [{"type": "output_text", "text": "a"}]}, "a"),
         ({"role": "assistant", "content": []}, ""),
         ({"role": "assistant"}, ""),
         ({"role": "tool", "tool_call_id": "c1", "content": None}, ""),
@@ -142,7 +142,7 @@ def test_functions_of_the_time_before_tools_are_read() -> None:
 def test_thoughts_among_the_parts_of_an_answer_are_its_reasoning() -> None:
     parts = [{"type": "thinking", "thinking": "hm"}, text("hi")]
     (made,), left_out = read({"role": "assistant", "content": parts})
-    assert (made["content"], left_out) == ([text("hi")], ())
+    assert (made["content"], made["reasoning_content"], left_out) == ("hi", "hm", ())
 
 
 @pytest.mark.parametrize(

@@ -89,14 +89,14 @@ def test_every_role_is_accepted_and_fields_that_sdks_add_are_removed() -> None:
         )
     )
     assert call.messages[0] == {"role": "system", "content": "be kind"}
-    assert call.messages[1]["content"] == [{"type": "text", "text": "be short"}]
+    assert call.messages[1]["content"] == "be short"
     assert [part["type"] for part in call.messages[2]["content"]] == ["text", "image_url"]
     assert "base64" not in str(call.messages)  # images are sent to the engine as pixels
     assert call.messages[3] == {"role": "assistant", "content": None, "tool_calls": calls}
     assert call.messages[4] == {"role": "tool", "content": "rain", "tool_call_id": "call_1"}
     assert call.messages[5] == {"role": "assistant", "content": "it rains"}
     assert call.messages[6] == {"role": "assistant", "content": "I would rather not"}
-    assert call.messages[7]["content"] == [{"type": "text", "text": "no"}]
+    assert call.messages[7]["content"] == "no"
     assert [(image.field, image.source) for image in call.images] == [
         ("messages[2].content[1].image_url", PIXEL["image_url"]["url"])
     ]

@@ -22,63 +22,7 @@ from tests.support.told import PROTOCOLS, told
 from tests.support.told_conversations import PLAIN, TABLE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-KNOWN = {
-    "a call",
-    "a call without arguments",
-    "a document that a tool returned",
-    "a document that is text",
-    "a file",
-    "a file of a tool",
-    "a refusal in an earlier answer",
-    "a result by an id that nobody has",
-    "a result that failed",
-    "a result without a call",
-    "a result without parts",
-    "a sound",
-    "a text beside a call",
-    "a text that begins with a space",
-    "a text that ends in a line",
-    "a thought",
-    "a thought before a call",
-    "a thought with a signature",
-    "an earlier block of a new kind",
-    "an earlier file",
-    "an earlier image for a blind model",
-    "an earlier message without parts",
-    "an earlier sound",
-    "an empty answer",
-    "an empty text between two",
-    "an image of a tool",
-    "an image of a tool alone, and a word",
-    "an image of a tool for a blind model",
-    "an image of an answer",
-    "calls of one function without ids",
-    "equal results",
-    "equal results without ids",
-    "more images than are shown",
-    "results by name, in another order",
-    "results in another order",
-    "results in another order, and a word",
-    "results that are told twice",
-    "texts around an image",
-    "thoughts alone",
-    "two calls",
-    "two calls and one result",
-    "two rounds of one function without ids",
-    "two texts",
-    "two texts of a result",
-    "two texts of an answer",
-    "two texts of the instructions",
-    "two thoughts",
-    "what was said after an answer began",
-}
-NOT_YET = pytest.mark.xfail(reason="told otherwise in some protocols")
-ROWS = [
-    pytest.param(name, protocol, marks=NOT_YET if name in KNOWN else [])
-    for name, row in TABLE.items()
-    for protocol in PROTOCOLS
-    if protocol not in row.cannot
-]
+ROWS = [(name, protocol) for name, row in TABLE.items() for protocol in PROTOCOLS if protocol not in row.cannot]
 SEEING_MODEL = """
 [[models]]
 name = "seeing"
@@ -129,20 +73,22 @@ async def test_a_conversation_is_shown_as_it_was_told(app: InProcess, name: str,
     assert ("x-darkroom-ignored" in answer.headers) is row.named
 
 
-@pytest.mark.xfail(reason="results are shown as they came")
-@pytest.mark.parametrize("family", FAMILIES)
-async def test_every_family_shows_what_was_said_in_its_order(app: InProcess, family: str) -> None:
-    """What a template leaves out is another test's: of what it shows, nothing stands before what it answers."""
-    wrong = []
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def jobs(app: InProcess) -> dict[str, Any]:
+    """The messages of every row that a blind model reads, as a chat completion tells it."""
+    found = {}
     for name, row in TABLE.items():
-        if row.sees or row.refused:
-            continue
-        path, body = told("chat", row.turns, "starter-chat")
-        answer = await app.client.post(path, json=body)
-        assert answer.status_code == 200, answer.text
-        shown = re.findall(r"say\d", prompt(family, app.workers.jobs[-1].messages))
-        words = list(dict.fromkeys(shown))
-        said = [word for line in row.shown for word in re.findall(r"say\d", line)]
-        if words != said:
-            wrong.append((name, words, said))
-    assert wrong == []
+        if not (row.sees or row.refused):
+            path, body = told("chat", row.turns, "starter-chat")
+            answer = await app.client.post(path, json=body)
+            assert answer.status_code == 200, answer.text
+            found[name] = app.workers.jobs[-1].messages
+    return found
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_every_family_shows_results_in_the_order_of_their_calls(jobs: dict[str, Any], family: str) -> None:
+    for name, messages in jobs.items():
+        shown = re.findall(r"say\d", prompt(family, messages))
+        told = re.findall(r"say\d", " ".join(line for line in TABLE[name].shown if line.startswith("tool:")))
+        assert [word for word in shown if word in told] == told, name

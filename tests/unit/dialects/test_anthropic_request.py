@@ -42,8 +42,9 @@ def test_instructions_come_first_and_texts_stay_texts() -> None:
     assert values["messages"] == [
         {"role": "system", "content": "be\nkind"},
         {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "", "reasoning_content": "hm"},
         {"role": "assistant", "content": "b"},
-        {"role": "user", "content": [{"type": "text", "text": "c"}]},
+        {"role": "user", "content": "c"},
     ]
     assert (values["temperature"], values["top_k"], values["user"], values["max_tokens"]) == (0.5, 3, "u", 8)
     assert "tools" not in values
@@ -65,12 +66,9 @@ def test_a_round_of_tools_is_ours() -> None:
     assert said["content"] == "yes"
     (made,) = said["tool_calls"]
     assert (made["id"], json.loads(made["function"]["arguments"])) == ("t1", {"where": "Wien"})
-    assert star == {"role": "tool", "tool_call_id": "t1", "content": "a star"}
-    assert gone["content"] == "error: gone"
-    assert last["content"] == [
-        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
-        {"type": "text", "text": "and?"},
-    ]
+    shown = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    assert star == {"role": "tool", "tool_call_id": "t1", "content": [{"type": "text", "text": "a star"}, shown]}
+    assert (gone["content"], last["content"]) == ("error: gone", "and?")
     assert (values["tool_choice"], values["parallel_tool_calls"]) == ("required", False)
     assert parse_chat(values).tools[0]["function"]["name"] == "look"
 
@@ -100,7 +98,7 @@ def test_a_document_is_its_text() -> None:
         "source": {"type": "text", "media_type": "text/plain", "data": "words"},
     }
     (message,) = chat(user(document))["messages"]
-    assert message["content"] == [{"type": "text", "text": "T\nwords"}]
+    assert message["content"] == "T\nwords"
 
 
 @pytest.mark.parametrize(

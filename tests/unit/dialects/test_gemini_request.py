@@ -46,20 +46,18 @@ def test_what_stands_alone_needs_no_list_around_it() -> None:
         assert values["tools"][0]["function"]["name"] == "look"
 
 
-def test_a_conversation_keeps_the_images_of_the_model_and_not_its_thoughts() -> None:
+def test_a_conversation_keeps_the_thoughts_of_the_model_and_its_images_where_it_draws() -> None:
     drawn = {"inlineData": {"mimeType": "image/png", "data": "BBBB"}, "thoughtSignature": "x"}
-    messages = to_chat(
-        body(
-            HELLO,
-            {"role": "model", "parts": [{"text": "hm", "thought": True}, drawn, {"text": "Here."}]},
-            {"role": "user", "parts": [{"fileData": {"fileUri": "https://x/a.png"}}, {"text": "bluer"}]},
-            systemInstruction={"parts": [{"text": "be kind"}]},
-        ),
-        "m",
-    )["messages"]
-    system, _, model, user = messages
+    told = body(
+        HELLO,
+        {"role": "model", "parts": [{"text": "hm", "thought": True}, drawn, {"text": "Here."}]},
+        {"role": "user", "parts": [{"fileData": {"fileUri": "https://x/a.png"}}, {"text": "bluer"}]},
+        systemInstruction={"parts": [{"text": "be kind"}]},
+    )
+    system, _, model, user = to_chat(told, "m", draws=True)["messages"]
+    assert to_chat(told, "m")["messages"][2]["content"] == "[image]\nHere."
     assert system == {"role": "system", "content": "be kind"}
-    assert model["content"] == "Here."
+    assert (model["content"], model["reasoning_content"]) == ("Here.", "hm")
     assert model["images"][0]["image_url"]["url"] == "data:image/png;base64,BBBB"
     assert user["content"][0]["image_url"]["url"] == "https://x/a.png"
 

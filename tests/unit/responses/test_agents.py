@@ -98,7 +98,7 @@ async def test_images_are_left_out_where_the_caller_allows_it(app: InProcess) ->
     answer = await app.client.post("/v1/responses", json={"input": LOOK, "truncation": "auto"})
     assert answer.status_code == 200
     assert answer.headers["x-darkroom-ignored"] == "input[0].content[1]"
-    assert app.workers.jobs[-1].messages == ({"role": "user", "content": "Who? [image]"},)
+    assert app.workers.jobs[-1].messages == ({"role": "user", "content": "Who?\n[image]"},)
     chat = await app.client.post("/v1/chat/completions", json={"messages": LOOK_CHAT})
     assert chat.status_code == 400
 

@@ -47,7 +47,7 @@ def test_words_stand_for_images_where_a_model_is_blind() -> None:
         "user", InputImage(type="input_image", image_url=URI), InputText(type="input_text", text="make it red")
     )
     blind = build_context([shown], None, tools=True, vision=False)
-    assert blind.messages[0]["content"] == "[image] make it red"
+    assert blind.messages[0]["content"] == "[image]\nmake it red"
     assert blind.images == ()
     seeing = build_context([shown], None, tools=True, vision=True)
     assert [part["type"] for part in seeing.messages[0]["content"]] == ["image_url", "text"]

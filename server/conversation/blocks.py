@@ -11,14 +11,16 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from pipelines.protocol.chat import join_texts
 from server.errors import BadRequest
 
 Json = dict[str, Any]
-TEXTS = {"text", "input_text", "output_text", "summary_text", "reasoning_text"}
+TEXTS = {"text", "refusal", "input_text", "output_text", "summary_text", "reasoning_text"}
 IMAGES = {"image_url", "input_image", "image"}
 THOUGHTS = {"thinking", "reasoning"}
 KINDS = {  # of blocks, as their marks call them; others are called by their type
     "input_file": "file",
+    "document": "file",
     "input_audio": "audio",
     "input_video": "video",
     "video_url": "video",
@@ -28,6 +30,12 @@ KINDS = {  # of blocks, as their marks call them; others are called by their typ
     "mcp_tool_use": "tool",
     "tool_reference": "tool",
     "container_upload": "file",
+}
+UNREADABLE = {  # kinds of blocks that no chat model here reads, and what works in their place
+    "file": "no files: send the text of the file, or images of its pages",
+    "audio": "no audio: send what was said as text",
+    "video": "no videos: send single images of it",
+    "search_result": "no search results: send their text",
 }
 NAMES = ("filename", "title", "tool_name", "name", "file_id", "source")  # the first that is a short text
 READABLE = ("text", "transcript", "context", "content", "source", "stdout", "stderr", "logs", "output", "code")
@@ -60,13 +68,19 @@ def is_answer(item: Mapping[str, Any]) -> bool:
     return item.get("role") == "assistant" or kind == "reasoning" or calls
 
 
-def check_readable(block: object, path: str, unreadable: Mapping[str, str]) -> None:
-    """Refuse a block of a type that no chat model here reads. `unreadable` says what works in its place. Raises
-    BadRequest."""
-    kind = block.get("type") if isinstance(block, Mapping) else None
-    if isinstance(kind, str) and kind in unreadable:
-        message = f"'{kind}' can't be read: this server's chat models read {unreadable[kind]}."
-        raise BadRequest(message, param=f"{path}.type", code="invalid_value")
+def check_readable(block: object, path: str) -> None:
+    """Refuse a block of a kind that no chat model here reads. Raises BadRequest."""
+    if isinstance(block, Mapping) and (message := unreadable_text(block)):
+        source = block.get("source")
+        at = ".source.type" if isinstance(source, Mapping) and "type" in source else ".type"
+        raise BadRequest(message, param=path + at, code="invalid_value")
+
+
+def unreadable_text(block: Mapping[str, Any]) -> str | None:
+    """Return why a block can't be read, and what works in its place; None for a kind that is not known."""
+    kind = str(block.get("type"))
+    works = UNREADABLE.get(KINDS.get(kind, kind))
+    return f"'{kind}' can't be read: this server's chat models read {works}." if works else None
 
 
 def as_list(content: object) -> list[Any]:
@@ -79,13 +93,27 @@ def as_list(content: object) -> list[Any]:
 
 
 def text_of(block: object) -> str | None:
-    """Return the text of a block that is one in any protocol, or of a bare string; None for other blocks."""
+    """Return the text of a block that is one in any protocol, or of a bare string: a refusal is one, and a document
+    whose text is in it. None for other blocks."""
     if isinstance(block, str):
         return block
-    if not isinstance(block, Mapping) or block.get("type", "text") not in TEXTS:
+    if not isinstance(block, Mapping):
         return None
-    text = block.get("text")
+    kind = block.get("type", "text")
+    if kind == "document":
+        return _document_text(block)
+    text = block.get("refusal" if kind == "refusal" else "text") if kind in TEXTS else None
     return text if isinstance(text, str) else None
+
+
+def _document_text(block: Mapping[str, Any]) -> str | None:
+    """Return the title, the context and the text of a document; None for one that is bytes or elsewhere."""
+    source = block.get("source")
+    if not isinstance(source, Mapping) or source.get("type") not in {"text", "content"}:
+        return None
+    inner = source.get("data") if source["type"] == "text" else source.get("content")
+    texts = [block.get("title"), block.get("context"), *map(text_of, as_list(inner))]
+    return "\n".join(text for text in texts if isinstance(text, str) and text)
 
 
 def image_url_of(block: object) -> str | None:
@@ -107,7 +135,7 @@ def thought_of(block: object) -> str | None:
     if not isinstance(block, Mapping) or block.get("type") not in THOUGHTS:
         return None
     content = block.get("thinking") or block.get("text") or block.get("content") or block.get("summary")
-    return "".join(text for part in as_list(content) if (text := text_of(part)))
+    return join_texts(text for part in as_list(content) if (text := text_of(part)))
 
 
 def placeholder_text(block: object) -> str:
