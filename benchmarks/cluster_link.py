@@ -12,11 +12,13 @@ import ray
 
 from pipelines.protocol.images import CheckpointSpec, Encoding, Event, ImageJob, RawImage
 from server.backends import child_process
-from server.backends.cluster.engine_actor import OPTIONS, EngineActor
-from server.backends.cluster.roster import NAMESPACE, Engine
-from server.backends.cluster.transport import RayLauncher
+from server.backends.cluster.engine_actor import OPTIONS, Compare, EngineActor
+from server.backends.cluster.engines_file import Engine
+from server.backends.cluster.node_properties import describe_node
+from server.backends.cluster.transport import NAMESPACE, RayLauncher
 from server.backends.engine_host import EngineHost, HostLimits
 from server.backends.transport import Launcher
+from server.settings import Settings
 
 WORKER = "benchmarks.echo_worker"
 SPEC = CheckpointSpec("echo", Path("echo"), None, "alpha", "img2img", 1, max_area_px=9_000_000)
@@ -35,8 +37,8 @@ Host = EngineHost[ImageJob, Event]
 class EchoActor(EngineActor):
     """The engine's actor, with that worker."""
 
-    def __init__(self, engine: Engine) -> None:
-        super().__init__(engine)
+    def __init__(self, engine: Engine, engines: str, compare: Compare) -> None:
+        super().__init__(engine, engines, compare)
         child_process.WORKER = WORKER
 
 
@@ -81,9 +83,10 @@ async def main() -> None:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=200_000_000)
     try:
-        engine = Engine("echo", "image", "cpu")
-        actor = ray.remote(EchoActor).options(**OPTIONS, name=engine.name, namespace=NAMESPACE).remote(engine)
-        await measure("Ray actor", RayLauncher(engine.name))
+        engine = Engine("echo", "image", "cpu", beside=1)
+        options = {**OPTIONS, "name": engine.name, "namespace": NAMESPACE}
+        actor = ray.remote(EchoActor).options(**options).remote(engine, "", lambda _: None)
+        await measure("Ray actor", RayLauncher(engine.name, describe_node(Settings(), "")))
         ray.kill(actor)
     finally:
         ray.shutdown()

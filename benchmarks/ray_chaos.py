@@ -1,8 +1,8 @@
-"""`make chaos`, over a Ray cluster: two nodes on this machine, with two gateways, two image engines and a chat engine.
+"""`make chaos`, over a Ray cluster: two nodes on this machine, two servers, two image engines and a chat engine.
 
-KILLS times something dies by SIGKILL: an engine's worker, the actor around it, a gateway, the supervisor, a whole node
-(its raylet and all that it started) which then joins again, PostgreSQL, or the way to the store. The workers are real
-ones, of tiny checkpoints.
+KILLS times something dies by SIGKILL: an engine's worker, the actor around it, a server, a whole node (its raylet and
+all that it started) which then joins again, PostgreSQL, or the way to the store. The workers are real ones, of tiny
+checkpoints.
 """
 
 import contextlib
@@ -16,74 +16,55 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
 from rich.console import Console
 
 from benchmarks.chaos import Chaos
-from tests.support.harness import Server
 from tests.support.object_store import object_store
 from tests.support.postgresql import Cluster
-from tests.support.ray_cluster import SUPERVISOR_TITLE, RayCluster, ray_cluster
+from tests.support.processes import command_of, group
+from tests.support.ray_cluster import RayCluster, ray_cluster
 
 TARGETS = {
-    "engine worker": 4, "engine": 4, "gateway": 4, "supervisor": 2, "node": 1, "decoder": 3, "database": 1, "store": 2,
+    "engine worker": 4, "engine": 4, "API": 4, "node": 1, "decoder": 3, "database": 1, "store": 2,
 }  # fmt: skip
-TITLES = {"engine": b"ray::EngineActor", "gateway": b"ray::Gateway", "supervisor": SUPERVISOR_TITLE}
-COMMANDS = {"engine worker": b"pipelines.worker\0", "decoder": b"decoding.worker"}
+TITLES = {"engine": b"ray::EngineActor", "engine worker": b"pipelines.worker\0"}
 
 
 @dataclass
 class RayChaos(Chaos):
-    """`servers` stand for the gateways, and have the homes of the nodes."""
-
-    nodes: RayCluster | None = None
+    ray: RayCluster | None = None
 
     @property
     def _targets(self) -> dict[str, int]:
         return TARGETS
 
     def _kill_one(self, target: str, rng: random.Random) -> bool:
-        assert self.nodes is not None
-        if target in {"database", "store"}:
-            return super()._kill_one(target, rng)
+        assert self.ray is not None
         if target == "node":
-            self.nodes.b.kill()
+            self.ray.b.kill()
             time.sleep(rng.uniform(0, 2))
-            self.nodes.join(self.nodes.b)
-        else:
-            found = [pid for pid, command in self.nodes.commands() if _is(target, command)]
+            self.ray.join()
+        elif target in TITLES:
+            started = [node.process.pid for node in (self.ray.a, self.ray.b) if node.process is not None]
+            found = [pid for first in started for pid in group(first) if TITLES[target] in command_of(pid)]
             if not found:
                 return False
             os.kill(rng.choice(found), signal.SIGKILL)
-        if target != "decoder":
-            self._recount()
+        else:
+            return super()._kill_one(target, rng)
+        self._recount()
         return True
-
-
-def _is(target: str, command: bytes) -> bool:
-    return command.startswith(TITLES[target]) if target in TITLES else COMMANDS[target] in command
 
 
 @contextlib.contextmanager
 def ray_chaos(folder: Path) -> Iterator[RayChaos]:
     """On one PostgreSQL and one S3 server."""
-    with (
-        object_store() as store,
-        Cluster.temporary() as database,
-        pytest.MonkeyPatch.context() as environment,
-    ):
+    with object_store() as store, Cluster.temporary() as database:
         store.connect()
-        for name, value in store.environment.items():
-            environment.setenv(name, value)
         url = database.new("template0")
-        settings = {"DARKROOM_LEASE_S": "5", "DARKROOM_RESULT_GRACE_S": "5", "DARKROOM_MAX_RUNNING_PER_KEY": "64"}
-        with ray_cluster(folder, url, store.url, {**store.environment, **settings}) as nodes:
-            shared = {"database": url, "storage": store.url}
-            servers = [
-                Server(node.home, node.weights, node.configs, shared, port=nodes.port + index)
-                for index, node in enumerate((nodes.a, nodes.b))
-            ]
-            yield RayChaos(servers, database, store, nodes=nodes)
+        settings = {"lease_s": "5", "result_grace_s": "5", "max_running_per_key": "64"}
+        with ray_cluster(folder, url, store.url, store.environment, **settings) as cluster:
+            yield RayChaos(cluster.servers, database, store=store, ray=cluster)
 
 
 def main() -> None:

@@ -143,8 +143,8 @@ async def _running(services: Services, on_ready: Callable[[Services], None], app
             tasks.append(
                 asyncio.create_task(services.batches.runner.run(partial(send_batch_line, app)), name="batches")
             )
-            if settings.cluster is not None:
-                tasks.append(asyncio.create_task(follow_cluster(services), name="follow the cluster"))
+            if (ray_cluster := services.engines.cluster) is not None:
+                tasks.append(asyncio.create_task(follow_cluster(services, ray_cluster), name="follow the cluster"))
             shutdown.push_async_callback(_cancel_tasks, tasks)
             yield
 

@@ -6,17 +6,20 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import structlog
 
 from server.accounts.db import PAGE
 from server.accounts.store import Store
-from server.backends.engines import cluster_member, read_roster
+from server.backends.engines import cluster_member
 from server.clock import DAY_S
 from server.errors import ApiError, StartError
 from server.services import Services
 from server.settings import Settings
+
+if TYPE_CHECKING:
+    from server.backends.cluster.ray_cluster import RayCluster
 
 log = structlog.stdlib.get_logger("darkroom.housekeeping")
 
@@ -109,23 +112,23 @@ async def run_maintenance(services: Services) -> None:
             tasks.create_task(_repeat_every(WEBHOOKS_EVERY_S, services.images.webhooks.deliver_due))
 
 
-async def follow_cluster(services: Services) -> None:
-    """Keep the image engines those of the cluster, until cancelled."""
-    await _repeat_every(CLUSTER_EVERY_S, lambda: _update_engines(services))
+async def follow_cluster(services: Services, cluster: "RayCluster") -> None:
+    """Keep the image engines those of the Ray cluster, until cancelled."""
+    await _repeat_every(CLUSTER_EVERY_S, lambda: _update_engines(services, cluster))
 
 
-async def _update_engines(services: Services) -> None:
-    roster = await asyncio.to_thread(read_roster, services.settings)
-    engines = roster.of_kind("image") if roster is not None else ()
+async def _update_engines(services: Services, cluster: "RayCluster") -> None:
+    offers = await asyncio.to_thread(cluster.find_engines)
+    names = [offer.spec.name for offer in offers]
     worker_pool = services.engines.image
-    if {engine.name for engine in engines} == {host.name for host in worker_pool.workers}:
+    if not names or set(names) == {host.name for host in worker_pool.workers}:
         return
     if services.served.catalog.lock.locked():  # a swap: after it the engines may be others again
         return
     async with services.served.catalog.lock:
-        members = [cluster_member(services.settings, engine) for engine in engines]
+        members = [cluster_member(services.settings, cluster, offer) for offer in offers]
         if await worker_pool.change_members(members, services.served.catalog.current):
-            log.info("the cluster's engines have changed", engines=[engine.name for engine in engines])
+            log.info("the cluster's engines have changed", engines=names)
 
 
 async def _repeat_every(seconds: float, work: Callable[[], Awaitable[object]], *, at_once: bool = False) -> None:

@@ -1,5 +1,7 @@
 """The secrets that files of the server's home hold, each in one line."""
 
+import hashlib
+import hmac
 import os
 from pathlib import Path
 
@@ -33,3 +35,8 @@ def read_secret(path: Path) -> str:
     if not secret:
         raise StartError(f"{path} {EMPTY}")
     return secret
+
+
+def derive_secret(secret: str, purpose: str) -> str:
+    """Derive a secret for one purpose, which tells nothing of those for others. Hexadecimal, of 256 bits."""
+    return hmac.digest(secret.encode(), f"darkroom {purpose}".encode(), hashlib.sha256).hex()

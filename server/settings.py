@@ -74,8 +74,9 @@ class Settings(BaseSettings):
     cluster_secret: SecretStr | None = Field(None, min_length=32)
     """The secret with which the servers of a database sign their requests to each other, the same for all. The secret
     of webhooks is derived from it. At least 32 characters."""
-    cluster: str | None = Field(None, pattern=r"^\S+:\d+$")
-    """HOST:PORT of the Ray cluster whose engines this server uses. `darkroom cluster` sets it for its own servers."""
+    cluster: Path | None = None
+    """cluster.toml: the engines that a Ray cluster has for all its servers. The server uses them in place of workers of
+    its own, and connects to the Ray that runs on its machine, or to that of RAY_ADDRESS."""
     cdn_url: BaseUrl | None = None
     """Public base URL of the results, if a proxy or CDN serves them. Unset: /cdn on the server's own address."""
     public_urls: Annotated[tuple[BaseUrl, ...], NoDecode, BeforeValidator(_split_list)] = ()

@@ -163,15 +163,6 @@ class CallRow(Base):
     ended_at: Mapped[float | None]
 
 
-class ClusterNodeRow(Base):
-    """A node of a Ray cluster that is used or, if `drained`, was. `node` is its id in Ray, another one each time."""
-
-    __tablename__ = "cluster_boxes"
-
-    node: Mapped[str] = mapped_column(String(60), primary_key=True)
-    drained: Mapped[bool]
-
-
 class GatewayRow(Base):
     """A server that runs. Rows of an owner without a row here have lost their server.
 

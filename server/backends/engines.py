@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.memory import host_memory_bytes, weights_budget, worker_bytes
@@ -11,7 +12,6 @@ from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from pipelines.protocol.classify import ClassifierSpec, ClassifyEvent, ClassifyJob
 from pipelines.protocol.images import Event, ImageJob
 from server.backends.child_process import ChildProcess
-from server.backends.cluster.roster import Engine, EngineKind, Roster
 from server.backends.decoding.pool import DecoderPool
 from server.backends.engine_host import EngineHost, HostLimits
 from server.backends.engine_layout import Layout, Slot, automatic_layout, read_layout
@@ -23,17 +23,22 @@ from server.catalog.images import Catalog
 from server.errors import StartError
 from server.settings import Settings
 
+if TYPE_CHECKING:
+    from server.backends.cluster.engine_actor import Offer
+    from server.backends.cluster.ray_cluster import RayCluster
+
 
 @dataclass(frozen=True, slots=True)
 class Engines:
     """The hosts of a server's workers, its decoders, and the connections to other servers: all that runs outside of its
-    process."""
+    process. `cluster`: the Ray cluster that has the workers, if there is one."""
 
     image: WorkerPool
     chat: EngineHost[ChatJob | CountJob, ChatEvent]  # started only if the catalog has local chat models
     classify: EngineHost[ClassifyJob, ClassifyEvent]  # started only if the policy has classifiers
     upstreams: UpstreamClient
     decoders: DecoderPool
+    cluster: "RayCluster | None" = None
 
 
 def build_engines(
@@ -42,22 +47,22 @@ def build_engines(
     classifiers: Sequence[ClassifierSpec],
     upstreams: UpstreamClient,
     decoders: DecoderPool,
+    cluster: "RayCluster | None" = None,
 ) -> Engines:
-    """Build the hosts of all workers. Nothing is started here. Raises StartError for a layout that this machine or this
-    catalog does not fit."""
-    roster = read_roster(settings)
+    """Build the hosts of all workers. Nothing is started here, but an image engine of the cluster is waited for. Raises
+    StartError for a layout that this machine or this catalog does not fit."""
     layout = _layout(settings, catalog)
     classify = EngineHost[ClassifyJob, ClassifyEvent](
         "classify",
         classifiers,
         HostLimits(settings.max_queue, idle_unload_s=settings.idle_unload_s),
         layout.classify.device,
-        _launcher("classify", layout.classify, roster),
+        _launcher("classify", layout.classify, cluster),
     )
-    if roster is None:
+    if cluster is None:
         members = [_member(settings, layout, slot, catalog, classifiers) for slot in layout.images]
     else:
-        members = [cluster_member(settings, engine) for engine in roster.of_kind("image")]
+        members = [cluster_member(settings, cluster, offer) for offer in cluster.wait_engines()]
 
     def open_upstream(url: str) -> ImageHost:
         """Build the host of another server. Other servers watch their own jobs; each of them ends here with its time
@@ -74,7 +79,8 @@ def build_engines(
         worker_pool.unload_except(worker_pool.plan(catalog), preload=settings.preload)
     except CheckpointError as error:
         raise StartError(str(error)) from error
-    return Engines(worker_pool, _chat(settings, layout.chat, catalog, roster), classify, upstreams, decoders)
+    chat = _chat(settings, layout.chat, catalog, cluster)
+    return Engines(worker_pool, chat, classify, upstreams, decoders, cluster)
 
 
 def _layout(settings: Settings, catalog: Catalog) -> Layout:
@@ -113,7 +119,7 @@ def _member(
 
 
 def _chat(
-    settings: Settings, slot: Slot, catalog: Catalog, roster: Roster | None
+    settings: Settings, slot: Slot, catalog: Catalog, cluster: "RayCluster | None"
 ) -> EngineHost[ChatJob | CountJob, ChatEvent]:
     specs = catalog.chat.checkpoints
     return EngineHost(
@@ -121,7 +127,7 @@ def _chat(
         specs if settings.preload else (),
         _limits(settings, settings.chat_max_queue, max((spec.max_batch for spec in specs), default=1)),
         slot.device,
-        _launcher("chat", slot, roster, [f"--chat-cache-share={settings.chat_cache_share:g}"]),
+        _launcher("chat", slot, cluster, [f"--chat-cache-share={settings.chat_cache_share:g}"]),
     )
 
 
@@ -129,36 +135,20 @@ def _limits(settings: Settings, jobs: int, concurrency: int = 1) -> HostLimits:
     return HostLimits(jobs, concurrency, settings.worker_silence_s, settings.idle_unload_s)
 
 
-def _launcher(kind: EngineKind, slot: Slot, roster: Roster | None, options: Sequence[str] = ()) -> Launcher:
+def _launcher(
+    kind: Literal["chat", "classify"], slot: Slot, cluster: "RayCluster | None", options: Sequence[str] = ()
+) -> Launcher:
     """Return the cluster's engine of this kind, if it has one, else a process of this server."""
-    if roster is not None and roster.of_kind(kind):
-        return cluster_launcher(kind)
+    if cluster is not None and kind in cluster.kinds:
+        return cluster.launcher(kind)
     return ChildProcess(kind, options, slot.environment)
 
 
-def read_roster(settings: Settings) -> Roster | None:
-    """Return the engines of the cluster, if this server uses one. Only then is Ray imported. Raises StartError."""
-    if settings.cluster is None:
-        return None
-    from server.backends.cluster.membership import connect
-
-    roster = connect(settings.cluster)
-    if not roster.of_kind("image"):
-        raise StartError(f"The cluster at {settings.cluster} has no image engine; see `darkroom cluster status`.")
-    return roster
-
-
-def cluster_launcher(name: str) -> Launcher:
-    """Return the launcher of a link to an engine of the cluster."""
-    from server.backends.cluster.transport import RayLauncher
-
-    return RayLauncher(name)
-
-
-def cluster_member(settings: Settings, engine: Engine) -> Member:
-    """Build a fleet's member of an image engine of the cluster."""
+def cluster_member(settings: Settings, cluster: "RayCluster", offer: "Offer") -> Member:
+    """Build a pool's member of an image engine of the cluster."""
+    spec = offer.spec
     host = EngineHost[ImageJob, Event](
-        "image", (), HostLimits(settings.max_queue, silence_s=settings.worker_silence_s), engine.device,
-        cluster_launcher(engine.name), engine.name,
+        "image", (), HostLimits(settings.max_queue, silence_s=settings.worker_silence_s), spec.device,
+        cluster.launcher(spec.name), spec.name,
     )  # fmt: skip
-    return Member(host, engine.models, engine.room_bytes, 2 if engine.device == "cuda" else 4)
+    return Member(host, spec.models, offer.room_bytes, 2 if spec.device == "cuda" else 4)

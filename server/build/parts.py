@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from pipelines.catalog.digests import Digests
 from pipelines.catalog.file_versions import files_version
@@ -31,6 +33,7 @@ from server.backends.upstream import UpstreamClient
 from server.backends.worker_pool import WorkerPool
 from server.catalog.images import Catalog
 from server.errors import StartError
+from server.flows.catalog.start import compare_weights
 from server.moderation.policy import Policy, PolicyError, load_policy
 from server.parts import Engines, Running, Served, Stores, Telemetry
 from server.settings import Settings
@@ -48,6 +51,9 @@ from server.telemetry.crash_points import CrashPoints
 from server.telemetry.engine_metrics import DecoderCollector
 from server.telemetry.metrics import Metrics
 from server.telemetry.tracing import Tracing
+
+if TYPE_CHECKING:
+    from server.backends.cluster.ray_cluster import RayCluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +105,27 @@ def policy_loader(settings: Settings) -> Callable[..., Policy]:
 def _build_engines(settings: Settings, served: Served) -> Engines:
     catalog = served.catalog.current
     upstreams = UpstreamClient(catalog.upstreams, os.environ, settings.job_time_limit_s, settings.proxy)
-    return build_engines(settings, catalog, served.policy.current.checkpoints, upstreams, DecoderPool(settings.pixels))
+    cluster = _open_cluster(settings, tuple(catalog.models)) if settings.cluster is not None else None
+    classifiers = served.policy.current.checkpoints
+    return build_engines(settings, catalog, classifiers, upstreams, DecoderPool(settings.pixels), cluster)
+
+
+def _open_cluster(settings: Settings, models: tuple[str, ...]) -> "RayCluster":
+    """Connect to Ray, for the engines of cluster.toml. Raises StartError."""
+    if settings.cluster is None or settings.gateway_url is None:
+        raise StartError("DARKROOM_CLUSTER is for one of several servers: set DARKROOM_GATEWAY_URL too.")
+    if not settings.cluster.is_file():
+        path = settings.cluster
+        raise StartError(f"DARKROOM_CLUSTER names cluster.toml, and {path} is no file. RAY_ADDRESS says where Ray is.")
+    if find_spec("ray") is None:
+        raise StartError("DARKROOM_CLUSTER needs Ray, which is not installed: pip install 'darkroom[cluster]'")
+    from server.backends.cluster.engines_file import engines_hash, read_engines
+    from server.backends.cluster.node_properties import describe_node
+    from server.backends.cluster.ray_cluster import RayCluster
+
+    database = settings.database_url.render_as_string(hide_password=False)
+    tables = read_engines(settings.cluster, models)
+    return RayCluster(tables, describe_node(settings, engines_hash(tables)), partial(compare_weights, database))
 
 
 def _build_stores(settings: Settings, crash_points: CrashPoints) -> Stores:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipelines.protocol.importing import importing
-from server.cli import batches, checkpoints, keys, reports, reproduce, running, store, teams
-from server.cli.cluster import commands as cluster
+from server.cli import batches, checkpoints, cluster, keys, reports, reproduce, running, store, teams
 from server.cli.environment import fail, flush_output, open_database, open_missing_streams, read_settings, user
 from server.cli.printing import CsvFlag, JsonFlag
 from server.cli.reports import KeyFilter, Limit, Since, Until

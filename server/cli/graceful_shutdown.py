@@ -7,10 +7,9 @@ answers to be sent. `server.cli.signals` has the others.
 
 import asyncio
 import signal
-import threading
 import time
 from collections.abc import Generator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 import structlog
@@ -44,9 +43,8 @@ class DrainingServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Obey signals while this is entered. A server beside others in a process leaves them to that."""
-        is_main = threading.current_thread() is threading.main_thread()
-        with super().capture_signals(), signal_handlers(self.handle_exit, self._signals) if is_main else nullcontext():
+        """Obey signals while this is entered."""
+        with super().capture_signals(), signal_handlers(self.handle_exit, self._signals):
             yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

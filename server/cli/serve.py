@@ -21,7 +21,6 @@ from server.accounts.db import connect_database
 from server.accounts.keys import create_key, has_keys, set_secret
 from server.app import create_app
 from server.catalog.images import Catalog, CatalogError
-from server.cli.cluster.token import derive
 from server.cli.connection_limits import (
     ConnectionLimits,
     most_connections,
@@ -36,7 +35,7 @@ from server.flows.catalog.start import catalog_at_start
 from server.flows.operators.doctor import port_problem
 from server.housekeeping import lock_database, lock_home, make_private
 from server.http.proxy_headers import TRUSTED_BY_DEFAULT, ProxyHeadersMiddleware, trusted_networks
-from server.secret_files import read_secret, write_secret
+from server.secret_files import derive_secret, read_secret, write_secret
 from server.services import Services
 from server.settings import Settings, unknown_settings
 from server.telemetry.logs import configure_logs
@@ -49,17 +48,7 @@ BACKLOG = 128  # also how many connections are accepted before the first of them
 
 def run(settings: Settings) -> None:
     """Serve until a signal. Raises StartError."""
-    server = prepare_server(settings)
-    server.run()
-    if server.force_exit:
-        sys.exit(1)
-    if not server.started:
-        raise StartError(f"The server did not start on {settings.host}:{settings.port}; the lines above say why.")
-
-
-def prepare_server(settings: Settings) -> DrainingServer:
-    """Prepare the server, which `run` starts. Raises StartError."""
-    console = _console()
+    console = _Screen(highlight=False, soft_wrap=True)
     for line in unknown_settings():
         console.print(line, style="yellow", markup=False)
     catalog = _check_start(settings, console)
@@ -67,12 +56,12 @@ def prepare_server(settings: Settings) -> DrainingServer:
         raise StartError(f"The server can't listen on {problem}.")
     app = _make_app(settings, catalog, lambda services: _print_ready(console, services, show_key=sys.stdout.isatty()))
     console.print(f"Darkroom is loading {_loaded_at_start(catalog)} ...", markup=False)
-    return DrainingServer(_server_config(settings, app), app.state.services)
-
-
-def prepare_app(settings: Settings) -> FastAPI:
-    """Prepare the app for another server than ours. Raises StartError."""
-    return _make_app(settings, _check_start(settings, _console()), lambda _: None)
+    server = DrainingServer(_server_config(settings, app), app.state.services)
+    server.run()
+    if server.force_exit:
+        sys.exit(1)
+    if not server.started:
+        raise StartError(f"The server did not start on {settings.host}:{settings.port}; the lines above say why.")
 
 
 class _Screen(Console):
@@ -90,10 +79,6 @@ class _Screen(Console):
         self.quiet = True
         with Path(os.devnull).open("w") as nothing:
             os.dup2(nothing.fileno(), sys.stdout.fileno())
-
-
-def _console() -> Console:
-    return _Screen(highlight=False, soft_wrap=True)
 
 
 def _check_start(settings: Settings, console: Console) -> Catalog:
@@ -179,7 +164,7 @@ def create_webhook_secret(settings: Settings) -> None:
     if settings.gateway_url is None or settings.cluster_secret is None:
         secret = before or secrets.token_urlsafe(32)
     else:
-        secret = derive(settings.cluster_secret.get_secret_value(), "webhooks")
+        secret = derive_secret(settings.cluster_secret.get_secret_value(), "webhooks")
     if secret == before:
         return
     if before:

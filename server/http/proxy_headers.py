@@ -45,7 +45,7 @@ class ProxyHeadersMiddleware:
 
     def _as_sent(self, scope: Scope) -> Scope:
         paths = self._paths
-        if scope.get("client") and self._is_of_proxy(scope["client"]):
+        if scope.get("client") and is_trusted(scope["client"][0], self._trusted):
             forwarded = _forwarded_values(scope)
             scope = {**scope, **_address(scope, forwarded), "client": self._client(scope, forwarded)}
             if PATH.fullmatch(prefix := _last_value(forwarded, "prefix").rstrip("/")):
@@ -61,11 +61,6 @@ class ProxyHeadersMiddleware:
                     "raw_path": _raw_below(scope, path) or quote(below).encode(),
                 }
         return scope
-
-    def _is_of_proxy(self, client: tuple[str, int]) -> bool:
-        """Return whether a trusted proxy has sent a request. No connection has the port 0: the server before this app
-        (Ray Serve's) then has taken the address from a trusted proxy's header."""
-        return client[1] == 0 or is_trusted(client[0], self._trusted)
 
     def _client(self, scope: Scope, forwarded: dict[str, str]) -> tuple[str, int]:
         """Return the nearest address that is no trusted proxy's."""

@@ -24,6 +24,11 @@ EXTRAS = {
     "dialects": Extra(("server/dialects",), lines=r"^.*server\.dialects.*\n|^    (?:ANTHROPIC|GEMINI),\n"),
     "one dialect": Extra(("server/dialects/gemini",), lines=r"^.*server\.dialects\.gemini.*\n|^    GEMINI,\n"),
     "image upstreams": Extra(("server/backends/image_upstream",)),
+    "engines on a Ray cluster": Extra(
+        ("server/backends/cluster", "server/cli/cluster.py"),
+        "server/cli/app.py",
+        r"(?<=checkpoints, )cluster, |^app\.add_typer\(cluster\..*\n",
+    ),
 }
 ALL = "all of them"
 

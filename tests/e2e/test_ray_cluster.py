@@ -1,5 +1,5 @@
-"""Two gateways and two engines on two nodes of a Ray cluster, by the commands that operators use: what is served, and
-what the death of each part costs.
+"""Two servers and two image engines on two nodes of a Ray cluster, started as operators do: what is served, and what
+the death of each part costs.
 
 Workers are suspended while a test looks at what runs, so that nothing depends on how long an image takes.
 """
@@ -17,13 +17,13 @@ import pytest
 from PIL import Image
 
 from tests.support.harness import suspended, until
-from tests.support.ray_cluster import SUPERVISOR_TITLE, RayCluster, kill, new_cluster
+from tests.support.ray_cluster import RayCluster, kill, new_cluster
 
 pytestmark = pytest.mark.nightly
 
 PATH = "/v1/images/generations"
 BODY = {"prompt": "a star", "size": "256x256", "steps": 1, "model": "alpha-image-2-count", "response_format": "url"}
-IMAGE_ENGINES = ("image-0", "image-1")
+IMAGE_ENGINES = ("image-0-0", "image-1-0")
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +47,9 @@ def in_background() -> Iterator[concurrent.futures.ThreadPoolExecutor]:
         yield pool
 
 
-def post(cluster: RayCluster, gateway: int, key: str, once: str | None = None, **changes: Any) -> httpx.Response:
+def post(cluster: RayCluster, server: int, key: str, once: str | None = None, **changes: Any) -> httpx.Response:
     headers = {"Idempotency-Key": once} if once is not None else {}
-    with cluster.client(gateway, key) as client:
+    with cluster.servers[server].http(key) as client:
         return client.post(PATH, json=BODY | changes, headers=headers)
 
 
@@ -57,13 +57,13 @@ def busy(cluster: RayCluster) -> list[str]:
     return [name for name in IMAGE_ENGINES if cluster.jobs(name)]
 
 
-def test_both_gateways_draw_edit_and_chat_on_the_shared_engines(cluster: RayCluster) -> None:
+def test_both_servers_draw_edit_and_chat_on_the_shared_engines(cluster: RayCluster) -> None:
     key = cluster.key()
     image = io.BytesIO()
     Image.effect_noise((512, 512), 80).convert("RGB").save(image, "PNG")
-    for gateway in (0, 1):
-        assert post(cluster, gateway, key).status_code == 200
-        with cluster.client(gateway, key) as client:
+    for server in (0, 1):
+        assert post(cluster, server, key).status_code == 200
+        with cluster.servers[server].http(key) as client:
             form = {
                 "prompt": "a boat",
                 "model": "alpha-image-2-count",
@@ -80,14 +80,7 @@ def test_both_gateways_draw_edit_and_chat_on_the_shared_engines(cluster: RayClus
     assert cluster.count("entries", key) == 4
 
 
-def test_all_homes_have_one_secret_of_webhooks(cluster: RayCluster) -> None:
-    files = [file for node in (cluster.a, cluster.b) for file in node.home.rglob("webhook-secret")]
-    assert {cluster.a.home / "webhook-secret"} < set(files)  # of the first node, and of both gateways
-    assert len(files) == 3
-    assert len({file.read_bytes() for file in files}) == 1
-
-
-def test_calls_of_both_gateways_are_divided_over_both_engines(cluster: RayCluster) -> None:
+def test_calls_of_both_servers_are_divided_over_both_engines(cluster: RayCluster) -> None:
     key = cluster.key()
     with in_background() as pool:
         with held_up(cluster):
@@ -99,9 +92,9 @@ def test_calls_of_both_gateways_are_divided_over_both_engines(cluster: RayCluste
         assert [call.result().status_code for call in calls] == [200] * len(calls)
 
 
-def test_a_call_is_cancelled_through_the_other_gateway(cluster: RayCluster) -> None:
+def test_a_call_is_cancelled_through_the_other_server(cluster: RayCluster) -> None:
     key = cluster.key()
-    with in_background() as pool, cluster.client(1, key) as other:
+    with in_background() as pool, cluster.servers[1].http(key) as other:
         with held_up(cluster):
             call = pool.submit(post, cluster, 0, key)
             until(lambda: len(busy(cluster)) == 1)
@@ -127,34 +120,32 @@ def test_an_engine_that_is_killed_fails_its_image_and_a_retry_is_charged_once(cl
     cluster.wait_engine(name)
 
 
-def test_the_jobs_of_a_gateway_that_is_killed_are_dropped_and_it_comes_back(cluster: RayCluster) -> None:
-    key = cluster.key()
-    before = cluster.gateway(1)
+def test_the_jobs_of_a_server_that_is_killed_are_dropped_and_it_comes_back(cluster: RayCluster) -> None:
+    key, server = cluster.key(), cluster.servers[1]
     with in_background() as pool:
         with held_up(cluster):
-            call = pool.submit(post, cluster, 1, key, "gateway")
+            call = pool.submit(post, cluster, 1, key, "server")
             until(lambda: len(busy(cluster)) == 1)
             (name,) = busy(cluster)
-            kill(before["pid"])
+            server.kill()
             with pytest.raises(httpx.HTTPError):
                 call.result()
-            until(lambda: cluster.given_up(name) == 1, interval_s=0.2)
+            until(lambda: cluster.engine(name)["servers_given_up"] == 1, interval_s=0.2)
         until(lambda: not busy(cluster))
     assert cluster.count("entries", key) == 0
-    until(lambda: cluster.gateway(1).get("pid") not in {None, before["pid"]}, interval_s=0.2)
-    until(lambda: _answers(cluster, 1), interval_s=0.5)
-    cluster.wait_engine("image-0")
-    until(lambda: post(cluster, 0, key, "gateway").status_code == 200, interval_s=1)
+    server.start()
+    cluster.wait_engine(name)
+    until(lambda: post(cluster, 0, key, "server").status_code == 200, interval_s=1)
     assert cluster.count("entries", key) == 1
 
 
 def test_a_node_that_dies_fails_its_images_and_serves_again_when_it_is_back(cluster: RayCluster) -> None:
     key = cluster.key()
-    cluster.wait_engine("image-1")
+    cluster.wait_engine("image-1-0")
     with in_background() as pool:
         with held_up(cluster):
             calls = {}
-            while "image-1" not in busy(cluster):
+            while "image-1-0" not in busy(cluster):
                 once = f"node-{len(calls)}"
                 calls[once] = pool.submit(post, cluster, 0, key, once)
                 until(lambda: sum(cluster.jobs(name) for name in IMAGE_ENGINES) == len(calls))
@@ -165,10 +156,10 @@ def test_a_node_that_dies_fails_its_images_and_serves_again_when_it_is_back(clus
     assert [answers[once].json()["error"]["code"] for once in lost] == ["worker_died"]
     assert post(cluster, 0, key, lost[0]).status_code == 200
     assert cluster.count("entries", key) == len(calls)
-    cluster.join(cluster.b)
-    cluster.wait_engine("image-1")
+    cluster.join()
+    cluster.wait_engine("image-1-0")
     with in_background() as pool:
-        with suspended(cluster.wait_engine("image-0")["worker_pid"]):
+        with suspended(cluster.wait_engine("image-0-0")["worker_pid"]):
             others = [pool.submit(post, cluster, 0, key) for _ in range(4)]
             until(lambda: any(call.done() for call in others))
         assert {call.result().status_code for call in others} == {200}
@@ -176,74 +167,74 @@ def test_a_node_that_dies_fails_its_images_and_serves_again_when_it_is_back(clus
 
 def test_a_swap_whose_engine_dies_changes_nothing(cluster: RayCluster) -> None:
     swap = {"model": BODY["model"], "checkpoint": "other"}
-    cluster.wait_engine("image-1")
-    admin = (cluster.a.home / "gateway-0" / "admin-key").read_text().strip()
-    with in_background() as pool, cluster.client(0, admin) as client:
-        with suspended(cluster.wait_engine("image-1")["worker_pid"]):
+    cluster.wait_engine("image-1-0")
+    server = cluster.servers[0]
+    with in_background() as pool, server.http(server.admin_key) as client:
+        with suspended(cluster.wait_engine("image-1-0")["worker_pid"]):
             change = pool.submit(client.post, "/admin/swap", json=swap)
-            until(lambda: "other" in _cached_checkpoints(client, "image-0"), interval_s=0.5)
-            kill(cluster.wait_engine("image-1")["pid"])
+            until(lambda: "other" in _cached_checkpoints(client, "image-0-0"), interval_s=0.5)
+            kill(cluster.wait_engine("image-1-0")["pid"])
             answer = change.result()
         assert answer.status_code == 409
         assert "Nothing has changed" in answer.json()["error"]["message"]
         assert post(cluster, 0, cluster.key()).status_code == 200
-        cluster.wait_engine("image-1")
+        cluster.wait_engine("image-1-0")
         again = client.post("/admin/swap", json=swap)
         assert again.status_code == 200, again.text
         assert client.post("/admin/undo").status_code == 200
 
 
-def test_a_node_is_drained_also_for_the_next_supervisor_and_leaves(cluster: RayCluster) -> None:
-    cluster.wait_engine("image-1")
-    drained = cluster.a.cluster("drain", "b")
+def test_a_node_is_drained_leaves_and_comes_back(cluster: RayCluster) -> None:
+    key, server = cluster.key(), cluster.servers[0]
+    cluster.wait_engine("image-1-0")
+    refused = server.darkroom("cluster", "drain", "a")
+    assert (refused.returncode, "is Ray's head" in refused.stderr) == (1, True)
+    with in_background() as pool:
+        with held_up(cluster):
+            calls = []
+            while len(busy(cluster)) < 2:
+                calls.append(pool.submit(post, cluster, 0, key))
+                until(lambda: sum(cluster.jobs(name) for name in IMAGE_ENGINES) == len(calls))
+            draining = pool.submit(server.darkroom, "cluster", "drain", "b")
+            until(lambda: cluster.engine("image-1-0").get("state") == "leaving", interval_s=0.2)
+        drained = draining.result()
+        assert {call.result().status_code for call in calls} == {200}
     assert drained.returncode == 0, drained.stderr
-    assert cluster.engine("image-1")["state"] == "waiting for a node"
-    before = cluster.pid(SUPERVISOR_TITLE)
-    kill(before)
-    until(lambda: cluster.pid(SUPERVISOR_TITLE) not in {0, before})
-    until(lambda: _is_looking(cluster), interval_s=0.2)
-    assert not cluster.has("image-1")
-    listed = json.loads(cluster.b.cluster("status", "--json").stdout)
-    assert {node["name"]: node["state"] for node in listed["nodes"]} == {"a": "ok", "b": "drained"}
-    assert cluster.b.cluster("down").stdout == "This node has left.\n"
-    assert post(cluster, 0, cluster.key()).status_code == 200
+    until(lambda: nodes(cluster) == ["a"], interval_s=0.2)  # Ray has ended there
+    status = json.loads(server.darkroom("cluster", "status", "--json").stdout)
+    assert [node["name"] for node in status["nodes"]] == ["a"]
+    states = {engine["name"]: (engine["state"], engine["node"]) for engine in status["engines"]}
+    assert states["image-1-0"] == ("waiting for a node", None)
+    assert states["image-0-0"] == ("ready", "a")
+    assert [each["alive"] for each in status["servers"]] == [True, True]
+    assert "waiting for a node" in server.darkroom("cluster", "status").stdout
+    assert post(cluster, 0, key).status_code == 200
+    cluster.b.kill()
+    cluster.join()
+    cluster.wait_engine("image-1-0")
 
 
-def test_a_node_that_differs_or_lacks_the_token_is_refused_and_may_join_once_it_is_right(cluster: RayCluster) -> None:
+def test_a_node_that_differs_is_not_used_until_it_is_right(cluster: RayCluster) -> None:
     """What else it may differ in: tests/unit/cluster/test_node_properties.py."""
-    node = cluster.b
-    token, weights = node.home / "cluster-token", next((node.weights / "tiny").rglob("*.safetensors"))
-    right, known = token.read_text(), weights.read_bytes()
-    token.write_text("0" * 64)
-    assert "The cluster has another token than the one in" in node.cluster("join", "--head", cluster.head).stderr
-    token.unlink()
-    assert "There is no cluster token" in node.cluster("join", "--head", cluster.head).stderr
-    token.write_text(right)
-    token.chmod(0o600)
-    weights.write_bytes(known[:-1] + b"\0")
-    other_weights = node.cluster("join", "--head", cluster.head, "--name", "b")
-    weights.write_bytes(known)
-    assert other_weights.returncode == 1
-    assert "the weights of tiny are not those of the other servers" in other_weights.stderr
-    assert [node["name"] for node in cluster.status()["nodes"] if node["state"] == "ok"] == ["a"]
-    cluster.join(node)
-    cluster.wait_engine("image-1")
-    assert "part of the cluster" in node.cluster("join", "--head", cluster.head).stderr
+    cluster.wait_engine("image-1-0")
+    server, weights = cluster.servers[0], cluster.servers[0].weights
+    cluster.b.kill()
+    cluster.join(DARKROOM_WEIGHTS=str(weights.parent))
+    until(lambda: f"DARKROOM_WEIGHTS: {weights.parent} here, {weights} there" in server.log, interval_s=0.2)
+    cluster.b.kill()
+    file = next((weights / "tiny").rglob("*.safetensors"))
+    known = file.read_bytes()
+    file.write_bytes(known[:-1] + b"\0")
+    cluster.join()
+    until(lambda: "the weights of tiny are not those of the other servers" in server.log, interval_s=0.2)
+    assert cluster.engine("image-1-0")["servers"] == 0
+    assert post(cluster, 0, cluster.key()).status_code == 200
+    file.write_bytes(known)
+    cluster.wait_engine("image-1-0")
 
 
-def _is_looking(cluster: RayCluster) -> bool:
-    """Whether the supervisor has looked at everything, and asked the gateways."""
-    try:
-        return [each["state"] for each in cluster.status()["gateways"]] == ["ready", "ready"]
-    except cluster.ray.exceptions.RayError:  # it is not back yet
-        return False
-
-
-def _answers(cluster: RayCluster, gateway: int) -> bool:
-    try:
-        return httpx.get(f"{cluster.gateway(gateway)['url']}/readyz", timeout=60, trust_env=False).status_code == 200
-    except (httpx.HTTPError, KeyError):
-        return False
+def nodes(cluster: RayCluster) -> list[str]:
+    return [node["NodeName"] for node in cluster.ray.nodes() if node["Alive"]]
 
 
 def _cached_checkpoints(client: httpx.Client, name: str) -> list[str]:

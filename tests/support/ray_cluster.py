@@ -1,31 +1,27 @@
-"""A cluster for tests: two nodes on this machine, by the commands that operators use, with a PostgreSQL and an S3
-server of its own."""
+"""A cluster for tests: two nodes of Ray on this machine and two servers that use their engines, each started as an
+operator does, with a PostgreSQL and an S3 server of its own."""
 
 import os
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psutil
 import psycopg
+import pytest
 
 from server.accounts.db import Database
 from server.accounts.keys import create_key, hash_secret
-from server.backends.cluster.roster import NAMESPACE
-from server.cli.cluster.ray_node import connected, find_supervisor, read_node, set_environment
-from tests.support.harness import CALL_LIMIT_S, REPOSITORY, START_LIMIT_S, free_port, until
+from server.backends.cluster.transport import NAMESPACE
+from tests.support.harness import Server, free_port, until
 from tests.support.object_store import object_store
 from tests.support.postgresql import Cluster
-from tests.support.processes import command_of, group
 from tests.support.tiny_chat_checkpoints import make_qwen
 from tests.support.tiny_checkpoints import make_sd
 from tests.support.tiny_server import write_tiny_catalog
@@ -49,60 +45,53 @@ device = "cpu"
 count = 1
 nodes = { box = "a" }
 """
+RAY = [sys.executable, "-m", "ray.scripts.scripts"]
 TOKEN = secrets.token_hex(32)  # of all clusters of this process: Ray's client reads it once
-SUPERVISOR_TITLE = b"ray::Supervisor"
-RAY_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_USAGE_STATS_ENABLED")
-RAY_VARIABLES += ("RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S",)
 
 
 @dataclass
-class ClusterNode:
-    """A machine: a home of its own, and the commands on it."""
+class RayNode:
+    """A machine: a home of its own, and what `ray start` has started there."""
 
     home: Path
-    weights: Path
-    configs: Path
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str]
+    process: subprocess.Popen[bytes] | None = None
 
     @property
     def name(self) -> str:
         return self.home.name
 
-    def cluster(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """`darkroom cluster ...`"""
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("DARKROOM_", "RAY_"))}
-        own = {
-            "DARKROOM_HOME": str(self.home),
-            "DARKROOM_WEIGHTS": str(self.weights),
-            "DARKROOM_MODEL_CONFIGS": str(self.configs),
-            "DARKROOM_DEVICE": "cpu",
-            "DARKROOM_LEASE_S": "10",
-            "COLUMNS": "200",
-        }
-        return subprocess.run(
-            [sys.executable, "-m", "darkroom", "cluster", *arguments],
-            env={**inherited, **own, **self.environment},
-            capture_output=True,
-            text=True,
-            timeout=START_LIMIT_S,
-            cwd=REPOSITORY,
-            check=False,
-        )
+    def start(self, *options: str, **settings: str) -> None:
+        """`ray start`, with settings besides the node's own."""
+        command = [*RAY, "start", "--block", "--num-cpus=0", f"--object-store-memory={2**28}", *options]
+        command += [f"--labels=box={self.name}", f"--node-name={self.name}"]
+        environment = {**os.environ, **self.environment, "DARKROOM_HOME": str(self.home), **settings}
+        log = self.home / "ray.log"
+        with log.open("wb") as file:
+            process = subprocess.Popen(command, env=environment, stdout=file, stderr=file, start_new_session=True)
+        until(lambda: process.poll() is not None or "Ray runtime started" in log.read_text(errors="replace"))
+        assert process.poll() is None, log.read_text()
+        self.process = process
 
     def kill(self) -> None:
-        """All of Ray's processes of this node at once, as if it had lost its power."""
-        if (node := read_node(self.home)) is not None:
-            first = psutil.Process(node.pid)
+        """All processes of this node at once, as if it had lost its power."""
+        if self.process is not None and self.process.poll() is None:
+            first = psutil.Process(self.process.pid)
             for process in [first, *first.children(recursive=True)]:
                 process.kill()
-            until(lambda: not node.is_running)
+            self.process.wait()
 
 
 @dataclass
-class Books:
-    """A cluster's database, at `url`."""
+class RayCluster:
+    """Two nodes, `a` the first, and two servers with their database at `url`."""
 
     url: str
+    a: RayNode
+    b: RayNode
+    head: str
+    ray: Any
+    servers: list[Server] = field(default_factory=list)
 
     def key(self) -> str:
         database = Database(self.url)
@@ -112,9 +101,9 @@ class Books:
             database.dispose()
         return secret
 
-    def count(self, table: str, secret: str, condition: str = "true") -> int:
+    def count(self, table: str, secret: str) -> int:
         """Rows of a key."""
-        sql = f"SELECT count(*) FROM {table} JOIN keys ON keys.id = key_id WHERE secret_hash = %s AND {condition}"
+        sql = f"SELECT count(*) FROM {table} JOIN keys ON keys.id = key_id WHERE secret_hash = %s"
         with psycopg.connect(self.url.replace("+psycopg", "")) as connection:
             (count,) = connection.execute(sql.encode(), [hash_secret(secret)]).fetchone() or (0,)
         return int(count)
@@ -125,112 +114,31 @@ class Books:
         with psycopg.connect(self.url.replace("+psycopg", "")) as connection:
             return [str(row[0]) for row in connection.execute(sql.encode(), [hash_secret(secret)]).fetchall()]
 
-
-@dataclass
-class RayCluster(Books):
-    """Two nodes, `a` the first. `supervisor` is called in place of `darkroom cluster status`, which takes seconds."""
-
-    a: ClusterNode
-    b: ClusterNode
-    head: str
-    port: int  # of the first gateway
-    ray: Any
-
-    def status(self) -> dict[str, Any]:
-        supervisor = find_supervisor(self.ray)
-        status: dict[str, Any] = self.ray.get(supervisor.status.remote(), timeout=CALL_LIMIT_S)
-        return status
-
-    def commands(self) -> list[tuple[int, bytes]]:
-        """Of all processes of both nodes. Ray writes there what a process is."""
-        nodes = [read_node(node.home) for node in (self.a, self.b)]
-        return [(pid, command_of(pid)) for node in nodes if node is not None for pid in group(node.pid)]
-
-    def pid(self, title: bytes) -> int:
-        """Of a process with that title; 0 if there is none."""
-        return next((pid for pid, command in self.commands() if command.startswith(title)), 0)
+    def join(self, **settings: str) -> None:
+        """Let the second node join."""
+        self.b.start(f"--address={self.head}", **settings)
 
     def engine(self, name: str) -> dict[str, Any]:
-        return next(engine for engine in self.status()["engines"] if engine["name"] == name)
-
-    def jobs(self, name: str) -> int:
-        """Of an engine, asked of itself; none of one that is not there."""
-        return int(self._request(name).get("jobs", 0))
-
-    def links(self, name: str) -> int:
-        """Gateways that an engine has."""
-        return int(self._request(name).get("servers", 0))
-
-    def given_up(self, name: str) -> int:
-        """Gateways whose jobs an engine has dropped."""
-        return int(self._request(name).get("servers_given_up", 0))
-
-    def has(self, name: str) -> bool:
-        """Whether there is an engine or a gateway of that name."""
-        try:
-            self.ray.get_actor(name, NAMESPACE)
-        except ValueError:
-            return False
-        return True
-
-    def _request(self, name: str) -> dict[str, Any]:
+        """What an engine says of itself; nothing of one that does not run."""
         try:
             actor = self.ray.get_actor(name, NAMESPACE)
-            state: dict[str, Any] = self.ray.get(actor.state.remote(), timeout=60)
+            state: dict[str, Any] = self.ray.get(actor.describe.remote(), timeout=10)
         except (ValueError, self.ray.exceptions.RayError):
             return {}
         return state
 
-    def gateway(self, index: int) -> dict[str, Any]:
-        found: dict[str, Any] = self.status()["gateways"][index]
-        return found
+    def jobs(self, name: str) -> int:
+        return int(self.engine(name).get("jobs", 0))
 
     def wait_engine(self, name: str, links: int = 2) -> dict[str, Any]:
-        """Until an engine is up and linked to so many gateways."""
+        """Until an engine is up and linked to so many servers."""
 
-        until(lambda: bool(self._request(name).get("checkpoints")) and self.links(name) == links, interval_s=0.2)
-        return self._request(name)
+        def is_up() -> bool:
+            found = self.engine(name)
+            return bool(found.get("checkpoints")) and found["servers"] == links
 
-    def client(self, index: int, key: str) -> httpx.Client:
-        headers = {"Authorization": f"Bearer {key}"}
-        return httpx.Client(base_url=self.gateway(index)["url"], headers=headers, timeout=CALL_LIMIT_S, trust_env=False)
-
-    def join(self, node: ClusterNode) -> subprocess.CompletedProcess[str]:
-        done = node.cluster("join", "--head", self.head, "--name", node.name, "--label", f"box={node.name}")
-        assert done.returncode == 0, done.stderr
-        return done
-
-
-def make_nodes(folder: Path, environment: Mapping[str, str]) -> tuple[ClusterNode, ClusterNode]:
-    weights, configs = folder / "weights", folder / "configs"
-    for name in ("tiny", "other"):
-        make_sd(weights / name)
-    make_qwen(weights / "tiny-qwen")
-    configs.mkdir()
-    write_tiny_catalog(configs, chat=True)
-    for name in ("a", "b"):
-        (folder / name).mkdir()
-    return ClusterNode(folder / "a", weights, configs, environment), ClusterNode(
-        folder / "b", weights, configs, environment
-    )
-
-
-def write_config(path: Path, database: str, storage: str, engines: str = ENGINES) -> Path:
-    ports = {name: free_port() for name in ("port", "private_port")}
-    while not ports["port"] + 2 < ports["private_port"]:
-        ports["private_port"] = free_port()
-    lines = [f'database = "{database}"', f'storage = "{storage}"', 'host = "127.0.0.1"', "gateways = 2"]
-    lines += [f"{name} = {port}" for name, port in ports.items()]
-    lines.append(f"ray_port = {free_port()}")
-    path.write_text("\n".join(lines) + engines)
-    return path
-
-
-def write_token(home: Path) -> None:
-    """Write the token of this process's clusters, where `darkroom cluster up` finds it."""
-    file = home / "cluster-token"
-    file.touch(mode=0o600)
-    file.write_text(TOKEN)
+        until(is_up, interval_s=0.2)
+        return self.engine(name)
 
 
 @contextmanager
@@ -245,32 +153,50 @@ def new_cluster(folder: Path) -> Iterator[RayCluster]:
 
 
 @contextmanager
-def ray_cluster(folder: Path, url: str, storage: str, environment: Mapping[str, str]) -> Iterator[RayCluster]:
-    """It is down when this is left."""
-    kept = {name: os.environ.get(name) for name in RAY_VARIABLES}
-    with ExitStack() as cleanup:
-        a, b = make_nodes(folder, environment)
-        write_token(a.home)
-        config = write_config(folder / "cluster.toml", url, storage)
-        for node in (a, b):
+def ray_cluster(
+    folder: Path, url: str, storage: str, environment: Mapping[str, str], **settings: str
+) -> Iterator[RayCluster]:
+    """Nothing of it runs when this is left. `settings`: more of the servers and the nodes."""
+    import ray
+
+    weights, configs, file = folder / "weights", folder / "configs", folder / "cluster.toml"
+    for name in ("tiny", "other"):
+        make_sd(weights / name)
+    make_qwen(weights / "tiny-qwen")
+    configs.mkdir()
+    write_tiny_catalog(configs, chat=True)
+    file.write_text(ENGINES)
+    port = free_port()
+    head = f"127.0.0.1:{port}"
+    own = {"device": "cpu", "weights": str(weights), **settings}
+    shared = {"database": url, "storage": storage, "cluster": str(file), "cluster_secret": TOKEN, "lease_s": "10"}
+    nodes = [RayNode(folder / name, {f"DARKROOM_{key.upper()}": each for key, each in own.items()}) for name in "ab"]
+    servers = []
+    for index in range(2):
+        at = {"gateway_url": f"http://127.0.0.1:{free_port()}"}
+        servers.append(Server(folder / f"server-{index}", weights, configs, {**shared, **own, **at}))
+    with ExitStack() as cleanup, pytest.MonkeyPatch.context() as patch:
+        of_ray = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "RAY_USAGE_STATS_ENABLED": "0"}
+        for name, value in {**environment, **of_ray, "RAY_ADDRESS": head}.items():
+            patch.setenv(name, value)
+        for node in nodes:
+            node.home.mkdir()
             cleanup.callback(node.kill)
-        up = a.cluster("up", "--config", str(config), "--name", "a", "--label", "box=a")
-        assert up.returncode == 0, up.stderr
-        shutil.copy(a.home / "cluster-token", b.home / "cluster-token")
-        set_environment(a.home)
-        node = read_node(a.home)
-        assert node is not None
-        with connected(node.address) as ray:
-            cluster = RayCluster(url, a, b, node.address, int(tomllib.loads(config.read_text())["port"]), ray)
-            cluster.join(b)
-            cluster.wait_engine("image-0")
-            cluster.wait_engine("image-1")
-            yield cluster
-        assert "The cluster is down" in a.cluster("down").stdout
-    for name, value in kept.items():
-        os.environ.pop(name, None)
-        if value is not None:
-            os.environ[name] = value
+        nodes[0].start("--head", f"--port={port}", "--include-dashboard=false")
+        ray.init(address=head, namespace=NAMESPACE, log_to_driver=False)
+        cleanup.callback(ray.shutdown)
+        cluster = RayCluster(url, *nodes, head, ray, servers)
+        cluster.join()
+        for server in servers:
+            cleanup.callback(server.kill)
+            server.start(wait=False)
+        for server in servers:
+            server.wait_ready()
+        cluster.wait_engine("image-0-0")
+        cluster.wait_engine("image-1-0")
+        yield cluster
+        for server in servers:
+            server.stop()
 
 
 def kill(pid: int) -> None:

@@ -10,9 +10,7 @@ OWN_NAME = "a file whose name was made here, of this process"
 KNOWN = {
     "server/accounts/copies.py": "the part of a copy that is being made, and the database that a restore replaces",
     "server/backends/decoding/pool.py": "pixels, by the names that are given to them",
-    "server/backends/local_storage.py": "files that its callers name, which the database has named",
-    "server/cli/cluster/gateway.py": "the admin key of a gateway's own home, which the cluster's replaces",
-    "server/cli/cluster/ray_node.py": "the pid file of the node that has ended",
+    "server/backends/storage.py": "files that its callers name, which the database has named",
     "server/cli/serve.py": "the home's secret of webhooks, which the cluster's replaces",
     "server/flows/catalog/files.py": "catalog files whose text the cluster has had, never one that was edited",
     "server/flows/checkpoints.py": "the catalog file that an operator names",

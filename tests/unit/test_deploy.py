@@ -1,6 +1,5 @@
 """The files in deploy/ parse, and agree with the server's settings and with each other."""
 
-import ast
 import configparser
 import getpass
 import importlib.metadata
@@ -21,6 +20,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from server.backends.cluster.engines_file import read_engines
 from server.backends.object_storage import SCHEMES
 from server.data_folders import REPOSITORY
 from server.settings import Settings
@@ -282,30 +282,33 @@ def test_pods_of_a_cluster_have_all_that_it_needs_and_reach_each_other() -> None
         assert rule[side] == [{"podSelector": {"matchLabels": service["selector"]}}]
 
 
-def test_kuberay_s_pods_have_what_a_cluster_needs_and_serve_runs_its_app(defaults: Settings) -> None:
-    claim, service = manifests("kuberay")
-    kubernetes_validate.validate(claim, "1.33", strict=True)
-    ray = service["spec"]["rayClusterConfig"]
+def test_kuberay_has_pods_for_engines_and_servers_that_use_them(defaults: Settings, tmp_path: Path) -> None:
+    (items,) = manifests("kuberay")
+    claim, engines, cluster, front, inner, servers = items["items"]
+    for manifest in (claim, engines, front, inner, servers):
+        kubernetes_validate.validate(manifest, "1.33", strict=True)
+    ray = cluster["spec"]
     assert ray["rayVersion"] == importlib.metadata.version("ray")
-    assert ray["authOptions"] == {"mode": "token"}
-    (workers,) = ray["workerGroupSpecs"]
-    for group in (ray["headGroupSpec"], workers):
-        pod = group["template"]["spec"]
+    (gpus,) = ray["workerGroupSpecs"]
+    groups = [group["template"]["spec"] for group in (ray["headGroupSpec"], gpus, servers["spec"])]
+    for pod in groups:
         whole = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "ray"}, "spec": pod}
         kubernetes_validate.validate(whole, "1.33", strict=True)
         assert pod["terminationGracePeriodSeconds"] >= defaults.drain_s + 30
         (container,) = pod["containers"]
-        assert {each["name"] for each in container["env"]} <= setting_names() | {"RAY_USAGE_STATS_ENABLED"}
+        values = {each["name"]: each.get("value") for each in container["env"]}
+        assert {name for name in values if not name.startswith(("RAY_", "POD_"))} <= setting_names()
+        assert (values["RAY_AUTH_MODE"], "RAY_AUTH_TOKEN" in values) == ("token", True)
         assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
-    assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
-    serve = yaml.safe_load(service["spec"]["serveConfigV2"])
-    assert serve["http_options"]["port"] in [port["containerPort"] for port in container["ports"]]
-    (application,) = serve["applications"]
-    module, _, name = application["import_path"].partition(":")
-    tree = ast.parse((REPOSITORY / f"{module.replace('.', '/')}.py").read_text())
-    assert name in [function.name for function in tree.body if isinstance(function, ast.FunctionDef)]
+    assert groups[1]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert values["RAY_ADDRESS"] == f"{cluster['metadata']['name']}-head-svc:6379"
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
-    assert application["args"] == {"config": f"{mounts['cluster']}/cluster.toml"}
+    assert values["DARKROOM_CLUSTER"] == f"{mounts[engines['metadata']['name']]}/cluster.toml"
+    (tmp_path / "cluster.toml").write_text(engines["data"]["cluster.toml"])
+    assert read_engines(tmp_path / "cluster.toml", ())[0].count == "per-gpu"
+    labels = servers["spec"]["template"]["metadata"]["labels"]
+    assert front["spec"]["selector"] == inner["spec"]["selector"] == labels
+    assert servers["spec"]["serviceName"] == inner["metadata"]["name"]
 
 
 @INSTALLATIONS

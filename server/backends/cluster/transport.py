@@ -19,20 +19,23 @@ from ray.exceptions import GetTimeoutError, RayError
 from pipelines.protocol.images import RawImage
 from pipelines.protocol.messages import DeviceChoice, FromWorker, Submit, ToWorker
 from pipelines.protocol.raw_image_file import RawImageFile
-from server.backends.cluster.roster import NAMESPACE
+from server.backends.cluster.node_properties import NodeProperties
 from server.backends.cluster.shared_engine import LINK_SILENCE_S, LinkMessages
 
+NAMESPACE = "darkroom"  # of Ray's named actors
 OPEN_LIMIT_S = 10.0  # until an engine that is there answers
 ALIVE_EVERY_S = 3.0
 
 
 class RayLauncher:
-    """Satisfies `server.backends.transport.Launcher`, for the engine of that name. `address` is the cluster's."""
+    """Satisfies `server.backends.transport.Launcher`, for the engine of that name and a server with these
+    properties."""
 
     owns_worker = False
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, properties: NodeProperties) -> None:
         self._name = name
+        self._properties = properties
         self._server = uuid.uuid4().hex[:12]
         self._lives = itertools.count()
 
@@ -42,12 +45,25 @@ class RayLauncher:
         name = f"{self._server}-{next(self._lives)}"
         try:
             actor = await asyncio.to_thread(ray.get_actor, self._name, NAMESPACE)
-            stream: Any = aiter(actor.link.options(num_returns="streaming").remote(name))
-            async with asyncio.timeout(OPEN_LIMIT_S):
-                await (await anext(stream))
+            stream: Any = aiter(actor.link.options(num_returns="streaming").remote(name, self._properties))
+            first = await _first_item(stream)
         except (RayError, ValueError, TimeoutError, StopAsyncIteration) as error:
             raise OSError(f"the engine {self._name} is not there: {_reason(error)}") from error
+        if isinstance(first, str):
+            raise OSError(f"the engine {self._name} is not used: {first}")
         return RayTransport(actor, name, stream)
+
+
+async def _first_item(stream: Any) -> LinkMessages:
+    """Return the first item of a stream. One that has none in time is cancelled: an engine that waits for a node would
+    begin it some day."""
+    try:
+        async with asyncio.timeout(OPEN_LIMIT_S):
+            first: LinkMessages = await (await anext(stream))
+    except TimeoutError:
+        ray.cancel(stream)
+        raise
+    return first
 
 
 class RayTransport:

@@ -39,6 +39,21 @@ def catalog_at_start(settings: Settings, send: SendProgress = lambda _done, _tot
         raise StartError(f"The other servers serve version {current.version} of the catalog. Here {error}") from error
 
 
+def compare_weights(database: str, settings: Settings) -> None:
+    """Check that this machine has the weights of the catalog that the servers of this database serve. Blocking: reads
+    those that have changed since the last time. Raises StartError."""
+    with connect_database(database) as connected:
+        current = CatalogStore(connected).current()
+    if current is None:
+        return
+    try:
+        catalog = parse(current.content.files, settings.model_configs, settings.weights)
+        sums = weight_checksums(catalog, settings.weights, Digests(settings.weight_digests))
+        compare_checksums(sums, current.content.weights)
+    except CatalogError as error:
+        raise StartError(f"its node does not fit the cluster's catalog: {error}") from error
+
+
 def _current_version(settings: Settings, store: CatalogStore, send: SendProgress) -> CatalogVersion:
     if (current := store.current()) is not None:
         return current

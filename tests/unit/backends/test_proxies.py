@@ -20,8 +20,6 @@ from server.backends.object_storage import ObjectStorage
 from server.backends.proxies import http_client, is_local, proxy_for, store_options
 from server.backends.upstream import UpstreamClient
 from server.cli.admin_client import request as ask_server
-from server.cli.cluster.ray_node import RAY_BY_PROXY, set_environment
-from server.cli.cluster.token import make_token
 from server.errors import StartError
 from server.settings import Settings
 from server.telemetry.span_export import CollectorExporter
@@ -146,21 +144,12 @@ async def test_images_are_fetched_and_webhooks_sent_by_the_rule(recorder: Record
         await post_webhook("https://intranet/", b"x", {}, WebhookRules("any", recorder.url, 60, elsewhere))
 
 
-async def test_servers_of_a_cluster_reach_each_other_directly(recorder: Recorder, tmp_path: Path) -> None:
+async def test_servers_of_a_cluster_reach_each_other_directly(recorder: Recorder) -> None:
     link = GatewayLink("secret")
     request = ForwardedRequest("POST", "/x", [], b"", "key", "http h 1 / 0")
     async with link.send(recorder.url, request, 0) as answer:
         assert answer.status == 404
     await link.close()
-    make_token(tmp_path)
-    before = dict(os.environ)
-    try:
-        os.environ[RAY_BY_PROXY] = "1"
-        set_environment(tmp_path)
-        assert os.environ[RAY_BY_PROXY] == "0"
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def test_commands_reach_their_server_directly(recorder: Recorder, tmp_path: Path) -> None:

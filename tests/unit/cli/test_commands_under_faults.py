@@ -57,10 +57,7 @@ ASKING = [
     ["jobs", "cancel", "x"], ["policy", "show"], ["policy", "reload"], ["policy", "test", "x"],
     ["checkpoints", "proof", "a"],
 ]  # fmt: skip
-CLUSTER = [
-    ["cluster", "token"], ["cluster", "status"], ["cluster", "drain", "x"], ["cluster", "down"],
-    ["cluster", "up", "--config", "none.toml"], ["cluster", "join", "--head", "127.0.0.1:1"],
-]  # fmt: skip
+CLUSTER = [["cluster", "status"], ["cluster", "drain", "x"]]
 FILES = [["backup", "FOLDER"], ["restore", "FILE"], ["reproduce", "FILE"]]
 DOCTOR, SERVE = ["doctor"], ["serve"]
 EVERY = [*READING, *WRITING, *BATCHES, *CATALOG, *ASKING, *CLUSTER, *FILES, DOCTOR, SERVE]
@@ -243,7 +240,7 @@ def test_a_read_only_disk(place: Place) -> None:
     with read_only(place.folder):
         every = place.run(*EVERY)
         assert_no_traceback(every)
-        assert_one_line(of(every, *WRITING, SERVE, ["backup"], ["restore"], ["cluster", "token"]))
+        assert_one_line(of(every, *WRITING, SERVE, ["backup"], ["restore"]))
 
 
 @pytest.mark.nightly
@@ -268,7 +265,7 @@ def test_arguments_that_are_not_utf8(place: Place) -> None:
     ("path", "refused"),
     [
         ("home/admin-key", [*ASKING, SERVE]), ("home/webhook-secret", [SERVE]),
-        ("home/cluster-token", [["cluster", "token"]]), ("model_configs/alpha.toml", [["models"], SERVE]),
+        ("model_configs/alpha.toml", [["models"], SERVE]),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("content", [b"\xff\xfe\0a", b""], ids=["bytes", "empty"])
@@ -350,10 +347,9 @@ def test_a_full_disk(place: Place) -> None:
         with (place.folder / "filler").open("wb", buffering=0) as filler, suppress(OSError):
             while filler.write(b"x" * 4096):
                 pass
-        every = place.run(*READING, *WRITING, *FILES, ["cluster", "token"], DOCTOR, SERVE)
+        every = place.run(*READING, *WRITING, *FILES, DOCTOR, SERVE)
         assert_no_traceback(every)
-        assert_one_line(of(every, *WRITING, SERVE, ["backup"], ["cluster", "token"]))
-        assert not (place.home / "cluster-token").exists()
+        assert_one_line(of(every, *WRITING, SERVE, ["backup"]))
     finally:
         subprocess.run(["umount", place.folder], check=True)
 

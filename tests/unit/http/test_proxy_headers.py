@@ -65,11 +65,6 @@ async def test_a_trusted_proxy_says_how_the_client_asked(headers: dict[str, str]
     assert (by_stranger["client"], by_stranger["scheme"]) == (STRANGER[0], "http")
 
 
-async def test_an_address_without_a_port_is_what_a_trusted_proxy_has_said() -> None:
-    seen = (await ask("/", said(host="a.example", **{"for": STRANGER[0]}), (STRANGER[0], 0))).json()
-    assert (seen["own"], seen["client"]) == ("http://a.example", STRANGER[0])
-
-
 @pytest.mark.parametrize(
     ("headers", "client"),
     [
