@@ -21,6 +21,7 @@ from PIL import Image
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded; the server has the other core
 
 from benchmarks.family_page import FamilyPage
+from pipelines.catalog.checkpoint_folder import CheckpointFolder
 from pipelines.catalog.libraries import needed_libraries
 from tests.support.family_drive import Driven, drive
 from tests.support.harness import REPOSITORY, Server, assert_clean
@@ -50,7 +51,7 @@ def drive_family(server: Server, name: str) -> Driven:
         make_family(name, folder)
     index = json.loads((folder / "model_index.json").read_text())
     driven = drive(server, name, index["_class_name"])
-    driven.cells["needs"] = ", ".join(needed_libraries(folder, folder, index)) or "-"
+    driven.cells["needs"] = ", ".join(needed_libraries(folder, CheckpointFolder(folder), index)) or "-"
     driven.cells["warmup"] = f"{driven.reload_s:.0f} s"
     return driven
 

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import numpy as np
 
 from pipelines import worker
-from pipelines.catalog.checkpoint_files import index_of, own_parts
+from pipelines.catalog.checkpoint_files import CheckpointFiles
+from pipelines.catalog.own_parts import own_parts
 from pipelines.images.job_files import encode
 from pipelines.protocol.chat import (
     Admitted,
@@ -78,7 +79,7 @@ class PlainImages:
     async def prepare(self, spec: CheckpointSpec) -> Capabilities:
         """It can do everything, with parts that can be read. Raises CheckpointError."""
         if spec.parts:
-            own_parts(spec.parts, index_of(spec))
+            own_parts(spec.parts, CheckpointFiles.of(spec).index)
         return Capabilities(
             text=True,
             references=spec.max_references,

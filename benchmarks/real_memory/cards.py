@@ -8,7 +8,7 @@ from rich.table import Table
 
 from benchmarks.real_memory.networks import CHECKPOINTS
 from benchmarks.real_memory.parts import ROWS, Measured, Part, measured
-from pipelines.catalog.checkpoint_files import device_bytes
+from pipelines.catalog.device_bytes import device_bytes
 from pipelines.catalog.memory import CONTEXT_BYTES, weights_budget
 from pipelines.catalog.runtime import choose_runtime
 from pipelines.device.memory import HELD_SHARE

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from benchmarks.real_memory.networks import CHECKPOINTS, Encoder, Network, RealCheckpoint, weights
 from benchmarks.real_memory.peak import fused_attention, peak_bytes
-from pipelines.catalog.quantized_bytes import quantized_bytes
+from pipelines.catalog.device_bytes import quantized_bytes
 from pipelines.catalog.weight_headers import Tensor
 from pipelines.images.loading.fp8 import Fp8Linear, suitable_linears
 from pipelines.protocol.images import Quantize

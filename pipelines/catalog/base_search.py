@@ -1,36 +1,31 @@
-"""Which of the folders here go with a single file: those whose denoiser has weights of the same shapes."""
+"""One file of weights beside folders: which of them go with it, and what the two say together."""
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
-from pipelines.catalog.call_signature import PipelineSource
-from pipelines.catalog.checkpoint_files import (
-    SINGLE_FILES,
-    CheckpointError,
-    default_variant,
-    denoiser_name,
-    find_snapshot,
-    model_index,
-)
-from pipelines.catalog.file_kinds import kind_by_header, other_kind_of
-from pipelines.catalog.file_layout import DENOISER_PREFIX, component_prefixes, denoiser_tensors
+from pipelines.catalog.call_signature import PipelineSource, installed_pipelines
+from pipelines.catalog.checkpoint_files import CheckpointFiles
+from pipelines.catalog.checkpoint_folder import CheckpointFolder
+from pipelines.catalog.file_layout import DENOISER_PREFIX, unread_prefixes
+from pipelines.catalog.file_sampling import BaseConfigs, FileSampling, read_file_sampling
 from pipelines.catalog.folder_problems import SHARD
-from pipelines.catalog.quantization import read_quantization
-from pipelines.catalog.weight_headers import BrokenFile, Tensor, read_header
+from pipelines.catalog.name_hints import named_class
+from pipelines.catalog.pipeline_index import class_of, denoiser_name
+from pipelines.catalog.weight_file import WeightFile
+from pipelines.catalog.weight_headers import CheckpointError, Tensor
 
 MOST_VECTORS: Final = 0.01  # of a file's weights
 
 
-def find_bases(file: Path, folders: Iterable[Path]) -> list[Path]:
+def find_bases(file: WeightFile, folders: Iterable[CheckpointFolder]) -> list[CheckpointFolder]:
     """Return the diffusers folders that a file may be another training of: those whose denoiser has the same shapes.
     Where there are none, those with as many weights; then those that differ in a few vectors, such as a norm that
     nothing uses."""
-    weights = _weights(file)
+    weights = file.denoiser_weights
     wanted = _count_rows(weights)
-    found = [(folder, rows) for folder in folders if (rows := _count_rows(_denoiser(folder)))] if wanted else []
+    found = [(folder, rows) for folder in folders if (rows := _count_rows(folder.denoiser))] if wanted else []
     same = [folder for folder, rows in found if rows == wanted]
     same = same or [folder for folder, rows in found if _count_weights(rows) == _count_weights(wanted)]
     return same or [
@@ -38,22 +33,24 @@ def find_bases(file: Path, folders: Iterable[Path]) -> list[Path]:
     ]
 
 
-def nearest_base(file: Path, folders: Iterable[Path]) -> tuple[Path, int, int] | None:
+def nearest_base(file: WeightFile, folders: Iterable[CheckpointFolder]) -> tuple[CheckpointFolder, int, int] | None:
     """Return the folder whose denoiser is nearest in size, with its weights and the file's. None if none is within a
     tenth, or has half of its tensors by their names and shapes."""
-    tensors = _weights(file)
+    tensors = file.denoiser_weights
     weights = sum(tensor.weights for tensor in tensors)
-    if file.suffix not in SINGLE_FILES or weights == 0 or SHARD.search(file.name):
+    if not file.is_single or weights == 0 or SHARD.search(file.path.name):
         return None  # nothing that could be named beside a folder
     named = {(tensor.name.removeprefix(DENOISER_PREFIX), tensor.shape) for tensor in tensors}
     found = []
     for folder in folders:
-        denoiser = _denoiser(folder)
-        apart = abs(sum(tensor.weights for tensor in denoiser) - weights)
-        common = sum((tensor.name, tensor.shape) in named for tensor in denoiser)
-        if denoiser and (10 * apart <= weights or 2 * common >= len(named)):
-            found.append((apart, folder, sum(tensor.weights for tensor in denoiser)))
-    return (*min(found)[1:], weights) if found else None
+        own = sum(tensor.weights for tensor in folder.denoiser)
+        common = sum((tensor.name, tensor.shape) in named for tensor in folder.denoiser)
+        if folder.denoiser and (10 * abs(own - weights) <= weights or 2 * common >= len(named)):
+            found.append((abs(own - weights), folder, own))
+    if not found:
+        return None
+    _, nearest, own = min(found, key=lambda each: (each[0], each[1].path))
+    return nearest, own, weights
 
 
 def _count_rows(tensors: Iterable[Tensor]) -> Counter[int]:
@@ -70,62 +67,10 @@ def _count_weights(rows: Counter[int]) -> int:
     return sum(width * count for width, count in rows.items())
 
 
-def _count_different_weights(one: Counter[int], other: Counter[int]) -> int:
-    """Return how many weights are in one of two models alone."""
-    return sum(width * abs(one[width] - other[width]) for width in one.keys() | other.keys())
-
-
 def _is_near(one: Counter[int], other: Counter[int]) -> bool:
     """Return whether two models differ in a few numbers of vectors alone."""
-    return _count_different_weights(one, other) == abs(one[1] - other[1]) <= MOST_VECTORS * _count_weights(one)
-
-
-def check_is_denoiser(file: Path, folder: Path | None) -> None:
-    """Check that a file is no other kind, such as an adapter; `folder` is its base. Raises CheckpointError and
-    BrokenFile."""
-    if file.suffix not in SINGLE_FILES or (folder is not None and find_bases(file, [folder])):
-        return
-    if (kind := other_kind_of(file)) is not None:
-        raise CheckpointError(f"{file}: {kind}")
-
-
-def size_mismatch(file: Path, folder: Path) -> str | None:
-    """Return the reason why a file can't be the denoiser of a folder, by the number of its weights; None if it may
-    be."""
-    weights, own = _count_weights(_count_rows(_weights(file))), _count_weights(_count_rows(_denoiser(folder)))
-    if not weights or not own or nearest_base(file, [folder]) or max(weights, own) <= 2 * min(weights, own):
-        return None
-    return f"{file}: its denoiser has {weights:,} weights, and that of {folder.name} {own:,}: they are not of one model"
-
-
-def has_other_components(file: Path) -> bool:
-    """Return whether a file has other components beside the denoiser."""
-    try:
-        header = read_header(file)
-        return (
-            file.suffix == ".safetensors"
-            and bool(component_prefixes(header.tensors))
-            and kind_by_header(header) is None
-        )
-    except BrokenFile:
-        return False
-
-
-def loads_all_components(file: Path, folder: Path) -> bool:
-    """Return whether the class of a folder's pipeline takes all that it can from a file with several components."""
-    try:
-        return has_other_components(file) and PipelineSource().loads_single_files(model_index(folder)["_class_name"])
-    except CheckpointError:
-        return has_other_components(file)
-
-
-def _weights(file: Path) -> Sequence[Tensor]:
-    """Return the denoiser's tensors, without those that only say how it is quantized."""
-    try:
-        no_weights = read_quantization(file).dropped
-        return [each for each in denoiser_tensors(read_header(file).tensors) if each.name not in no_weights]
-    except BrokenFile:
-        return []
+    different = sum(width * abs(one[width] - other[width]) for width in one.keys() | other.keys())
+    return different == abs(one[1] - other[1]) <= MOST_VECTORS * _count_weights(one)
 
 
 def _is_left_over(weights: Sequence[Tensor], count: int) -> bool:
@@ -134,11 +79,60 @@ def _is_left_over(weights: Sequence[Tensor], count: int) -> bool:
     return more > 0 and any(len(tensor.shape) == 1 and tensor.weights == more for tensor in weights)
 
 
-def _denoiser(folder: Path) -> list[Tensor]:
-    """Return the tensors of a folder's denoiser; none of one that can't be read."""
+def size_mismatch(file: WeightFile, folder: CheckpointFolder) -> str | None:
+    """Return the reason why a file can't be the denoiser of a folder, by the number of its weights; None if it may
+    be."""
+    weights, own = (sum(each.weights for each in tensors) for tensors in (file.denoiser_weights, folder.denoiser))
+    if not weights or not own or nearest_base(file, [folder]) or max(weights, own) <= 2 * min(weights, own):
+        return None
+    name = folder.path.name
+    return f"{file.path}: its denoiser has {weights:,} weights, and that of {name} {own:,}: they are not of one model"
+
+
+def loads_all_components(file: WeightFile, folder: CheckpointFolder) -> bool:
+    """Return whether the class of a folder's pipeline takes all that it can from a file with several components."""
     try:
-        snapshot = find_snapshot(folder)
-        files = default_variant(snapshot / denoiser_name(model_index(snapshot)))
-        return [tensor for file in files for tensor in read_header(file).tensors]
+        return file.has_other_components and installed_pipelines().loads_single_files(folder.index["_class_name"])
     except CheckpointError:
-        return []
+        return file.has_other_components
+
+
+def inspect_file(
+    files: CheckpointFiles, index: Mapping[str, Any], source: PipelineSource
+) -> tuple[FileSampling, tuple[str, ...]]:
+    """Read the sampling that a single file names, with notes on the parts that are not used; nothing of a folder.
+    Raises BrokenFile, and CheckpointError for values that can't be followed or read."""
+    file, folder = files.file, files.folder
+    if file is None:
+        return FileSampling(), ()
+    _check_is_denoiser(file, folder if files.is_base else None)
+    quantization = file.denoiser_quantization if files.is_base else file.quantization
+    if quantization.problem is not None:
+        raise CheckpointError(quantization.problem)
+    if folder is None:
+        return FileSampling(), ()
+    class_name = index.get("_class_name", "")
+    if not files.is_base and not source.loads_single_files(class_name):
+        message = f"{class_name} can't be loaded from a single file; with {folder.path.name} as `base` its denoiser can"
+        raise CheckpointError(f"{file.path}: {message}, beside the other parts of that folder")
+    scheduler = {"_class_name": class_of(index.get("scheduler")), **folder.config("scheduler")}
+    base = BaseConfigs(scheduler, folder.config("vae"), folder.config(denoiser_name(index)))
+    sampling = read_file_sampling(file.path, file.header, base, source.scheduler_keys)
+    if sampling.problems:
+        raise CheckpointError("; ".join(f"{file.path}: {problem}" for problem in sampling.problems))
+    unused = file.others if files.is_base else unread_prefixes(index, file.tensors)
+    listed = " and ".join(f"{prefix}*" for prefix in unused)
+    notes = (f"its {listed} are not used, but the parts of {folder.path.name}",) if unused else ()
+    other = named_class(file.path.stem, class_name, source) if files.is_base else None
+    if other is not None:
+        notes = (*notes, f"its name is that of a {other}, and {folder.path.name} draws as a {class_name}: check it")
+    return sampling, (*sampling.notes, *notes)
+
+
+def _check_is_denoiser(file: WeightFile, folder: CheckpointFolder | None) -> None:
+    """Check that a file is no other kind, such as an adapter; `folder` is its base. Raises CheckpointError and
+    BrokenFile."""
+    if not file.is_single or (folder is not None and find_bases(file, [folder])):
+        return
+    if file.kind is not None:
+        raise CheckpointError(f"{file.path}: {file.kind}")

@@ -5,47 +5,18 @@ checkpoint manager, which has its source, agree.
 """
 
 import ast
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from inspect import Parameter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from pipelines.catalog.components import installed_folder
-from pipelines.catalog.conditioning import MODES
-from pipelines.families.generic import Call, Config, Family
-from pipelines.families.task import Task
-from pipelines.protocol.images import CheckpointSpec
-from pipelines.protocol.messages import Capabilities
+from pipelines.families.generic import Call
 
 COMPUTED = object()  # a default that is no constant
 GIVEN_UP = "DeprecatedPipelineMixin"
-
-
-def declared_capabilities(
-    family: Family, call: Call, tasks: Container[Task], spec: CheckpointSpec, config: Config, denoiser_config: Config
-) -> Capabilities:
-    """Return the capabilities that the pipeline classes announce, before they are tried, without those of its codec.
-    `call` is that of the checkpoint's own class, `config` that of the pipeline."""
-    return Capabilities(
-        text=Task.TEXT in tasks,
-        references=spec.max_references if MODES[spec.conditioning].task in tasks else 0,
-        mask=Task.INPAINT in tasks,
-        second_pass=Task.REDRAW in tasks or Task.INPAINT in tasks,
-        negative_prompt=family.takes_negative_prompt(call, config),
-        guidance=family.takes_guidance(call, config, denoiser_config),
-        any_steps=True,
-        prompt="prompt" in call,
-        layers=family.layers is not None,
-        at_once=family.at_once,
-    )
-
-
-UPSCALES: Final = Capabilities(  # of an upscaler
-    text=False, references=0, mask=False, second_pass=True, negative_prompt=False, guidance=False, any_steps=False,
-    prompt=False,
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -122,9 +93,10 @@ class PipelineSource:
         """Return the keys of a scheduler's config that the class takes, those of its constructor; none if there is no
         such class."""
         for file in sorted((self.folder / "schedulers").glob("*.py")) if self.folder is not None else ():
-            text = file.read_text(encoding="utf-8")
-            if f"class {class_name}(" in text:
-                return frozenset(_constructor_names(ast.parse(text), class_name))
+            if f"class {class_name}(" in file.read_text(encoding="utf-8"):
+                body = _classes(file)[class_name].body
+                made = (each for each in body if isinstance(each, ast.FunctionDef) and each.name == "__init__")
+                return frozenset(each.arg for init in made for each in init.args.args if each.arg != "self")
         return frozenset()
 
     def has(self, class_name: str) -> bool:
@@ -164,6 +136,12 @@ class PipelineSource:
         return dict(_listed_classes(tree))
 
 
+@cache
+def installed_pipelines() -> PipelineSource:
+    """Return the pipelines of the installed diffusers, whose source is read once."""
+    return PipelineSource()
+
+
 def _bases(found: ast.ClassDef) -> list[str]:
     return [base.id for base in found.bases if isinstance(base, ast.Name)]
 
@@ -179,13 +157,6 @@ def _optional_components(found: ast.ClassDef) -> frozenset[str]:
 def _classes(file: Path) -> Mapping[str, ast.ClassDef]:
     body = ast.parse(file.read_text(encoding="utf-8")).body
     return {node.name: node for node in body if isinstance(node, ast.ClassDef)}
-
-
-def _constructor_names(tree: ast.AST, class_name: str) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef) and node.name == class_name:
-            own = (each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__")
-            yield from (argument.arg for init in own for argument in init.args.args if argument.arg != "self")
 
 
 def _listed_classes(tree: ast.AST) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,5 @@
-"""What the files of a chat checkpoint say without loading it: whether it sees images, and the memory that it takes."""
+"""What the files of a chat checkpoint say without loading it: whether it sees images, how its makers sample from it,
+and the memory that it takes."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -6,9 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from pipelines.catalog.checkpoint_files import read_json
+from pipelines.catalog.checkpoint_folder import read_json
+from pipelines.catalog.device_bytes import quantized_bytes
 from pipelines.catalog.libraries import is_installed
-from pipelines.catalog.quantized_bytes import quantized_bytes
 from pipelines.catalog.weight_headers import WEIGHT_FILES, BrokenFile, Tensor, read_header
 from pipelines.protocol.images import Quantize
 
@@ -19,6 +20,13 @@ MXFP4_BYTES: Final = 17 / 32  # of a weight in the file; without a kernel for it
 FLOAT8: Final = frozenset({"fp8", "mxfp8"})  # methods, for which the library takes kernels from the package `kernels`
 KEPT: Final = re.compile(r"embed|lm_head|(^|\.)vision|visual")  # of weights that are quantized while they are loaded
 PROCESSORS: Final = ("preprocessor_config.json", "processor_config.json")
+SAMPLING_BOUNDS: Final = {  # by field of `ChatSampling`
+    "temperature": (0.0, 2.0),
+    "top_p": (0.0, 1.0),
+    "top_k": (0, 2**31),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (0.01, 10.0),
+}
 # By quant_method in config.json: the packages that transformers needs to load such weights
 NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "awq": ("gptqmodel", "accelerate"),
@@ -40,6 +48,23 @@ def sees_images(checkpoint: Path) -> bool:
     """Return whether the checkpoint has a part that reads images, and the files that prepare them."""
     has_processor = any((checkpoint / name).is_file() for name in PROCESSORS)
     return has_processor and isinstance(read_json(checkpoint / "config.json").get("vision_config"), dict)
+
+
+def read_sampling_defaults(folder: Path) -> dict[str, float]:
+    """Return the fields that the folder sets, without those that make no sense; none for a folder without the file."""
+    values = read_json(folder / "generation_config.json")
+    greedy = {"temperature": 0} if values.get("do_sample") is False else {}
+    found = {name: values.get(name) for name in SAMPLING_BOUNDS} | greedy
+    return {
+        name: int(value) if name == "top_k" else float(value)
+        for name, value in found.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and _is_within_bounds(name, value)
+    }
+
+
+def _is_within_bounds(name: str, value: float) -> bool:
+    least, most = SAMPLING_BOUNDS[name]
+    return least <= value <= most
 
 
 def quantized_by(checkpoint: Path) -> str | None:

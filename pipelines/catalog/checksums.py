@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelines.catalog.checkpoint_files import CheckpointError, index_of, weight_files
-from pipelines.catalog.components import component_names
+from pipelines.catalog.checkpoint_files import CheckpointError, CheckpointFiles
 from pipelines.catalog.digests import Digests
 from pipelines.catalog.hub_cache import cache_of, shortened
 from pipelines.catalog.manifest import SUFFIX, SUM, read_sums
-from pipelines.catalog.weight_headers import read_header
+from pipelines.catalog.pipeline_index import component_names
+from pipelines.catalog.weight_file import WeightFile
 from pipelines.protocol.images import CheckpointSpec
 
 LISTS = ("SHA256SUMS", "SHA256SUMS.txt", "sha256sums.txt")  # beside files of any names
@@ -82,27 +82,29 @@ def check_sum(file: Path, found: str, folders: Iterable[Path]) -> None:
 def has_published_sums(spec: CheckpointSpec) -> bool:
     """Return whether a sum is published of any weights of a checkpoint, or of its parts. Raises CheckpointError."""
     folders = _manifest_folders(spec)
-    return any(True for file in _weights(spec) for _ in published_sums(file, folders))
+    weights = _weights(CheckpointFiles.of(spec))
+    return any(True for file in weights for _ in published_sums(file.path, folders))
 
 
 def describe(spec: CheckpointSpec, digests: Digests, send: Callable[[int], None] = lambda _: None) -> str:
     """Describe a checkpoint in one line for the operator: class, components, size, and a hash over every weight file.
     Each is read if `digests` does not know it, with its bytes told to `send`, and compared with what is published of
     it. Raises CheckpointError."""
-    index, files, folders = index_of(spec), _weights(spec), _manifest_folders(spec)
+    files, folders = CheckpointFiles.of(spec), _manifest_folders(spec)
+    index, weights = files.index, _weights(files)
     digest = hashlib.sha256()
-    for file in files:
-        [sum_] = digests.of_files([file], send)
-        check_sum(file, sum_, folders)
+    for file in weights:
+        [sum_] = digests.of_files([file.path], send)
+        check_sum(file.path, sum_, folders)
         digest.update(bytes.fromhex(sum_))
-    size = sum(file.stat().st_size for file in files)
-    types = "/".join(sorted({tensor.dtype for file in files for tensor in read_header(file).tensors}))
+    size = sum(file.path.stat().st_size for file in weights)
+    types = "/".join(sorted({tensor.dtype for file in weights for tensor in file.tensors}))
     parts = ", ".join(component_names(index))
     return f"{index['_class_name']} ({parts}), {size / 1e6:.1f} MB of {types}, sha256 {digest.hexdigest()[:16]}"
 
 
-def _weights(spec: CheckpointSpec) -> list[Path]:
-    return sorted(file for part in weight_files(spec).values() for file in part)
+def _weights(files: CheckpointFiles) -> list[WeightFile]:
+    return sorted((file for part in files.weights.values() for file in part), key=lambda file: file.path)
 
 
 def _manifest_folders(spec: CheckpointSpec) -> list[Path]:

@@ -1,40 +1,19 @@
-"""What an entry of model_index.json is: a component with weights, one without, or a setting of the pipeline.
+"""Which classes of components the installed libraries have, and which of these have weights.
 
-A component is [library, class], and a setting may be a list too. Which classes have weights is read from the installed
-diffusers; of classes that a pipeline's own module defines, the component's folder shows it.
+The lists of diffusers say it, and the names of transformers' classes. Of classes that a pipeline's own module defines,
+the component's folder shows it.
 """
 
 import ast
 import importlib.util
 import re
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-CLASS_NAME: Final = re.compile(r"[A-Z_]\w*")
-LIBRARY: Final = re.compile(r"[A-Za-z_][\w.-]*")
+from pipelines.catalog.pipeline_index import CLASS_NAME
+
 WITHOUT_WEIGHTS: Final = re.compile(r"Tokenizer|Processor|FeatureExtractor")  # as transformers ends its classes' names
-
-
-def is_component(entry: Any) -> bool:
-    """Return whether an entry is a component, also one that is left out on purpose: [null, null]."""
-    if not isinstance(entry, list) or len(entry) != 2:
-        return False
-    if entry[0] is None or entry[1] is None:
-        return entry[0] is None or LIBRARY.fullmatch(str(entry[0])) is not None
-    named = all(isinstance(each, str) for each in entry)
-    return named and bool(LIBRARY.fullmatch(entry[0])) and bool(CLASS_NAME.fullmatch(entry[1]))
-
-
-def is_left_out(entry: Any) -> bool:
-    """Return whether an entry is a component that is left out on purpose."""
-    return is_component(entry) and None in entry
-
-
-def component_names(index: Mapping[str, Any]) -> list[str]:
-    """List the components that model_index.json names, without those that are left out on purpose."""
-    return [name for name, entry in index.items() if is_component(entry) and not is_left_out(entry)]
 
 
 def has_weights(library: str, class_name: str) -> bool | None:

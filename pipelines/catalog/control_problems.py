@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from pipelines.catalog.file_kinds import IP_ADAPTER, kind_by_header
+from pipelines.catalog.file_kinds import IP_ADAPTER
 from pipelines.catalog.folder_problems import part_problems, similar_names
-from pipelines.catalog.part_configs import differences
-from pipelines.catalog.weight_headers import NO_PICKLES, PICKLES, WEIGHT_FILES, BrokenFile, read_header
+from pipelines.catalog.own_parts import differences
+from pipelines.catalog.weight_file import WeightFile
+from pipelines.catalog.weight_headers import NO_PICKLES, PICKLES, WEIGHT_FILES, BrokenFile
 from pipelines.families.generic import Config
 from pipelines.protocol.images import Control
 
@@ -36,14 +37,14 @@ def ip_adapter_problem(file: Path) -> str | None:
         return f"{file}: there is no such file{similar_names(file)}"
     if any(file.match(pattern) for pattern in PICKLES):
         return f"{file}: {NO_PICKLES}"
+    found = WeightFile(file)
     try:
-        header = read_header(file)
+        tensors = found.tensors
     except BrokenFile as error:
         return str(error)
-    if any("_lora." in tensor.name for tensor in header.tensors):
+    if any("_lora." in tensor.name for tensor in tensors):
         return f"{file}: an IP-Adapter for faces (FaceID): it also changes the denoiser, and needs a face's embedding"
-    kind = kind_by_header(header)
-    return f"{file}: {kind}" if kind not in {None, IP_ADAPTER} else None
+    return f"{file}: {found.kind}" if found.kind not in {None, IP_ADAPTER} else None
 
 
 def _folder_problems(path: Path, library: str, class_name: str) -> Iterator[str]:

@@ -6,13 +6,12 @@ Names are those that the trainers of each kind write; nothing here goes by a fil
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from pipelines.catalog.adapters import classify_tensors
 from pipelines.catalog.file_layout import WRAPPED_IN
 from pipelines.catalog.upscalers import upscaler_layout
-from pipelines.catalog.weight_headers import Header, Tensor, read_header
+from pipelines.catalog.weight_headers import Header, Tensor
 
 MOST_OF_AN_EMBEDDING: Final = 4  # tensors: a word's vectors, and trainers' counters
 OF_EMBEDDINGS: Final = re.compile(r"emb_params|(clip_[lgh]|t5(xxl)?)(_out)?|\*|<.+>")
@@ -86,12 +85,6 @@ def part_by_class(class_name: str) -> FileKind | None:
     """Return the kind of a folder with one component, by the class in its config; None for a class that is not
     known."""
     return next((kind for pattern, kind in BY_CLASS if pattern.search(class_name)), None)
-
-
-def other_kind_of(file: Path) -> FileKind | None:
-    """Return the kind of a file that is no image checkpoint; None if it is one, or of no known kind. Raises
-    BrokenFile."""
-    return kind_by_header(read_header(file))
 
 
 def kind_by_header(header: Header) -> FileKind | None:

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from pipelines.catalog.components import component_names, has_weights
+from pipelines.catalog.components import has_weights
+from pipelines.catalog.pipeline_index import component_names
 from pipelines.catalog.weight_headers import Tensor
 
 DENOISER_PREFIX: Final = "model.diffusion_model."  # of its tensors in files that could have other components too

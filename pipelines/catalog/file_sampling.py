@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pipelines.catalog.file_layout import is_metadata_tensor
-from pipelines.catalog.weight_headers import Header, Tensor, read_header, read_numbers
+from pipelines.catalog.weight_headers import Header, Tensor, read_numbers
 from pipelines.families.registry import all_families, all_marks
 from pipelines.protocol.images import Scalar, SchedulerConfig
 
@@ -76,10 +76,9 @@ class BaseConfigs:
         return bool(by_setting) or self.scheduler_class.startswith("FlowMatch")
 
 
-def read_file_sampling(file: Path, base: BaseConfigs, keys_of: SchedulerKeys) -> FileSampling:
+def read_file_sampling(file: Path, header: Header, base: BaseConfigs, keys_of: SchedulerKeys) -> FileSampling:
     """Read the sampling that a .safetensors or .gguf file names, for the folder that goes with it. Raises
     BrokenFile."""
-    header = read_header(file)
     marks = {tensor.name.rpartition("model.diffusion_model.")[2]: tensor for tensor in header.tensors}
     marks = {name: tensor for name, tensor in marks.items() if is_metadata_tensor(tensor)}
     problems = list(_problems(file, marks, base))

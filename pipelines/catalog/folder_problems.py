@@ -9,9 +9,9 @@ from typing import Final
 
 from pipelines.catalog.components import has_weights
 from pipelines.catalog.file_kinds import part_by_class
+from pipelines.catalog.hub_cache import HUB_CACHE
 from pipelines.catalog.weight_headers import LFS_POINTER, pickles_in
 
-HUB_CACHE = "models--"  # how the folder of a repository begins in the cache of huggingface_hub
 STEMS: Final = {
     "diffusers": "diffusion_pytorch_model",
     "transformers": "model",

@@ -3,10 +3,21 @@ lead to, which several snapshots may share."""
 
 import shutil
 from pathlib import Path
+from typing import Final
 
-from pipelines.catalog.checkpoint_files import find_snapshot
 from pipelines.catalog.file_versions import files_in
-from pipelines.catalog.folder_problems import HUB_CACHE
+
+HUB_CACHE: Final = "models--"  # how the folder of a repository begins
+
+
+def find_snapshot(path: Path) -> Path:
+    """Return the folder of files that a hub cache folder (models--x--y) stands for, by its refs: main, or the only one.
+    Other paths are returned as they are."""
+    if not path.name.startswith(HUB_CACHE) or not (path / "snapshots").is_dir():
+        return path
+    refs = [path / "refs" / "main", *sorted((path / "refs").glob("*"))]
+    named = [path / "snapshots" / ref.read_text().strip() for ref in refs if ref.is_file()]
+    return next((folder for folder in [*named, *sorted((path / "snapshots").iterdir())] if folder.is_dir()), path)
 
 
 def cache_of(path: Path) -> Path | None:

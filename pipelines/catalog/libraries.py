@@ -8,10 +8,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from pipelines.catalog.checkpoint_files import class_of, default_variant, read_json
-from pipelines.catalog.components import component_names, installed_folder
+from pipelines.catalog.checkpoint_folder import CheckpointFolder
+from pipelines.catalog.components import installed_folder
+from pipelines.catalog.pipeline_index import class_of, component_names
 from pipelines.catalog.quantization import REMEDY, is_packed
-from pipelines.catalog.weight_headers import BrokenFile, read_header
+from pipelines.catalog.weight_file import WeightFile
+from pipelines.catalog.weight_headers import BrokenFile
 from pipelines.families.registry import family_of
 
 # Packages by quantization methods, as `quant_method` in a part's config names them
@@ -32,19 +34,19 @@ MODULES: Final = {
 EXTRAS: Final = {"gguf": "gguf", "torchvision": "vision", "sentencepiece": "vision", "protobuf": "vision"}
 
 
-def missing_libraries(path: Path, folder: Path | None, index: Mapping[str, Any]) -> tuple[str, ...]:
+def missing_libraries(path: Path, folder: CheckpointFolder | None, index: Mapping[str, Any]) -> tuple[str, ...]:
     """List the libraries that a checkpoint's parts need and that are not installed, by the names that pip takes.
     `folder` has the parts."""
     return tuple(library for library in needed_libraries(path, folder, index) if not is_installed(library))
 
 
-def needed_libraries(path: Path, folder: Path | None, index: Mapping[str, Any]) -> tuple[str, ...]:
+def needed_libraries(path: Path, folder: CheckpointFolder | None, index: Mapping[str, Any]) -> tuple[str, ...]:
     """List the libraries that a checkpoint's parts need beside those that are always there, by the names that pip
     takes."""
     return tuple(dict.fromkeys(_libraries(path, folder, index)))
 
 
-def missing_quantizers(folder: Path, index: Mapping[str, Any]) -> tuple[str, ...]:
+def missing_quantizers(folder: CheckpointFolder, index: Mapping[str, Any]) -> tuple[str, ...]:
     """List the packages that are not installed and without which a component's quantized weights can't be read, by the
     names that pip takes."""
     needed = (library for _, method in quantized_parts(folder, index) for library in QUANTIZERS.get(method, ()))
@@ -60,47 +62,46 @@ def how_to_install(libraries: Iterable[str]) -> str:
     return f"pip install --constraint constraints.txt {' '.join(words)}"
 
 
-def quantized_parts(folder: Path, index: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def quantized_parts(folder: CheckpointFolder, index: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the parts whose weights are quantized in their files, with the method."""
     for name in component_names(index):
-        config = read_json(folder / name / "config.json").get("quantization_config")
+        config = folder.config(name).get("quantization_config")
         if isinstance(config, dict):
             of_bits = config.get("load_in_4bit") or config.get("load_in_8bit")
             yield name, str(config.get("quant_method") or ("bitsandbytes" if of_bits else ""))
 
 
-def quantization_problems(folder: Path, index: Mapping[str, Any]) -> Iterator[str]:
+def quantization_problems(folder: CheckpointFolder, index: Mapping[str, Any]) -> Iterator[str]:
     """Yield the parts that nothing here can load, as messages."""
     quantized = dict(quantized_parts(folder, index))
-    plain = (folder / name for name in component_names(index) if name not in quantized)
+    plain = (file for name in component_names(index) if name not in quantized for file in folder.files(name))
     yield from filter(None, map(_packed_weights, plain))
     for name, method in quantized.items():
-        library = str(index[name][0])
+        library, part = str(index[name][0]), f"{folder.path}/{name}"
         if method in FROM_A_HUB:
             why = "its kernels are code that is downloaded from a hub and run, and nothing here does that"
             hopper = (
                 "" if method in {"eetq", "metal"} else "; GPUs of the Hopper kind (H100, H200) can't run them either"
             )
-            yield f"{folder}/{name}: quantized by {method}: {why}{hopper}. Take the bf16 or fp8 checkpoint"
+            yield f"{part}: quantized by {method}: {why}{hopper}. Take the bf16 or fp8 checkpoint"
         elif method in SINGLE_FILES_ALONE:
-            yield f"{folder}/{name}: quantized by {method}, which the installed {library} reads from single files alone"
+            yield f"{part}: quantized by {method}, which the installed {library} reads from single files alone"
         elif method not in REGISTERING and (known := _methods(library)) and method not in known:
             named = method or "a method without a name"
-            yield f"{folder}/{name}: quantized by {named}, which the installed {library} does not load"
+            yield f"{part}: quantized by {named}, which the installed {library} does not load"
 
 
-def _packed_weights(part: Path) -> str | None:
+def _packed_weights(file: WeightFile) -> str | None:
     """Return a message for weights of whole numbers, whose scales no config names: a library would take them as they
     are. Damaged files are left to others."""
-    for file in default_variant(part):
-        with contextlib.suppress(BrokenFile):
-            if (packed := next(filter(is_packed, read_header(file).tensors), None)) is not None:
-                named = f"{packed.name} is of {packed.dtype}"
-                return f"{file}: {named}, and no quantization_config says of which scale: {REMEDY}"
+    with contextlib.suppress(BrokenFile):
+        if (packed := next(filter(is_packed, file.tensors), None)) is not None:
+            named = f"{packed.name} is of {packed.dtype}"
+            return f"{file.path}: {named}, and no quantization_config says of which scale: {REMEDY}"
     return None
 
 
-def _libraries(path: Path, folder: Path | None, index: Mapping[str, Any]) -> Iterator[str]:
+def _libraries(path: Path, folder: CheckpointFolder | None, index: Mapping[str, Any]) -> Iterator[str]:
     """Yield the libraries that a checkpoint's parts need beside those that are always there."""
     if path.suffix == ".gguf":
         yield "gguf"
@@ -110,7 +111,7 @@ def _libraries(path: Path, folder: Path | None, index: Mapping[str, Any]) -> Ite
     for _, method in quantized_parts(folder, index):
         yield from QUANTIZERS.get(method, ())
     for name in component_names(index):
-        part, class_name = folder / name, class_of(index[name])
+        part, class_name = folder.path / name, class_of(index[name])
         if class_name.endswith("Processor") and not class_name.endswith("ImageProcessor"):
             yield "torchvision"
         has_model = any(part.glob("*.model"))

@@ -1,11 +1,6 @@
-"""Modular pipelines, before they are loaded: their index, modular_model_index.json, in the form of model_index.json,
-and what their classes take and draw, by the source of the library.
-
-The index names the repository on a hub where each component was published. Components are read from the checkpoint's
-own folder alone."""
+"""What the classes of modular pipelines take and draw, by the source of the library."""
 
 import ast
-import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -18,8 +13,6 @@ from pipelines.families.generic import Call
 from pipelines.families.registry import family_of
 from pipelines.families.task import Task
 
-INDEX: Final = "model_index.json"
-MODULAR_INDEX: Final = "modular_model_index.json"
 DOCUMENTED: Final = re.compile(r"^ +(\w+) \(`([^)]*)\)", re.MULTILINE)  # an input or an output
 WORKFLOWS: Final[Mapping[str, Task]] = {  # ends of the names of ways through blocks -> what these draw
     "text2image": Task.TEXT,
@@ -28,39 +21,7 @@ WORKFLOWS: Final[Mapping[str, Task]] = {  # ends of the names of ways through bl
     "image_conditioned": Task.NATIVE,
     "inpainting": Task.INPAINT,
 }
-# Components of steps that calls here don't take: prompts are drawn as they are sent
-UNUSED: Final = re.compile(r"(^|_)(controlnet|prompt_(upsampler|enhancer)\w*|pe|pe_tokenizer)$|^image_encoder$")
 MAP: Final = "control_image"  # an input of such a step
-
-
-def index_file(folder: Path) -> Path:
-    """Return the index of a folder: model_index.json, or the one of a modular pipeline where there is no other."""
-    modular = folder / MODULAR_INDEX
-    return modular if modular.is_file() and not (folder / INDEX).is_file() else folder / INDEX
-
-
-def plain_index(index: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an index with each component as [library, class], without those of a modular one that no call here
-    uses."""
-    return {
-        name: _library_and_class(entry)
-        for name, entry in index.items()
-        if not (_is_modular(entry) and UNUSED.search(name))
-    }
-
-
-def missing_part(folder: Path, name: str) -> str:
-    """Describe a component that a folder's index names and that is not there, with the repository that has it."""
-    file = index_file(folder)
-    message = f"{folder}: {name}/ is missing, which {file.name} names"
-    entry: Any = json.loads(file.read_text()).get(name)
-    if not _is_modular(entry):
-        return message
-    source, within = entry[2].get("pretrained_model_name_or_path"), entry[2].get("subfolder")
-    if not source:
-        return message
-    what = f"{within}/ of {source}" if within else str(source)
-    return f"{message}: put the files of {what} into {folder / name}/, where it is looked for"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,15 +90,3 @@ def _constant(classes: Mapping[str, ast.ClassDef], class_name: str, name: str) -
             return ast.literal_eval(each.value)
     bases = (_constant(classes, base.id, name) for base in node.bases if isinstance(base, ast.Name))
     return next((found for found in bases if found is not None), None)
-
-
-def _is_modular(entry: Any) -> bool:
-    return isinstance(entry, list) and len(entry) == 3 and isinstance(entry[2], dict)
-
-
-def _library_and_class(entry: Any) -> Any:
-    """Return an entry as [library, class]: what was saved, or else the type that its block expects."""
-    if not _is_modular(entry):
-        return entry
-    saved = list(entry[:2])
-    return saved if None not in saved else list(entry[2].get("type_hint") or [None, None])

@@ -8,12 +8,12 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pipelines.catalog.file_layout import BESIDE, DENOISER_PREFIX, denoiser_tensors
-from pipelines.catalog.weight_headers import BrokenFile, Header, Tensor, read_data, read_header
+from pipelines.catalog.file_layout import BESIDE, DENOISER_PREFIX
+from pipelines.catalog.weight_headers import Header, Tensor, read_data
 
 Layers = Mapping[str, Mapping[str, Any]]  # what a file says of the quantization of its layers, by their names
 SCALES: Final = ("scale_weight", "weight_scale", "weight_scale_inv")  # weights are multiplied by all, "inv" too
@@ -56,26 +56,17 @@ class Quantization:
     problem: str | None = None
 
 
-def read_quantization(file: Path, *, denoiser_alone: bool = False) -> Quantization:
-    """Return the quantization of a single file, or of its denoiser alone, by its header. The library dequantizes GGUF
+def read_quantization(file: Path, header: Header) -> Quantization:
+    """Return the quantization of a single file, or of the part of it that a header has. The library dequantizes GGUF
     files by itself, so for them only an unsupported type is returned, as the `problem`. Raises BrokenFile."""
-    if file.suffix != ".safetensors":
-        unread = _unread_types(file) if file.suffix == ".gguf" else None
-        return Quantization({}, frozenset(), unread)
-    header = read_header(file)
-    if denoiser_alone:
-        header = replace(header, tensors=tuple(denoiser_tensors(header.tensors)))
+    if file.suffix == ".gguf":
+        unread = next((each for each in header.tensors if not GGUF_READ.fullmatch(each.dtype)), None)
+        why = f"{file}: {unread.name} is of {unread.dtype}, which is not supported: {GGUF_REMEDY}" if unread else None
+        return Quantization({}, frozenset(), why)
     layers = _read_layer_configs(file, header)
-    if unread := next(_unread_formats(header, layers), None):
-        return Quantization({}, frozenset(_companions(header.tensors)), f"{file}: {unread}")
+    if unread_format := next(_unread_formats(header, layers), None):
+        return Quantization({}, frozenset(_companions(header.tensors)), f"{file}: {unread_format}")
     return _by_names(file, header.tensors, layers)
-
-
-def _unread_types(file: Path) -> str | None:
-    for tensor in read_header(file).tensors:
-        if not GGUF_READ.fullmatch(tensor.dtype):
-            return f"{file}: {tensor.name} is of {tensor.dtype}, which is not supported: {GGUF_REMEDY}"
-    return None
 
 
 def blocks_of(shape: Sequence[int], scale: Sequence[int], block: int | None = None) -> tuple[int, ...] | None:
@@ -191,11 +182,3 @@ def _json(text: Any) -> dict[str, Any]:
     except (TypeError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
-
-
-def is_quantized(file: Path, *, denoiser_alone: bool = False) -> bool:
-    """Return whether some weights of a file have scales beside them. False for a file that can't be read."""
-    try:
-        return bool(read_quantization(file, denoiser_alone=denoiser_alone).scales)
-    except BrokenFile:
-        return False

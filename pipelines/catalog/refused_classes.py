@@ -1,18 +1,23 @@
-"""Which pipeline classes can't draw images for calls, and why: by their source, before anything is loaded.
+"""Why a pipeline can't be built and draw images for calls: by its class's source and its index, before anything is
+loaded.
 
 It is decided from the arguments of a class's call, the parts of its constructor and the fields of its output, so that a
 class that the library gains is judged alike; what these don't say is in its family's file.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from inspect import Parameter
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from pipelines.catalog.call_signature import PipelineSource
+from pipelines.catalog.components import is_known
 from pipelines.catalog.modular import modular_class
+from pipelines.catalog.pipeline_index import class_of, component_names, is_left_out
 from pipelines.families.generic import Call
 from pipelines.families.registry import family_of
 
+OWN_LIBRARIES: Final = ("diffusers", "transformers")
 IMAGES: Final = frozenset({"images", "image"})  # fields of outputs that have images
 OTHERS: Final = {  # fields of other outputs, or the ends of their names -> what these classes do
     "frames": "draws videos, and Darkroom images",
@@ -86,3 +91,38 @@ def _missing_input(class_name: str, call: Call) -> str | None:
         return None
     prompts = [name for name in call if name.endswith("_prompt") and "negative" not in name]
     return f"it needs {prompts[0]}, which calls here do not have" if prompts else "it takes no prompt"
+
+
+def class_problems(index: Mapping[str, Any], folder: Path | None, source: PipelineSource) -> Iterator[str]:
+    """Yield messages about what keeps the pipeline class from being built of the components that the index names."""
+    class_name = str(index.get("_class_name"))
+    why = why_refused(class_name, source) if index else None
+    problems = [f"{folder}: {why}"] if why is not None else []
+    problems += _foreign_parts(index, folder, source)
+    yield from problems or _absent_parts(index, folder, source)
+
+
+def _foreign_parts(index: Mapping[str, Any], folder: Path | None, source: PipelineSource) -> Iterator[str]:
+    """Yield the components that can't be loaded, as messages: those of libraries and classes that are not here, and
+    nulls. A folder of diffusers' own pipelines may be a library too."""
+    components = source.components(str(index.get("_class_name")))
+    for name in (name for name, entry in index.items() if entry is None and name in components):
+        yield f"{folder}/model_index.json: {name} is null, which diffusers does not read: write [null, null]"
+    for name in component_names(index):
+        library = index[name][0]
+        own = source.folder is not None and (source.folder / "pipelines" / str(library)).is_dir()
+        if library not in OWN_LIBRARIES and library is not None and not own:
+            yield f"{folder}: {name} is of the library {library}, whose code is not loaded"
+        elif not is_known(str(library), class_of(index[name])):
+            class_name = class_of(index[name])
+            yield f"{folder}: {name} is of the class {class_name}, which the installed diffusers does not have"
+
+
+def _absent_parts(index: Mapping[str, Any], folder: Path | None, source: PipelineSource) -> Iterator[str]:
+    """Yield the components without which the pipeline's class does nothing, as messages. Of those that are left out on
+    purpose, and so passed as None, that is the denoiser: SD3 draws without its T5."""
+    class_name = str(index.get("_class_name"))
+    for name in sorted(source.required_components(class_name)):
+        if name not in index or (is_left_out(index[name]) and name in DENOISERS):
+            named = "leaves out" if name in index else "does not name"
+            yield f"{folder}/model_index.json {named} {name}, which {class_name} needs"

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from pipelines.catalog.checkpoint_files import CheckpointError, device_bytes
+from pipelines.catalog.device_bytes import device_bytes
+from pipelines.catalog.weight_headers import CheckpointError
 from pipelines.protocol.images import Offload, Quantize, Runtime
 
 FP8_CAPABILITY: Final = (8, 9)  # Ada, Hopper and later multiply float8 matrices

@@ -9,14 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pipelines.catalog.call_signature import PipelineSource
+from pipelines.catalog.call_signature import PipelineSource, installed_pipelines
+from pipelines.catalog.capabilities import codec_scale
 from pipelines.catalog.cards import read_card, read_card_value
-from pipelines.catalog.checkpoint_files import read_config, read_json
 from pipelines.catalog.conditioning import MODES
 from pipelines.catalog.file_versions import files_version
-from pipelines.catalog.folder_problems import HUB_CACHE
-from pipelines.catalog.hub_cache import cache_of
-from pipelines.catalog.inspection import Inspection, codec_scale
+from pipelines.catalog.hub_cache import HUB_CACHE, cache_of
+from pipelines.catalog.inspection import Inspection
 from pipelines.catalog.name_hints import NameHints, read_name_hints
 from pipelines.families.registry import family_of
 from pipelines.protocol.images import (
@@ -103,7 +102,7 @@ def suggest(inspection: Inspection) -> Suggestion:
         area = Value(UPSCALER_TILE_PX, "of a tile of the image that is sent: a larger one takes more memory")
         once = Value(1, "a tile takes one pass")
         return Suggestion("upscale", once, Value(1.0, "it has none"), area, area, "redraw", Noise())
-    source = PipelineSource()
+    source = installed_pipelines()
     few = next(_signs_of_few_steps(inspection), None)
     area = _native_area(inspection, source)
     return Suggestion(
@@ -124,7 +123,7 @@ def _noise(inspection: Inspection, source: PipelineSource) -> Noise:
     if inspection.path.is_dir():
         return Noise()
     by_file, named = inspection.file_sampling, _named(inspection.path)
-    scheduler = read_config(inspection.folder, "scheduler") if inspection.folder is not None else {}
+    scheduler = inspection.config_of("scheduler")
     own = by_file.scheduler or str(scheduler.get("_class_name", ""))
     config, found = dict(by_file.config), [by_file.found] if by_file.found else []
     keys = source.scheduler_keys(own)
@@ -164,8 +163,7 @@ def _guidance(inspection: Inspection, few: str | None) -> Value:
     in_card = _in_cards(inspection, scale)
     if in_card is not None and 0 <= in_card.value <= 50:
         return in_card
-    guider = read_json(inspection.folder / "guider" / "guider_config.json") if inspection.folder else {}
-    if isinstance(in_guider := guider.get("guidance_scale"), int | float):
+    if isinstance(in_guider := inspection.config_of("guider").get("guidance_scale"), int | float):
         return Value(float(in_guider), "guider/guider_config.json of the checkpoint")
     default = _default(inspection, scale)
     if few is not None and not family.embeds_guidance:
@@ -183,7 +181,7 @@ def _native_area(inspection: Inspection, source: PipelineSource) -> Value:
     width, height = _default(inspection, "width"), _default(inspection, "height")
     if width is not None and height is not None:
         return Value(width * height, f"the default size of {inspection.class_name}")
-    scale = codec_scale(inspection.folder) if inspection.folder is not None else 8
+    scale = codec_scale(inspection.config_of("vae"))
     in_config = inspection.denoiser_config.get("sample_size")
     in_class = source.default_sample_size(inspection.class_name) if inspection.class_name else None
     for latents, found in ((in_config, "sample_size in the denoiser's config"), (in_class, "the default of its class")):
@@ -200,7 +198,7 @@ def _signs_of_few_steps(inspection: Inspection) -> Iterator[str]:
     if inspection.index.get("is_distilled"):
         yield "model_index.json: is_distilled"
     yield from family_of(inspection.class_name).signs_of_few_steps(inspection.denoiser_config)
-    scheduler = read_config(inspection.folder, "scheduler") if inspection.folder is not None else {}
+    scheduler = inspection.config_of("scheduler")
     if "original_inference_steps" in scheduler:
         yield f"the scheduler is {scheduler.get('_class_name')}"
     trailing = scheduler.get("timestep_spacing") == "trailing" and scheduler.get("prediction_type") == "epsilon"

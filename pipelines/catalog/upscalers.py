@@ -9,10 +9,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import Any, Final, Literal
 
-from pipelines.catalog.weight_headers import Tensor, read_header
+from pipelines.catalog.weight_headers import Tensor
 
 Network = Literal["RRDBNet", "SRVGGNetCompact"]
 PREFIX: Final = re.compile(r"^(module\.)?(params_ema\.|params\.)?(module\.)?")
@@ -83,11 +82,6 @@ def upscaler_layout(tensors: Iterable[Tensor]) -> UpscalerLayout | None:
     shapes = {names[tensor.name]: tensor.shape for tensor in used}
     layouts = (*_rrdb_layout(shapes, names), *_compact_layout(shapes, names))
     return next((each for each in layouts if each.names and 1 < each.scale <= LARGEST_SCALE), None)
-
-
-def layout_of(file: Path) -> UpscalerLayout | None:
-    """Return the layout of an upscaler's file. Raises BrokenFile."""
-    return upscaler_layout(read_header(file).tensors)
 
 
 def _without_prefix(name: str) -> str:

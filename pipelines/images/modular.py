@@ -18,9 +18,8 @@ from typing import Any, Final
 import diffusers
 import transformers
 
-from pipelines.catalog.checkpoint_files import model_index
-from pipelines.catalog.components import component_names
 from pipelines.catalog.modular import blocks_tasks
+from pipelines.catalog.pipeline_index import component_names, model_index
 from pipelines.families.registry import family_of
 from pipelines.families.task import Task
 

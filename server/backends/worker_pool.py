@@ -8,7 +8,8 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pipelines.catalog.checkpoint_files import CheckpointError, estimate_bytes
+from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.catalog.device_bytes import estimate_bytes
 from pipelines.catalog.estimate import FIRST_UNIT_S, work_units
 from pipelines.catalog.weights import WeightsKey, weights_key
 from pipelines.protocol.images import CheckpointSpec, Event, ImageJob

@@ -12,18 +12,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipelines.catalog.adapters import Adapter, read_adapters
-from pipelines.catalog.base_search import find_bases, has_other_components, loads_all_components, nearest_base
-from pipelines.catalog.checkpoint_files import SINGLE_FILES, CheckpointError, find_snapshot
+from pipelines.catalog.base_search import find_bases, loads_all_components, nearest_base
+from pipelines.catalog.checkpoint_files import CheckpointError, CheckpointFiles
+from pipelines.catalog.checkpoint_folder import CheckpointFolder
 from pipelines.catalog.checksums import check_sum
 from pipelines.catalog.digests import Digests
-from pipelines.catalog.file_kinds import other_kind_of
 from pipelines.catalog.file_versions import checkpoint_files, files_in
-from pipelines.catalog.folder_problems import HUB_CACHE, similar_names
-from pipelines.catalog.hub_cache import cache_of, delete, shortened
+from pipelines.catalog.folder_problems import similar_names
+from pipelines.catalog.hub_cache import HUB_CACHE, cache_of, delete, shortened
 from pipelines.catalog.inspection import Inspection, inspect_checkpoint
 from pipelines.catalog.manifest import Checked, manifest_of, sha256_of, verify, write_manifest
-from pipelines.catalog.modular import index_file
+from pipelines.catalog.pipeline_index import index_file
 from pipelines.catalog.suggestion import Suggestion, suggest
+from pipelines.catalog.weight_file import SINGLE_FILES, WeightFile
 from pipelines.catalog.weight_headers import BrokenFile
 from pipelines.protocol.images import CheckpointSpec
 from server.catalog.images import Catalog, CatalogError, ImageModel, load_catalog
@@ -78,32 +79,35 @@ class CheckpointManager:
         path = self._locate(checkpoint, "checkpoint")
         if base is not None and config is not None:
             raise BadRequest("'base' is for a denoiser alone and 'config' for a whole checkpoint.", param="config")
-        if base is not None:
-            inspection = inspect_checkpoint(path, self._locate(base, "base"))
-        elif config is not None:
-            inspection = inspect_checkpoint(path, config=self._locate(config, "config"))
-        elif path.is_dir():
-            inspection = inspect_checkpoint(path)
+        beside = [self._locate(each, key) if each else None for each, key in ((base, "base"), (config, "config"))]
+        files = CheckpointFiles.at(path, *beside)
+        if files.folder is not None or files.file is None:
+            inspection = inspect_checkpoint(files)
         else:
-            inspection = self._inspect_file(path, like)
+            inspection = self._inspect_file(files.file, like)
         return inspection, suggest(inspection)
 
-    def _inspect_file(self, path: Path, like: CheckpointSpec | None) -> Inspection:
+    def _inspect_file(self, file: WeightFile, like: CheckpointSpec | None) -> Inspection:
         """Inspect a single file with the folder that fits. With a class that loads no whole files, only the denoiser is
         used."""
-        if (upscaler := inspect_checkpoint(path)).conditioning == "upscale":
-            return upscaler
-        current = (like.config or like.base) if like is not None else None
-        found = self._find_base(path, current)
-        folder = found or (like.config if like is not None and has_other_components(path) else None)
-        if folder is not None and loads_all_components(path, find_snapshot(folder)):
-            return inspect_checkpoint(path, config=folder)
-        inspection = inspect_checkpoint(path, found)
-        nearest = nearest_base(path, self._folders()) if found is None else None
+        alone = CheckpointFiles(file.path, file)
+        if file.upscaler is not None:
+            return inspect_checkpoint(alone)
+        folders = self._folders()
+        base = self._find_base(file, folders, (like.config or like.base) if like is not None else None)
+        folder = base
+        if folder is None and like is not None and like.config is not None and file.has_other_components:
+            folder = CheckpointFolder(like.config)
+        if folder is not None and loads_all_components(file, folder):
+            return inspect_checkpoint(replace(alone, folder=folder))
+        if base is not None:
+            return inspect_checkpoint(replace(alone, folder=base, is_base=True))
+        inspection, nearest = inspect_checkpoint(alone), nearest_base(file, folders)
         if nearest is None:
             return inspection
-        message = f"the nearest folder here is {self._name(nearest[0])}, whose denoiser has {nearest[1]:,} weights; "
-        message += f"the file's has {nearest[2]:,}. Name it if they go together"
+        folder, weights, own_weights = nearest
+        message = f"the nearest folder here is {self._name(folder.path)}, whose denoiser has {weights:,} weights; "
+        message += f"the file's has {own_weights:,}. Name it if they go together"
         return replace(inspection, problems=(*inspection.problems, message))
 
     def add(  # noqa: PLR0913 (what a person may say of it)
@@ -119,7 +123,8 @@ class CheckpointManager:
     ) -> Added:
         """Write the catalog file and the manifest of a checkpoint. Raises ApiError; then no file was written."""
         inspection, suggestion = self.inspect(checkpoint, base, config)
-        if inspection.folder is None and has_other_components(inspection.path):
+        weights = inspection.files.file
+        if inspection.folder is None and weights is not None and weights.has_other_components:
             folders = ", ".join(self._name(folder) for folder in self._on_disk() if folder.is_dir())
             message = "It has all components: name the diffusers folder of its configs in 'config'. Folders here: "
             raise BadRequest(f"{message}{folders or 'none'}.", param="config")
@@ -164,7 +169,7 @@ class CheckpointManager:
             raise BadRequest(message, param=error.param) from error
         if inspection.problems:
             return None
-        old = inspect_checkpoint(spec.path, spec.base, spec.config)
+        old = inspect_checkpoint(CheckpointFiles.at(spec.path, spec.base, spec.config))
         folders = {
             "base": (self._name_if(spec.base), self._name_if(inspection.base)),
             "config": (self._name_if(spec.config), self._name_if(inspection.config)),
@@ -176,12 +181,13 @@ class CheckpointManager:
         path = self._weights / checkpoint
         if not path.is_file() or path.suffix not in SINGLE_FILES:
             return None
+        file = WeightFile(path)
         with suppress(BrokenFile):
-            if other_kind_of(path) is not None:
+            if file.kind is not None:
                 return None
-        folders = ", ".join(self._name(folder) for folder in self._folders()) or "none"
+        folders = ", ".join(self._name(folder.path) for folder in self._folders()) or "none"
         whole, alone = "`config`, the diffusers folder of its configs,", "`base`, the folder with the other parts,"
-        needed = whole if has_other_components(path) else alone
+        needed = whole if file.has_other_components else alone
         return (
             f"{path.name} is one file, and no folder here goes with it (there are: {folders}). Write `checkpoint = "
             f'"{checkpoint}"` and {needed}'
@@ -291,21 +297,23 @@ class CheckpointManager:
     def _name_if(self, path: Path | None) -> str | None:
         return self._name(path) if path is not None else None
 
-    def _find_base(self, file: Path, current: Path | None) -> Path | None:
+    def _find_base(
+        self, file: WeightFile, folders: Sequence[CheckpointFolder], current: Path | None
+    ) -> CheckpointFolder | None:
         """Return the folder whose denoiser has as many weights as a single file's: the current one, or the only one.
         Raises BadRequest if there are several: trainings of one architecture differ."""
-        found = find_bases(file, self._folders())
-        if current is not None and current in map(find_snapshot, found):
-            return current
+        found = find_bases(file, folders)
+        if (same := next((folder for folder in found if folder.path == current), None)) is not None:
+            return same
         if len(found) > 1:
-            names = ", ".join(self._name(folder) for folder in found)
-            key = "config" if any(loads_all_components(file, find_snapshot(folder)) for folder in found) else "base"
-            message = f"Several folders go with {file.name}: {names}. Name the one that it was trained from in '{key}'."
-            raise BadRequest(message, param=key)
+            names = ", ".join(self._name(folder.path) for folder in found)
+            key = "config" if any(loads_all_components(file, folder) for folder in found) else "base"
+            message = f"Several folders go with {file.path.name}: {names}. "
+            raise BadRequest(f"{message}Name the one that it was trained from in '{key}'.", param=key)
         return found[0] if found else None
 
-    def _folders(self) -> list[Path]:
-        return [path for path in self._on_disk() if path.is_dir()]
+    def _folders(self) -> list[CheckpointFolder]:
+        return [CheckpointFolder(path) for path in self._on_disk() if path.is_dir()]
 
     def _on_disk(self) -> Iterator[Path]:
         for path in sorted(self._weights.iterdir()) if self._weights.is_dir() else []:

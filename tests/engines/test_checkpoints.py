@@ -12,10 +12,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pipelines.catalog import libraries
-from pipelines.catalog.checkpoint_files import CheckpointError, estimate_bytes
+from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.checksums import describe
+from pipelines.catalog.device_bytes import estimate_bytes
 from pipelines.catalog.digests import Digests
-from pipelines.catalog.inspection import inspect_checkpoint
 from pipelines.device.memory import compute_dtype
 from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.drawing.pipeline import ImagePipeline
@@ -26,6 +26,7 @@ from tests.engines.device import DEVICE
 from tests.engines.test_families import family_spec
 from tests.support.tiny_checkpoints import make_single_file
 from tests.support.tiny_families import make_family
+from tests.support.weight_files import inspect_checkpoint
 
 Spec = Callable[[str], CheckpointSpec]
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.inspection import inspect_checkpoint
 from pipelines.images.engine import ImageEngine
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.protocol.images import CheckpointSpec, Conditioning, Finished, Preview, Runtime
@@ -23,6 +22,7 @@ from tests.support.image_jobs import image_job, with_fields
 from tests.support.tiny_adapters import NAMINGS, layers_of, random_pairs, save
 from tests.support.tiny_families import make_family
 from tests.support.tiny_families.modular import CLASSES, NEED_TORCHVISION, REPOSITORY, make_modular
+from tests.support.weight_files import inspect_checkpoint
 
 EXACT = Runtime(dtype="float32")  # images are compared
 SpecOf = Callable[[str], CheckpointSpec]

@@ -13,7 +13,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pipelines.catalog.base_search import find_bases
-from pipelines.catalog.checkpoint_files import CheckpointError, estimate_bytes
+from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.catalog.checkpoint_folder import CheckpointFolder
+from pipelines.catalog.device_bytes import estimate_bytes
+from pipelines.catalog.weight_file import WeightFile
 from pipelines.catalog.weight_headers import read_header
 from pipelines.device.memory import Budgets
 from pipelines.images.denoising.merging import Sharing
@@ -238,7 +241,7 @@ def test_a_gguf_unet_with_flattened_convolutions_draws_what_its_weights_draw(tmp
     assert (stored[name].dtype, stored[name].shape) == ("Q8_0", tuple(named[name].shape))
     of_folder = draw(replace(spec, path=folder, base=None)).astype(int)
     assert np.abs(draw(spec) - of_folder).mean() <= 1
-    assert find_bases(spec.path, [folder]) == [folder]
+    assert [each.path for each in find_bases(WeightFile(spec.path), [CheckpointFolder(folder)])] == [folder]
 
 
 @pytest.mark.parametrize("suffix", ["gguf", "safetensors"])

@@ -13,7 +13,6 @@ from safetensors.torch import save_file
 from torch.nn import functional
 
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.inspection import inspect_checkpoint
 from pipelines.images.engine import ImageEngine
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.protocol.images import (
@@ -30,6 +29,7 @@ from pipelines.protocol.images import (
 )
 from tests.engines.shared_passes import Passes, drawn_together
 from tests.support.tiny_upscalers import First, Weights, compact, later_names, make_upscaler, real_names, weights_of
+from tests.support.weight_files import inspect_checkpoint
 
 CPU = torch.device("cpu")
 X4 = weights_of(First(2))

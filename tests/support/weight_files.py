@@ -10,6 +10,10 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from pipelines.catalog import inspection
+from pipelines.catalog.checkpoint_files import CheckpointFiles
+from pipelines.catalog.inspection import Inspection
+
 INDEX = {
     "_class_name": "FluxPipeline",
     "scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"],
@@ -83,3 +87,8 @@ def gguf_file(file: Path, weights: int = 1024) -> Path:
     head = header + pairs + tensor
     file.write_bytes(head + bytes(-len(head) % 32) + bytes(weights // 32 * 34))
     return file
+
+
+def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None = None) -> Inspection:
+    """What is found in a checkpoint, with the folder beside a single file."""
+    return inspection.inspect_checkpoint(CheckpointFiles.at(path, base, config))

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from pipelines.catalog.checkpoint_files import CheckpointError, estimate_bytes
+from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.catalog.device_bytes import estimate_bytes
 from pipelines.catalog.file_versions import FileVersion
 from pipelines.catalog.weights import WeightsKey, replaces, weights_key
 from pipelines.device.failures import is_out_of_memory, watch_device

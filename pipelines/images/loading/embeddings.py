@@ -13,8 +13,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.file_kinds import EMBEDDING, kind_by_header
-from pipelines.catalog.weight_headers import NO_PICKLES, WEIGHT_FILES, BrokenFile, pickles_in, read_header
+from pipelines.catalog.file_kinds import EMBEDDING
+from pipelines.catalog.weight_file import WeightFile
+from pipelines.catalog.weight_headers import NO_PICKLES, WEIGHT_FILES, BrokenFile, pickles_in
 from pipelines.images.loading.adapter_files import is_finite
 
 PAIRS: Final = tuple((f"text_encoder{number}", f"tokenizer{number}") for number in ("", "_2", "_3"))
@@ -52,7 +53,7 @@ def _load(pipeline: Any, file: Path) -> str:
 def _read(file: Path) -> dict[str, torch.Tensor]:
     """Read the vectors of a file, a row for each token. Raises CheckpointError for a file of another kind."""
     try:
-        kind = kind_by_header(read_header(file))
+        kind = WeightFile(file).kind
         weights = load_file(file)
     except (BrokenFile, SafetensorError, OSError) as error:
         raise CheckpointError(f"runtime.embedding_folder: {error}") from error

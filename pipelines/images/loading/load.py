@@ -13,19 +13,13 @@ import diffusers
 import torch
 from diffusers.loaders.single_file_utils import SingleFileComponentError
 
-from pipelines.catalog.call_signature import PipelineSource
-from pipelines.catalog.checkpoint_files import (
-    CheckpointError,
-    check_files,
-    denoiser_name,
-    find_variant,
-    model_index,
-)
-from pipelines.catalog.components import is_left_out
-from pipelines.catalog.file_sampling import FileSampling
-from pipelines.catalog.inspection import class_problems
-from pipelines.catalog.modular import index_file
-from pipelines.catalog.single_files import inspect_file
+from pipelines.catalog.base_search import inspect_file
+from pipelines.catalog.call_signature import installed_pipelines
+from pipelines.catalog.checkpoint_files import CheckpointError, CheckpointFiles
+from pipelines.catalog.device_bytes import stays_float8
+from pipelines.catalog.pipeline_index import denoiser_name, index_file, is_left_out
+from pipelines.catalog.refused_classes import class_problems
+from pipelines.catalog.weight_file import WeightFile
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.memory import Budgets, compute_dtype
 from pipelines.device.staged_copy import move_modules
@@ -82,24 +76,20 @@ def load_checkpoint(
     runtime, chosen = runtime_options.resolve(spec, device, budget_bytes, group.size)
     resolved = replace(spec, runtime=runtime)
     dtype = compute_dtype(runtime.dtype, device)
-    folder = check_files(spec)
-    index = model_index(folder)
-    name = index["_class_name"]
+    files, source = CheckpointFiles.of(spec), installed_pipelines()
+    folder = files.checked_folder
+    index, name = folder.index, folder.index["_class_name"]
     pipeline_class = pipeline_class_of(index)
     if pipeline_class is None:
-        raise CheckpointError(f"{index_file(folder)}: diffusers {diffusers.__version__} has no class {name}")
-    if problem := next(class_problems(index, folder, PipelineSource()), None):
+        raise CheckpointError(f"{index_file(folder.path)}: diffusers {diffusers.__version__} has no class {name}")
+    if problem := next(class_problems(index, folder.path, source), None):
         raise CheckpointError(problem)
-    file_sampling, of_file = (
-        inspect_file(spec.path, folder, index, PipelineSource(), is_base=spec.base is not None)
-        if spec.path.is_file()
-        else (FileSampling(), ())
-    )
+    file_sampling, of_file = inspect_file(files, index, source)
     import_quantizers(folder, index)
     origin = origin_of(resolved)
     found = shared.find(resolved, origin, dtype, device)
     encoders_device = group.second_device if runtime.gpus > 1 and runtime.parallel == "encoders" else None
-    pipeline, unused = _read(resolved, pipeline_class, index, device, found, encoders_device)
+    pipeline, unused = _read(resolved, files, pipeline_class, device, found, encoders_device)
     denoiser = getattr(pipeline, denoiser_name(index))
     words: tuple[str, ...] = ()
     if runtime.embedding_folder is not None:
@@ -137,14 +127,15 @@ def load_checkpoint(
 
 def _read(
     spec: CheckpointSpec,
+    files: CheckpointFiles,
     pipeline_class: type[Any],
-    index: dict[str, Any],
     device: torch.device,
     found: Mapping[str, torch.nn.Module],
     encoders_device: torch.device | None,
 ) -> tuple[Any, tuple[str, ...]]:
     """Read a pipeline from the files directly to the device, unless the weights are offloaded; with notes on weights
     that are not needed. Raises CheckpointError."""
+    index = files.index
     # A component that the index leaves out on purpose, such as a safety checker, must be passed as None.
     absent = {part: None for part, entry in index.items() if is_left_out(entry)}
     options = {
@@ -156,7 +147,7 @@ def _read(
     }
     try:
         with LOAD_LOCK:
-            return _from_files(spec, pipeline_class, index, options, device, encoders_device)
+            return _from_files(spec, files, pipeline_class, options, device, encoders_device)
     except CheckpointError:
         raise
     except Exception as error:  # the libraries raise anything for a broken file
@@ -164,7 +155,7 @@ def _read(
             raise
         if isinstance(error, SingleFileComponentError):  # it goes on with what a program could do
             raise CheckpointError(f"{spec.path}: {str(error).splitlines()[0]}") from error
-        if missing := libraries_named_by(error, spec.path, check_files(spec), index):
+        if missing := libraries_named_by(error, spec.path, files.checked_folder, index):
             raise CheckpointError(missing_libraries_message(spec.path, pipeline_class.__name__, missing)) from error
         raise CheckpointError(
             f"{spec.path} does not load as {pipeline_class.__name__}: {type(error).__name__}: {error}"
@@ -173,23 +164,31 @@ def _read(
 
 def _from_files(
     spec: CheckpointSpec,
+    files: CheckpointFiles,
     pipeline_class: type[Any],
-    index: dict[str, Any],
     options: dict[str, Any],
     device: torch.device,
     encoders_device: torch.device | None,
 ) -> tuple[Any, tuple[str, ...]]:
-    on_device = spec.runtime.offload == "none"
-    folder = spec.path if spec.path.is_dir() else spec.base
-    own, of_own = load_own_parts(spec, check_files(spec), index, options)
-    if folder is not None:
+    on_device, index, folder = spec.runtime.offload == "none", files.index, files.checked_folder.path
+    own, of_own = load_own_parts(spec, files, options)
+    if files.has_all and files.file is not None:
+        notes = check_headers(files.file, folder, dict(model_classes(pipeline_class, index)))
+        pipeline, of_folder = load_whole(files, files.file, pipeline_class, options | own)
+        notes += of_folder
+        of_file = {name: part for name, part in pipeline.components.items() if name not in own}
+        notes += check_text_encoders(files.file, of_file)
+        staged = on_device and "quantization_config" not in options
+        if on_device and not staged:
+            pipeline.to(device)
+    else:
         # weights that a library quantizes while it reads them are made on the device; others are read to the host
         staged = on_device and device.type != "cpu" and "quantization_config" not in options
         device_map = {"device_map": device.type} if on_device and device.type != "cpu" and not staged else {}
-        variant = find_variant(spec)
-        notes: list[str] = []
-        if spec.base is not None:
-            denoiser, notes = _denoiser_of_file(spec, index, options)
+        variant = files.find_variant()
+        notes = []
+        if files.file is not None:
+            denoiser, notes = _denoiser_of_file(spec, files, files.file, options)
             if on_device and (not staged or spec.path.suffix == ".gguf"):  # its weights are no plain tensors
                 denoiser = {name: part.to(device) for name, part in denoiser.items()}
             options |= denoiser
@@ -201,15 +200,6 @@ def _from_files(
         pipeline = pipeline_class.from_pretrained(
             folder, use_safetensors=True, variant=variant, **options, **parts, **device_map
         )
-    else:
-        notes = check_headers(spec.path, check_files(spec), dict(model_classes(pipeline_class, index)))
-        pipeline, of_folder = load_whole(spec, pipeline_class, index, options | own)
-        notes += of_folder
-        of_file = {name: part for name, part in pipeline.components.items() if name not in own}
-        notes += check_text_encoders(spec.path, of_file)
-        staged = on_device and "quantization_config" not in options
-        if on_device and not staged:
-            pipeline.to(device)
     if staged:
         _place(pipeline.components, spec.runtime, device, encoders_device)
     _to_channels_last(pipeline.components)
@@ -234,15 +224,17 @@ def _place(
 
 
 def _denoiser_of_file(
-    spec: CheckpointSpec, index: dict[str, Any], options: dict[str, Any]
+    spec: CheckpointSpec, files: CheckpointFiles, file: WeightFile, options: dict[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
     """Load a single file's denoiser, as an argument of from_pretrained in place of its quantization; with notes. Raises
     CheckpointError."""
-    name = denoiser_name(index)
-    kind = getattr(diffusers, index[name][1])
+    name = denoiser_name(files.index)
+    kind = getattr(diffusers, files.index[name][1])
     quantization = options.pop("quantization_config", None)
     config = quantization.quant_mapping[name] if quantization is not None else None
-    denoiser, notes = load_denoiser(spec, kind, name, options["torch_dtype"], config)
+    denoiser, notes = load_denoiser(file, (files.checked_folder.path, name), kind, options["torch_dtype"], config)
+    if stays_float8(files, spec.runtime):
+        denoiser.enable_layerwise_casting(storage_dtype=torch.float8_e4m3fn, compute_dtype=options["torch_dtype"])
     return {name: denoiser}, notes
 
 

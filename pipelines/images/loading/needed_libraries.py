@@ -9,6 +9,7 @@ from typing import Any, Final
 import diffusers
 
 from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.catalog.checkpoint_folder import CheckpointFolder
 from pipelines.catalog.libraries import (
     QUANTIZERS,
     how_to_install,
@@ -27,19 +28,19 @@ NAMED: Final = (  # by what the libraries raise where one is missing
 UNDEFINED: Final = re.compile(r"name '(\w+)' is not defined")
 
 
-def import_quantizers(folder: Path, index: Mapping[str, Any]) -> None:
+def import_quantizers(folder: CheckpointFolder, index: Mapping[str, Any]) -> None:
     """Import the packages by which parts of a folder are quantized: some make their method known by that. Raises
     CheckpointError for those that are missing, and for methods that nothing here loads."""
     if problem := next(quantization_problems(folder, index), None):
         raise CheckpointError(problem)
     if missing := missing_quantizers(folder, index):
-        raise CheckpointError(missing_libraries_message(folder, str(index["_class_name"]), missing))
+        raise CheckpointError(missing_libraries_message(folder.path, str(index["_class_name"]), missing))
     for _, method in quantized_parts(folder, index):
         for library in QUANTIZERS.get(method, ()):
             try:
                 importlib.import_module(module_of(library))
             except Exception as error:  # one of another version of torch, or without a device that it needs
-                raise CheckpointError(f"{folder}: it needs {library}, which can't be imported: {error}") from error
+                raise CheckpointError(f"{folder.path}: it needs {library}, which can't be imported: {error}") from error
 
 
 def missing_libraries_message(path: Path, class_name: str, libraries: Iterable[str]) -> str:
@@ -48,7 +49,9 @@ def missing_libraries_message(path: Path, class_name: str, libraries: Iterable[s
     return f"{path}: {class_name} needs {' and '.join(listed)}, not installed here: {how_to_install(listed)}"
 
 
-def libraries_named_by(error: BaseException, path: Path, folder: Path, index: Mapping[str, Any]) -> tuple[str, ...]:
+def libraries_named_by(
+    error: BaseException, path: Path, folder: CheckpointFolder, index: Mapping[str, Any]
+) -> tuple[str, ...]:
     """Name the libraries that components need and that are not installed, by an error of the libraries that load
     them."""
     text = str(error)

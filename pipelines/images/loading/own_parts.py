@@ -8,9 +8,11 @@ import diffusers
 import torch
 import transformers
 
-from pipelines.catalog.checkpoint_files import CheckpointError, own_parts, read_json, single_variant
+from pipelines.catalog.checkpoint_files import CheckpointError, CheckpointFiles
+from pipelines.catalog.checkpoint_folder import read_json, single_variant
 from pipelines.catalog.file_layout import CODEC, DENOISER_PREFIX
 from pipelines.catalog.hub_cache import shortened
+from pipelines.catalog.weight_file import WeightFile
 from pipelines.device.weight_names import TELLING, check_loaded, check_names, load_model
 from pipelines.images.loading.parts import LIBRARIES
 from pipelines.images.loading.scaled_weights import load_unscaled
@@ -21,16 +23,17 @@ PREFIXES = (*CODEC, DENOISER_PREFIX)  # in files of single parts, as they were c
 
 
 def load_own_parts(
-    spec: CheckpointSpec, folder: Path, index: Mapping[str, Any], options: Mapping[str, Any]
+    spec: CheckpointSpec, files: CheckpointFiles, options: Mapping[str, Any]
 ) -> tuple[dict[str, torch.nn.Module], list[str]]:
-    """Load the parts that a catalog file names, by component. `folder` has the configs of those that are one file;
-    `options` are the arguments of the pipeline's `from_pretrained`. Returns them, and notes for the operator. Raises
-    CheckpointError."""
+    """Load the parts that a catalog file names, by component. `files` are those of the checkpoint, whose folder has the
+    configs of parts that are one file; `options` are the arguments of the pipeline's `from_pretrained`. Returns them,
+    and notes for the operator. Raises CheckpointError."""
+    folder, index = files.checked_folder.path, files.index
     quantization = options.get("quantization_config")
     methods = quantization.quant_mapping if quantization is not None else {}
     parts: dict[str, torch.nn.Module] = {}
     notes: list[str] = []
-    for (name, path), (_, named) in zip(own_parts(spec.parts, index).items(), spec.parts, strict=True):
+    for (name, path), (_, named) in zip(files.own_parts.items(), spec.parts, strict=True):
         method = {"quantization_config": methods[name]} if name in methods else {}
         load = _from_folder if path.is_dir() else _from_file
         parts[name], of_part = load(name, path, folder, index, options["torch_dtype"], method)
@@ -62,7 +65,7 @@ def _from_file(
 ) -> tuple[torch.nn.Module, list[str]]:
     """Load a part's file into a model with the config of the checkpoint's own part."""
     kind = _kind(name, "", index)
-    weights = {_without_prefix(key): weight for key, weight in load_unscaled(path, dtype).items()}
+    weights = {_without_prefix(key): weight for key, weight in load_unscaled(WeightFile(path), dtype).items()}
     if not issubclass(kind, diffusers.ModelMixin):
         config = transformers.AutoConfig.from_pretrained(folder / name, local_files_only=True)
         config = config if isinstance(config, kind.config_class) else kind.config_class.from_pretrained(folder / name)

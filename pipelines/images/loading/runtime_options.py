@@ -11,7 +11,9 @@ from urllib.parse import quote
 import diffusers
 import torch
 
-from pipelines.catalog.checkpoint_files import CheckpointError, component_bytes, control_bytes, is_text_encoder
+from pipelines.catalog.checkpoint_files import CheckpointError, CheckpointFiles
+from pipelines.catalog.device_bytes import component_bytes, control_bytes
+from pipelines.catalog.pipeline_index import is_text_encoder
 from pipelines.catalog.runtime import FP8_CAPABILITY, check_conflicts, choose_runtime
 from pipelines.device.memory import compute_dtype, copy_mapped_weights, free_memory
 from pipelines.device.quantizers import quantizing_config
@@ -50,7 +52,8 @@ def resolve(
         return spec.runtime, ()
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
     controls = control_bytes(spec.controls, 2)
-    chosen, why = choose_runtime(partial(component_bytes, spec, 2), budget_bytes, capability, controls)
+    sizes_of = partial(component_bytes, CheckpointFiles.of(spec), 2)
+    chosen, why = choose_runtime(sizes_of, budget_bytes, capability, controls)
     return chosen, (f"runtime auto: {why}",)
 
 

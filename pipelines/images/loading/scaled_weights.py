@@ -1,24 +1,23 @@
 """Quantized weights of one file, multiplied by the scales beside them (pipelines.catalog.quantization)."""
 
-from pathlib import Path
-
 import torch
 from safetensors.torch import load_file
 
-from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.quantization import Scale, read_quantization
+from pipelines.catalog.quantization import Scale
+from pipelines.catalog.weight_file import WeightFile
+from pipelines.catalog.weight_headers import CheckpointError
 
 Weights = dict[str, torch.Tensor]
 
 
-def load_unscaled(file: Path, dtype: torch.dtype, *, denoiser_alone: bool = False) -> Weights:
+def load_unscaled(file: WeightFile, dtype: torch.dtype, *, denoiser_alone: bool = False) -> Weights:
     """Load all tensors of a safetensors file but those that belong to their quantization. Weights with scales have the
     dtype, and others are as in the file. With `denoiser_alone` the scales of others are left out. Raises BrokenFile,
     and CheckpointError for scales that can't be multiplied out."""
-    quantization = read_quantization(file, denoiser_alone=denoiser_alone)
+    quantization = file.denoiser_quantization if denoiser_alone else file.quantization
     if quantization.problem is not None:
         raise CheckpointError(quantization.problem)
-    weights: Weights = load_file(file)
+    weights: Weights = load_file(file.path)
     for name, scale in quantization.scales.items():
         weights[name] = _apply_scale(weights[name], weights[scale.name], scale).to(dtype)
     return {name: weight for name, weight in weights.items() if name not in quantization.dropped}

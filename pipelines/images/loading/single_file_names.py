@@ -19,10 +19,9 @@ from diffusers.loaders.single_file_model import (
 )
 from torch.utils._pytree import tree_leaves
 
-from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.file_layout import CODEC, DENOISER_PREFIX, TEXT_ENCODERS, is_metadata_tensor
-from pipelines.catalog.quantization import read_quantization
-from pipelines.catalog.weight_headers import Tensor, read_header
+from pipelines.catalog.weight_file import WeightFile
+from pipelines.catalog.weight_headers import CheckpointError, Tensor
 from pipelines.device.weight_names import check_names, uninitialized_weights
 
 Shapes = Mapping[str, Sequence[int]]
@@ -159,7 +158,7 @@ def _origins_of(weights: Iterable[StandIn | None]) -> frozenset[str]:
     return frozenset[str]().union(*(weight.origins for weight in weights if weight is not None))
 
 
-def check_headers(file: Path, config: Path, models: Mapping[str, type[Any]]) -> list[str]:
+def check_headers(file: WeightFile, config: Path, models: Mapping[str, type[Any]]) -> list[str]:
     """Check the denoiser and codec in a whole checkpoint in one file, before it is loaded. `models` are the classes of
     its parts.
 
@@ -170,16 +169,16 @@ def check_headers(file: Path, config: Path, models: Mapping[str, type[Any]]) -> 
         prefixes = re.compile("|".join(CODEC if part == "vae" else (DENOISER_PREFIX,)))
         own = {name: shape for name, shape in shapes.items() if prefixes.match(name)}
         if own and hasattr(kind, "from_single_file"):
-            found = match_weights(kind, config, part, own, file)
+            found = match_weights(kind, config, part, own, file.path)
             unused = {prefixes.sub("", name, 1) for name in found.unused}
-            notes += check_names(file, part, found.model, found.missing, unused)
+            notes += check_names(file.path, part, found.model, found.missing, unused)
     known = (*CODEC, DENOISER_PREFIX, *(encoder.prefix for encoder in TEXT_ENCODERS))
     if others := [name for name in shapes if not name.startswith(known)]:
         notes.append(f"{len(others)} weights of the file are of no part, such as {min(others)}")
     return notes
 
 
-def check_text_encoders(file: Path, components: Mapping[str, Any]) -> list[str]:
+def check_text_encoders(file: WeightFile, components: Mapping[str, Any]) -> list[str]:
     """Check which weights the text encoders of a whole checkpoint in one file lack, and do not use, after it was loaded
     and before its parts are moved. Returns notes for the operator. Raises CheckpointError."""
     names = [tensor.name for tensor in _weights(file)]
@@ -187,16 +186,14 @@ def check_text_encoders(file: Path, components: Mapping[str, Any]) -> list[str]:
     for part, model in components.items():
         if isinstance(model, torch.nn.Module):
             unused = {*_unused_layers(names, part, model), *_unused_names(names, part, model)}
-            notes += check_names(file, part, model, uninitialized_weights(model), unused)
+            notes += check_names(file.path, part, model, uninitialized_weights(model), unused)
     return notes
 
 
-def _weights(file: Path) -> list[Tensor]:
+def _weights(file: WeightFile) -> list[Tensor]:
     """Return the tensors that the library is given: marks of the file, and scales, are read before."""
-    dropped = read_quantization(file).dropped
-    return [
-        tensor for tensor in read_header(file).tensors if tensor.name not in dropped and not is_metadata_tensor(tensor)
-    ]
+    dropped = file.quantization.dropped
+    return [tensor for tensor in file.tensors if tensor.name not in dropped and not is_metadata_tensor(tensor)]
 
 
 def _unused_names(names: Sequence[str], part: str, model: torch.nn.Module) -> Iterator[str]:

@@ -5,54 +5,53 @@ GGUF, whose weights stay quantized on the device, where diffusers' quantizer mul
 """
 
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from pipelines.catalog.checkpoint_files import CheckpointError, stored_as_float8
 from pipelines.catalog.file_layout import DENOISER_PREFIX, SAYS, wrapper_prefix
-from pipelines.catalog.weight_headers import read_header
+from pipelines.catalog.weight_file import WeightFile
+from pipelines.catalog.weight_headers import CheckpointError
 from pipelines.device.weight_names import check_names
 from pipelines.images.loading.needed_libraries import missing_libraries_message
 from pipelines.images.loading.scaled_weights import load_unscaled
 from pipelines.images.loading.single_file_names import WeightsMatch, match_weights
-from pipelines.protocol.images import CheckpointSpec
 
 ORIGINAL_UNET = "input_blocks."  # in the original names of U-Nets, which the library finds by that prefix alone
 
 
 def load_denoiser(
-    spec: CheckpointSpec, kind: type[Any], part: str, dtype: torch.dtype, quantization: Any
+    file: WeightFile, config: tuple[Path, str], kind: type[Any], dtype: torch.dtype, quantization: Any
 ) -> tuple[Any, list[str]]:
-    """Load the file's weights into a model with the base's config. Returns it, and notes for the operator. `part` is
-    the denoiser's name, `quantization` the library's config for it, or None. Raises CheckpointError."""
-    if spec.base is None or not hasattr(kind, "from_single_file"):
+    """Load the file's weights into a model of this class with a config: a folder, and the denoiser's name there.
+    Returns it, and notes for the operator. `quantization` is the library's config for it, or None. Raises
+    CheckpointError."""
+    path, (base, part) = file.path, config
+    if not hasattr(kind, "from_single_file"):
         message = f"{kind.__name__} can't be loaded from a single file; use a diffusers folder"
-        raise CheckpointError(f"{spec.path}: {message}")
-    options = {"config": str(spec.base), "subfolder": part, "torch_dtype": dtype, "local_files_only": True}
-    if spec.path.suffix == ".gguf":
+        raise CheckpointError(f"{path}: {message}")
+    options = {"config": str(base), "subfolder": part, "torch_dtype": dtype, "local_files_only": True}
+    if path.suffix == ".gguf":
         if find_spec("gguf") is None:
-            raise CheckpointError(missing_libraries_message(spec.path, "a .gguf file", ("gguf",)))
+            raise CheckpointError(missing_libraries_message(path, "a .gguf file", ("gguf",)))
         from diffusers import GGUFQuantizationConfig
         from diffusers.models.model_loading_utils import load_gguf_checkpoint
 
-        source = named_for_library(load_gguf_checkpoint(str(spec.path)))
+        source = named_for_library(load_gguf_checkpoint(str(path)))
         quantization = GGUFQuantizationConfig(compute_dtype=dtype)
-        stored = {tensor.name: torch.empty(tensor.shape, device="meta") for tensor in read_header(spec.path).tensors}
+        stored = {tensor.name: torch.empty(tensor.shape, device="meta") for tensor in file.tensors}
         shapes = {name: tuple(weight.shape) for name, weight in named_for_library(stored).items()}
     else:
-        source = named_for_library(load_unscaled(spec.path, dtype, denoiser_alone=True))
+        source = named_for_library(load_unscaled(file, dtype, denoiser_alone=True))
         shapes = {name: tuple(weight.shape) for name, weight in source.items()}
-    found = match_weights(kind, spec.base, part, shapes, spec.path)
+    found = match_weights(kind, base, part, shapes, path)
     source = {name: _reshape_weight(weight, name, found, shapes[name], dtype) for name, weight in source.items()}
     unused = {name.removeprefix(DENOISER_PREFIX) for name in found.unused}
-    notes = check_names(spec.path, part, found.model, found.missing, unused)
+    notes = check_names(path, part, found.model, found.missing, unused)
     if not found.converted:  # with any other name the library would take all of them for those of the original code
         source = {name: weight for name, weight in source.items() if name not in found.unused}
-    denoiser = kind.from_single_file(source, quantization_config=quantization, **options)
-    if stored_as_float8(spec):
-        denoiser.enable_layerwise_casting(storage_dtype=torch.float8_e4m3fn, compute_dtype=dtype)
-    return denoiser, notes
+    return kind.from_single_file(source, quantization_config=quantization, **options), notes
 
 
 def _reshape_weight(

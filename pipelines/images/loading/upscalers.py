@@ -7,8 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pipelines.catalog.checkpoint_files import CheckpointError, upscaler_of
+from pipelines.catalog.checkpoint_files import CheckpointError, CheckpointFiles
 from pipelines.catalog.upscalers import COLOURS, UpscalerLayout
+from pipelines.catalog.weight_file import WeightFile
 from pipelines.device.memory import compute_dtype, copy_mapped_weights
 from pipelines.device.staged_copy import move_modules
 from pipelines.device.weight_names import check_names
@@ -118,9 +119,9 @@ NETWORKS: dict[str, type[Upscaler]] = {"RRDBNet": RRDBNet, "SRVGGNetCompact": SR
 def load_upscaler(spec: CheckpointSpec, device: torch.device, sharing: Sharing | None) -> Checkpoint:
     """Load an upscaler's file to the device. With `sharing`, runs meet in its forward passes. Raises
     CheckpointError."""
-    layout, dtype = upscaler_of(spec), compute_dtype(spec.runtime.dtype, device)
+    layout, dtype = CheckpointFiles.of(spec).upscaler, compute_dtype(spec.runtime.dtype, device)
     network = NETWORKS[layout.network](layout)
-    stored = load_unscaled(spec.path, dtype)
+    stored = load_unscaled(WeightFile(spec.path), dtype)
     weights = {layout.names[name]: weight.to(dtype) for name, weight in stored.items() if name in layout.names}
     own = network.state_dict()
     missing, unused = own.keys() - weights.keys(), weights.keys() - own.keys()

@@ -6,15 +6,8 @@ from typing import Any
 
 import diffusers
 
-from pipelines.catalog.checkpoint_files import (
-    CheckpointError,
-    check_files,
-    denoiser_name,
-    is_text_encoder,
-    model_index,
-    read_json,
-)
-from pipelines.catalog.components import component_names
+from pipelines.catalog.checkpoint_files import CheckpointError, CheckpointFiles
+from pipelines.catalog.pipeline_index import component_names, denoiser_name, is_text_encoder
 from pipelines.catalog.runtime import check_conflicts
 from pipelines.protocol.images import CheckpointSpec, Parallel, Runtime
 
@@ -29,8 +22,8 @@ def choose_parallel(spec: CheckpointSpec, devices: int) -> Runtime:
     runtime = spec.runtime
     if runtime.gpus == 1:
         return runtime
-    folder = check_files(spec)
-    index = model_index(folder)
+    folder = CheckpointFiles.of(spec).checked_folder
+    index = folder.index
     part = denoiser_name(index)
     kind = getattr(diffusers, index[part][1], None)
     if runtime.parallel == "auto":
@@ -49,7 +42,7 @@ def choose_parallel(spec: CheckpointSpec, devices: int) -> Runtime:
         raise CheckpointError(
             f"runtime.gpus: ControlNets and IP-Adapters do not work with parallel = {runtime.parallel!r}"
         )
-    heads = read_json(folder / part / "config.json").get("num_attention_heads")
+    heads = folder.config(part).get("num_attention_heads")
     if isinstance(heads, int) and heads % runtime.gpus:
         raise CheckpointError(f"runtime.gpus: {runtime.gpus} does not divide the {heads} attention heads")
     return runtime

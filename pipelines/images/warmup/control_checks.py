@@ -7,8 +7,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from pipelines.catalog.checkpoint_files import CheckpointError, check_files, denoiser_name, model_index, read_json
+from pipelines.catalog.checkpoint_files import CheckpointError, CheckpointFiles
+from pipelines.catalog.checkpoint_folder import read_json
 from pipelines.catalog.control_problems import KEYS, why_it_does_not_fit
+from pipelines.catalog.pipeline_index import denoiser_name
 from pipelines.images.drawing.image_checks import NO_CHANGE, difference
 from pipelines.protocol.images import (
     CheckpointSpec,
@@ -104,10 +106,10 @@ class ControlChecker:
         """Return the folder of the denoiser; None if the checkpoint has moved since it was loaded, and drawing
         decides."""
         try:
-            folder = check_files(self.spec)
+            folder = CheckpointFiles.of(self.spec).checked_folder
         except CheckpointError:
             return None
-        return folder / denoiser_name(model_index(folder))
+        return folder.path / denoiser_name(folder.index)
 
     async def _working_inputs(
         self,

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from pipelines.catalog.cards import CardValue, read_card_value
-from pipelines.catalog.inspection import inspect_checkpoint
 from pipelines.catalog.suggestion import suggest
-from tests.support.weight_files import denoiser_file, flux_folder
+from tests.support.weight_files import denoiser_file, flux_folder, inspect_checkpoint
 
 STEPS = "num_inference_steps"
 DICT = """

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from pipelines.catalog import libraries
-from pipelines.catalog.checkpoint_files import weight_files
-from pipelines.catalog.components import component_names, has_weights, is_left_out
-from pipelines.catalog.inspection import inspect_checkpoint
+from pipelines.catalog.checkpoint_files import CheckpointFiles
+from pipelines.catalog.components import has_weights
 from pipelines.catalog.libraries import how_to_install
+from pipelines.catalog.pipeline_index import component_names, is_left_out
 from pipelines.protocol.images import CheckpointSpec
-from tests.support.weight_files import INDEX, flux_folder
+from tests.support.weight_files import INDEX, flux_folder, inspect_checkpoint
 
 
 def spec_of(folder: Path) -> CheckpointSpec:
@@ -43,7 +43,7 @@ def with_part(folder: Path, name: str, entry: Any, **files: Any) -> Path:
 def test_parts_without_weights_need_none(tmp_path: Path, name: str, entry: list[str], files: dict[str, Any]) -> None:
     folder = with_part(tmp_path / "x", name, entry, **files)
     assert inspect_checkpoint(folder).problems == ()
-    assert name not in weight_files(spec_of(folder))
+    assert name not in CheckpointFiles.of(spec_of(folder)).weights
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,12 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from pipelines.catalog.checkpoint_files import CheckpointError, check_files
-from pipelines.catalog.file_kinds import other_kind_of
-from pipelines.catalog.inspection import inspect_checkpoint
-from pipelines.protocol.images import CheckpointSpec
+from pipelines.catalog.checkpoint_files import CheckpointError, CheckpointFiles
+from pipelines.catalog.weight_file import WeightFile
 from server.errors import BadRequest
 from server.flows.checkpoints import CheckpointManager
 from tests.support.gguf_files import Q8_0, write_gguf
-from tests.support.weight_files import denoiser_file, flux_folder
+from tests.support.weight_files import denoiser_file, flux_folder, inspect_checkpoint
 
 Shapes = Mapping[str, tuple[int, ...]]
 LORA = {
@@ -315,12 +313,12 @@ def test_a_file_of_another_kind_is_named_with_its_place(tmp_path: Path, kind: st
     problem = next(each for each in inspect_checkpoint(file).problems if each.startswith(f"{file}: {name}"))
     assert place in problem
     with pytest.raises(CheckpointError, match=name):
-        check_files(CheckpointSpec("x", file, None, "", "img2img", 1))
+        _ = CheckpointFiles.at(file).checked_folder
 
 
 @pytest.mark.parametrize("kind", DENOISERS)
 def test_denoisers_and_whole_checkpoints_are_no_other_kind(tmp_path: Path, kind: str) -> None:
-    assert other_kind_of(saved(tmp_path / "x.safetensors", DENOISERS[kind])) is None
+    assert WeightFile(saved(tmp_path / "x.safetensors", DENOISERS[kind])).kind is None
 
 
 @pytest.mark.parametrize("kind", KINDS)

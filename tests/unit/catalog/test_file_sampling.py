@@ -13,15 +13,16 @@ import pytest
 from safetensors.numpy import save_file
 
 from pipelines.catalog.base_search import find_bases
-from pipelines.catalog.inspection import inspect_checkpoint
+from pipelines.catalog.checkpoint_folder import CheckpointFolder
 from pipelines.catalog.suggestion import suggest, suggested_spec
+from pipelines.catalog.weight_file import WeightFile
 from pipelines.catalog.weights import weights_key
 from server.catalog.images import Catalog, CatalogError, load_catalog
 from server.errors import BadRequest
 from server.flows.catalog.edit import edited_text
 from server.flows.checkpoints import CheckpointManager
 from server.schemas.checkpoint_reports import report_of
-from tests.support.weight_files import INDEX, denoiser_file, flux_folder, sd_folder
+from tests.support.weight_files import INDEX, denoiser_file, flux_folder, inspect_checkpoint, sd_folder
 from tests.unit.catalog.test_checkpoint_manager import run
 
 ZERO_SNR = {"prediction_type": "v_prediction", "rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
@@ -241,7 +242,9 @@ def scaled(file: Path, more: Mapping[str, Any] | None = None) -> Path:
 def test_the_base_is_found_beside_scales_and_what_nothing_uses(tmp_path: Path, more: Mapping[str, Any]) -> None:
     folder, other = sd_folder(tmp_path / "sd"), sd_folder(tmp_path / "other")
     save_file({"weight": np.zeros(2000, np.float16)}, other / "unet" / "diffusion_pytorch_model.safetensors")
-    assert find_bases(scaled(tmp_path / "x.safetensors", more), [other, folder]) == [folder]
+    file = WeightFile(scaled(tmp_path / "x.safetensors", more))
+    found = find_bases(file, [CheckpointFolder(other), CheckpointFolder(folder)])
+    assert [each.path for each in found] == [folder]
 
 
 def test_the_nearest_folder_is_named_if_none_fits(manager: CheckpointManager, folders: tuple[Path, Path]) -> None:

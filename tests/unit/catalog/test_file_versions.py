@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
-from pipelines.catalog.checkpoint_files import CheckpointError, check_files
+from pipelines.catalog.checkpoint_files import CheckpointError, CheckpointFiles
 from pipelines.catalog.digests import Digests
 from pipelines.catalog.file_versions import FileVersion, files_in, files_version
 from pipelines.catalog.hub_cache import delete
@@ -331,7 +331,7 @@ def test_a_folder_of_linked_parts_is_read_as_one_of_its_own(weights: Path, tmp_p
     for part in [each for each in (weights / "own").iterdir() if each.is_dir()]:
         part.rename(tmp_path / part.name)
         part.symlink_to(tmp_path / part.name)
-    assert check_files(spec) == weights / "own"
+    assert CheckpointFiles.of(spec).checked_folder.path == weights / "own"
     assert Digests(tmp_path / "digests.json").of(weights / "own") == whole
     files = files_in(weights / "own")
     write_manifest(weights / "own", dict(zip(files, Digests(tmp_path / "digests.json").of_files(files), strict=True)))
@@ -341,7 +341,7 @@ def test_a_folder_of_linked_parts_is_read_as_one_of_its_own(weights: Path, tmp_p
     assert listed["own"].bytes == sum(file.stat().st_size for file in files_in(weights / "own"))
     (tmp_path / "vae" / "modeling.py").write_text("import os")
     with pytest.raises(CheckpointError, match=r"vae/modeling\.py: checkpoints may not bring code"):
-        check_files(spec)
+        _ = CheckpointFiles.of(spec).checked_folder
 
 
 def test_links_that_go_round_end(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.catalog.checkpoint_files import CheckpointError, check_files
+from pipelines.catalog.checkpoint_files import CheckpointError, CheckpointFiles
 from server.catalog.aliases import alias_of
 from server.catalog.images import CatalogError, load_catalog
 from server.catalog.toml import KeyPath, line_of
@@ -208,7 +208,7 @@ def test_a_checkpoint_that_cannot_be_there_is_refused(name: str) -> None:
     changed = parse(files, REPOSITORY / "model_configs", REPOSITORY / "weights")
     (spec,) = [spec for spec in changed.checkpoints if spec not in catalog.checkpoints]
     with pytest.raises(CheckpointError, match=r"no such checkpoint|too long"):
-        check_files(spec)
+        _ = CheckpointFiles.of(spec).checked_folder
 
 
 FAR = """

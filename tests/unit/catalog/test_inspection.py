@@ -12,12 +12,15 @@ import pytest
 from safetensors.numpy import save_file
 
 from pipelines.catalog.base_search import find_bases, nearest_base
-from pipelines.catalog.checkpoint_files import CheckpointError, estimate_bytes, find_snapshot
-from pipelines.catalog.inspection import inspect_checkpoint
+from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.catalog.checkpoint_folder import CheckpointFolder
+from pipelines.catalog.device_bytes import estimate_bytes
+from pipelines.catalog.hub_cache import find_snapshot
 from pipelines.catalog.suggestion import suggest
+from pipelines.catalog.weight_file import WeightFile
 from pipelines.catalog.weight_headers import BrokenFile, read_header
 from pipelines.protocol.images import CheckpointSpec
-from tests.support.weight_files import INDEX, denoiser_file, flux_folder, gguf_file
+from tests.support.weight_files import INDEX, denoiser_file, flux_folder, gguf_file, inspect_checkpoint
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 WEIGHTS = "transformer/diffusion_pytorch_model.safetensors"
@@ -223,7 +226,7 @@ def test_one_of_several_shards_is_no_checkpoint(tmp_path: Path) -> None:
     file = denoiser_file(tmp_path / "flux-00001-of-00003.safetensors")
     (problem,) = inspect_checkpoint(file).problems
     assert "one of several files of a model: name their folder, with the key `denoiser`" in problem
-    assert nearest_base(file, [flux_folder(tmp_path / "flux")]) is None
+    assert nearest_base(WeightFile(file), [CheckpointFolder(flux_folder(tmp_path / "flux"))]) is None
 
 
 def test_a_folder_in_place_of_a_file_is_no_weights(tmp_path: Path) -> None:
@@ -280,7 +283,8 @@ def test_the_base_of_a_denoiser_has_as_many_weights(tmp_path: Path) -> None:
     folder, other = flux_folder(tmp_path / "flux"), flux_folder(tmp_path / "other")
     denoiser_file(other / "transformer/diffusion_pytorch_model.safetensors", 2000)
     file = denoiser_file(tmp_path / "fine-tune.safetensors")
-    assert find_bases(file, [other, folder]) == [folder]
+    found = find_bases(WeightFile(file), [CheckpointFolder(other), CheckpointFolder(folder)])
+    assert [each.path for each in found] == [folder]
     found = inspect_checkpoint(file, folder)
     assert found.problems == ()
     assert (found.class_name, found.weights) == ("FluxPipeline", 1110)

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from pipelines.catalog.inspection import inspect_checkpoint
 from server.catalog.images import Catalog, load_catalog
 from server.errors import BadRequest
 from server.flows.catalog.edit import edited_text
 from server.flows.checkpoints import CheckpointManager
 from server.schemas.checkpoint_reports import report_of
-from tests.support.weight_files import denoiser_file, flux_folder
+from tests.support.weight_files import denoiser_file, flux_folder, inspect_checkpoint
 from tests.unit.catalog.test_checkpoint_manager import run
 
 

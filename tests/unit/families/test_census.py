@@ -13,13 +13,12 @@ from pathlib import Path
 import pytest
 
 from pipelines.catalog.call_signature import PipelineSource
-from pipelines.catalog.inspection import inspect_checkpoint
 from pipelines.catalog.refused_classes import why_refused
 from pipelines.families.registry import family_of
 from pipelines.families.task import Task
 from server.data_folders import REPOSITORY
 from tests.support.tiny_families.modular import CLASSES as MODULAR
-from tests.support.weight_files import flux_folder
+from tests.support.weight_files import flux_folder, inspect_checkpoint
 
 SOURCE = PipelineSource()
 ROWS = re.compile(

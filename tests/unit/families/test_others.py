@@ -8,10 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from pipelines.catalog.call_signature import PipelineSource
-from pipelines.catalog.inspection import inspect_checkpoint
 from pipelines.catalog.name_hints import read_name_hints
 from pipelines.families.registry import family_of
-from tests.support.weight_files import flux_folder
+from tests.support.weight_files import flux_folder, inspect_checkpoint
 
 
 def test_sides_of_glm_image_are_multiples_of_its_tokens() -> None:
